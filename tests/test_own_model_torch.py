@@ -215,6 +215,11 @@ def mixing(module):
     return nn.Sequential(linear(D, K), module.double())
 
 
+class AlwaysDropout(nn.Module):
+    def forward(self, rows):
+        return nn.functional.dropout(rows, 0.5)
+
+
 BY_PLACE = torch.arange(100.0, dtype=torch.float64)[:, None]
 
 
@@ -258,7 +263,11 @@ hidden_away = [linear(K, D)]
 
 REFUSED = {
     "batch norm in training": (lambda: mixing(nn.BatchNorm1d(K)), squares, "mixes rows"),
-    "dropout in training": (lambda: mixing(nn.Dropout(0.5)), squares, "mixes rows"),
+    "dropout in evaluation mode too": (
+        lambda: nn.Sequential(linear(D, K), AlwaysDropout()),
+        squares,
+        "draws at random where predictions are made",
+    ),
     "features by place": (LooksAtLabels, squares, "labels"),
     "a flat vector of features": (lambda: nn.Sequential(linear(D, K), nn.Flatten(0)), squares, "shape"),
     "one number for all rows": (lambda: linear(D, K), lambda rows, z: (z**2).mean(), "each row"),

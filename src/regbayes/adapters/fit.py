@@ -158,5 +158,5 @@ def _finish(
     """Solve for the head that is kept, at the features of all rows."""
     if head is None:
         return FittedModel(params, None)
-    features = [model.infer(block, params).features for block in blocks]
+    features = [model.features(block.rows, params) for block in blocks]
     return FittedModel(params, head.solve(features, warm_start, FINAL).head)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from regbayes._types import Floats, Reals
-from regbayes.adapters.model import OwnModel, RowBlock, call_in_turn
+from regbayes.adapters.model import OwnModel, RowBlock, call_encoder, call_in_turn
 
 
 def from_jax(
@@ -84,7 +84,8 @@ class JaxModel(OwnModel):
         self._unravel: Any
         flat, self._unravel = ravel_pytree(params)
         self._start: Reals = np.asarray(flat)
-        self._draws = "key" in inspect.signature(generative_loss).parameters
+        self._draws = {f for f in (encoder, generative_loss) if "key" in inspect.signature(f).parameters}
+        self._features = jax.jit(self._encode)
         self._forward = jax.jit(self._call)
         self._backward = jax.jit(jax.grad(self._total))
         if callable(prior):
@@ -101,6 +102,10 @@ class JaxModel(OwnModel):
 
         rows = jnp.asarray(X)
         return rows.astype(self._start.dtype) if jnp.issubdtype(rows.dtype, jnp.floating) else rows
+
+    def features(self, rows: Any, params: Reals) -> Reals:
+        """Return features without a random key."""
+        return np.asarray(self._features(params, rows))
 
     def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
         """Return features and losses, as arrays."""
@@ -140,12 +145,19 @@ class JaxModel(OwnModel):
         """Return itself: nothing in it changes."""
         return self
 
+    def _encode(self, flat: Any, rows: Any) -> Any:
+        key = {"key": None} if self.encoder in self._draws else {}
+        return call_encoder(partial(self.encoder, self._unravel(flat), rows, **key), len(rows))[0]
+
     def _call(self, flat: Any, rows: Any, seed: Any) -> tuple[Any, Any]:
         import jax
 
-        params = self._unravel(flat)
-        loss = partial(self.generative_loss, key=jax.random.key(seed)) if self._draws else self.generative_loss
-        return call_in_turn(partial(self.encoder, params, rows), partial(loss, params, rows), len(rows))
+        params, key = self._unravel(flat), jax.random.key(seed)
+        encode, loss = (
+            partial(function, params, rows, **({"key": own} if function in self._draws else {}))
+            for function, own in ((self.encoder, jax.random.fold_in(key, 1)), (self.generative_loss, key))
+        )
+        return call_in_turn(encode, loss, len(rows))
 
     def _total(self, flat: Any, rows: Any, seed: Any, by_features: Any) -> Any:
         features, losses = self._call(flat, rows, seed)

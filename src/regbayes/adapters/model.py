@@ -24,7 +24,7 @@ SAME = 1e-3  # how far a row's features may move with the rows beside it, relati
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows as the library holds them, and the seed of what the generative loss draws for them."""
+    """Rows as the library holds them, and the seed of what is drawn for them while parameters are learned."""
 
     rows: Any  # (n, ...)
     seed: int
@@ -76,8 +76,12 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         """Return rows as the library holds them."""
 
     @abstractmethod
+    def features(self, rows: Any, params: Reals) -> Reals:
+        """Return the features of rows as predictions see them, shape (n, K): nothing is drawn."""
+
+    @abstractmethod
     def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
-        """Return the features (n, K) and the generative loss of each row (n,)."""
+        """Return the features (n, K) and the generative loss of each row (n,) as parameters are learned from them."""
 
     @abstractmethod
     def backward(self, block: RowBlock, params: Reals, by_features: Floats | None) -> Reals:
@@ -114,8 +118,7 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
     def encode(self, X: Any, params: Reals) -> Reals:
         """Return the features of rows, shape (n, K)."""
         rows = self.to_rows(X)
-        blocks = [RowBlock(rows[part], 0) for part in row_blocks(len(rows))]
-        return np.concatenate([self.forward(block, params)[0] for block in blocks])
+        return np.concatenate([self.features(rows[part], params) for part in row_blocks(len(rows))])
 
     def infer(self, rows: RowBlock, params: Reals) -> Inferred[LossSums]:
         """Infer features without labels, and sum the generative loss."""
@@ -159,8 +162,8 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         return LEARNING_RATE * float(np.sqrt(params.size))
 
 
-def call_in_turn(encode: Callable[[], Any], loss: Callable[..., Any], n_rows: int) -> tuple[Any, Any]:
-    """Call an encoder, and a loss with all that it returned; return features and losses of so many rows."""
+def call_encoder(encode: Callable[[], Any], n_rows: int) -> tuple[Any, ...]:
+    """Call an encoder; return all that it returned, features of so many rows first."""
     try:
         encoded = encode()
     except TypeError as error:
@@ -172,6 +175,12 @@ def call_in_turn(encode: Callable[[], Any], loss: Callable[..., Any], n_rows: in
         raise ValueError(
             f"the encoder must return features of shape ({n_rows}, K) for {n_rows} rows, got shape {shape}"
         )
+    return encoded
+
+
+def call_in_turn(encode: Callable[[], Any], loss: Callable[..., Any], n_rows: int) -> tuple[Any, Any]:
+    """Call an encoder, and a loss with all that it returned; return features and losses of so many rows."""
+    encoded = call_encoder(encode, n_rows)
     losses = loss(*encoded)
     if tuple(losses.shape) != (n_rows,):
         raise ValueError(
@@ -191,7 +200,8 @@ def check(model: OwnModel, rows: Any) -> None:
     for name, values in (("the encoder's features", features), ("generative_loss", losses)):
         if not np.all(np.isfinite(values)):
             raise ValueError(f"{name} has NaN or infinite values at the parameters to start from")
-    _check_rows_alone(model, few, features)
+    _check_rows_alone(model, few)
+    _check_rows_together(model, few, features)
     unknown = model.find_unknown(RowBlock(few, 0))
     if unknown:
         raise ValueError(
@@ -206,20 +216,49 @@ def check(model: OwnModel, rows: Any) -> None:
     )
 
 
-def _check_rows_alone(model: OwnModel, few: Any, features: Reals) -> None:
-    """Compare the features of rows in a block with those of the rows one by one."""
-    try:
-        alone = np.concatenate([model.forward(RowBlock(few[i : i + 1], 0), model.start)[0] for i in range(len(few))])
-        far = float(np.max(np.abs(alone - features)))
-    except (ValueError, RuntimeError):  # batch normalisation in training refuses one row, or shapes differ
-        far = np.inf
-    size = float(np.max(np.abs(features)))
-    if not far <= SAME * max(size, float(np.finfo(np.float32).tiny)):
+def _check_rows_alone(model: OwnModel, few: Any) -> None:
+    """Compare the features that predictions see with those of the rows one by one."""
+    features = model.features(few, model.start)
+    if _distance(features, model.features(few, model.start)) > SAME:
         raise ValueError(
-            "the encoder gives a row other features when it stands alone: it mixes rows, looks at something by their "
-            f"place (labels?) or draws at random; features move by {far:.3g}, and are at most {size:.3g} in size. "
-            "Batch normalisation and dropout must be in evaluation mode: module.eval()"
+            "the encoder draws at random where predictions are made, so a row would have other features at every call. "
+            "Noise is welcome while parameters are learned: in PyTorch, use torch.nn.Dropout, or ask for self.training "
+            "before drawing (dropout(x, training=self.training)); in JAX, draw from the argument key unless it is None"
         )
+    try:
+        alone = np.concatenate([model.features(few[i : i + 1], model.start) for i in range(len(few))])
+        far = _distance(features, alone)
+    except (ValueError, RuntimeError):  # shapes differ, or one row is refused
+        far = np.inf
+    if far > SAME:
+        raise ValueError(
+            "the encoder gives a row other features when it stands alone: it mixes rows, or looks at something by "
+            f"their place (labels?); features move by {far:.3g} of their size. A prediction is made for one row: what "
+            "is needed of other rows (means, scales) must be fixed before the fit"
+        )
+
+
+def _check_rows_together(model: OwnModel, few: Any, features: Reals) -> None:
+    """See that a row's features, as parameters are learned from them, do not move with the rows beside it.
+
+    What is drawn stays the same, so noise does not hide it.
+    """
+    for i in (0, len(few) - 1) if len(few) > 1 else ():
+        order = [i if j == i else (j + 1) % len(few) for j in range(len(few))]  # others change, this row has its place
+        among_others = model.forward(RowBlock(few[np.array(order)], 0), model.start)[0]
+        far = _distance(features[i], among_others[i])
+        if far > SAME:
+            raise ValueError(
+                f"the encoder mixes rows while parameters are learned: a row's features move by {far:.3g} of their size "
+                "with the rows beside it. Batch normalisation must be in evaluation mode (module.eval(); its running "
+                "means are then those that it has); LayerNorm and GroupNorm see one row each and are fine"
+            )
+
+
+def _distance(features: Reals, other: Reals) -> float:
+    """Return how far features differ, relative to their size."""
+    size = max(float(np.max(np.abs(features))), float(np.finfo(np.float32).tiny))
+    return float(np.max(np.abs(features - other))) / size
 
 
 def _check_gradient(gradient: Reals, what: str) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from regbayes._types import Floats, Reals
-from regbayes.adapters.model import OwnModel, RowBlock, call_in_turn
+from regbayes.adapters.model import OwnModel, RowBlock, call_encoder, call_in_turn
 
 _SWAPPING = threading.RLock()  # a module holds one set of parameters at a time
 
@@ -93,6 +94,15 @@ class TorchModel(OwnModel):
 
         rows = torch.as_tensor(X, device=self._device)
         return rows.to(self._dtype) if rows.is_floating_point() or rows.dtype == torch.bool else rows
+
+    def features(self, rows: Any, params: Reals) -> Reals:
+        """Return features with all modules in evaluation mode."""
+        import torch
+
+        with torch.no_grad(), _SWAPPING, self._evaluating():
+            values = self._split(self._tensor(params))
+            found = torch.func.functional_call(self._caller, values, (self._encode, rows))
+        return np.asarray(found[0].cpu().numpy())
 
     def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
         """Return features and losses, as arrays."""
@@ -182,6 +192,21 @@ class TorchModel(OwnModel):
             torch.manual_seed(block.seed)
             found: tuple[Any, Any] = torch.func.functional_call(self._caller, values, (self._call, block.rows))
         return found
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Put modules that learn into evaluation mode for a while."""
+        learning = [module for module in self._caller.modules() if module.training]
+        for module in learning:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module in learning:
+                module.training = True
+
+    def _encode(self, rows: Any) -> tuple[Any, ...]:
+        return call_encoder(partial(self.encoder, rows), len(rows))
 
     def _call(self, rows: Any) -> tuple[Any, Any]:
         return call_in_turn(partial(self.encoder, rows), partial(self.generative_loss, rows), len(rows))
