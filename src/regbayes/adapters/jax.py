@@ -73,8 +73,7 @@ class JaxModel(OwnModel):
         import jax
         from jax.flatten_util import ravel_pytree
 
-        self.encoder, self.generative_loss = encoder, generative_loss
-        self.weight, self.prior = float(weight), prior
+        super().__init__(encoder, generative_loss, weight, prior)
         params = jax.tree.map(jax.numpy.asarray, params)
         if not jax.tree.leaves(params):
             raise ValueError("params has no arrays")
@@ -115,7 +114,8 @@ class JaxModel(OwnModel):
     def backward(self, block: RowBlock, params: Reals, by_features: Floats | None) -> Reals:
         """Return the gradient by the parameters."""
         given = None if by_features is None else by_features.astype(params.dtype)
-        return np.asarray(self._backward(params, block.rows, block.seed, given))
+        weights = None if block.weights is None else block.weights.astype(params.dtype)
+        return np.asarray(self._backward(params, block.rows, block.seed, given, weights))
 
     def call_prior(self, params: Reals) -> tuple[float, Reals]:
         """Return the value of the user's function, and its gradient."""
@@ -141,25 +141,30 @@ class JaxModel(OwnModel):
         """Return parameters in the tree that was given, for use outside of regbayes."""
         return self._unravel(params)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what it is made of: functions are pickled as any others."""
+        params = self.tree(self._start)
+        return type(self), (self.encoder, self.generative_loss, params, self.weight, self.prior)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> JaxModel:
         """Return itself: nothing in it changes."""
         return self
 
     def _encode(self, flat: Any, rows: Any) -> Any:
         key = {"key": None} if self.encoder in self._draws else {}
-        return call_encoder(partial(self.encoder, self._unravel(flat), rows, **key), len(rows))[0]
+        return call_encoder(partial(self.encoder, self._unravel(flat), **key), rows)[0]
 
     def _call(self, flat: Any, rows: Any, seed: Any) -> tuple[Any, Any]:
         import jax
 
         params, key = self._unravel(flat), jax.random.key(seed)
         encode, loss = (
-            partial(function, params, rows, **({"key": own} if function in self._draws else {}))
+            partial(function, params, **({"key": own} if function in self._draws else {}))
             for function, own in ((self.encoder, jax.random.fold_in(key, 1)), (self.generative_loss, key))
         )
-        return call_in_turn(encode, loss, len(rows))
+        return call_in_turn(encode, loss, rows)
 
-    def _total(self, flat: Any, rows: Any, seed: Any, by_features: Any) -> Any:
+    def _total(self, flat: Any, rows: Any, seed: Any, by_features: Any, weights: Any) -> Any:
         features, losses = self._call(flat, rows, seed)
-        total = self.weight * losses.sum()
+        total = self.weight * (losses if weights is None else weights * losses).sum()
         return total if by_features is None else total + (features * by_features).sum()

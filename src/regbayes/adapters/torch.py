@@ -69,10 +69,17 @@ class TorchModel(OwnModel):
         weight: float,
         prior: float | Callable[..., Any],
     ) -> None:
-        self.encoder, self.generative_loss = encoder, generative_loss
-        self.weight, self.prior = float(weight), prior
+        super().__init__(encoder, generative_loss, weight, prior)
         self._caller = _gather_modules(encoder, generative_loss, *([prior] if callable(prior) else []))
         self._moving = {name: p for name, p in self._caller.named_parameters() if p.requires_grad}
+        names = {id(p): name for name, p in self._moving.items()}
+        self._places = {  # where modules hold them: tied ones at several places
+            f"{at}.{own}": names[id(p)]
+            for at, part in self._caller.named_modules()
+            for own, p in part.named_parameters(recurse=False, remove_duplicate=False)
+            if id(p) in names
+        }
+        self._buffers = dict(self._caller.named_buffers())
         if not self._moving:
             raise ValueError(
                 "encoder and generative_loss have no parameters that require a gradient: give torch.nn.Modules, "
@@ -82,6 +89,8 @@ class TorchModel(OwnModel):
         if len(kinds) > 1:
             raise ValueError(f"all parameters must have one type and lie on one device, got {sorted(map(str, kinds))}")
         self._dtype, self._device = kinds.pop()
+        if str(self._dtype) not in ("torch.float32", "torch.float64"):
+            raise ValueError(f"parameters must be of float32 or float64 (module.float()), got {self._dtype}")
 
     @property
     def start(self) -> Reals:
@@ -92,6 +101,8 @@ class TorchModel(OwnModel):
         """Return rows as a tensor of the parameters' type, on their device."""
         import torch
 
+        if isinstance(X, np.ndarray) and not X.flags.writeable:
+            X = X.copy()  # tensors over memory that may not be written are warned of
         rows = torch.as_tensor(X, device=self._device)
         return rows.to(self._dtype) if rows.is_floating_point() or rows.dtype == torch.bool else rows
 
@@ -100,8 +111,7 @@ class TorchModel(OwnModel):
         import torch
 
         with torch.no_grad(), _SWAPPING, self._evaluating():
-            values = self._split(self._tensor(params))
-            found = torch.func.functional_call(self._caller, values, (self._encode, rows))
+            found = self._call_with(self._tensor(params), partial(call_encoder, self.encoder), rows)
         return np.asarray(found[0].cpu().numpy())
 
     def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
@@ -127,7 +137,10 @@ class TorchModel(OwnModel):
 
         flat = self._tensor(params).requires_grad_()
         with _SWAPPING, torch.enable_grad():
-            value = torch.func.functional_call(self._caller, self._split(flat), (self.prior,))
+            value = self._call_with(flat, self.prior)
+            if not (torch.is_tensor(value) and value.ndim == 0 and value.requires_grad):
+                found = f"shape {tuple(value.shape)}" if torch.is_tensor(value) else type(value).__name__
+                raise ValueError(f"prior must return a scalar tensor that depends on the parameters, got {found}")
             gradient = torch.autograd.grad(value, flat)[0]
         return float(value.detach()), gradient.cpu().numpy()
 
@@ -168,6 +181,10 @@ class TorchModel(OwnModel):
             for name, value in self._split(self._tensor(params)).items():
                 self._moving[name].copy_(value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what it is made of: modules and functions are pickled as any others."""
+        return type(self), (self.encoder, self.generative_loss, self.weight, self.prior)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> TorchModel:
         """Return itself: a fit does not change the modules, so copies of an estimator may share them."""
         return self
@@ -178,6 +195,8 @@ class TorchModel(OwnModel):
 
         with torch.enable_grad():
             features, losses = self._run(block, flat)
+            if block.weights is not None:
+                losses = losses * torch.as_tensor(block.weights, dtype=self._dtype, device=self._device)
             total = self.weight * losses.sum()
             if by_features is None:
                 return total
@@ -187,11 +206,21 @@ class TorchModel(OwnModel):
         """Call encoder and loss at given parameters; what is drawn follows the seed, modules stay as they are."""
         import torch
 
-        values = self._split(flat) | {name: buffer.clone() for name, buffer in self._caller.named_buffers()}
         with _SWAPPING, torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
             torch.manual_seed(block.seed)
-            found: tuple[Any, Any] = torch.func.functional_call(self._caller, values, (self._call, block.rows))
+            call = partial(call_in_turn, self.encoder, self.generative_loss)
+            found: tuple[Any, Any] = self._call_with(flat, call, block.rows)
         return found
+
+    def _call_with(self, flat: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function while the modules have other parameters, and buffers that it may write."""
+        import torch
+
+        values = self._split(flat)
+        values = {place: values[name] for place, name in self._places.items()}
+        values |= {place: buffer.clone() for place, buffer in self._buffers.items()}
+        # Each place is named once: one that has two names, a part of two modules, would not get its own value back.
+        return torch.func.functional_call(self._caller, values, (function, *arguments), tie_weights=False)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -204,12 +233,6 @@ class TorchModel(OwnModel):
         finally:
             for module in learning:
                 module.training = True
-
-    def _encode(self, rows: Any) -> tuple[Any, ...]:
-        return call_encoder(partial(self.encoder, rows), len(rows))
-
-    def _call(self, rows: Any) -> tuple[Any, Any]:
-        return call_in_turn(partial(self.encoder, rows), partial(self.generative_loss, rows), len(rows))
 
     def _tensor(self, params: Reals) -> Any:
         import torch
@@ -227,14 +250,21 @@ def _gather_modules(*functions: Callable[..., Any]) -> Any:
     import torch
 
     found: list[Any] = []
-    for function in functions:
-        if not callable(function):
-            raise TypeError(f"encoder and generative_loss must be callable, got {type(function).__name__}")
-        candidates = [function, getattr(function, "__self__", None)]
-        if inspect.isfunction(function):
-            names = inspect.getclosurevars(function)
-            candidates += [*names.nonlocals.values(), *names.globals.values()]
-        found += [m for m in candidates if isinstance(m, torch.nn.Module) and not any(m is known for known in found)]
+    for candidate in (candidate for function in functions for candidate in _refer(function)):
+        if isinstance(candidate, torch.nn.Module) and not any(candidate is known for known in found):
+            found.append(candidate)
     gathered = torch.nn.ModuleList(found)
     gathered.forward = lambda function, *arguments: function(*arguments)
     return gathered
+
+
+def _refer(function: Callable[..., Any]) -> list[Any]:
+    """Return what a function is, belongs to or refers to by name; of an object that is no module, its attributes."""
+    if isinstance(function, partial):
+        return [*_refer(function.func), *function.args, *function.keywords.values()]
+    owner = getattr(function, "__self__", None if inspect.isfunction(function) else function)
+    candidates = [function, owner, *getattr(owner, "__dict__", {}).values()]
+    if inspect.isfunction(function):
+        names = inspect.getclosurevars(function)
+        candidates += [*names.nonlocals.values(), *names.globals.values()]
+    return candidates
