@@ -87,7 +87,8 @@ class TorchModel(OwnModel):
             )
         kinds = {(p.dtype, p.device) for p in self._moving.values()}
         if len(kinds) > 1:
-            raise ValueError(f"all parameters must have one type and lie on one device, got {sorted(map(str, kinds))}")
+            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            raise ValueError(f"all parameters must have one type and lie on one device, got {found}")
         self._dtype, self._device = kinds.pop()
         if str(self._dtype) not in ("torch.float32", "torch.float64"):
             raise ValueError(f"parameters must be of float32 or float64 (module.float()), got {self._dtype}")
@@ -135,9 +136,14 @@ class TorchModel(OwnModel):
         """Return the value of the user's function, and its gradient."""
         import torch
 
+        assert callable(self.prior)
         flat = self._tensor(params).requires_grad_()
         with _SWAPPING, torch.enable_grad():
-            value = self._call_with(flat, self.prior)
+            try:
+                value = self._call_with(flat, self.prior)
+            except Exception as error:
+                error.add_note("Raised by prior, a function without arguments.")
+                raise
             if not (torch.is_tensor(value) and value.ndim == 0 and value.requires_grad):
                 found = f"shape {tuple(value.shape)}" if torch.is_tensor(value) else type(value).__name__
                 raise ValueError(f"prior must return a scalar tensor that depends on the parameters, got {found}")

@@ -22,6 +22,7 @@ from regbayes.estimators._bases import (
     chosen_classes,
     coded_classes,
     drop_weightless,
+    fit_data,
     generator,
     warn_of_status,
 )
@@ -117,7 +118,7 @@ class MarginClassifier(
         """
         X, y = validate_data(self, X, y, dtype=np.float64, allow_nd=True)
         check_classification_targets(y)
-        given = {"X": X, "y": y}
+        given = fit_data(X, y, sample_weight=sample_weight)
         X, y, weights = drop_weightless(X, y, sample_weight)
         self.classes_, codes = coded_classes(self, y)
         prices = np.full(len(X), float(self.C)) if weights is None else self.C * weights
