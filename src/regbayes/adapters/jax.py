@@ -27,7 +27,8 @@ def from_jax(
     ----------
     encoder : callable
         ``encoder(params, rows)`` returns features (n, K), or a tuple whose first item they are. It sees no labels, and
-        a row's features may not depend on other rows.
+        a row's features may not depend on other rows. Where it has an argument ``key``, that is a random key while
+        parameters are learned (for dropout, say) and None where predictions are made.
     generative_loss : callable
         ``generative_loss(params, rows, *encoded)`` returns what explaining each row costs, shape (n,), such as minus
         its evidence lower bound. Where it has an argument ``key``, that is a random key of the block's own.
@@ -77,18 +78,18 @@ class JaxModel(OwnModel):
         params = jax.tree.map(jax.numpy.asarray, params)
         if not jax.tree.leaves(params):
             raise ValueError("params has no arrays")
-        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(params)}
-        if len(kinds) > 1 or not kinds.pop().startswith("float"):
-            raise ValueError(f"all params must be floating and of one type, got {sorted(map(str, kinds)) or params}")
+        kinds = sorted({str(leaf.dtype) for leaf in jax.tree.leaves(params)})
+        if len(kinds) > 1 or kinds[0] not in ("float32", "float64"):
+            raise ValueError(f"params must all be of one type, float32 or float64, got {', '.join(kinds)}")
         self._unravel: Any
         flat, self._unravel = ravel_pytree(params)
         self._start: Reals = np.asarray(flat)
-        self._draws = {f for f in (encoder, generative_loss) if "key" in inspect.signature(f).parameters}
+        self._draws = tuple(map(_takes_key, (encoder, generative_loss)))
         self._features = jax.jit(self._encode)
         self._forward = jax.jit(self._call)
         self._backward = jax.jit(jax.grad(self._total))
         if callable(prior):
-            self._prior = jax.jit(jax.value_and_grad(lambda flat: prior(self._unravel(flat))))
+            self._prior = jax.jit(jax.value_and_grad(self._call_prior))
 
     @property
     def start(self) -> Reals:
@@ -151,20 +152,42 @@ class JaxModel(OwnModel):
         return self
 
     def _encode(self, flat: Any, rows: Any) -> Any:
-        key = {"key": None} if self.encoder in self._draws else {}
-        return call_encoder(partial(self.encoder, self._unravel(flat), **key), rows)[0]
+        key = {"key": None} if self._draws[0] else {}
+        beside = "params, key=None (as predictions are made) and " if key else "params and "
+        return call_encoder(partial(self.encoder, self._unravel(flat), **key), rows, beside)[0]
 
     def _call(self, flat: Any, rows: Any, seed: Any) -> tuple[Any, Any]:
         import jax
 
         params, key = self._unravel(flat), jax.random.key(seed)
         encode, loss = (
-            partial(function, params, **({"key": own} if function in self._draws else {}))
-            for function, own in ((self.encoder, jax.random.fold_in(key, 1)), (self.generative_loss, key))
+            partial(function, params, **({"key": own} if draws else {}))
+            for function, own, draws in zip(
+                (self.encoder, self.generative_loss), (jax.random.fold_in(key, 1), key), self._draws, strict=True
+            )
         )
-        return call_in_turn(encode, loss, rows)
+        return call_in_turn(encode, loss, rows, "params, ")
+
+    def _call_prior(self, flat: Any) -> Any:
+        assert callable(self.prior)
+        try:
+            value = self.prior(self._unravel(flat))
+        except Exception as error:
+            error.add_note("Raised by prior, a function of params.")
+            raise
+        if np.shape(value) != ():
+            raise ValueError(f"prior must return a scalar, got shape {np.shape(value)}")
+        return value
 
     def _total(self, flat: Any, rows: Any, seed: Any, by_features: Any, weights: Any) -> Any:
         features, losses = self._call(flat, rows, seed)
         total = self.weight * (losses if weights is None else weights * losses).sum()
         return total if by_features is None else total + (features * by_features).sum()
+
+
+def _takes_key(function: Callable[..., Any]) -> bool:
+    """Whether a function asks for a random key."""
+    try:
+        return "key" in inspect.signature(function).parameters
+    except ValueError:  # nothing is known of what it takes
+        return False

@@ -204,14 +204,14 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         return LEARNING_RATE * float(np.sqrt(params.size))
 
 
-def call_encoder(encoder: Callable[[Any], Any], rows: Any) -> tuple[Any, ...]:
-    """Call an encoder; return all that it returned, the features of rows first."""
+def call_encoder(encoder: Callable[[Any], Any], rows: Any, beside: str = "") -> tuple[Any, ...]:
+    """Call an encoder; return all that it returned, the features of rows first. A note says what it got beside rows."""
     try:
         encoded = encoder(rows)
     except Exception as error:
         error.add_note(
-            f"Raised by the encoder, which was called with rows of shape {tuple(rows.shape)} alone: it gets no labels, "
-            "features are inferred without them."
+            f"Raised by the encoder, which was called with {beside}rows of shape {tuple(rows.shape)}: it gets no "
+            "labels, features are inferred without them."
         )
         raise
     encoded = tuple(encoded) if isinstance(encoded, tuple | list) else (encoded,)
@@ -225,16 +225,18 @@ def call_encoder(encoder: Callable[[Any], Any], rows: Any) -> tuple[Any, ...]:
     return encoded
 
 
-def call_in_turn(encoder: Callable[[Any], Any], loss: Callable[..., Any], rows: Any) -> tuple[Any, Any]:
+def call_in_turn(
+    encoder: Callable[[Any], Any], loss: Callable[..., Any], rows: Any, beside: str = ""
+) -> tuple[Any, Any]:
     """Call an encoder, and a loss with the rows and all that it returned; return features and losses."""
-    encoded = call_encoder(encoder, rows)
+    encoded = call_encoder(encoder, rows, beside)
     try:
         losses = loss(rows, *encoded)
     except Exception as error:
         shapes = [tuple(getattr(value, "shape", ())) for value in (rows, *encoded)]
         error.add_note(
-            "Raised by generative_loss, which was called with the rows and all that the encoder returned: "
-            f"{len(shapes)} arguments, of shapes {', '.join(map(str, shapes))}."
+            f"Raised by generative_loss, which was called with {beside}the rows and all that the encoder returned, of "
+            f"shapes {', '.join(map(str, shapes))}."
         )
         raise
     n_rows, shape = len(rows), tuple(getattr(losses, "shape", ()))
