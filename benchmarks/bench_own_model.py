@@ -10,8 +10,8 @@ the same autoencoder without labels, then LinearSVC; `network` has the encoder a
 generative part. All of them see the rows 60 times in batches of 100. Settings are chosen by accuracy on folds of the
 training half, for each split anew: weight of the generative part and decay of the encoder, C of LinearSVC, weight decay
 and rate of the network, and the share that dropout leaves out, for all three. Inputs are the same for all systems:
-pixels, and square roots of the histograms of scene15. `rows explained` is the share of the test rows' squares that features explain
-through the decoder.
+pixels, and square roots of the histograms of scene15. `rows explained` is the share of the test rows' squares that
+features explain through the decoder.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def fit(  # noqa: PLR0913 - options, all by name
     """
     blocks = model.blocks(X, seed, weights)
     _check_targets(targets, sum(map(len, blocks)))
-    head = None if targets is None else MarginHead(targets, squared=squared)
+    head = None if targets is None else MarginHead(targets, squared=squared, row_weights=weights)
     result: FitResult[Any] = fit_joint(
         JointProblem(model, blocks, head, DescentOptions()),
         model.start,
@@ -111,15 +111,16 @@ def fit_batches(  # noqa: PLR0913 - options, all by name
     n, n_features = len(rows), model.features(rows[:1], model.start).shape[1]
     counts = np.ones(n) if weights is None else weights
     total = float(counts.sum())
-    head = None if targets is None else MarginHead(targets, squared=True)
+    head = None if targets is None else MarginHead(targets, squared=True, row_weights=weights)
 
     def step(search: _Pass) -> StepResult[_Pass]:
         state, rng = search.state, np.random.default_rng((seed, search.number))
         falling = 0.5 * (1.0 + np.cos(np.pi * search.number / max_iter))
         options = OnlineOptions(step=falling * learning_rate / LEARNING_RATE, full_batch=1.0, step_delay=np.inf)
         for chosen in np.array_split(rng.permutation(n), max(round(n / batch_size), 1)):
-            asked = None if targets is None else MarginHead(targets.take(chosen), squared=True)
-            block = RowBlock(rows[chosen], int(rng.integers(2**31)), None if weights is None else weights[chosen])
+            of_rows = None if weights is None else weights[chosen]
+            asked = None if targets is None else MarginHead(targets.take(chosen), squared=True, row_weights=of_rows)
+            block = RowBlock(rows[chosen], int(rng.integers(2**31)), of_rows)
             state = online.step(model, state, block, asked, float(counts[chosen].sum()), total, options)
         terms = dict(model.terms(state.params, state.stats.scale(total)))  # running means over the last batches
         return StepResult(_Pass(state, search.number + 1), terms)

@@ -161,6 +161,11 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         rows = self.to_rows(X)
         return np.concatenate([self.features(rows[part], params) for part in row_blocks(len(rows))])
 
+    def has_noise(self, X: Any) -> bool:
+        """Whether the encoder draws at random while parameters are learned, as dropout does."""
+        rows = self.to_rows(X[:N_PROBED])
+        return _distance(self.features(rows, self.start), self.forward(RowBlock(rows, 0), self.start)[0]) > SAME
+
     def infer(self, rows: RowBlock, params: Reals) -> Inferred[LossSums]:
         """Infer features without labels, and sum the generative loss."""
         features, losses = self.forward(rows, params)

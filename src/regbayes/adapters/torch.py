@@ -31,7 +31,8 @@ def from_torch(
     encoder : torch.nn.Module, method of one, or function
         From rows (n, ...) to features (n, K), or to a tuple whose first item they are. It sees no labels, and a row's
         features may not depend on other rows. Modules are in the mode that they have (``train()``, ``eval()``) while
-        parameters are learned, and in evaluation mode where predictions are made.
+        parameters are learned, and in evaluation mode where predictions are made. Dropout is fine, in mini-batches;
+        batch normalisation is so in evaluation mode only.
     generative_loss : torch.nn.Module, method of one, or function
         Called with the rows and all that the encoder returned; returns what explaining each row costs, shape (n,), such
         as minus its evidence lower bound. What it draws (``torch.randn_like``), and what the encoder draws in training

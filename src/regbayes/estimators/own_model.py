@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -47,6 +48,7 @@ class MarginClassifier(
         which is the row's or not. Two classes have one margin either way.
     batch_size : int, default=None
         Rows of a mini-batch. By default every step sees all rows, takes a step of L-BFGS and lowers the objective.
+        Encoders with dropout need mini-batches: what is drawn is drawn once otherwise.
     learning_rate : float, default=1e-3
         Of mini-batches: the size of Adam's first steps.
     max_iter : int, default=200
@@ -139,6 +141,14 @@ class MarginClassifier(
                 setattr(self, name, value)
         if self.batch_size is None:  # mini-batches end when their passes do
             warn_of_status(self, result)
+            if self.model.has_noise(X):
+                warnings.warn(
+                    "the encoder draws at random while parameters are learned (dropout?). With all rows at every step "
+                    "that is drawn once, and what was left out of a row stays out: features fit it. Set batch_size, so "
+                    "that it is drawn anew for every batch, or put the modules into evaluation mode",
+                    UserWarning,
+                    stacklevel=2,
+                )
         return self
 
     def _attributes(self, state: FittedModel) -> dict[str, Any]:
