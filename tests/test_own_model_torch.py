@@ -188,6 +188,22 @@ def test_a_fit_in_batches_is_a_function_of_its_seed(vae):
     assert first.status is Status.ITERATION_LIMIT
 
 
+def test_parameters_that_were_loaded_are_no_start():
+    """Or a fold of a cross-validation would begin with what was learned from its held-out rows."""
+    X, y = make_data()
+    whole = Nested()
+    model = from_torch(whole.encoder, whole.loss, weight=0.1)
+    with torch.no_grad():
+        whole.encoder.weight.mul_(0.5)  # before a fit they are the user's to set
+    start = model.start
+    np.testing.assert_array_equal(start[: K * D], whole.encoder.weight.detach().numpy().ravel())
+    first = fit(model, X, classes_of(y), max_iter=5)
+    model.load(first.state.params)
+    assert np.any(whole.encoder.weight.detach().numpy().ravel() != start[: K * D])
+    for again in (model, pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(again.start, start)
+
+
 def test_parameters_are_found_wherever_functions_refer_to_them(vae):
     decoder = linear(K, D)
     encoder = linear(D, K)
@@ -604,6 +620,33 @@ def test_the_classifier_says_what_it_needs():
 def test_an_unfitted_classifier_says_so():
     with pytest.raises(NotFittedError):
         MarginClassifier(linear_model()).predict(make_data()[0])
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(8, K))
+        self.decoder = nn.Linear(K, 9)
+
+    def loss(self, rows, z):
+        return ((rows.flatten(1) - self.decoder(z)) ** 2).sum(1)
+
+
+def test_rows_may_be_images(tmp_path):
+    """Float32, a file, and rows that have lost an axis."""
+    torch.manual_seed(0)
+    X, y = np.random.default_rng(0).standard_normal((40, 1, 3, 3)), np.arange(40) % 2
+    X[y == 1, 0, 0, 0] += 4.0
+    images = Images()
+    model = from_torch(images.encoder, images.loss, weight=0.1)
+    classifier = MarginClassifier(model, batch_size=20, max_iter=10, learning_rate=0.01, random_state=0).fit(X, y)
+    classifier.save(tmp_path / "images")
+    loaded = regbayes.load(tmp_path / "images").set_params(model=model)
+    np.testing.assert_array_equal(loaded.predict(X), classifier.predict(X))
+    assert classifier.transform(X).shape == (40, K)
+    for wrong in (X[0], X.reshape(40, 9)):
+        with pytest.raises(ValueError, match=r"rows of shape \(1, 3, 3\), as in fit"):
+            loaded.predict(wrong)
 
 
 def test_weights_of_rows_in_the_classifier():

@@ -82,6 +82,7 @@ class TorchModel(OwnModel):
             for own, p in part.named_parameters(recurse=False, remove_duplicate=False)
             if id(p) in names
         }
+        self._before_load: Reals | None = None
         self._buffers = dict(self._caller.named_buffers())
         if not self._moving:
             raise ValueError(
@@ -98,7 +99,9 @@ class TorchModel(OwnModel):
 
     @property
     def start(self) -> Reals:
-        """The modules' parameters as they are, shape (P,)."""
+        """The modules' parameters as they are, or were before the first `load`, shape (P,)."""
+        if self._before_load is not None:
+            return self._before_load
         return np.concatenate([p.detach().cpu().numpy().ravel() for p in self._moving.values()])
 
     def to_rows(self, X: Any) -> Any:
@@ -183,16 +186,22 @@ class TorchModel(OwnModel):
         return np.concatenate([np.ravel(arrays[name]) for name in self._moving])
 
     def load(self, params: Reals) -> None:
-        """Put parameters into the user's modules, for use outside of regbayes."""
+        """Put parameters into the user's modules, for use outside of regbayes.
+
+        A later fit starts where the first one did all the same: otherwise one on some of the rows, in a
+        cross-validation say, would begin with what was learned from the others.
+        """
         import torch
 
+        self._before_load = self.start
         with torch.no_grad():
             for name, value in self._split(self._tensor(params)).items():
                 self._moving[name].copy_(value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what it is made of: modules and functions are pickled as any others."""
-        return type(self), (self.encoder, self.generative_loss, self.weight, self.prior)
+        state = {"_before_load": self._before_load}
+        return type(self), (self.encoder, self.generative_loss, self.weight, self.prior), state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TorchModel:
         """Return itself: a fit does not change the modules, so copies of an estimator may share them."""

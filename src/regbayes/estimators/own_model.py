@@ -68,6 +68,8 @@ class MarginClassifier(
         The same in one array, as ``model.load`` takes them.
     head_ : LinearHead
     classes_ : array
+    row_shape_ : tuple of int
+        Shape of a row.
     trace_ : Trace
         Terms of the objective, step by step.
     n_iter_ : int
@@ -120,6 +122,7 @@ class MarginClassifier(
         """
         X, y = validate_data(self, X, y, dtype=np.float64, allow_nd=True)
         check_classification_targets(y)
+        self.row_shape_ = X.shape[1:]
         given = fit_data(X, y, sample_weight=sample_weight)
         X, y, weights = drop_weightless(X, y, sample_weight)
         self.classes_, codes = coded_classes(self, y)
@@ -172,6 +175,10 @@ class MarginClassifier(
     def transform(self, X: ArrayLike) -> Floats:
         """Return the features of rows, shape (n_samples, n_components); no labels are needed."""
         params = self.params_
+        if len(np.shape(X)) != 1 + len(self.row_shape_):  # n_features_in_ says little of rows with several axes
+            raise ValueError(
+                f"X must have rows of shape {tuple(self.row_shape_)}, as in fit, got X of shape {np.shape(X)}"
+            )
         X = validate_data(self, X, dtype=np.float64, allow_nd=True, reset=False)
         return self.model.encode(X, params).astype(np.float64)
 
