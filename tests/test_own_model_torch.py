@@ -156,6 +156,19 @@ def test_other_targets_have_the_same_head(vae, kind):
     assert result.trace.objective[-1] < result.trace.objective[0]
 
 
+def test_rows_whose_price_is_zero_need_no_label():
+    X, y = make_data()
+    prices = np.where(np.arange(len(X)) < 30, 0.5, 0.0)
+    model = linear_model(weight=0.1)
+    for learn, options in ((fit, {"max_iter": 5}), (fit_batches, {"max_iter": 2, "batch_size": 20})):
+        one, other = (
+            learn(model, X, Classes(np.where(prices > 0, y, unknown), zero_one_cost(3), prices), **options)
+            for unknown in (0, 2)
+        )
+        np.testing.assert_allclose(one.state.params, other.state.params, rtol=1e-6, atol=1e-9)
+        assert np.any(one.state.params != learn(model, X[:30], classes_of(y[:30]), **options).state.params)
+
+
 def test_without_targets_it_is_the_generative_model_alone():
     """A linear autoencoder of rows with K directions of variance explains them exactly."""
     rng = np.random.default_rng(0)
@@ -458,6 +471,22 @@ def test_clear_errors(what):
     torch.manual_seed(0)
     with pytest.raises(ValueError, match=message):
         fit(from_torch(make(), loss), *[make_data()[0], None])
+
+
+def test_rows_that_lie_together_may_be_alike():
+    """Mixing shows where rows differ: rows from all over the data are tried."""
+    X = np.repeat(make_data()[0], 20, axis=0)
+    with pytest.raises(ValueError, match="mixes rows while"):
+        from_torch(mixing(nn.BatchNorm1d(K)), squares).blocks(X)
+
+
+def test_features_of_predictions_are_looked_at_too():
+    """A variance of minus one, which batch normalisation uses in evaluation mode alone."""
+    norm = nn.BatchNorm1d(K)
+    norm.running_var.fill_(-1.0)
+    encoder = nn.Sequential(linear(D, K), nn.Dropout(0.5), norm.double())
+    with pytest.raises(ValueError, match="as predictions see them, have NaN"):
+        from_torch(encoder, squares).blocks(make_data()[0])
 
 
 def test_batch_norm_in_evaluation_mode_is_fine():

@@ -256,15 +256,19 @@ def call_in_turn(
 
 def check(model: OwnModel, rows: Any) -> None:
     """Try encoder and loss on a few rows, and say what is wrong with them."""
-    n = min(len(rows), N_PROBED)
-    if n == 0:
+    if len(rows) == 0:
         raise ValueError("there are no rows")
-    few = rows[:n]
+    few = rows[np.linspace(0, len(rows) - 1, min(len(rows), N_PROBED)).astype(np.intp)]  # neighbours may be alike
     features, losses = model.forward(RowBlock(few, 0), model.start)
-    for name, values in (("the encoder's features", features), ("generative_loss", losses)):
+    predicting = model.features(few, model.start)
+    for name, values in (
+        ("features of the encoder", features),
+        ("losses of generative_loss", losses),
+        ("features of the encoder, as predictions see them,", predicting),
+    ):
         if not np.all(np.isfinite(values)):
-            raise ValueError(f"{name} has NaN or infinite values at the parameters to start from")
-    _check_rows_alone(model, few)
+            raise ValueError(f"{name} have NaN or infinite values at the parameters to start from")
+    _check_rows_alone(model, few, predicting)
     _check_rows_together(model, few, features)
     unknown = model.find_unknown(RowBlock(few, 0))
     if unknown:
@@ -284,9 +288,8 @@ def check(model: OwnModel, rows: Any) -> None:
     )
 
 
-def _check_rows_alone(model: OwnModel, few: Any) -> None:
+def _check_rows_alone(model: OwnModel, few: Any, features: Reals) -> None:
     """Compare the features that predictions see with those of the rows one by one."""
-    features = model.features(few, model.start)
     if _distance(features, model.features(few, model.start)) > SAME:
         raise ValueError(
             "the encoder draws at random where predictions are made, so a row would have other features at every call. "
@@ -298,7 +301,7 @@ def _check_rows_alone(model: OwnModel, few: Any) -> None:
         far = _distance(features, alone)
     except (ValueError, RuntimeError):  # shapes differ, or one row is refused
         far = np.inf
-    if far > SAME:
+    if not far <= SAME:
         raise ValueError(
             "the encoder gives a row other features when it stands alone: it mixes rows, or looks at something by "
             f"their place (labels?); features move by {far:.3g} of their size. A prediction is made for one row: what "
@@ -315,7 +318,7 @@ def _check_rows_together(model: OwnModel, few: Any, features: Reals) -> None:
         order = [i if j == i else (j + 1) % len(few) for j in range(len(few))]  # others change, this row has its place
         among_others = model.forward(RowBlock(few[np.array(order)], 0), model.start)[0]
         far = _distance(features[i], among_others[i])
-        if far > SAME:
+        if not far <= SAME:
             raise ValueError(
                 f"the encoder mixes rows while parameters are learned: a row's features move by {far:.3g} of their "
                 "size with the rows beside. Batch normalisation must be in evaluation mode (module.eval(), once rows "
