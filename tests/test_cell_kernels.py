@@ -18,21 +18,29 @@ N, K, M = 70, 5, 4
 
 
 def make(kind, rng):
-    """What is asked: signs with holes, numbers with holes and a tube, numbers everywhere."""
+    """What is asked: signs with holes, numbers with holes and a tube, numbers everywhere, also of weighted rows."""
     if kind == "signs":
         side = rng.choice(np.array([-1, 0, 1], dtype=np.int8), size=(N, M))
         return ask(-side, np.array(0.0), rng.uniform(1.0, 2.0, size=(N, 1)), side, None)
     values = rng.normal(size=(N, M))
     if kind == "tube":
         return ask(values, np.array(0.3), rng.uniform(1.0, 2.0, size=(1, M)), None, rng.random((N, M)) < 0.7)
-    return ask(values.astype(np.float32), np.zeros((N, 1)), np.array(1.5), None, None)
+    if kind == "weighted":
+        return ask(values, np.array(0.0), rng.uniform(1.0, 2.0, size=(N, 1)), None, None)
+    return ask(
+        values.astype(np.float32),
+        np.zeros((N, 1)) if kind == "zero tubes" else np.array(0.0),
+        np.array(1.5),
+        None,
+        None,
+    )
 
 
 def loss_of(features, weights, constant, asked):
     return reference_look(features, weights, constant, asked, np.empty((N, M))).loss
 
 
-@pytest.fixture(params=["signs", "tube", "numbers"])
+@pytest.fixture(params=["signs", "tube", "zero tubes", "numbers", "weighted"])
 def problem(request):
     rng = np.random.default_rng(0)
     features, weights, constant = rng.normal(size=(N, K)), rng.normal(size=(M, K)), rng.normal(size=M)

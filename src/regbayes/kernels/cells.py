@@ -155,9 +155,17 @@ def _add_curvature(
     is_free: bool,
     found: Floats,
 ) -> None:
-    scores = np.dot(features, weights)
-    n, m = scores.shape
+    n, m = features.shape[0], weights.shape[1]
     room = np.empty(features.shape)
+    if is_free and side.size == 1 and absolute.size == 1 and absolute[0, 0] == 0.0 and stiffness.shape[1] == 1:
+        # Parabolas without a hole, which are the same for all outputs of a row: so is the second derivative.
+        for i in range(n):
+            root = np.sqrt(stiffness[i if stiffness.shape[0] > 1 else 0, 0]) if side[0, 0] != 0 else 0.0
+            for column in range(features.shape[1]):
+                room[i, column] = root * features[i, column]
+        found += np.dot(room.T, room)
+        return
+    scores = np.dot(features, weights)
     tall, wide = linear.shape[0] > 1, linear.shape[1] > 1
     absolute_tall, absolute_wide = absolute.shape[0] > 1, absolute.shape[1] > 1
     stiff_tall, stiff_wide = stiffness.shape[0] > 1, stiffness.shape[1] > 1
