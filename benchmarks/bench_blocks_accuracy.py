@@ -85,9 +85,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="two halves of 300 digits, three steps")
-    parser.add_argument(
-        "--folds", action="store_true", help="learn from two thirds of a half, judge by the rest"
-    )
+    parser.add_argument("--folds", action="store_true", help="learn from two thirds of a half, judge by the rest")
     parser.add_argument("--halves", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="of the first half")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
