@@ -203,8 +203,11 @@ def _add_curvature(
     room = np.empty(features.shape)
     if is_free and side.size == 1 and absolute.size == 1 and absolute[0, 0] == 0.0 and stiffness.shape[1] == 1:
         # Parabolas without a hole, which are the same for all outputs of a row: so is the second derivative.
+        if stiffness.size == 1:
+            found += stiffness[0, 0] * abs(side[0, 0]) * np.dot(features.T, features)
+            return
         for i in range(n):
-            root = np.sqrt(stiffness[i if stiffness.shape[0] > 1 else 0, 0]) if side[0, 0] != 0 else 0.0
+            root = np.sqrt(stiffness[i, 0]) if side[0, 0] != 0 else 0.0
             for column in range(features.shape[1]):
                 room[i, column] = root * features[i, column]
         found += np.dot(room.T, room)
