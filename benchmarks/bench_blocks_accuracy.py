@@ -90,8 +90,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first half")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     given = parser.parse_args()
+    names = ["digits"] if given.smoke else list(SETS)
     try:
-        names = ["digits"] if given.smoke else [name for name in SETS if len(load(name))]
+        for name in names:
+            load(name)  # before processes are started
     except DataError as error:
         raise SystemExit(str(error)) from error
     seeds = range(given.seed, given.seed + (2 if given.smoke else given.halves))
@@ -99,7 +101,6 @@ def main() -> None:
     cases = list(product(names, MARGINS))
     tasks = [(*case, seed, given.folds, most, steps) for case in cases for seed in seeds]
     tasks.sort(key=lambda task: task[:2] == ("scene15", "multi-class"), reverse=True)  # the longest first
-    load_digits()
     print(f"{'':24} {'ascent':>8} {'blocks':>8} {'points':>16} {'seconds':>9} {'blocks':>7}", flush=True)
     with ProcessPoolExecutor(given.jobs) as pool:
         answers = dict(zip(tasks, pool.map(compare, tasks), strict=True))
