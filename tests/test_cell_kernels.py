@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from regbayes.kernels.cells import (
+    PIECE_ROWS,
     Listed,
     add_curvature,
     add_list_curvature,
@@ -62,6 +63,26 @@ def test_a_look_is_that_of_the_law(problem):
     assert found.loss == pytest.approx(expected.loss, rel=1e-12)
     np.testing.assert_allclose(found.pulled, expected.pulled, atol=1e-11)
     np.testing.assert_allclose(found.totals, expected.totals, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", ["signs", "tube", "numbers", "weighted"])
+def test_many_rows_are_looked_at_in_pieces(kind, monkeypatch):
+    monkeypatch.setitem(globals(), "N", 2 * PIECE_ROWS + 100)
+    rng = np.random.default_rng(3)
+    at = rng.normal(size=(N, K)), rng.normal(size=(M, K)), rng.normal(size=M), make(kind, rng)
+    here, law, room = np.empty((N, M)), np.empty((N, M)), np.empty((PIECE_ROWS, M))
+    expected = reference_look(*at, law)
+    for phi in (here, room):
+        found = look(*at, phi)
+        assert found.loss == pytest.approx(expected.loss, rel=1e-12)
+        np.testing.assert_allclose(found.pulled, expected.pulled, atol=1e-9)
+        np.testing.assert_allclose(found.totals, expected.totals, atol=1e-9)
+    np.testing.assert_allclose(here, law, atol=1e-11)
+    features, weights, _, asked = at
+    curvature, by_law = np.zeros((M, K, K)), np.zeros((M, K, K))
+    add_curvature(features, weights, asked, curvature)
+    reference_add_curvature(features, weights, asked, by_law)
+    np.testing.assert_allclose(curvature, by_law, rtol=1e-11, atol=1e-9)
 
 
 def test_curvature_is_that_of_the_law_and_is_added(problem):

@@ -195,7 +195,8 @@ class CellMatrix(CellBlock):
         at = split_columns(self.features, own)
         if at is None:
             return super().sums(weights)
-        seen = kernels.look(*at, self.losses.asked, np.empty((len(self.features), len(own))))
+        room = np.empty((min(len(self.features), kernels.PIECE_ROWS), len(own)))
+        seen = kernels.look(*at, self.losses.asked, room)
         pulled = seen.pulled
         if not isinstance(self.features, np.ndarray):
             pulled = self.features.join_sums(seen.pulled, seen.totals)

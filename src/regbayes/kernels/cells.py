@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from regbayes._types import Floats
 from regbayes.kernels._compile import compiled, compiled_inline, read_only
 
+PIECE_ROWS = 2048  # that are looked at together
+
 
 class Asked(NamedTuple):
     """What is asked of cells; each has two axes, of which either may have length one."""
@@ -156,36 +158,41 @@ def _look(
     sums: bool,
     phi: Floats,
 ) -> tuple[float, Floats, Floats]:
-    np.dot(features, weights, phi)
-    n, m = phi.shape
-    loss = 0.0
+    n, m = features.shape[0], weights.shape[1]
+    keeps = phi.shape[0] == n
+    loss, totals = 0.0, np.zeros(m)
+    pulled = np.zeros((m, features.shape[1])) if sums else np.zeros((0, 0))
     tall, wide = linear.shape[0] > 1, linear.shape[1] > 1
     absolute_tall, absolute_wide = absolute.shape[0] > 1, absolute.shape[1] > 1
     stiff_tall, stiff_wide = stiffness.shape[0] > 1, stiffness.shape[1] > 1
     side_tall, side_wide = side.shape[0] > 1, side.shape[1] > 1
-    for i in range(n):
-        row = 0.0
+    for first in range(0, n, PIECE_ROWS):  # rows that fit a cache with what is asked of them
+        x = features[first : min(first + PIECE_ROWS, n)]
+        found = phi[first : first + x.shape[0]] if keeps else phi[: x.shape[0]]
+        np.dot(x, weights, found)
+        for place in range(x.shape[0]):
+            i, row = first + place, 0.0
+            for j in range(m):
+                away = _shrink(
+                    found[place, j] + constant[j],
+                    linear[i if tall else 0, j if wide else 0],
+                    absolute[i if absolute_tall else 0, j if absolute_wide else 0],
+                    side[i if side_tall else 0, j if side_wide else 0],
+                    is_free,
+                )
+                multiplier = stiffness[i if stiff_tall else 0, j if stiff_wide else 0] * away
+                row += multiplier * away
+                found[place, j] = multiplier
+            loss += row
+        if not sums:
+            continue
         for j in range(m):
-            away = _shrink(
-                phi[i, j] + constant[j],
-                linear[i if tall else 0, j if wide else 0],
-                absolute[i if absolute_tall else 0, j if absolute_wide else 0],
-                side[i if side_tall else 0, j if side_wide else 0],
-                is_free,
-            )
-            multiplier = stiffness[i if stiff_tall else 0, j if stiff_wide else 0] * away
-            row += multiplier * away
-            phi[i, j] = multiplier
-        loss += row
-    totals = np.zeros(m)
-    if not sums:
-        return 0.5 * loss, np.zeros((0, 0)), totals
-    for j in range(m):
-        total = 0.0
-        for i in range(n):
-            total += phi[i, j]
-        totals[j] = total
-    return 0.5 * loss, np.dot(phi.T, features), totals
+            total = 0.0
+            for place in range(x.shape[0]):
+                total += found[place, j]
+            totals[j] += total
+        pulled += np.dot(found.T, x)
+    return 0.5 * loss, pulled, totals
 
 
 @compiled
@@ -200,36 +207,40 @@ def _add_curvature(
     found: Floats,
 ) -> None:
     n, m = features.shape[0], weights.shape[1]
-    room = np.empty(features.shape)
-    if is_free and side.size == 1 and absolute.size == 1 and absolute[0, 0] == 0.0 and stiffness.shape[1] == 1:
-        # Parabolas without a hole, which are the same for all outputs of a row: so is the second derivative.
-        if stiffness.size == 1:
-            found += stiffness[0, 0] * abs(side[0, 0]) * np.dot(features.T, features)
-            return
-        for i in range(n):
-            root = np.sqrt(stiffness[i, 0]) if side[0, 0] != 0 else 0.0
-            for column in range(features.shape[1]):
-                room[i, column] = root * features[i, column]
-        found += np.dot(room.T, room)
-        return
-    scores = np.dot(features, weights)
+    room = np.empty((min(n, PIECE_ROWS), features.shape[1]))
+    # Parabolas without a hole, which are the same for all outputs of a row: so is the second derivative.
+    alike = is_free and side.size == 1 and absolute.size == 1 and absolute[0, 0] == 0.0 and stiffness.shape[1] == 1
     tall, wide = linear.shape[0] > 1, linear.shape[1] > 1
     absolute_tall, absolute_wide = absolute.shape[0] > 1, absolute.shape[1] > 1
     stiff_tall, stiff_wide = stiffness.shape[0] > 1, stiffness.shape[1] > 1
     side_tall, side_wide = side.shape[0] > 1, side.shape[1] > 1
-    for j in range(m):
-        count = 0
-        for i in range(n):
-            tube = absolute[i if absolute_tall else 0, j if absolute_wide else 0]
-            own = side[i if side_tall else 0, j if side_wide else 0]
-            away = _shrink(scores[i, j], linear[i if tall else 0, j if wide else 0], tube, own, is_free)
-            if away != 0.0 or (is_free and tube == 0.0 and own != 0):
-                root = np.sqrt(stiffness[i if stiff_tall else 0, j if stiff_wide else 0])
-                for column in range(features.shape[1]):
-                    room[count, column] = root * features[i, column]
-                count += 1
-        if count:
-            found[j] += np.dot(room[:count].T, room[:count])
+    if alike and not stiff_tall:
+        found += stiffness[0, 0] * abs(side[0, 0]) * np.dot(features.T, features)
+        return
+    for first in range(0, n, PIECE_ROWS):
+        x = features[first : min(first + PIECE_ROWS, n)]
+        if alike:
+            for place in range(x.shape[0]):
+                root = np.sqrt(stiffness[first + place, 0]) if side[0, 0] != 0 else 0.0
+                for column in range(x.shape[1]):
+                    room[place, column] = root * x[place, column]
+            found += np.dot(room[: x.shape[0]].T, room[: x.shape[0]])
+            continue
+        scores = np.dot(x, weights)
+        for j in range(m):
+            count = 0
+            for place in range(x.shape[0]):
+                i = first + place
+                tube = absolute[i if absolute_tall else 0, j if absolute_wide else 0]
+                own = side[i if side_tall else 0, j if side_wide else 0]
+                away = _shrink(scores[place, j], linear[i if tall else 0, j if wide else 0], tube, own, is_free)
+                if away != 0.0 or (is_free and tube == 0.0 and own != 0):
+                    root = np.sqrt(stiffness[i if stiff_tall else 0, j if stiff_wide else 0])
+                    for column in range(x.shape[1]):
+                        room[count, column] = root * x[place, column]
+                    count += 1
+            if count:
+                found[j] += np.dot(room[:count].T, room[:count])
 
 
 @compiled
@@ -330,7 +341,10 @@ def _pull_list(
 
 
 def look(features: Floats, weights: Floats, constant: Floats, asked: Asked, phi: Floats) -> Seen:
-    """Look at cells whose scores are ``features @ weights.T + constant``; write their multipliers, (n, outputs)."""
+    """Look at cells whose scores are ``features @ weights.T + constant``; write their multipliers, (n, outputs).
+
+    Where ``phi`` has fewer rows, `PIECE_ROWS`, it is room to work in: it ends with the multipliers of some rows.
+    """
     return Seen(*_look(read_only(features), np.ascontiguousarray(weights.T), constant, *asked, True, phi))
 
 
