@@ -17,7 +17,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+LONG = {"draw_again.py", "ilsvm_digits.py"}  # half a minute each: tables of many fits
+EXAMPLES = [
+    pytest.param(path.name, marks=pytest.mark.slow if path.name in LONG else ())
+    for path in sorted((ROOT / "examples").glob("*.py"))
+]
 PAGES = {
     "docs/problems/known_average.md": "problem_known_average.py",
     "docs/problems/class_proportions.md": "problem_class_proportions.py",
