@@ -165,13 +165,22 @@ def _quoting(text: str, delimiter: str, source: str, notes: list[str]) -> Any:
     return csv.QUOTE_MINIMAL
 
 
+def _explain(error: csv.Error) -> str:
+    if "unexpected end" in str(error):
+        return "a quotation mark opens a field that is never closed"
+    if "expected after" in str(error):
+        return "a quotation mark closes a field that goes on; inside a quoted field they are written twice"
+    return str(error)
+
+
 def _check_rows(text: str, delimiter: str, source: str, quoting: Any) -> None:
     """Refuse rows that are shorter or longer than the first, and stray quotes: pandas reads them without a word."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, quoting=quoting)
     shortest = csv.field_size_limit(LONGEST_FIELD)
-    width = 0
+    width = read = 0
     try:
         for row in reader:
+            read = reader.line_num
             if not row or (len(row) == 1 and not row[0].strip()):
                 continue
             width = width or len(row)
@@ -180,8 +189,8 @@ def _check_rows(text: str, delimiter: str, source: str, quoting: Any) -> None:
                     f"{source}, line {reader.line_num}: {len(row)} fields, but there are {width} columns "
                     f"(delimiter {delimiter!r}; another can be given with --delimiter)"
                 )
-    except csv.Error as error:
-        raise BadDataError(f"{source}, line {reader.line_num}: {error}") from None
+    except csv.Error as error:  # the reader is where it gave up, which may be far from where the row begins
+        raise BadDataError(f"{source}, line {read + 1}: {_explain(error)}") from None
     finally:
         csv.field_size_limit(shortest)
     if not width:
