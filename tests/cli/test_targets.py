@@ -124,6 +124,10 @@ def test_choosing_columns():
         choose_targets(TABLE, [])
     with pytest.raises(BadDataError, match=r"--target words: t\.csv has no such column; it has 'word'"):
         choose_targets(TABLE, ["words"])
+    with pytest.raises(
+        BadDataError, match=r"it has '0\.5', 'p'\. If the first line of a CSV file is data, --no-header"
+    ):
+        choose_targets(table_of(**{"0.5": [1.0], "p": ["q"]}), ["words"])
     with pytest.raises(UserError, match="names a column twice"):
         choose_targets(TABLE, ["flag", "both"])
 

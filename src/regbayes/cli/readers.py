@@ -128,14 +128,17 @@ def _read_bytes(path: str) -> bytes:
 def decoded(content: bytes, source: str, encoding: str = "utf-8") -> str:
     """Return the text of a file; an error that names the line where it is not in its encoding."""
     plain = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    if plain and content[:2] in (b"\xff\xfe", b"\xfe\xff"):  # how UTF-16 begins, and UTF-8 never does
+        plain, encoding = False, "utf-16"
     try:
         text = content.decode("utf-8-sig" if plain else encoding)
     except UnicodeDecodeError as error:
+        if plain and b"\0" in content:
+            raise BadDataError(f"{source} is not a text file: it has null characters") from None
         line = content.count(b"\n", 0, error.start) + 1
-        wide = plain and content[:2] in (b"\xff\xfe", b"\xfe\xff")
         raise BadDataError(
             f"{source}, line {line}: not text in {encoding.upper()} (byte {content[error.start]:#04x}). Save it as "
-            f"UTF-8, or say what it is with --encoding, {'utf-16' if wide else 'latin-1 or cp1252'} for instance"
+            "UTF-8, or say what it is with --encoding, latin-1 or cp1252 for instance"
         ) from None
     if "\0" in text:
         raise BadDataError(f"{source} is not a text file: it has null characters")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,14 @@ def choose_targets(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
         names += table.groups[name] if name not in table and name in table.groups else [name]
     for name in names:
         if name not in table:
-            raise BadDataError(f"--target {name}: {table.source} has no such column; {not_among(name, table.names)}")
+            way_out = ""
+            if table.inputs is None and any(re.fullmatch(r"-?\d+\.?\d*", other) for other in table.names):
+                way_out = (
+                    ". If the first line of a CSV file is data, --no-header names its columns column1, column2, ..."
+                )
+            raise BadDataError(
+                f"--target {name}: {table.source} has no such column; {not_among(name, table.names)}{way_out}"
+            )
     if len(set(names)) < len(names):
         raise UserError(f"--target names a column twice: {listed(names)}")
     return tuple(names)
