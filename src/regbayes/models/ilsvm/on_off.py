@@ -102,7 +102,7 @@ def _are_explained(X: HostRows, settings: Settings) -> bool:
     problem = ILSVMProblem.of(unlabeled, replace(settings, C=0.0, generative_weight=1.0))
     search = descent.start(problem.joint, initial_params(X, problem.settings)[0])
     noise = settings.noise_variance * X.total_weight * X.n_inputs
-    signal = X.square(settings.noise_ratios) - noise
+    signal = search.at.stats.squared_norm - noise
 
     def left(at: Evaluation) -> float:
         return expected_residual(at.stats, at.params) - noise
