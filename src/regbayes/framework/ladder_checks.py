@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.optimize import minimize
 from scipy.stats import chi2
 
 from regbayes._types import Floats, Integers
@@ -27,6 +28,9 @@ HEAVY_TAIL, STRONG_TILT = 0.05, 1.0  # as for reweighted draws (`result`)
 RAY_STARTS, RAY_DIRECTIONS = 4, 64
 RAY_LENGTHS = 4.0 * 2.0 ** np.arange(19)  # standard deviations, up to a million
 RISEN = 10.0  # nats above its start that a ray must end with
+CLIMBS = 3  # draws from which the tilted density is climbed
+CLIMB_STEPS = 60  # of each of two legs
+BEYOND_SCORES = 100.0  # standard deviations of <multipliers, psi> that a leg must gain
 SCAN = np.concatenate([np.linspace(0.25, 12, 48), np.geomspace(12.5, 100, 40)])  # standard deviations
 VALLEY, AS_HIGH = 3.0, 5.0  # nats: how deep between two modes, and how much lower the other may be
 BEYOND = 2.0  # standard deviations outside all draws
@@ -44,9 +48,9 @@ def measure_surprise(rung: Rung, predicted: Floats, error: Floats) -> float:
     return squared / float(chi2.ppf(0.999, int(kept.sum())))
 
 
-def worst_r_hat(run: Run, values: Floats) -> tuple[float, str]:
-    """Return the largest R-hat of features and of scalars in the variables, and whose it is."""
-    worst, of = 1.0, "the features"
+def worst_r_hat(run: Run, values: Floats, labels: Sequence[str]) -> tuple[float, str]:
+    """Return the largest R-hat of features, by the labels of their constraints, and of scalars; and whose it is."""
+    worst, of = 1.0, "the constrained features"
 
     def look(chains: Floats, name: str) -> None:
         nonlocal worst, of
@@ -57,7 +61,7 @@ def worst_r_hat(run: Run, values: Floats) -> tuple[float, str]:
             worst, of = found, name
 
     for j in range(values.shape[2]):
-        look(values[..., j], f"feature {j}")
+        look(values[..., j], f"the feature in {labels[j]}")
     for name, array in run.variables.items():
         if array.dtype.kind not in "iuf" or 0 in array.shape:
             continue
@@ -132,6 +136,49 @@ def find_escape(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
             assert plain is not None
             if not _rises(plain):
                 return f"along {name} its density grows without end"
+    return None
+
+
+def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
+    """Climb the tilted density from a few draws: does it grow without end, by the features and against the posterior?
+
+    Rays see what one coordinate does. Here several move together: the scale of a Gaussian process rises, its length
+    falls, and the values at the data stay where they are. Each climb has two legs, and both must leave all draws far
+    behind: one that ends in another mode does not.
+    """
+    if run.positions is None or not can_look(sampler, tilt, run):
+        return None
+    positions = run.positions.reshape(-1, run.positions.shape[2])
+    none = Tilt(tilt.features, np.zeros_like(tilt.multipliers))
+    scores = tilt({name: values.reshape(-1, *values.shape[2:]) for name, values in run.variables.items()})
+    spread = np.maximum(positions.std(axis=0), 1e-12)
+    far = BEYOND_SCORES * float(np.nanstd(scores))
+    ranked = np.argsort(np.nan_to_num(scores, nan=-np.inf))
+
+    def look(at: Floats) -> tuple[float, float]:
+        tilted, plain = sampler.log_density(tilt, at[None]), sampler.log_density(none, at[None])
+        assert tilted is not None
+        assert plain is not None
+        return float(tilted[0]), float(plain[0])
+
+    def downhill(u: Floats) -> tuple[float, Floats]:
+        tilted, slope = sampler.log_density(tilt, (u * spread)[None]), sampler.log_density_gradient(tilt, u * spread)
+        assert tilted is not None
+        assert slope is not None
+        fine = np.isfinite(tilted[0]) and np.all(np.isfinite(slope))
+        return (-float(tilted[0]), -slope * spread) if fine else (math.inf, np.zeros_like(u))
+
+    for origin in positions[ranked[[-1 - (i * (len(ranked) - 1)) // CLIMBS for i in range(CLIMBS)]]]:
+        at = origin
+        for _ in range(2):
+            before = look(at)
+            options = {"maxiter": CLIMB_STEPS, "maxfun": 2 * CLIMB_STEPS}
+            at = minimize(downhill, at / spread, jac=True, method="L-BFGS-B", options=options).x * spread
+            tilted, plain = look(at)
+            if not (tilted > before[0] + RISEN and tilted - plain > before[0] - before[1] + far and plain < before[1]):
+                break
+        else:
+            return "climbing it from a draw, it grows without end"
     return None
 
 

@@ -217,7 +217,7 @@ def _sample_again(
     _check_askable(model, asked)
     example = Samples(dict(model.example()), chains=False)
     evaluated, g, labels = _gather(example, features, regularizer)
-    problem = Problem(model, asked, Stack.of(g, len(labels)))
+    problem = Problem(model, asked, Stack.of(g, len(labels)), labels)
     callbacks = [progress] if callable(progress) else [_show_round] if progress else []
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         try:

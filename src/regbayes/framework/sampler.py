@@ -18,6 +18,7 @@ from regbayes.framework.draws import as_draws
 from regbayes.framework.features import evaluate_features
 
 MOST_DENSE = 64  # coordinates up to which a whole covariance is estimated
+STEP = 1e-5  # of differences, relative to positions beyond one
 EXAMPLES = 8  # draws of each chain that show what there is
 
 
@@ -152,6 +153,19 @@ class Sampler(ABC):
     def log_density(self, tilt: Tilt, positions: Floats) -> Floats | None:
         """Return the tilted log-density in the sampler's coordinates, (n, d) -> (n,); None: not known."""
         return None
+
+    def log_density_gradient(self, tilt: Tilt, position: Floats) -> Floats | None:
+        """Return the gradient of the tilted log-density at one position, (d,) -> (d,); None: not known.
+
+        By differences of `log_density`, unless a subclass has a better one.
+        """
+        h = STEP * np.maximum(1.0, np.abs(position))
+        steps = np.diag(h)
+        values = self.log_density(tilt, np.concatenate([position + steps, position - steps]))
+        if values is None:
+            return None
+        gradient: Floats = (values[: len(h)] - values[len(h) :]) / (2 * h)
+        return gradient
 
     def find_positions(self, variables: Mapping[str, Array]) -> Floats | None:
         """Return draws that came from elsewhere, (n, ...) each, in the sampler's coordinates, (n, d); None: cannot."""

@@ -144,6 +144,11 @@ class JAXModel(Sampler):
         values: Floats = np.concatenate(blocks)[: len(positions)].astype(np.float64)
         return values
 
+    def log_density_gradient(self, tilt: Tilt, position: Floats) -> Floats | None:
+        """Return the gradient of the tilted log-density at a position."""
+        found = self._for(tilt).gradient(_array(position), _array(tilt.multipliers))
+        return np.asarray(found, dtype=np.float64)
+
     def find_smooth(self, tilt: Tilt, run: Run) -> Flags | None:
         """Compare differences of features between draws with the integral of their gradients along the way."""
         assert run.positions is not None
@@ -207,6 +212,7 @@ class _Compiled:
             except Exception:  # some feature cannot be traced: `find_smooth` says which, and no run has a tilt
                 density = plain
         self.density = jax.jit(jax.vmap(density, in_axes=(0, None)))
+        self.gradient = jax.jit(jax.grad(density))
         self.chunk = jax.jit(self._steps(density))
 
     def _steps(self, density: Callable[..., Any]) -> Callable[..., Any]:
