@@ -37,6 +37,7 @@ from regbayes.framework.ladder_checks import (
     can_look,
     describe_contradiction,
     find_ascent,
+    find_constant,
     find_doubts,
     find_escape,
     find_limit,
@@ -211,10 +212,13 @@ def climb_ladder(
     if not climb.stages:
         raise KeyboardInterrupt
     if result.status is Status.INTERRUPTED:
-        word = "interrupted: the draws are those of the round nearest to what was asked; call again to go on"
+        word = (
+            "interrupted: the draws are those of the round nearest to what was asked. A new call begins again; "
+            "regularize(result.base, constraints, resample=model) saves its first run."
+        )
         return replace(climb, ending=Ending(Status.INTERRUPTED, (word,), _nearest(climb)))
     if result.status is Status.STOPPED:
-        return replace(climb, ending=Ending(Status.STOPPED, ("a callback asked to stop",), _nearest(climb)))
+        return replace(climb, ending=Ending(Status.STOPPED, ("a callback asked to stop.",), _nearest(climb)))
     word = (
         f"{len(climb.stages)} rounds were made, about {climb.stages[-1].to_go:.3g} nats are left. Raise max_rounds, or "
         "ask for less: a softer constraint, (E(f) == b).soft(penalty), or a bound nearer to the posterior."
@@ -320,7 +324,8 @@ def _decide(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
             return replace(climb, ending=Ending(Status.NO_TILT, (_no_tilt(escape),), _nearest(climb)))
         word = (
             "run after run contradicts what the rounds before predicted of it: the tail of a feature is too heavy for "
-            "this tilt, or modes come and go with it. Constrain a feature with a lighter tail (a logarithm, a "
+            "this tilt, modes come and go with it, or no distribution has these expectations together (a mean of "
+            "squares below the square of the mean, say). Constrain a feature with a lighter tail (a logarithm, a "
             "probability), or ask for less."
         )
         return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), _nearest(climb)))
@@ -392,7 +397,7 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
     if last.surprise > FLATLY:
         return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), -1, solution))
     if missed:
-        sentence = "the last run missed what was asked by more than its own draws can be reweighted"
+        sentence = "The last long run missed what was asked by more than its own draws can be reweighted."
         return replace(climb, excuses=(sentence,))
     if last.surprise > CONTRADICTED:
         return replace(climb, excuses=(word,))
@@ -469,6 +474,9 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
     """Choose the next run by what the pool knows."""
     pool, last = climb.pool, climb.stages[-1]  # which is in the pool
     assert pool is not None
+    stuck = find_constant(pool, problem.stack, problem.labels)
+    if stuck is not None:
+        return replace(climb, ending=Ending(Status.INFEASIBLE, (stuck,), -1))
     atoms = WeightedAtoms(pool.values, pool.log_weights)
     stacked = np.zeros(len(problem.stack)) if climb.plan.stacked is None else climb.plan.stacked
     solution = solve_dual(atoms, problem.stack, tol=1e-8, max_iter=MOST_NEWTON, warm_start=stacked, watch=False)
@@ -488,9 +496,9 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
         if verdict.kind == "infeasible" and verdict.proof is not None:
             found = None
             if verdict.constant:
-                found = describe_contradiction(pool, problem.stack, verdict.proof)
+                found = describe_contradiction(pool, problem.stack, problem.labels, verdict.proof)
             elif _comes_no_nearer(climb):
-                found = find_limit([stage.rung for stage in climb.kept], problem.stack, verdict.proof)
+                found = find_limit([s.rung for s in climb.kept], problem.stack, problem.labels, verdict.proof)
             if found is not None:
                 return replace(climb, ending=Ending(Status.INFEASIBLE, (found,), -1))
     if _comes_no_nearer(climb):

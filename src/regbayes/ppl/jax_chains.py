@@ -201,7 +201,14 @@ class _Compiled:
 
         def density(position: Any, phi: Any) -> Any:
             value = model._density(position)
-            return value + phi @ _traced(model, features, position) if traceable else value
+            if not traceable:
+                return value
+
+            def tilt(at: Any) -> Any:
+                return phi @ _traced(model, features, at)
+
+            # Not evaluated where there is no tilt: a feature may be infinite where the posterior is not.
+            return value + jax.lax.cond(jax.numpy.any(phi != 0), tilt, lambda at: 0.0 * at[0], position)
 
         def plain(position: Any, phi: Any) -> Any:
             return model._density(position) + 0 * phi.sum()
