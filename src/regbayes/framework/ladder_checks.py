@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.stats import chi2
 
 from regbayes._types import Floats, Integers
 from regbayes.framework.composite import Stack
 from regbayes.framework.diagnostics import rank_r_hat, score_tail
 from regbayes.framework.pooling import Pool, Rung
-from regbayes.framework.sampler import Run, Sampler, Tilt
+from regbayes.framework.sampler import Run, Sampler, Tilt, climb_density
 
 R_HAT_SHORT = (1.1, 1.05)  # of the plain posterior: in a short run, and in the longest
 R_HAT_FINAL = 1.05
@@ -146,7 +145,7 @@ def find_escape(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
             plain = sampler.log_density(Tilt(tilt.features, np.zeros_like(tilt.multipliers)), points)
             assert plain is not None
             if not _rises(plain):
-                return f"along {name} its density grows without end"
+                return f"along {name}, its density grows without end"
     return None
 
 
@@ -172,19 +171,11 @@ def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
         assert plain is not None
         return float(tilted[0]), float(plain[0])
 
-    def downhill(u: Floats) -> tuple[float, Floats]:
-        tilted, slope = sampler.log_density(tilt, (u * spread)[None]), sampler.log_density_gradient(tilt, u * spread)
-        assert tilted is not None
-        assert slope is not None
-        fine = np.isfinite(tilted[0]) and np.all(np.isfinite(slope))
-        return (-float(tilted[0]), -slope * spread) if fine else (math.inf, np.zeros_like(u))
-
     for origin in positions[ranked[[-1 - (i * (len(ranked) - 1)) // CLIMBS for i in range(CLIMBS)]]]:
         at = origin
         for _ in range(2):
             before = look(at)
-            options = {"maxiter": CLIMB_STEPS, "maxfun": 2 * CLIMB_STEPS}
-            at = minimize(downhill, at / spread, jac=True, method="L-BFGS-B", options=options).x * spread
+            at = climb_density(sampler, tilt, at, spread, CLIMB_STEPS)
             tilted, plain = look(at)
             if not (tilted > before[0] + RISEN and tilted - plain > before[0] - before[1] + far and plain < before[1]):
                 break

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 
 from regbayes._types import Array, Flags, Floats
 from regbayes.framework.draws import as_draws
@@ -105,6 +106,21 @@ def shrunken_covariance(positions: Floats, weights: Floats, n_effective: float) 
     whole: Floats = share * (centred.T @ (weights[:, None] * centred))
     whole[np.diag_indices(d)] = variance
     return whole
+
+
+def climb_density(sampler: Sampler, tilt: Tilt, position: Floats, unit: Floats, n_steps: int) -> Floats:
+    """Climb the tilted log-density of a sampler that knows it, by L-BFGS in coordinates of these units."""
+
+    def downhill(u: Floats) -> tuple[float, Floats]:
+        value, slope = sampler.log_density(tilt, (u * unit)[None]), sampler.log_density_gradient(tilt, u * unit)
+        assert value is not None
+        assert slope is not None
+        fine = np.isfinite(value[0]) and np.all(np.isfinite(slope))
+        return (-float(value[0]), -slope * unit) if fine else (np.inf, np.zeros_like(u))
+
+    options = {"maxiter": n_steps, "maxfun": 2 * n_steps}
+    found: Floats = minimize(downhill, position / unit, jac=True, method="L-BFGS-B", options=options).x * unit
+    return found
 
 
 class Sampler(ABC):
