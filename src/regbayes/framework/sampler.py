@@ -108,6 +108,12 @@ def shrunken_covariance(positions: Floats, weights: Floats, n_effective: float) 
     return whole
 
 
+def count_examples(variables: Mapping[str, Array]) -> int:
+    """A number of draws that is no length of the variables' own axes, (n, ...) each, so that mixing them up shows."""
+    lengths = {length for values in variables.values() for length in np.shape(values)[1:]}
+    return next(n for n in range(2, len(lengths) + 3) if n not in lengths)
+
+
 def climb_density(sampler: Sampler, tilt: Tilt, position: Floats, unit: Floats, n_steps: int) -> Floats:
     """Climb the tilted log-density of a sampler that knows it, by L-BFGS in coordinates of these units."""
 

@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regbayes._types import Array, Flags, Floats
-from regbayes.framework.sampler import MOST_DENSE, Run, Sampler, Start, Tilt, climb_density, shrunken_covariance
+from regbayes.framework.sampler import (
+    MOST_DENSE,
+    Run,
+    Sampler,
+    Start,
+    Tilt,
+    climb_density,
+    count_examples,
+    shrunken_covariance,
+)
 from regbayes.ppl.symbolic import trace_features
 
 CHUNK = 25  # steps
@@ -84,8 +93,8 @@ class JAXModel(Sampler):
         """The kernel to step with."""
 
     def example(self) -> Mapping[str, Array]:
-        """Return the variables at two points to start from."""
-        return self._variables_at(self._starts(0, 2))
+        """Return the variables at a few points to start from."""
+        return self._variables_at(self._starts(0, count_examples(self._variables_at(self._starts(0, 1)))))
 
     def _variables_at(self, positions: Floats) -> dict[str, Array]:
         import jax
