@@ -29,6 +29,7 @@ RAY_LENGTHS = 2.0 ** np.arange(21)  # standard deviations, up to a million
 RISEN = 10.0  # nats above its start that a ray must end with
 CLIMBS = 3  # draws from which the tilted density is climbed
 CLIMB_STEPS = 60  # of each of two legs
+PUSHES = ((1.0, 0), (3.0, 150), (10.0, 150))  # how much stronger a tilt leads to where a climb begins, and its steps
 BEYOND_SCORES = 100.0  # standard deviations of <multipliers, psi> that a leg must gain
 SCAN = np.concatenate([np.linspace(0.25, 12, 48), np.geomspace(12.5, 100, 40)])  # standard deviations
 VALLEY, AS_HIGH = 3.0, 5.0  # nats: how deep between two modes, and how much lower the other may be
@@ -153,35 +154,43 @@ def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
     """Climb the tilted density from a few draws, and see whether it grows without end against the posterior's.
 
     Rays see what one coordinate does. Here several move together: the scale of a Gaussian process rises, its length
-    falls, and the values at the data stay where they are. Each climb has two legs, and both must leave all draws far
-    behind: one that ends in another mode does not.
+    falls, and the values at the data stay where they are. Between the draws and that rise there may be a valley, in
+    which chains sit for long: some climbs begin further out, where a stronger tilt leads. Each has two legs, and both
+    must leave what was before far behind: one that comes back, or ends in another mode, does not.
     """
     if run.positions is None or not can_look(sampler, tilt, run):
         return None
     positions = run.positions.reshape(-1, run.positions.shape[2])
-    none = Tilt(tilt.features, np.zeros_like(tilt.multipliers))
     scores = tilt({name: values.reshape(-1, *values.shape[2:]) for name, values in run.variables.items()})
     spread = np.maximum(positions.std(axis=0), 1e-12)
     far = BEYOND_SCORES * float(np.nanstd(scores))
     ranked = np.argsort(np.nan_to_num(scores, nan=-np.inf))
+    for origin in positions[ranked[[-1 - (i * (len(ranked) - 1)) // CLIMBS for i in range(CLIMBS)]]]:
+        for push, n_steps in PUSHES:
+            at = climb_density(sampler, Tilt(tilt.features, push * tilt.multipliers), origin, spread, n_steps)
+            if _leaves_for_good(sampler, tilt, at, spread, far):
+                return "climbing from a draw, its density grows without end"
+    return None
+
+
+def _leaves_for_good(sampler: Sampler, tilt: Tilt, at: Floats, spread: Floats, far: float) -> bool:
+    """Whether two climbs in a row gain nats, and much of <multipliers, psi>, at the posterior's expense."""
 
     def look(at: Floats) -> tuple[float, float]:
-        tilted, plain = sampler.log_density(tilt, at[None]), sampler.log_density(none, at[None])
+        tilted = sampler.log_density(tilt, at[None])
+        plain = sampler.log_density(Tilt(tilt.features, np.zeros_like(tilt.multipliers)), at[None])
         assert tilted is not None
         assert plain is not None
         return float(tilted[0]), float(plain[0])
 
-    for origin in positions[ranked[[-1 - (i * (len(ranked) - 1)) // CLIMBS for i in range(CLIMBS)]]]:
-        at = origin
-        for _ in range(2):
-            before = look(at)
-            at = climb_density(sampler, tilt, at, spread, CLIMB_STEPS)
-            tilted, plain = look(at)
-            if not (tilted > before[0] + RISEN and tilted - plain > before[0] - before[1] + far and plain < before[1]):
-                break
-        else:
-            return "climbing it from a draw, it grows without end"
-    return None
+    before = look(at)
+    for _ in range(2):
+        at = climb_density(sampler, tilt, at, spread, CLIMB_STEPS)
+        tilted, plain = look(at)
+        if not (tilted > before[0] + RISEN and tilted - plain > before[0] - before[1] + far and plain < before[1]):
+            return False
+        before = tilted, plain
+    return True
 
 
 def _rises(values: Floats) -> bool:

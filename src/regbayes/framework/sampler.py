@@ -124,6 +124,8 @@ def climb_density(sampler: Sampler, tilt: Tilt, position: Floats, unit: Floats, 
         fine = np.isfinite(value[0]) and np.all(np.isfinite(slope))
         return (-float(value[0]), -slope * unit) if fine else (np.inf, np.zeros_like(u))
 
+    if n_steps == 0:
+        return position
     options = {"maxiter": n_steps, "maxfun": 2 * n_steps}
     found: Floats = minimize(downhill, position / unit, jac=True, method="L-BFGS-B", options=options).x * unit
     return found
