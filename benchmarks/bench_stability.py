@@ -298,7 +298,7 @@ def serve(name: str) -> None:
     """Answer a request, one line: fits of a kind, or objectives of further starts."""
     import regbayes
 
-    folder = Path(os.environ["PYTHONPATH"]).resolve()
+    folder = Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]).resolve()
     if folder not in Path(regbayes.__file__).resolve().parents:
         raise SystemExit(f"the package should come from {folder}, got {regbayes.__file__}")
     warnings.simplefilter("ignore")
@@ -326,7 +326,9 @@ def ask(name: str, folder: Path, kind: str, numbers: tuple[int, int]) -> dict[st
     """Let a process of its own make some fits of a row, with a tree's package, and return what it says."""
     command = [sys.executable, __file__, "--worker", name]
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-    environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONPATH": str(folder)}
+    beside = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # where other packages may lie
+    path = os.pathsep.join([str(folder), *filter(None, beside)])
+    environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONPATH": path}
     request = json.dumps([kind, numbers]) + "\n"
     done = subprocess.run(command, env=environment, input=request, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode or not done.stdout:
