@@ -4,18 +4,33 @@ A factor analysis says how much of each input is its own: noise, whatever the ot
 leave hardly more of the rows than that, the rows are what the model says, and the model is taken at its word: noise of
 each input's own size, no temperature, and a generative part that labels do not bend. Of rows that vary by degrees,
 on/off features leave a sixth of the signal or more; independent scores are no start there.
+
+Where few features are found (`Enumeration`), mean field gives way to the exact posterior of the rows, and the noise to
+what these features leave of each input: two features that explain the same inputs are told apart by it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from regbayes._types import Floats
 from regbayes.joint import descent
-from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, ILSVMProblem, Settings, expected_residual
-from regbayes.models.ilsvm.warmup import FEW_INPUTS, Evaluation, initial_params
+from regbayes.models.ilsvm.model import (
+    EXACT,
+    UNLABELED,
+    Data,
+    HostRows,
+    ILSVMProblem,
+    Params,
+    Settings,
+    Stats,
+    expected_residual,
+)
+from regbayes.models.ilsvm.warmup import FEW_INPUTS, Evaluation, Phase, Phases, WarmUp, initial_params, settle_sticks
 
 FEWEST_INPUTS = 4  # whose noise can be told
 ROWS_PER_INPUT = 5.0  # that tell it, at least
@@ -30,6 +45,9 @@ STEPS = 6  # of descent before features are compared with the factors
 HOPELESS = 0.2  # share of the signal left by a start that no descent makes good
 LEFT = 0.08  # share of the signal that on/off features may leave
 TAKEN = 0.04  # the same that they may take from the noise: inputs that are on or off themselves have it taken whole
+MOST_ENUMERATED = 8  # features whose posterior is exact: a row has one of 256 states
+ROUNDS, ROUND_STEPS, ROUND_TOL = 6, 8, 1e-3  # of descent under the exact posterior, with new noise before each
+SETTLED_NOISE = 1e-2  # relative change of an input's noise at which the rounds end
 
 
 def find_on_off(X: HostRows, settings: Settings) -> Settings:
@@ -112,3 +130,55 @@ def _are_explained(X: HostRows, settings: Settings) -> bool:
     for _ in range(STEPS):
         search = descent.step(problem.joint, search).state
     return -TAKEN * signal <= left(search.at) <= LEFT * signal
+
+
+class Enumeration(WarmUp):
+    """The phases before the descent where rows are sums of on/off features: few features are inferred exactly."""
+
+    def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> Phases:
+        """Go through the phases of any warm-up; then descend under the exact posterior, with new noise in rounds."""
+        search = yield from super().run(starts, multipliers, is_new)
+        if not is_new or len(search.at.params.loadings) > MOST_ENUMERATED:
+            return search
+        joint, X, alpha = self.problem.joint, self.problem.data.X, self.problem.settings.alpha
+        search = descent.start(joint, replace(search.at.params, n_sweeps=EXACT), search.at.warm_start)
+        for _ in range(ROUNDS):
+            at = search.at
+            params = update_noise(at.params, at.stats, X.combine(X.weigh(at.params.infer(X))), X.squares)
+            params = settle_sticks(params, at.stats.counts, at.stats.n_rows, alpha)
+            before, noise = (each.noise_variance * each.noise_ratios for each in (at.params, params))
+            self.latest = search = yield Phase(self.problem, params, ROUND_STEPS, ROUND_TOL, at.warm_start)
+            if np.abs(noise / before - 1.0).max() < SETTLED_NOISE:
+                break
+        return search
+
+
+def update_noise(params: Params, stats: Stats, cross: Floats, squares: Floats) -> Params:
+    """Return the model with the noise of each input that minimises the objective at fixed features and loadings.
+
+    The prior of the loadings and their variances are relative to it and stay so.
+
+    Parameters
+    ----------
+    params : Params
+    stats : Stats
+    cross : array of shape (K, D)
+        Sum of ``E[z_n] x_n'``.
+    squares : array of shape (D,)
+        Sum of the squares of each input.
+    """
+    loadings, offset, ratio = params.loadings, params.offset, params.prior_variance / params.noise_variance
+    explained = 2.0 * np.einsum("kd,kd->d", loadings, cross)
+    products = np.einsum("kd,kd->d", loadings, stats.second_moment @ loadings)
+    above = offset * (stats.n_rows * offset - 2.0 * (stats.total - stats.first_moment @ loadings))
+    residuals = squares - explained + products + above + np.square(loadings).sum(axis=0) / ratio
+    noise = np.maximum(residuals / stats.n_rows, LEAST_NOISE * params.noise_variance * params.noise_ratios)
+    variance = float(np.exp(np.mean(np.log(noise))))
+    factor = variance / params.noise_variance
+    return replace(
+        params,
+        noise_variance=variance,
+        noise_ratios=noise / variance,
+        prior_variance=factor * params.prior_variance,
+        variances=factor * params.variances,
+    )
