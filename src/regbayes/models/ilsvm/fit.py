@@ -108,8 +108,9 @@ def fit(
     elif settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
         state = descent.start(joint, there, multipliers)
     else:
-        kind = Annealing if settings.slab else WarmUp if settings.noise_ratios is None else Enumeration
-        warm_up = kind.of(problem, early_rows, is_new)
+        warm_up = (Annealing if settings.slab else WarmUp if settings.noise_ratios is None else Enumeration).of(
+            problem, early_rows, is_new
+        )
         phases = warm_up.run(starts, multipliers, is_new)
         try:
             phase = next(phases)

@@ -80,6 +80,14 @@ class Rows(Protocol):
         """Mean squared length of the rows."""
 
     @property
+    def total(self) -> Floats:
+        """The sum of the centred rows, each as often as it counts, shape (D,), on the host."""
+
+    @property
+    def squares(self) -> Floats:
+        """Sum of the squares of each input, shape (D,), on the host."""
+
+    @property
     def max_taken(self) -> int:
         """How many rows a start may be made of, at most."""
 
@@ -617,12 +625,13 @@ def pull_back_exactly(
     rows: Rows, params: Params, weight: float, inferred: Inferred[Stats], gradient: Floats | None
 ) -> Pulled:
     """Differentiate through the enumeration; the free energy is flat in the posterior that minimises it, eq. (128)."""
+    weighed: Any = weight * rows.weigh(inferred.features)  # type: ignore[arg-type] # in double precision, or elsewhere
     if gradient is None:
         nothing = np.zeros_like(params.coupling)
-        return Pulled(nothing, nothing[0], rows.combine(-weight * rows.weigh(inferred.features)))
+        return Pulled(nothing, nothing[0], rows.combine(-weighed))
     found = reverse_enumerated(gradient, inferred.cache, params.coupling)
     (by_theta,) = gather(sum_of(found.theta, axis=0))
-    return Pulled(found.coupling, by_theta, rows.combine(found.theta - weight * rows.weigh(inferred.features)))
+    return Pulled(found.coupling, by_theta, rows.combine(found.theta - weighed))
 
 
 def bound_exactly(rows: Rows, params: Params) -> Floats:

@@ -30,7 +30,7 @@ from regbayes.models.ilsvm.model import (
     Stats,
     expected_residual,
 )
-from regbayes.models.ilsvm.warmup import FEW_INPUTS, Evaluation, Phase, Phases, WarmUp, initial_params, settle_sticks
+from regbayes.models.ilsvm.warmup import FEW_INPUTS, Phase, Phases, Search, WarmUp, initial_params, settle_sticks
 
 FEWEST_INPUTS = 4  # whose noise can be told
 ROWS_PER_INPUT = 5.0  # that tell it, at least
@@ -42,8 +42,9 @@ LEAST_NOISE = 0.05  # of an input's variance: less is no noise, but inputs that 
 MOST_DETERMINED = 0.1  # of the inputs that may have no noise
 LEAST_SIGNAL = 0.1  # of the noise: less is chance
 STEPS = 6  # of descent before features are compared with the factors
-HOPELESS = 0.2  # share of the signal left by a start that no descent makes good
+HOPELESS = 0.3  # share of the signal left by a start that no descent makes good
 LEFT = 0.08  # share of the signal that on/off features may leave
+LEFT_BY_ONE_MORE = 0.04  # the same once a feature was added, which rows that vary by degrees can use as well
 TAKEN = 0.04  # the same that they may take from the noise: inputs that are on or off themselves have it taken whole
 MOST_ENUMERATED = 8  # features whose posterior is exact: a row has one of 256 states
 ROUNDS, ROUND_STEPS, ROUND_TOL = 6, 8, 1e-3  # of descent under the exact posterior, with new noise before each
@@ -122,14 +123,24 @@ def _are_explained(X: HostRows, settings: Settings) -> bool:
     noise = settings.noise_variance * X.total_weight * X.n_inputs
     signal = X.square(settings.noise_ratios) - noise
 
-    def left(at: Evaluation) -> float:
-        return expected_residual(at.stats, at.params) - noise
+    def left(search: Search) -> float:
+        return (expected_residual(search.at.stats, search.at.params) - noise) / signal
 
-    if signal < LEAST_SIGNAL * noise or left(search.at) > HOPELESS * signal:
+    def descend(search: Search) -> Search:
+        for _ in range(STEPS):
+            search = descent.step(problem.joint, search).state
+        return search
+
+    if signal < LEAST_SIGNAL * noise or left(search) > HOPELESS:
         return False
-    for _ in range(STEPS):
-        search = descent.step(problem.joint, search).state
-    return -TAKEN * signal <= left(search.at) <= LEFT * signal
+    search = descend(search)
+    if left(search) <= LEFT:
+        return left(search) >= -TAKEN
+    # The rarest feature may not stand out from the noise of the inputs; it does from what the others leave of them.
+    warm_up = WarmUp(problem, 1.0)
+    larger = warm_up.place_feature(search.at, warm_up.ask_for_features(search.at)[0])
+    search = descend(descent.start(problem.joint, larger))
+    return -TAKEN <= left(search) <= LEFT_BY_ONE_MORE
 
 
 class Enumeration(WarmUp):
@@ -146,11 +157,18 @@ class Enumeration(WarmUp):
             at = search.at
             params = update_noise(at.params, at.stats, X.combine(X.weigh(at.params.infer(X))), X.squares)
             params = settle_sticks(params, at.stats.counts, at.stats.n_rows, alpha)
-            before, noise = (each.noise_variance * each.noise_ratios for each in (at.params, params))
+            before, noise = noise_of_inputs(at.params), noise_of_inputs(params)
             self.latest = search = yield Phase(self.problem, params, ROUND_STEPS, ROUND_TOL, at.warm_start)
             if np.abs(noise / before - 1.0).max() < SETTLED_NOISE:
                 break
         return search
+
+
+def noise_of_inputs(params: Params) -> Floats:
+    """Return the noise variance of each input, shape (D,)."""
+    return params.noise_variance * (
+        np.ones(params.loadings.shape[1]) if params.noise_ratios is None else params.noise_ratios
+    )
 
 
 def update_noise(params: Params, stats: Stats, cross: Floats, squares: Floats) -> Params:
@@ -172,7 +190,7 @@ def update_noise(params: Params, stats: Stats, cross: Floats, squares: Floats) -
     products = np.einsum("kd,kd->d", loadings, stats.second_moment @ loadings)
     above = offset * (stats.n_rows * offset - 2.0 * (stats.total - stats.first_moment @ loadings))
     residuals = squares - explained + products + above + np.square(loadings).sum(axis=0) / ratio
-    noise = np.maximum(residuals / stats.n_rows, LEAST_NOISE * params.noise_variance * params.noise_ratios)
+    noise = np.maximum(residuals / stats.n_rows, LEAST_NOISE * noise_of_inputs(params))
     variance = float(np.exp(np.mean(np.log(noise))))
     factor = variance / params.noise_variance
     return replace(
