@@ -30,7 +30,7 @@ from regbayes.models.ilsvm.model import (
     Stats,
     expected_residual,
 )
-from regbayes.models.ilsvm.warmup import FEW_INPUTS, Phase, Phases, Search, WarmUp, initial_params, settle_sticks
+from regbayes.models.ilsvm.warmup import FEW_INPUTS, Evaluation, Phase, Phases, WarmUp, initial_params, settle_sticks
 
 FEWEST_INPUTS = 4  # whose noise can be told
 ROWS_PER_INPUT = 5.0  # that tell it, at least
@@ -42,9 +42,8 @@ LEAST_NOISE = 0.05  # of an input's variance: less is no noise, but inputs that 
 MOST_DETERMINED = 0.1  # of the inputs that may have no noise
 LEAST_SIGNAL = 0.1  # of the noise: less is chance
 STEPS = 6  # of descent before features are compared with the factors
-HOPELESS = 0.3  # share of the signal left by a start that no descent makes good
+HOPELESS = 0.2  # share of the signal left by a start that no descent makes good
 LEFT = 0.08  # share of the signal that on/off features may leave
-LEFT_BY_ONE_MORE = 0.04  # the same once a feature was added, which rows that vary by degrees can use as well
 TAKEN = 0.04  # the same that they may take from the noise: inputs that are on or off themselves have it taken whole
 MOST_ENUMERATED = 8  # features whose posterior is exact: a row has one of 256 states
 ROUNDS, ROUND_STEPS, ROUND_TOL = 6, 8, 1e-3  # of descent under the exact posterior, with new noise before each
@@ -123,24 +122,14 @@ def _are_explained(X: HostRows, settings: Settings) -> bool:
     noise = settings.noise_variance * X.total_weight * X.n_inputs
     signal = X.square(settings.noise_ratios) - noise
 
-    def left(search: Search) -> float:
-        return (expected_residual(search.at.stats, search.at.params) - noise) / signal
+    def left(at: Evaluation) -> float:
+        return expected_residual(at.stats, at.params) - noise
 
-    def descend(search: Search) -> Search:
-        for _ in range(STEPS):
-            search = descent.step(problem.joint, search).state
-        return search
-
-    if signal < LEAST_SIGNAL * noise or left(search) > HOPELESS:
+    if signal < LEAST_SIGNAL * noise or left(search.at) > HOPELESS * signal:
         return False
-    search = descend(search)
-    if left(search) <= LEFT:
-        return left(search) >= -TAKEN
-    # The rarest feature may not stand out from the noise of the inputs; it does from what the others leave of them.
-    warm_up = WarmUp(problem, 1.0)
-    larger = warm_up.place_feature(search.at, warm_up.ask_for_features(search.at)[0])
-    search = descend(descent.start(problem.joint, larger))
-    return -TAKEN <= left(search) <= LEFT_BY_ONE_MORE
+    for _ in range(STEPS):
+        search = descent.step(problem.joint, search).state
+    return -TAKEN * signal <= left(search.at) <= LEFT * signal
 
 
 class Enumeration(WarmUp):

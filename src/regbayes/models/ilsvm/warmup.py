@@ -547,8 +547,13 @@ class WarmUp:
         # New features that are colder than soft learn labels by heart: they have to be worth more, and that in X.
         worth = BIRTH_WORTH * self.problem.unit * self._spread ** (1 if self.problem.head is None else 2)
         by_heart = 1.0 - 1.0 / self._spread**2  # share of what margins gain
-        for direction in self.ask_for_features(at):
-            best = self.place_feature(at, direction)
+        for direction in self._ask_for_features(at):
+            best, lowest = at.params, np.inf
+            for length in LENGTHS:
+                larger = self._with(at, direction, length)
+                value = self._judge(self.problem.joint.evaluate(larger, at.warm_start, GLANCE)[0])
+                if value < lowest:
+                    best, lowest = larger, value
             trial = yield Phase(self.problem, best, BIRTH_STEPS, TOL, at.warm_start, keep=search)
             gained = self._judge(at) - self._judge(trial.at)
             by_margins = sum_margins(at) - sum_margins(trial.at)
@@ -556,17 +561,7 @@ class WarmUp:
                 return trial
         return None
 
-    def place_feature(self, at: Evaluation, direction: Floats) -> Params:
-        """Return the model with one more feature in a direction, as long as the objective likes it best."""
-        best, lowest = at.params, np.inf
-        for length in LENGTHS:
-            larger = self._with(at, direction, length)
-            value = self._judge(self.problem.joint.evaluate(larger, at.warm_start, GLANCE)[0])
-            if value < lowest:
-                best, lowest = larger, value
-        return best
-
-    def ask_for_features(self, at: Evaluation) -> Floats:
+    def _ask_for_features(self, at: Evaluation) -> Floats:
         """Return directions in which a small feature would lower the objective most, docs/math.md eq. (36), (n, D).
 
         They are those of the inputs in units of their noise.
