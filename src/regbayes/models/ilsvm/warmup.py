@@ -3,7 +3,7 @@
 A new fit starts from the principal directions of the rows that stand out from the noise, rotated so that each has few
 inputs (varimax): they are the same for any order of the rows, and nearly the same for most of the rows. Then:
 
-1. first steps; a start that is warmer than wanted is cooled down;
+1. first steps; a start that is warmer than wanted is cooled down; of small sets every start goes on to the end;
 2. pruning: features whose absence the objective does not notice are taken out, one at a time;
 3. growth: a feature is added where the rows and the margins ask for one, and kept if it is worth having; and so on.
 
@@ -59,6 +59,8 @@ MORE = 1.5  # directions that a start may have, relative to those that stand out
 RACE_STEPS = 10  # of descent, at the wanted temperature, after which rotations are compared
 BETTER_ROTATION = 2e-2  # gain per row, in units of its loss, for which a rotation is taken that is not preferred, soft
 BETTER = 1e-2  # the same for more directions
+FEW_NUMBERS = 5000  # up to which soft features are settled from both rotations, and compared then
+BETTER_END = 5e-3  # gain per row, in units of its loss, for which the one is taken then that is not preferred
 RAREST = 0.05  # share of the rows that are taken to have a feature, at least, at the start
 
 FIRST_STEPS = 40  # of descent before features are judged
@@ -392,7 +394,22 @@ class WarmUp:
         judging = judging_temperature(wanted.data.X, settings)
         if judging < settings.temperature:
             self.problem = self._at(judging)
-        # Take out features that are not worth having, then add some while they are.
+        X, is_soft = wanted.data.X, starts[0].temperature <= settings.temperature
+        if is_soft and len(starts) > 1 and X.total_weight * X.n_inputs <= FEW_NUMBERS:
+            # A few steps do not tell rotations apart that end one per cent from each other; time is no matter here.
+            first = yield from self._settle(starts[:1])
+            search = yield from hold(self._settle(starts[1:]), first)
+            if self._judge(search.at) > self._judge(first.at) - BETTER_END * wanted.unit:
+                search = self.latest = first
+        else:
+            search = yield from self._settle(starts)
+        if self.problem is not wanted:
+            params = replace(search.at.params, temperature=settings.temperature)
+            search = descent.start(wanted.joint, params, search.at.warm_start)
+        return search
+
+    def _settle(self, starts: Sequence[Params]) -> Phases:
+        """From the best start, take out features that are not worth having, then add some while they are."""
         search = self.latest = yield from self._choose_start(starts)
         search = yield from self._prune(search)
         before = len(search.at.params.loadings)
@@ -400,9 +417,6 @@ class WarmUp:
             search = self.latest = larger
         if len(search.at.params.loadings) > before:
             search = yield from self._prune(search)
-        if self.problem is not wanted:
-            params = replace(search.at.params, temperature=settings.temperature)
-            search = descent.start(wanted.joint, params, search.at.warm_start)
         return search
 
     @property
@@ -610,6 +624,18 @@ class WarmUp:
             sticks=Sticks(np.append(params.sticks.first, prior.first), np.append(params.sticks.second, prior.second)),
         )
         return settle_sticks(larger, counts, at.stats.n_rows, self.problem.settings.alpha)
+
+
+def hold(phases: Phases, keep: Search) -> Phases:
+    """Go through the phases of a model on trial; where the fit is cut short in one of them, another is kept."""
+    phase = next(phases)
+    while True:
+        made = yield replace(phase, keep=keep)
+        try:
+            phase = phases.send(made)
+        except StopIteration as end:
+            found: Search = end.value
+            return found
 
 
 def sum_margins(at: Evaluation) -> float:
