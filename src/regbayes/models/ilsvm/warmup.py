@@ -60,7 +60,7 @@ RACE_STEPS = 10  # of descent, at the wanted temperature, after which rotations 
 BETTER_ROTATION = 2e-2  # gain per row, in units of its loss, for which a rotation is taken that is not preferred, soft
 BETTER = 1e-2  # the same for more directions
 FEW_NUMBERS = 5000  # up to which soft features are settled from both rotations, and compared then
-BETTER_END = 5e-3  # gain per row, in units of its loss, for which the one is taken then that is not preferred
+BETTER_END = 5e-3  # gain per row, in units of its loss, for which the one is taken that a few steps did not prefer
 RAREST = 0.05  # share of the rows that are taken to have a feature, at least, at the start
 
 FIRST_STEPS = 40  # of descent before features are judged
@@ -374,6 +374,7 @@ class WarmUp:
     share: float
     worth: ClassVar[float] = WORTH
     latest: Search | None = field(default=None, init=False)  # the model, as far as it has got
+    rotation: int = field(default=0, init=False)  # the start that a few steps preferred, among those that are alike
 
     @classmethod
     def of(cls, problem: ILSVMProblem, early_rows: Integers | None, is_new: bool) -> WarmUp:
@@ -395,14 +396,14 @@ class WarmUp:
         if judging < settings.temperature:
             self.problem = self._at(judging)
         X, is_soft = wanted.data.X, starts[0].temperature <= settings.temperature
+        search = yield from self._settle(starts)
         if is_soft and len(starts) > 1 and X.total_weight * X.n_inputs <= FEW_NUMBERS:
-            # A few steps do not tell rotations apart that end one per cent from each other; time is no matter here.
-            first = yield from self._settle(starts[:1])
-            search = yield from hold(self._settle(starts[1:]), first)
-            if self._judge(search.at) > self._judge(first.at) - BETTER_END * wanted.unit:
-                search = self.latest = first
-        else:
-            search = yield from self._settle(starts)
+            # A few steps do not tell rotations apart whose ends differ by some per cent, and time is no matter here.
+            others = [start for kind, start in enumerate(starts) if kind != self.rotation]
+            other = yield from hold(self._settle(others), search)
+            if self._judge(other.at) < self._judge(search.at) - BETTER_END * wanted.unit:
+                search = other
+            self.latest = search
         if self.problem is not wanted:
             params = replace(search.at.params, temperature=settings.temperature)
             search = descent.start(wanted.joint, params, search.at.warm_start)
@@ -442,7 +443,9 @@ class WarmUp:
         kind = 0
         if raced:
             values = [self._judge(search.at) for search in raced]
-            kind = next(k for k, value in enumerate(values) if value <= min(values) + BETTER_ROTATION * unit)
+            self.rotation = kind = next(
+                k for k, value in enumerate(values) if value <= min(values) + BETTER_ROTATION * unit
+            )
         best: Search | None = None
         for start in starts[kind :: max(1, len(raced))]:
             goes_on = raced and len(start.loadings) == K and start.temperature <= wanted
