@@ -15,7 +15,6 @@ from sklearn.exceptions import ConvergenceWarning
 from ilsvm_model_tools import EXACT, make_data, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.joint import descent
-from regbayes.margins.targets import zero_one_cost
 from regbayes.models.ilsvm import fit, warmup
 from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, centre_rows, log_normalisers
 from regbayes.priors.indian_buffet import stick_expectations
@@ -279,19 +278,32 @@ def test_what_inputs_or_labels_show_is_no_noise():
     assert not judge(noisy + 2.0 * rng.standard_normal((300, 1)), rng.integers(0, 2, 300))
 
 
-def test_of_a_small_set_no_rotation_alone_ends_clearly_lower():
-    """A few steps prefer the one of wine's two rotations that ends four per cent above the other."""
+def test_of_a_small_set_both_rotations_go_on_to_the_end(monkeypatch):
+    """A few steps prefer the one of wine's rotations that ends some per cent above the other."""
     X, y = load_wine(return_X_y=True)
-    data = Data(centre_rows((X - X.mean(axis=0)) / X.std(axis=0)), y, np.ones(len(y)), zero_one_cost(3))
-    settings = make_settings(data.X, n_components=20, generative_weight=0.03, max_iter=100, tol=1e-3)
-    starts = warmup.initial_params(data.X, settings)
-    assert len(starts) == 2
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    both = ILSVMClassifier(20).fit(X, y).objective_
+    start = warmup.initial_params
+    alone = []
+    for rotation in (0, 1):
+        monkeypatch.setattr(warmup, "initial_params", lambda *told, rotation=rotation: [start(*told)[rotation]])
+        alone.append(ILSVMClassifier(20).fit(X, y).objective_)
+    monkeypatch.setattr(warmup, "initial_params", start)
+    monkeypatch.setattr(warmup, "FEW_NUMBERS", 0)
+    assert both <= min(alone) + warmup.BETTER_END * len(y)
+    assert both < ILSVMClassifier(20).fit(X, y).objective_ - warmup.BETTER_END * len(y)
 
-    def end(starts):
-        result = fit.fit(data, settings, starts)
-        used = result.state.params.loadings.any(axis=1)
-        empty = settings.generative_weight * len(y) * log_normalisers(result.state.params)[used].sum()
-        return result.trace.objective[-1] + empty
 
-    lowest = min(end([start]) for start in starts)
-    assert end(starts) <= lowest + 2.0 * warmup.BETTER_END * len(y)
+def test_a_fit_that_is_stopped_in_the_trial_of_the_other_rotation_keeps_the_first():
+    """Phases of a model on trial name the one that is kept."""
+    kept, phase = object(), warmup.Phase(None, None, 3, 0.1)
+
+    def phases():
+        return [(yield phase), (yield phase)]
+
+    held = warmup.hold(phases(), kept)
+    assert next(held).keep is kept
+    assert held.send("first").keep is kept
+    with pytest.raises(StopIteration) as end:
+        held.send("second")
+    assert end.value.value == ["first", "second"]
