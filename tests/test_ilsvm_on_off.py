@@ -9,12 +9,21 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
+from sklearn.decomposition import FactorAnalysis
 
 from ilsvm_model_tools import EXACT, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
+from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.model import EXACT as ENUMERATED
 from regbayes.models.ilsvm.model import BinaryFeatures, HostRows, OnOff, centre_rows, expected_residual
-from regbayes.models.ilsvm.on_off import LEAST_NOISE, MOST_ENUMERATED, analyse_noise, find_on_off, update_noise
+from regbayes.models.ilsvm.on_off import (
+    LEAST_NOISE,
+    MOST_ENUMERATED,
+    analyse_noise,
+    find_on_off,
+    score_factors,
+    update_noise,
+)
 from regbayes.priors.indian_buffet import stick_expectations
 from test_ilsvm_features import loaded, matched, planted
 
@@ -156,6 +165,27 @@ def test_rows_that_are_sums_of_on_off_features_are_told(K, by_input):
     assert found.prior_variance / found.noise_variance == pytest.approx(
         settings.prior_variance / settings.noise_variance
     )
+
+
+def test_a_rare_feature_that_does_not_stand_out_from_the_noise_is_looked_for():
+    """Four of five features stand out here, and leave more of the rows than on/off features should."""
+    rng, shares = np.random.default_rng(221), np.linspace(0.1, 0.5, 5)
+    signal = (rng.random((850, 5)) < shares) @ rng.standard_normal((5, 20))
+    X = (signal + signal.std(axis=0) * rng.standard_normal(signal.shape))[:250]
+    _, found = ask(X)
+    assert found.noise_ratios is not None
+    assert len(warmup.initial_params(centre_rows(X), found)[0].loadings) == 4
+    assert loaded(IBPFactorAnalysis(30).fit(X)).sum() == 5
+
+
+def test_the_density_of_factors_is_that_of_a_factor_analysis():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 3)) @ rng.standard_normal((3, 9)) + rng.uniform(0.5, 2.0, 9) * rng.standard_normal(
+        (300, 9)
+    )
+    rows = centre_rows(X)
+    expected = FactorAnalysis(3, tol=1e-8, max_iter=5000).fit(X).score(X)
+    assert score_factors(rows, 0.5 * X.var(axis=0), 3) == pytest.approx(expected, abs=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["normal", "uniform", "exponential", "no factors", "few rows"])
