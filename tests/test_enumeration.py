@@ -154,7 +154,7 @@ def test_rows_on_a_device_have_the_features_of_rows_here():
     one, other = model.infer(here, params), model.infer(there, params)
     assert other.features.numpy() == pytest.approx(one.features, abs=1e-12)
     assert other.stats.entropy == pytest.approx(one.stats.entropy, rel=1e-10)
-    assert other.stats.gram == pytest.approx(one.stats.gram, rel=1e-10)
+    assert other.stats.second_moment == pytest.approx(one.stats.second_moment, rel=1e-10)
     assert params.bound(there).numpy() == pytest.approx(params.bound(here), rel=1e-10)
     gradient = np.random.default_rng(3).standard_normal(one.features.shape)
     expected = model.pull_back(here, params, one, gradient)

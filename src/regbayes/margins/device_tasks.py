@@ -52,7 +52,7 @@ class DeviceTaskHead(TaskHead):
     ) -> DeviceTasks:
         parts = self._cut(tuple(block.shape[0] for block in blocks))
         rows = [
-            DeviceBlock(self._columns(block, place), targets, keeps_curvature=True)
+            DeviceBlock(self._columns(block, place), targets, keeps_curvature=True, keeps_multipliers=True)
             for block, (place, targets) in zip(blocks, parts.items(), strict=True)
         ]
         n_features = blocks[0].shape[1]
@@ -70,7 +70,8 @@ class DeviceTaskHead(TaskHead):
 
         prior = DevicePrior(self.outputs.groups, self.sharing)
         found = self.solve_newton(rows, sample, n_features, warm_start, tolerance, executor, prior)
-        return DeviceTasks(**vars(found), problem=self, targets=parts)
+        known = [row.known_multipliers(found.weights.weights) for row in rows]
+        return DeviceTasks(**vars(found), problem=self, targets=parts, known=dict(zip(parts, known, strict=True)))
 
     def _columns(self, features: DeviceArray, place: tuple[int, int]) -> DeviceColumns:
         """Return what outputs see of a block of rows."""
@@ -124,12 +125,15 @@ class DeviceTasks(BlockwiseTasks):
 
     problem: DeviceTaskHead
     targets: dict[tuple[int, int], Any]
+    known: dict[tuple[int, int], DeviceArray | None]  # multipliers of blocks, until their gradient was asked for
 
     def gradient(self, rows: slice, features: DeviceArray) -> DeviceArray:
         """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K)."""
         place, weights = (rows.start, rows.stop), self.weights.weights
-        block = DeviceBlock(self.problem._columns(features, place), self.targets[place])
-        return block.pull(weights, -weights[:, : self.n_features].T).T
+        matrix, known = -weights[:, : self.n_features].T, self.known.pop(place, None)
+        if known is not None:
+            return (to_device(matrix, features) @ known).T
+        return DeviceBlock(self.problem._columns(features, place), self.targets[place]).pull(weights, matrix).T
 
 
 def lay_out_targets(head: TaskHead, n_rows: int, like: DeviceArray) -> HingeRows | TubeRows:

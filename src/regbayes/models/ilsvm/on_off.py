@@ -134,7 +134,7 @@ def _are_explained(X: HostRows, settings: Settings) -> bool:
     problem = ILSVMProblem.of(unlabeled, replace(settings, C=0.0, generative_weight=1.0))
     search = descent.start(problem.joint, initial_params(X, problem.settings)[0])
     noise = settings.noise_variance * X.total_weight * X.n_inputs
-    signal = X.square(settings.noise_ratios) - noise
+    signal = search.at.stats.squared_norm - noise
 
     def left(search: Search) -> float:
         return (expected_residual(search.at.stats, search.at.params) - noise) / signal
@@ -177,6 +177,7 @@ def score_factors(X: Rows, noise: Floats, n_factors: int) -> float:
     D = X.n_inputs
     moments = X.combine(X.weigh(X.project(np.eye(D)))) / X.total_weight
     total, scored = np.diag(moments), -np.inf
+    varies = total > np.finfo(np.float64).eps * total.max()
     for _ in range(ITERATIONS):
         scale = np.sqrt(noise)
         values, vectors = np.linalg.eigh(moments / np.outer(scale, scale))
@@ -185,7 +186,7 @@ def score_factors(X: Rows, noise: Floats, n_factors: int) -> float:
         score = -0.5 * (np.sum(np.log(2.0 * np.pi * noise)) + np.sum(np.log(factors)) + beyond + rest.sum())
         scored = max(scored, float(score))
         explained = np.square(vectors[:, -n_factors:]) @ (factors - 1.0)
-        noise = np.clip(total - noise * explained, LEAST_NOISE * total, total)
+        noise = np.where(varies, np.clip(total - noise * explained, LEAST_NOISE * total, total), noise)
     return scored
 
 
@@ -234,7 +235,7 @@ def renew_noise(at: Evaluation, X: Rows, alpha: float) -> Params:
 def update_noise(params: Params, stats: Stats, cross: Floats, squares: Floats) -> Params:
     """Return the model with the noise of each input that minimises the objective at fixed features and loadings.
 
-    The prior of the loadings and their variances are relative to it and stay so.
+    The prior of the loadings and their variances are relative to it and stay so. Inputs that do not vary keep theirs.
 
     Parameters
     ----------
@@ -250,7 +251,8 @@ def update_noise(params: Params, stats: Stats, cross: Floats, squares: Floats) -
     products = np.einsum("kd,kd->d", loadings, stats.second_moment @ loadings)
     above = offset * (stats.n_rows * offset - 2.0 * (stats.total - stats.first_moment @ loadings))
     residuals = squares - explained + products + above + np.square(loadings).sum(axis=0) / ratio
-    noise = np.maximum(residuals / stats.n_rows, LEAST_NOISE * noise_of_inputs(params))
+    noise = np.maximum(residuals, LEAST_NOISE * squares) / stats.n_rows
+    noise = np.where(squares > np.finfo(np.float64).eps * squares.max(), noise, noise_of_inputs(params))
     variance = float(np.exp(np.mean(np.log(noise))))
     factor = variance / params.noise_variance
     return replace(
