@@ -276,7 +276,8 @@ class Start:
     @property
     def result(self) -> FitResult[Any]:
         """The fit of the sample as that of an interrupted fit of all rows."""
-        return FitResult(self.state, self.local.trace_, Status.INTERRUPTED, 0, 0)
+        trace = self.local.trace_
+        return FitResult(self.state, trace, Status.INTERRUPTED, 0, 0, float(trace.objective[0]))
 
 
 def survey_blocks(rows: Workers, survey: Callable[..., Any], *arguments: Any) -> tuple[list[Any], str]:

@@ -48,7 +48,6 @@ from regbayes.estimators.ilsvm import (
     UNSUPERVISED_SLAB,
     make_settings,
     make_supervision,
-    normalised_objective,
 )
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, RemoteProblem
@@ -188,7 +187,9 @@ class OnClusterFeatures(OnCluster):
             )
             if reporter.result.state is start.state:
                 self.mean_ = start.local.mean_
-            self.objective_ = normalised_objective(reporter.result, settings.generative_weight * moments.weight)
+            result, model = reporter.result, learning.problem.model
+            assert isinstance(model, BinaryFeatures)
+            self.objective_ = model.normalise(result.objective, drop_empty(result.state.params), moments.weight)
         self.n_samples_seen_ = float(moments.weight)  # of which no features are kept that could be counted
         if reporter.result.status not in CUT_SHORT:  # the number of features is not to be judged by half a fit
             self._judge_features(recipe.data(sample), settings, generator(self.random_state))
