@@ -11,7 +11,7 @@ from regbayes.kernels.arrays_slab import SlabSweeps, SweptSlab
 from regbayes.kernels.slab import Swept
 from regbayes.models.ilsvm.device import DeviceRows, reconstruct
 from regbayes.models.ilsvm.model import Pulled, Stats
-from regbayes.models.ilsvm.slab import SlabParams, SlabStats
+from regbayes.models.ilsvm.slab import SlabParams
 from regbayes.priors.indian_buffet import stick_expectations
 
 
@@ -39,19 +39,19 @@ def infer(rows: DeviceRows, params: SlabParams) -> Inferred[Stats]:
     weighed = weigh(swept.amounts)
     sums = [arrays.sum_of(each, axis=1) for each in (weigh(swept.psi), weighed, weigh(swept.squares))]
     totals = [arrays.sum_products(weighed, projections), arrays.sum_of(weigh(swept.divergence))]
-    gram, on, amounts, squares, above, divergence = arrays.gather(
+    second, on, amounts, squares, above, divergence = arrays.gather(
         arrays.multiply_rows(weighed, swept.amounts), *sums, *totals
     )
-    stats = SlabStats(
+    np.fill_diagonal(second, squares)
+    stats = Stats(
         n_rows=rows.total_weight,
         squared_norm=float(rows.squares.sum()),
         total=rows.total,
         counts=on,
-        gram=gram,
+        first_moment=amounts,
+        second_moment=second,
         explained=float(above) / params.precision + float(amounts @ (params.loadings @ params.offset)),
         entropy=-float(divergence),
-        amounts=amounts,
-        squares=squares,
     )
     return Inferred(swept.amounts.T, stats, projections)
 
@@ -83,4 +83,4 @@ def bound(rows: DeviceRows, params: SlabParams) -> DeviceArray:
 
 
 def _sweeps(params: SlabParams) -> SlabSweeps:
-    return SlabSweeps(params.coupling, params.amount_precisions, params.log_odds, params.n_sweeps)
+    return SlabSweeps(params.mean_field.coupling, params.amount_precisions, params.log_odds, params.n_sweeps)
