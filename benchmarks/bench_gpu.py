@@ -201,7 +201,7 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
         phi = device.normal(K, D)
         product = device.time(lambda: phi @ X.T)
         back = device.normal(K, n)
-        cross = device.time(lambda: back @ X)
+        cross = device.time(lambda: X.T @ back.T)
         work = 2.0 * n * D * K
         show("product with X", product, f"{work / product / gemm:.0%} of {gemm / 1e12:.1f} TF")
         show("product back", cross, f"{work / cross / gemm:.0%}")
@@ -228,8 +228,8 @@ def time_rows(device: Device, joint: Any, params: Any, kind: str) -> None:
     """Time what is done with rows, without margins."""
     model, rows = joint.model, joint.blocks[0]
     show(f"product with X and sweep, {kind}", device.time(lambda: rows.sweep(params)))
-    swept = rows.sweep(params)
-    seconds = device.time(lambda: arrays.sum_features(swept, params.coupling, params.start[0], None))
+    swept, field = rows.sweep(params), params.mean_field
+    seconds = device.time(lambda: arrays.sum_features(swept, field.coupling, field.start[0], None))
     show(f"statistics, {kind}", seconds)
     inferred = model.infer(rows, params)
     show(f"inference and statistics, {kind}", device.time(lambda: model.infer(rows, params)))
@@ -353,13 +353,24 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
     model = DeviceTaskModel(moments.count(scales.multiplicity), scales, scale, 2.0, False, False)
     problem = TaskProblem(model, [X], head, Serial(), settings, moments, float(n) * M)
     latent = start_latent(moments, settings, np.random.default_rng(0).normal(size=(D, K)))
-    start = time.perf_counter()
-    at, inferred = problem.evaluate(model.at(latent), None, problem.tolerance)
-    point = Point(at, problem.pull_back(at, inferred))
-    show("first evaluation", time.perf_counter() - start, f"{at.head.n_passes} passes")
-    time_task_parts(device, problem, point, inferred)
-    del at, inferred
-    device.free()
+    for used in (True, False):
+        with kernels_are(used) as kind:
+            print(f"  {kind}")
+            start = time.perf_counter()
+            at, inferred = problem.evaluate(model.at(latent), None, problem.tolerance)
+            point = Point(at, problem.pull_back(at, inferred))
+            show("first evaluation", time.perf_counter() - start, f"{at.head.n_passes} passes")
+            time_task_parts(device, problem, point, inferred)
+            del at, inferred
+            device.free()
+            time_task_steps(device, problem, point, kind)
+            del point
+            device.free()
+
+
+def time_task_steps(device: Device, problem: TaskProblem, point: Point, kind: str) -> None:
+    """Time the first twelve steps, after one that is not counted."""
+    descend(problem, point)
     seconds, passes, objectives = [], [], [point.at.objective]
     for _ in range(12):
         device.wait()
@@ -370,8 +381,9 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
         passes.append(point.at.head.n_passes)
         objectives.append(point.at.objective)
     falls = bool(np.all(np.diff(objectives) <= 0))
-    show("step", float(np.median(seconds)), f"passes {passes}; J never rose: {falls}")
+    show(f"step, {kind}", float(np.median(seconds)), f"passes {passes}; J never rose: {falls}")
     print(f"  all steps, ms: {[round(1e3 * each, 1) for each in seconds]}")
+    print(f"  J from {objectives[0]:.6g} to {objectives[-1]:.6g}")
     if device.name == "cuda":
         print(f"  memory: {device.peak_bytes() / 1e9:.1f} GB", flush=True)
 

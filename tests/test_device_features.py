@@ -275,6 +275,20 @@ def test_an_earlier_fit_is_cooled_where_its_rows_lie(place: Place, monkeypatch: 
     assert np.isfinite(model.objective_)
 
 
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+@pytest.mark.parametrize("slab", [None, "half-normal"])
+def test_few_rows_come_to_the_host(slab: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    n, moved, cpu = 1200, [], torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda array: moved.append(array.numel()) or cpu(array))
+    monkeypatch.setattr("regbayes.models.ilsvm.fit.MOST_ROWS", 100)  # that the look for noise takes
+    X, y = make_data(n)
+    model = ILSVMClassifier(n_components=4, slab=slab, max_iter=2, tol=1e-1, random_state=0)
+    model.fit(torch.asarray(X), torch.asarray(y))
+    # A label and an answer of each row come, and of the inputs those of the few rows that the warm-up sees.
+    assert 100 * X.shape[1] <= max(moved) <= n
+
+
 @pytest.mark.usefixtures("dispatch")
 def test_saved_on_the_host_and_loaded_anywhere(place: Place, tmp_path) -> None:
     X, y = make_data()
@@ -294,9 +308,8 @@ def test_saved_on_the_host_and_loaded_anywhere(place: Place, tmp_path) -> None:
 @pytest.mark.usefixtures("dispatch")
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"loss": "hinge"}, "loss"), ({"margins": "posterior"}, "margins"), ({"transductive": True}, "transductive"),
-     ({"slab": "half-normal"}, "slab")],
-)  # fmt: skip
+    [({"loss": "hinge"}, "loss"), ({"margins": "posterior"}, "margins"), ({"transductive": True}, "transductive")],
+)
 def test_what_needs_the_host_is_refused(place: Place, options: dict, named: str) -> None:
     X, y = make_data()
     model = ILSVMClassifier(unlabeled=-1, **options)

@@ -66,7 +66,8 @@ def test_objective_and_gradient_are_those_of_numpy(
     assert found[0].objective == pytest.approx(expected[0].objective, rel=tol)
     np.testing.assert_allclose(there.moments.gram, here.moments.gram, rtol=10 * place.tol, atol=100 * place.tol)
     wanted = here.pull_back(*expected).psi
-    np.testing.assert_allclose(there.pull_back(*found).psi, wanted, atol=100 * tol * np.abs(wanted).max())
+    for _ in range(2):  # from multipliers that the solver left, and then without them
+        np.testing.assert_allclose(there.pull_back(*found).psi, wanted, atol=100 * tol * np.abs(wanted).max())
 
 
 @pytest.mark.usefixtures("dispatch")

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
+from sklearn.datasets import load_wine
 from sklearn.exceptions import ConvergenceWarning
 
 from ilsvm_model_tools import EXACT, make_data, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.joint import descent
 from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, centre_rows, log_normalisers
+from regbayes.models.ilsvm.model import UNLABELED, BinaryFeatures, Data, HostRows, centre_rows
 from regbayes.priors.indian_buffet import stick_expectations
 
 
@@ -60,7 +61,7 @@ def test_the_tempered_prior_is_normalised_over_all_features_of_all_rows():
         Z = np.array(bits).reshape(2, 3)
         log_prior = np.sum(Z * expected.log_use + (1.0 - Z) * expected.log_rest) / g.temperature
         terms.append(log_prior - 0.5 * g.precision * 4 * np.sum(Z @ g.variances))
-    assert 2 * log_normalisers(g).sum() == pytest.approx(logsumexp(terms), rel=1e-12)
+    assert BinaryFeatures(1.0, 1.0).normalise(0.0, g, 2) == pytest.approx(logsumexp(terms), rel=1e-12)
 
 
 @pytest.mark.parametrize("C", [0.0, 0.3])
@@ -71,7 +72,8 @@ def test_features_without_loadings_cost_what_their_prior_does_and_no_more(C):
     model = problem.joint.model
     at, there = (problem.joint.evaluate(params, None, EXACT)[0] for params in (g, larger))
     assert abs(there.objective - at.objective) > 1.0
-    assert model.normalise(there) == pytest.approx(model.normalise(at), abs=1e-6)
+    values = [model.normalise(one.objective, one.params, one.stats.n_rows) for one in (there, at)]
+    assert values[0] == pytest.approx(values[1], abs=1e-6)
 
 
 def test_no_feature_of_a_fit_is_one_to_take_out():
@@ -89,7 +91,8 @@ def test_no_feature_of_a_fit_is_one_to_take_out():
         search = descent.start(problem.joint, fewer, None)
         for _ in range(30):
             search = descent.step(problem.joint, search).state
-        assert model.normalise(search.at) > model.normalise(at)
+        without, whole = (model.normalise(one.objective, one.params, one.stats.n_rows) for one in (search.at, at))
+        assert without > whole
 
 
 # --- starts
@@ -181,7 +184,7 @@ def test_what_is_left_of_an_input_is_that_of_all_features_enumerated():
     at = problem.joint.evaluate(params, None, EXACT)[0]
     X, columns = problem.data.X, np.array([1, 3, 4])
     psi = params.infer(X)
-    inputs = HostRows.centre(X.X[:, columns], X.mean[columns], X.weights)
+    inputs = HostRows(X.X[:, columns], X.mean[columns], X.weights)
     found = warmup.NoisyInputs(inputs, columns, np.ones(3)).expected_residuals(psi, at)
     expected = np.zeros(3)
     for bits in product([0.0, 1.0], repeat=3):
@@ -275,3 +278,34 @@ def test_what_inputs_or_labels_show_is_no_noise():
     assert judge(noisy, np.full(300, UNLABELED))
     assert not judge(noisy, told)
     assert not judge(noisy + 2.0 * rng.standard_normal((300, 1)), rng.integers(0, 2, 300))
+
+
+def test_of_a_small_set_both_rotations_go_on_to_the_end(monkeypatch):
+    """A few steps prefer the one of wine's rotations that ends some per cent above the other."""
+    X, y = load_wine(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    both = ILSVMClassifier(20).fit(X, y).objective_
+    start = warmup.initial_params
+    alone = []
+    for rotation in (0, 1):
+        monkeypatch.setattr(warmup, "initial_params", lambda *told, rotation=rotation: [start(*told)[rotation]])
+        alone.append(ILSVMClassifier(20).fit(X, y).objective_)
+    monkeypatch.setattr(warmup, "initial_params", start)
+    monkeypatch.setattr(warmup, "FEW_NUMBERS", 0)
+    assert both <= min(alone) + warmup.BETTER_END * len(y)
+    assert both < ILSVMClassifier(20).fit(X, y).objective_ - warmup.BETTER_END * len(y)
+
+
+def test_a_fit_that_is_stopped_in_the_trial_of_the_other_rotation_keeps_the_first():
+    """Phases of a model on trial name the one that is kept."""
+    kept, phase = object(), warmup.Phase(None, None, 3, 0.1)
+
+    def phases():
+        return [(yield phase), (yield phase)]
+
+    held = warmup.hold(phases(), kept)
+    assert next(held).keep is kept
+    assert held.send("first").keep is kept
+    with pytest.raises(StopIteration) as end:
+        held.send("second")
+    assert end.value.value == ["first", "second"]

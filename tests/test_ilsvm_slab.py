@@ -22,7 +22,6 @@ from regbayes.models.ilsvm.model import (
     Params,
     centre_rows,
     expected_residual,
-    kl_of_each_loading,
     update_prior_blocks,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
@@ -90,7 +89,7 @@ def quadrature_rows(params, rows, n_nodes=60):
     for row in range(len(rows)):
         features, amounts = [], np.zeros(2)
         for k in range(2):  # a feature saw those before it, and none after it
-            drive = projections[row, k] - params.coupling[k] @ np.where(np.arange(2) == k, 0.0, amounts)
+            drive = projections[row, k] - params.mean_field.coupling[k] @ np.where(np.arange(2) == k, 0.0, amounts)
             precision = params.amount_precisions[k]
             nodes, mass = np.polynomial.legendre.leggauss(n_nodes)
             widest = max(drive / precision, 0.0) + 10.0 / np.sqrt(precision)
@@ -133,7 +132,12 @@ def test_terms_of_one_feature_are_the_log_evidence_of_rows():
     off = np.exp(-0.5 * np.square(X.array() - params.offset).sum(axis=1) / (noise * T) + expected.log_rest[0])
     on = np.exp(-0.5 * likelihoods / (noise * T)) @ (mass * 2.0 * norm.pdf(v))
     evidence = np.log(off + on * np.exp(expected.log_use[0] - params.price)) - 1.5 * np.log(2 * np.pi * noise) / T
-    rest = kl_of_each_loading(params).sum() / T + kl_sticks(params.sticks, problem.settings.alpha)
+    nodes, mass = np.polynomial.hermite.hermgauss(4)  # exact for the loadings, whose log-densities are parabolas
+    mean, deviation = params.loadings[0], np.sqrt(params.variances[0])
+    loadings = mean + np.sqrt(2.0) * deviation * nodes[:, None]
+    apart = norm.logpdf(loadings, mean, deviation) - norm.logpdf(loadings, 0.0, np.sqrt(params.prior_variance))
+    kl_loadings = mass @ apart.sum(axis=1) / np.sqrt(np.pi)
+    rest = kl_loadings / T + kl_sticks(params.sticks, problem.settings.alpha)
     total = problem.settings.generative_weight * (rest - evidence.sum())
     assert at.objective == pytest.approx(total, rel=1e-9)
 
@@ -205,7 +209,7 @@ def test_blocks_of_rows_add_up():
     whole = model.infer(X, params)
     parts = [model.infer(X.take(rows), params) for rows in (slice(0, 23), slice(23, 60))]
     joined = parts[0].stats + parts[1].stats
-    for name in ("counts", "gram", "explained", "entropy", "squares"):
+    for name in ("counts", "first_moment", "second_moment", "explained", "entropy"):
         assert getattr(joined, name) == pytest.approx(getattr(whole.stats, name), rel=1e-10)
     assert np.vstack([part.features for part in parts]) == pytest.approx(whole.features, abs=1e-12)
 

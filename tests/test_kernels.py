@@ -184,8 +184,8 @@ def simplex_state(rows):
 
 
 def assert_same_answers_in_play(first, second):
-    np.testing.assert_array_equal(first.n_in_play, second.n_in_play)
-    for a, b, m in zip(first.classes, second.classes, first.n_in_play, strict=True):
+    np.testing.assert_array_equal(first.in_play, second.in_play)
+    for a, b, m in zip(first.classes, second.classes, first.in_play, strict=True):
         assert set(a[:m]) == set(b[:m])
 
 
@@ -196,7 +196,7 @@ def test_compiled_simplex_passes_match_the_reference(n, k, n_in_play, free, seed
     expected, actual = simplex_state(rows), simplex_state(rows)
     for number, order in enumerate(orders):
         restart = number % 3 == 0
-        seen = order if restart else order[actual.n_in_play[order] > 0]
+        seen = order if restart else order[actual.in_play[order] > 0]
         progress = simplex.simplex_epoch(rows, seen, restart, actual)
         expected_progress = simplex.reference_simplex_epoch(rows, seen, restart, expected)
         np.testing.assert_allclose(progress, expected_progress, rtol=1e-9, atol=1e-9)
@@ -279,7 +279,7 @@ def test_compiled_box_passes_match_the_reference(n, d, n_tasks, seed):
         np.testing.assert_allclose(progress, expected_progress, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(actual.dual, expected.dual, atol=1e-9)
         np.testing.assert_allclose(actual.weights, expected.weights, atol=1e-9)
-        np.testing.assert_array_equal(actual.active, expected.active)
+        np.testing.assert_array_equal(actual.in_play, expected.in_play)
     if rows.sharing > 0.0:
         np.testing.assert_allclose(actual.common, expected.common, atol=1e-9)
     np.testing.assert_allclose(box.box_check(rows, actual), box.reference_box_check(rows, actual), rtol=1e-9, atol=1e-9)

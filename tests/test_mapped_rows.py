@@ -39,7 +39,6 @@ def make(kind, **options):
 def few_copied(monkeypatch):
     """What is copied whatever the number of rows is little beside these, and so is a block."""
     monkeypatch.setattr(loop, "BLOCK_ROWS", 512)
-    monkeypatch.setattr(model, "BLOCK_ROWS", 512)
     monkeypatch.setattr(warmup, "EARLY_ROWS", 400)
     monkeypatch.setattr(fit, "MOST_ROWS", 400)
     monkeypatch.setattr(model, "MAPPED_TAKEN", 400)

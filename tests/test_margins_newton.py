@@ -23,6 +23,7 @@ from regbayes.framework.newton import (
     MAX_DENSE,
     SMOOTHING,
     BoxBlock,
+    Cutoff,
     SharedPrior,
     SimplexBlock,
     solve_boxes,
@@ -194,13 +195,27 @@ def test_the_gap_of_boxes_is_that_of_the_dual_written_out(rng, loss, sharing):
 def test_steps_end_where_the_minimum_is_plainly_too_high(rng, loss):
     cells = Cells(rng, loss, n=400)
     best = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT)
-    low = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT, ceiling=0.5 * best.value)
+    low = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT, cutoff=Cutoff(0.5 * best.value))
     assert low.status is Status.STOPPED
     assert low.n_passes < best.n_passes
+    near = solve_boxes([cells.block()], cells.prior, 1.02 * best.weights, tol=EXACT, cutoff=Cutoff(0.9 * best.value))
+    assert (near.status, near.n_passes) == (Status.STOPPED, 1)  # what the first step promises is too little
     assert low.value > 0.5 * best.value
-    high = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT, ceiling=1.001 * best.value)
+    high = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT, cutoff=Cutoff(1.001 * best.value))
     assert high.status is Status.CONVERGED
     np.testing.assert_array_equal(high.weights, best.weights)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "tube"])
+def test_steps_end_where_little_is_left_to_gain(rng, loss):
+    cells = Cells(rng, loss, n=400)
+    best = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT)
+    enough = 1e-2 * best.value
+    found = solve_boxes([cells.block()], cells.prior, cells.zeros, tol=EXACT, cutoff=Cutoff(enough=enough))
+    assert found.status is Status.CONVERGED
+    assert found.n_passes < best.n_passes
+    assert found.gap > EXACT * found.value  # the certificate says what it always says
+    assert best.value <= found.value <= best.value + enough
 
 
 def test_the_prior_is_of_weights_that_tasks_share(rng):

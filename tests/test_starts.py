@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -207,9 +206,7 @@ def test_a_feature_without_loadings_adds_to_the_objective_what_normalising_takes
     assert abs(values[1] - values[0]) > 1e-3
 
     def normalised(params, value):
-        trace = SimpleNamespace(iterations=np.array([0]), objective=np.array([value]))
-        state = SimpleNamespace(params=params)
-        return ilsvm.normalised_objective(SimpleNamespace(trace=trace, state=state, kept_iteration=0), len(X))
+        return joint.normalise(value, params, len(X))
 
     # Loadings too small to matter: the feature counts as one that is there.
     there = replace(more, loadings=np.where(more.loadings.any(axis=1, keepdims=True), more.loadings, 1e-12))

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial, reduce
 from operator import add
 from types import MappingProxyType
@@ -243,6 +243,8 @@ class FitResult(Generic[State]):
         Iterations completed.
     kept_iteration : int
         The iteration that ``state`` comes from; 0 is the start.
+    objective : float
+        The objective of ``state``; ``inf`` where none was finite.
     """
 
     state: State
@@ -250,10 +252,22 @@ class FitResult(Generic[State]):
     status: Status
     n_iter: int
     kept_iteration: int
+    objective: float
+
+
+class _Rule:
+    """When to stop. Its first field is what counts as small, its second how many changes are looked at."""
+
+    def __post_init__(self) -> None:
+        small, span = fields(self)[:2]  # type: ignore[arg-type] # rules are dataclasses
+        if not getattr(self, small.name) >= 0:
+            raise ValueError(f"{small.name} must be a number >= 0, got {getattr(self, small.name)!r}")
+        if getattr(self, span.name) < 1:
+            raise ValueError(f"{span.name} must be at least 1, got {getattr(self, span.name)!r}")
 
 
 @dataclass(frozen=True)
-class RelativeChange:
+class RelativeChange(_Rule):
     """Converged once the last ``patience`` changes of the objective were all small.
 
     A change from ``f`` to ``f'`` is small when ``|f' - f| <= tol * max(|f|, |f'|, 1)``. Objectives here are measured in
@@ -270,9 +284,6 @@ class RelativeChange:
     tol: float
     patience: int = 1
 
-    def __post_init__(self) -> None:
-        _check_rule("tol", self.tol, "patience", self.patience)
-
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
         recent = np.array(objectives[-self.patience - 1 :])
@@ -285,7 +296,7 @@ class RelativeChange:
 
 
 @dataclass(frozen=True)
-class AbsoluteChange:
+class AbsoluteChange(_Rule):
     """Converged once the last ``patience`` changes of the objective were all within a limit.
 
     For objectives that contain constants of any size, those of a Gaussian likelihood for instance: what is small beside
@@ -302,9 +313,6 @@ class AbsoluteChange:
     limit: float
     patience: int = 1
 
-    def __post_init__(self) -> None:
-        _check_rule("limit", self.limit, "patience", self.patience)
-
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
         recent = np.array(objectives[-self.patience - 1 :])
@@ -314,7 +322,7 @@ class AbsoluteChange:
 
 
 @dataclass(frozen=True)
-class DiminishingReturns:
+class DiminishingReturns(_Rule):
     """Converged once the last ``window`` iterations together lowered the objective by a small share of all so far.
 
     For objectives that fall quickly at first and hardly at all for a long time afterwards, whatever constants they
@@ -334,9 +342,6 @@ class DiminishingReturns:
     window: int = 5
     least: float = 1e-6
 
-    def __post_init__(self) -> None:
-        _check_rule("tol", self.tol, "window", self.window)
-
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
         if self.tol == 0 or len(objectives) <= self.window:
@@ -346,13 +351,6 @@ class DiminishingReturns:
             return None
         small = max(self.tol * (first - now), self.least * abs(now)) if math.isfinite(first) else self.least * abs(now)
         return Status.CONVERGED if before - now <= small else None
-
-
-def _check_rule(tolerance: str, small: float, span: str, count: int) -> None:
-    if not small >= 0:
-        raise ValueError(f"{tolerance} must be a number >= 0, got {small!r}")
-    if count < 1:
-        raise ValueError(f"{span} must be at least 1, got {count!r}")
 
 
 Callback = Callable[[Progress[Any]], bool | None]
@@ -461,7 +459,7 @@ class _Log(Generic[State]):
 
     keep: Literal["best", "last"]
     kept: tuple[int, State]  # the iteration and its state
-    lowest: float = math.inf
+    objective: float = math.inf  # of that state
     records: list[Record] = field(default_factory=list)
     objectives: list[float] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
@@ -484,9 +482,9 @@ class _Log(Generic[State]):
         )
         self.records.append(record)
         self.objectives.append(record.objective)
-        if math.isfinite(record.objective) and (self.keep == "last" or record.objective <= self.lowest):
+        if math.isfinite(record.objective) and (self.keep == "last" or record.objective <= self.objective):
             self.kept = (iteration, state)
-            self.lowest = record.objective
+            self.objective = record.objective
         return record
 
     def result(self, status: Status) -> FitResult[State]:
@@ -507,6 +505,7 @@ class _Log(Generic[State]):
             status=status,
             n_iter=int(iterations[-1]) if n else 0,
             kept_iteration=kept_iteration,
+            objective=self.objective,
         )
 
 
@@ -622,4 +621,5 @@ def row_blocks(n_rows: int, wide: bool = False) -> list[slice]:
     lock, and many threads would wait for it.
     """
     width = max(BLOCK_ROWS, min(WIDE_ROWS, -(-n_rows // MIN_WIDE))) if wide else BLOCK_ROWS
-    return [slice(first, min(first + width, n_rows)) for first in range(0, n_rows, width)]
+    ends = [*range(width, n_rows, width), n_rows]
+    return list(map(slice, range(0, n_rows, width), ends))

@@ -27,7 +27,6 @@ NEEDS_HOST: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "margins": (("posterior",), 'the paper\'s alternation has no kernels there. Use margins="consistent"'),
     "transductive": ((True,), "labels are guessed on the host. Use unlabeled= alone"),
-    "slab": (("half-normal",), "features with amounts have no kernels there. Use slab=None"),
 }
 
 

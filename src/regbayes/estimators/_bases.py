@@ -117,11 +117,12 @@ def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any
 
     Mapped rows keep the type that their file has where blocks are converted.
     """
-    if isinstance(X, np.ndarray) or not is_elsewhere(X):
-        by_blocks = getattr(type(estimator), "_in_blocks", False) and is_mapped(X)
-        kept = [X.dtype] if by_blocks and X.dtype.kind in "biuf" and X.dtype.itemsize <= 8 else []
-        return validate_data(estimator, X, y, dtype=[np.float64, *kept], **options)
-    return read_there(estimator, X, y, **options)
+    if not isinstance(X, np.ndarray) and is_elsewhere(X):
+        return read_there(estimator, X, y, **options)
+    types = [np.float64]
+    if isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and X.dtype.itemsize <= 8 and X.dtype != np.float64:
+        types += [X.dtype] if getattr(type(estimator), "_in_blocks", False) and is_mapped(X) else []
+    return validate_data(estimator, X, y, dtype=types, **options)
 
 
 def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:
@@ -186,8 +187,8 @@ def warn_of_no_features() -> None:
 
 def warn_if_unscaled(X: Floats) -> None:
     """Say when columns have such different ranges that the largest decide alone what the features are."""
-    lowest, highest = (np.asarray(ends, dtype=np.float64) for ends in column_ranges(X))
-    ranges = highest - lowest
+    lowest, highest = column_ranges(X)
+    ranges = np.subtract(highest, lowest, dtype=np.float64)
     ranges = ranges[ranges > 0]
     if len(ranges) > 1 and ranges.max() > UNSCALED * ranges.min():
         warnings.warn(
@@ -428,9 +429,7 @@ class FitReporter:
 
 
 def describe_interruption(estimator: Any, fit: FitResult[Any]) -> str:
-    """Say what was kept of a fit that was interrupted, for the warning and for the page about it; "" of others."""
-    if fit.status is not Status.INTERRUPTED:
-        return ""
+    """Say what was kept of a fit that was interrupted, for the warning and for the page about it."""
     when = f"after {fit.n_iter} iterations" if fit.n_iter else "during its warm-up"
     return f"{type(estimator).__name__} was interrupted {when}; the best state so far is kept."
 
@@ -464,12 +463,6 @@ OPTIONAL_ATTRIBUTES = (  # that not every fit has
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 
 
-def kept_objective(result: FitResult[Any]) -> float:
-    """Return the objective of the state that a fit kept."""
-    trace = result.trace
-    return float(trace.objective[np.searchsorted(trace.iterations, result.kept_iteration, side="right") - 1])
-
-
 class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
     """An estimator whose fit is a run of the engine."""
 
@@ -501,7 +494,6 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         starts: Iterator[Any],
         n_init: int,
         find_fault: Callable[[Any], str],
-        objective_of: Callable[[FitResult[Any]], float] = kept_objective,
     ) -> Iterator[Any]:
         """Yield starts; after each the reporter has the result. In the end it has the best, and what is wrong with it.
 
@@ -512,18 +504,16 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         ----------
         find_fault : callable
             From a state to what a user should hear of it; nothing where it is sound.
-        objective_of : callable
-            From a result to what fits are compared by; J where numbers of features are the same in all of them.
         """
         best: FitResult[Any] | None = None
-        fault, objective = "", np.inf
+        fault = ""
         for tried, start in enumerate(starts, 1):
             yield start
             result = reporter.result
             cut = result.status in CUT_SHORT
-            found, value = "" if cut or self.max_iter == 0 else find_fault(result.state), objective_of(result)
-            if best is None or (not cut and (bool(found), value) < (bool(fault), objective)):
-                best, fault, objective = result, found, value
+            found = "" if cut or self.max_iter == 0 else find_fault(result.state)
+            if best is None or (not cut and (bool(found), result.objective) < (bool(fault), best.objective)):
+                best, fault = result, found
             elif cut:
                 best, fault = replace(best, status=result.status), ""
             if cut or tried > n_init or (tried == n_init and not fault):
@@ -532,7 +522,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
                 best, fault = replace(best, status=Status.STOPPED), ""
                 break
         assert best is not None
-        reporter.result, reporter.fault, self.objective_ = best, fault, objective
+        reporter.result, reporter.fault, self.objective_ = best, fault, best.objective
 
     def _set_fitted(self, attributes: Mapping[str, Any], result: FitResult[Any]) -> None:
         """Set the fitted attributes and the history, and take away attributes that only an earlier fit had."""
@@ -542,7 +532,8 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         for name, value in attributes.items():
             setattr(self, name, value)
         self.trace_, self.n_iter_ = result.trace, result.n_iter
-        self._interruption = describe_interruption(self, result)
+        interrupted = result.status is Status.INTERRUPTED
+        self._interruption = describe_interruption(self, result) if interrupted else ""
 
 
 def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
@@ -703,4 +694,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
 
 def binary_difference(attributes: dict[str, Any]) -> dict[str, Any]:
     """Return weights of classes, which are their first axis; those of two classes as one difference."""
-    return {name: values[1:] - values[:1] if len(values) == 2 else values for name, values in attributes.items()}
+    for name, values in attributes.items():
+        if len(values) == 2:
+            attributes[name] = values[1:] - values[:1]
+    return attributes

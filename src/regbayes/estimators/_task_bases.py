@@ -8,7 +8,6 @@ per row and say beside it which task it belongs to. One vector is one task. An e
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -470,6 +469,10 @@ class TaskRegressor(RegressorMixin, TaskModel):
     ) -> float:
         """Return R² over all observed targets, pooled: `regbayes.metrics.explained_variance_pooled`.
 
+        It is for targets of one unit. Of others, weights in kilograms beside pulses, the differences of their means
+        count as explained, so that it is near one for any model; `sklearn.metrics.r2_score` (``scoring="r2"``) judges
+        each by itself.
+
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
@@ -533,8 +536,8 @@ def standardized(
     peak = np.maximum(highest, -lowest)
     unit = np.where(peak > 0, peak, 1.0)
     fixed = highest / unit == lowest / unit
-    small_mean = _mean_of_rows(lambda rows: rows / unit, X, sample_weight)
-    spread = np.sqrt(_mean_of_rows(lambda rows: (rows / unit - small_mean) ** 2, X, sample_weight))
+    small_mean = _moment_of_rows(X, unit, 0.0, 1, sample_weight)
+    spread = np.sqrt(_moment_of_rows(X, unit, small_mean, 2, sample_weight))
     mean = np.where(fixed, X[0], small_mean * unit)
     scale = np.where(spread > 10 * np.finfo(np.float64).eps, spread, 1.0) * unit
     scale = np.where(fixed, 1.0, scale) if scaled else np.ones_like(mean)
@@ -548,10 +551,13 @@ def standardized(
             np.take(X, order, axis=0, out=centred, mode="clip")  # the default mode would make a copy
             centred -= mean
         centred /= scale
+    squares = 0.0
     with np.errstate(over="ignore"):
-        parts = (np.asarray(centred[rows]) for rows in row_blocks(len(X)))
-        if not np.isfinite(sum(np.vdot(part, part) for part in parts)):
-            raise ValueError("X has values too large to square; set scale_inputs=True, or rescale X")
+        for rows in row_blocks(len(X)):
+            part = np.asarray(centred[rows])
+            squares += float(np.vdot(part, part))
+    if not np.isfinite(squares):
+        raise ValueError("X has values too large to square; set scale_inputs=True, or rescale X")
     return centred, mean, scale
 
 
@@ -572,9 +578,10 @@ def standardized_there(
     return (X - to_device(mean, X)) / to_device(scale, X), mean, scale
 
 
-def _mean_of_rows(function: Callable[[Floats], Floats], X: Floats, sample_weight: Floats | None) -> Floats:
-    """Return the mean over rows of a function of them, block by block."""
-    if sample_weight is None:
-        return np.sum([function(X[rows]).sum(axis=0) for rows in row_blocks(len(X))], axis=0) / len(X)
-    sums = [sample_weight[rows] @ function(X[rows]) for rows in row_blocks(len(X))]
-    return np.sum(sums, axis=0) / sample_weight.sum()
+def _moment_of_rows(X: Floats, unit: Floats, about: Floats | float, power: int, sample_weight: Floats | None) -> Floats:
+    """Return the mean over rows, in units of each column, of a power of their distance from a point, block by block."""
+    total = np.zeros(X.shape[1])
+    for rows in row_blocks(len(X)):
+        powers = (X[rows] / unit - about) ** power
+        total += powers.sum(axis=0) if sample_weight is None else sample_weight[rows] @ powers
+    return total / (len(X) if sample_weight is None else sample_weight.sum())

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.engine import FitResult, make_executor
+from regbayes.engine import make_executor
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -25,7 +25,6 @@ from regbayes.estimators._bases import (
     find_fault,
     generator,
     in_use,
-    kept_objective,
     n_threads,
     one_blas_thread,
     warn_if_unscaled,
@@ -48,7 +47,6 @@ from regbayes.models.ilsvm.model import (
     Settings,
     State,
     centre_rows,
-    log_normalisers,
 )
 from regbayes.models.ilsvm.on_off import find_on_off
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, ROUNDING, SIGNAL, default_noise_variance
@@ -146,14 +144,8 @@ class BinaryFeatures(LatentModel):
         run = fit.fit_transductive if transductive else fit.fit
         stages = fit.list_stages(margins, guesses, settings.max_iter)
         with self._fitting(attributes, stages, rows.data, self.verbose) as reporter:
-            tried = self._try_starts(
-                reporter,
-                draw(),
-                1 if goes_on else self.n_init,
-                partial(self._find_fault, data),
-                partial(normalised_objective, weight=settings.generative_weight * data.X.total_weight),
-            )
-            for start, early_rows in tried:
+            n_init = 1 if goes_on else self.n_init
+            for start, early_rows in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, data)):
                 reporter.result = run(
                     data, settings, start, margins=margins, early_rows=early_rows, callbacks=[reporter]
                 )
@@ -195,15 +187,6 @@ class BinaryFeatures(LatentModel):
         with one_blas_thread():
             executor = make_executor(min(n_threads(self.n_jobs), rows.max_threads))
             return rows.join(executor.map(function, rows.blocks()))
-
-
-def normalised_objective(result: FitResult[State], weight: float) -> float:
-    """Return J with the tempered prior of each row's features normalised, which can be compared between their numbers.
-
-    ``weight`` is that of the generative part, times the number of rows. Features without loadings are not in J.
-    """
-    params = result.state.params
-    return kept_objective(result) + weight * float(log_normalisers(params)[params.loadings.any(axis=1)].sum())
 
 
 @dataclass(frozen=True)
@@ -443,8 +426,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
 
     Rows are taken for sums of on/off features, below ``temperature=0.2``, if such features leave hardly more of them
     than the noise of a factor analysis (section 3.4 there). The units of the inputs do not matter then, features are
-    inferred at a temperature of one by two sweeps at least, and ``generative_weight="auto"`` is three times as large. A
-    number for ``noise_variance`` or ``prior_variance`` prevents it.
+    inferred at a temperature of one by two sweeps at least, eight features or fewer exactly, and
+    ``generative_weight="auto"`` is three times as large. A number for ``noise_variance`` or ``prior_variance``
+    prevents it.
 
     Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
     docs/scale.md.
@@ -544,8 +528,10 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
         data = Data(X, rows.codes, rows.label_weights, rows.cost)
         parameters = self.get_params(deep=False)
-        n_labeled = len(data.labeled) if n_labeled is None else n_labeled
-        supervision = make_supervision(parameters, len(self.classes_), data.labeled_share, n_labeled)
+        labeled = data.labeled
+        share = len(labeled) / len(X) if X.weights is None else float(X.weights[labeled].sum()) / X.total_weight
+        n_labeled = len(labeled) if n_labeled is None else n_labeled
+        supervision = make_supervision(parameters, len(self.classes_), share, n_labeled)
         self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return data, make_settings(parameters, data.X, supervision)
 

@@ -149,12 +149,9 @@ class Ascent(Protocol):
 
     n_rows: int
     rows: Any
-    state: Any  # multipliers among others: an epoch writes them
+    state: Any  # an epoch writes it: multipliers, and `in_play`, zero for rows that cannot move any more
     # A pass of the kernel, `box_epoch` or `simplex_epoch`; with ``restart``, those set aside take part too.
     epoch: Callable[..., tuple[float, float, float]]
-
-    def in_play(self, rows: Indices) -> Indices:
-        """Return those of the rows that can still move."""
 
     def squared_norm(self) -> float:
         """Return the part of the primal objective that is not loss, times two."""
@@ -217,7 +214,7 @@ def ascend(problem: Ascent, tol: float, max_epochs: float, seed: int) -> Outcome
                     return Outcome(primal, gap, n_visits / max(problem.n_rows, 1), status)
             if is_last:
                 break
-            order = shuffled(problem.in_play(order), rng)
+            order = shuffled(order[problem.state.in_play[order] > 0], rng)
             violation, seen, _ = problem.epoch(problem.rows, order, False, problem.state)
             n_visits += order.size
 
@@ -267,10 +264,6 @@ class SimplexAscent:
         self.n_rows = n_rows
         self.state = SimplexState(omega, simplex_weights(self.rows, omega), classes, in_play)
         self.has_hard_rows = bool(np.any(np.isinf(form.total) & (form.ridge == 0.0)))
-
-    def in_play(self, rows: Indices) -> Indices:
-        """Return those of the rows that can still move."""
-        return rows[self.state.n_in_play[rows] > 0]
 
     def squared_norm(self) -> float:
         """Return twice the part of the primal objective that is not loss."""
@@ -323,10 +316,6 @@ class BoxAscent:
         self.has_hard_rows = bool(np.any(unbounded & (form.ridge == 0.0)))
         start = np.zeros(n) if warm_start is None else _as_column("warm_start", warm_start, n)
         self.replace_dual(np.clip(start, form.lower, form.upper))
-
-    def in_play(self, rows: Indices) -> Indices:
-        """Return those of the rows that can still move."""
-        return rows[self.state.active[rows]]
 
     def common(self) -> Floats:
         """Return the weights summed over the tasks of each group."""

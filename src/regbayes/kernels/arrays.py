@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -171,6 +172,8 @@ def find_ranges(array: Any) -> tuple[Floats, Floats]:
 def gather(*arrays: DeviceArray) -> list[Floats]:
     """Bring small arrays to the host, in double precision and in one transfer."""
     xp = namespace_of(arrays[0])
+    if len(arrays) == 1:
+        return [np.array(to_host(arrays[0]), dtype=np.float64)]
     flat = xp.concat([xp.astype(xp.reshape(array, (-1,)), xp.float64, copy=False) for array in arrays])
     found, first, host = [], 0, to_host(flat)
     for array in arrays:
@@ -192,7 +195,10 @@ def sum_of(array: DeviceArray, axis: int | None = None) -> DeviceArray:
 
 
 def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
-    """Return ``left @ right'`` of (a, n) and (b, n), a sum over rows, in double precision."""
+    """Return ``left @ right'`` of (a, n) and (b, n), a sum over rows, in double precision.
+
+    Inputs come first, (D, n): on an H200 that took 2.5 ms where features first took 2.8.
+    """
     xp = namespace_of(left)
     if left.dtype == xp.float64:
         return left @ right.T
@@ -207,18 +213,42 @@ def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
     return found
 
 
-def find_sigmoid(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
+def find_sigmoid(xp: Any) -> Callable[..., DeviceArray]:
     """Return the function 1 / (1 + exp(-x)): the library's own where it has one, as PyTorch, which takes one pass."""
     if hasattr(xp, "sigmoid"):
-        return cast("Callable[[DeviceArray], DeviceArray]", xp.sigmoid)
+        return cast("Callable[..., DeviceArray]", xp.sigmoid)
     return lambda x: 1.0 / (1.0 + xp.exp(-xp.clip(x, -LIMIT, LIMIT)))
 
 
 def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
-    """Return the function -x log(x), 0 at 0: the library's own where it has one."""
-    if hasattr(xp, "special") and hasattr(xp.special, "entr"):
-        return cast("Callable[[DeviceArray], DeviceArray]", xp.special.entr)
-    return lambda x: -x * xp.log(xp.clip(x, float(xp.finfo(x.dtype).smallest_normal), 1.0))
+    """Return the function -x log(x) - (1 - x) log(1 - x), 0 at 0 and 1; PyTorch has one that takes one pass."""
+    if hasattr(xp, "nn"):
+        return lambda x: xp.nn.functional.binary_cross_entropy(x, x, reduction="none")
+
+    def entropy(x: DeviceArray) -> DeviceArray:
+        least, other = float(xp.finfo(x.dtype).smallest_normal), 1.0 - x
+        found = x * xp.log(xp.clip(x, least, 1.0))
+        found += other * xp.log(xp.clip(other, least, 1.0))
+        return -found
+
+    return entropy
+
+
+def multiply_into(one: DeviceArray, other: DeviceArray, out: DeviceArray) -> None:
+    """Write the products of elements of (a, 1, n) and (1, b, n) as (a b, n): in one pass where the library can."""
+    xp, shape = namespace_of(out), (one.shape[0], other.shape[1], out.shape[1])
+    if _is_torch(out):
+        xp.mul(one, other, out=out.view(shape))
+    else:
+        out[...] = xp.reshape(one * other, out.shape)
+
+
+def add_product(total: DeviceArray, left: DeviceArray, right: DeviceArray) -> None:
+    """Add a product of matrices to an array in place: in one pass over it where the library can."""
+    if _is_torch(total):
+        total.addmm_(left, right)
+    else:
+        total += left @ right
 
 
 # --- binary features: sweeps of mean field, and their reverse
@@ -261,7 +291,7 @@ def sweep_features(
     later = np.triu(coupling, 1)  # what a feature sees of those after it, as they were
     if cuda_rows.takes(products, weights):
         return _launch_sweeps(products, constant, coupling, later, start, n_sweeps, weights)
-    theta, mixing = products, to_device(_mixing(coupling), products)
+    theta, mixing = products, to_device(find_mixing(coupling), products)
     theta += to_device(constant, products)[:, None]
     history = [_sweep(theta - to_device(later @ start, theta)[:, None], mixing)]
     if n_sweeps > 1:
@@ -301,7 +331,7 @@ def _launch_sweeps(
     return Swept(history, None, sums)
 
 
-def _mixing(coupling: Floats) -> Floats:
+def find_mixing(coupling: Floats) -> Floats:
     """Return what a feature sees of itself and of those before it in a sweep, (K, K): 1, and minus the coupling."""
     return np.eye(len(coupling)) - np.tril(coupling, -1)
 
@@ -311,14 +341,17 @@ def _sweep(logits: DeviceArray, mixing: DeviceArray) -> DeviceArray:
 
     Rows before k have features by then, and row k has its logits: one product takes both.
     """
-    to_probability = find_sigmoid(namespace_of(logits))
+    to_probability, writes = find_sigmoid(namespace_of(logits)), _is_torch(logits)
     for block in pieces(logits.shape[0], BLOCK):
         first = block.start
         if first:
-            logits[block, :] += mixing[block, :first] @ logits[:first, :]
+            add_product(logits[block, :], mixing[block, :first], logits[:first, :])
         for k in range(first, block.stop):
             row = logits[k, :] if k == first else mixing[k, first : k + 1] @ logits[first : k + 1, :]
-            logits[k, :] = to_probability(row)
+            if writes:
+                to_probability(row, out=logits[k, :])
+            else:
+                logits[k, :] = to_probability(row)
     return logits
 
 
@@ -351,9 +384,8 @@ def sum_features(swept: Swept, coupling: Floats, start: Floats, weights: DeviceA
     by_theta, entropy = [], []
     for block in pieces(psi.shape[0], BLOCK):
         some = psi[block, :]
-        by_theta.append(sum_of(weighed[block, :] * theta[block, :]))
+        by_theta.append(sum_products(weighed[block, :], theta[block, :]))
         each = entropy_of(some)
-        each += entropy_of(1.0 - some)
         entropy.append(sum_of(each if weights is None else each * weights))
     found = gather(counts, gram, xp.stack(by_theta), xp.stack(entropy))
     return FeatureSums(found[0], found[1], float(found[2].sum()), float(found[3].sum()))
@@ -412,14 +444,20 @@ def reverse_features(
         by_coupling = factors[0, ...] + by_coupling * factors[1, ...] + left_sum[:, None] * factors[2, ...]
         return left, by_coupling, left_sum
     upper, begin = to_device(triangle.T, psi, xp.float64), to_device(start, psi, xp.float64)
-    incoming = xp.zeros_like(psi) if gradient is None else gradient
+    incoming = gradient
     if weight:
-        below = np.tril(coupling, -1).T
-        before = to_device(start, psi)[:, None] if len(history) == 1 else history[-2]
-        own = to_device(weight * below, psi) @ (psi - before)
-        incoming += own if weights is None else own * weights
+        below, before = to_device(weight * np.tril(coupling, -1).T, psi), None if len(history) == 1 else history[-2]
+        moved = psi - (to_device(start, psi)[:, None] if before is None else before)
+        if weights is not None:
+            moved *= weights
+        if incoming is None:
+            incoming = below @ moved
+        else:
+            add_product(incoming, below, moved)
+    elif incoming is None:
+        incoming = xp.zeros_like(psi)
     total, by_coupling = None, None
-    mixing, above = to_device(_mixing(coupling), psi), to_device(np.triu(coupling, 1), psi)
+    mixing, above = to_device(find_mixing(coupling), psi), to_device(np.triu(coupling, 1), psi)
     for number in reversed(range(len(history))):
         if launches:
             delta = _launch_reverse(incoming, history[number], coupling, np.zeros(len(coupling)), 0.0, None)
@@ -434,8 +472,16 @@ def reverse_features(
         by_coupling = -found if by_coupling is None else by_coupling - found
         total = delta if total is None else total + delta
     if weight:
-        total -= weight * (psi if weights is None else psi * weights)
+        _add_scaled(total, psi if weights is None else psi * weights, -weight)
     return total, by_coupling, sum_of(total, axis=1)
+
+
+def _add_scaled(total: DeviceArray, other: DeviceArray, factor: float) -> None:
+    """Add a multiple of an array to another in place: in one pass where the library can."""
+    if _is_torch(total):
+        total.add_(other, alpha=factor)
+    else:
+        total += factor * other
 
 
 def _launch_reverse(
@@ -460,16 +506,28 @@ def _launch_reverse(
 
 def _reverse_sweep(incoming: DeviceArray, psi: DeviceArray, mixing: DeviceArray) -> DeviceArray:
     """Write the gradient by the arguments of one sweep's sigmoids over the one by its state; return it."""
-    K = psi.shape[0]
+    K, back = psi.shape[0], _find_sigmoid_back(psi)
     for last in range(K, 0, -BLOCK):
         first = max(last - BLOCK, 0)
         if last < K:
-            incoming[first:last, :] += mixing[last:, first:last].T @ incoming[last:, :]
-        slopes = psi[first:last, :] * (1.0 - psi[first:last, :])
+            add_product(incoming[first:last, :], mixing[last:, first:last].T, incoming[last:, :])
         for k in reversed(range(first, last)):
             row = incoming[k, :] if k + 1 == last else mixing[k:last, k] @ incoming[k:last, :]
-            incoming[k, :] = row * slopes[k - first, :]
+            back(row, psi[k, :], incoming[k, :])
     return incoming
+
+
+def _find_sigmoid_back(like: DeviceArray) -> Callable[[DeviceArray, DeviceArray, DeviceArray], Any]:
+    """Return the function that writes ``gradient psi (1 - psi)``; PyTorch has one that takes one pass."""
+    if _is_torch(like):
+        import torch
+
+        return lambda gradient, psi, out: torch.ops.aten.sigmoid_backward.grad_input(gradient, psi, grad_input=out)
+
+    def write(gradient: DeviceArray, psi: DeviceArray, out: DeviceArray) -> None:
+        out[...] = gradient * psi * (1.0 - psi)
+
+    return write
 
 
 # --- margins: what rows say at given scores, (outputs, n)
@@ -498,7 +556,7 @@ class HingeRows:
 
     C: DeviceArray  # (n,) or (outputs, n); 0 where nothing is asked
     labels: DeviceArray | None = None  # (n,), int64: the output whose sign is 1, where all others have -1
-    signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes; int8 will do, with 0: none
+    signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes; 0: none. int8 will do
     margin: float = 1.0
 
     def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
@@ -508,12 +566,27 @@ class HingeRows:
             targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
         if cuda_rows.takes(scores, constant, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
             return _launch_boxes(scores, constant, self.C, targets, self.margin, kind)
-        scores = _shift(scores, constant)
-        signs = self._signs(scores)
-        missed = _positive(self.margin - signs * scores)
-        if self._has_gaps(scores):
-            missed *= namespace_of(scores).abs(signs)
-        return _weigh(self.C, missed, signs)
+        signs, above = self._signs(scores), _shift(scores, constant)  # few passes over memory, in place where it can be
+        if self._price is not None:
+            return self._look_at_one_price(above, signs)
+        above *= signs
+        above -= self.margin
+        missed = namespace_of(scores).clip(above, None, 0.0)
+        missed *= signs  # minus what was missed, with its sign; 0 where there is none
+        weighed = -2.0 * self.C * missed
+        return _found(-0.5 * sum_products(weighed, missed), weighed)
+
+    @cached_property
+    def _price(self) -> float | None:
+        """The price, where there is one for all and PyTorch, which can multiply three numbers in a pass."""
+        return float(self.C) if _is_torch(self.C) and tuple(self.C.shape) == (1, 1) else None
+
+    def _look_at_one_price(self, scores: DeviceArray, signs: DeviceArray) -> RowLosses:
+        xp, none, price = namespace_of(scores), scores.new_zeros(()), cast("float", self._price)
+        missed = xp.addcmul(none - self.margin, scores, signs, out=scores)
+        missed.clamp_(max=0.0)
+        weighed = xp.addcmul(none, missed, signs, value=-2.0 * price, out=missed)
+        return _found(sum_products(weighed, weighed) * (0.25 / price if price else 0.0), weighed)
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
@@ -522,7 +595,8 @@ class HingeRows:
     def _signs(self, scores: DeviceArray) -> DeviceArray:
         xp = namespace_of(scores)
         if self.signs is not None:
-            return xp.astype(self.signs, scores.dtype, copy=False)
+            mixes = _is_torch(scores) or _is_cupy(scores)  # bytes with reals; the standard does not
+            return self.signs if mixes else xp.astype(self.signs, scores.dtype, copy=False)
         return 2.0 * xp.astype(true_classes(self.labels, scores), scores.dtype) - 1.0
 
     def _has_gaps(self, scores: DeviceArray) -> bool:
@@ -544,10 +618,10 @@ class TubeRows:
             return _launch_boxes(scores, constant, self.C, self.values, self.epsilon, cuda_rows.TUBE)
         xp = namespace_of(scores)
         away = self.values - _shift(scores, constant)
-        if self.epsilon == 0.0:
-            return _weigh(self.C, away, None)
-        missed = _positive(xp.abs(away) - self.epsilon)
-        return _weigh(self.C, missed, xp.sign(away))
+        if self.epsilon > 0.0:
+            away -= xp.clip(away, -self.epsilon, self.epsilon)
+        weighed = 2.0 * self.C * away
+        return _found(0.5 * sum_products(weighed, away), weighed)
 
     def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
@@ -629,17 +703,18 @@ class ClassRows:
         return _positive(wanted - (1.0 - delta) * total) / delta, margins, truth
 
 
-def _weigh(C: DeviceArray, missed: DeviceArray, signs: DeviceArray | None) -> RowLosses:
-    """Return ``C missed^2`` summed, and ``2 C`` times what was missed with its sign, if it has none of its own."""
-    xp = namespace_of(missed)
-    weighed = 2.0 * C * missed
-    if missed.dtype == xp.float64:
-        loss = 0.5 * (xp.reshape(weighed, (-1,)) @ xp.reshape(missed, (-1,)))
-    else:
-        loss = 0.5 * sum_of(weighed * missed)
-    if signs is not None:
-        weighed *= signs
-    return RowLosses(loss, 0.0 * loss, 0.0 * loss, weighed, sum_of(weighed, axis=1))
+def _found(loss: DeviceArray, multipliers: DeviceArray) -> RowLosses:
+    """Return losses that are not smoothed."""
+    none = 0.0 * loss
+    return RowLosses(loss, none, none, multipliers, sum_of(multipliers, axis=1))
+
+
+def sum_products(one: DeviceArray, other: DeviceArray) -> DeviceArray:
+    """Return the sum of the products of two arrays' elements, in double precision."""
+    xp = namespace_of(one)
+    if one.dtype == xp.float64:
+        return xp.reshape(one, (-1,)) @ xp.reshape(other, (-1,))
+    return sum_of(one * other)
 
 
 def _launch_boxes(
@@ -647,7 +722,8 @@ def _launch_boxes(
 ) -> RowLosses:
     losses, totals = cuda_rows.look_at_boxes(scores, constant, C, targets, margin, kind)
     loss = sum_of(losses)
-    return RowLosses(loss, 0.0 * loss, 0.0 * loss, scores, totals)
+    none = 0.0 * loss
+    return RowLosses(loss, none, none, scores, totals)
 
 
 def _bend(C: DeviceArray, change: DeviceArray, constant: DeviceArray | None, multipliers: DeviceArray | None) -> Bent:
@@ -662,7 +738,10 @@ def _bend(C: DeviceArray, change: DeviceArray, constant: DeviceArray | None, mul
 
 
 def _shift(scores: DeviceArray, constant: DeviceArray | None) -> DeviceArray:
-    return scores if constant is None else scores + constant[:, None]
+    """Add a constant (outputs,) to scores, in place."""
+    if constant is not None:
+        scores += constant[:, None]
+    return scores
 
 
 def true_classes(labels: DeviceArray, scores: DeviceArray) -> DeviceArray:

@@ -55,7 +55,7 @@ class BoxState(NamedTuple):
     """(tasks, d): per task, the sum of ``u_i x_i``."""
     common: Floats
     """(groups, d): the weights summed over the tasks of a group; not kept up to date when ``sharing`` is zero."""
-    active: Flags
+    in_play: Flags
     """(n,): False for rows set aside."""
 
 
@@ -103,14 +103,14 @@ def reference_box_epoch(rows: BoxRows, order: Indices, restart: bool, state: Box
     """`box_epoch` in plain NumPy: the law."""
     violation, gap, loss = 0.0, 0.0, 0.0
     for i in order:
-        if not (restart or state.active[i]):
+        if not (restart or state.in_play[i]):
             continue
         u, x = float(state.dual[i]), rows.features[rows.feature_row[i]]
         score = _box_score(rows, state, i)
         row_loss, row_gap = _box_gap(rows, i, score, u)
         loss, gap = loss + row_loss * restart, gap + row_gap
         left, right = _box_slopes(rows, i, score, u)
-        state.active[i] = left >= 0.0 or right <= 0.0
+        state.in_play[i] = left >= 0.0 or right <= 0.0
         row_violation = max(left, -right, 0.0)
         if row_violation <= SATISFIED:
             continue

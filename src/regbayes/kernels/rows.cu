@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(256, 8) boxes(
         const REAL away = kind == TUBE ? target - score : edge - target * score;
         const REAL sign = kind == TUBE ? (away < 0 ? (REAL)-1 : (REAL)1) : target;
         REAL missed = kind == TUBE ? away * sign - edge : away;
-        if (missed < 0 || kind >= BENT || (kind == BYTES && sign == 0)) missed = 0;
+        if (missed < 0 || kind >= BENT || sign == 0) missed = 0;
         const REAL found = kind < BENT ? price * missed * sign : target != 0 ? price * score : (REAL)0;
         total[0] += 0.5 * price * missed * missed, total[1] += own[row] = found;
     }

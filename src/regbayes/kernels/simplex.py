@@ -51,7 +51,7 @@ class SimplexState(NamedTuple):
     """(c, k): ``sum_n sum_c omega_nc (e_label(n) - e_c) features_n'``."""
     classes: Counts
     """(n, c): a permutation of the classes, per row; those in play come first."""
-    n_in_play: Counts
+    in_play: Counts
     """(n,): how many are in play."""
 
 

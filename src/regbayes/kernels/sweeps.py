@@ -215,7 +215,29 @@ def _sweep_block(theta: Floats, coupling: Floats, shared: Floats, use_shared: bo
 
 
 @compiled
-def _sweep_rows(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals) -> float:
+def sweep_features(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals) -> float:
+    """Write the state after ``n_sweeps`` mean-field sweeps over the features of every row.
+
+    A sweep sets ``psi_k = sigmoid(theta_k - sum_{j != k} coupling_kj psi_j)`` for k in order, with the values of psi
+    in force at that moment, docs/math.md eq. (31).
+
+    Parameters
+    ----------
+    theta : (n, k)
+    coupling : (k, k)
+        Its diagonal is not used; symmetry is not assumed.
+    start : (1, k) or (n, k)
+        Where the sweeps start: one row shared by all, or one per row.
+    n_sweeps : int
+        At least one.
+    out : (n, k)
+        Written. It may be ``theta`` or a per-row ``start``.
+
+    Returns
+    -------
+    float
+        The absolute change in the last sweep, summed over entries.
+    """
     n_rows, n_features = theta.shape
     is_shared = start.shape[0] == 1
     shared = _start_products(coupling, start)
@@ -300,35 +322,9 @@ def _reverse_rows(
                 grad_coupling[k, j] -= first_sweep_sum[k] * start[0, j]
 
 
-def sweep_features(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals) -> float:
-    """Write the state after ``n_sweeps`` mean-field sweeps over the features of every row.
-
-    A sweep sets ``psi_k = sigmoid(theta_k - sum_{j != k} coupling_kj psi_j)`` for k in order, with the values of psi
-    in force at that moment, docs/math.md eq. (31).
-
-    Parameters
-    ----------
-    theta : (n, k)
-    coupling : (k, k)
-        Its diagonal is not used; symmetry is not assumed.
-    start : (1, k) or (n, k)
-        Where the sweeps start: one row shared by all, or one per row.
-    n_sweeps : int
-        At least one.
-    out : (n, k)
-        Written. It may be ``theta`` or a per-row ``start``.
-
-    Returns
-    -------
-    float
-        The absolute change in the last sweep, summed over entries.
-    """
-    return _sweep_rows(theta, coupling, start, n_sweeps, out)
-
-
 def sweeps_are_loaded() -> bool:
     """Whether this process has the compiled sweeps already; to load them takes a fifth of a second."""
-    return bool(getattr(_sweep_rows, "signatures", True))
+    return bool(getattr(sweep_features, "signatures", True))
 
 
 def reverse_features(

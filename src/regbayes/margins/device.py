@@ -19,12 +19,22 @@ from regbayes._types import Floats, Integers
 from regbayes.engine import Executor
 from regbayes.framework.newton import EASED, MAX_DENSE, SMOOTHING, BlockSums, SharedPrior
 from regbayes.kernels import arrays
-from regbayes.kernels.arrays import ClassRows, DeviceArray, HingeRows, RowLosses, TubeRows, namespace_of, to_device
+from regbayes.kernels.arrays import (
+    ClassRows,
+    DeviceArray,
+    HingeRows,
+    RowLosses,
+    TubeRows,
+    namespace_of,
+    to_device,
+    to_host,
+)
 from regbayes.margins.head import BlockwiseHead, HeadPart, HeadView, LinearHead, MarginHead, Tolerance, order_sample
 from regbayes.margins.targets import Classes
 
 MORE_ROWS = 4  # times as many as on the host that the curvature comes from: there they cost little, and save passes
 PASS_ROOM = 1 << 27  # numbers in the scores that a look at the rows holds: few pieces, for each costs launches
+SQUARE_BLOCK = 8  # columns whose products with others are one operation
 SQUARE_ROOM = 1 << 26  # numbers in products of columns, for the same reason
 MAX_WHOLE = 4096  # weights of classes: of more, their second derivative is not held as a whole on a device either
 
@@ -176,6 +186,7 @@ class DeviceBlock:
     columns: DeviceColumns
     rows: Targets
     keeps_curvature: bool = False
+    keeps_multipliers: bool = False  # those of the last look, where they are held at once
     _bent: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # weights, multipliers there
     _squares: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # pairs, their products
 
@@ -195,6 +206,10 @@ class DeviceBlock:
             targets = self.rows if columns is self.columns else cut_targets(self.rows, rows)
             yield columns, targets.look(columns.products(there), there.constant)
 
+    def known_multipliers(self, weights: Floats) -> DeviceArray | None:
+        """Return phi, (outputs, n), if these very weights were those of the last look and it was kept."""
+        return self._bent[1] if self._bent and self._bent[0] is weights else None
+
     def multipliers(self, weights: Floats) -> DeviceArray:
         """Return phi, (outputs, n)."""
         return arrays.join([seen.multipliers for _, seen in self.look(weights)], axis=1)
@@ -207,11 +222,14 @@ class DeviceBlock:
     def sums(self, weights: Floats) -> BlockSums:
         """Look at the rows at given weights (outputs, d); one transfer brings what was found."""
         found = []
+        self._bent.clear()  # the multipliers of before need not be held beside those of now
         for columns, seen in self.look(weights):
             numbers = [seen.loss, seen.excess, seen.bias] if self.mixes else [seen.loss]
             found.append(_pack(*numbers, seen.totals, columns.sum_rows(seen.multipliers)))
+            if self.keeps_multipliers and len(columns) == len(self):
+                self._bent[:] = weights, seen.multipliers
         n, M = (3 if self.mixes else 1), len(weights)
-        host = np.add.reduce(arrays.gather(*found))
+        host = np.add.reduce(arrays.gather(*found)) if len(found) > 1 else to_host(found[0])
         loss, excess, bias = host[:3].tolist() if self.mixes else (float(host[0]), 0.0, 0.0)
         pulled = self.columns.finish(host[n + M :].reshape(M, -1), host[n : n + M])
         return BlockSums(loss, excess, bias, pulled)
@@ -234,7 +252,7 @@ class DeviceBlock:
         """
         xp, (d, n), M, kept = namespace_of(seen), seen.shape, weights.shape[0], self._squares
         if not kept:
-            kept.append(_Pairs.of(d, seen))
+            kept.append(_Squares.of(d, seen))
         squares, total = kept[0], None
         parts = arrays.pieces(n, max(1, SQUARE_ROOM // len(squares)))
         for rows in parts:
@@ -246,7 +264,7 @@ class DeviceBlock:
 
     def product(self, weights: Floats, direction: Floats) -> Floats:
         """Return the loss's second derivative times a direction, (outputs, d)."""
-        if not self._bent or self._bent[0] is not weights:  # a system is solved with many products at the same weights
+        if self.known_multipliers(weights) is None:  # a system is solved with many products at the same weights
             self._bent[:] = weights, self.multipliers(weights)
         there = self.columns.place(direction)
         bent = self.rows.bend(self.columns.products(there), self._bent[1], there.constant)
@@ -286,7 +304,7 @@ def _bend_pairs(seen: DeviceArray, targets: ClassRows, phi: DeviceArray) -> Devi
     signed'``, and of two classes one is the true one where their signs differ.
     """
     xp, (L, n) = namespace_of(phi), phi.shape
-    pairs, squares, total = _Pairs.of(L, phi), _Pairs.of(seen.shape[0], phi), None
+    pairs, squares, total = _Pairs.of(L, phi), _Squares.of(seen.shape[0], phi), None
     for rows in arrays.pieces(n, max(1, SQUARE_ROOM // (len(pairs) + len(squares)))):
         signed, own, shared = _sign_classes(cut_targets(targets, rows), phi[:, rows])
         both = pairs.multiply(signed)
@@ -334,6 +352,36 @@ class _Pairs:
 
 
 @dataclass(frozen=True)
+class _Squares:
+    """Products of any two of d columns: some columns at a time with all from the first of them on, some pairs twice."""
+
+    blocks: list[tuple[slice, slice]]  # columns, and where their products are
+    places: DeviceArray  # (d, d): where the product of two is
+
+    @classmethod
+    def of(cls, d: int, like: DeviceArray) -> _Squares:
+        """Return the products of columns that lie where an array does."""
+        blocks, places, end = [], np.zeros((d, d), dtype=np.int64), 0
+        for some in arrays.pieces(d, SQUARE_BLOCK):
+            own = end + np.arange((some.stop - some.start) * (d - some.start)).reshape(-1, d - some.start)
+            places[some.start :, some], places[some, some.start :] = own.T, own
+            blocks.append((some, slice(end, end + own.size)))
+            end += own.size
+        return cls(blocks, arrays.integers_to_device(places, like))
+
+    def __len__(self) -> int:
+        return self.blocks[-1][1].stop
+
+    def multiply(self, columns: DeviceArray) -> DeviceArray:
+        """Return the products of columns (d, n)."""
+        xp, n = namespace_of(columns), columns.shape[1]
+        found = xp.empty((len(self), n), dtype=columns.dtype, device=columns.device)
+        for some, there in self.blocks:
+            arrays.multiply_into(columns[some, None, :], columns[None, some.start :, :], found[there, :])
+        return found
+
+
+@dataclass(frozen=True)
 class DevicePrior(SharedPrior):
     """The prior of weights, whose systems are solved where the curvature lies."""
 
@@ -360,7 +408,7 @@ def _solve(systems: DeviceArray, right: DeviceArray) -> DeviceArray:
     xp = namespace_of(systems)
     if hasattr(xp, "cholesky_solve"):  # PyTorch's
         factors, failed = xp.linalg.cholesky_ex(systems)
-        if not bool(xp.any(failed != 0)):  # single precision can leave too little
+        if not bool(failed.any()):  # single precision can leave too little
             return xp.cholesky_solve(right, factors)
     return xp.linalg.solve(systems, right)
 

@@ -79,6 +79,7 @@ class Tolerance:
     max_epochs: float  # passes over the rows
     smoothing: float = 0.1  # of the squared multi-class hinge, where Newton's method solves it
     ceiling: float = np.inf  # a value of no interest: where it is plain that it is exceeded, Newton's method may end
+    enough: float = 0.0  # what may be left to gain, as its steps suggest it, whatever the gap is
 
     def tighten(self) -> Tolerance | None:
         """Return the tolerance to look again with where no step lowers the objective; None where that is hopeless."""
@@ -570,34 +571,24 @@ class FittedHead(HeadTerms):
         """What the next solve may start from."""
         return self.multipliers
 
-    @cached_property
-    def _of_all_rows(self) -> tuple[Floats, Floats | None]:
-        """Multipliers of all rows, zero without targets, (N, outputs); and the share of each in the mean, (N, 1)."""
-        problem, phi, n = self.problem, self.multipliers, max(len(self.multipliers), 1)
-        centred = self.head.fit_intercept and problem.centred
-        shares = np.full((len(phi), 1), 1.0 / n) if centred else None
-        if shares is not None and problem.row_weights is not None:
-            shares = problem.row_weights[:, None] / problem.row_weights.sum()
-        if problem.rows is None:
-            return phi, shares
-        spread = np.zeros((self.n_rows, phi.shape[1]))
-        spread[problem.rows] = phi
-        if shares is None:
-            return spread, None
-        spread_shares = np.zeros((self.n_rows, 1))
-        spread_shares[problem.rows] = shares
-        return spread, spread_shares
-
     def gradient(self, rows: slice, features: Reals | None = None) -> Floats:
         """Return the derivative of the value by the features of some rows, by Danskin's theorem, shape (n, K).
 
         Features that are centred are so on their own mean: what a row gains all rows with targets share.
         """
-        weights, (phi, shares) = -self.head.feature_weights, self._of_all_rows
-        found = phi[rows] @ weights
-        if shares is not None:
-            found -= shares[rows] * (self.multipliers.sum(axis=0) @ weights)
-        return found
+        problem, phi, weights = self.problem, self.multipliers, -self.head.feature_weights
+        first, end, _ = rows.indices(self.n_rows)
+        seen: Any = rows if problem.rows is None else (problem.rows >= first) & (problem.rows < end)
+        found = phi[seen] @ weights
+        if self.head.fit_intercept and problem.centred and len(phi):
+            counts = problem.row_weights
+            shares: Any = 1.0 / len(phi) if counts is None else counts[seen, None] / counts.sum()
+            found -= shares * (phi.sum(axis=0) @ weights)
+        if problem.rows is None:
+            return found
+        spread = np.zeros((end - first, found.shape[1]))  # rows without targets push nothing
+        spread[problem.rows[seen] - first] = found
+        return spread
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from regbayes.engine import Executor, Serial, Status
 from regbayes.framework.cells import CellBlock, CellTargets, runs_of, sampled_cells
 from regbayes.framework.coordinate_ascent import sum_by_group
 from regbayes.framework.dual_forms import BoxDual
-from regbayes.framework.newton import SharedPrior, solve_boxes
+from regbayes.framework.newton import Cutoff, SharedPrior, solve_boxes
 from regbayes.margins.head import (
     MAX_CURVATURE,
     MIN_ROWS_PER_WEIGHT,
@@ -195,7 +195,7 @@ class TaskHead:
             max_passes=tolerance.max_epochs,
             executor=executor,
             sample=sample,
-            ceiling=tolerance.ceiling,
+            cutoff=Cutoff(tolerance.ceiling, tolerance.enough),
         )
         weights = TaskWeights(found.weights, prior.shared(found.weights), self.outputs.groups, np.zeros(0))
         penalty = self.penalty(weights)

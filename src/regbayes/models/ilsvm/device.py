@@ -36,12 +36,10 @@ class DeviceRows:
     join = staticmethod(arrays.join)
 
     @classmethod
-    def centre(cls, X: DeviceArray, mean: Floats | None = None, weights: Floats | None = None) -> DeviceRows:
-        """Return rows less a mean: their own, unless it is given. Both are on the host."""
-        if mean is None:
-            total = _add_rows(X, None if weights is None else to_device(weights, X))
-            mean = total / (float(X.shape[0]) if weights is None else float(weights.sum()))
-        return cls(X, np.asarray(mean, dtype=np.float64), weights)
+    def centre(cls, X: DeviceArray, weights: Floats | None = None) -> DeviceRows:
+        """Return rows less their own mean; that and the weights are on the host."""
+        total = _add_rows(X, None if weights is None else to_device(weights, X))
+        return cls(X, total / (float(X.shape[0]) if weights is None else float(weights.sum())), weights)
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -61,24 +59,15 @@ class DeviceRows:
         """How often each row counts, (N,), on the device; None: once."""
         return None if self.weights is None else to_device(self.weights, self.X)
 
-    @cached_property
-    def squared_norm(self) -> float:
-        """Summed squared length of the rows."""
-        return _square_rows(self.X, self.mean, self.counts)
-
     @property
     def mean_square(self) -> float:
         """Mean squared length of the rows."""
-        return self.squared_norm / self.total_weight
+        return float(self.squares.sum()) / self.total_weight
 
     @cached_property
     def squares(self) -> Floats:
         """Sum of the squares of each input, shape (D,), on the host."""
         return _square_inputs(self.X, self.mean, self.counts)
-
-    def square(self, ratios: Floats | None) -> float:
-        """Return the summed squared length of the rows, in units of each input's noise where ratios (D,) are given."""
-        return self.squared_norm if ratios is None else float(np.sum(self.squares / ratios))
 
     @cached_property
     def total(self) -> Floats:
@@ -118,7 +107,7 @@ class DeviceRows:
     def combine(self, coefficients: DeviceArray) -> Floats:
         """Return sums of the rows with coefficients (N, K), shape (K, D). Weights do not enter."""
         products, sums = arrays.gather(
-            arrays.multiply_rows(coefficients.T, self.X.T), arrays.sum_of(coefficients, axis=0)
+            arrays.multiply_rows(self.X.T, coefficients.T).T, arrays.sum_of(coefficients, axis=0)
         )
         return products - sums[:, None] * self.mean
 
@@ -128,10 +117,10 @@ class DeviceRows:
 
     def sweep(self, params: Params) -> Swept:
         """Sweep over the features of the rows, all (K, N)."""
-        directions = params.precision * params.weighted_loadings
-        products = to_device(directions, self.X) @ self.X.T
-        constant = params.constant_logits - directions @ self.mean
-        return arrays.sweep_features(products, constant, params.coupling, params.start[0], params.n_sweeps, self.counts)
+        field = params.mean_field
+        products = to_device(field.directions, self.X) @ self.X.T
+        constant = field.constant - field.directions @ self.mean
+        return arrays.sweep_features(products, constant, field.coupling, field.start[0], params.n_sweeps, self.counts)
 
     def infer_features(self, params: Params, few: bool = False) -> DeviceArray:
         """Return the features of the rows, shape (N, K)."""
@@ -139,24 +128,27 @@ class DeviceRows:
 
     def infer(self, params: Params) -> Inferred[Stats]:
         """Infer the features of the rows, and sum what the rest of the model needs; `HostRows.infer` is the law."""
-        swept = self.sweep(params)
-        sums = arrays.sum_features(swept, params.coupling, params.start[0], self.counts)
-        explained = (sums.by_theta - float(sums.counts @ params.constant_logits)) / params.precision
-        squared_norm = self.square(params.noise_ratios)
-        stats = Stats(self.total_weight, squared_norm, self.total, sums.counts, sums.gram, explained, sums.entropy)
-        return Inferred(swept.history[-1].T, stats, swept.history[:-1])
+        swept, field = self.sweep(params), params.mean_field
+        sums = arrays.sum_features(swept, field.coupling, field.start[0], self.counts)
+        explained = (sums.by_theta - float(sums.counts @ field.constant)) / params.precision
+        second, squared_norm = sums.gram.copy(), float(np.sum(self.squares / params.ratios))
+        np.fill_diagonal(second, sums.counts)  # z z = z
+        stats = Stats(
+            self.total_weight, squared_norm, self.total, sums.counts, sums.counts, second, explained, sums.entropy
+        )
+        return Inferred(swept.history[-1].T, stats, (swept.history[:-1], sums.gram))
 
     def pull_back(
         self, params: Params, weight: float, inferred: Inferred[Stats], gradient: DeviceArray | None
     ) -> Pulled:
         """Differentiate through the sweeps; `HostRows.pull_back` is the law."""
-        stats, history = inferred.stats, [*inferred.cache, inferred.features.T]
+        stats, field, (earlier, gram) = inferred.stats, params.mean_field, inferred.cache
+        history = [*earlier, inferred.features.T]
         given = None if gradient is None else gradient.T
-        moments = stats.counts, stats.gram
         left, by_coupling, left_sum = arrays.reverse_features(
-            given, history, params.coupling, params.start[0], weight, self.counts, moments
+            given, history, field.coupling, field.start[0], weight, self.counts, (stats.counts, gram)
         )
-        cross, coupled, summed = arrays.gather(arrays.multiply_rows(left, self.X.T), by_coupling, left_sum)
+        cross, coupled, summed = arrays.gather(arrays.multiply_rows(self.X.T, left).T, by_coupling, left_sum)
         return Pulled(coupled, summed + weight * stats.counts, cross - summed[:, None] * self.mean)
 
     def score(self, state: State, features: DeviceArray) -> DeviceArray:
@@ -193,11 +185,11 @@ class DeviceRows:
         """Return a lower bound on each row's log-density, shape (N,); `HostRows.bound` is the law."""
         xp, psi = namespace_of(self.X), self.infer_features(params)
         expected = stick_expectations(params.sticks)
-        rest, entropy_of = 1.0 - psi, arrays.find_entropy(xp)
-        entropy = xp.sum(entropy_of(psi) + entropy_of(rest), axis=1)
+        rest, entropy = 1.0 - psi, xp.sum(arrays.find_entropy(xp)(psi), axis=1)
         away = self.X - reconstruct(psi, params, self.mean)
         away = away if params.noise_ratios is None else away / to_device(np.sqrt(params.noise_ratios), psi)
-        residual = xp.sum(away * away, axis=1) + (psi * rest) @ to_device(params.squares, psi)
+        squares = np.diag(params.mean_field.coupling) / params.precision
+        residual = xp.sum(away * away, axis=1) + (psi * rest) @ to_device(squares, psi)
         residual += self.n_inputs * (psi @ to_device(params.variances, psi))
         prior = psi @ to_device(expected.log_use, psi) + rest @ to_device(expected.log_rest, psi)
         normaliser = 0.5 * self.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
@@ -218,16 +210,6 @@ def _add_rows(X: DeviceArray, counts: DeviceArray | None) -> Floats:
         weights = xp.astype(counts[rows], xp.float64, copy=False)
         found.append(weights @ xp.astype(X[rows, :], xp.float64, copy=False))
     return np.add.reduce(arrays.gather(*found))
-
-
-def _square_rows(X: DeviceArray, mean: Floats, counts: DeviceArray | None) -> float:
-    """Return the sum of the squared lengths of rows less a mean, each as often as it counts."""
-    about, found = to_device(mean, X), []
-    for rows in arrays.pieces(X.shape[0], max(1, arrays.ROOM // X.shape[1])):
-        away = X[rows, :] - about
-        squares = away * away
-        found.append(arrays.sum_of(squares if counts is None else squares * counts[rows][:, None]))
-    return float(np.sum(arrays.gather(*found)))
 
 
 def _square_inputs(X: DeviceArray, mean: Floats, counts: DeviceArray | None) -> Floats:

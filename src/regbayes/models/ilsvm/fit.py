@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -30,9 +30,9 @@ from regbayes.models.ilsvm.model import (
     State,
     Stats,
 )
+from regbayes.models.ilsvm.on_off import Enumeration
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
 from regbayes.models.ilsvm.warmup import (
-    Phase,
     Search,
     WarmUp,
     drop_empty,
@@ -91,7 +91,8 @@ def fit(
     Returns
     -------
     FitResult
-        Its trace begins after the warm-up. With consistent margins the objective never rises in it. A fit that is
+        Its objective is normalised, so that fits can be compared whose features are not as many. Its trace begins
+        after the warm-up. With consistent margins the objective never rises in it. A fit that is
         stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
     """
     problem = ILSVMProblem.of(data, settings, SlabFeatures if settings.slab else BinaryFeatures)
@@ -99,22 +100,24 @@ def fit(
     is_new, starts = not isinstance(start, State), _list_starts(start, settings)
     there = replace(starts[0], temperature=settings.temperature)
     iterate = partial(run, objective=attrgetter("at.terms"), callbacks=callbacks)
-    step: Any = partial(descent.step, joint)
     halted: Status | None = None
     if margins == "posterior":
-        step = partial(alternation.step, joint, tolerance=ROUND)
         state: Any = alternation.start(joint, there, multipliers, ROUND)
     elif settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
         state = descent.start(joint, there, multipliers)
     else:
-        warm_up = (Annealing if settings.slab else WarmUp).of(problem, early_rows, is_new)
+        warm_up = (Annealing if settings.slab else WarmUp if settings.noise_ratios is None else Enumeration).of(
+            problem, early_rows, is_new
+        )
         phases = warm_up.run(starts, multipliers, is_new)
         try:
             phase = next(phases)
             while True:  # until there are no more; none has more steps than a fit may have
                 made = iterate(
                     partial(descent.step, phase.problem.joint),
-                    _begin(phase),
+                    descent.start(phase.problem.joint, phase.start, phase.warm_start)
+                    if isinstance(phase.start, Params)
+                    else phase.start,
                     max_iter=min(phase.n_steps, phase.problem.settings.max_iter),
                     stop=AbsoluteChange(phase.tol * phase.problem.unit, PATIENCE),
                     view=partial(_view, problem, keep=phase.keep),
@@ -134,20 +137,22 @@ def fit(
             state = descent.start(joint, replace(state.at.params, temperature=settings.temperature), multipliers)
         elif warm_up.problem.data is not data:  # what some of the rows found, evaluated on all of them
             state = descent.start(joint, state.at.params, None)
-    if margins == "consistent" and is_new and halted is None:
-        state = _estimate_variances(problem, state)
+    if margins == "consistent" and is_new and halted is None and settings.max_iter > 0:
+        state = _estimate_variances(problem, state) if settings.estimate_noise or settings.estimate_prior else state
     result = iterate(
-        step,
+        partial(alternation.step, joint, tolerance=ROUND) if margins == "posterior" else partial(descent.step, joint),
         state,
         max_iter=0 if halted else settings.max_iter,
         stop=AbsoluteChange(settings.tol * problem.unit, PATIENCE),
         view=partial(_view, problem),
         stage=stage or STAGES[margins],
     )
+    at, model = result.state.at, cast(BinaryFeatures, joint.model)
+    result = replace(result, objective=model.normalise(result.objective, at.params, data.X.total_weight))
     try:
-        return replace(result, state=_finish(problem, result.state.at, FINAL), status=halted or result.status)
+        return replace(result, state=_finish(problem, at, FINAL), status=halted or result.status)
     except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
-        return replace(result, state=_finish(problem, result.state.at, AS_IT_IS), status=Status.INTERRUPTED)
+        return replace(result, state=_finish(problem, at, AS_IT_IS), status=Status.INTERRUPTED)
 
 
 def _list_starts(start: Params | State | Sequence[Params], settings: Settings) -> Sequence[Params]:
@@ -161,18 +166,8 @@ def _list_starts(start: Params | State | Sequence[Params], settings: Settings) -
     return starts
 
 
-def _begin(phase: Phase) -> Search:
-    """Return where a phase starts, evaluated."""
-    if isinstance(phase.start, Params):
-        return descent.start(phase.problem.joint, phase.start, phase.warm_start)
-    return phase.start
-
-
 def _estimate_variances(problem: ILSVMProblem, search: Search) -> Search:
     """Estimate the variances that the settings say, for the warm-up may have left nothing to descend."""
-    settings = problem.settings
-    if settings.max_iter == 0 or not (settings.estimate_noise or settings.estimate_prior):
-        return search
     updated = problem.joint.model.update_blocks(search.at.params, search.at.stats)
     assert updated is not None
     again = descent.start(problem.joint, updated, search.at.warm_start)
@@ -257,9 +252,12 @@ def _known_start(
     """Return the multipliers that came with a start, unless they are of other rows or classes, or else its weights."""
     if problem.head is None or not isinstance(start, State | descent.Evaluation):
         return None
-    if start.multipliers is None:
-        return start.head if isinstance(start, State) else start.warm_start
-    return start.multipliers if start.multipliers.shape == (len(problem.head.targets), len(problem.data.cost)) else None
+    if isinstance(start, State):
+        known = start.head if start.multipliers is None else start.multipliers
+    else:
+        known = start.warm_start
+    is_other = isinstance(known, np.ndarray) and known.shape != (len(problem.head.targets), len(problem.data.cost))
+    return None if is_other else known
 
 
 def _view(problem: ILSVMProblem, state: Any, keep: Search | None = None) -> State:
@@ -275,7 +273,7 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     joint = problem.joint
     parts = joint.executor.map(params.infer, joint.blocks)
     features = problem.data.X.join(parts)
-    psi = np.concatenate(joint.executor.map(params.infer_probabilities, joint.blocks)) if settings.slab else None
+    psi = problem.data.X.join(joint.executor.map(params.infer_probabilities, joint.blocks)) if settings.slab else None
     if problem.head is None:
         return pad_state(State(params, features, None, None, 0.0, psi), settings)
     fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, joint.executor)
@@ -292,14 +290,15 @@ def pad_state(state: State, settings: Settings) -> State:
     D, N = params.loadings.shape[1], state.embedding.shape[0]
     anywhere = HostRows(np.zeros((1, D)), np.zeros(D))
     constant = params.infer(anywhere)[0, n_kept:]
-    psi = state.probabilities
-    embedding: Any = state.embedding
-    if isinstance(embedding, np.ndarray):
-        embedding = np.hstack([embedding, np.broadcast_to(constant, (N, missing))])
-    else:
-        embedding = append_columns(embedding, constant)
+
+    def widen(values: Any, constant: Floats) -> Any:
+        if isinstance(values, np.ndarray):
+            return np.hstack([values, np.broadcast_to(constant, (N, missing))])
+        return append_columns(values, constant)
+
+    psi, embedding = state.probabilities, widen(state.embedding, constant)
     if psi is not None:
-        psi = np.hstack([psi, np.broadcast_to(params.infer_probabilities(anywhere)[0, n_kept:], (N, missing))])
+        psi = widen(psi, params.infer_probabilities(anywhere)[0, n_kept:])
     head = state.head
     if head is not None:
         latent, rest = np.split(head.weights, [n_kept], axis=1)
@@ -339,14 +338,10 @@ def varies_together(X: Rows, rows: Integers) -> bool:
     errors = []
     halves = np.array_split(scaled, 2)
     for seen, unseen in (halves, halves[::-1]):
-        squares = np.square(unseen @ main_direction(seen))
+        around = HostRows(seen, np.zeros(seen.shape[1]))
+        squares = np.square(unseen @ leading_directions(around.moment, seen.shape[1], 1)[1][0])
         errors.append((squares.mean() - 1.0) / max(squares.std() / np.sqrt(len(squares)), np.finfo(np.float64).tiny))
     return bool(np.mean(errors) > CLEAR / np.sqrt(2.0))
-
-
-def main_direction(rows: Floats) -> Floats:
-    """Return the direction along which centred rows vary most, shape (D,)."""
-    return leading_directions(lambda V: (V @ rows.T) @ rows, rows.shape[1], 1)[1][0]
 
 
 def predicts_labels(data: Data, settings: Settings, rows: Integers) -> bool:

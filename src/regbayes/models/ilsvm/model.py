@@ -24,17 +24,19 @@ from scipy.special import entr, expit
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
-from regbayes.engine import BLOCK_ROWS, make_executor, row_blocks
+from regbayes.engine import make_executor, row_blocks
 from regbayes.engine.mapped import StandardRows
-from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, ToleranceSchedule
+from regbayes.joint.descent import DescentOptions, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.kernels.arrays import is_mapped, to_host
+from regbayes.kernels.arrays import gather, is_mapped, namespace_of, sum_of, to_host
+from regbayes.kernels.enumeration import Enumerated, enumerate_features, reverse_enumerated
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
 from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations, update_sticks
 
 UNLABELED = -1  # the label of rows that shape the features but have no margin
+EXACT = 0  # sweeps of features that are few enough to enumerate what rows may have on
 
 MAPPED_TAKEN = 8192  # rows of a file that a start may be made of
 MAX_TRIALS = 8
@@ -78,6 +80,10 @@ class Rows(Protocol):
         """Mean squared length of the rows."""
 
     @property
+    def total(self) -> Floats:
+        """The sum of the centred rows, each as often as it counts, shape (D,), on the host."""
+
+    @property
     def max_taken(self) -> int:
         """How many rows a start may be made of, at most."""
 
@@ -85,8 +91,9 @@ class Rows(Protocol):
     def max_threads(self) -> int:
         """How many threads may take the blocks, at most."""
 
-    def square(self, ratios: Floats | None) -> float:
-        """Return the summed squared length of the rows, in units of each input's noise where ratios (D,) are given."""
+    @property
+    def squares(self) -> Floats:
+        """Sum of the squares of each input, shape (D,), on the host."""
 
     def blocks(self) -> list[Self]:
         """Return the rows in blocks of fixed size."""
@@ -149,14 +156,12 @@ class HostRows:
     join = staticmethod(np.concatenate)
 
     @classmethod
-    def centre(cls, X: Floats, mean: Floats | None = None, weights: Floats | None = None) -> HostRows:
-        """Return rows less a mean: their own, unless it is given."""
-        if mean is None and weights is not None:
-            blocks = [slice(None)] if X.dtype == np.float64 else row_blocks(len(X))  # a product would convert all rows
-            mean = np.add.reduce([weights[rows] @ X[rows] for rows in blocks]) / weights.sum()
-        elif mean is None:
-            mean = X.mean(axis=0, dtype=np.float64)
-        return cls(X, mean, weights)
+    def centre(cls, X: Floats, weights: Floats | None = None) -> HostRows:
+        """Return rows less their own mean."""
+        if weights is None:
+            return cls(X, X.mean(axis=0, dtype=np.float64))
+        blocks = [slice(None)] if X.dtype == np.float64 else row_blocks(len(X))  # a product would convert all rows
+        return cls(X, np.add.reduce([weights[rows] @ X[rows] for rows in blocks]) / weights.sum(), weights)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -176,32 +181,20 @@ class HostRows:
         """What the rows count together, N."""
         return float(len(self)) if self.weights is None else float(self.weights.sum())
 
-    @cached_property
-    def squared_norm(self) -> float:
-        """Summed squared length of the rows."""
-        norms = np.empty(len(self))
-        for first in range(0, len(self), BLOCK_ROWS):  # no copy of all rows
-            part = self.X[first : first + BLOCK_ROWS] - self.mean
-            norms[first : first + BLOCK_ROWS] = np.einsum("nd,nd->n", part, part)
-        return float(norms.sum() if self.weights is None else self.weights @ norms)
-
     @property
     def mean_square(self) -> float:
         """Mean squared length of the rows."""
-        return self.squared_norm / self.total_weight
+        return float(self.squares.sum()) / self.total_weight
 
     @cached_property
     def squares(self) -> Floats:
         """Sum of the squares of each input, shape (D,)."""
         found = np.zeros(self.n_inputs)
-        for first in range(0, len(self), BLOCK_ROWS):  # no copy of all rows
-            part = np.square(self.X[first : first + BLOCK_ROWS] - self.mean)
-            found += part.sum(axis=0) if self.weights is None else self.weights[first : first + BLOCK_ROWS] @ part
+        for rows in row_blocks(len(self)):  # no copy of all rows
+            part = self.X[rows] - self.mean
+            counted = part if self.weights is None else part * self.weights[rows, None]
+            found += np.einsum("nd,nd->d", counted, part)
         return found
-
-    def square(self, ratios: Floats | None) -> float:
-        """Return the summed squared length of the rows, in units of each input's noise where ratios (D,) are given."""
-        return self.squared_norm if ratios is None else float(np.sum(self.squares / ratios))
 
     @cached_property
     def total(self) -> Floats:
@@ -211,7 +204,7 @@ class HostRows:
 
     def blocks(self) -> list[HostRows]:
         """Return the rows in blocks of fixed size."""
-        return [self.take(rows) for rows in row_blocks(len(self))]
+        return list(map(self.take, row_blocks(len(self))))
 
     def take(self, rows: Integers | slice | None) -> HostRows:
         """Return some of the rows, less the same mean; None: all of them."""
@@ -242,52 +235,59 @@ class HostRows:
         sums -= coefficients.sum(axis=0)[:, None] * self.mean
         return sums
 
+    def moment(self, directions: Floats) -> Floats:
+        """Return the sum of ``x_n x_n'``, each row as often as it counts, times directions (m, D), shape (m, D)."""
+        return self.combine(self.weigh(self.project(directions)))
+
     def weigh(self, values: Floats) -> Floats:
         """Return values of the rows (N, K), each as often as its row counts."""
         return values if self.weights is None else values * self.weights[:, None]
 
     def infer_features(self, params: Params, few: bool = False) -> Floats:
         """Return the features of the rows, shape (N, K); few rows by the law, which needs no compiled kernel."""
-        theta = self.project(params.precision * params.weighted_loadings, params.constant_logits)
+        field = params.mean_field
+        theta = self.project(field.directions, field.constant)
         sweep = reference_sweep_features if few else sweep_features
-        sweep(theta, params.coupling, params.start, params.n_sweeps, theta)
+        sweep(theta, field.coupling, field.start, params.n_sweeps, theta)
         return theta
 
     def infer(self, params: Params) -> Inferred[Stats]:
         """Infer the features of the rows without their labels, and sum what the rest of the model needs."""
-        constant = params.constant_logits
-        theta = self.project(params.precision * params.weighted_loadings, constant)
+        field = params.mean_field
+        theta = self.project(field.directions, field.constant)
         psi = np.empty_like(theta)
-        sweep_features(theta, params.coupling, params.start, params.n_sweeps, psi)
+        sweep_features(theta, field.coupling, field.start, params.n_sweeps, psi)
         weighed = self.weigh(psi)
         counts = weighed.sum(axis=0)
         # theta is c Phi x plus a constant for each feature, so the product with X need not be formed again.
-        explained = (float(np.vdot(weighed, theta)) - float(counts @ constant)) / params.precision
-        return Inferred(psi, self.summarize(psi, weighed, counts, explained, params.noise_ratios))
+        explained = (float(np.vdot(weighed, theta)) - float(counts @ field.constant)) / params.precision
+        return Inferred(psi, self.summarize(psi, weighed, counts, explained, params.ratios))
 
     def summarize(
-        self, psi: Floats, weighed: Floats, counts: Floats, explained: float, ratios: Floats | None = None
+        self, psi: Floats, weighed: Floats, counts: Floats, explained: float, ratios: Floats | float
     ) -> Stats:
         """Sum what the rest of the model needs to know of rows with features psi, weighed and summed already."""
         rest, tiny = 1.0 - psi, np.finfo(np.float64).tiny  # 0 log 0 = 0
         on = np.vdot(weighed, np.log(np.maximum(psi, tiny)))
         entropy = -float(on + np.vdot(self.weigh(rest), np.log(np.maximum(rest, tiny))))
-        gram, squared_norm = weighed.T @ psi, self.square(ratios)
-        return Stats(self.total_weight, squared_norm, self.total, counts, gram, explained, entropy)
+        second = weighed.T @ psi
+        np.fill_diagonal(second, counts)  # z z = z
+        squared_norm = float(np.sum(self.squares / ratios))
+        return Stats(self.total_weight, squared_norm, self.total, counts, counts, second, explained, entropy)
 
     def pull_back(self, params: Params, weight: float, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)."""
-        psi, coupling = np.asarray(inferred.features, dtype=np.float64), params.coupling
+        psi, field = np.asarray(inferred.features, dtype=np.float64), params.mean_field
         gradient = np.zeros(psi.shape) if gradient is None else gradient
-        theta, before = None, params.start
+        theta, before = None, field.start
         if params.n_sweeps > 1:
-            theta = self.project(params.precision * params.weighted_loadings, params.constant_logits)
+            theta = self.project(field.directions, field.constant)
             before = np.empty_like(theta)
-            sweep_features(theta, coupling, params.start, params.n_sweeps - 1, before)
+            sweep_features(theta, field.coupling, field.start, params.n_sweeps - 1, before)
         # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from
         # theta less the couplings, and it is zero once the sweeps have converged.
-        gradient += weight * self.weigh((psi - before) @ np.tril(coupling, -1))
-        sums = reverse_features(gradient, psi, theta, coupling, params.start, params.n_sweeps, gradient)
+        gradient += weight * self.weigh((psi - before) @ np.tril(field.coupling, -1))
+        sums = reverse_features(gradient, psi, theta, field.coupling, field.start, params.n_sweeps, gradient)
         gradient -= weight * self.weigh(psi)
         return Pulled(sums.coupling, sums.theta_sum, self.combine(gradient))
 
@@ -296,8 +296,9 @@ class HostRows:
         psi = self.infer_features(params)
         expected = stick_expectations(params.sticks)
         # E||x - b - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
-        spread = psi * (1.0 - psi) @ params.squares + self.n_inputs * (psi @ params.variances)
-        residual = params.weigh_inputs(np.square(self.array() - reconstruct(psi, params))).sum(axis=1) + spread
+        squares = np.diag(params.mean_field.coupling) / params.precision
+        spread = psi * (1.0 - psi) @ squares + self.n_inputs * (psi @ params.variances)
+        residual = (np.square(self.array() - reconstruct(psi, params)) / params.ratios).sum(axis=1) + spread
         log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
         entropies = entr(psi).sum(axis=1) + entr(1.0 - psi).sum(axis=1)
         normaliser = 0.5 * self.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
@@ -350,14 +351,24 @@ def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows
 
         kind = DeviceRows
     if mean is not None:
-        return kind.centre(X, mean if isinstance(mean, np.ndarray) else to_host(mean), weights)
+        return kind(X, mean if isinstance(mean, np.ndarray) else to_host(mean).astype(np.float64), weights)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        rows = kind.centre(X, None, weights)
+        rows = kind.centre(X, weights)
         mean_square = rows.mean_square
     vanishes = mean_square < np.finfo(np.float64).tiny
     if not np.isfinite(mean_square) or (vanishes and np.any(rows.mean != to_host(X))):
         raise ValueError(f"X is too {'small' if mean_square < 1 else 'large'} to square it: give it in other units")
     return rows
+
+
+@dataclass(frozen=True, eq=False)
+class MeanField:
+    """What sweeps over the features of a row need, docs/math.md eq. (31): theta is linear in the row."""
+
+    directions: Floats  # (K, D): c Phi R^-1, R the ratios of the inputs' noise on a diagonal
+    constant: Floats  # (K,): the part of theta that is the same for all rows
+    coupling: Floats  # (K, K): A = c Phi R^-1 Phi'
+    start: Floats  # (1, K): where the sweeps start
 
 
 @persistable(name="regbayes.ilsvm.Params")
@@ -372,7 +383,7 @@ class Params:
     noise_variance: float  # sigma^2
     prior_variance: float  # sigma_0^2
     temperature: float  # T
-    n_sweeps: int  # S
+    n_sweeps: int  # S, or EXACT
     noise_ratios: Floats | None = None  # (D,): rho, of each input's noise to sigma^2, their product 1; None: all are 1
 
     @cached_property
@@ -380,32 +391,10 @@ class Params:
         """``c = 1 / (sigma^2 T)``."""
         return 1.0 / (self.noise_variance * self.temperature)
 
-    def weigh_inputs(self, values: Floats) -> Floats:
-        """Return values of the inputs, (D,) or (n, D), over the ratios of their noise."""
-        return values if self.noise_ratios is None else values / self.noise_ratios
-
-    def scale_inputs(self, values: Floats) -> Floats:
-        """Return values of the inputs, (D,) or (n, D), in units of their noise's standard deviation over sigma."""
-        return values if self.noise_ratios is None else values / np.sqrt(self.noise_ratios)
-
-    def unscale_inputs(self, values: Floats) -> Floats:
-        """Return values of the inputs, (D,) or (n, D), that were in these units, in those of the rows again."""
-        return values if self.noise_ratios is None else values * np.sqrt(self.noise_ratios)
-
-    @cached_property
-    def weighted_loadings(self) -> Floats:
-        """``Phi R^-1``, R the ratios of the inputs' noise on a diagonal, shape (K, D)."""
-        return self.weigh_inputs(self.loadings)
-
-    @cached_property
-    def squares(self) -> Floats:
-        """Squared length of each feature's loadings, in units of the inputs' noise ratios, shape (K,)."""
-        return np.einsum("kd,kd->k", self.weighted_loadings, self.loadings)
-
-    @cached_property
-    def coupling(self) -> Floats:
-        """``A = c Phi R^-1 Phi'``, shape (K, K)."""
-        return self.precision * (self.weighted_loadings @ self.loadings.T)
+    @property
+    def ratios(self) -> Floats | float:
+        """``rho``, (D,), or one where all are: their roots are the units in which inputs have the same noise."""
+        return 1.0 if self.noise_ratios is None else self.noise_ratios
 
     @cached_property
     def log_odds(self) -> Floats:
@@ -413,20 +402,17 @@ class Params:
         return stick_expectations(self.sticks).log_odds / self.temperature
 
     @cached_property
-    def constant_logits(self) -> Floats:
-        """The part of theta, eq. (31), that is the same for all rows, shape (K,)."""
-        spread = self.loadings.shape[1] * self.variances
-        against = 0.5 * (self.squares + spread) + self.weighted_loadings @ self.offset
-        return self.log_odds - self.precision * against
-
-    @cached_property
-    def start(self) -> Floats:
-        """Where the sweeps start, the same for all rows, shape (1, K)."""
-        return expit(self.log_odds)[None, :]
+    def mean_field(self) -> MeanField:
+        """What the sweeps over a row's features need, eq. (31)."""
+        directions = self.precision * (self.loadings / self.ratios)
+        coupling = directions @ self.loadings.T
+        spread = 0.5 * (np.diag(coupling) + self.precision * self.loadings.shape[1] * self.variances)
+        constant = self.log_odds - spread - directions @ self.offset
+        return MeanField(directions, constant, coupling, expit(self.log_odds)[None, :])
 
     def infer(self, rows: Rows, few: bool = False) -> Floats:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
-        return rows.infer_features(self, few)
+        return enumerate_rows(rows, self)[1].psi if self.n_sweeps == EXACT else rows.infer_features(self, few)
 
     def infer_probabilities(self, rows: Rows) -> Floats:
         """Return the probabilities that the features of rows are on, shape (n, K)."""
@@ -434,7 +420,7 @@ class Params:
 
     def bound(self, rows: Rows) -> Floats:
         """Return a lower bound on each row's log-density at fixed global parameters, shape (n,)."""
-        return rows.bound(self)
+        return bound_exactly(rows, self) if self.n_sweeps == EXACT else rows.bound(self)
 
 
 @persistable(name="regbayes.ilsvm.Stats")
@@ -445,22 +431,11 @@ class Stats(RowSums):
     n_rows: float
     squared_norm: float  # sum of ||x_n||^2, in units of the inputs' noise ratios
     total: Floats  # (D,): sum of x_n
-    counts: Floats  # (K,): sum of psi_n
-    gram: Floats  # (K, K): sum of psi_n psi_n'
-    explained: float  # sum of psi_n' Phi x_n, at the loadings in force; the same units
-    entropy: float  # sum of H(q(z_n))
-
-    @property
-    def first_moment(self) -> Floats:
-        """``sum_n E[z_n]``, shape (K,)."""
-        return self.counts
-
-    @property
-    def second_moment(self) -> Floats:
-        """``sum_n E[z_n z_n']``, shape (K, K)."""
-        moment = self.gram.copy()
-        np.fill_diagonal(moment, self.counts)
-        return moment
+    counts: Floats  # (K,): sum of psi_n, the probabilities that features are on
+    first_moment: Floats  # (K,): sum of E[z_n], which are the same; of features with amounts v, of E[z_n o v_n]
+    second_moment: Floats  # (K, K): sum of E[z_n z_n'], or of E[(z_n o v_n)(z_n o v_n)']
+    explained: float  # sum of E[z_n]' Phi x_n, at the loadings in force; the same units
+    entropy: float  # sum of H(q(z_n)), less the divergence of the amounts from their prior
 
 
 @dataclass(frozen=True)
@@ -472,7 +447,7 @@ class PosteriorStats(RowSums):
 
     def explain(self, params: Params) -> Stats:
         """Return the statistics with what the loadings explain."""
-        return replace(self.rows, explained=float(np.vdot(self.cross, params.weighted_loadings)))
+        return replace(self.rows, explained=float(np.vdot(self.cross, params.loadings / params.ratios)))
 
 
 @dataclass(frozen=True)
@@ -498,10 +473,12 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the features of rows without their labels, and sum what the rest of the model needs."""
-        return rows.infer(params)
+        return infer_exactly(rows, params) if params.n_sweeps == EXACT else rows.infer(params)
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps, docs/math.md eq. (32)-(33)."""
+        if params.n_sweeps == EXACT:
+            return pull_back_exactly(rows, params, self.weight, inferred, gradient)
         return rows.pull_back(params, self.weight, inferred, gradient)
 
     def terms(self, params: Params, stats: Stats) -> dict[str, float]:
@@ -510,19 +487,24 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         log_normaliser = 0.5 * stats.n_rows * D * np.log(2.0 * np.pi * params.noise_variance)
         likelihood = 0.5 * expected_residual(stats, params) / params.noise_variance + log_normaliser
         features = cross_entropy_features(stick_expectations(params.sticks), stats.counts, stats.n_rows)
+        ratio, prior = params.variances / params.prior_variance, params.precision * params.prior_variance
+        loadings = 0.5 * (D * (ratio - 1.0 - np.log(ratio)) + np.diag(params.mean_field.coupling) / prior)
         return {
             "likelihood": self.weight * float(likelihood) / T,
             "kl_features": self.weight * (features / T - stats.entropy),
-            "kl_loadings": self.weight * float(kl_of_each_loading(params).sum()) / T,
+            "kl_loadings": self.weight * float(loadings.sum()) / T,
             "kl_sticks": self.weight * kl_sticks(params.sticks, self.alpha) / T,
         }
 
-    def normalise(self, at: Evaluation[Params, Stats]) -> float:
+    def normalise(self, objective: float, params: Params, n_rows: float) -> float:
         """Return the objective with the tempered prior normalised, docs/math.md eq. (35).
 
-        It can be compared between models with different numbers of features; J itself cannot.
+        It can be compared between models with different numbers of features; J itself cannot. What the variance of a
+        feature's loadings costs where it is on counts as part of its prior.
         """
-        return at.objective + self.weight * at.stats.n_rows * float(log_normalisers(at.params).sum())
+        odds = params.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
+        empty = stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
+        return objective + self.weight * n_rows * float(empty.sum())
 
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
         """Gradient of J by the position: loadings and offset, docs/math.md eq. (34), shape (K + 1, D)."""
@@ -532,15 +514,15 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         through = pulled.cross - np.outer(acting, offset) - pulled.theta[:, None] * loadings + couplings @ loadings
         by_loadings = params.precision * through + (r / (params.temperature * params.prior_variance)) * loadings
         by_offset = params.precision * (r * (stats.n_rows * offset - stats.total) - acting @ loadings)
-        return params.scale_inputs(np.vstack([by_loadings, by_offset]))
+        return np.vstack([by_loadings, by_offset]) / np.sqrt(params.ratios)
 
     def position(self, params: Params) -> Floats:
         """Return the loadings and, last, the offset, shape (K + 1, D)."""
-        return params.scale_inputs(np.vstack([params.loadings, params.offset]))
+        return np.vstack([params.loadings, params.offset]) / np.sqrt(params.ratios)
 
     def move(self, params: Params, position: Reals) -> Params:
         """Return the parameters with other loadings and another offset."""
-        moved = params.unscale_inputs(position.astype(np.float64, copy=False))
+        moved = position.astype(np.float64, copy=False) * np.sqrt(params.ratios)
         return replace(params, loadings=moved[:-1], offset=moved[-1])
 
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
@@ -552,7 +534,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def first_length(self, params: Params) -> float:
         """Move the loadings by a share of their length."""
-        return FIRST_MOVE * float(np.linalg.norm(params.scale_inputs(params.loadings)))
+        return FIRST_MOVE * float(np.linalg.norm(params.loadings / np.sqrt(params.ratios)))
 
     def update_blocks(self, params: Params, stats: Stats) -> Params:
         """Sticks and variances in closed form at the current features."""
@@ -566,19 +548,20 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
         ``gradient`` is that of the head's value by the features; over minus r it adds to their logits.
         """
-        logits = rows.project(params.precision * params.weighted_loadings, params.constant_logits)
+        field = params.mean_field
+        logits = rows.project(field.directions, field.constant)
         if gradient is not None:
             gradient = gradient if rows.weights is None else gradient / rows.weights[:, None]
             logits += gradient / -self.weight
         swept = np.empty_like(psi)
-        sweep_features(logits, params.coupling, psi, 1, swept)
+        sweep_features(logits, field.coupling, psi, 1, swept)
         return swept
 
     def summarize(self, rows: Rows, psi: Floats) -> PosteriorStats:
         """Sum what the other blocks need to know of rows whose features are given."""
         assert isinstance(rows, HostRows)
         weighed = rows.weigh(psi)
-        return PosteriorStats(rows.summarize(psi, weighed, weighed.sum(axis=0), 0.0), rows.combine(weighed))
+        return PosteriorStats(rows.summarize(psi, weighed, weighed.sum(axis=0), 0.0, 1.0), rows.combine(weighed))
 
     def update_params(self, params: Params, stats: PosteriorStats) -> tuple[Params, Stats]:
         """Loadings, sticks and variances, each in closed form at given features."""
@@ -588,29 +571,60 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         return update_variances(params, explained, self.estimate_noise, self.estimate_prior), explained
 
 
+# Few features can be inferred exactly: what a row has on is one of 2^K states. The rows may lie anywhere.
+
+
+def enumerate_rows(rows: Rows, params: Params) -> tuple[Floats, Enumerated]:
+    """Return the logits theta of rows, (n, K), and their exact posterior, docs/math.md eq. (127)."""
+    field = params.mean_field
+    theta = rows.project(field.directions, field.constant)
+    return theta, enumerate_features(theta, field.coupling, rows.weights)
+
+
+def infer_exactly(rows: Rows, params: Params) -> Inferred[Stats]:
+    """Infer the features of rows by enumeration, and sum what the rest of the model needs."""
+    theta, found = enumerate_rows(rows, params)
+    counts = np.diag(found.second_moment)
+    by_theta, entropy = gather(sum_of(rows.weigh(found.psi) * theta), sum_of(rows.weigh(found.entropies[:, None])))
+    explained = (float(by_theta) - float(counts @ params.mean_field.constant)) / params.precision
+    squared_norm, second = float(np.sum(rows.squares / params.ratios)), found.second_moment
+    stats = Stats(rows.total_weight, squared_norm, rows.total, counts, counts, second, explained, float(entropy))
+    return Inferred(found.psi, stats, theta)
+
+
+def pull_back_exactly(
+    rows: Rows, params: Params, weight: float, inferred: Inferred[Stats], gradient: Floats | None
+) -> Pulled:
+    """Differentiate through the enumeration; the free energy is flat in the posterior that minimises it, eq. (128)."""
+    weighed: Any = weight * rows.weigh(inferred.features)  # type: ignore[arg-type] # in double precision, or elsewhere
+    if gradient is None:
+        nothing = np.zeros_like(params.mean_field.coupling)
+        return Pulled(nothing, nothing[0], rows.combine(-weighed))
+    found = reverse_enumerated(gradient, inferred.cache, params.mean_field.coupling)
+    (by_theta,) = gather(sum_of(found.theta, axis=0))
+    return Pulled(found.coupling, by_theta, rows.combine(found.theta - weighed))
+
+
+def bound_exactly(rows: Rows, params: Params) -> Floats:
+    """Return a lower bound on each row's log-density, which at temperature one is the density itself, shape (n,)."""
+    _, found = enumerate_rows(rows, params)
+    scales = np.sqrt(params.ratios)
+    scaled = rows.project(np.eye(rows.n_inputs) / scales, -params.offset / scales)
+    squares = namespace_of(scaled).sum(scaled * scaled, axis=1)
+    normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
+    nothing_on = float(stick_expectations(params.sticks).log_rest.sum() - normaliser)
+    # T times the expected logit of a state is its log-density above that of a row with nothing on.
+    states = params.temperature * (found.log_partitions - found.entropies)
+    return states + found.entropies - (0.5 / params.noise_variance) * squares + nothing_on
+
+
 def expected_residual(stats: Stats, params: Params) -> float:
     """``sum_n E||x_n - b - W z_n||^2``, docs/math.md eq. (25), in units of the inputs' noise ratios."""
-    products = float(np.vdot(stats.second_moment, params.weighted_loadings @ params.loadings.T))
+    products = float(np.vdot(stats.second_moment, params.mean_field.coupling)) / params.precision
     spread = float(params.loadings.shape[1] * (np.diag(stats.second_moment) @ params.variances))
     left = stats.total - stats.first_moment @ params.loadings  # sum of what the features leave of the rows
-    offset = float(params.weigh_inputs(params.offset) @ (stats.n_rows * params.offset - 2.0 * left))
+    offset = float(params.offset / params.ratios @ (stats.n_rows * params.offset - 2.0 * left))
     return stats.squared_norm - 2.0 * stats.explained + products + spread + offset
-
-
-def kl_of_each_loading(params: Params) -> Floats:
-    """``KL(q(W_k) || p(W_k))``, shape (K,)."""
-    ratio = params.variances / params.prior_variance
-    squares = params.squares / params.prior_variance
-    return 0.5 * (params.loadings.shape[1] * (ratio - 1.0 - np.log(ratio)) + squares)
-
-
-def log_normalisers(params: Params) -> Floats:
-    """Log of what the tempered prior of each feature of a row sums to, shape (K,), docs/math.md eq. (35).
-
-    What the variance of a feature's loadings costs where it is on counts as part of its prior.
-    """
-    odds = params.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
-    return stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
 
 
 def update_prior_blocks(params: Params, stats: Stats, alpha: float) -> Params:
@@ -629,7 +643,7 @@ def update_loadings(params: Params, stats: Stats, cross: Floats) -> Params:
 
     ``cross`` is the sum of ``psi_n x_n'``, shape (K, D).
     """
-    system = stats.second_moment / params.noise_variance
+    system = stats.second_moment / params.noise_variance  # a new array
     system[np.diag_indices_from(system)] += 1.0 / params.prior_variance
     above = cross - np.outer(stats.first_moment, params.offset)
     loadings = cho_solve(cho_factor(system), above / params.noise_variance)
@@ -649,7 +663,8 @@ def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimat
     if estimate_noise:
         noise = max(expected_residual(stats, params) / (stats.n_rows * D), floor)
     if estimate_prior:
-        squares = float(np.vdot(params.weighted_loadings, params.loadings)) + D * float(np.sum(params.variances))
+        lengths = float(np.trace(params.mean_field.coupling)) / params.precision
+        squares = lengths + D * float(np.sum(params.variances))
         prior = max(squares / (K * D), floor)
     return replace(params, noise_variance=noise, prior_variance=prior)
 
@@ -714,7 +729,8 @@ class Settings:
         """Return the settings for a fit that goes on from an earlier one, which may know the noise of each input."""
         if self.on_off is None or params.noise_ratios is None:
             return self
-        return self.with_noise(params.noise_variance, params.noise_ratios)
+        found = self.with_noise(params.noise_variance, params.noise_ratios)
+        return replace(found, n_sweeps=EXACT) if params.n_sweeps == EXACT else found
 
 
 @dataclass(frozen=True)
@@ -730,13 +746,6 @@ class Data:
     def labeled(self) -> Integers:
         """Rows that have a label, shape (n_labeled,)."""
         return np.flatnonzero(self.labels != UNLABELED)
-
-    @property
-    def labeled_share(self) -> float:
-        """Share of the rows that have a label, each as often as it counts."""
-        if self.X.weights is None:
-            return len(self.labeled) / len(self.X)
-        return float(self.X.weights[self.labeled].sum()) / self.X.total_weight
 
     def take(self, rows: Integers | None) -> Data:
         """Return some of the rows, or all, with NumPy's inputs."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
-from regbayes.joint.descent import Evaluation
 from regbayes.joint.model import Inferred
 from regbayes.kernels.slab import Swept, reverse_slab, sweep_slab
 from regbayes.models.ilsvm.model import (
@@ -49,14 +49,17 @@ class SlabParams(Params):
     @cached_property
     def amount_precisions(self) -> Floats:
         """Precision of each amount given that its feature is on, ``p``, docs/math.md eq. (121), shape (K,)."""
-        return 1.0 + np.diag(self.coupling) + self.precision * self.loadings.shape[1] * self.variances
+        return 1.0 + np.diag(self.mean_field.coupling) + self.precision * self.loadings.shape[1] * self.variances
 
     def sweep(self, rows: Rows) -> tuple[Swept, Floats]:
         """Return what the sweeps find for rows, and the projections that they begin with."""
+        if not isinstance(rows, HostRows):
+            return _on_device().sweep(rows, self)
         directions = self.precision * self.loadings
         projections = rows.project(directions)
         projections -= directions @ self.offset
-        return sweep_slab(projections, self.coupling, self.amount_precisions, self.log_odds, self.n_sweeps), projections
+        coupling = self.mean_field.coupling
+        return sweep_slab(projections, coupling, self.amount_precisions, self.log_odds, self.n_sweeps), projections
 
     def infer(self, rows: Rows, few: bool = False) -> Floats:
         """Return the expected amounts of rows, shape (n, K)."""
@@ -68,7 +71,8 @@ class SlabParams(Params):
 
     def bound(self, rows: Rows) -> Floats:
         """Return a lower bound on each row's log-density at fixed global parameters, shape (n,)."""
-        assert isinstance(rows, HostRows)
+        if not isinstance(rows, HostRows):
+            return _on_device().bound(rows, self)
         swept, _ = self.sweep(rows)
         psi, amounts = swept.psi, swept.amounts
         expected = stick_expectations(self.sticks)
@@ -80,35 +84,17 @@ class SlabParams(Params):
         return log_prior - swept.divergence - 0.5 * residual / self.noise_variance - normaliser
 
 
+def _on_device() -> Any:
+    """Return the module for rows on a device, which needs this one."""
+    from regbayes.models.ilsvm import device_slab
+
+    return device_slab
+
+
 def convert_params(params: Params, settings: Settings) -> Params:
     """Return the parameters for the kind of features that settings ask for; a start knows of no amounts."""
     values = {f.name: getattr(params, f.name) for f in fields(Params)}
     return SlabParams(**values, price=settings.price) if settings.slab else Params(**values)
-
-
-@persistable(name="regbayes.ilsvm.SlabStats")
-@dataclass(frozen=True)
-class SlabStats(Stats):
-    """What the objective and the updates in closed form need to know of rows.
-
-    The Gram matrix is that of the amounts; the entropy is that of z, less the divergence of the amounts from their
-    prior.
-    """
-
-    amounts: Floats  # (K,): sum of E[z v]
-    squares: Floats  # (K,): sum of E[z v^2]
-
-    @property
-    def first_moment(self) -> Floats:
-        """``sum_n E[z_n o v_n]``, shape (K,)."""
-        return self.amounts
-
-    @property
-    def second_moment(self) -> Floats:
-        """``sum_n E[(z_n o v_n)(z_n o v_n)']``, shape (K, K)."""
-        moment = self.gram.copy()
-        np.fill_diagonal(moment, self.squares)
-        return moment
 
 
 @dataclass(frozen=True)
@@ -121,29 +107,33 @@ class SlabFeatures(BinaryFeatures):
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the amounts of rows without their labels, and sum what the rest of the model needs."""
         assert isinstance(params, SlabParams)
-        assert isinstance(rows, HostRows)
+        if not isinstance(rows, HostRows):
+            return _on_device().infer(rows, params)
         swept, projections = params.sweep(rows)
         weighed = rows.weigh(swept.amounts)
         amounts = weighed.sum(axis=0)
         above = float(np.vdot(weighed, projections)) / params.precision  # what is explained of rows less the offset
-        stats = SlabStats(
+        second = weighed.T @ swept.amounts
+        np.fill_diagonal(second, rows.weigh(swept.squares).sum(axis=0))
+        stats = Stats(
             n_rows=rows.total_weight,
-            squared_norm=rows.squared_norm,
+            squared_norm=float(rows.squares.sum()),
             total=rows.total,
             counts=rows.weigh(swept.psi).sum(axis=0),
-            gram=weighed.T @ swept.amounts,
+            first_moment=amounts,
+            second_moment=second,
             explained=above + float(amounts @ (params.loadings @ params.offset)),
             entropy=-float(rows.weigh(swept.divergence[:, None]).sum()),
-            amounts=amounts,
-            squares=rows.weigh(swept.squares).sum(axis=0),
         )
         return Inferred(swept.amounts, stats, projections)
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps; the generative part's own gradient by the amounts is added, eq. (126)."""
         assert isinstance(params, SlabParams)
+        if not isinstance(rows, HostRows):
+            return _on_device().pull_back(rows, params, self.weight, inferred, gradient)
         amounts, projections = np.asarray(inferred.features, dtype=np.float64), inferred.cache
-        coupling, precisions, n_sweeps = params.coupling, params.amount_precisions, params.n_sweeps
+        coupling, precisions, n_sweeps = params.mean_field.coupling, params.amount_precisions, params.n_sweeps
         gradient = np.zeros(amounts.shape) if gradient is None else gradient
         moved = amounts
         if n_sweeps > 1:
@@ -167,12 +157,11 @@ class SlabFeatures(BinaryFeatures):
             "kl_sticks": r * kl_sticks(params.sticks, self.alpha),
         }
 
-    def normalise(self, at: Evaluation[Params, Stats]) -> float:
+    def normalise(self, objective: float, params: Params, n_rows: float) -> float:
         """Return the objective less what empty features say: it can be compared between numbers of features."""
-        params = at.params
         spread = np.log1p(params.precision * params.loadings.shape[1] * params.variances)
         empty = stick_expectations(params.sticks).log_rest + np.logaddexp(0.0, params.log_odds - 0.5 * spread)
-        return at.objective + self.weight * at.stats.n_rows * float(empty.sum())
+        return objective + self.weight * n_rows * float(empty.sum())
 
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
         """Gradient of J with respect to the loadings, shape (K, D)."""

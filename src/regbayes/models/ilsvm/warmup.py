@@ -3,7 +3,7 @@
 A new fit starts from the principal directions of the rows that stand out from the noise, rotated so that each has few
 inputs (varimax): they are the same for any order of the rows, and nearly the same for most of the rows. Then:
 
-1. first steps; a start that is warmer than wanted is cooled down;
+1. first steps; a start that is warmer than wanted is cooled down; of small sets every start goes on to the end;
 2. pruning: features whose absence the objective does not notice are taken out, one at a time;
 3. growth: a feature is added where the rows and the margins ask for one, and kept if it is worth having; and so on.
 
@@ -59,6 +59,8 @@ MORE = 1.5  # directions that a start may have, relative to those that stand out
 RACE_STEPS = 10  # of descent, at the wanted temperature, after which rotations are compared
 BETTER_ROTATION = 2e-2  # gain per row, in units of its loss, for which a rotation is taken that is not preferred, soft
 BETTER = 1e-2  # the same for more directions
+FEW_NUMBERS = 5000  # up to which soft features are settled from both rotations, and compared then
+BETTER_END = 5e-3  # gain per row, in units of its loss, for which the one is taken that a few steps did not prefer
 RAREST = 0.05  # share of the rows that are taken to have a feature, at least, at the start
 
 FIRST_STEPS = 40  # of descent before features are judged
@@ -89,7 +91,8 @@ def soft_temperature(X: Rows, noise_variance: float, ratios: Floats | None = Non
 
     Features are soft there and predict best.
     """
-    return max(1.0, X.square(ratios) / X.total_weight / (SIGNAL * noise_variance))
+    squares = X.squares if ratios is None else X.squares / ratios
+    return max(1.0, float(squares.sum()) / X.total_weight / (SIGNAL * noise_variance))
 
 
 def judging_temperature(X: Rows, settings: Settings) -> float:
@@ -135,7 +138,7 @@ def initial_params(X: HostRows, settings: Settings) -> list[Params]:
         X = X.scale(scales)
     N, D = X.total_weight, X.n_inputs
     most = min(settings.n_components, D, len(X))
-    moments, directions = leading_directions(lambda V: X.combine(X.weigh(X.project(V))), D, most)
+    moments, directions = leading_directions(X.moment, D, most)
     variances = np.maximum(moments / N, 0.0)
     soft = soft_temperature(X, settings.noise_variance)
     settings = replace(settings, temperature=judging_temperature(X, settings))
@@ -243,7 +246,8 @@ def separate(X: Rows, loadings: Floats) -> Floats:
         by_skewness = squared.T @ weighed
         squared *= turned
         by_kurtosis = squared.T @ weighed - 3.0 * rotation
-        skewness, kurtosis = (np.einsum("kj,kj->k", by, rotation) for by in (by_skewness, by_kurtosis))
+        skewness = np.einsum("kj,kj->k", by_skewness, rotation)
+        kurtosis = np.einsum("kj,kj->k", by_kurtosis, rotation)
         slope = 0.5 * skewness[:, None] * by_skewness + kurtosis[:, None] / 6.0 * by_kurtosis
         left, _, right = np.linalg.svd(slope)
         before, rotation = rotation, left @ right
@@ -333,12 +337,8 @@ class NoisyInputs:
         products = np.einsum("kd,kd->d", loadings, stats.second_moment @ loadings)
         spread = float(np.diag(stats.second_moment) @ params.variances)
         left = inputs.total - stats.first_moment @ loadings
-        return self.squares - 2.0 * explained + products + spread + offset * (stats.n_rows * offset - 2.0 * left)
-
-    @cached_property
-    def squares(self) -> Floats:
-        """Sum of the squares of each input, shape (M,)."""
-        return self.inputs.weigh(np.square(self.inputs.array())).sum(axis=0)
+        squares = inputs.squares - 2.0 * explained + products + spread
+        return squares + offset * (stats.n_rows * offset - 2.0 * left)
 
 
 @dataclass(frozen=True)
@@ -372,6 +372,7 @@ class WarmUp:
     share: float
     worth: ClassVar[float] = WORTH
     latest: Search | None = field(default=None, init=False)  # the model, as far as it has got
+    rotation: int = field(default=0, init=False)  # the start that a few steps preferred, among those that are alike
 
     @classmethod
     def of(cls, problem: ILSVMProblem, early_rows: Integers | None, is_new: bool) -> WarmUp:
@@ -392,7 +393,22 @@ class WarmUp:
         judging = judging_temperature(wanted.data.X, settings)
         if judging < settings.temperature:
             self.problem = self._at(judging)
-        # Take out features that are not worth having, then add some while they are.
+        X, is_soft = wanted.data.X, starts[0].temperature <= settings.temperature
+        search = yield from self._settle(starts)
+        if is_soft and len(starts) > 1 and X.total_weight * X.n_inputs <= FEW_NUMBERS:
+            # A few steps do not tell rotations apart whose ends differ by some per cent, and time is no matter here.
+            others = [start for kind, start in enumerate(starts) if kind != self.rotation]
+            other = yield from hold(self._settle(others), search)
+            if self._judge(other.at) < self._judge(search.at) - BETTER_END * wanted.unit:
+                search = other
+            self.latest = search
+        if self.problem is not wanted:
+            params = replace(search.at.params, temperature=settings.temperature)
+            search = descent.start(wanted.joint, params, search.at.warm_start)
+        return search
+
+    def _settle(self, starts: Sequence[Params]) -> Phases:
+        """From the best start, take out features that are not worth having, then add some while they are."""
         search = self.latest = yield from self._choose_start(starts)
         search = yield from self._prune(search)
         before = len(search.at.params.loadings)
@@ -400,9 +416,6 @@ class WarmUp:
             search = self.latest = larger
         if len(search.at.params.loadings) > before:
             search = yield from self._prune(search)
-        if self.problem is not wanted:
-            params = replace(search.at.params, temperature=settings.temperature)
-            search = descent.start(wanted.joint, params, search.at.warm_start)
         return search
 
     @property
@@ -415,41 +428,36 @@ class WarmUp:
     def _choose_start(self, starts: Sequence[Params]) -> Phases:
         """Return the best start after its first steps: the rotation is decided first, then the number of directions.
 
-        A few steps from the starts with fewest directions tell rotations apart; many would bring them together.
+        A few steps from the starts with fewest directions tell rotations apart; many would bring them together. The
+        first steps of a start that is warmer than wanted are taken at its temperature, and then it is cooled down.
         """
         wanted, K = self.problem.settings.temperature, len(starts[0].loadings)
         unit = self._spread * self.problem.unit
+        n_rotations = 1
+        while n_rotations < len(starts) and len(starts[n_rotations].loadings) == K:
+            n_rotations += 1
         raced: list[Search] = []
-        alike = [start for start in starts if len(start.loadings) == K]
-        for start in alike if len(alike) > 1 else ():
-            keep = raced[0] if raced else None
-            cold = replace(start, temperature=wanted)
+        values: list[float] = []
+        for start in starts[:n_rotations] if n_rotations > 1 else ():
+            cold, keep = replace(start, temperature=wanted), raced[0] if raced else None
             raced.append((yield Phase(self.problem, cold, RACE_STEPS, TOL, keep=keep)))
-        kind = 0
-        if raced:
-            values = [self._judge(search.at) for search in raced]
-            kind = next(k for k, value in enumerate(values) if value <= min(values) + BETTER_ROTATION * unit)
+            values.append(self._judge(raced[-1].at))
+        kind = int(np.argmax(np.array(values) <= min(values) + BETTER_ROTATION * unit)) if raced else 0
+        self.rotation = kind
         best: Search | None = None
-        for start in starts[kind :: max(1, len(raced))]:
-            goes_on = raced and len(start.loadings) == K and start.temperature <= wanted
-            trial = yield from self._take_first_steps(start, raced[kind] if goes_on else None, best)
+        for start in starts[kind::n_rotations]:
+            problem, n_steps = self._at(max(start.temperature, wanted)), FIRST_STEPS
+            begin: Params | Search = replace(start, temperature=problem.settings.temperature)
+            if raced and len(start.loadings) == K and start.temperature <= wanted:  # the first of them were taken
+                begin, n_steps = raced[kind], FIRST_STEPS - raced[kind].n_steps
+            trial = yield Phase(problem, begin, n_steps, TOL, keep=best)
+            if best is None:
+                self.latest = trial
+            trial = yield from self._cool(trial.at.params, trial.at.warm_start, trial, best)
             if best is None or self._judge(trial.at) < self._judge(best.at) - BETTER * unit:
                 best = trial
         assert best is not None
         return best
-
-    def _take_first_steps(self, start: Params, search: Search | None, keep: Search | None) -> Phases:
-        """Descend some steps from a start, at its temperature if that is higher than wanted, and then cool it down.
-
-        ``search`` is where the first of them ended, if they were taken already.
-        """
-        problem = self._at(max(start.temperature, self.problem.settings.temperature))
-        begin = replace(start, temperature=problem.settings.temperature) if search is None else search
-        n_steps = FIRST_STEPS - (0 if search is None else search.n_steps)
-        search = yield Phase(problem, begin, n_steps, TOL, keep=keep)
-        if keep is None:
-            self.latest = search
-        return (yield from self._cool(search.at.params, search.at.warm_start, search, keep))
 
     def _cool(
         self, params: Params, multipliers: Any, search: Search | None = None, keep: Search | None = None
@@ -479,7 +487,7 @@ class WarmUp:
         model = self.problem.joint.model
         assert isinstance(model, BinaryFeatures)
         price = at.terms["kl_loadings"] + at.terms["kl_sticks"]
-        value = model.normalise(at) - (1.0 - self.share) * price
+        value = model.normalise(at.objective, at.params, at.stats.n_rows) - (1.0 - self.share) * price
         noisy, params = self._noisy_inputs, at.params
         if noisy is None:
             return value
@@ -515,7 +523,8 @@ class WarmUp:
             order = np.argsort(judged, kind="stable")
             n_clear = int(np.sum(judged <= value))
             together = [order[: n_clear // 2]] if n_clear > 3 and not failed else []
-            for leaving in together + [order[[n]] for n in range(min(TRIED, K)) if order[n] not in failed]:
+            least = order[:TRIED]
+            for leaving in [*together, *least[~np.isin(least, failed), None]]:
                 smaller = self._without(at, leaving)
                 trial = yield Phase(self.problem, smaller, TRIAL_STEPS, TOL, at.warm_start, keep=search)
                 if self._judge(trial.at) <= min(
@@ -549,14 +558,13 @@ class WarmUp:
         by_heart = 1.0 - 1.0 / self._spread**2  # share of what margins gain
         for direction in self._ask_for_features(at):
             best, lowest = at.params, np.inf
-            for length in LENGTHS:
-                larger = self._with(at, direction, length)
+            for larger in self._with(at, direction):
                 value = self._judge(self.problem.joint.evaluate(larger, at.warm_start, GLANCE)[0])
                 if value < lowest:
                     best, lowest = larger, value
             trial = yield Phase(self.problem, best, BIRTH_STEPS, TOL, at.warm_start, keep=search)
             gained = self._judge(at) - self._judge(trial.at)
-            by_margins = sum_margins(at) - sum_margins(trial.at)
+            by_margins = at.head.value - trial.at.head.value if at.head and trial.at.head else 0.0
             if gained - by_heart * by_margins >= worth:
                 return trial
         return None
@@ -566,55 +574,61 @@ class WarmUp:
 
         They are those of the inputs in units of their noise.
         """
-        data, params = self.problem.data, at.params
-        psi, r = params.infer(data.X), self.problem.settings.generative_weight
+        data, params, r = self.problem.data, at.params, self.problem.settings.generative_weight
+        # What the model leaves of the rows is X less these features times what they say, the offset among them.
+        features = np.hstack([params.infer(data.X), np.ones((len(data.X), 1))])
+        said, scales = np.vstack([params.loadings, params.offset]), np.sqrt(params.ratios)
         multipliers = np.zeros((len(data.X), 1))
-        if at.multipliers is not None:
-            multipliers = np.zeros((len(data.X), at.multipliers.shape[1]))
-            multipliers[data.labeled] = at.multipliers - at.multipliers.mean(axis=0)
-        margins = self._combine_residuals(psi, params, multipliers)
+        phi: Floats | None = None if at.head is None else at.head.multipliers
+        if phi is not None:
+            multipliers = np.zeros((len(data.X), phi.shape[1]))
+            multipliers[data.labeled] = phi - phi.mean(axis=0)
+        margins = data.X.combine(multipliers) - (multipliers.T @ features) @ said
 
         def moment(V: Floats) -> Floats:
-            V = params.scale_inputs(V)
-            left = data.X.project(V) - V @ params.offset - psi @ (params.loadings @ V.T)
-            explained = self._combine_residuals(psi, params, data.X.weigh(left))
-            return params.scale_inputs(r * explained + 0.25 * (V @ margins.T) @ margins)
+            V = V / scales
+            left = data.X.weigh(data.X.project(V) - features @ (said @ V.T))
+            explained = data.X.combine(left) - (left.T @ features) @ said
+            return (r * explained + 0.25 * (V @ margins.T) @ margins) / scales
 
         n_tried = min(BIRTHS, data.X.n_inputs)
         return leading_directions(moment, data.X.n_inputs, n_tried)[1]
 
-    def _combine_residuals(self, psi: Floats, params: Params, coefficients: Floats) -> Floats:
-        """Return sums of what the model leaves of the rows, with coefficients (N, m), shape (m, D)."""
-        sums = self.problem.data.X.combine(coefficients) - np.outer(coefficients.sum(axis=0), params.offset)
-        return sums - (coefficients.T @ psi) @ params.loadings
-
-    def _with(self, at: Evaluation, direction: Floats, length: float) -> Params:
-        """Return the model with one more feature behind the others, in a direction of what they leave of the rows."""
-        params, X = at.params, self.problem.data.X
-        along = params.scale_inputs(direction)
+    def _with(self, at: Evaluation, direction: Floats) -> list[Params]:
+        """Return models with one more feature behind the others, along what they leave of the rows, of all lengths."""
+        params, X, alpha = at.params, self.problem.data.X, self.problem.settings.alpha
+        scales = np.sqrt(params.ratios)
+        along = direction / scales
         left = X.project(along[None, :])[:, 0] - along @ params.offset
         left -= params.infer(X) @ (params.loadings @ along)
         score = HostRows.centre(left[:, None], weights=X.weights)
         spread = np.sqrt(score.mean_square)
         loading, share = on_off(score, np.full((1, 1), spread))
-        new = length * loading[0, 0] * params.unscale_inputs(direction)
         counts = np.append(at.stats.counts, share * at.stats.n_rows)
-        prior = prior_sticks(self.problem.settings.alpha, 1)
-        larger = replace(
-            params,
-            loadings=np.vstack([params.loadings, new]),
-            offset=params.offset - share[0] * new,
-            variances=np.append(
-                params.variances, 1.0 / (1.0 / params.prior_variance + counts[-1] / params.noise_variance)
-            ),
-            sticks=Sticks(np.append(params.sticks.first, prior.first), np.append(params.sticks.second, prior.second)),
-        )
-        return settle_sticks(larger, counts, at.stats.n_rows, self.problem.settings.alpha)
+        variance = 1.0 / (1.0 / params.prior_variance + counts[-1] / params.noise_variance)
+        room, found = pad(params, len(params.loadings) + 1, alpha), []
+        for length in LENGTHS:
+            new = length * loading[0, 0] * (direction * scales)
+            larger = replace(
+                room,
+                loadings=np.vstack([params.loadings, new]),
+                offset=params.offset - share[0] * new,
+                variances=np.append(params.variances, variance),
+            )
+            found.append(settle_sticks(larger, counts, at.stats.n_rows, alpha))
+        return found
 
 
-def sum_margins(at: Evaluation) -> float:
-    """Return the part of the objective that the head has."""
-    return 0.0 if at.head is None else float(sum(at.head.terms.values()))
+def hold(phases: Phases, keep: Search) -> Phases:
+    """Go through the phases of a model on trial; where the fit is cut short in one of them, another is kept."""
+    phase = next(phases)
+    while True:
+        made = yield replace(phase, keep=keep)
+        try:
+            phase = phases.send(made)
+        except StopIteration as end:
+            found: Search = end.value
+            return found
 
 
 def drop_empty(params: Params) -> Params:

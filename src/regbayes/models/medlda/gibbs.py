@@ -249,6 +249,7 @@ def fit(  # noqa: PLR0913 - options, all by name
         result.status,
         result.n_iter,
         result.kept_iteration,
+        result.objective,
     )
 
 

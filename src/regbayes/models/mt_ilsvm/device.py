@@ -45,7 +45,7 @@ class DeviceTaskModel(MultiTaskModel):
         if gradient is None:
             return ByFeatures(np.zeros_like(params.latent.logits))
         scale = self.input_scale * np.sqrt(rows.shape[1])
-        return ByFeatures(arrays.gather(arrays.multiply_rows(gradient.T, rows.T))[0].T / scale)
+        return ByFeatures(arrays.gather(arrays.multiply_rows(rows.T, gradient.T))[0] / scale)
 
 
 @dataclass(frozen=True)

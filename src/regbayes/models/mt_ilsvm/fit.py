@@ -61,6 +61,9 @@ LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0
 """Duality gap of the large-margin problems, relative to their value, and what it is for a tolerance of the fit."""
 EARLY_GAP = 50.0
 """How many times as large it may be where rows are taken in blocks and steps gain more than that."""
+EARLY_SHARE, EARLY_LEFT = 0.1, 0.02
+"""What may be left to gain then, as Newton steps suggest it, whatever the gap is: this share of what the last step
+gained, and at most this share of the value."""
 TIGHTER_GAPS = (1.0, 0.1, 0.01)
 """How the duality gap is tightened while it leaves open whether a step lowers the objective."""
 
@@ -246,7 +249,7 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
     at, inferred = problem.evaluate(problem.model.at(latent), known, problem.tolerance)
     if decoupled and found is not None:
         state = problem.state(latent, at.head.weights)
-        return FitResult(state, found.trace, found.status, found.n_iter, found.kept_iteration)
+        return FitResult(state, found.trace, found.status, found.n_iter, found.kept_iteration, found.objective)
     result = run(
         partial(alternate if settings.margins == "posterior" else descend, problem),
         Point(at, problem.pull_back(at, inferred)),
@@ -258,7 +261,8 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         stage=STAGES[settings.margins],
     )
     state = problem.state(result.state.latent, result.state.at.head.weights)
-    return FitResult(state, result.trace, status or result.status, result.n_iter, result.kept_iteration)
+    status = status or result.status
+    return FitResult(state, result.trace, status, result.n_iter, result.kept_iteration, result.objective)
 
 
 def stages_of(settings: Settings) -> dict[str, int | None]:
@@ -447,7 +451,7 @@ def _evaluate_if_no_higher(
 
     The dual value at the multipliers of before is a lower bound, so most bad steps are refused without solving. Where
     no multipliers are kept, the gap may be what the last step gained, within limits: it is measured by the prior, and
-    what Newton steps leave is far less.
+    what Newton steps leave is far less. While steps gain much, a pass over the rows for the certificate alone is saved.
     """
     look = problem.look(params)  # a device infers features while the host goes on
     terms, tolerance = problem.model.terms(params), problem.tolerance
@@ -456,12 +460,14 @@ def _evaluate_if_no_higher(
         return None
     if look.bound is not None and look.bound(warm_start.multipliers) > room:
         return None
-    gaps = [factor * tolerance.gap for factor in TIGHTER_GAPS]
-    if problem.settings.tol > 0 and isinstance(before.head, BlockwiseTasks) and gained > gaps[0] * before.head.value:
-        gaps.insert(0, min(gained / max(before.head.value, 1e-300), EARLY_GAP * gaps[0]))
-    for gap in gaps:
-        tighter = replace(tolerance, gap=gap, ceiling=room)
-        fitted = look.solve(warm_start=warm_start, tolerance=tighter)
+    tighter = [replace(tolerance, gap=factor * tolerance.gap, ceiling=room) for factor in TIGHTER_GAPS]
+    value = before.head.value
+    if problem.settings.tol > 0 and isinstance(before.head, BlockwiseTasks) and gained > tighter[0].gap * value:
+        gap = min(gained / max(value, 1e-300), EARLY_GAP * tighter[0].gap)
+        enough = min(EARLY_SHARE * gained, EARLY_LEFT * value)
+        tighter.insert(0, replace(tighter[0], gap=gap, enough=enough))
+    for tolerance in tighter:
+        fitted = look.solve(warm_start=warm_start, tolerance=tolerance)
         if fitted.value <= room:
             return Evaluation(params, NoSums(), fitted, {**terms, **fitted.terms}), look.inferred
         if fitted.value - fitted.gap > room:
@@ -469,6 +475,7 @@ def _evaluate_if_no_higher(
         if isinstance(fitted, BlockwiseTasks) and fitted.status is Status.STOPPED:
             return None
         warm_start = fitted.weights
+        del fitted  # it may hold multipliers, and the next one needs the room
     return None
 
 

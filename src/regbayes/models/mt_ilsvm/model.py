@@ -262,7 +262,12 @@ def feature_entropy(logits: Floats) -> float:
     """Return the entropy of q(Z), from logits so that it stays exact where psi rounds to 0 or 1."""
     magnitude = np.abs(logits)
     odds = np.exp(-magnitude)  # of the less likely value
-    return float(np.sum(np.log1p(odds) + magnitude * odds / (1.0 + odds)))
+    magnitude *= odds
+    found = np.log1p(odds)
+    odds += 1.0
+    magnitude /= odds
+    found += magnitude
+    return float(np.sum(found))
 
 
 def expected_residual(latent: Latent, factors: Factors, moments: Moments) -> float:
@@ -296,7 +301,8 @@ def update_factors(latent: Latent, moments: Moments) -> Factors:
     psi, n_features = latent.psi, latent.psi.shape[1]
     precision = latent.products / latent.noise_variance
     precision[np.diag_indices(n_features)] += 1.0 / latent.weight_variance
-    projection = psi @ cho_solve(cho_factor(precision), np.eye(n_features)) / latent.noise_variance
+    projection = psi @ cho_solve(cho_factor(precision), np.eye(n_features))
+    projection /= latent.noise_variance
     covariance = np.eye(n_features) * (n_features / np.trace(precision))
     cross = moments.multiply(projection)
     return Factors(projection, covariance, cross, projection.T @ cross + moments.n_rows * covariance)
@@ -310,9 +316,13 @@ def feature_logits(latent: Latent, factors: Factors, temperature: float) -> Floa
     psi = latent.psi
     M = factors.second_moment / latent.noise_variance
     own = np.diag(M)
-    others = psi @ M - psi * own
-    prior = stick_expectations(latent.sticks).log_odds
-    return (prior - 0.5 * own + factors.cross / latent.noise_variance - others) / temperature
+    others = psi @ M
+    others -= psi * own
+    found = factors.cross / latent.noise_variance  # in place from here on: fresh arrays cost more than sums
+    found += stick_expectations(latent.sticks).log_odds - 0.5 * own
+    found -= others
+    found /= temperature
+    return found
 
 
 def update_features(latent: Latent, factors: Factors, temperature: float, margins: Floats | None = None) -> Latent:
