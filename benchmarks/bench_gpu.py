@@ -391,15 +391,14 @@ def time_task_steps(device: Device, problem: TaskProblem, point: Point, kind: st
 def time_task_parts(device: Device, problem: TaskProblem, point: Point, inferred: Any) -> None:
     """Time what a step is made of."""
     params, head = point.at.params, problem.head
-    weights, (columns, targets) = (
-        point.at.head.weights.weights,
-        (head._columns(inferred[0].features, (0, len(problem.blocks[0]))), head.targets),
+    features, weights = inferred[0].features, point.at.head.weights.weights
+    parts = head.parts((features.shape[0],))
+    block, prior = (
+        replace(head.newton_block(parts[0], features), keeps_curvature=True),
+        DevicePrior(head.outputs.groups, head.sharing),
     )
-    block, prior = DeviceBlock(columns, targets, True), DevicePrior(head.outputs.groups, head.sharing)
-    places, few = head._draw_rows(SAMPLE_PER_OUTPUT * weights.shape[1], [(0, len(columns))], columns.features) or (
-        None,
-        None,
-    )
+    columns = block.columns
+    places, few = head._draw_rows(SAMPLE_PER_OUTPUT * weights.shape[1], parts, features) or (None, None)
     show("  q(w), on the host", device.time(lambda: problem.model.at(params.latent)))
     show("  weights carried, on the host", device.time(lambda: carry_weights(problem, point.at, params)))
     show("  terms, on the host", device.time(lambda: problem.model.terms(params)))
