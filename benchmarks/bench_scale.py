@@ -93,7 +93,7 @@ def margin_step(n: int, jobs: int) -> None:
         "labels": ("squared_hinge", observe_classes(rows, tasks, (scaled > 0).astype(np.int64), two)),
         "numbers": ("squared_epsilon_insensitive", observe_numbers(rows, tasks, scaled, N_TASKS)),
     }
-    places, tolerance, executor = row_blocks(n), Tolerance(1e-3, 1000.0), make_executor(jobs)
+    places, tolerance, executor = row_blocks(n, wide=True), Tolerance(1e-3, 1000.0), make_executor(jobs)
     moved = features + 0.01 * rng.standard_normal(features.shape)
     for name, (loss, observed) in problems.items():
         for sharing in (0.0, 1.0):

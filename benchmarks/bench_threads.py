@@ -97,7 +97,7 @@ def task_margins(n: int, k: int, n_tasks: int, threads: Sequence[int], repetitio
     rows, tasks = np.nonzero(rng.random((n, n_tasks)) < 0.7)
     observed = observe_classes(rows, tasks, (scores[rows, tasks] > 0).astype(np.int64), np.full(n_tasks, 2))
     head = TaskHead(*observed, "squared_hinge", 0.01, sharing=1.0, in_blocks=True)
-    places = row_blocks(n)
+    places = row_blocks(n, wide=True)
     blocks = [H[place] for place in places]
     goal = Tolerance(1e-4, 1000.0)
     solved = head.solve(blocks, None, goal, make_executor(threads[-1]))

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import warnings
 
 import numpy as np
 from sklearn.datasets import load_digits
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
 if importlib.util.find_spec("torch") is None:
@@ -29,16 +27,17 @@ from regbayes.adapters.torch import TorchModel
 class VAE(nn.Module):
     """Gaussian features and rows, one hidden layer each way."""
 
-    def __init__(self, n_inputs: int, n_features: int, n_hidden: int = 256, n_draws: int = 4) -> None:
+    def __init__(self, n_inputs: int, n_features: int, dropout: float, n_hidden: int = 256, n_draws: int = 4) -> None:
         super().__init__()
         self.n_draws = n_draws
         self.hidden = nn.Linear(n_inputs, n_hidden)
+        self.dropout = nn.Dropout(dropout)
         self.mean = nn.Linear(n_hidden, n_features)
         self.log_variance = nn.Linear(n_hidden, n_features)
         self.decoder = nn.Sequential(nn.Linear(n_features, n_hidden), nn.ReLU(), nn.Linear(n_hidden, n_inputs))
 
     def encode(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden = torch.relu(self.hidden(rows))
+        hidden = self.dropout(torch.relu(self.hidden(rows)))
         return self.mean(hidden), self.log_variance(hidden)
 
     def loss(self, rows: torch.Tensor, mean: torch.Tensor, log_variance: torch.Tensor) -> torch.Tensor:
@@ -56,9 +55,11 @@ class VAE(nn.Module):
             return float(1 - (rows - self.decoder(self.encode(rows)[0])).square().sum() / rows.square().sum())
 
 
-def make_model(n_inputs: int, n_features: int, weight: float, decay: float, seed: int) -> tuple[VAE, TorchModel]:
+def make_model(
+    n_inputs: int, n_features: int, *, weight: float, decay: float, dropout: float, seed: int
+) -> tuple[VAE, TorchModel]:
     torch.manual_seed(seed)
-    vae = VAE(n_inputs, n_features)
+    vae = VAE(n_inputs, n_features, dropout)
     return vae, from_torch(vae.encode, vae.loss, weight=weight, prior=lambda: 0.5 * decay * vae.encoder_norm())
 
 
@@ -68,16 +69,17 @@ def main() -> None:
     X = (X - X.mean(axis=0)) / X.std()
     train, test = slice(None, None, 2), slice(1, None, 2)
 
-    vae, model = make_model(X.shape[1], n_features=10, weight=0.003, decay=1.0, seed=0)
-    together = MarginClassifier(model, max_iter=60, random_state=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # sixty steps are meant: more would fit the noise
-        together.fit(X[train], y[train])
+    vae, model = make_model(X.shape[1], n_features=10, weight=0.003, decay=1.0, dropout=0.5, seed=0)
+    together = MarginClassifier(
+        model, multi_class="ovr", batch_size=100, learning_rate=2e-3, max_iter=60, random_state=0
+    )
+    together.fit(X[train], y[train])
     model.load(together.params_)
+    vae.eval()
     print("                     accuracy  rows explained")
     print(f"together             {together.score(X[test], y[test]):8.3f}  {vae.explained(X[test]):14.2f}")
 
-    vae, model = make_model(X.shape[1], n_features=10, weight=1.0, decay=0.0, seed=0)
+    vae, model = make_model(X.shape[1], n_features=10, weight=1.0, decay=0.0, dropout=0.0, seed=0)
     alone = fit_batches(model, X[train], None, max_iter=60, batch_size=100, learning_rate=2e-3)
     model.load(alone.state.params)
     features = model.encode(X, alone.state.params)

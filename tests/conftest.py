@@ -47,10 +47,10 @@ def _why_skip(marker: str, config: pytest.Config) -> str | None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     markers = ("data", "slow", "numpyro", "pymc", "blackjax", "browser", "gpu")
-    reasons = {marker: _why_skip(marker, config) for marker in markers}
+    why_skip = cache(_why_skip)  # asked of markers that some test has: to look for a device takes seconds
     for item in items:
-        for marker, reason in reasons.items():
-            if reason is not None and item.get_closest_marker(marker) is not None:
+        for marker in markers:
+            if item.get_closest_marker(marker) is not None and (reason := why_skip(marker, config)) is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from functools import reduce
 from operator import add
@@ -85,6 +86,26 @@ def interfere(monkeypatch, trip, action):
     monkeypatch.setattr(Interfering, "action", staticmethod(action))
     monkeypatch.setattr("regbayes.dask.rows.Workers", Interfering)
     monkeypatch.setattr("regbayes.dask.places.Workers", Interfering)
+
+
+class Counting(Workers):
+    """Counts the bytes that come back from each group of blocks, the most of all trips with a function."""
+
+    most: dict[str, int]
+
+    def _visit(self, visit, function, *arguments):
+        found, name = super()._visit(visit, function, *arguments), function.__name__
+        here = max(len(pickle.dumps(part)) for part in found)
+        type(self).most[name] = max(type(self).most.get(name, 0), here)
+        return found
+
+
+def count_bytes(monkeypatch):
+    """Return a dictionary that will have the bytes of trips, by function."""
+    monkeypatch.setattr(Counting, "most", {}, raising=False)
+    monkeypatch.setattr("regbayes.dask.rows.Workers", Counting)
+    monkeypatch.setattr("regbayes.dask.places.Workers", Counting)
+    return Counting.most
 
 
 def kill_one(killed, client):

@@ -83,3 +83,21 @@ def check_finite_differences(problem, params, rng, rel=1e-5):
         )
         slope = (ahead - behind) / 2e-5
         np.testing.assert_allclose(np.vdot(gradient, direction), slope, rtol=rel)
+
+
+def check_weights_are_copies(model):
+    """J and its gradient, where rows count once, twice and three times, are those of rows that are there so often."""
+    X, y = make_data()
+    weights = 1.0 + np.arange(len(X)) % 3
+    often = np.repeat(np.arange(len(X)), weights.astype(int))
+    targets = Classes(y, zero_one_cost(3), 0.5 * weights)
+    head = MarginHead(targets, squared=True, row_weights=weights)
+    weighted = JointProblem(model, model.blocks(X, weights=weights), head, DescentOptions())
+    copied = pose(model, model.blocks(X[often]), y[often])
+    (at, inferred), (expected, of_copies) = (
+        problem.evaluate(some_params(), None, TIGHT) for problem in (weighted, copied)
+    )
+    np.testing.assert_allclose(at.objective, expected.objective, rtol=1e-9)
+    np.testing.assert_allclose(
+        weighted.gradient(at, inferred), copied.gradient(expected, of_copies), rtol=1e-6, atol=1e-8
+    )

@@ -7,13 +7,16 @@ import warnings
 import dask.array as da
 import numpy as np
 import pytest
+from distributed import Client, LocalCluster
 
 import regbayes
 from dask_tools import cut, quiet_marks
 from regbayes import E, InfeasibleError, UnreliableWeightsWarning, regularize
 from regbayes.dask import Samples
 from regbayes.dask.draws import BlockAtoms, TiltSums
+from regbayes.framework.device_atoms import DeviceAtoms
 from regbayes.framework.log_partition import WeightedAtoms
+from regbayes.kernels import arrays
 
 N = 3000
 CUTS = (1, 1200, 0, 999, 800)
@@ -66,6 +69,73 @@ def test_the_answer_is_that_of_draws_in_memory(client, draws, name, weighted):
     others = found.expectation(["mu", "tau"]), expected.expectation(["mu", "tau"])
     np.testing.assert_allclose(*others, rtol=1e-8, atol=1e-8)
     assert np.all(np.isnan(found.after_mcse))
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """A cluster in this process, where PyTorch's arrays stand for those of a graphics card."""
+    monkeypatch.setattr(arrays, "lies_elsewhere", lambda array: not arrays.is_plain(array))
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def cut_there(array, others=()):
+    """The blocks of an array as tensors; of some something else is made."""
+    torch = pytest.importorskip("torch")
+
+    def make(block, block_info=None):
+        place = block_info[0]["chunk-location"][0]
+        return dict(others).get(place, lambda tensor: tensor)(torch.asarray(np.array(block)))
+
+    return cut(array, CUTS).map_blocks(make, dtype=array.dtype, meta=array[:0])
+
+
+ON_DEVICES = [
+    [E("mu") >= 0.3],
+    [E("theta") == np.array([0.1, -0.2, 0.05]), (E("tau") <= 2.5).soft(3.0), E(positive) >= 0.55],
+    [E("theta")[1] >= 0.2, E(lambda mu, tau: mu / tau) == 0.05],
+    [E(lambda mu: 1e7 + mu) == 1e7 + 0.2],
+]
+
+
+@pytest.mark.parametrize("constraints", ON_DEVICES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_draws_on_devices_stay_there(elsewhere, draws, monkeypatch, constraints, weighted):
+    log_weights = 0.5 * np.random.default_rng(1).normal(size=N) if weighted else None
+    there = Samples(
+        {key: cut_there(values) for key, values in draws.items()}, None if not weighted else cut_there(log_weights)
+    )
+    here = regbayes.Samples(draws, log_weights, chains=False)
+    # Features that are asked for on the host are what a face of the support, or a problem that stalls, needs.
+    monkeypatch.setattr(DeviceAtoms, "features", property(lambda atoms: pytest.fail("features were read to the host")))
+    found, expected = (regularize(posterior, constraints) for posterior in (there, here))
+    assert found.status is expected.status
+    unit = here.sd(expected.features)
+    np.testing.assert_allclose(found.multipliers * unit, expected.multipliers * unit, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found.after / unit, expected.after / unit, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(found.before / unit, expected.before / unit, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(found.expectation("tau"), expected.expectation("tau"), rtol=1e-8)
+    assert found.posterior.effective_sample_size == pytest.approx(
+        regbayes.framework.diagnostics.effective_sample_size(expected.posterior.log_weights), rel=1e-8
+    )
+    assert found.posterior.pareto_k == pytest.approx(
+        regbayes.framework.diagnostics.pareto_k(expected.posterior.log_weights), rel=1e-6
+    )
+    drawn = found.sample(0, 500)
+    assert all(isinstance(values, np.ndarray) for values in drawn.values())
+    assert np.isin(drawn["mu"], draws["mu"]).all()
+
+
+def test_draws_of_several_kinds_are_refused(elsewhere, draws):
+    mixed = Samples(cut_there(draws["mu"], [(3, np.asarray)]))
+    with pytest.raises(TypeError, match=r"features has blocks of numpy and of torch\.float64"):
+        regularize(mixed, E(lambda x: x) >= 0.1)
+    half = Samples(cut_there(draws["mu"], [(3, lambda tensor: tensor.half())]))
+    with pytest.raises(TypeError, match=r"float16.*give it as float32 or float64"):
+        regularize(half, E(lambda x: x) >= 0.1)
 
 
 def test_log_partition_and_covariance_are_sums_over_blocks(client, draws):

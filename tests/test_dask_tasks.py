@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
 
 import dask.array as da
@@ -10,7 +11,7 @@ import pytest
 from sklearn.base import clone
 
 import regbayes
-from dask_tools import cut, fit_here, interfere, kill_one, quiet_marks
+from dask_tools import OneProcess, cut, fit_here, interfere, kill_one, quiet_marks
 from regbayes.dask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.dask import tasks as on_cluster
 from regbayes.dask.places import _bytes_of
@@ -195,6 +196,16 @@ def test_targets_are_held_with_few_bytes_each(data, monkeypatch, kind, most):
     fit_here(monkeypatch, small(kind, max_iter=1), cut(X[200:], (700,)), cut(Y[200:], (700,)))
     cells = int(np.sum(~np.isnan(Y[200:])))
     assert _bytes_of(held[0].head) / cells <= most
+
+
+def test_no_table_of_inputs_by_inputs_is_sent_to_rows(monkeypatch):
+    rng, n_inputs = np.random.default_rng(0), 60
+    X, Y = rng.normal(size=(300, n_inputs)), rng.normal(size=(300, 2))
+    sent, share = [], OneProcess.share
+    monkeypatch.setattr(OneProcess, "share", lambda rows, given: sent.append(pickle.dumps(given)) or share(rows, given))
+    model = fit_here(monkeypatch, small(MultiTaskILSVMRegressor), cut(X, (100, 200)), cut(Y, (100, 200)))
+    assert sent
+    assert max(map(len, sent)) <= 8 * model.components_.size + 4000  # logits, and some small change
 
 
 # --- on the cluster

@@ -152,6 +152,16 @@ def test_row_blocks_partition_the_rows_in_order(n_rows):
     assert all(0 < size <= BLOCK_ROWS for size in sizes)
 
 
+def test_wide_blocks_are_no_narrower_than_others_and_enough_for_many_threads():
+    for n_rows in (0, 1, 2048, 30_000, 100_000, 1_000_000):
+        blocks = row_blocks(n_rows, wide=True)
+        assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]
+        assert sum(block.stop - block.start for block in blocks) == n_rows
+        assert all(block.stop - block.start >= BLOCK_ROWS for block in blocks[:-1])
+        assert len(blocks) >= min(16, len(row_blocks(n_rows)))  # as many as there are threads, where rows are many
+    assert len(row_blocks(1_000_000, wide=True)) < len(row_blocks(1_000_000)) / 3
+
+
 def test_no_threads_are_refused():
     with pytest.raises(ValueError, match="n_threads must be at least 1, got 0"):
         Threads(0)

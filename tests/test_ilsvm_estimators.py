@@ -32,9 +32,9 @@ every_estimator = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.ke
 @pytest.mark.parametrize(
     ("estimator", "expected"),
     [
-        (ilsvm(4, max_iter=4), 68),
-        (ilsvm_cv(Cs=(1.0,)), 68),
-        (ibp(4, max_iter=4), 54),
+        (ilsvm(2, max_iter=2), 68),
+        (ilsvm_cv(2, Cs=(1.0,), max_iter=1), 68),
+        (ibp(2, max_iter=2), 54),
     ],
     ids=MAKERS.keys(),
 )

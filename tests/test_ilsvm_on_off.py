@@ -9,11 +9,21 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
+from sklearn.decomposition import FactorAnalysis
 
 from ilsvm_model_tools import EXACT, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
+from regbayes.models.ilsvm import warmup
+from regbayes.models.ilsvm.model import EXACT as ENUMERATED
 from regbayes.models.ilsvm.model import BinaryFeatures, HostRows, OnOff, centre_rows, expected_residual
-from regbayes.models.ilsvm.on_off import LEAST_NOISE, analyse_noise, find_on_off
+from regbayes.models.ilsvm.on_off import (
+    LEAST_NOISE,
+    MOST_ENUMERATED,
+    analyse_noise,
+    find_on_off,
+    score_factors,
+    update_noise,
+)
 from regbayes.priors.indian_buffet import stick_expectations
 from test_ilsvm_features import loaded, matched, planted
 
@@ -157,6 +167,27 @@ def test_rows_that_are_sums_of_on_off_features_are_told(K, by_input):
     )
 
 
+def test_a_rare_feature_that_does_not_stand_out_from_the_noise_is_looked_for():
+    """Four of five features stand out here, and leave more of the rows than on/off features should."""
+    rng, shares = np.random.default_rng(221), np.linspace(0.1, 0.5, 5)
+    signal = (rng.random((850, 5)) < shares) @ rng.standard_normal((5, 20))
+    X = (signal + signal.std(axis=0) * rng.standard_normal(signal.shape))[:250]
+    _, found = ask(X)
+    assert found.noise_ratios is not None
+    assert len(warmup.initial_params(centre_rows(X), found)[0].loadings) == 4
+    assert loaded(IBPFactorAnalysis(30).fit(X)).sum() == 5
+
+
+def test_the_density_of_factors_is_that_of_a_factor_analysis():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 3)) @ rng.standard_normal((3, 9)) + rng.uniform(0.5, 2.0, 9) * rng.standard_normal(
+        (300, 9)
+    )
+    rows = centre_rows(X)
+    expected = FactorAnalysis(3, tol=1e-8, max_iter=5000).fit(X).score(X)
+    assert score_factors(rows, 0.5 * X.var(axis=0), 3) == pytest.approx(expected, abs=2e-3)
+
+
 @pytest.mark.parametrize("kind", ["normal", "uniform", "exponential", "no factors", "few rows"])
 def test_rows_that_vary_by_degrees_change_nothing(kind):
     rng, n, K = np.random.default_rng(2), 400, 6
@@ -173,7 +204,65 @@ def test_rows_that_vary_by_degrees_change_nothing(kind):
     assert found == replace(settings, by_degrees=kind != "few rows")
 
 
+def test_no_other_noise_of_the_inputs_has_a_lower_objective_at_fixed_features():
+    problem = make_problem(3, {"C": 0.0}, row_weights=np.random.default_rng(1).uniform(0.5, 2.0, 60))
+    X, model = problem.data.X, problem.joint.model
+    plain = replace(
+        start_of(problem), offset=np.random.default_rng(2).standard_normal(7), noise_ratios=draw_ratios(7),
+        n_sweeps=ENUMERATED,
+    )  # fmt: skip
+    inferred = model.infer(X, plain)
+    cross = X.combine(X.weigh(inferred.features))
+
+    def value(params):
+        loadings = params.loadings / params.noise_ratios
+        squares = float(np.sum(X.squares / params.noise_ratios))
+        stats = replace(inferred.stats, squared_norm=squares, explained=float(np.vdot(cross, loadings)))
+        return sum(model.terms(params, stats).values())
+
+    assert value(plain) == pytest.approx(sum(model.terms(plain, inferred.stats).values()), rel=1e-10)
+    best = update_noise(plain, inferred.stats, cross, X.squares)
+    lowest, noise = value(best), best.noise_variance * best.noise_ratios
+    assert lowest < value(plain)
+    assert np.prod(best.noise_ratios) == pytest.approx(1.0)
+    for d in range(7):
+        for factor in (0.9, 1.1):
+            other = noise.copy()
+            other[d] *= factor
+            variance = np.exp(np.mean(np.log(other)))
+            by = variance / best.noise_variance  # variances of loadings, and their prior, stay relative to the noise
+            changed = replace(
+                best, noise_variance=variance, noise_ratios=other / variance, variances=by * best.variances,
+                prior_variance=by * best.prior_variance,
+            )  # fmt: skip
+            assert value(changed) > lowest
+
+
 # --- what is found
+
+
+def test_few_features_are_the_exact_posterior_and_stay_so_where_a_fit_goes_on():
+    X, y, new, _ = planted(4, 1, by_input=True)
+    for model in (IBPFactorAnalysis(30, warm_start=True), reading(30, warm_start=True)):
+        model.fit(X, y)
+        used, expected = loaded(model), stick_expectations(model._state.params.sticks)
+        assert used.sum() <= MOST_ENUMERATED
+        noise = model.noise_variance_ * model.noise_ratios_
+        states = np.array(list(product([0.0, 1.0], repeat=int(used.sum()))))
+        spread = 0.5 * X.shape[1] * model._state.params.variances[used] / model.noise_variance_
+        logs = [
+            norm.logpdf(new, model.offset_ + z @ model.components_[used], np.sqrt(noise)).sum(axis=1)
+            + z @ (expected.log_odds[used] - spread)
+            for z in states
+        ]
+        posterior = np.exp(np.array(logs) - logsumexp(logs, axis=0))
+        assert model.transform(new)[:, used] == pytest.approx(posterior.T @ states, abs=1e-9)
+        before = model.objective_
+        model.fit(X, y)
+        assert model._state.params.n_sweeps == ENUMERATED
+        assert model.objective_ <= before + 1e-6 * abs(before)
+        model.partial_fit(X, y)
+        assert model._state.params.n_sweeps == ENUMERATED
 
 
 @pytest.mark.parametrize("K", [5, 10, 20])

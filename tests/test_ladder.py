@@ -22,6 +22,7 @@ from regbayes import (
     UnreliableWeightsWarning,
     regularize,
 )
+from regbayes.framework.ladder_checks import find_ascent, find_escape
 from regbayes.framework.pooling import Rung, pool_rungs
 from regbayes.ppl import FunctionModel, Run, Sampler, Start, Tilt
 
@@ -157,16 +158,32 @@ def test_an_accuracy_in_nats_is_met_by_longer_runs_or_refused():
 
 
 def test_contradictions_show_in_the_first_draws():
-    with pytest.raises(InfeasibleError, match="contradict each other") as caught:
-        regularize(ExactGrid(GRID, standard), [E("x") >= 1, E(lambda x: 2 * x) <= 0])
+    said = r"E\(x\) >= 1 and E\(double\) <= 0 contradict each other"
+    with pytest.raises(InfeasibleError, match=said) as caught:
+        regularize(ExactGrid(GRID, standard), [E("x") >= 1, E(lambda x: 2 * x, name="double") <= 0])
     assert len(caught.value.result.rounds) == 1
     assert caught.value.result.status == "infeasible"
+
+
+def test_a_feature_that_does_not_vary_is_what_it_is():
+    def one(x: np.ndarray) -> np.ndarray:
+        return np.ones_like(x)
+
+    with pytest.raises(InfeasibleError, match=r"E\(one\) == 2 cannot be met: its feature is 1 for all 400 draws"):
+        regularize(ExactGrid(GRID, standard), E(one, name="one") == 2)
+    beside = regularize(ExactGrid(GRID, standard), [E(one) <= 2, E("x") == 1])
+    assert beside.status == "optimal"
+    assert abs(beside.multipliers[1] - 1) < 4 * beside.multipliers_mcse[1]
+    # A price on what cannot be had is paid: the whole penalty is the multiplier.
+    paid = regularize(ExactGrid(GRID, standard), (E(one) == 2).soft(3.0))
+    assert paid.status == "optimal"
+    np.testing.assert_allclose(paid.multipliers, 3.0)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_lies_beyond_a_bound_is_infeasible_by_the_rounds(seed):
     asked = E(expit, name="p") >= 1.2
-    with pytest.raises(InfeasibleError, match="ever smaller gains") as caught:
+    with pytest.raises(InfeasibleError, match=r"E\(p\) >= 1.2 cannot be met: .* and 1.2 is asked") as caught:
         regularize(ExactGrid(GRID, standard), asked, seed=seed)
     result = caught.value.result
     assert len(result.rounds) > 5  # not from one failed solve
@@ -195,6 +212,11 @@ def test_few_rounds_are_a_round_limit():
     assert len(result.rounds) == 3
     assert 1 < result.after[0] < 8
     assert result.violation > 1
+    # A round on the way: its own expectation, with its own error, and multipliers that are where it was made.
+    last = result.rounds[result.answer]
+    np.testing.assert_allclose(result.after_mcse, last.mcse)
+    assert result.after_mcse[0] == pytest.approx(last.n_chains**-0.5 * last.n_draws**-0.5, rel=0.3)
+    assert result.multipliers_mcse[0] == 0
 
 
 def two_far_modes(x: np.ndarray) -> np.ndarray:
@@ -245,6 +267,58 @@ def test_a_tilt_of_a_heavy_tail_does_not_exist():
     # and downwards, where it exists, it is found
     positive = regularize(Heavy(wide, heavy, [1, 1, 1, 1]), E("x") <= 0.5)
     assert positive.status == "optimal"
+
+
+class ScaleMixture(Sampler):
+    """``x ~ N(0, s²)`` with a lognormal scale s; its coordinates are log s and x."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        rng = np.random.default_rng(seed)
+        log_scale = 0.5 * rng.normal(size=(4, n_draws))
+        x = np.exp(log_scale) * rng.normal(size=(4, n_draws))
+        return Run({"s": np.exp(log_scale), "x": x}, positions=np.stack([log_scale, x], axis=2))
+
+    def plain(self, positions: np.ndarray) -> np.ndarray:
+        log_scale, x = positions.T
+        return -2 * log_scale**2 - log_scale - 0.5 * (x * np.exp(-log_scale)) ** 2
+
+    def log_density(self, tilt: Tilt, positions: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return self.plain(positions) + tilt({"s": np.exp(positions[:, 0]), "x": positions[:, 1]})
+
+
+def test_a_density_that_grows_without_end_along_no_ray_is_climbed():
+    """E exp(phi x) = E exp(phi² s² / 2) is infinite for any phi, though along s and x alone the density falls."""
+    sampler = ScaleMixture()
+    run = sampler.draw(Tilt((), np.zeros(0)), 100, seed=0, start=None, final=False)
+
+    def looked(feature: Any, phi: float) -> tuple[str | None, str | None]:
+        tilt = Tilt((feature,), np.array([phi]))
+        return find_escape(sampler, tilt, run), find_ascent(sampler, tilt, run)
+
+    along, climbed = looked("x", 3.0)
+    assert along is None
+    assert "without end" in climbed
+    # Bounded features have tilts at any multiplier, and so has the logarithm of the scale.
+    assert looked(lambda v: np.tanh(v.x), 30.0) == (None, None)
+    assert looked(lambda v: np.log(v.s), 5.0) == (None, None)
+    # What users read is the variable, not the sampler's coordinate.
+    assert looked("s", 3.0)[0] == "along s, upwards, its density grows without end"
+
+
+class Overflowing(ScaleMixture):
+    """The tilt by log s as a tracer computes it: log(exp(800)) is infinite."""
+
+    def log_density(self, tilt: Tilt, positions: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return self.plain(positions) + tilt.multipliers.sum() * np.log(np.exp(positions[:, 0]))
+
+
+def test_a_feature_that_overflows_is_no_tail():
+    sampler, tilt = Overflowing(), Tilt((lambda v: np.log(v.s),), np.array([2.0]))
+    run = sampler.draw(tilt, 100, seed=0, start=None, final=False)
+    assert np.isinf(sampler.log_density(tilt, np.array([[800.0, 0.0]]))[0])
+    assert find_escape(sampler, tilt, run) is None
 
 
 def test_a_step_to_where_no_tilt_exists_is_taken_back():

@@ -180,23 +180,54 @@ def test_bad_models_are_refused():
     with pytest.raises(ValueError, match=r"'sigma'.*'mu'"):
         regularize(model, E("sigma") == 1)
 
+    def pair() -> None:
+        numpyro.sample("x", dist.Normal(0, 1).expand([2]))
 
-def test_chains_that_start_on_a_cliff_get_going():
-    """Counts explode with their log-rate: at far starting points any step that suits the others diverges."""
+    with pytest.raises(ValueError, match=r"shape \(2,\); it may be .* \(3,\)"):  # of one draw, not of each
+        regularize(NumPyroModel(pair), E(lambda v: v.x[0]) == 1)
+
+
+def test_a_feature_that_is_infinite_somewhere_leaves_the_plain_posterior_alone():
+    """log(exp(w) - 1) is infinite below zero, where half of the posterior is: 0 times it is no number."""
     import numpyro
     from jax import numpy as jnp
     from numpyro import distributions as dist
 
     from regbayes.ppl import Tilt
 
-    x = np.random.default_rng(5).normal(size=40)
+    def model() -> None:
+        numpyro.sample("w", dist.Normal(0.0, 1.0))
 
-    def counts() -> None:
-        w = numpyro.sample("w", dist.Normal(0.0, 3.0).expand([6]))
-        numpyro.sample("y", dist.Poisson(jnp.exp(1.5 * w.sum() + x)), obs=np.full(40, 2.0))
+    def logarithm(v: Any) -> Any:
+        return jnp.log(jnp.expm1(v.w))
 
-    model = NumPyroModel(counts)
-    for seed in range(3):
-        run = model.draw(Tilt((), np.zeros(0)), 50, seed=seed, start=None, final=False)
-        assert run.statistics["diverging"].mean(axis=1).max() < 0.2
-        assert np.all(np.ptp(run.variables["w"][..., 0], axis=1) > 1)  # every chain moves
+    run = NumPyroModel(model).draw(Tilt((logarithm,), np.zeros(1)), 100, seed=0, start=None, final=False)
+    assert run.statistics["diverging"].sum() == 0
+    assert abs(run.variables["w"].mean()) < 0.2
+
+
+def test_a_chain_on_a_cliff_that_no_step_size_suits_climbs_off_it():
+    """Powers of a ratio: one start has a gradient of 1e5 and more, and its chain diverged at every step."""
+    import numpyro
+    from jax import numpy as jnp
+    from numpyro import distributions as dist
+
+    from regbayes.ppl import Tilt
+
+    times = np.linspace(0.2, 2.5, 40)
+
+    def weibull() -> None:
+        shape = numpyro.sample("shape", dist.LogNormal(0, 0.5))
+        scale = numpyro.sample("scale", dist.LogNormal(0, 1))
+        hazard = jnp.log(shape) - shape * jnp.log(scale) + (shape - 1) * jnp.log(times)
+        numpyro.factor("times", jnp.sum(hazard - (times / scale) ** shape))
+
+    model = NumPyroModel(weibull)
+    starts = np.tile([0.3, 0.5], (8, 1))  # log scale, log shape
+    starts[4] = [-1.9, 1.8]
+    slope = model.log_density_gradient(Tilt((), np.zeros(0)), starts[4])
+    assert slope is not None
+    assert np.abs(slope).max() > 1e5
+    model._starts = lambda seed, n: starts[:n]
+    run = model.draw(Tilt((), np.zeros(0)), 50, seed=0, start=None, final=False)
+    assert run.statistics["diverging"].mean(axis=1).max() < 0.2

@@ -159,6 +159,8 @@ def many_rows(loss, layout, rng, n=12_000, n_features=5, n_tasks=4):
     scores = 3.0 * features @ rng.normal(size=(n_features, n_tasks)) + rng.normal(size=(n, n_tasks))
     if layout == "ragged":
         there = np.arange(n)[:, None] * n_tasks // n == np.arange(n_tasks)
+    elif layout == "complete":
+        there = np.full((n, n_tasks), True)
     else:
         there = rng.random((n, n_tasks)) < np.array([0.9, 0.9, 0.8, 0.01])  # the last task is rare
     rows, tasks = np.nonzero(there)
@@ -185,6 +187,19 @@ def test_few_passes_solve_many_rows_to_a_certified_gap(loss, layout):
     again = head.solve(moved, found.warm_start, Tolerance(1e-4, 12.0))
     assert again.n_passes <= 4
     assert again.gap <= 1e-4 * again.value
+
+
+@pytest.mark.parametrize("layout", ["complete", "ragged"])
+def test_one_step_solves_parabolas_of_many_rows_where_a_small_gap_is_asked_for(layout):
+    head, blocks = many_rows("squared_epsilon_insensitive", layout, np.random.default_rng(6))
+    head = replace(head, epsilon=0.0)
+    found = head.solve(blocks, None, Tolerance(1e-11, 12.0), Threads(2))
+    assert found.n_passes <= 3  # two looks, and one more where the last bits ask for it
+    assert found.gap <= 1e-11 * found.value
+    sampled = head.solve(blocks, None, Tolerance(1e-2, 12.0))
+    assert sampled.value - sampled.gap <= found.value <= sampled.value  # both certificates hold
+    array = replace(head, in_blocks=False).solve(blocks, None, Tolerance(1e-11, 1000.0))
+    np.testing.assert_allclose(found.weights.weights, array.weights.weights, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["matrix", "ragged"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from own_model_tools import (
     K,
     check_finite_differences,
     check_same_problem,
+    check_weights_are_copies,
     make_data,
     pose,
     some_params,
@@ -134,6 +136,49 @@ def test_numbers_are_predicted_from_columns_of_them():
         fit_batches(model, X, Numbers(wanted[1:], np.ones((59, 1))))
 
 
+def test_weights_of_rows_are_copies_of_them():
+    check_weights_are_copies(from_jax(encode, linear_loss, linear_params(), weight=WEIGHT, prior=DECAY))
+
+
+def noisy(params, rows, key):
+    import jax
+
+    return encode(params, rows if key is None else rows * jax.random.bernoulli(key, 0.5, rows.shape))
+
+
+def test_an_encoder_has_a_key_while_parameters_are_learned():
+    X, y = make_data()
+    model = from_jax(noisy, linear_loss, linear_params(), weight=0.1)
+    plain = from_jax(encode, linear_loss, linear_params(), weight=0.1)
+    assert model.has_noise(X)
+    assert not plain.has_noise(X)
+    np.testing.assert_allclose(model.encode(X, model.start), plain.encode(X, plain.start))
+    first, again, other = (model.infer(model.blocks(X, seed)[0], model.start).features for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
+    targets = Classes(y, zero_one_cost(3), np.ones(len(y)))
+    assert fit_batches(model, X, targets, max_iter=2, batch_size=20).state.head.weights.shape == (3, K + 1)
+
+
+def test_an_encoder_that_always_draws_is_told_of_the_key():
+    import jax
+
+    def careless(params, rows, key):
+        return encode(params, rows * jax.random.bernoulli(key, 0.5, rows.shape))
+
+    with pytest.raises(TypeError) as caught:
+        from_jax(careless, linear_loss, linear_params()).blocks(make_data()[0])
+    assert "key=None (as predictions are made)" in caught.value.__notes__[0]
+
+
+def test_a_model_of_importable_functions_can_be_pickled():
+    X, _ = make_data()
+    model = from_jax(vae_encode, vae_loss, vae_params(), weight=0.1)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.encode(X, again.start), model.encode(X, model.start))
+    assert again.weight == 0.1
+
+
 REFUSED = {
     "rows that are mixed": (lambda p, rows: encode(p, rows - rows.mean(0)), linear_loss, "mixes rows"),
     "wrong features": (lambda p, rows: encode(p, rows).ravel(), linear_loss, "shape"),
@@ -153,7 +198,11 @@ def test_clear_errors(what):
 def test_params_must_be_arrays_of_one_floating_type():
     with pytest.raises(ValueError, match="no arrays"):
         from_jax(encode, linear_loss, {})
-    with pytest.raises(ValueError, match="one type"):
+    with pytest.raises(ValueError, match=r"one type.*float64, int64"):
         from_jax(encode, linear_loss, {"a": np.ones((K, D)), "b": np.ones((D, K), dtype=np.int64)})
+    with pytest.raises(ValueError, match="got float16"):
+        from_jax(encode, linear_loss, {"a": np.ones((K, D), dtype=np.float16)})
+    with pytest.raises(ValueError, match=r"prior must return a scalar, got shape \(5,\)"):
+        from_jax(encode, linear_loss, linear_params(), prior=lambda params: params["a"].sum(0)).blocks(make_data()[0])
     with pytest.raises(ValueError, match="in the file"):
         from_jax(encode, linear_loss, linear_params()).from_state_dict({"['a']": np.zeros(2)})

@@ -643,7 +643,7 @@ FRACTIONS = dict.fromkeys(
 @pytest.mark.parametrize(
     ("estimator", "expected", "expected_failed"),
     [
-        (PathSearchCV(ilsvm(3, max_iter=2), {"C": [1.0]}, along="C", cv=2, random_state=0), 60, BY_NAME),
+        (PathSearchCV(ilsvm(2, max_iter=1), {"C": [1.0]}, along="C", cv=2, random_state=0), 60, BY_NAME),
         (PathSearchCV(Ridge(), {"alpha": [1.0]}, cv=2), 53, {}),
         (MedLDAClassifierCV((2,), Cs=(1.0,), cv=2, max_iter=3, random_state=0), 71, FRACTIONS),
         (MedLDARegressorCV((2,), Cs=(1.0,), cv=2, max_iter=3, random_state=0), 66, FRACTIONS),

@@ -91,6 +91,16 @@ def test_it_draws_on_the_axes_it_is_given(fitted):
     assert ObjectiveDisplay.from_estimator(fitted, ax=axes[0]).ax_ is axes[0]
 
 
+def test_too_few_axes_or_labels_are_named(fitted):
+    import matplotlib.pyplot as plt
+
+    _, ax = plt.subplots()
+    with pytest.raises(ValueError, match="axes has 1 Axes, and 2 are needed"):
+        FeatureUseDisplay.from_estimator(fitted, X, y, axes=ax)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        FeatureUseDisplay.from_estimator(fitted, X, y[:5])
+
+
 def test_averages_and_names_must_match():
     with pytest.raises(ValueError, match=r"shape \(2,\), and there are 3 features"):
         FeatureUseDisplay([0.1, 0.2], np.zeros((0, 3)), classes=[], features="abc")

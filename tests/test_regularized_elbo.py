@@ -347,6 +347,8 @@ REFUSED = {
     "a hard equality": (lambda: E("theta").regularized(Equal(0.0)), ValueError, "soft"),
     "a hard ball": (lambda: E("theta").within(0.1, of=0.0), ValueError, "soft"),
     "an unknown site": (lambda: (E("mu") <= 1.0).soft(1.0), KeyError, "no site 'mu'"),
+    "a place beyond the last": (lambda: (E("theta[3]") <= 1.0).soft(1.0), ValueError, "theta[2]"),
+    "an indicator": (lambda: (E(lambda v: v.theta[:, 0] > 0) <= 1.0).soft(1.0), TypeError, "no gradient"),
     "an observed site": (lambda: (E("y") <= 1.0).soft(1.0), KeyError, "y is observed"),
     "an event": (lambda: E("theta").given("theta") == 0.0, TypeError, "no gradient"),
     "values of draws": (lambda: (E(np.ones(3)) <= 0.0).soft(1.0), TypeError, "names of sites"),
@@ -370,6 +372,8 @@ def test_arguments_are_checked():
         RegularizedELBO([])
     with pytest.raises(TypeError, match="constraints must be"):
         RegularizedELBO(["mu"])
+    with pytest.raises(TypeError, match=r"constraints must be .* got \[E\(mu\)\]"):
+        RegularizedELBO(E("mu"))
     with pytest.raises(ValueError, match="draws"):
         RegularizedELBO((E("mu") <= 0.0).soft(1.0), draws=0)
     with pytest.raises(ValueError, match="smoothing"):

@@ -44,11 +44,10 @@ CLASSES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", [*ELEMENTARY, *COMBINED])
-def test_regularizer(name, seed):
+def test_regularizer(name):
     regularizer, size = (ELEMENTARY | COMBINED)[name]
-    check_regularizer(regularizer, size, tol=1e-9, seed=seed)
+    check_regularizer(regularizer, size, tol=1e-9)
 
 
 @pytest.mark.parametrize("name", SUMS)
@@ -63,7 +62,7 @@ def test_jacobians_of_proximal_maps_are_their_derivatives(name):
     regularizer, size = (ELEMENTARY | COMBINED)[name]
     block = regularizer.block_size or size
     rng, width, n_smooth = np.random.default_rng(3), 1e-6, 0
-    for _ in range(100):
+    for _ in range(40):
         x, step = (
             rng.choice([0.3, 1.0, 3.0]) * rng.normal(size=size),
             np.repeat(rng.uniform(0.1, 2, size // block), block),
@@ -77,7 +76,7 @@ def test_jacobians_of_proximal_maps_are_their_derivatives(name):
         exact = block_diag(*regularizer.prox_jacobian(x, step))
         np.testing.assert_allclose(exact, (up - down) / (2 * width), rtol=0, atol=2e-8)
         np.testing.assert_allclose(block_diag(*Regularizer.prox_jacobian(regularizer, x, step)), exact, atol=1e-5)
-    assert n_smooth > 80
+    assert n_smooth > 30
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,11 @@ def test_evaluate_is_what_predictions_and_truth_say(folder):
     shown = run_here("evaluate", folder / "flowers.model", folder / "new.csv").out
     assert "balanced accuracy" in shown
     assert "by class" in shown
+    assert found["warnings"] == []
+    again = run_here("evaluate", folder / "flowers.model", folder / "flowers.csv", "--json").json
+    assert again["warnings"] == [
+        "the model was fitted to as many rows of a file of this name. If they are the same, expect less of new ones"
+    ]
 
 
 def test_amounts_and_tasks(folder, numbers):

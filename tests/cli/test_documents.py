@@ -152,7 +152,7 @@ def test_quotation_marks_between_tabs_need_not_pair(tmp_path):
     (tmp_path / "t.tsv").write_text('text\ty\n"two\twords"\tgood\n')
     assert read_table(str(tmp_path / "t.tsv")).column("text").tolist() == ["two\twords"]
     (tmp_path / "t.tsv").write_text('text\ty\n"open\tgood\textra\n')
-    with pytest.raises(BadDataError, match="unexpected end of data"):
+    with pytest.raises(BadDataError, match="line 2: a quotation mark opens a field that is never closed"):
         read_table(str(tmp_path / "t.tsv"))
 
 

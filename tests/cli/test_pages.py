@@ -55,6 +55,38 @@ def test_net_effects_of_the_saved_model_are_differences_of_its_scores(folder):
                 np.testing.assert_allclose(effects.changes[i][place], expected, atol=1e-6)
 
 
+def test_of_a_date_its_parts_have_effects_and_not_each_day(tmp_path):
+    rng = np.random.default_rng(0)
+    size, days = rng.normal(size=90), rng.integers(0, 90, 90)
+    dates = np.datetime64("2024-01-01") + days
+    kinds = np.where(size + (days > 58) > 0.5, "rose", "lily")
+    lines = [f"{a:.3f},{b},{c}" for a, b, c in zip(size, dates, kinds, strict=True)]
+    (tmp_path / "days.csv").write_text("\n".join(["size,day,kind", *lines]))
+    done = run_here("fit", tmp_path / "days.csv", "-t", "kind", "-o", tmp_path / "m", "--C", 1, "--no-cv", *QUICK)
+    assert done.code == 0, done.err
+    model = load_model(str(tmp_path / "m"))
+    effects, ask = model.report.effects, model.estimator.decision_function
+    assert set(effects.names) == {"size", "day: month", "day: weekday", "day: elapsed"}  # of one year nothing is said
+    place = effects.names.index("day: month")
+    usual, *others = effects.categories[place]
+    assert {usual, *others} == {"January", "February", "March"}
+    X, names = model.encode(read_table(str(tmp_path / "days.csv"))), model.inputs.get_feature_names_out().tolist()
+
+    def scores_in(month):
+        changed = X.copy()
+        for name in effects.categories[place]:
+            changed[:, names.index(f"day: month={name}")] = float(name == month)
+        return ask(changed)
+
+    for i, month in enumerate(others):
+        np.testing.assert_allclose(
+            effects.changes[place][i], np.mean(scores_in(month) - scores_in(usual)), rtol=1e-6, atol=1e-9
+        )
+    assert effects.kinds[effects.names.index("day: elapsed")] == "number"
+    page, _ = page_of(tmp_path, tmp_path / "m", tmp_path / "days.csv")
+    assert set(page["effects"]["names"]) == set(effects.names)
+
+
 def test_the_top_of_the_page_has_one_cross_validated_accuracy_with_its_deviation(folder):
     model = load_model(str(folder / "flowers.model"))
     shown, found = model.report.model, model.facts["cross_validation"]

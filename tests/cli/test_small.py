@@ -104,15 +104,13 @@ def cpu_of(*command: str, folder) -> float:
 
 def test_predicting_a_row_costs_hardly_more_than_importing_what_it_stands_on(folder):
     (folder / "one.csv").write_text(flowers(1))
-    pairs = [
-        (
-            cpu_of("-c", "import sklearn.pipeline, numba, pandas", folder=folder),
-            cpu_of("-m", "regbayes", "predict", "three", "one.csv", folder=folder),
-        )
-        for _ in range(3)
-    ]
-    imports, predict = map(min, zip(*pairs, strict=True))
-    assert predict < 1.3 * imports
+    imports, predict = np.inf, np.inf
+    for _ in range(3):  # another process may have been in the way
+        imports = min(imports, cpu_of("-c", "import sklearn.pipeline, numba, pandas", folder=folder))
+        predict = min(predict, cpu_of("-m", "regbayes", "predict", "three", "one.csv", folder=folder))
+        if predict < 1.3 * imports:
+            return
+    pytest.fail(f"{predict:.2f} s, and {imports:.2f} s for the imports alone")
 
 
 def test_few_rows_are_predicted_as_many_are(folder):

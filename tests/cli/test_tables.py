@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.datasets import dump_svmlight_file
 
-from regbayes.cli.errors import BadDataError, MissingPieceError, UserError
+from regbayes.cli.errors import BadDataError, MissingPieceError, UserError, listed
 from regbayes.cli.tables import Table, check_size, format_of, read_table
 from regbayes.cli.targets import choose_targets
 
@@ -198,9 +198,12 @@ BAD = {
     "empty": ("data.csv", "", "is empty"),
     "no rows": ("data.csv", "a,b\n", "has no rows"),
     "a short row": ("data.csv", "a,b\n1,2\n\n3\n", "line 4: 1 fields, but there are 2 columns"),
-    "an open quote": ("data.csv", 'a,b\n1,"x\n', "line 2: unexpected end of data"),
+    "an open quote": ("data.csv", 'a,b\n1,2\n3,"x\n4,5\n6,7\n', "line 3: a quotation mark opens a field that is never"),
+    "a quote inside": ("data.csv", 'a,b\n1,"x"y\n3,4\n', "line 2: .* inside a quoted field they are written twice"),
     "a name twice": ("data.csv", "a,b,a\n1,2,3\n", "several columns of one name: 'a'"),
     "latin-1": ("data.csv", b"a,b\n1,\xe9\n", "not text in UTF-8"),
+    "many bytes": ("data.csv", b"\xa2\x00\x01\n", "not a text file: it has null characters"),
+    "half of UTF-16": ("data.csv", b"\xff\xfea", "not text in UTF-16"),
     "a picture": ("data.csv", b"\x00\x01,\x02\n", "null characters"),
     "no parquet": ("data.parquet", "text", "cannot be read as Parquet"),
     "no npz": ("data.npz", "text", "not an npz file"),
@@ -213,6 +216,18 @@ BAD = {
 def test_what_cannot_be_read_is_said(tmp_path, name, content, message):
     with pytest.raises(BadDataError, match=message):
         read(tmp_path, content, name)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_text_says_how_it_is_encoded(tmp_path, encoding):
+    table = read(tmp_path, "name,größe\nKöln,1\nParis,2\n".encode(encoding))
+    assert table.names == ("name", "größe")
+    assert table.column("name").tolist() == ["Köln", "Paris"]
+
+
+def test_a_list_of_names_ends_where_the_rest_is_longer_than_its_number():
+    assert listed("abc", most=2) == "'a', 'b', 'c'"
+    assert listed("abcd", most=2) == "'a', 'b' and 2 more"
 
 
 def test_there_is_no_file_or_it_is_a_folder(tmp_path):

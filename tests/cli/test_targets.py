@@ -111,6 +111,9 @@ def test_too_many_classes():
     many = table_of(id=[f"row {i}" for i in range(400)])
     with pytest.raises(BadDataError, match="400 different values in 400 rows: too many to be classes"):
         decide(many, ("id",), None, None)
+    days = table_of(day=[f"20{i // 28:02d}-02-{i % 28 + 1:02d}" for i in range(400)])
+    with pytest.raises(BadDataError, match=r"They are dates, like '2000-02-01': write days since some date"):
+        decide(days, ("day",), None, None)
 
 
 def test_choosing_columns():
@@ -121,6 +124,10 @@ def test_choosing_columns():
         choose_targets(TABLE, [])
     with pytest.raises(BadDataError, match=r"--target words: t\.csv has no such column; it has 'word'"):
         choose_targets(TABLE, ["words"])
+    with pytest.raises(
+        BadDataError, match=r"it has '0\.5', 'p'\. If the first line of a CSV file is data, --no-header"
+    ):
+        choose_targets(table_of(**{"0.5": [1.0], "p": ["q"]}), ["words"])
     with pytest.raises(UserError, match="names a column twice"):
         choose_targets(TABLE, ["flag", "both"])
 

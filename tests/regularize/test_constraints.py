@@ -317,3 +317,11 @@ def test_bad_values_in_constraints(make, message):
 def test_bad_input_is_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    "compare", [lambda e: e <= "3", lambda e: e >= "3", lambda e: e == "3"], ids=["<=", ">=", "=="]
+)
+def test_a_text_is_no_bound(compare):
+    with pytest.raises(TypeError, match="with numbers, not with the text '3'"):
+        compare(E("mu"))

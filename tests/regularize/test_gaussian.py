@@ -128,6 +128,11 @@ def test_functions_that_are_not_affine_are_refused():
         regularize(prior(), E(lambda w: w**2) <= 1.0)
 
 
+def test_a_function_written_for_draws_is_told_what_it_gets():
+    with pytest.raises(ValueError, match=r"called with one vector of shape \(\d+,\), not with draws"):
+        regularize(prior(), E(lambda draws: draws[:, 0]) <= 1.0)
+
+
 def test_a_singular_covariance_moves_only_where_it_can():
     posterior = Gaussian(np.zeros(2), np.array([[1.0, 1.0], [1.0, 1.0]]))
     result = regularize(posterior, E(np.array([1.0, 0.0])) == 2.0)

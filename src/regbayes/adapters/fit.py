@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regbayes._types import Reals
+from regbayes._types import Floats, Reals
 from regbayes.adapters.model import LEARNING_RATE, OwnModel, RowBlock
 from regbayes.engine import AbsoluteChange, FitResult, StepResult, run
 from regbayes.joint import online
@@ -28,7 +28,7 @@ class FittedModel:
     head: LinearHead | None  # None without targets
 
 
-def fit(
+def fit(  # noqa: PLR0913 - options, all by name
     model: OwnModel,
     X: Any,
     targets: Targets | None,
@@ -37,6 +37,7 @@ def fit(
     tol: float = 1e-4,
     squared: bool = True,
     seed: int = 0,
+    weights: Floats | None = None,
     callbacks: Sequence[Callable[[Any], bool | None]] = (),
 ) -> FitResult[FittedModel]:
     """Learn parameters and head together, by L-BFGS on all rows; J never rises.
@@ -54,13 +55,15 @@ def fit(
     squared : bool, default=True
         Whether losses are squared.
     seed : int, default=0
-        Of what the generative loss draws.
+        Of what is drawn. It is drawn once, so J is one function.
+    weights : array of shape (n,), default=None
+        What each row counts in the generative loss; in the head, a row counts as its price says.
     callbacks : sequence of callables
         As in `regbayes.engine.run`.
     """
-    blocks = model.blocks(X, seed)
+    blocks = model.blocks(X, seed, weights)
     _check_targets(targets, sum(map(len, blocks)))
-    head = None if targets is None else MarginHead(targets, squared=squared)
+    head = None if targets is None else MarginHead(targets, squared=squared, row_weights=weights)
     result: FitResult[Any] = fit_joint(
         JointProblem(model, blocks, head, DescentOptions()),
         model.start,
@@ -73,7 +76,7 @@ def fit(
     return replace(result, state=_finish(model, blocks, at.params, head, at.warm_start))
 
 
-def fit_batches(
+def fit_batches(  # noqa: PLR0913 - options, all by name
     model: OwnModel,
     X: Any,
     targets: Targets | None,
@@ -82,16 +85,17 @@ def fit_batches(
     batch_size: int = 128,
     learning_rate: float = 1e-3,
     seed: int = 0,
+    weights: Floats | None = None,
     callbacks: Sequence[Callable[[Any], bool | None]] = (),
 ) -> FitResult[FittedModel]:
     """Learn parameters and head together from mini-batches of rows; the head is solved on all rows at the end.
 
     A batch moves the parameters as Adam does and updates what is known of the head's losses (`regbayes.joint.online`),
-    which are squared. What the generative loss draws is drawn anew for every batch.
+    which are squared. What encoder and loss draw is drawn anew for every batch.
 
     Parameters
     ----------
-    model, X, targets, callbacks
+    model, X, targets, weights, callbacks
         As in `fit`.
     max_iter : int, default=50
         Passes over all rows.
@@ -99,23 +103,26 @@ def fit_batches(
     learning_rate : float, default=1e-3
         Size of the steps in the first pass; it falls to nothing along half a cosine.
     seed : int, default=0
-        Of the order of the rows, and of what the generative loss draws.
+        Of the order of the rows, and of what is drawn.
     """
-    blocks = model.blocks(X, seed)
+    blocks = model.blocks(X, seed, weights)
     rows = model.to_rows(X)
     _check_targets(targets, len(rows))
-    n, n_features = len(rows), model.infer(replace(blocks[0], rows=rows[:1]), model.start).features.shape[1]
-    head = None if targets is None else MarginHead(targets, squared=True)
+    n, n_features = len(rows), model.features(rows[:1], model.start).shape[1]
+    counts = np.ones(n) if weights is None else weights
+    total = float(counts.sum())
+    head = None if targets is None else MarginHead(targets, squared=True, row_weights=weights)
 
     def step(search: _Pass) -> StepResult[_Pass]:
         state, rng = search.state, np.random.default_rng((seed, search.number))
         falling = 0.5 * (1.0 + np.cos(np.pi * search.number / max_iter))
         options = OnlineOptions(step=falling * learning_rate / LEARNING_RATE, full_batch=1.0, step_delay=np.inf)
         for chosen in np.array_split(rng.permutation(n), max(round(n / batch_size), 1)):
-            asked = None if targets is None else MarginHead(targets.take(chosen), squared=True)
-            block = RowBlock(rows[chosen], int(rng.integers(2**31)))
-            state = online.step(model, state, block, asked, len(chosen), n, options)
-        terms = dict(model.terms(state.params, state.stats.scale(n)))  # running means over the last batches
+            of_rows = None if weights is None else weights[chosen]
+            asked = None if targets is None else MarginHead(targets.take(chosen), squared=True, row_weights=of_rows)
+            block = RowBlock(rows[chosen], int(rng.integers(2**31)), of_rows)
+            state = online.step(model, state, block, asked, float(counts[chosen].sum()), total, options)
+        terms = dict(model.terms(state.params, state.stats.scale(total)))  # running means over the last batches
         return StepResult(_Pass(state, search.number + 1), terms)
 
     begun = OnlineState.begin(model, model.start, n_features)
@@ -158,5 +165,5 @@ def _finish(
     """Solve for the head that is kept, at the features of all rows."""
     if head is None:
         return FittedModel(params, None)
-    features = [model.infer(block, params).features for block in blocks]
+    features = [model.features(block.rows, params) for block in blocks]
     return FittedModel(params, head.solve(features, warm_start, FINAL).head)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from regbayes._types import Floats, Reals
-from regbayes.adapters.model import OwnModel, RowBlock, call_in_turn
+from regbayes.adapters.model import OwnModel, RowBlock, call_encoder, call_in_turn
 
 
 def from_jax(
@@ -27,7 +27,8 @@ def from_jax(
     ----------
     encoder : callable
         ``encoder(params, rows)`` returns features (n, K), or a tuple whose first item they are. It sees no labels, and
-        a row's features may not depend on other rows.
+        a row's features may not depend on other rows. Where it has an argument ``key``, that is a random key while
+        parameters are learned (for dropout, say) and None where predictions are made.
     generative_loss : callable
         ``generative_loss(params, rows, *encoded)`` returns what explaining each row costs, shape (n,), such as minus
         its evidence lower bound. Where it has an argument ``key``, that is a random key of the block's own.
@@ -73,22 +74,22 @@ class JaxModel(OwnModel):
         import jax
         from jax.flatten_util import ravel_pytree
 
-        self.encoder, self.generative_loss = encoder, generative_loss
-        self.weight, self.prior = float(weight), prior
+        super().__init__(encoder, generative_loss, weight, prior)
         params = jax.tree.map(jax.numpy.asarray, params)
         if not jax.tree.leaves(params):
             raise ValueError("params has no arrays")
-        kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(params)}
-        if len(kinds) > 1 or not kinds.pop().startswith("float"):
-            raise ValueError(f"all params must be floating and of one type, got {sorted(map(str, kinds)) or params}")
+        kinds = sorted({str(leaf.dtype) for leaf in jax.tree.leaves(params)})
+        if len(kinds) > 1 or kinds[0] not in ("float32", "float64"):
+            raise ValueError(f"params must all be of one type, float32 or float64, got {', '.join(kinds)}")
         self._unravel: Any
         flat, self._unravel = ravel_pytree(params)
         self._start: Reals = np.asarray(flat)
-        self._draws = "key" in inspect.signature(generative_loss).parameters
+        self._draws = tuple(map(_takes_key, (encoder, generative_loss)))
+        self._features = jax.jit(self._encode)
         self._forward = jax.jit(self._call)
         self._backward = jax.jit(jax.grad(self._total))
         if callable(prior):
-            self._prior = jax.jit(jax.value_and_grad(lambda flat: prior(self._unravel(flat))))
+            self._prior = jax.jit(jax.value_and_grad(self._call_prior))
 
     @property
     def start(self) -> Reals:
@@ -102,6 +103,10 @@ class JaxModel(OwnModel):
         rows = jnp.asarray(X)
         return rows.astype(self._start.dtype) if jnp.issubdtype(rows.dtype, jnp.floating) else rows
 
+    def features(self, rows: Any, params: Reals) -> Reals:
+        """Return features without a random key."""
+        return np.asarray(self._features(params, rows))
+
     def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
         """Return features and losses, as arrays."""
         features, losses = self._forward(params, block.rows, block.seed)
@@ -110,7 +115,8 @@ class JaxModel(OwnModel):
     def backward(self, block: RowBlock, params: Reals, by_features: Floats | None) -> Reals:
         """Return the gradient by the parameters."""
         given = None if by_features is None else by_features.astype(params.dtype)
-        return np.asarray(self._backward(params, block.rows, block.seed, given))
+        weights = None if block.weights is None else block.weights.astype(params.dtype)
+        return np.asarray(self._backward(params, block.rows, block.seed, given, weights))
 
     def call_prior(self, params: Reals) -> tuple[float, Reals]:
         """Return the value of the user's function, and its gradient."""
@@ -136,18 +142,52 @@ class JaxModel(OwnModel):
         """Return parameters in the tree that was given, for use outside of regbayes."""
         return self._unravel(params)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what it is made of: functions are pickled as any others."""
+        params = self.tree(self._start)
+        return type(self), (self.encoder, self.generative_loss, params, self.weight, self.prior)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> JaxModel:
         """Return itself: nothing in it changes."""
         return self
 
+    def _encode(self, flat: Any, rows: Any) -> Any:
+        key = {"key": None} if self._draws[0] else {}
+        beside = "params, key=None (as predictions are made) and " if key else "params and "
+        return call_encoder(partial(self.encoder, self._unravel(flat), **key), rows, beside)[0]
+
     def _call(self, flat: Any, rows: Any, seed: Any) -> tuple[Any, Any]:
         import jax
 
-        params = self._unravel(flat)
-        loss = partial(self.generative_loss, key=jax.random.key(seed)) if self._draws else self.generative_loss
-        return call_in_turn(partial(self.encoder, params, rows), partial(loss, params, rows), len(rows))
+        params, key = self._unravel(flat), jax.random.key(seed)
+        encode, loss = (
+            partial(function, params, **({"key": own} if draws else {}))
+            for function, own, draws in zip(
+                (self.encoder, self.generative_loss), (jax.random.fold_in(key, 1), key), self._draws, strict=True
+            )
+        )
+        return call_in_turn(encode, loss, rows, "params, ")
 
-    def _total(self, flat: Any, rows: Any, seed: Any, by_features: Any) -> Any:
+    def _call_prior(self, flat: Any) -> Any:
+        assert callable(self.prior)
+        try:
+            value = self.prior(self._unravel(flat))
+        except Exception as error:
+            error.add_note("Raised by prior, a function of params.")
+            raise
+        if np.shape(value) != ():
+            raise ValueError(f"prior must return a scalar, got shape {np.shape(value)}")
+        return value
+
+    def _total(self, flat: Any, rows: Any, seed: Any, by_features: Any, weights: Any) -> Any:
         features, losses = self._call(flat, rows, seed)
-        total = self.weight * losses.sum()
+        total = self.weight * (losses if weights is None else weights * losses).sum()
         return total if by_features is None else total + (features * by_features).sum()
+
+
+def _takes_key(function: Callable[..., Any]) -> bool:
+    """Whether a function asks for a random key."""
+    try:
+        return "key" in inspect.signature(function).parameters
+    except ValueError:  # nothing is known of what it takes
+        return False

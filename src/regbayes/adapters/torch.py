@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from regbayes._types import Floats, Reals
-from regbayes.adapters.model import OwnModel, RowBlock, call_in_turn
+from regbayes.adapters.model import OwnModel, RowBlock, call_encoder, call_in_turn
 
 _SWAPPING = threading.RLock()  # a module holds one set of parameters at a time
 
@@ -29,10 +30,13 @@ def from_torch(
     ----------
     encoder : torch.nn.Module, method of one, or function
         From rows (n, ...) to features (n, K), or to a tuple whose first item they are. It sees no labels, and a row's
-        features may not depend on other rows.
+        features may not depend on other rows. Modules are in the mode that they have (``train()``, ``eval()``) while
+        parameters are learned, and in evaluation mode where predictions are made. Dropout is fine, in mini-batches;
+        batch normalisation is so in evaluation mode only.
     generative_loss : torch.nn.Module, method of one, or function
         Called with the rows and all that the encoder returned; returns what explaining each row costs, shape (n,), such
-        as minus its evidence lower bound. What it draws (``torch.randn_like``) is drawn with the block's own seed.
+        as minus its evidence lower bound. What it draws (``torch.randn_like``), and what the encoder draws in training
+        mode, is drawn with the block's own seed.
     weight : float, default=1.0
         Of the generative loss in the objective.
     prior : float or callable, default=0.0
@@ -68,10 +72,18 @@ class TorchModel(OwnModel):
         weight: float,
         prior: float | Callable[..., Any],
     ) -> None:
-        self.encoder, self.generative_loss = encoder, generative_loss
-        self.weight, self.prior = float(weight), prior
+        super().__init__(encoder, generative_loss, weight, prior)
         self._caller = _gather_modules(encoder, generative_loss, *([prior] if callable(prior) else []))
         self._moving = {name: p for name, p in self._caller.named_parameters() if p.requires_grad}
+        names = {id(p): name for name, p in self._moving.items()}
+        self._places = {  # where modules hold them: tied ones at several places
+            f"{at}.{own}": names[id(p)]
+            for at, part in self._caller.named_modules()
+            for own, p in part.named_parameters(recurse=False, remove_duplicate=False)
+            if id(p) in names
+        }
+        self._before_load: Reals | None = None
+        self._buffers = dict(self._caller.named_buffers())
         if not self._moving:
             raise ValueError(
                 "encoder and generative_loss have no parameters that require a gradient: give torch.nn.Modules, "
@@ -79,20 +91,35 @@ class TorchModel(OwnModel):
             )
         kinds = {(p.dtype, p.device) for p in self._moving.values()}
         if len(kinds) > 1:
-            raise ValueError(f"all parameters must have one type and lie on one device, got {sorted(map(str, kinds))}")
+            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            raise ValueError(f"all parameters must have one type and lie on one device, got {found}")
         self._dtype, self._device = kinds.pop()
+        if str(self._dtype) not in ("torch.float32", "torch.float64"):
+            raise ValueError(f"parameters must be of float32 or float64 (module.float()), got {self._dtype}")
 
     @property
     def start(self) -> Reals:
-        """The modules' parameters as they are, shape (P,)."""
+        """The modules' parameters as they are, or were before the first `load`, shape (P,)."""
+        if self._before_load is not None:
+            return self._before_load
         return np.concatenate([p.detach().cpu().numpy().ravel() for p in self._moving.values()])
 
     def to_rows(self, X: Any) -> Any:
         """Return rows as a tensor of the parameters' type, on their device."""
         import torch
 
+        if isinstance(X, np.ndarray) and not X.flags.writeable:
+            X = X.copy()  # tensors over memory that may not be written are warned of
         rows = torch.as_tensor(X, device=self._device)
         return rows.to(self._dtype) if rows.is_floating_point() or rows.dtype == torch.bool else rows
+
+    def features(self, rows: Any, params: Reals) -> Reals:
+        """Return features with all modules in evaluation mode."""
+        import torch
+
+        with torch.no_grad(), _SWAPPING, self._evaluating():
+            found = self._call_with(self._tensor(params), partial(call_encoder, self.encoder), rows)
+        return np.asarray(found[0].cpu().numpy())
 
     def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
         """Return features and losses, as arrays."""
@@ -115,9 +142,17 @@ class TorchModel(OwnModel):
         """Return the value of the user's function, and its gradient."""
         import torch
 
+        assert callable(self.prior)
         flat = self._tensor(params).requires_grad_()
         with _SWAPPING, torch.enable_grad():
-            value = torch.func.functional_call(self._caller, self._split(flat), (self.prior,))
+            try:
+                value = self._call_with(flat, self.prior)
+            except Exception as error:
+                error.add_note("Raised by prior, a function without arguments.")
+                raise
+            if not (torch.is_tensor(value) and value.ndim == 0 and value.requires_grad):
+                found = f"shape {tuple(value.shape)}" if torch.is_tensor(value) else type(value).__name__
+                raise ValueError(f"prior must return a scalar tensor that depends on the parameters, got {found}")
             gradient = torch.autograd.grad(value, flat)[0]
         return float(value.detach()), gradient.cpu().numpy()
 
@@ -151,12 +186,22 @@ class TorchModel(OwnModel):
         return np.concatenate([np.ravel(arrays[name]) for name in self._moving])
 
     def load(self, params: Reals) -> None:
-        """Put parameters into the user's modules, for use outside of regbayes."""
+        """Put parameters into the user's modules, for use outside of regbayes.
+
+        A later fit starts where the first one did all the same: otherwise one on some of the rows, in a
+        cross-validation say, would begin with what was learned from the others.
+        """
         import torch
 
+        self._before_load = self.start
         with torch.no_grad():
             for name, value in self._split(self._tensor(params)).items():
                 self._moving[name].copy_(value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what it is made of: modules and functions are pickled as any others."""
+        state = {"_before_load": self._before_load}
+        return type(self), (self.encoder, self.generative_loss, self.weight, self.prior), state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TorchModel:
         """Return itself: a fit does not change the modules, so copies of an estimator may share them."""
@@ -168,6 +213,8 @@ class TorchModel(OwnModel):
 
         with torch.enable_grad():
             features, losses = self._run(block, flat)
+            if block.weights is not None:
+                losses = losses * torch.as_tensor(block.weights, dtype=self._dtype, device=self._device)
             total = self.weight * losses.sum()
             if by_features is None:
                 return total
@@ -177,14 +224,33 @@ class TorchModel(OwnModel):
         """Call encoder and loss at given parameters; what is drawn follows the seed, modules stay as they are."""
         import torch
 
-        values = self._split(flat) | {name: buffer.clone() for name, buffer in self._caller.named_buffers()}
         with _SWAPPING, torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
             torch.manual_seed(block.seed)
-            found: tuple[Any, Any] = torch.func.functional_call(self._caller, values, (self._call, block.rows))
+            call = partial(call_in_turn, self.encoder, self.generative_loss)
+            found: tuple[Any, Any] = self._call_with(flat, call, block.rows)
         return found
 
-    def _call(self, rows: Any) -> tuple[Any, Any]:
-        return call_in_turn(partial(self.encoder, rows), partial(self.generative_loss, rows), len(rows))
+    def _call_with(self, flat: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function while the modules have other parameters, and buffers that it may write."""
+        import torch
+
+        values = self._split(flat)
+        values = {place: values[name] for place, name in self._places.items()}
+        values |= {place: buffer.clone() for place, buffer in self._buffers.items()}
+        # Each place is named once: one that has two names, a part of two modules, would not get its own value back.
+        return torch.func.functional_call(self._caller, values, (function, *arguments), tie_weights=False)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Put modules that learn into evaluation mode for a while."""
+        learning = [module for module in self._caller.modules() if module.training]
+        for module in learning:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module in learning:
+                module.training = True
 
     def _tensor(self, params: Reals) -> Any:
         import torch
@@ -202,14 +268,21 @@ def _gather_modules(*functions: Callable[..., Any]) -> Any:
     import torch
 
     found: list[Any] = []
-    for function in functions:
-        if not callable(function):
-            raise TypeError(f"encoder and generative_loss must be callable, got {type(function).__name__}")
-        candidates = [function, getattr(function, "__self__", None)]
-        if inspect.isfunction(function):
-            names = inspect.getclosurevars(function)
-            candidates += [*names.nonlocals.values(), *names.globals.values()]
-        found += [m for m in candidates if isinstance(m, torch.nn.Module) and not any(m is known for known in found)]
+    for candidate in (candidate for function in functions for candidate in _refer(function)):
+        if isinstance(candidate, torch.nn.Module) and not any(candidate is known for known in found):
+            found.append(candidate)
     gathered = torch.nn.ModuleList(found)
     gathered.forward = lambda function, *arguments: function(*arguments)
     return gathered
+
+
+def _refer(function: Callable[..., Any]) -> list[Any]:
+    """Return what a function is, belongs to or refers to by name; of an object that is no module, its attributes."""
+    if isinstance(function, partial):
+        return [*_refer(function.func), *function.args, *function.keywords.values()]
+    owner = getattr(function, "__self__", None if inspect.isfunction(function) else function)
+    candidates = [function, owner, *getattr(owner, "__dict__", {}).values()]
+    if inspect.isfunction(function):
+        names = inspect.getclosurevars(function)
+        candidates += [*names.nonlocals.values(), *names.globals.values()]
+    return candidates

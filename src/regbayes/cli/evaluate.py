@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from regbayes.cli.errors import counted
@@ -46,6 +47,12 @@ def evaluate(request: EvaluateRequest) -> None:
         batches, source = [table], table.source
     found = judge(model, batches, source, out, request.threshold)
     noun = "document" if model.of_documents else "row"
+    known = Path(model.facts["source"]).name == Path(source).name and model.facts["rows"] == found["rows"]
+    if known and request.data != "-":
+        out.warn(
+            f"the model was fitted to as many {noun}s of a file of this name. If they are the same, expect less of "
+            "new ones"
+        )
     out.table(f"{counted(found['rows'], noun)} of {source}", ["", "score"], _rows(found["scores"]))
     details = found["details"]
     if details:

@@ -152,6 +152,18 @@ class TableInputs(TransformerMixin, BaseEstimator):
             source |= dict.fromkeys(made, name)
         return make_frame(columns), source
 
+    def spread_dates(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Return the columns that inputs are made of, with the parts of dates in their place.
+
+        `transform` takes such a frame as well. It is what to change one column of: a date changes all its parts.
+        """
+        if not self.dates_:
+            return X
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # dates that are written otherwise were named when they were transformed
+            spread, _ = self._expand(X)
+        return spread[[name for name in spread if name in self.numbers_ or name in self.categories_]]
+
     def _hints(self, X: pd.DataFrame) -> list[str]:
         counters = [name for name in X if name not in self.categorical and _counts_rows(_values(X[name]))]
         left_out = [name for names in self.left_out_.values() for name in names]

@@ -140,7 +140,7 @@ def _collect(model: ModelFile, table: Table, X: Any, y: NDArray[Any], shown: Map
     }
     if isinstance(inputs, WordCounts):
         return collect(model.estimator, X, y, feature_names=inputs.get_feature_names_out().tolist(), **told)
-    report = collect(model.pipeline, table.select(inputs.columns_), y, **told)
+    report = collect(model.pipeline, inputs.spread_dates(table.select(inputs.columns_)), y, **told)
     return replace(report, model=replace(report.model, name=type(model.estimator).__name__))
 
 

@@ -128,14 +128,17 @@ def _read_bytes(path: str) -> bytes:
 def decoded(content: bytes, source: str, encoding: str = "utf-8") -> str:
     """Return the text of a file; an error that names the line where it is not in its encoding."""
     plain = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    if plain and content[:2] in (b"\xff\xfe", b"\xfe\xff"):  # how UTF-16 begins, and UTF-8 never does
+        plain, encoding = False, "utf-16"
     try:
         text = content.decode("utf-8-sig" if plain else encoding)
     except UnicodeDecodeError as error:
+        if plain and b"\0" in content:
+            raise BadDataError(f"{source} is not a text file: it has null characters") from None
         line = content.count(b"\n", 0, error.start) + 1
-        wide = plain and content[:2] in (b"\xff\xfe", b"\xfe\xff")
         raise BadDataError(
             f"{source}, line {line}: not text in {encoding.upper()} (byte {content[error.start]:#04x}). Save it as "
-            f"UTF-8, or say what it is with --encoding, {'utf-16' if wide else 'latin-1 or cp1252'} for instance"
+            "UTF-8, or say what it is with --encoding, latin-1 or cp1252 for instance"
         ) from None
     if "\0" in text:
         raise BadDataError(f"{source} is not a text file: it has null characters")
@@ -165,13 +168,22 @@ def _quoting(text: str, delimiter: str, source: str, notes: list[str]) -> Any:
     return csv.QUOTE_MINIMAL
 
 
+def _explain(error: csv.Error) -> str:
+    if "unexpected end" in str(error):
+        return "a quotation mark opens a field that is never closed"
+    if "expected after" in str(error):
+        return "a quotation mark closes a field that goes on; inside a quoted field they are written twice"
+    return str(error)
+
+
 def _check_rows(text: str, delimiter: str, source: str, quoting: Any) -> None:
     """Refuse rows that are shorter or longer than the first, and stray quotes: pandas reads them without a word."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, quoting=quoting)
     shortest = csv.field_size_limit(LONGEST_FIELD)
-    width = 0
+    width = read = 0
     try:
         for row in reader:
+            read = reader.line_num
             if not row or (len(row) == 1 and not row[0].strip()):
                 continue
             width = width or len(row)
@@ -180,8 +192,8 @@ def _check_rows(text: str, delimiter: str, source: str, quoting: Any) -> None:
                     f"{source}, line {reader.line_num}: {len(row)} fields, but there are {width} columns "
                     f"(delimiter {delimiter!r}; another can be given with --delimiter)"
                 )
-    except csv.Error as error:
-        raise BadDataError(f"{source}, line {reader.line_num}: {error}") from None
+    except csv.Error as error:  # the reader is where it gave up, which may be far from where the row begins
+        raise BadDataError(f"{source}, line {read + 1}: {_explain(error)}") from None
     finally:
         csv.field_size_limit(shortest)
     if not width:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats
 from regbayes.cli import Kind
+from regbayes.cli.dates import find_dates
 from regbayes.cli.errors import BadDataError, UserError, listed, not_among
 from regbayes.cli.inputs import LARGEST
 from regbayes.cli.tables import Table, plain_number, text_of
@@ -50,7 +52,14 @@ def choose_targets(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
         names += table.groups[name] if name not in table and name in table.groups else [name]
     for name in names:
         if name not in table:
-            raise BadDataError(f"--target {name}: {table.source} has no such column; {not_among(name, table.names)}")
+            way_out = ""
+            if table.inputs is None and any(re.fullmatch(r"-?\d+\.?\d*", other) for other in table.names):
+                way_out = (
+                    ". If the first line of a CSV file is data, --no-header names its columns column1, column2, ..."
+                )
+            raise BadDataError(
+                f"--target {name}: {table.source} has no such column; {not_among(name, table.names)}{way_out}"
+            )
     if len(set(names)) < len(names):
         raise UserError(f"--target names a column twice: {listed(names)}")
     return tuple(names)
@@ -157,9 +166,17 @@ def _check_classes(spec: TargetSpec, columns: list[NDArray[Any]]) -> None:
         same = [name for name, n in zip(spec.names, counts, strict=True) if n < 2]
         raise BadDataError(f"the same value in every row, so there is nothing to learn: {listed(same)}. Leave it out")
     rows = len(columns[0])
-    for name, n in zip(spec.names, counts, strict=True):
+    for name, n, column in zip(spec.names, counts, columns, strict=True):
         if n > 100 and n > rows / 3:
-            raise BadDataError(f"the target {name!r} has {n} different values in {rows} rows: too many to be classes")
+            dates = find_dates(text_of(column)) if column.dtype == object else None
+            raise BadDataError(
+                f"the target {name!r} has {n} different values in {rows} rows: too many to be classes. "
+                + (
+                    f"They are dates, like {dates['like']!r}: write days since some date, or the month, into a column"
+                    if dates
+                    else "If it names rows, predict another column"
+                )
+            )
 
 
 def target_values(table: Table, spec: TargetSpec) -> NDArray[Any]:

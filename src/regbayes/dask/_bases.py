@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ClassVar, Self
 
 import dask
 import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import config_context
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils.multiclass import check_classification_targets
@@ -24,9 +26,12 @@ from regbayes.dask.rows import (
     Block,
     Given,
     Reader,
+    check_kinds,
     delay_blocks,
     is_collection,
+    join_columns,
     line_up,
+    name_kind,
     place_blocks,
     read_collections,
 )
@@ -68,6 +73,11 @@ class OnCluster(BaseEstimator):
         """Save the plain estimator, `to_local`, which `regbayes.load` gives back."""
         self.to_local().save(path)
 
+    @property
+    def _stays(self) -> bool:
+        """Whether rows on a device are worked on there; otherwise they are read to the host."""
+        return True
+
     def _check_refused(self) -> None:
         for name, (value, why) in self._refused.items():
             if getattr(self, name) == value:
@@ -88,10 +98,12 @@ class OnCluster(BaseEstimator):
         client = find_client(client)
         given = read_collections(X, y, sample_weight, task)
         self._note_columns(given)
-        return place_blocks(client, given, read)
+        return place_blocks(client, given, read if self._stays else replace(read, there=None))
 
     def _answer(self, method: str | Callable[..., Any], X: Any, task: Any = None) -> Any:
         """Return what the plain estimator says about rows, and their tasks: block by block, when it is computed.
+
+        Rows of a collection that lie on devices are looked at there; what is said of them comes to the host.
 
         Parameters
         ----------
@@ -113,28 +125,31 @@ class OnCluster(BaseEstimator):
         local.n_jobs = 1  # the cluster has its own threads
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # names of columns, which a row of zeros has not
-            like = np.asarray(_ask(local, method, np.zeros((1, self.n_features_in_)), *_first_task(local, task)))
+            row_task = () if task is None else (local.tasks_[:1],)
+            like = np.asarray(_ask(local, method, np.zeros((1, self.n_features_in_)), *row_task))
         empty, model = like[:0], dask.delayed(local, pure=False)
+        answer = partial(_answer_block, method=method, empty=empty, stays=self._stays)
         if isinstance(X, da.Array):
-            X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-            beside = () if task is None else (_column_like(X, task),)
-            return da.map_blocks(
-                _answer_block,
+            X = join_columns(X)
+            beside = () if task is None else (_cut_like(X, task), "n")
+            return da.blockwise(
+                answer,
+                "nk"[: like.ndim],
                 X,
+                "nd",
                 *beside,
-                model=model,
-                method=method,
-                empty=empty,
+                new_axes={"k": like.shape[1]} if like.ndim == 2 else None,
+                align_arrays=False,
+                concatenate=False,  # of the columns, which are in one chunk: Dask could not if they are no NumPy array
                 dtype=like.dtype,
-                chunks=(X.chunks[0], *((size,) for size in like.shape[1:])),
-                drop_axis=[] if like.ndim == 2 else [1],
                 meta=empty,
+                model=model,
             )
         blocks = delay_blocks(X)
         tasks = line_up(task, [np.nan] * len(blocks), "task")
         answers = [
             da.from_delayed(
-                dask.delayed(_answer_block)(*part, model=model, method=method, empty=empty),
+                dask.delayed(answer)(*part, model=model),
                 shape=(np.nan, *like.shape[1:]),
                 meta=empty,
             )
@@ -182,7 +197,7 @@ class OnClusterLearner(OnCluster):
         Parameters
         ----------
         X : dask array or DataFrame of shape (n_samples, n_features)
-            Blocks of counts may be sparse.
+            Blocks of counts may be sparse. Blocks of PyTorch or CuPy stay on their devices.
         y : dask array, Series or DataFrame of shape (n_samples,) or (n_samples, n_outputs)
             Targets as the plain estimator takes them. If blocks are not those of X they are cut again.
         sample_weight : dask array or Series of shape (n_samples,), default=None
@@ -204,24 +219,30 @@ def _ask(model: Any, method: str | Callable[..., Any], *given: Any) -> Any:
 
 
 def _answer_block(
-    block: Any, *tasks: Any, model: Any, method: str | Callable[..., Any], empty: NDArray[Any]
+    block: Any, *tasks: Any, model: Any, method: str | Callable[..., Any], empty: NDArray[Any], stays: bool
 ) -> NDArray[Any]:
+    """Return what the model says of a block, on the host; one on a device is looked at there, where that can be."""
+    block = block[0] if isinstance(block, list) else block  # of an array, a list of chunks of columns
     if not block.shape[0]:
         return empty
-    rows = block if is_plain(block) else to_host(block)
-    return np.asarray(_ask(model, method, rows, *(np.ravel(task) for task in tasks)))
+    tasks = tuple(np.ravel(to_host(task)) for task in tasks)
+    if is_plain(block):
+        return np.asarray(_ask(model, method, block, *tasks))
+    if not stays:
+        return np.asarray(_ask(model, method, to_host(block), *tasks))
+    os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn does not dispatch without; SciPy has read it long ago
+    with config_context(array_api_dispatch=True):
+        found = _ask(model, method, block, *(task.tolist() for task in tasks))  # which lie nowhere
+    return to_host(found).astype(empty.dtype, copy=False)
 
 
-def _first_task(model: Any, task: Any) -> tuple[Any, ...]:
-    return () if task is None else (model.tasks_[:1],)
-
-
-def _column_like(X: da.Array, task: Any) -> da.Array:
-    """Return the tasks of rows as a column that is cut as the rows are."""
+def _cut_like(X: da.Array, task: Any) -> da.Array:
+    """Return the tasks of rows, cut as the rows are."""
     given = task.to_dask_array() if hasattr(task, "to_dask_array") else task
-    column = given if isinstance(given, da.Array) else da.from_array(np.asarray(given), chunks=(X.chunks[0],))
-    same = np.any(np.isnan([*X.chunks[0], *column.chunks[0]])) or column.chunks[0] == X.chunks[0]
-    return (column if same else column.rechunk((X.chunks[0],))).reshape((-1, 1))
+    if not isinstance(given, da.Array):
+        return da.from_array(np.asarray(given), chunks=(X.chunks[0],))
+    same = np.any(np.isnan([*X.chunks[0], *given.chunks[0]])) or given.chunks[0] == X.chunks[0]
+    return given if same else given.rechunk((X.chunks[0],))
 
 
 def with_defaults(init: Callable[..., None], **defaults: Any) -> Callable[..., None]:
@@ -257,6 +278,16 @@ class Start:
         """The fit of the sample as that of an interrupted fit of all rows."""
         trace = self.local.trace_
         return FitResult(self.state, trace, Status.INTERRUPTED, 0, 0, float(trace.objective[0]))
+
+
+def survey_blocks(rows: Workers, survey: Callable[..., Any], *arguments: Any) -> tuple[list[Any], str]:
+    """Return what there is to know of every block, and the kind of all of them, having seen that it is one."""
+    kinds, found = zip(*rows.each(_survey_block, survey, *arguments), strict=True)
+    return list(found), check_kinds(kinds, "X")
+
+
+def _survey_block(block: Block, survey: Callable[..., Any], *arguments: Any) -> tuple[str | None, Any]:
+    return name_kind(block), survey(block, *arguments)
 
 
 def fit_start(local: Any, sample: Block) -> bool:

@@ -18,13 +18,15 @@ from scipy.special import logsumexp
 from regbayes._types import Floats, Indices
 from regbayes.dask._bases import FeatureRange
 from regbayes.dask.places import Workers, find_client
-from regbayes.dask.rows import delay_blocks, place_blocks, read_collections
+from regbayes.dask.rows import HOST, check_kinds, delay_blocks, kind_of, place_blocks, read_collections
 from regbayes.engine import Serial
+from regbayes.framework.device_atoms import DeviceAtoms
 from regbayes.framework.diagnostics import pareto_k, tail_size
 from regbayes.framework.draws import UNNAMED, as_draws
 from regbayes.framework.features import Features, OnEvent, Picked, evaluate_features
 from regbayes.framework.log_partition import FEW, WeightedAtoms, find_units, standardize
 from regbayes.framework.posteriors.base import Expectations, Posterior, as_features, as_multipliers
+from regbayes.kernels import arrays
 
 # --- what is done with a block
 
@@ -48,12 +50,14 @@ class TiltSums:
 
 
 def read_atoms(x: Any, _y: Any, log_weights: Any, _task: Any, place: int, _n_columns: int) -> WeightedAtoms | None:
-    """Return the draws of a block with their features; None where none has a weight."""
-    logs = np.zeros(len(x)) if log_weights is None else np.asarray(log_weights, dtype=np.float64)
+    """Return the draws of a block with their features, where these lie; None where none has a weight."""
+    logs = np.zeros(len(x)) if log_weights is None else arrays.to_host(log_weights).astype(np.float64)
     if np.any(np.isnan(logs)) or np.any(logs == np.inf):
         raise ValueError(f"log_weights holds NaN or +inf in block {place}; a draw without weight has log-weight -inf")
     if not np.any(logs > -np.inf):
         return None
+    if arrays.lies_elsewhere(x):
+        return DeviceAtoms(x, logs)
     return _alone(WeightedAtoms(np.ascontiguousarray(x, dtype=np.float64), logs))
 
 
@@ -62,8 +66,11 @@ def _alone(atoms: WeightedAtoms) -> WeightedAtoms:
     return atoms
 
 
-def _has_weight(atoms: WeightedAtoms | None) -> bool:
-    return atoms is not None
+def _kind_of_atoms(atoms: WeightedAtoms | None) -> str | None:
+    """Return whose arrays the features of a block are; None where no draw has a weight."""
+    if atoms is None:
+        return None
+    return kind_of(atoms.held) if isinstance(atoms, DeviceAtoms) else HOST
 
 
 def _itself(atoms: WeightedAtoms) -> WeightedAtoms:
@@ -83,12 +90,14 @@ def sum_tilted(atoms: WeightedAtoms, phi: Floats, second: bool) -> TiltSums:
 
 def move_atoms(atoms: WeightedAtoms, center: Floats | float, scale: Floats | float) -> WeightedAtoms:
     """Return the draws with other features: less a center, in other units."""
-    return _alone(WeightedAtoms((atoms.features - center) / scale, atoms.log_weights))
+    return _alone(atoms.change_units(center, scale))
 
 
 @sizeof.register(WeightedAtoms)
 def _size_of_atoms(atoms: WeightedAtoms) -> int:
-    return int(atoms.features.nbytes + atoms.log_weights.nbytes)
+    """Return the bytes that draws take in the memory of a worker; features on a device take none, and stay there."""
+    features = 0 if isinstance(atoms, DeviceAtoms) else atoms.features.nbytes
+    return int(features + atoms.log_weights.nbytes)
 
 
 # --- what the dual solver sees
@@ -115,10 +124,11 @@ class BlockAtoms:
         """Have workers hold features of draws with such log-weights."""
         given = read_collections(values, sample_weight=log_weights)
         rows = place_blocks(find_client(client), given, read_atoms)
-        used = rows.each(_has_weight)
-        if not any(used):
+        kinds = rows.each(_kind_of_atoms)
+        if not any(kinds):
             raise ValueError("log_weights gives no draw any weight")
-        return cls(rows if all(used) else rows.change(_itself, [() if own else None for own in used]))
+        check_kinds(kinds, "features")
+        return cls(rows if all(kinds) else rows.change(_itself, [() if kind else None for kind in kinds]))
 
     def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
         """Return ``A(phi)`` and the expectation of the features under the tilt."""
@@ -158,10 +168,10 @@ class BlockAtoms:
 class Samples(Posterior):
     """A posterior known by draws that lie in blocks on a cluster, for `regbayes.regularize`.
 
-    As `regbayes.Samples`, but draws and features stay where they are: what the solver needs are sums over blocks. Each
-    draw counts as an independent one, errors of Monte Carlo are not estimated (they are NaN), and constraints that only
-    a limit of tilts can meet, or that contradict each other, are not told from slow ones: the solver stops with a
-    warning.
+    As `regbayes.Samples`, but draws and features stay where they are, in the memory of workers or of their devices:
+    what the solver needs are sums over blocks. Each draw counts as an independent one, errors of Monte Carlo are not
+    estimated (they are NaN), and constraints that only a limit of tilts can meet, or that contradict each other, are
+    not told from slow ones: the solver stops with a warning.
 
     Parameters
     ----------
@@ -191,9 +201,7 @@ class Samples(Posterior):
                 f"draws must be a dask array, or a mapping of names to dask arrays, got {kinds}. For arrays in memory "
                 "there is regbayes.Samples"
             )
-        first = next(iter(variables.values()))
-        if 0 in first.chunks[0] and first.shape[0] > 0:  # NaN where blocks are not counted; Dask drops empty ones too
-            first = first.rechunk({0: tuple(n for n in first.chunks[0] if n)})
+        first = _drop_empty(next(iter(variables.values())))
         self.variables = {name: _cut(values, first, name) for name, values in variables.items()}
         self.log_weights = None if log_weights is None else _cut(da.asarray(log_weights), first, "log_weights")
         if self.log_weights is not None and self.log_weights.ndim != 1:
@@ -204,30 +212,40 @@ class Samples(Posterior):
 
     def evaluate(self, features: Any) -> Features:
         """Evaluate features of every draw, lazily: functions of a block of draws, dask arrays, names, or lists."""
-        arrays: list[da.Array] = []
-        spec = _take_out(features, arrays, next(iter(self.variables.values())))
-        blocks = [delay_blocks(values) for values in (*self.variables.values(), *arrays)]
+        lazy: list[da.Array] = []
+        spec = _take_out(features, lazy, next(iter(self.variables.values())))
+        parts = list(zip(*map(delay_blocks, (*self.variables.values(), *lazy)), strict=True))
         names = list(self.variables)
-        evaluate = dask.delayed(_evaluate_block, pure=False)
-        example = next(
-            (found for parts in zip(*blocks, strict=True) if (found := _try_block(parts, names, self.named, spec))),
-            None,
-        )
+        try_block, evaluate = (dask.delayed(function, pure=False) for function in (_try_block, _evaluate_block))
+        tried = (self._compute([try_block(list(own), names, self.named, spec)])[0] for own in parts)
+        example: tuple[str, ...] | None = next(filter(None, tried), None)
         if example is None:
             raise ValueError("there are no draws: all blocks are empty")
         m = len(example)
+        values = [evaluate(list(own), names, self.named, spec, m) for own in parts]
+        return Features(self._gather_blocks(values, m), example)
+
+    def _gather_blocks(self, blocks: Sequence[Any], m: int) -> da.Array:
+        """Return features (n, m) of the blocks of draws as one array, which is lazy."""
+        sizes = next(iter(self.variables.values())).chunks[0]
         parts = [
-            da.from_delayed(evaluate(list(own), names, self.named, spec, m), shape=(size, m), dtype=np.float64)
-            for *own, size in zip(*blocks, next(iter(self.variables.values())).chunks[0], strict=True)
+            da.from_delayed(own, shape=(size, m), dtype=np.float64) for own, size in zip(blocks, sizes, strict=True)
         ]
-        return Features(da.concatenate(parts, allow_unknown_chunksizes=True), example)
+        return da.concatenate(parts, allow_unknown_chunksizes=True)
+
+    def _compute(self, parts: Sequence[Any]) -> list[Any]:
+        """Have workers compute what is small."""
+        client = find_client(self.client)
+        return client.gather(client.compute(list(parts)))
 
     def join(self, parts: Sequence[Features]) -> Features:
         """Put the columns of several sets of features side by side."""
         if len(parts) == 1:
             return parts[0]
-        values = da.concatenate([part.values for part in parts], axis=1, allow_unknown_chunksizes=True)
-        return Features(values, tuple(name for part in parts for name in part.names))
+        names = tuple(name for part in parts for name in part.names)
+        join = dask.delayed(_join_columns, pure=False)
+        blocks = zip(*(delay_blocks(part.values) for part in parts), strict=True)
+        return Features(self._gather_blocks([join(list(own)) for own in blocks], len(names)), names)
 
     def bind(self, features: Features) -> BlockAtoms:
         """Have workers evaluate and hold the features."""
@@ -236,8 +254,22 @@ class Samples(Posterior):
     def tilt(self, features: Any, multipliers: ArrayLike) -> Samples:
         """Return ``q ∝ p exp<multipliers, features>``: the same draws with other weights, which workers hold."""
         psi = as_features(self, features).values
-        scores = psi @ as_multipliers(multipliers, psi.shape[1])
-        logs = scores if self.log_weights is None else scores + self.log_weights
+        phi, beside = (
+            as_multipliers(multipliers, psi.shape[1]),
+            () if self.log_weights is None else (self.log_weights, "n"),
+        )
+        logs = da.blockwise(
+            _score,
+            "n",
+            psi,
+            "nm",
+            *beside,
+            phi=phi,
+            align_arrays=False,
+            concatenate=False,
+            dtype=float,
+            meta=np.empty(0),
+        )
         (held,) = find_client(self.client).persist([logs])
         return self._weighted(held)
 
@@ -275,7 +307,7 @@ class Samples(Posterior):
             for *own, log, number, seed in zip(*blocks, logs, numbers, seeds, strict=True)
             if number
         ]
-        parts = dask.compute(*chosen)
+        parts = self._compute(chosen)
         order = rng.permutation(size)
         columns = [np.concatenate(column)[order] for column in zip(*parts, strict=True)]
         return dict(zip(self.variables, columns, strict=True)) if self.named else columns[0]
@@ -285,7 +317,7 @@ class Samples(Posterior):
         first = next(iter(self.variables.values()))
         logs = [None] * len(first.chunks[0]) if self.log_weights is None else delay_blocks(self.log_weights)
         weigh = dask.delayed(_weigh, pure=False)
-        return list(dask.compute(*(weigh(own, log) for own, log in zip(delay_blocks(first), logs, strict=True))))
+        return self._compute([weigh(own, log) for own, log in zip(delay_blocks(first), logs, strict=True)])
 
     @property
     def n_atoms(self) -> int:
@@ -305,7 +337,7 @@ class Samples(Posterior):
             return -math.inf
         size = tail_size(self.n_atoms) + 1
         largest = dask.delayed(_find_largest, pure=False)
-        tops = np.concatenate(dask.compute(*(largest(logs, size) for logs in delay_blocks(self.log_weights))))
+        tops = np.concatenate(self._compute([largest(logs, size) for logs in delay_blocks(self.log_weights)]))
         return pareto_k(_find_largest(tops, size), n_draws=self.n_atoms)
 
     def __repr__(self) -> str:
@@ -327,22 +359,40 @@ def _weigh(values: Any, logs: Any) -> Mass:
         return Mass(n, *([math.log(n)] * 2 if n else [-math.inf] * 2))
     if not n:
         return Mass(0, -math.inf, -math.inf)
+    logs = arrays.to_host(logs)
     return Mass(n, float(logsumexp(logs)), float(logsumexp(2.0 * logs)))
 
 
-def _find_largest(logs: Floats, size: int) -> Floats:
+def _find_largest(logs: Any, size: int) -> Floats:
+    logs = arrays.to_host(logs)
     return logs if len(logs) <= size else np.partition(logs, len(logs) - size)[len(logs) - size :]
 
 
 def _choose(values: list[Any], logs: Any, number: int, seed: int) -> list[Any]:
-    n = len(values[0])
-    weights = None if logs is None else np.exp(logs - logsumexp(logs))
+    n, weights = len(values[0]), None
+    if logs is not None:
+        logs = arrays.to_host(logs)
+        weights = np.exp(logs - logsumexp(logs))
     chosen = np.random.default_rng(seed).choice(n, size=number, p=weights)
-    return [own[chosen] for own in values]
+    return [own[chosen] if arrays.is_plain(own) else arrays.to_host(arrays.take_rows(own, chosen)) for own in values]
+
+
+def _score(psi: list[Any], logs: Any = None, *, phi: Floats) -> Floats:
+    """Return the log-weights of a block's draws under a tilt, on the host."""
+    (own,) = psi  # in one chunk of columns
+    scores = arrays.to_host(arrays.score_atoms(own, None, phi)) if arrays.lies_elsewhere(own) else own @ phi
+    return scores if logs is None else scores + arrays.to_host(logs)
+
+
+def _drop_empty(values: da.Array) -> da.Array:
+    """Return an array without the blocks that are known to be empty, which Dask would lose on the way."""
+    filled = [place for place, size in enumerate(values.chunks[0]) if size != 0]  # NaN where a block is not counted
+    return values if len(filled) in (0, len(values.chunks[0])) else values.blocks[filled]
 
 
 def _cut(values: da.Array, first: da.Array, name: str) -> da.Array:
     """Return draws cut as the first variable is, and along the draws alone."""
+    values = _drop_empty(values)
     alone = dict.fromkeys(range(1, values.ndim), -1)
     values = values.rechunk(alone) if values.ndim > 1 and max(values.numblocks[1:]) > 1 else values
     known = not np.any(np.isnan([*values.chunks[0], *first.chunks[0]]))
@@ -360,16 +410,16 @@ class _Place:
     number: int
 
 
-def _take_out(features: Any, arrays: list[da.Array], first: da.Array) -> Any:
+def _take_out(features: Any, found: list[da.Array], first: da.Array) -> Any:
     """Return features with places where dask arrays were, which are put into a list."""
     if isinstance(features, da.Array):
-        arrays.append(_cut(features, first, "a feature"))
-        return _Place(len(arrays) - 1)
-    return _rebuild(features, lambda part: _take_out(part, arrays, first))
+        found.append(_cut(features, first, "a feature"))
+        return _Place(len(found) - 1)
+    return _rebuild(features, lambda part: _take_out(part, found, first))
 
 
-def _put_back(spec: Any, arrays: Sequence[Floats]) -> Any:
-    return arrays[spec.number] if isinstance(spec, _Place) else _rebuild(spec, lambda part: _put_back(part, arrays))
+def _put_back(spec: Any, values: Sequence[Any]) -> Any:
+    return values[spec.number] if isinstance(spec, _Place) else _rebuild(spec, lambda part: _put_back(part, values))
 
 
 def _rebuild(spec: Any, change: Callable[[Any], Any]) -> Any:
@@ -388,11 +438,14 @@ def _evaluate(parts: Sequence[Any], names: list[str], named: bool, spec: Any) ->
     return evaluate_features(draws, _put_back(spec, parts[len(names) :]))
 
 
-def _evaluate_block(parts: list[Any], names: list[str], named: bool, spec: Any, m: int) -> Floats:
+def _evaluate_block(parts: list[Any], names: list[str], named: bool, spec: Any, m: int) -> Any:
     return _evaluate(parts, names, named, spec).values if len(parts[0]) else np.empty((0, m))
 
 
-def _try_block(parts: tuple[Any, ...], names: list[str], named: bool, spec: Any) -> tuple[str, ...]:
+def _join_columns(parts: list[Any]) -> Any:
+    return arrays.join_columns(parts) if len(parts[0]) else np.empty((0, sum(part.shape[1] for part in parts)))
+
+
+def _try_block(parts: list[Any], names: list[str], named: bool, spec: Any) -> tuple[str, ...]:
     """Return the names of the features, from two draws; nothing where a block is empty."""
-    heads = dask.compute(*(part[:2] for part in parts))
-    return _evaluate(heads, names, named, spec).names if len(heads[0]) else ()
+    return _evaluate([part[:2] for part in parts], names, named, spec).names if len(parts[0]) else ()

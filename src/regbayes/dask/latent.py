@@ -30,9 +30,10 @@ from regbayes.dask._bases import (
     in_memory,
     lazily,
     sample_size,
+    survey_blocks,
 )
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import Block, draw_sample, read_floats, read_where_they_lie
+from regbayes.dask.rows import READ_ROWS, Block, draw_sample, join_columns
 from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import AbsoluteChange
 from regbayes.estimators import ibp, ilsvm
@@ -153,8 +154,7 @@ class OnClusterFeatures(OnCluster):
     """Binary features of rows on a cluster, with labels or without."""
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
-        # Features with amounts have no kernels on devices.
-        rows = self._place(client, read_floats if self.slab else read_where_they_lie, X, y, sample_weight)
+        rows = self._place(client, READ_ROWS, X, y, sample_weight)
         lengths, moments, labels = self._survey(rows, y is not None)
         recipe = self._recipe(moments, labels)
         settings = recipe.settings
@@ -197,9 +197,13 @@ class OnClusterFeatures(OnCluster):
 
     feature_probabilities = lazily(ilsvm.ILSVMClassifier.feature_probabilities)
 
+    @property
+    def _stays(self) -> bool:
+        return not self.slab  # features with amounts have no kernels on devices
+
     def _survey(self, rows: Workers, labeled: bool) -> tuple[list[int], Moments, Labels | None]:
         unlabeled = getattr(self, "unlabeled", None)
-        lengths, moments, labels = zip(*rows.each(survey, labeled, unlabeled), strict=True)
+        lengths, moments, labels = zip(*survey_blocks(rows, survey, labeled, unlabeled)[0], strict=True)
         if sum(lengths) < 2:
             raise ValueError(f"X has {sum(lengths)} row(s) that count, and a minimum of 2 is required")
         joined = reduce(add, moments)
@@ -349,6 +353,7 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
         Parameters
         ----------
         X : dask array or DataFrame of shape (n_samples, n_features)
+            Blocks of PyTorch or CuPy stay on their devices.
         y : ignored
         sample_weight : dask array or Series of shape (n_samples,), default=None
             How often each row counts.
@@ -365,8 +370,7 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
         """Return the expected rows given their features, which may be lazy too, shape (n_samples, n_features)."""
         if not isinstance(X, da.Array):
             return super().inverse_transform(X)
-        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-        return X @ self._state.params.loadings + self.offset_
+        return join_columns(X) @ self._state.params.loadings + self.offset_
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean of `score_samples`."""

@@ -24,7 +24,7 @@ from distributed import Client, Future, as_completed, get_client
 
 from regbayes.dask.storage import find_in_libc, give_pages_back, settle_again
 from regbayes.joint.remote import HeldRows, Version
-from regbayes.kernels.arrays import is_mapped
+from regbayes.kernels.arrays import is_mapped, is_plain, lies_elsewhere
 
 PATIENCE_S = 60  # to wait for a worker where all are gone; those that were killed come back
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
@@ -192,6 +192,13 @@ def _visit_block(function: Callable[..., Any], block: Any, *arguments: Any) -> A
     settle_again(block)
     try:
         return function(block, *arguments)
+    except Exception as error:
+        if "OutOfMemory" in type(error).__name__:  # of PyTorch and CuPy, which need not be installed
+            raise MemoryError(
+                "the device of a worker has no room for its rows. Start more workers, each with a device of its own, "
+                f"or give X as float32. ({error})"
+            ) from None
+        raise
     finally:
         give_pages_back()
 
@@ -211,12 +218,12 @@ def keep_freed_memory() -> None:
 
 @sizeof.register(HeldRows)
 def _size_of_rows(rows: HeldRows[Any]) -> int:
-    """Return the bytes that rows take in memory; those that lie in a file take none."""
+    """Return the bytes that rows take in the memory of a worker; those in a file or on a device take none."""
     return sum(_bytes_of(piece) for piece in rows.pieces) + _bytes_of(rows.head)
 
 
 def _bytes_of(thing: Any) -> int:
-    if isinstance(thing, np.ndarray):
-        return 0 if is_mapped(thing) else int(thing.nbytes)
+    if isinstance(thing, np.ndarray) or not is_plain(thing):
+        return 0 if is_mapped(thing) or lies_elsewhere(thing) else int(getattr(thing, "nbytes", 0))
     parts = thing if isinstance(thing, tuple) else getattr(thing, "__dict__", {}).values()
     return sum(_bytes_of(part) for part in parts if isinstance(part, np.ndarray | tuple) or hasattr(part, "__dict__"))

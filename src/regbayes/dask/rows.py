@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import dask
 import dask.array as da
@@ -17,16 +17,17 @@ from dask.optimization import cull
 from dask.utils import ensure_dict
 from distributed import Client, Future, futures_of
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse, vstack
+from scipy.sparse import csr_array, hstack, issparse, vstack
 from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
 from regbayes.dask.storage import check_room, settle, trim_memory
-from regbayes.kernels.arrays import is_plain, namespace_of, take_rows, to_host
+from regbayes.estimators._topics import check_largest, numbers_of, read_device_counts
+from regbayes.kernels.arrays import is_plain, join, namespace_of, take_rows, to_host
+from regbayes.models.medlda.device import DeviceCorpus
 
-Reader = Callable[..., "Block"]
-
+HOST = "numpy"  # the kind of all rows on the host
 FIX_SIZES = "X.compute_chunk_sizes() counts the rows of an array, and a data frame has X.to_dask_array(lengths=True)"
 
 
@@ -34,7 +35,7 @@ FIX_SIZES = "X.compute_chunk_sizes() counts the rows of an array, and a data fra
 class Block:
     """Rows as a worker has read them."""
 
-    X: Any  # (n, D): floats, on a device if they were given there, or counts in compressed rows
+    X: Any  # (n, D): floats or counts in compressed rows; on a device, if they were given there
     y: NDArray[Any] | None  # (n,) or (n, outputs)
     weights: Floats | None  # (n,), positive
     task: NDArray[Any] | None = None  # (n,): the task of each row, where it has one
@@ -46,10 +47,6 @@ class Block:
         """Return some of the rows."""
         X = self.X[rows] if is_plain(self.X) or isinstance(rows, slice) else take_rows(self.X, rows)
         return Block(X, *(None if part is None else part[rows] for part in (self.y, self.weights, self.task)))
-
-
-def _joined(blocks: Sequence[Block], part: str) -> NDArray[Any]:
-    return np.concatenate([getattr(block, part) for block in blocks])
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def read_collections(X: Any, y: Any = None, sample_weight: Any = None, task: Any
     if isinstance(X, da.Array):
         if np.isnan(X.shape[1]):
             raise ValueError(f"the number of columns of X is not known: {FIX_SIZES}")
-        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        X = join_columns(X)
         sizes, columns = [float(size) for size in X.chunks[0]], None
     else:
         _check_columns(X)
@@ -97,6 +94,26 @@ def _check_columns(X: Any) -> None:
                 f"column {name!r} of X has dtype {kind}, which is no number: leave it out, or make columns of numbers "
                 "of it (dask.dataframe.get_dummies of a column that was categorized)"
             )
+
+
+def join_columns(values: da.Array) -> da.Array:
+    """Return an array whose blocks have all columns; Dask itself could not join those of PyTorch."""
+    if values.ndim < 2 or values.numblocks[1] == 1:
+        return values
+    return da.blockwise(
+        _join_chunks,
+        "nk",
+        values,
+        "nd",
+        new_axes={"k": values.shape[1]},
+        concatenate=False,
+        dtype=values.dtype,
+        meta=values._meta,
+    )
+
+
+def _join_chunks(parts: list[Any]) -> Any:
+    return hstack(parts, format="csr") if issparse(parts[0]) else join(parts, axis=1)
 
 
 def is_collection(X: Any) -> bool:
@@ -137,13 +154,15 @@ def line_up(values: Any, sizes: list[float], name: str) -> list[Any]:
         _check_length(len(array), sizes, name)
         values = da.from_array(array, chunks=(tuple(map(int, sizes)), *array.shape[1:]))
     if isinstance(values, da.Array):
-        if values.ndim == 2 and values.numblocks[1] > 1:
-            values = values.rechunk({1: -1})
+        values = join_columns(values)
         own = values.chunks[0]
         if known and not np.any(np.isnan(own)):
             _check_length(sum(own), sizes, name)
             if own != tuple(map(int, sizes)):
-                values = values.rechunk({0: tuple(map(int, sizes))})
+                on_host = values.map_blocks(
+                    _bring_plain, dtype=values.dtype, meta=values._meta
+                )  # where Dask joins them
+                values = on_host.rechunk({0: tuple(map(int, sizes))})
     blocks = delay_blocks(values)
     if len(blocks) != len(sizes):
         raise ValueError(
@@ -158,7 +177,7 @@ def _check_length(n_rows: float, sizes: list[float], name: str) -> None:
         raise ValueError(f"X has {sum(sizes):.0f} rows, but {name} has {n_rows:.0f}")
 
 
-def place_blocks(client: Client, given: Given, read: Reader) -> Workers:
+def place_blocks(client: Client, given: Given, read: Callable[..., Any]) -> Workers:
     """Have the workers read the blocks, each in its place, and wait for them."""
     sizes = np.asarray(given.sizes)
     fills = np.where(np.isnan(sizes), np.nanmean(sizes) if not np.all(np.isnan(sizes)) else 1.0, sizes)
@@ -178,24 +197,77 @@ def place_blocks(client: Client, given: Given, read: Reader) -> Workers:
 # --- on the workers
 
 
-FLOATS = partial(check_array, dtype=np.float64, order="C")
+@dataclass(frozen=True)
+class Reader:
+    """How a worker reads a block."""
+
+    here: Callable[[Any], Any]  # from a block of X to rows on the host
+    there: Callable[[Any], Any] | None  # from one of PyTorch or CuPy to rows that stay; None: it comes to the host
+    targets: Callable[[Any, str], NDArray[Any]]  # from a block of y, and where it is, in words
+    __name__: ClassVar[str] = "read_block"  # as Dask names the task
+
+    def __call__(self, x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
+        """Return a block, having seen that it can be worked with. What goes with rows comes to the host."""
+        keep_freed_memory()
+        check_room()
+        named = f"in block {place} (counted from 0)"
+        y, weights, task = map(_bring_plain, (y, weights, task))
+        X = self._read_rows(x, named)
+        n_rows = int(X.shape[0])
+        if X.shape[1] != n_columns:
+            raise ValueError(f"{named}, X has {X.shape[1]} columns, but {n_columns} in all")
+        labels, tasks = None if y is None else self.targets(y, named), None if task is None else read_values(task)
+        for name, values in {"y": labels, "task": tasks}.items():
+            if values is not None and len(values) != n_rows:
+                raise ValueError(f"{named}, X has {n_rows} rows and {name} has {len(values)}: cut them alike")
+        if weights is None:
+            return Block(settle(X), labels, None, tasks)
+        counts = check_array(
+            np.asarray(weights), dtype=np.float64, ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
+        )
+        if counts.shape != (n_rows,):
+            raise ValueError(f"{named}, X has {n_rows} rows and sample_weight the shape {counts.shape}: cut them alike")
+        if np.any(counts < 0):
+            raise ValueError(f"{named}, sample_weight has negative values")
+        found = Block(X, labels, counts, tasks)
+        found = found if np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
+        return replace(found, X=settle(found.X))
+
+    def _read_rows(self, x: Any, named: str) -> Any:
+        if x.ndim != 2:
+            raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
+        try:
+            if self.there is not None and not is_plain(x):
+                return self.there(x)
+            return self.here(_bring_plain(x))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{named}: {error}") from None
 
 
-def read_floats(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
-    """Read a block of rows of numbers."""
-    return _read(FLOATS, read_targets, x, y, weights, task, place, n_columns)
+def _bring_plain(values: Any) -> Any:
+    """Return what lies on a device as it is on the host, and all else unchanged."""
+    return values if is_plain(values) else to_host(values)
 
 
-def read_where_they_lie(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
-    """Read a block of rows of numbers; arrays of PyTorch and CuPy stay on their device, and what goes with them not."""
-    return _read(FLOATS if is_plain(x) else _check_there, read_targets, x, y, weights, task, place, n_columns)
+def check_floats(x: Any) -> Floats:
+    """Return rows on the host, in double precision."""
+    return _check_numbers(x, dtype=np.float64, order="C")
 
 
-def _check_there(x: Any, **_: Any) -> Any:
+def _check_numbers(x: Any, **options: Any) -> Any:
+    try:
+        return check_array(x, ensure_min_samples=0, input_name="X", **options)
+    except (TypeError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        remedy = "" if "NaN" in why or "infinity" in why else ". X must hold numbers in every block"
+        raise type(error)(why + remedy) from None
+
+
+def check_there(x: Any) -> Any:
     """Return rows on a device as they are, having seen that they are numbers that sums can be taken of."""
+    if numbers_of(x) is not x or "sparse" in str(getattr(x, "layout", "")):
+        raise TypeError("X is sparse, and rows that lie on a device must be dense")
     xp = namespace_of(x)
-    if x.ndim != 2:
-        raise ValueError(f"X has {x.ndim} dimension(s)")
     if x.dtype not in (xp.float64, xp.float32):
         raise TypeError(f"X has type {x.dtype} on {getattr(x, 'device', 'a device')}: give it as float32 or float64")
     if not bool(xp.all(xp.isfinite(x))):
@@ -203,52 +275,20 @@ def _check_there(x: Any, **_: Any) -> Any:
     return x
 
 
-def read_tasks(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
-    """Read a block of rows of numbers, of whose targets some may be missing."""
-    return _read(FLOATS, read_holes, x, y, weights, task, place, n_columns)
+def check_counts(x: Any) -> Any:
+    """Return counts of words in compressed rows, in single precision, as the model takes them."""
+    counts = csr_array(_check_numbers(x, accept_sparse="csr", dtype="numeric"))
+    if counts.nnz and counts.data.min() < 0:
+        raise ValueError("Negative values in X, which must hold counts of words")
+    check_largest(float(counts.data.max(initial=0)))
+    counts.sum_duplicates()
+    counts.eliminate_zeros()
+    return csr_array((counts.data.astype(np.float32, copy=False), counts.indices, counts.indptr), shape=counts.shape)
 
 
-def _read(
-    check: Callable[..., Any],
-    check_targets: Callable[[Any, str], NDArray[Any]],
-    x: Any,
-    y: Any,
-    weights: Any,
-    task: Any,
-    place: int,
-    n_columns: int,
-) -> Block:
-    keep_freed_memory()
-    check_room()
-    named = f"in block {place} (counted from 0)"
-    x = x if is_plain(x) or check is _check_there else to_host(x)
-    y, weights, task = (part if is_plain(part) else to_host(part) for part in (y, weights, task))
-    if issparse(x) and x.ndim != 2:
-        raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
-    try:
-        X = check(x, ensure_min_samples=0, input_name="X")
-    except (TypeError, ValueError) as error:
-        why = str(error).splitlines()[0]
-        remedy = "" if "NaN" in why or "infinity" in why else ". X must hold numbers in every block"
-        raise type(error)(f"{named}: {why}{remedy}") from None
-    if X.shape[1] != n_columns:
-        raise ValueError(f"{named}, X has {X.shape[1]} columns, but {n_columns} in all")
-    labels, tasks = None if y is None else check_targets(y, named), None if task is None else read_values(task)
-    for name, values in {"y": labels, "task": tasks}.items():
-        if values is not None and len(values) != len_of(X):
-            raise ValueError(f"{named}, X has {len_of(X)} rows and {name} has {len(values)}: cut them alike")
-    if weights is None:
-        return Block(settle(X), labels, None, tasks)
-    counts = check_array(
-        np.asarray(weights), dtype=np.float64, ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
-    )
-    if counts.shape != (len_of(X),):
-        raise ValueError(f"{named}, X has {len_of(X)} rows and sample_weight the shape {counts.shape}: cut them alike")
-    if np.any(counts < 0):
-        raise ValueError(f"{named}, sample_weight has negative values")
-    found = Block(X, labels, counts, tasks)
-    found = found if np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
-    return replace(found, X=settle(found.X))
+def check_counts_there(x: Any) -> DeviceCorpus:
+    """Return counts of words on a device as documents there."""
+    return read_device_counts(x, numbers_of(x), allow_empty=True)
 
 
 def read_values(values: Any) -> NDArray[Any]:
@@ -277,24 +317,34 @@ def read_holes(y: Any, named: str) -> NDArray[Any]:
     return values
 
 
-def read_counts(x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
-    """Read a block of counts of words."""
-
-    def check(x: Any, **options: Any) -> Any:
-        counts = csr_array(check_array(x, accept_sparse="csr", dtype="numeric", **options))
-        if counts.nnz and counts.data.min() < 0:
-            raise ValueError("negative values in X, which must hold counts of words")
-        counts.sum_duplicates()
-        counts.eliminate_zeros()
-        numbers = counts.data.astype(np.float32, copy=False)  # as the model takes them
-        return csr_array((numbers, counts.indices, counts.indptr), shape=counts.shape)
-
-    return _read(check, read_targets, x, y, weights, task, place, n_columns)
+READ_ROWS = Reader(check_floats, check_there, read_targets)
+READ_TASKS = replace(READ_ROWS, targets=read_holes)
+READ_COUNTS = Reader(check_counts, check_counts_there, read_targets)
 
 
-def len_of(X: Any) -> int:
-    """Return the number of rows, of a sparse matrix too."""
-    return int(X.shape[0])
+def name_kind(block: Block) -> str | None:
+    """Return the kind of a block's rows; None of a block without any."""
+    if not len(block):
+        return None
+    return kind_of(block.X.counts.numbers if isinstance(block.X, DeviceCorpus) else block.X)
+
+
+def kind_of(numbers: Any) -> str:
+    """Return whose array it is and of which type; all on the host are of one kind."""
+    if is_plain(numbers):
+        return HOST
+    return f"{type(numbers).__module__.partition('.')[0]}.{str(numbers.dtype).rpartition('.')[2]}"
+
+
+def check_kinds(kinds: Iterable[str | None], name: str) -> str:
+    """Return the kind of all blocks, having seen that it is one."""
+    different = sorted({kind for kind in kinds if kind is not None})
+    if len(different) > 1:
+        raise TypeError(
+            f"{name} has blocks of {' and of '.join(different)}: give all of them as arrays of one library and one "
+            "type (map_blocks changes them)"
+        )
+    return different[0] if different else HOST
 
 
 # --- a sample
@@ -317,9 +367,15 @@ def draw_rows(block: Block, first: int, kinds_of: Callable[[Block], Integers], l
     keys, kinds = _uniform(np.arange(first, first + len(block))), kinds_of(block)
     drawn = np.flatnonzero(keys < limits[kinds])
     rows = block.take(drawn)
-    if not is_plain(rows.X):
-        rows = replace(rows, X=to_host(rows.X).astype(np.float64))  # a sample lies on the client
-    return Drawn(rows, kinds[drawn], keys[drawn])
+    return Drawn(replace(rows, X=_bring_here(rows.X)), kinds[drawn], keys[drawn])
+
+
+def _bring_here(X: Any) -> Any:
+    """Return rows as they are on the host, where a sample lies."""
+    if isinstance(X, DeviceCorpus):
+        words, numbers, starts = X.on_host()
+        return check_counts(csr_array((numbers, words, starts), shape=X.shape))
+    return X if is_plain(X) else to_host(X).astype(np.float64)
 
 
 def draw_sample(
@@ -370,7 +426,7 @@ def _join_drawn(parts: list[Drawn], order: Integers) -> Block:
     The parts are forgotten as it goes: a sample may have a quarter of a gigabyte, and is here once.
     """
     beside = [
-        None if getattr(parts[0].rows, name) is None else _joined([part.rows for part in parts], name)[order]
+        None if getattr(parts[0].rows, name) is None else np.concatenate([getattr(p.rows, name) for p in parts])[order]
         for name in ("y", "weights", "task")
     ]
     if issparse(parts[0].rows.X):

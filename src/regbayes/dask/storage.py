@@ -39,9 +39,12 @@ _mapped: WeakSet[mmap.mmap] = WeakSet()
 def settle(X: Any) -> Any:
     """Return rows where they can stay: in memory as long as there is room, and in a file beyond."""
     worker = _find_worker()
-    if worker is None or _taken(worker) <= SHARE or not is_plain(X):  # a device has its own memory
+    is_sparse = issparse(X)
+    if not (is_sparse or isinstance(X, np.ndarray)):  # a device has its own memory
         return X
-    if issparse(X):
+    if worker is None or _taken(worker) <= SHARE:
+        return X
+    if is_sparse:
         return csr_array((*_map([X.data, X.indices], worker), X.indptr), shape=X.shape)
     return _map([X], worker)[0]
 

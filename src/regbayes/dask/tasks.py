@@ -20,9 +20,9 @@ from sklearn.callback import with_callbacks
 from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
-from regbayes.dask._bases import SAMPLE_BYTES, FeatureRange, Moments, OnCluster, join_classes, lazily
+from regbayes.dask._bases import SAMPLE_BYTES, FeatureRange, Moments, OnCluster, join_classes, lazily, survey_blocks
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import Block, draw_shares, is_collection, read_tasks
+from regbayes.dask.rows import HOST, READ_TASKS, Block, draw_shares, is_collection
 from regbayes.dask.storage import settle, settle_inferred
 from regbayes.engine import Serial, row_blocks
 from regbayes.estimators import multitask
@@ -39,18 +39,22 @@ from regbayes.estimators._labels import (
 )
 from regbayes.estimators._task_bases import Layout, Targets, column_names, find_targets, natural
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
-from regbayes.framework.cells import CellBlock, sampled_cells
+from regbayes.framework.cells import CellBlock, CellTargets, sampled_cells
 from regbayes.framework.newton import EASED
 from regbayes.joint.descent import Evaluation
 from regbayes.joint.model import RowSums
 from regbayes.joint.remote import HeldRows, RemoteRows, Version, pull_back
+from regbayes.kernels.arrays import gather, is_plain, namespace_of, pieces, sum_of, take_rows, to_device
+from regbayes.margins.device import PASS_ROOM, DeviceBlock, cut_targets
 from regbayes.margins.head import SAMPLE_PER_WEIGHT, Tolerance
 from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.margins.tasks import BlockwiseTasks, Draw, TaskColumns, TaskHead, TaskRows, TaskWeights
 from regbayes.models.mt_ilsvm import model as mt_ilsvm
+from regbayes.models.mt_ilsvm.device import BLOCK_ROWS, DeviceTaskModel
 from regbayes.models.mt_ilsvm.fit import Look, Problem, build_head, first_model
-from regbayes.models.mt_ilsvm.model import NoSums, Posterior, Settings, State
+from regbayes.models.mt_ilsvm.model import HostRows, NoSums, Posterior, Settings, State, find_rows
 
+NO_FACTORS = mt_ilsvm.Factors(*(np.zeros((0, 0)) for _ in range(4)))  # of parameters that are sent to rows
 REACH = 2.0  # times the first sample of the curvature: what is brought here, so that it can double once
 
 # --- what is known of rows before anything is learned
@@ -220,11 +224,21 @@ class Recipe:
     settings: Settings = field(default_factory=Settings)
     input_scale: float = 1.0
 
-    def standardize(self, X: Floats) -> Floats:
-        """Return rows as the model takes them."""
-        found = X - self.mean
-        found /= self.scale
+    def standardize(self, X: Any) -> Any:
+        """Return rows as the model takes them, where they lie."""
+        mean, scale = (part if is_plain(X) else to_device(part, X) for part in (self.mean, self.scale))
+        found = X - mean
+        found /= scale
         return found
+
+    def arrange(self, X: Any, order: Integers) -> Any:
+        """Return some rows as the model takes them, where they can stay."""
+        if not is_plain(X):
+            return self.standardize(take_rows(X, order))
+        found = np.empty((len(order), len(self.mean)))
+        for rows in row_blocks(len(order)):  # no second copy of them all
+            found[rows] = self.standardize(X[order[rows]])
+        return settle(found)
 
     def observe(self, targets: Targets) -> tuple[Observations, Outputs]:
         """Return what is asked of rows with such targets; weights of rows are not in it."""
@@ -262,7 +276,7 @@ class Recipe:
         values = np.zeros(0) if self.classes is None else self.classes[0][:0]
         return self.observe(Targets(self.reading.layout, self.ids, nothing, nothing, values))[1]
 
-    def head(self, observations: Observations, X: Floats) -> TaskHead:
+    def head(self, observations: Observations, X: Any) -> TaskHead:
         """Return the head of rows."""
         return build_head(self.settings, observations, self.outputs, X, self.input_scale, in_blocks=True)
 
@@ -270,11 +284,14 @@ class Recipe:
 def sum_moments(block: Block, recipe: Recipe) -> mt_ilsvm.Moments:
     """Return what the generative part needs of all rows of a block."""
     D, weights = len(recipe.mean), block.weights
-    parts = (
-        mt_ilsvm.Moments.of(recipe.standardize(block.X[rows]), None if weights is None else weights[rows])
-        for rows in row_blocks(len(block))
-    )
-    return reduce(add, parts, mt_ilsvm.Moments(np.zeros((D, D)), 0.0))
+    found = mt_ilsvm.Moments(np.zeros((D, D)), 0.0)
+    if not len(block):
+        return found
+    for rows in row_blocks(len(block)) if is_plain(block.X) else pieces(len(block), BLOCK_ROWS):
+        some = find_rows(recipe.standardize(block.X[rows, :]))
+        own = some.sum_moments(None if weights is None else weights[rows], Serial())
+        found = found + mt_ilsvm.Moments(own.gram, own.n_rows)  # and not the device's
+    return found
 
 
 def count_observations(block: Block, recipe: Recipe) -> tuple[float, Integers]:
@@ -284,7 +301,7 @@ def count_observations(block: Block, recipe: Recipe) -> tuple[float, Integers]:
     return float(total), np.bincount(observed.outputs, minlength=len(outputs))
 
 
-def hold(block: Block, recipe: Recipe) -> HeldRows[Floats]:
+def hold(block: Block, recipe: Recipe) -> HeldRows[Any]:
     """Return the rows that have targets as the model takes them, in pieces; those of a task are neighbours."""
     targets = recipe.targets(block)
     if recipe.reading.layout == "ragged":
@@ -294,14 +311,16 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[Floats]:
     place = np.zeros(len(block), dtype=np.int64)
     place[order] = np.arange(len(order))
     observed = recipe.weigh(block)
-    X = np.empty((len(order), len(recipe.mean)))
-    for rows in row_blocks(len(order)):  # no second copy of them all
-        X[rows] = recipe.standardize(block.X[order[rows]])
-    X = settle(X)
-    pieces = [X[rows] for rows in row_blocks(len(X))]
-    lengths = tuple(map(len, pieces))
-    head = recipe.head(replace(observed, rows=place[observed.rows]), X)
-    return HeldRows(pieces, lengths, TaskRows(tuple(head.parts(lengths, Serial()))), settle_inferred)
+    rows = find_rows(recipe.arrange(block.X, order))
+    head = recipe.head(replace(observed, rows=place[observed.rows]), rows.X)
+    blocks = rows.blocks()
+    lengths = tuple(part.shape[0] for part in blocks)
+    asked: Any
+    if isinstance(rows, HostRows):
+        asked = TaskRows(tuple(head.parts(lengths, Serial())))
+    else:
+        asked = rows.take_head(head, recipe.settings.n_components)
+    return HeldRows(blocks, lengths, asked, settle_inferred)
 
 
 @dataclass(frozen=True)
@@ -334,17 +353,40 @@ class Judged(RowSums):
     positive: Floats  # (outputs,)
 
 
-def judge(block: HeldRows[Floats], version: Version, weights: Floats) -> Judged:
+def judge(block: HeldRows[Any], version: Version, weights: Floats) -> Judged:
     """Judge the signs of scores, in units of the stiffness of losses."""
-    assert isinstance(block.head, TaskRows)
+    assert block.head is not None
     found = Judged(0.0, np.zeros(len(weights)), np.zeros(len(weights)))
-    for part, seen in zip(block.head.kept, block.infer(version), strict=True):
-        scores = part.targets.see(part.columns(seen.features)).scores(weights)
-        losses, alone = part.targets.losses, part.targets.see(np.ones((len(seen.features), 1)))
-        assert losses.side is not None
-        wrong = losses.stiffness * ((losses.side != 0) & ((scores > 0) != (losses.side > 0)))
-        negative, positive = (alone.combine(losses.stiffness * (losses.side == s), len(weights))[:, 0] for s in (-1, 1))
-        found = found + Judged(float(wrong.sum()), negative, positive)
+    for part, seen in zip(block.head.parts(block.lengths), block.infer(version), strict=True):
+        piece = block.head.newton_block(part, seen.features, None)
+        own = (
+            judge_there(piece, weights) if isinstance(piece, DeviceBlock) else judge_cells(part.targets, piece, weights)
+        )
+        found = found + own
+    return found
+
+
+def judge_cells(targets: CellTargets, piece: CellBlock, weights: Floats) -> Judged:
+    """Judge scores on the host."""
+    losses, scores = targets.losses, piece.scores(weights)
+    assert losses.side is not None
+    wrong = losses.stiffness * ((losses.side != 0) & ((scores > 0) != (losses.side > 0)))
+    alone = targets.see(np.ones((len(piece.features), 1)))
+    negative, positive = (alone.combine(losses.stiffness * (losses.side == s), len(weights))[:, 0] for s in (-1, 1))
+    return Judged(float(wrong.sum()), negative, positive)
+
+
+def judge_there(piece: DeviceBlock, weights: Floats) -> Judged:
+    """Judge scores on a device."""
+    found = Judged(0.0, np.zeros(len(weights)), np.zeros(len(weights)))
+    for rows in pieces(len(piece), max(1, PASS_ROOM // len(weights))):
+        asked, scores = cut_targets(piece.rows, rows), piece.columns.cut(rows).scores(weights)
+        xp = namespace_of(scores)
+        signs, stiffness = xp.astype(asked.signs, scores.dtype), 2.0 * asked.C
+        wrong = stiffness * xp.astype((signs != 0.0) & ((scores > 0.0) != (signs > 0.0)), scores.dtype)
+        sides = (sum_of(stiffness * xp.astype(side * signs > 0.0, scores.dtype), axis=1) for side in (-1.0, 1.0))
+        total, negative, positive = gather(sum_of(wrong), *sides)
+        found = found + Judged(float(total), negative, positive)
     return found
 
 
@@ -383,11 +425,15 @@ class RemoteTasks(Problem):
 
     places: Any = None  # Workers
     sample: Any = None  # Sample
+    model_there: type[mt_ilsvm.MultiTaskModel] = mt_ilsvm.MultiTaskModel  # that takes rows where they lie
     _numbers: Any = field(default_factory=count, repr=False)
 
     def share(self, params: Posterior) -> tuple[Version, Any]:
-        """Send parameters to the rows."""
-        version = Version(next(self._numbers), self.model, params)
+        """Send what rows need of the parameters, the probabilities of features: all else is of inputs by inputs."""
+        latent = replace(params.latent)  # without what is known of it here
+        nothing = mt_ilsvm.Moments(np.zeros((0, 0)), 0.0)
+        model = self.model_there(**vars(replace(self.model, moments=nothing)))
+        version = Version(next(self._numbers), model, Posterior(latent, NO_FACTORS))
         return version, self.places.share(version)
 
     def look(self, params: Posterior) -> Look:
@@ -419,7 +465,7 @@ class RemoteTasks(Problem):
     ) -> BlockwiseTasks:
         head, n_features = self.head, version.params.latent.logits.shape[1]
         assert head is not None
-        features = self.model.infer(self.sample.X, version.params).features
+        features = self.model.infer(self.sample.X, version.params).features  # which lies here
         seen = TaskColumns(features, head.inputs, head.input_factor, head.fit_intercept)
 
         def sample(level: int) -> list[CellBlock] | None:
@@ -439,6 +485,7 @@ class Placed:
     recipe: Recipe
     survey: Survey
     data: dict[str, Any]
+    elsewhere: bool = False  # whether rows lie on devices
     prepared: RemoteTasks | None = None
 
 
@@ -455,6 +502,7 @@ class OnClusterTasks(OnCluster):
         Parameters
         ----------
         X : dask array or DataFrame of shape (n_samples, n_features)
+            Blocks of PyTorch or CuPy stay on their devices.
         y : dask array, Series or DataFrame of shape (n_samples, n_tasks) or (n_samples,)
             Targets, NaN or None where missing: a column per task, or with ``task`` one per row. A vector without
             ``task`` is one task.
@@ -473,8 +521,8 @@ class OnClusterTasks(OnCluster):
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         layout: Layout = "ragged" if task is not None else "single" if getattr(y, "ndim", 1) == 1 else "matrix"
         reading = Reading(layout, not isinstance(self, TaskClassifier), getattr(self, "unlabeled", None))
-        rows = self._place(client, read_tasks, X, y, sample_weight, task)
-        surveys = rows.each(_survey, reading)
+        rows = self._place(client, READ_TASKS, X, y, sample_weight, task)
+        surveys, kind = survey_blocks(rows, reading.survey)
         found = reduce(add, surveys)
         if layout == "matrix":
             found = replace(found, ids=column_names(getattr(y, "columns", ()), len(found.ids)))
@@ -484,7 +532,7 @@ class OnClusterTasks(OnCluster):
         self.tasks_, self._layout = found.ids, layout
         self._outputs = recipe.outputs
         data = fit_data(X, y, task=task, sample_weight=sample_weight)
-        placed = Placed(rows, [part.n_rows for part in surveys], recipe, found, data)
+        placed = Placed(rows, [part.n_rows for part in surveys], recipe, found, data, kind != HOST)
         del rows, surveys
         with one_blas_thread():
             self._learn(placed)
@@ -522,6 +570,7 @@ class OnClusterTasks(OnCluster):
             n_targets=sum(totals),
             places=held,
             sample=sample,
+            model_there=DeviceTaskModel if placed.elsewhere else mt_ilsvm.MultiTaskModel,
         )
         return placed.prepared
 
@@ -542,10 +591,6 @@ class OnClusterTasks(OnCluster):
 
     def _find_fault(self, placed: Any, state: State) -> str:
         return placed.prepared.judge(state) if isinstance(self, TaskClassifier) else ""
-
-
-def _survey(block: Block, reading: Reading) -> Survey:
-    return reading.survey(block)
 
 
 class MultiTaskILSVMClassifier(OnClusterTasks, multitask.MultiTaskILSVMClassifier):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial, reduce
 from operator import add
 from typing import Any, ClassVar, Self
@@ -24,22 +24,26 @@ from regbayes.dask._bases import (
     in_memory,
     lazily,
     sample_size,
+    survey_blocks,
     with_defaults,
 )
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import Block, draw_sample, read_counts
+from regbayes.dask.rows import READ_COUNTS, Block, draw_sample
 from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import DiminishingReturns, Status
 from regbayes.estimators import medlda, medlda_regressor
 from regbayes.estimators._bases import FitReporter, cost_matrix, fit_data, one_blas_thread, warn_of_status
-from regbayes.estimators._topics import LARGEST_COUNT, TopicModel, as_documents
+from regbayes.estimators._topics import TopicModel, as_documents
 from regbayes.joint import descent
+from regbayes.joint.model import Inferred
 from regbayes.joint.remote import HeldRows, RemoteProblem
+from regbayes.kernels.arrays import to_device, to_host
 from regbayes.margins.head import MarginHead, Tolerance, order_sample
 from regbayes.margins.targets import Targets
-from regbayes.models.medlda import meanfield
-from regbayes.models.medlda.meanfield import BoundSums, TopicLogits, TrainingDocuments
-from regbayes.models.medlda.topics import FittedTopics
+from regbayes.models.medlda import device, meanfield
+from regbayes.models.medlda.device import DeviceCorpus, DeviceTraining
+from regbayes.models.medlda.meanfield import BoundSums, LabelFreeTopics, TableSums, TopicLogits, TrainingDocuments
+from regbayes.models.medlda.topics import FittedTopics, lengths_of
 
 # --- on the workers
 
@@ -50,18 +54,27 @@ class Recipe:
 
     ask: Callable[[Block], Targets]  # what is asked of documents with such responses
     settings: meanfield.Settings
+    in_order: bool = False  # whether sums over documents on a device are always taken in the same order
 
-    def documents(self, block: Block) -> tuple[TrainingDocuments, Targets]:
-        """Return the documents that have words, and their targets."""
-        kept, targets = meanfield.select_documents(as_documents(block.X), self.ask(block), block.weights)
+    def documents(self, block: Block) -> tuple[Any, Targets]:
+        """Return the documents that have words, where they lie, and their targets."""
+        asked = self.ask(block)
+        if isinstance(block.X, DeviceCorpus):
+            device.check_order(block.X, self.settings, self.in_order)
+            n_topics = self.settings.n_components
+            return device.select_documents(block.X, asked, block.weights, n_topics, self.in_order)
+        kept, targets = meanfield.select_documents(as_documents(block.X), asked, block.weights)
         assert targets is not None
         return kept, targets
 
 
-def hold(block: Block, recipe: Recipe) -> HeldRows[TrainingDocuments]:
+def hold(block: Block, recipe: Recipe) -> HeldRows[Any]:
     """Return documents as the model takes them, in pieces, with what is asked of them."""
     documents, targets = recipe.documents(block)
     settings = recipe.settings
+    if isinstance(documents, DeviceTraining):
+        there = device.make_head(documents, targets, settings)
+        return HeldRows([documents], (len(documents),), there, settle_inferred)
     head = MarginHead(
         targets,
         settings.squared,
@@ -75,6 +88,32 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[TrainingDocuments]:
 
 
 @dataclass(frozen=True)
+class TopicsAnywhere(LabelFreeTopics):
+    """`LabelFreeTopics` of documents that lie on the host or on a device; parameters come from the host."""
+
+    def infer(self, rows: Any, params: TopicLogits) -> Inferred[BoundSums]:
+        """Make the sweeps where documents lie."""
+        if isinstance(rows, TrainingDocuments):
+            return super().infer(rows, params)
+        return self._there.infer(rows, self._bring(params, rows))
+
+    def pull_back(self, rows: Any, params: TopicLogits, inferred: Inferred[BoundSums], gradient: Any) -> TableSums:
+        """Differentiate through the sweeps where documents lie; sums come in single precision, as those of the host."""
+        if isinstance(rows, TrainingDocuments):
+            return super().pull_back(rows, params, inferred, gradient)
+        found = self._there.pull_back(rows, self._bring(params, rows), inferred, gradient)
+        return TableSums(to_host(found.by_table).astype(np.float32))
+
+    @property
+    def _there(self) -> device.DeviceTopics:
+        return device.DeviceTopics(**vars(self))
+
+    def _bring(self, params: TopicLogits, rows: DeviceTraining) -> TopicLogits:
+        numbers = rows.documents.counts.numbers
+        return replace(params, table=to_device(params.table[:, : len(self.doc_prior)], numbers))
+
+
+@dataclass(frozen=True)
 class Words:
     """How many documents there are, with words and without, and what those with words count."""
 
@@ -83,30 +122,21 @@ class Words:
     weight: float  # of those with words
     n_words: float
     n_entries: int
-    largest: float
 
     def __add__(self, other: Words) -> Words:
-        return Words(
-            self.n_documents + other.n_documents,
-            self.n_filled + other.n_filled,
-            self.weight + other.weight,
-            self.n_words + other.n_words,
-            self.n_entries + other.n_entries,
-            max(self.largest, other.largest),
-        )
+        return Words(*map(add, astuple(self), astuple(other)))
 
 
 def survey(block: Block, read_targets: Callable[[Block], Any]) -> tuple[Words, Any]:
     """Say how many documents and words a block has, and what is to be known of its targets."""
-    counts, weights = block.X, np.ones(len(block)) if block.weights is None else block.weights
-    sizes = np.diff(counts.indptr)
+    if isinstance(block.X, DeviceCorpus):
+        lengths, n_entries = block.X.lengths, int(block.X.starts[-1])
+    else:
+        lengths, n_entries = lengths_of(as_documents(block.X)), int(block.X.nnz)
+    weights = np.ones(len(block)) if block.weights is None else block.weights
+    filled = lengths > 0
     words = Words(
-        len(block),
-        int(np.count_nonzero(sizes)),
-        float(weights[sizes > 0].sum()),
-        float((counts.data * np.repeat(weights, sizes)).sum(dtype=np.float64)),
-        int(counts.nnz),
-        float(counts.data.max(initial=0)),
+        len(block), int(np.count_nonzero(filled)), float(weights[filled].sum()), float(weights @ lengths), n_entries
     )
     return words, read_targets(block)
 
@@ -161,7 +191,7 @@ def _first_label(block: Block) -> Integers:
 class Learning:
     """The descent over all documents."""
 
-    problem: RemoteProblem[TrainingDocuments, TopicLogits, BoundSums]
+    problem: RemoteProblem[Any, TopicLogits, BoundSums]
 
     def finish(
         self, search: descent.Search[TopicLogits, BoundSums], tolerance: Tolerance | None = meanfield.FINAL
@@ -203,14 +233,14 @@ class OnClusterTopics(OnClusterLearner):
         self._check_together()
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
-        rows = self._place(client, read_counts, X, y, sample_weight)
-        words, targets = zip(*rows.each(survey, type(self)._read_targets), strict=True)
+        rows = self._place(client, READ_COUNTS, X, y, sample_weight)
+        words, targets = zip(*survey_blocks(rows, survey, type(self)._read_targets)[0], strict=True)
         every = _check_words(words)
         found = reduce(add, targets)
         sizes, kinds_of = self._note_targets(found, every.n_documents)
         self._mean_length = every.n_words / every.weight
         settings = replace(self._label_free_settings(), squared=True)
-        recipe = Recipe(self._asking(found), settings)
+        recipe = Recipe(self._asking(found), settings, bool(self.deterministic))
         sample = self._draw(rows, [part.n_documents for part in words], sizes, kinds_of, every)
         start = self._start_from(sample, recipe)
         held = rows.change(hold, [(recipe,) if part.n_filled else None for part in words])
@@ -284,17 +314,15 @@ def _check_words(words: Sequence[Words]) -> Words:
         raise ValueError(f"X has {every.n_documents} row(s) that count, and a minimum of 2 is required")
     if every.n_filled == 0:
         raise ValueError("X has no words: all documents are empty")
-    if every.largest > LARGEST_COUNT:
-        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {every.largest:g}")
     return every
 
 
 def _make_problem(
     held: Workers, sample: Block, recipe: Recipe, every: Words
-) -> RemoteProblem[TrainingDocuments, TopicLogits, BoundSums]:
+) -> RemoteProblem[Any, TopicLogits, BoundSums]:
     here, settings = hold(sample, recipe), recipe.settings
     doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
-    model = meanfield.LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
+    model = TopicsAnywhere(doc_prior, settings.topic_word_prior, settings.n_sweeps)
     share = min(sum(here.lengths) / every.n_filled, 1.0)
     return RemoteProblem(model, held, here, share, meanfield.OPTIONS)
 

@@ -26,6 +26,7 @@ from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
 
 BLOCK_ROWS = 2048  # whatever the number of workers, so that sums over blocks do not depend on it
+WIDE_ROWS, MIN_WIDE = 8192, 16  # rows of a block at most where little is done with each; blocks before they are wider
 AHEAD = 2  # blocks per thread that are handed out at once: no thread waits for the next, and few results wait
 NO_BLOCKS = "there are no blocks, so there is nothing to sum"
 
@@ -613,7 +614,12 @@ def make_executor(n_threads: int) -> Executor:
     return Serial() if n_threads == 1 else Threads(n_threads)
 
 
-def row_blocks(n_rows: int) -> list[slice]:
-    """Return the slices, in order, that partition ``range(n_rows)``; they depend on nothing else."""
-    ends = [*range(BLOCK_ROWS, n_rows, BLOCK_ROWS), n_rows]
-    return list(map(slice, range(0, n_rows, BLOCK_ROWS), ends))
+def row_blocks(n_rows: int, wide: bool = False) -> list[slice]:
+    """Return the slices, in order, that partition ``range(n_rows)``; they depend on nothing else.
+
+    Wide ones are for work that takes a row less than a microsecond: between two blocks a thread needs the interpreter's
+    lock, and many threads would wait for it.
+    """
+    width = max(BLOCK_ROWS, min(WIDE_ROWS, -(-n_rows // MIN_WIDE))) if wide else BLOCK_ROWS
+    ends = [*range(width, n_rows, width), n_rows]
+    return list(map(slice, range(0, n_rows, width), ends))

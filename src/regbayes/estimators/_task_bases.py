@@ -469,6 +469,10 @@ class TaskRegressor(RegressorMixin, TaskModel):
     ) -> float:
         """Return R² over all observed targets, pooled: `regbayes.metrics.explained_variance_pooled`.
 
+        It is for targets of one unit. Of others, weights in kilograms beside pulses, the differences of their means
+        count as explained, so that it is near one for any model; `sklearn.metrics.r2_score` (``scoring="r2"``) judges
+        each by itself.
+
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)

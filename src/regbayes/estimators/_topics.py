@@ -523,14 +523,17 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
     Counts on a device stay there.
     """
     _check_no_texts(X)
-    numbers = _numbers_of(X)
+    numbers = numbers_of(X)
     if not isinstance(numbers, np.ndarray) and is_elsewhere(numbers):
         if whole:
             raise ValueError(
                 f'inference="gibbs" runs on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy '
                 'array, or use inference="variational"'
             )
-        return _read_device_counts(estimator, X, numbers, reset)
+        there = read_device_counts(X, numbers)
+        _check_feature_names(estimator, X, reset=reset)
+        _check_n_features(estimator, X, reset=reset)
+        return there
     if numbers is not X:
         raise TypeError(
             f"X is {name_place(numbers)}, sparse, and array_api_dispatch is off: set it with "
@@ -546,13 +549,17 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
         counts.eliminate_zeros()
     if whole:
         _check_whole(counts.data)
-    largest = float(counts.data.max(initial=0))
-    if largest > LARGEST_COUNT:
-        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {largest:g}")
+    check_largest(float(counts.data.max(initial=0)))
     return counts
 
 
-def _numbers_of(X: Any) -> Any:
+def check_largest(count: float) -> None:
+    """Refuse counts of which single precision would leave nothing."""
+    if count > LARGEST_COUNT:
+        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {count:g}")
+
+
+def numbers_of(X: Any) -> Any:
     """Return the numbers of a sparse matrix of PyTorch or CuPy, and anything else as it is."""
     library = type(X).__module__.partition(".")[0]
     if library == "cupyx":
@@ -562,8 +569,17 @@ def _numbers_of(X: Any) -> Any:
     return X
 
 
-def _read_device_counts(estimator: BaseEstimator, X: Any, numbers: Any, reset: bool) -> DeviceCorpus:
-    """Validate counts on a device, sparse by rows or dense, and return them as documents there."""
+def read_device_counts(X: Any, numbers: Any, *, allow_empty: bool = False) -> DeviceCorpus:
+    """Validate counts on a device, sparse by rows or dense, and return them as documents there.
+
+    Parameters
+    ----------
+    X : matrix of shape (n_samples, n_features)
+    numbers : array
+        Its entries: `numbers_of`.
+    allow_empty : bool, default=False
+        Whether there may be no rows.
+    """
     xp = namespace_of(numbers)
     if "float" in str(numbers.dtype) and numbers.dtype not in (xp.float64, xp.float32):
         raise TypeError(f"X has type {numbers.dtype}: give it as float32 or float64, sums need the digits")
@@ -572,13 +588,9 @@ def _read_device_counts(estimator: BaseEstimator, X: Any, numbers: Any, reset: b
             f"X must be a dense or CSR matrix of counts, got {type(X).__name__} of shape {tuple(X.shape)}"
             + (f" and layout {X.layout}" if hasattr(X, "layout") else "")
         )
-    _check_feature_names(estimator, X, reset=reset)
-    _check_n_features(estimator, X, reset=reset)
-    if X.shape[0] == 0:
+    if X.shape[0] == 0 and not allow_empty:
         raise ValueError("X has 0 rows, and a minimum of 1 is required")
     counts = _entries_of(X, numbers)
-    if counts.numbers.shape[0]:
-        check_non_negative(counts.numbers, type(estimator).__name__)
     starts = _check_entries(counts, X.shape)
     return DeviceCorpus(counts, int(X.shape[1]), starts)
 
@@ -612,9 +624,9 @@ def _check_entries(counts: WordCounts, shape: Any) -> Any:
         return starts
     if not bool(xp.all(xp.isfinite(numbers))):
         raise ValueError("Input X contains NaN or infinity")
-    largest = float(xp.max(numbers))
-    if largest > LARGEST_COUNT:
-        raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {largest:g}")
+    if float(xp.min(numbers)) < 0:
+        raise ValueError("Negative values in X, which must hold counts of words")
+    check_largest(float(xp.max(numbers)))
     if int(xp.min(words)) < 0 or int(xp.max(words)) >= shape[1]:
         raise ValueError(f"X has indices of columns outside 0 .. {shape[1] - 1}")
     return starts
@@ -635,7 +647,7 @@ def bring_targets(values: Any, counts: Counts, name: str) -> Any:
 
 def refuse_device(X: Any, method: str) -> None:
     """Refuse documents on a device."""
-    numbers = _numbers_of(X)
+    numbers = numbers_of(X)
     if is_elsewhere(numbers):
         raise TypeError(f"{method} works on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy array")
 
@@ -643,7 +655,7 @@ def refuse_device(X: Any, method: str) -> None:
 @contextmanager
 def working_on_documents(model: Any, X: Any) -> Iterator[None]:
     """Fit where documents lie: in the end fitted attributes follow them there."""
-    numbers = _numbers_of(X)
+    numbers = numbers_of(X)
     if isinstance(numbers, np.ndarray) or not is_elsewhere(numbers):
         yield
         return
@@ -671,8 +683,8 @@ def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:
     return (
         f"the memory of the device does not hold a fit of {n_documents:,} documents: each takes about "
         f"{per_document:,.0f} bytes, and tables of {n_words:,} words by {int(model.n_components)} topics "
-        f"{tables / 1e9:.2g} GB.{fits} Give fewer, or float32; or documents in blocks: regbayes.dask over the CPUs of "
-        "several machines, or partial_fit on the CPU"
+        f"{tables / 1e9:.2g} GB.{fits} Give fewer, or float32; or documents in blocks: regbayes.dask over several "
+        "machines, or partial_fit on the CPU"
     )
 
 

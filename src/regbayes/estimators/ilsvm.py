@@ -426,8 +426,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
 
     Rows are taken for sums of on/off features, below ``temperature=0.2``, if such features leave hardly more of them
     than the noise of a factor analysis (section 3.4 there). The units of the inputs do not matter then, features are
-    inferred at a temperature of one by two sweeps at least, and ``generative_weight="auto"`` is three times as large. A
-    number for ``noise_variance`` or ``prior_variance`` prevents it.
+    inferred at a temperature of one by two sweeps at least, eight features or fewer exactly, and
+    ``generative_weight="auto"`` is three times as large. A number for ``noise_variance`` or ``prior_variance``
+    prevents it.
 
     Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
     docs/scale.md.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -20,10 +22,12 @@ from regbayes.estimators._bases import (
     FitReporter,
     chosen_classes,
     coded_classes,
+    drop_weightless,
+    fit_data,
     generator,
     warn_of_status,
 )
-from regbayes.margins.targets import Classes, zero_one_cost
+from regbayes.margins.targets import Classes, Signs, zero_one_cost
 
 
 @persistable(name="regbayes.MarginClassifier", skip=("model", "_skl_callbacks"))
@@ -39,8 +43,12 @@ class MarginClassifier(
         again to a loaded estimator, ``classifier.set_params(model=model)``. A fit does not change it.
     C : float, default=1.0
         Price of a missed margin, squared.
+    multi_class : {"crammer_singer", "ovr"}, default="crammer_singer"
+        Margins of the row's class against each other class, of which the largest miss counts; or one for each class,
+        which is the row's or not. Two classes have one margin either way.
     batch_size : int, default=None
         Rows of a mini-batch. By default every step sees all rows, takes a step of L-BFGS and lowers the objective.
+        Encoders with dropout need mini-batches: what is drawn is drawn once otherwise.
     learning_rate : float, default=1e-3
         Of mini-batches: the size of Adam's first steps.
     max_iter : int, default=200
@@ -48,7 +56,8 @@ class MarginClassifier(
     tol : float, default=1e-4
         A fit on all rows ends when the objective falls by less than this per row, three times in a row.
     random_state : int, Generator, RandomState or None, default=None
-        Of what the generative loss draws, and of the order of the rows. The parameters start where the model has them.
+        Of what encoder and generative loss draw, and of the order of the rows. The parameters start where the model has
+        them.
     verbose : int, default=0
 
     Attributes
@@ -59,6 +68,8 @@ class MarginClassifier(
         The same in one array, as ``model.load`` takes them.
     head_ : LinearHead
     classes_ : array
+    row_shape_ : tuple of int
+        Shape of a row.
     trace_ : Trace
         Terms of the objective, step by step.
     n_iter_ : int
@@ -67,6 +78,7 @@ class MarginClassifier(
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "model": [OwnModel],
         "C": [POSITIVE],
+        "multi_class": [StrOptions({"crammer_singer", "ovr"})],
         "batch_size": [None, LATENT_CONSTRAINTS["max_iter"][0]],
         "learning_rate": [POSITIVE],
         **{name: LATENT_CONSTRAINTS[name] for name in ("max_iter", "tol", "random_state", "verbose")},
@@ -77,6 +89,7 @@ class MarginClassifier(
         model: OwnModel | None = None,
         *,
         C: float = 1.0,
+        multi_class: str = "crammer_singer",
         batch_size: int | None = None,
         learning_rate: float = 1e-3,
         max_iter: int = 200,
@@ -86,6 +99,7 @@ class MarginClassifier(
     ) -> None:
         self.model = model
         self.C = C
+        self.multi_class = multi_class
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.max_iter = max_iter
@@ -95,26 +109,49 @@ class MarginClassifier(
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn the model's parameters and the classifier together; rows may have any shape that the encoder takes."""
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn the model's parameters and the classifier together.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows of any shape that the encoder takes.
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each row counts, in the generative loss and in the margins: two is as if it were there twice.
+        """
         X, y = validate_data(self, X, y, dtype=np.float64, allow_nd=True)
         check_classification_targets(y)
+        self.row_shape_ = X.shape[1:]
+        given = fit_data(X, y, sample_weight=sample_weight)
+        X, y, weights = drop_weightless(X, y, sample_weight)
         self.classes_, codes = coded_classes(self, y)
-        targets = Classes(codes, zero_one_cost(len(self.classes_)), np.full(len(X), float(self.C)))
-        options: dict[str, Any] = {"max_iter": self.max_iter}
+        prices = np.full(len(X), float(self.C)) if weights is None else self.C * weights
+        targets: Classes | Signs = Classes(codes, zero_one_cost(len(self.classes_)), prices)
+        if self.multi_class == "ovr" and len(self.classes_) > 2:
+            targets = targets.one_vs_rest()
+        options: dict[str, Any] = {"max_iter": self.max_iter, "weights": weights}
         options["seed"] = int(generator(self.random_state).integers(2**31))
         if self.batch_size is not None:
             options |= {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
         else:
             options["tol"] = self.tol
         learn = fit if self.batch_size is None else fit_batches
-        with FitReporter(self, self.max_iter, {"X": X, "y": y}, self._attributes, self.verbose) as reporter:
+        with FitReporter(self, self.max_iter, given, self._attributes, self.verbose) as reporter:
             result = learn(self.model, X, targets, **options, callbacks=[reporter])
             fitted = self._attributes(result.state) | {"trace_": result.trace, "n_iter_": result.n_iter}
             for name, value in fitted.items():
                 setattr(self, name, value)
         if self.batch_size is None:  # mini-batches end when their passes do
             warn_of_status(self, result)
+            if self.model.has_noise(X):
+                warnings.warn(
+                    "the encoder draws at random while parameters are learned (dropout?). With all rows at every step "
+                    "that is drawn once, and what was left out of a row stays out: features fit it. Set batch_size, so "
+                    "that it is drawn anew for every batch, or put the modules into evaluation mode",
+                    UserWarning,
+                    stacklevel=2,
+                )
         return self
 
     def _attributes(self, state: FittedModel) -> dict[str, Any]:
@@ -138,12 +175,17 @@ class MarginClassifier(
     def transform(self, X: ArrayLike) -> Floats:
         """Return the features of rows, shape (n_samples, n_components); no labels are needed."""
         params = self.params_
+        if len(np.shape(X)) != 1 + len(self.row_shape_):  # n_features_in_ says little of rows with several axes
+            raise ValueError(
+                f"X must have rows of shape {tuple(self.row_shape_)}, as in fit, got X of shape {np.shape(X)}"
+            )
         X = validate_data(self, X, dtype=np.float64, allow_nd=True, reset=False)
         return self.model.encode(X, params).astype(np.float64)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the score of each class, or the difference of two."""
-        scores = self.head_.scores(self.transform(X))
+        features = self.transform(X)
+        scores = self.head_.scores(features)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:

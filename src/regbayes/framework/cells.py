@@ -3,13 +3,13 @@
 A cell is an output of a row that something is asked of. Its loss is a parabola, on one side or both, with a tube or
 without: a `BoxDual` whose ridge is positive and whose bounds are zero or infinite. Of many cells most numbers are the
 same, so they are held once, or once for each row or output; signs take a byte. Where most cells of a block exist they
-are a matrix with holes, and a pass is two products of matrices; where few exist, a product for each output they have.
+are a matrix with holes, and a pass is two products of matrices; where few exist they are a list, output by output.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
@@ -71,7 +71,7 @@ class CellLosses:
 
     @property
     def asked(self) -> kernels.Asked:
-        """What is asked of a matrix of cells, as kernels take it."""
+        """What is asked of the cells, as kernels take it: a matrix of them, or a list as a column."""
         return kernels.ask(self.linear, self.absolute, self.stiffness, self.side, self.seen)
 
     def look(self, scores: Floats) -> tuple[float, Floats]:
@@ -195,7 +195,8 @@ class CellMatrix(CellBlock):
         at = split_columns(self.features, own)
         if at is None:
             return super().sums(weights)
-        seen = kernels.look(*at, self.losses.asked, np.empty((len(self.features), len(own))))
+        room = np.empty((min(len(self.features), kernels.PIECE_ROWS), len(own)))
+        seen = kernels.look(*at, self.losses.asked, room)
         pulled = seen.pulled
         if not isinstance(self.features, np.ndarray):
             pulled = self.features.join_sums(seen.pulled, seen.totals)
@@ -230,38 +231,59 @@ class CellList(CellBlock):
 
     features: Reals | Columns  # (n, d)
     losses: CellLosses  # (c,): output by output
-    rows: NDArray[np.int32]  # (c,)
-    segments: tuple[tuple[int, slice], ...]  # outputs, and their cells
+    listed: kernels.Listed  # where the cells are
 
     def scores(self, weights: Floats) -> Floats:
         """Return the scores, shape (c,)."""
-        features, found = self._array(), np.empty(len(self.rows))
-        for output, cells in self.segments:
-            found[cells] = features[self.rows[cells]] @ weights[output]
+        features, found = self._array(), np.empty(len(self.listed.rows))
+        for output, cells in self._segments():
+            found[cells] = features[self.listed.rows[cells]] @ weights[output]
         return found
 
     def combine(self, phi: Floats, n_outputs: int) -> Floats:
         """Return the sums of rows with multipliers (c,), shape (outputs, d)."""
         features = self._array()
         found = np.zeros((n_outputs, features.shape[1]))
-        for output, cells in self.segments:
-            found[output] = phi[cells] @ features[self.rows[cells]]
+        for output, cells in self._segments():
+            found[output] = phi[cells] @ features[self.listed.rows[cells]]
         return found
+
+    def multipliers(self, weights: Floats) -> Floats:
+        """Return phi, shape (c,)."""
+        at = split_columns(self.features, weights)
+        if at is None:
+            return super().multipliers(weights)
+        phi = np.empty((len(self.listed.rows), 1))
+        kernels.look_at_list(*at, self.losses.asked, self.listed, phi, sums=False)
+        return phi[:, 0]
+
+    def sums(self, weights: Floats) -> BlockSums:
+        """Look at the rows at given weights (outputs, d)."""
+        at = split_columns(self.features, weights)
+        if at is None:
+            return super().sums(weights)
+        seen = kernels.look_at_list(*at, self.losses.asked, self.listed, np.empty((len(self.listed.rows), 1)))
+        pulled = seen.pulled
+        if not isinstance(self.features, np.ndarray):
+            pulled = self.features.join_sums(seen.pulled, seen.totals)
+        return BlockSums(seen.loss, 0.0, 0.0, pulled)
 
     def add_curvature(self, weights: Floats, found: Floats) -> None:
         """Add the loss's second derivative to that of other rows (outputs, d, d)."""
-        features, bent = self._array(), self.losses.curvatures(self.scores(weights))
-        for output, cells in self.segments:
-            among = bent[cells] > 0.0
-            scaled = features[self.rows[cells][among]] * np.sqrt(bent[cells][among])[:, None]
-            found[output] += scaled.T @ scaled
+        features = np.ascontiguousarray(self._array(), dtype=np.float64)
+        kernels.add_list_curvature(features, weights, self.losses.asked, self.listed, found)
 
     def pull(self, phi: Floats, weights: Floats) -> Floats:
         """Return the sum over each row's cells of multipliers (c,) times weights (outputs, k), shape (n, k)."""
         found = np.zeros((len(self.features), weights.shape[1]))
-        for output, cells in self.segments:  # a row is in a segment once
-            found[self.rows[cells]] += phi[cells, None] * weights[output]
+        kernels.pull_list(phi[:, None], weights, self.listed, found)
         return found
+
+    def _segments(self) -> Iterator[tuple[int, slice]]:
+        """Yield the outputs, and where their cells are."""
+        yield from zip(
+            self.listed.outputs.tolist(), (slice(*pair) for pair in pairwise(self.listed.edges)), strict=True
+        )
 
 
 @dataclass(frozen=True)
@@ -314,30 +336,25 @@ class CellTargets:
     """What is asked of a block of rows, without what a head sees of them."""
 
     losses: CellLosses
-    outputs: Integers | None
-    rows: NDArray[np.int32] | None  # of a list of cells; None: a matrix
-    segments: tuple[tuple[int, slice], ...] = ()
+    outputs: Integers | None  # of a matrix, those that any of the rows has; None: all
+    listed: kernels.Listed | None  # where the cells of a list are; None: a matrix
 
     @classmethod
     def of(cls, form: BoxDual, rows: Integers, outputs: Integers, n_rows: int, n_outputs: int) -> CellTargets:
         """Return cells, which are ordered by output and then by row, as a matrix where most of it exists."""
-        if not len(form):
-            return cls(CellLosses.of_list(form), None, rows.astype(np.int32))
         present, starts = np.unique(outputs, return_index=True)
-        if len(form) < MIN_SHARE * n_rows * len(present):
-            edges = [*starts.tolist(), len(form)]
-            cells = (slice(a, b) for a, b in pairwise(edges))
-            segments = tuple(zip(present.tolist(), cells, strict=True))
-            return cls(CellLosses.of_list(form), present, rows.astype(np.int32), segments)
+        if not len(form) or len(form) < MIN_SHARE * n_rows * len(present):
+            listed = kernels.Listed(rows.astype(np.int32), present.astype(np.int64), np.append(starts, len(form)))
+            return cls(CellLosses.of_list(form), None, listed)
         columns = np.searchsorted(present, outputs)
         losses = CellLosses.of(form, rows, columns, (n_rows, len(present)))
         return cls(losses, None if len(present) == n_outputs else present, None)
 
     def see(self, features: Reals | Columns) -> CellBlock:
         """Return the rows as Newton's method sees them."""
-        if self.rows is None:
+        if self.listed is None:
             return CellMatrix(features, self.losses, self.outputs)
-        return CellList(features, self.losses, self.rows, self.segments)
+        return CellList(features, self.losses, self.listed)
 
 
 def sampled_cells(features: Reals, form: BoxDual, rows: Sequence[Integers]) -> list[CellBlock]:

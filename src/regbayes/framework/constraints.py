@@ -363,6 +363,8 @@ class Corr(_Moment):
 def _number(value: ArrayLike) -> ArrayLike:
     if isinstance(value, E | Constraint | Conditional):
         raise TypeError("compare E(psi) with numbers; for two expectations constrain their difference, E(psi1 - psi2)")
+    if isinstance(value, str):
+        raise TypeError(f"compare E(psi) with numbers, not with the text {value!r}")
     return value
 
 

@@ -36,6 +36,8 @@ from regbayes.framework.ladder_checks import (
     R_HAT_SHORT,
     can_look,
     describe_contradiction,
+    find_ascent,
+    find_constant,
     find_doubts,
     find_escape,
     find_limit,
@@ -84,6 +86,7 @@ class Problem:
     sampler: Sampler
     features: tuple[Any, ...]  # as the user wrote them, one entry per constraint
     stack: Stack
+    labels: tuple[str, ...]  # (m,): each expectation under its constraint, as users read it
 
     def tilt(self, phi: Floats) -> Tilt:
         """The factor that a run at these multipliers has."""
@@ -209,10 +212,13 @@ def climb_ladder(
     if not climb.stages:
         raise KeyboardInterrupt
     if result.status is Status.INTERRUPTED:
-        word = "interrupted: the draws are those of the round nearest to what was asked; call again to go on"
+        word = (
+            "interrupted: the draws are those of the round nearest to what was asked. A new call begins again; "
+            "regularize(result.base, constraints, resample=model) saves its first run."
+        )
         return replace(climb, ending=Ending(Status.INTERRUPTED, (word,), _nearest(climb)))
     if result.status is Status.STOPPED:
-        return replace(climb, ending=Ending(Status.STOPPED, ("a callback asked to stop",), _nearest(climb)))
+        return replace(climb, ending=Ending(Status.STOPPED, ("a callback asked to stop.",), _nearest(climb)))
     word = (
         f"{len(climb.stages)} rounds were made, about {climb.stages[-1].to_go:.3g} nats are left. Raise max_rounds, or "
         "ask for less: a softer constraint, (E(f) == b).soft(penalty), or a bound nearer to the posterior."
@@ -263,7 +269,7 @@ def _add(problem: Problem, climb: Climb, found: Run) -> Climb:
     surprise = 0.0
     if plan.predicted is not None and plan.error is not None:
         surprise = measure_surprise(rung, plan.predicted.expectation, plan.error)
-    r_hat, of = worst_r_hat(found, values)
+    r_hat, of = worst_r_hat(found, values, problem.labels)
     expected = None if plan.predicted is None else plan.predicted.expectation
     stage = Stage(rung, found, plan.final, expected, surprise, r_hat, of)
     stages = climb.stages
@@ -313,9 +319,13 @@ def _decide(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
         nearer = Plan(0.5 * (climb.kept[-1].rung.phi + last.rung.phi), settings.n_short)
         return _checked(problem, settings, climb, _predict(climb.pool, nearer))
     if absurd:
+        escape = find_ascent(problem.sampler, problem.tilt(last.rung.phi), last.run)
+        if escape is not None:
+            return replace(climb, ending=Ending(Status.NO_TILT, (_no_tilt(escape),), _nearest(climb)))
         word = (
             "run after run contradicts what the rounds before predicted of it: the tail of a feature is too heavy for "
-            "this tilt, or modes come and go with it. Constrain a feature with a lighter tail (a logarithm, a "
+            "this tilt, modes come and go with it, or no distribution has these expectations together (a mean of "
+            "squares below the square of the mean, say). Constrain a feature with a lighter tail (a logarithm, a "
             "probability), or ask for less."
         )
         return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), _nearest(climb)))
@@ -372,6 +382,13 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
     left = 0.5 * float(np.mean((centred @ move) ** 2))
     stage = replace(last, to_go=left)
     climb = replace(climb, stages=(*climb.stages[:-1], stage))
+    missed = solution.status is not Status.CONVERGED or carried < KISH_FINAL or (carried < MILD and k_hat > K_FINAL)
+    tilt = problem.tilt(last.rung.phi if missed else solution.multipliers)
+    if not tilt.is_none:
+        escape = find_escape(problem.sampler, tilt, stage.run) or find_ascent(problem.sampler, tilt, stage.run)
+        if escape is not None:
+            ending = Ending(Status.NO_TILT, (_no_tilt(escape),), -1, solution)
+            return replace(climb, ending=ending)
     word = (
         "the last run contradicts what the rounds before predicted of it: expectations differ by "
         f"{math.sqrt(last.surprise):.1f} times what chance allows. A mode may have been missed, or chains may be "
@@ -379,21 +396,16 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
     )
     if last.surprise > FLATLY:
         return replace(climb, ending=Ending(Status.UNRELIABLE, (word,), -1, solution))
-    if solution.status is not Status.CONVERGED or carried < KISH_FINAL or (carried < MILD and k_hat > K_FINAL):
-        missed = "the last run missed what was asked by more than its own draws can be reweighted"
-        return replace(climb, excuses=(missed,))
+    if missed:
+        sentence = "The last long run missed what was asked by more than its own draws can be reweighted."
+        return replace(climb, excuses=(sentence,))
     if last.surprise > CONTRADICTED:
         return replace(climb, excuses=(word,))
     doubts = find_doubts(stage.run, stage.rung, stage.r_hat, stage.r_hat_of)
-    tilt = problem.tilt(solution.multipliers)
     doubts += find_other_mode(problem.sampler, tilt, [s.run for s in climb.stages], stage.run)
     doubts += _find_contradicted(climb)
+    doubts += _find_heavy_tail(problem, climb, solution.multipliers) if not tilt.is_none else ()
     ending = Ending(Status.OPTIMAL, (), -1, solution)
-    if np.any(solution.multipliers):
-        escape = find_escape(problem.sampler, tilt, stage.run)
-        if escape is not None:
-            return replace(climb, ending=replace(ending, status=Status.NO_TILT, sentences=(_no_tilt(escape),)))
-        doubts += _find_heavy_tail(problem, climb, solution.multipliers)
     if doubts:
         climb = replace(climb, excuses=doubts)
         if climb.n_finals < 2:
@@ -462,6 +474,9 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
     """Choose the next run by what the pool knows."""
     pool, last = climb.pool, climb.stages[-1]  # which is in the pool
     assert pool is not None
+    stuck = find_constant(pool, problem.stack, problem.labels)
+    if stuck is not None:
+        return replace(climb, ending=Ending(Status.INFEASIBLE, (stuck,), -1))
     atoms = WeightedAtoms(pool.values, pool.log_weights)
     stacked = np.zeros(len(problem.stack)) if climb.plan.stacked is None else climb.plan.stacked
     solution = solve_dual(atoms, problem.stack, tol=1e-8, max_iter=MOST_NEWTON, warm_start=stacked, watch=False)
@@ -481,9 +496,9 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
         if verdict.kind == "infeasible" and verdict.proof is not None:
             found = None
             if verdict.constant:
-                found = describe_contradiction(pool, problem.stack, verdict.proof)
+                found = describe_contradiction(pool, problem.stack, problem.labels, verdict.proof)
             elif _comes_no_nearer(climb):
-                found = find_limit([stage.rung for stage in climb.kept], problem.stack, verdict.proof)
+                found = find_limit([s.rung for s in climb.kept], problem.stack, problem.labels, verdict.proof)
             if found is not None:
                 return replace(climb, ending=Ending(Status.INFEASIBLE, (found,), -1))
     if _comes_no_nearer(climb):

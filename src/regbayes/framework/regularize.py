@@ -155,7 +155,8 @@ def regularize(  # noqa: PLR0913 - options, all by name
         raise TypeError(
             "posterior must be a Finite, Gaussian or Samples, or an ArviZ or xarray object of draws, got "
             f"{type(posterior).__name__}; write Samples(draws) for arrays of draws and Finite(models) for enumerated "
-            "models, and take a sampler's draws: Samples(mcmc.get_samples(group_by_chain=True), chains=True)"
+            "models, and take a sampler's draws: Samples(mcmc.get_samples(group_by_chain=True), chains=True). A model "
+            "that is to be sampled is a NumPyroModel(model, data), PyMCModel or BlackJAXModel of regbayes.ppl"
         )
     if not tol > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
@@ -188,6 +189,9 @@ def _as_model(posterior: Any, resample: Any, settings: LadderSettings) -> tuple[
     for name, value, least in (("n_draws", settings.n_draws, 20), ("max_rounds", settings.max_rounds, 1)):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value!r}")
+    whole: object = settings.seed
+    if not isinstance(whole, int | np.integer) or whole < 0:
+        raise ValueError(f"seed must be an integer of at least 0, got {settings.seed!r}")
     if settings.accuracy is not None and not settings.accuracy > 0:
         raise ValueError(f"accuracy must be positive, a number of nats, got {settings.accuracy!r}")
     if resample is None:
@@ -217,7 +221,7 @@ def _sample_again(
     _check_askable(model, asked)
     example = Samples(dict(model.example()), chains=False)
     evaluated, g, labels = _gather(example, features, regularizer)
-    problem = Problem(model, asked, Stack.of(g, len(labels)))
+    problem = Problem(model, asked, Stack.of(g, len(labels)), labels)
     callbacks = [progress] if callable(progress) else [_show_round] if progress else []
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         try:
@@ -225,9 +229,9 @@ def _sample_again(
         except BackendError as failure:
             cause = failure.__cause__
             made = sum(stage.run.n_chains * stage.run.n_draws for stage in failure.climb.stages)
+            kept = f" The {made} draws made before are in the attribute stages of this error." if made else ""
             raise SamplingError(
-                f"the sampler failed in round {len(failure.climb.stages)}: {str(cause).rstrip('.')}. The {made} draws "
-                "made before are in the attribute stages of this error.",
+                f"the sampler failed in round {len(failure.climb.stages)}: {str(cause).rstrip('.')}.{kept}",
                 failure.climb.stages,
             ) from cause
         assert climb.ending is not None

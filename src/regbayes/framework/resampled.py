@@ -78,8 +78,20 @@ class ResampledPosterior(RegularizedPosterior):
         return self.kl_error
 
     @cached_property
+    def after_mcse(self) -> Floats:
+        """Monte Carlo standard errors of ``after``, shape (m,)."""
+        return super().after_mcse if self._is_solved else self.rounds[self.answer].mcse
+
+    @property
+    def _is_solved(self) -> bool:
+        """Whether the draws meet what was asked; otherwise they are those of a round on the way, as it is."""
+        return math.isfinite(self.gap)
+
+    @cached_property
     def multipliers_mcse(self) -> Floats:
-        """Monte Carlo standard errors of ``multipliers``, shape (m,)."""
+        """Monte Carlo standard errors of ``multipliers``, shape (m,); 0 for those of a round that is no answer."""
+        if not self._is_solved:
+            return np.zeros(len(self.labels))
         assert self._influences is not None
         return find_errors(self._influences.of_multipliers())
 
@@ -147,7 +159,8 @@ class ResampledPosterior(RegularizedPosterior):
         return xarray.DataTree.from_dict(groups)
 
     def _headline(self) -> str:
-        head = f"{self.status}: {len(self.rounds)} rounds, moved {self.kl:.4g} ± {self.kl_error:.1g} nats"
+        n = len(self.rounds)
+        head = f"{self.status}: {n} round{'s' if n > 1 else ''}, moved {self.kl:.4g} ± {self.kl_error:.1g} nats"
         head += f", effective draws {self.effective_sample_size:.0f} of {self._samples('summary').n_atoms}"
         head += f", R-hat {self.r_hat:.2f}, {self.divergences} divergences"
         k_hat = self.pareto_k
@@ -193,7 +206,7 @@ def build_result(
     kl = max(float(phi @ after) - log_partition, 0.0)
     assert isinstance(posterior, Samples)
     influences = find_influences(posterior, posterior, values, regularizer, stacked)
-    soft = find_errors(influences.of_expectations())
+    soft = find_errors(influences.of_expectations()) if math.isfinite(gap) else np.sqrt(np.diag(stage.rung.error))
     soft = np.where(np.isfinite(soft), soft, 0.0)
     dual = -log_partition - problem.stack.conjugate(stacked)
     return ResampledPosterior(

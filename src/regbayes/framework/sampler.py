@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 
 from regbayes._types import Array, Flags, Floats
 from regbayes.framework.draws import as_draws
 from regbayes.framework.features import evaluate_features
 
 MOST_DENSE = 64  # coordinates up to which a whole covariance is estimated
+STEP = 1e-5  # of differences, relative to positions beyond one
 EXAMPLES = 8  # draws of each chain that show what there is
 
 
@@ -106,6 +108,29 @@ def shrunken_covariance(positions: Floats, weights: Floats, n_effective: float) 
     return whole
 
 
+def count_examples(variables: Mapping[str, Array]) -> int:
+    """A number of draws that is no length of the variables' own axes, (n, ...) each, so that mixing them up shows."""
+    lengths = {length for values in variables.values() for length in np.shape(values)[1:]}
+    return next(n for n in range(2, len(lengths) + 3) if n not in lengths)
+
+
+def climb_density(sampler: Sampler, tilt: Tilt, position: Floats, unit: Floats, n_steps: int) -> Floats:
+    """Climb the tilted log-density of a sampler that knows it, by L-BFGS in coordinates of these units."""
+
+    def downhill(u: Floats) -> tuple[float, Floats]:
+        value, slope = sampler.log_density(tilt, (u * unit)[None]), sampler.log_density_gradient(tilt, u * unit)
+        assert value is not None
+        assert slope is not None
+        fine = np.isfinite(value[0]) and np.all(np.isfinite(slope))
+        return (-float(value[0]), -slope * unit) if fine else (np.inf, np.zeros_like(u))
+
+    if n_steps == 0:
+        return position
+    options = {"maxiter": n_steps, "maxfun": 2 * n_steps}
+    found: Floats = minimize(downhill, position / unit, jac=True, method="L-BFGS-B", options=options).x * unit
+    return found
+
+
 class Sampler(ABC):
     """A model that can be sampled under a tilt: `regularize(sampler, constraints)` draws until what is asked holds.
 
@@ -152,6 +177,19 @@ class Sampler(ABC):
     def log_density(self, tilt: Tilt, positions: Floats) -> Floats | None:
         """Return the tilted log-density in the sampler's coordinates, (n, d) -> (n,); None: not known."""
         return None
+
+    def log_density_gradient(self, tilt: Tilt, position: Floats) -> Floats | None:
+        """Return the gradient of the tilted log-density at one position, (d,) -> (d,); None: not known.
+
+        By differences of `log_density`, unless a subclass has a better one.
+        """
+        h = STEP * np.maximum(1.0, np.abs(position))
+        steps = np.diag(h)
+        values = self.log_density(tilt, np.concatenate([position + steps, position - steps]))
+        if values is None:
+            return None
+        gradient: Floats = (values[: len(h)] - values[len(h) :]) / (2 * h)
+        return gradient
 
     def find_positions(self, variables: Mapping[str, Array]) -> Floats | None:
         """Return draws that came from elsewhere, (n, ...) each, in the sampler's coordinates, (n, d); None: cannot."""

@@ -15,11 +15,11 @@ this module, ``_prefetch`` or ``_exponential``, delete ``__pycache__``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import numba
-from numpy.lib.stride_tricks import as_strided
+import numpy as np
+from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,9 +50,12 @@ def compiled_as_written(function: Function) -> Function:
     return cast(Function, numba.njit(fastmath={"contract"}, **_INLINE)(function))
 
 
-read_only = partial(as_strided, writeable=False)
-"""From an array to a view that cannot be written to.
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view that cannot be written to, a plain array whatever was given.
 
-Kernels are compiled per type and the type includes this flag, so inputs that may or may not be writable are best
-handed over as views that are not: one compilation serves both.
-"""
+    Kernels are compiled per type and the type includes this flag, so inputs that may or may not be writable are best
+    handed over as views that are not: one compilation serves both.
+    """
+    view = array.view(np.ndarray)
+    view.flags.writeable = False
+    return view

@@ -1,8 +1,9 @@
-"""Squared losses of a matrix of cells, rows by outputs: a look at them and their curvature, each in one call.
+"""Squared losses of cells, which are outputs of rows: a look at them and their curvature, each in one call.
 
 NumPy needs a dozen calls for a block of rows, and takes the interpreter's lock after each. With four threads that does
-not matter, and with sixteen they mostly wait for it. What is asked of cells is as `regbayes.framework.cells` has it:
-numbers that broadcast to rows by outputs.
+not matter, and with sixteen they mostly wait for it. Cells are a matrix, rows by outputs, or a list, output by output.
+What is asked of them is as `regbayes.framework.cells` has it: numbers that broadcast to the matrix, or to a list that
+is a column.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 
 from regbayes._types import Floats
 from regbayes.kernels._compile import compiled, compiled_inline, read_only
+
+PIECE_ROWS = 2048  # that are looked at together
 
 
 class Asked(NamedTuple):
@@ -40,6 +43,17 @@ class Seen(NamedTuple):
     """(outputs,): sums of multipliers."""
 
 
+class Listed(NamedTuple):
+    """Where the cells of a list are: those of one output after another."""
+
+    rows: NDArray[np.int32]
+    """(c,)"""
+    outputs: NDArray[np.int64]
+    """(s,): those that any of the rows has."""
+    edges: NDArray[np.int64]
+    """(s + 1,): where their cells begin and end."""
+
+
 def ask(
     linear: NDArray[Any],
     absolute: NDArray[Any],
@@ -59,7 +73,7 @@ def ask(
 
 
 def _two_axes(values: NDArray[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(values.reshape(1, 1) if values.ndim == 0 else values)
+    return np.ascontiguousarray(values.reshape(-1, 1) if values.ndim < 2 else values)
 
 
 # --- The law, in plain NumPy
@@ -83,6 +97,38 @@ def reference_add_curvature(features: Floats, weights: Floats, asked: Asked, fou
     bent = np.broadcast_to(asked.stiffness, phi.shape) * curved
     for output, own in enumerate(bent.T):
         found[output] += (features * own[:, None]).T @ features
+
+
+def reference_look_at_list(
+    features: Floats, weights: Floats, constant: Floats, asked: Asked, listed: Listed, phi: Floats
+) -> Seen:
+    """`look_at_list` in plain NumPy: the law."""
+    away, output_of = _reference_shrink(features, weights, constant, asked, listed)
+    phi[...] = asked.stiffness * away
+    pulled, totals = np.zeros(weights.shape), np.zeros(len(weights))
+    np.add.at(pulled, output_of, phi * features[listed.rows])
+    np.add.at(totals, output_of, phi[:, 0])
+    return Seen(0.5 * float(np.vdot(phi, away)), pulled, totals)
+
+
+def reference_add_list_curvature(
+    features: Floats, weights: Floats, asked: Asked, listed: Listed, found: Floats
+) -> None:
+    """`add_list_curvature` in plain NumPy: the law."""
+    away, output_of = _reference_shrink(features, weights, np.zeros(len(weights)), asked, listed)
+    curved = (away != 0.0) | (asked.is_free & (asked.absolute == 0.0) & (asked.side != 0))
+    seen = features[listed.rows]
+    np.add.at(found, output_of, (asked.stiffness * curved)[:, :, None] * seen[:, :, None] * seen[:, None, :])
+
+
+def _reference_shrink(
+    features: Floats, weights: Floats, constant: Floats, asked: Asked, listed: Listed
+) -> tuple[Floats, NDArray[np.int64]]:
+    output_of = np.repeat(listed.outputs, np.diff(listed.edges))
+    scores = np.einsum("ck,ck->c", features[listed.rows], weights[output_of]) + constant[output_of]
+    away = -scores[:, None] - asked.linear
+    away = away - np.clip(away, -asked.absolute, asked.absolute)
+    return away * (asked.side != 0) if asked.is_free else asked.side * np.maximum(asked.side * away, 0.0), output_of
 
 
 # --- Loops
@@ -112,36 +158,41 @@ def _look(
     sums: bool,
     phi: Floats,
 ) -> tuple[float, Floats, Floats]:
-    np.dot(features, weights, phi)
-    n, m = phi.shape
-    loss = 0.0
+    n, m = features.shape[0], weights.shape[1]
+    keeps = phi.shape[0] == n
+    loss, totals = 0.0, np.zeros(m)
+    pulled = np.zeros((m, features.shape[1])) if sums else np.zeros((0, 0))
     tall, wide = linear.shape[0] > 1, linear.shape[1] > 1
     absolute_tall, absolute_wide = absolute.shape[0] > 1, absolute.shape[1] > 1
     stiff_tall, stiff_wide = stiffness.shape[0] > 1, stiffness.shape[1] > 1
     side_tall, side_wide = side.shape[0] > 1, side.shape[1] > 1
-    for i in range(n):
-        row = 0.0
+    for first in range(0, n, PIECE_ROWS):  # rows that fit a cache with what is asked of them
+        x = features[first : min(first + PIECE_ROWS, n)]
+        found = phi[first : first + x.shape[0]] if keeps else phi[: x.shape[0]]
+        np.dot(x, weights, found)
+        for place in range(x.shape[0]):
+            i, row = first + place, 0.0
+            for j in range(m):
+                away = _shrink(
+                    found[place, j] + constant[j],
+                    linear[i if tall else 0, j if wide else 0],
+                    absolute[i if absolute_tall else 0, j if absolute_wide else 0],
+                    side[i if side_tall else 0, j if side_wide else 0],
+                    is_free,
+                )
+                multiplier = stiffness[i if stiff_tall else 0, j if stiff_wide else 0] * away
+                row += multiplier * away
+                found[place, j] = multiplier
+            loss += row
+        if not sums:
+            continue
         for j in range(m):
-            away = _shrink(
-                phi[i, j] + constant[j],
-                linear[i if tall else 0, j if wide else 0],
-                absolute[i if absolute_tall else 0, j if absolute_wide else 0],
-                side[i if side_tall else 0, j if side_wide else 0],
-                is_free,
-            )
-            multiplier = stiffness[i if stiff_tall else 0, j if stiff_wide else 0] * away
-            row += multiplier * away
-            phi[i, j] = multiplier
-        loss += row
-    totals = np.zeros(m)
-    if not sums:
-        return 0.5 * loss, np.zeros((0, 0)), totals
-    for j in range(m):
-        total = 0.0
-        for i in range(n):
-            total += phi[i, j]
-        totals[j] = total
-    return 0.5 * loss, np.dot(phi.T, features), totals
+            total = 0.0
+            for place in range(x.shape[0]):
+                total += found[place, j]
+            totals[j] += total
+        pulled += np.dot(found.T, x)
+    return 0.5 * loss, pulled, totals
 
 
 @compiled
@@ -155,30 +206,145 @@ def _add_curvature(
     is_free: bool,
     found: Floats,
 ) -> None:
-    scores = np.dot(features, weights)
-    n, m = scores.shape
-    room = np.empty(features.shape)
+    n, m = features.shape[0], weights.shape[1]
+    room = np.empty((min(n, PIECE_ROWS), features.shape[1]))
+    # Parabolas without a hole, which are the same for all outputs of a row: so is the second derivative.
+    alike = is_free and side.size == 1 and absolute.size == 1 and absolute[0, 0] == 0.0 and stiffness.shape[1] == 1
     tall, wide = linear.shape[0] > 1, linear.shape[1] > 1
     absolute_tall, absolute_wide = absolute.shape[0] > 1, absolute.shape[1] > 1
     stiff_tall, stiff_wide = stiffness.shape[0] > 1, stiffness.shape[1] > 1
     side_tall, side_wide = side.shape[0] > 1, side.shape[1] > 1
-    for j in range(m):
-        count = 0
-        for i in range(n):
-            tube = absolute[i if absolute_tall else 0, j if absolute_wide else 0]
-            own = side[i if side_tall else 0, j if side_wide else 0]
-            away = _shrink(scores[i, j], linear[i if tall else 0, j if wide else 0], tube, own, is_free)
+    if alike and not stiff_tall:
+        found += stiffness[0, 0] * abs(side[0, 0]) * np.dot(features.T, features)
+        return
+    for first in range(0, n, PIECE_ROWS):
+        x = features[first : min(first + PIECE_ROWS, n)]
+        if alike:
+            for place in range(x.shape[0]):
+                root = np.sqrt(stiffness[first + place, 0]) if side[0, 0] != 0 else 0.0
+                for column in range(x.shape[1]):
+                    room[place, column] = root * x[place, column]
+            found += np.dot(room[: x.shape[0]].T, room[: x.shape[0]])
+            continue
+        scores = np.dot(x, weights)
+        for j in range(m):
+            count = 0
+            for place in range(x.shape[0]):
+                i = first + place
+                tube = absolute[i if absolute_tall else 0, j if absolute_wide else 0]
+                own = side[i if side_tall else 0, j if side_wide else 0]
+                away = _shrink(scores[place, j], linear[i if tall else 0, j if wide else 0], tube, own, is_free)
+                if away != 0.0 or (is_free and tube == 0.0 and own != 0):
+                    root = np.sqrt(stiffness[i if stiff_tall else 0, j if stiff_wide else 0])
+                    for column in range(x.shape[1]):
+                        room[count, column] = root * x[place, column]
+                    count += 1
+            if count:
+                found[j] += np.dot(room[:count].T, room[:count])
+
+
+@compiled
+def _look_at_list(
+    features: Floats,
+    weights: Floats,
+    constant: Floats,
+    linear: NDArray[Any],
+    absolute: Floats,
+    stiffness: Floats,
+    side: NDArray[np.int8],
+    is_free: bool,
+    rows: NDArray[np.int32],
+    outputs: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    sums: bool,
+    phi: Floats,
+    pulled: Floats,
+    totals: Floats,
+) -> float:
+    loss = 0.0
+    tall, absolute_tall = linear.shape[0] > 1, absolute.shape[0] > 1
+    stiff_tall, side_tall = stiffness.shape[0] > 1, side.shape[0] > 1
+    for s in range(outputs.size):
+        output, total, part = outputs[s], 0.0, 0.0
+        for c in range(edges[s], edges[s + 1]):
+            i = rows[c]
+            score = constant[output]
+            for k in range(features.shape[1]):
+                score += weights[output, k] * features[i, k]
+            tube, own = absolute[c if absolute_tall else 0, 0], side[c if side_tall else 0, 0]
+            away = _shrink(score, linear[c if tall else 0, 0], tube, own, is_free)
+            multiplier = stiffness[c if stiff_tall else 0, 0] * away
+            phi[c, 0] = multiplier
+            part += multiplier * away
+            total += multiplier
+            if sums and multiplier != 0.0:
+                for k in range(features.shape[1]):
+                    pulled[output, k] += multiplier * features[i, k]
+        loss += part
+        totals[output] = total
+    return 0.5 * loss
+
+
+@compiled
+def _add_list_curvature(
+    features: Floats,
+    weights: Floats,
+    linear: NDArray[Any],
+    absolute: Floats,
+    stiffness: Floats,
+    side: NDArray[np.int8],
+    is_free: bool,
+    rows: NDArray[np.int32],
+    outputs: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    found: Floats,
+) -> None:
+    tall, absolute_tall = linear.shape[0] > 1, absolute.shape[0] > 1
+    stiff_tall, side_tall = stiffness.shape[0] > 1, side.shape[0] > 1
+    longest = 0
+    for s in range(outputs.size):
+        longest = max(longest, edges[s + 1] - edges[s])
+    room = np.empty((longest, features.shape[1]))
+    for s in range(outputs.size):
+        output, count = outputs[s], 0
+        for c in range(edges[s], edges[s + 1]):
+            i = rows[c]
+            score = 0.0
+            for k in range(features.shape[1]):
+                score += weights[output, k] * features[i, k]
+            tube, own = absolute[c if absolute_tall else 0, 0], side[c if side_tall else 0, 0]
+            away = _shrink(score, linear[c if tall else 0, 0], tube, own, is_free)
             if away != 0.0 or (is_free and tube == 0.0 and own != 0):
-                root = np.sqrt(stiffness[i if stiff_tall else 0, j if stiff_wide else 0])
-                for column in range(features.shape[1]):
-                    room[count, column] = root * features[i, column]
+                root = np.sqrt(stiffness[c if stiff_tall else 0, 0])
+                for k in range(features.shape[1]):
+                    room[count, k] = root * features[i, k]
                 count += 1
         if count:
-            found[j] += np.dot(room[:count].T, room[:count])
+            found[output] += np.dot(room[:count].T, room[:count])
+
+
+@compiled
+def _pull_list(
+    phi: Floats,
+    weights: Floats,
+    rows: NDArray[np.int32],
+    outputs: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    found: Floats,
+) -> None:
+    for s in range(outputs.size):
+        for c in range(edges[s], edges[s + 1]):
+            multiplier = phi[c, 0]
+            if multiplier != 0.0:
+                for k in range(weights.shape[1]):
+                    found[rows[c], k] += multiplier * weights[outputs[s], k]
 
 
 def look(features: Floats, weights: Floats, constant: Floats, asked: Asked, phi: Floats) -> Seen:
-    """Look at cells whose scores are ``features @ weights.T + constant``; write their multipliers, (n, outputs)."""
+    """Look at cells whose scores are ``features @ weights.T + constant``; write their multipliers, (n, outputs).
+
+    Where ``phi`` has fewer rows, `PIECE_ROWS`, it is room to work in: it ends with the multipliers of some rows.
+    """
     return Seen(*_look(read_only(features), np.ascontiguousarray(weights.T), constant, *asked, True, phi))
 
 
@@ -190,3 +356,27 @@ def find_multipliers(features: Floats, weights: Floats, constant: Floats, asked:
 def add_curvature(features: Floats, weights: Floats, asked: Asked, found: Floats) -> None:
     """Add the second derivative of the losses in each output's weights to that of other rows, (outputs, k, k)."""
     _add_curvature(read_only(features), np.ascontiguousarray(weights.T), *asked, found)
+
+
+def _fix(listed: Listed) -> Listed:
+    return Listed(read_only(listed.rows), read_only(listed.outputs), read_only(listed.edges))
+
+
+def look_at_list(
+    features: Floats, weights: Floats, constant: Floats, asked: Asked, listed: Listed, phi: Floats, sums: bool = True
+) -> Seen:
+    """Look at listed cells, as `look` does; write their multipliers, (c, 1). Without sums those of rows are zero."""
+    pulled, totals = np.zeros(weights.shape), np.zeros(len(weights))
+    own = np.ascontiguousarray(weights)
+    loss = _look_at_list(read_only(features), own, constant, *asked, *_fix(listed), sums, phi, pulled, totals)
+    return Seen(loss, pulled, totals)
+
+
+def add_list_curvature(features: Floats, weights: Floats, asked: Asked, listed: Listed, found: Floats) -> None:
+    """Add the second derivative of the losses of listed cells to that of other rows, (outputs, k, k)."""
+    _add_list_curvature(read_only(features), np.ascontiguousarray(weights), *asked, *_fix(listed), found)
+
+
+def pull_list(phi: Floats, weights: Floats, listed: Listed, found: Floats) -> None:
+    """Add the weights of each row's outputs, times their multipliers (c, 1), to what rows have, (n, k)."""
+    _pull_list(read_only(phi), np.ascontiguousarray(weights), *_fix(listed), found)

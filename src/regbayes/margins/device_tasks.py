@@ -19,10 +19,19 @@ from regbayes.engine import Executor
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray, HingeRows, TubeRows, integers_to_device, namespace_of, to_device
 from regbayes.margins.device import DeviceBlock, DeviceColumns, DeviceInputs, DevicePrior, cut_targets
-from regbayes.margins.head import Tolerance
+from regbayes.margins.head import HeadView, Tolerance
 from regbayes.margins.tasks import MAX_SAMPLE_SHARE, BlockwiseTasks, TaskHead, TaskWeights
 
 SAMPLE_PER_OUTPUT = 800  # rows that the curvature is first taken from, for each weight of an output: a pass costs more
+
+
+@dataclass(frozen=True)
+class DevicePart:
+    """What belongs to a block of rows."""
+
+    rows: slice
+    targets: HingeRows | TubeRows
+    inputs: DeviceInputs | None
 
 
 @dataclass(frozen=True)
@@ -50,15 +59,15 @@ class DeviceTaskHead(TaskHead):
     def _solve_blocks(
         self, blocks: Sequence[DeviceArray], warm_start: TaskWeights | None, tolerance: Tolerance, executor: Executor
     ) -> DeviceTasks:
-        parts = self._cut(tuple(block.shape[0] for block in blocks))
+        parts = self.parts(tuple(block.shape[0] for block in blocks))
         rows = [
-            DeviceBlock(self._columns(block, place), targets, keeps_curvature=True, keeps_multipliers=True)
-            for block, (place, targets) in zip(blocks, parts.items(), strict=True)
+            replace(self.newton_block(part, block), keeps_curvature=True, keeps_multipliers=True)
+            for part, block in zip(parts, blocks, strict=True)
         ]
         n_features = blocks[0].shape[1]
 
         def sample(level: int) -> list[DeviceBlock] | None:
-            drawn = self._draw_rows(SAMPLE_PER_OUTPUT * self.n_columns(n_features) * 2**level, list(parts), blocks[0])
+            drawn = self._draw_rows(SAMPLE_PER_OUTPUT * self.n_columns(n_features) * 2**level, parts, blocks[0])
             if drawn is None:
                 return None
             places, targets = drawn
@@ -70,36 +79,47 @@ class DeviceTaskHead(TaskHead):
 
         prior = DevicePrior(self.outputs.groups, self.sharing)
         found = self.solve_newton(rows, sample, n_features, warm_start, tolerance, executor, prior)
-        known = [row.known_multipliers(found.weights.weights) for row in rows]
-        return DeviceTasks(**vars(found), problem=self, targets=parts, known=dict(zip(parts, known, strict=True)))
+        places = [(part.rows.start, part.rows.stop) for part in parts]
+        held = dict(zip(places, parts, strict=True))
+        known = {place: row.known_multipliers(found.weights.weights) for place, row in zip(places, rows, strict=True)}
+        return DeviceTasks(**vars(found), problem=self, held=held, known=known)
 
-    def _columns(self, features: DeviceArray, place: tuple[int, int]) -> DeviceColumns:
-        """Return what outputs see of a block of rows."""
-        inputs = None if self.inputs is None else self.inputs[slice(*place)]
-        return DeviceColumns(features.T, np.zeros(features.shape[1]), inputs, self.fit_intercept)
+    def parts(self, n_rows: tuple[int, ...], executor: Executor | None = None) -> Any:
+        """Return what belongs to blocks of so many rows; kept, because a descent asks a thousand times."""
+        if n_rows not in self._kept_parts:
+            ends = np.cumsum([0, *n_rows]).tolist()
+            self._kept_parts[n_rows] = [self._part_of(slice(first, end)) for first, end in pairwise(ends)]
+        return self._kept_parts[n_rows]
 
-    def _cut(self, lengths: tuple[int, ...]) -> dict[tuple[int, int], Any]:
-        """Return the targets of blocks of so many rows, by their first rows and ends; kept, as they are asked again."""
-        if lengths not in self._cuts:
-            ends = np.cumsum([0, *lengths]).tolist()
-            self._cuts[lengths] = {(a, b): cut_targets(self.targets, slice(a, b)) for a, b in pairwise(ends)}
-        return self._cuts[lengths]
+    def _part_of(self, rows: slice) -> DevicePart:
+        return DevicePart(rows, cut_targets(self.targets, rows), None if self.inputs is None else self.inputs[rows])
 
-    def _draw_rows(self, n_wanted: int, parts: list[tuple[int, int]], like: DeviceArray) -> Any:
+    def newton_block(self, part: DevicePart, features: DeviceArray, view: HeadView | None = None) -> DeviceBlock:
+        """Return a block of rows as Newton's method sees it; there is nothing that they would be seen by."""
+        columns = DeviceColumns(features.T, np.zeros(features.shape[1]), part.inputs, self.fit_intercept)
+        return DeviceBlock(columns, part.targets)
+
+    def gradient_of(
+        self, part: DevicePart, features: DeviceArray, view: HeadView | None, weights: Floats, common: Floats | None
+    ) -> DeviceArray:
+        """Return the derivative of the value by the features of a block, by Danskin's theorem, (n, K)."""
+        return self.newton_block(part, features).pull(weights, -weights[:, : features.shape[1]].T).T
+
+    def _draw_rows(self, n_wanted: int, parts: Sequence[DevicePart], like: DeviceArray) -> Any:
         """Return rows among which every output has about so many targets, and these, which stand for all.
 
         Rows are places in each part (None: of none). None where all rows are wanted.
         """
-        n_rows = parts[-1][1]
+        n_rows = parts[-1].rows.stop
         n = int(np.ceil(n_wanted * n_rows / max(float(self.counts.min()), 1.0)))
         if n > MAX_SAMPLE_SHARE * n_rows:
             return None
         if n not in self._kept_samples:
             drawn = np.sort(self._order[:n])
-            cut = np.split(drawn, np.searchsorted(drawn, [end for _, end in parts[:-1]]))
+            cut = np.split(drawn, np.searchsorted(drawn, [part.rows.stop for part in parts[:-1]]))
             places = [
-                integers_to_device(own - first, like) if len(own) else None
-                for own, (first, _) in zip(cut, parts, strict=True)
+                integers_to_device(own - part.rows.start, like) if len(own) else None
+                for own, part in zip(cut, parts, strict=True)
             ]
             targets = cut_targets(self.targets, integers_to_device(drawn, like))
             self._kept_samples[n] = places, replace(targets, C=targets.C * (n_rows / n))
@@ -110,7 +130,7 @@ class DeviceTaskHead(TaskHead):
         return {}
 
     @cached_property
-    def _cuts(self) -> dict[tuple[int, ...], dict[tuple[int, int], Any]]:
+    def _kept_parts(self) -> dict[tuple[int, ...], Any]:
         return {}
 
     @cached_property
@@ -124,16 +144,16 @@ class DeviceTasks(BlockwiseTasks):
     """The large-margin problem of several tasks solved over rows on a device."""
 
     problem: DeviceTaskHead
-    targets: dict[tuple[int, int], Any]
+    held: dict[tuple[int, int], DevicePart]  # by their first rows and ends
     known: dict[tuple[int, int], DeviceArray | None]  # multipliers of blocks, until their gradient was asked for
 
     def gradient(self, rows: slice, features: DeviceArray) -> DeviceArray:
         """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K)."""
         place, weights = (rows.start, rows.stop), self.weights.weights
-        matrix, known = -weights[:, : self.n_features].T, self.known.pop(place, None)
+        known = self.known.pop(place, None)
         if known is not None:
-            return (to_device(matrix, features) @ known).T
-        return DeviceBlock(self.problem._columns(features, place), self.targets[place]).pull(weights, matrix).T
+            return (to_device(-weights[:, : self.n_features].T, features) @ known).T
+        return self.problem.gradient_of(self.held[place], features, None, weights, None)
 
 
 def lay_out_targets(head: TaskHead, n_rows: int, like: DeviceArray) -> HingeRows | TubeRows:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from regbayes._types import Floats
 from regbayes.estimators._bases import in_use
@@ -192,6 +192,7 @@ class FeatureUseDisplay:
         -------
         FeatureUseDisplay
         """
+        check_consistent_length(X, y)
         probabilities = getattr(estimator, "feature_probabilities", estimator.transform)
         psi = np.asarray(probabilities(X))
         overall = psi.mean(axis=0)
@@ -223,6 +224,11 @@ class FeatureUseDisplay:
             The display itself, with `axes_` and `figure_` set.
         """
         axes = self._new_axes() if axes is None else np.atleast_1d(np.asarray(axes, dtype=object))
+        needed = 2 if len(self.classes) else 1
+        if len(axes) < needed:
+            raise ValueError(
+                f"axes has {len(axes)} Axes, and {needed} are needed: bars, and a map of the classes below"
+            )
         places = np.arange(len(self.features))
         bars = axes[0]
         bars.bar(places, self.overall, color=color, alpha=0.6, width=0.7)

@@ -12,6 +12,7 @@ regularizer serves that is finite, and nothing is written twice.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,8 +21,8 @@ import numpy as np
 
 from regbayes._types import Floats
 from regbayes.framework.constraints import Constraint
-from regbayes.framework.draws import listed
-from regbayes.framework.features import OnEvent, Picked, pick_columns
+from regbayes.framework.draws import as_draws, listed
+from regbayes.framework.features import OnEvent, Picked, columns_of, pick_columns
 from regbayes.framework.regularizers import KL, GeneralizedKL, Regularizer
 from regbayes.framework.regularizers.base import check_positive
 
@@ -114,7 +115,7 @@ class RegularizedELBO:
         draws: int | None = None,
         smoothing: float = 1e-6,
     ) -> None:
-        given = [constraints] if isinstance(constraints, Constraint | EachRow) else list(constraints)
+        given = list(constraints) if isinstance(constraints, list | tuple) else [constraints]
         odd = [item for item in given if not isinstance(item, Constraint | EachRow)]
         if odd or not given:
             raise TypeError(f"constraints must be some, such as (E(psi) <= b).soft(10), or EachRow; got {odd or given}")
@@ -333,11 +334,12 @@ def _evaluate(feature: Any, sites: Sites) -> Any:
         inner = jnp.concatenate([_evaluate(one, sites) for one in _listed(feature.features)], axis=1)
         return inner[:, jnp.asarray(pick_columns([f"[{i}]" for i in range(inner.shape[1])], feature.index))]
     if isinstance(feature, str):
-        name, bracket, rest = feature.partition("[")
+        name = feature.partition("[")[0]
         values = sites[name]
-        if bracket:
-            values = values[(slice(None), *(int(place) for place in rest.rstrip("] ").split(",")))]
-        return values.reshape(len(values), -1)
+        # JAX takes the last entry for one beyond it, so names are looked up among those that there are.
+        places = np.arange(math.prod(values.shape[1:])).reshape(1, *values.shape[1:])
+        found, _ = columns_of(as_draws({name: places}, chains=False), feature, "features")
+        return values.reshape(len(values), -1)[:, np.ravel(found)]
     if isinstance(feature, OnEvent):
         raise TypeError("given(event) has no gradient, so it cannot be a feature of RegularizedELBO")
     if not callable(feature):
@@ -352,6 +354,11 @@ def _evaluate(feature: Any, sites: Sites) -> Any:
         )
         raise
     values = jnp.asarray(found)
+    if not jnp.issubdtype(values.dtype, jnp.floating):
+        raise TypeError(
+            f"a feature returned values of type {values.dtype}, which have no gradient: write a smooth stand-in, "
+            "sigmoid((f - c) / width) in place of f > c"
+        )
     n = len(next(iter(sites.arrays.values())))
     if values.ndim not in (1, 2) or len(values) != n:
         raise ValueError(f"a feature must have shape ({n},) or ({n}, m) for {n} draws, got {values.shape}")

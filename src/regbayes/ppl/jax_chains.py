@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regbayes._types import Array, Flags, Floats
-from regbayes.framework.sampler import MOST_DENSE, Run, Sampler, Start, Tilt, shrunken_covariance
+from regbayes.framework.sampler import (
+    MOST_DENSE,
+    Run,
+    Sampler,
+    Start,
+    Tilt,
+    climb_density,
+    count_examples,
+    shrunken_covariance,
+)
 from regbayes.ppl.symbolic import trace_features
 
 CHUNK = 25  # steps
@@ -27,6 +36,7 @@ LONG = ((25, False, False), (75, True, False), (50, False, False))  # of a final
 TARGET, CAREFUL, MOST_CAREFUL = 0.8, 0.95, 0.99  # acceptance asked for; after divergences; after more in a final run
 DIVERGING = 1e-3  # share of the draws from which on the next run is made with more care
 FIRST_STEP = 0.1
+STUCK, AWAY = 0.8, 30  # share of diverging steps by which a chain has not got going; steps uphill that it makes then
 RATE = 1.5  # of the log step size's first moves, for an acceptance that is off by one
 POINTS = 96  # at which densities are evaluated at once
 PAIRS, NODES = 12, 64  # lines along which gradients are compared with differences
@@ -83,8 +93,8 @@ class JAXModel(Sampler):
         """The kernel to step with."""
 
     def example(self) -> Mapping[str, Array]:
-        """Return the variables at two points to start from."""
-        return self._variables_at(self._starts(0, 2))
+        """Return the variables at a few points to start from."""
+        return self._variables_at(self._starts(0, count_examples(self._variables_at(self._starts(0, 1)))))
 
     def _variables_at(self, positions: Floats) -> dict[str, Array]:
         import jax
@@ -116,7 +126,10 @@ class JAXModel(Sampler):
         windows = () if goes_on else COLD if cold or left is None else LONG if final else SHORT
         chains = _Chains(compiled, tilt.multipliers, positions, seed, covariance, step, target)
         for n_steps, renewed, alone in windows:
-            chains.adapt(n_steps, renewed, alone)
+            diverging = chains.adapt(n_steps, renewed, alone)
+            stuck = np.flatnonzero(diverging.mean(axis=1) > STUCK) if alone else ()
+            for i in stuck:  # on a cliff that no step size is small enough for
+                chains.positions[i] = climb_density(self, tilt, chains.positions[i], np.ones(d), AWAY)
         kept = chains.keep(n_draws)
         n = len(positions)
         trail = kept["position"]
@@ -143,6 +156,11 @@ class JAXModel(Sampler):
         blocks = [np.asarray(compiled.density(p, _array(tilt.multipliers))) for p in _padded(positions, POINTS)]
         values: Floats = np.concatenate(blocks)[: len(positions)].astype(np.float64)
         return values
+
+    def log_density_gradient(self, tilt: Tilt, position: Floats) -> Floats | None:
+        """Return the gradient of the tilted log-density at a position."""
+        found = self._for(tilt).gradient(_array(position), _array(tilt.multipliers))
+        return np.asarray(found, dtype=np.float64)
 
     def find_smooth(self, tilt: Tilt, run: Run) -> Flags | None:
         """Compare differences of features between draws with the integral of their gradients along the way."""
@@ -196,7 +214,14 @@ class _Compiled:
 
         def density(position: Any, phi: Any) -> Any:
             value = model._density(position)
-            return value + phi @ _traced(model, features, position) if traceable else value
+            if not traceable:
+                return value
+
+            def tilt(at: Any) -> Any:
+                return phi @ _traced(model, features, at)
+
+            # Not evaluated where there is no tilt: a feature may be infinite where the posterior is not.
+            return value + jax.lax.cond(jax.numpy.any(phi != 0), tilt, lambda at: 0.0 * at[0], position)
 
         def plain(position: Any, phi: Any) -> Any:
             return model._density(position) + 0 * phi.sum()
@@ -207,6 +232,7 @@ class _Compiled:
             except Exception:  # some feature cannot be traced: `find_smooth` says which, and no run has a tilt
                 density = plain
         self.density = jax.jit(jax.vmap(density, in_axes=(0, None)))
+        self.gradient = jax.jit(jax.grad(density))
         self.chunk = jax.jit(self._steps(density))
 
     def _steps(self, density: Callable[..., Any]) -> Callable[..., Any]:
@@ -292,13 +318,13 @@ class _Chains:
                 alone,
                 self.target,
             )
-            self.positions = np.asarray(z, dtype=np.float64)
+            self.positions = np.array(z, dtype=np.float64)
             trails.append({name: np.asarray(values) for name, values in trail.items()})
             self.n_gradients += int(trails[-1]["n_steps"].sum()) + len(self.positions)
         return {name: np.concatenate([t[name] for t in trails], axis=1) for name in trails[0]}
 
-    def adapt(self, n_steps: int, renewed: bool, alone: bool) -> None:
-        """Go on with adaptation; ``renewed`` takes the mass matrix from these steps."""
+    def adapt(self, n_steps: int, renewed: bool, alone: bool) -> Array:
+        """Go on with adaptation; ``renewed`` takes the mass matrix from these steps. Return where they diverged."""
         trail = self._run(n_steps, adapts=True, alone=alone)
         self.step = math.exp(float(np.median(np.asarray(self._average.log_average))))
         if renewed:
@@ -307,6 +333,7 @@ class _Chains:
             weights = np.full(len(flat), 1 / len(flat))
             self.covariance = shrunken_covariance(flat, weights, len(flat) / 4)  # they repeat each other
             self._average = self._begin(self.step)
+        return trail["diverging"]
 
     def keep(self, n_draws: int) -> dict[str, Array]:
         """Draw without adaptation."""

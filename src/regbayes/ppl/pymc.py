@@ -10,7 +10,7 @@ import numpy as np
 
 from regbayes._types import Array, Flags, Floats
 from regbayes.framework.features import OnEvent
-from regbayes.framework.sampler import Run, Sampler, Start, Tilt
+from regbayes.framework.sampler import Run, Sampler, Start, Tilt, count_examples
 from regbayes.ppl.symbolic import trace_features
 
 MULTIPLIERS, FACTOR = "regularization_multipliers", "regularization"
@@ -69,9 +69,9 @@ class PyMCModel(Sampler):
         return dims, {name: np.asarray(values) for name, values in self.model.coords.items() if values is not None}
 
     def example(self) -> Mapping[str, Array]:
-        """Return the variables at two points to start from."""
-        points = [self._plain.start(seed) for seed in (0, 1)]
-        return self._plain.variables(np.array(points))
+        """Return the variables at a few points to start from."""
+        one = self._plain.variables(np.array([self._plain.start(0)]))
+        return self._plain.variables(np.array([self._plain.start(seed) for seed in range(count_examples(one))]))
 
     def _for(self, tilt: Tilt) -> _Compiled:
         key = tuple(map(id, tilt.features))

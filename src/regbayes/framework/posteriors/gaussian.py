@@ -159,7 +159,13 @@ def _affine_rows(feature: Any, d: int) -> Floats:
         return np.hstack([rows, np.zeros((len(rows), 1))])
 
     def call(point: Floats) -> Floats:
-        return np.atleast_1d(np.asarray(feature(point), dtype=np.float64))
+        try:
+            return np.atleast_1d(np.asarray(feature(point), dtype=np.float64))
+        except IndexError as error:  # written for draws, most likely
+            raise ValueError(
+                f"a feature function of a Gaussian is called with one vector of shape ({d},), not with draws, and this "
+                f"one could not take it: {error}"
+            ) from error
 
     constant = call(np.zeros(d))
     coefficients = np.stack([call(unit) - constant for unit in np.eye(d)], axis=1)

@@ -30,6 +30,7 @@ from regbayes.models.ilsvm.model import (
     State,
     Stats,
 )
+from regbayes.models.ilsvm.on_off import Enumeration
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
 from regbayes.models.ilsvm.warmup import (
     Search,
@@ -105,7 +106,9 @@ def fit(
     elif settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
         state = descent.start(joint, there, multipliers)
     else:
-        warm_up = (Annealing if settings.slab else WarmUp).of(problem, early_rows, is_new)
+        warm_up = (Annealing if settings.slab else WarmUp if settings.noise_ratios is None else Enumeration).of(
+            problem, early_rows, is_new
+        )
         phases = warm_up.run(starts, multipliers, is_new)
         try:
             phase = next(phases)

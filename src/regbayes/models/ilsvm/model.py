@@ -28,13 +28,15 @@ from regbayes.engine import make_executor, row_blocks
 from regbayes.engine.mapped import StandardRows
 from regbayes.joint.descent import DescentOptions, JointProblem, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.kernels.arrays import is_mapped, to_host
+from regbayes.kernels.arrays import gather, is_mapped, namespace_of, sum_of, to_host
+from regbayes.kernels.enumeration import Enumerated, enumerate_features, reverse_enumerated
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
 from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations, update_sticks
 
 UNLABELED = -1  # the label of rows that shape the features but have no margin
+EXACT = 0  # sweeps of features that are few enough to enumerate what rows may have on
 
 MAPPED_TAKEN = 8192  # rows of a file that a start may be made of
 MAX_TRIALS = 8
@@ -76,6 +78,10 @@ class Rows(Protocol):
     @property
     def mean_square(self) -> float:
         """Mean squared length of the rows."""
+
+    @property
+    def total(self) -> Floats:
+        """The sum of the centred rows, each as often as it counts, shape (D,), on the host."""
 
     @property
     def max_taken(self) -> int:
@@ -362,6 +368,7 @@ class MeanField:
     directions: Floats  # (K, D): c Phi R^-1, R the ratios of the inputs' noise on a diagonal
     constant: Floats  # (K,): the part of theta that is the same for all rows
     coupling: Floats  # (K, K): A = c Phi R^-1 Phi'
+    log_odds: Floats  # (K,): a, of the features a priori, at this temperature
     start: Floats  # (1, K): where the sweeps start
 
 
@@ -377,7 +384,7 @@ class Params:
     noise_variance: float  # sigma^2
     prior_variance: float  # sigma_0^2
     temperature: float  # T
-    n_sweeps: int  # S
+    n_sweeps: int  # S, or EXACT
     noise_ratios: Floats | None = None  # (D,): rho, of each input's noise to sigma^2, their product 1; None: all are 1
 
     @cached_property
@@ -391,22 +398,19 @@ class Params:
         return 1.0 if self.noise_ratios is None else self.noise_ratios
 
     @cached_property
-    def log_odds(self) -> Floats:
-        """Prior log-odds of the features at this temperature, ``a``, shape (K,)."""
-        return stick_expectations(self.sticks).log_odds / self.temperature
-
-    @cached_property
     def mean_field(self) -> MeanField:
         """What the sweeps over a row's features need, eq. (31)."""
         directions = self.precision * (self.loadings / self.ratios)
         coupling = directions @ self.loadings.T
         spread = 0.5 * (np.diag(coupling) + self.precision * self.loadings.shape[1] * self.variances)
-        constant = self.log_odds - spread - directions @ self.offset
-        return MeanField(directions, constant, coupling, expit(self.log_odds)[None, :])
+        log_odds = stick_expectations(self.sticks).log_odds / self.temperature
+        return MeanField(
+            directions, log_odds - spread - directions @ self.offset, coupling, log_odds, expit(log_odds)[None, :]
+        )
 
     def infer(self, rows: Rows, few: bool = False) -> Floats:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
-        return rows.infer_features(self, few)
+        return enumerate_rows(rows, self)[1].psi if self.n_sweeps == EXACT else rows.infer_features(self, few)
 
     def infer_probabilities(self, rows: Rows) -> Floats:
         """Return the probabilities that the features of rows are on, shape (n, K)."""
@@ -414,7 +418,7 @@ class Params:
 
     def bound(self, rows: Rows) -> Floats:
         """Return a lower bound on each row's log-density at fixed global parameters, shape (n,)."""
-        return rows.bound(self)
+        return bound_exactly(rows, self) if self.n_sweeps == EXACT else rows.bound(self)
 
 
 @persistable(name="regbayes.ilsvm.Stats")
@@ -467,10 +471,12 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the features of rows without their labels, and sum what the rest of the model needs."""
-        return rows.infer(params)
+        return infer_exactly(rows, params) if params.n_sweeps == EXACT else rows.infer(params)
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps, docs/math.md eq. (32)-(33)."""
+        if params.n_sweeps == EXACT:
+            return pull_back_exactly(rows, params, self.weight, inferred, gradient)
         return rows.pull_back(params, self.weight, inferred, gradient)
 
     def terms(self, params: Params, stats: Stats) -> dict[str, float]:
@@ -494,7 +500,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         It can be compared between models with different numbers of features; J itself cannot. What the variance of a
         feature's loadings costs where it is on counts as part of its prior.
         """
-        odds = params.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
+        odds = params.mean_field.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
         empty = stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
         return objective + self.weight * n_rows * float(empty.sum())
 
@@ -561,6 +567,53 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         params = update_prior_blocks(params, stats.rows, self.alpha)
         explained = stats.explain(params)
         return update_variances(params, explained, self.estimate_noise, self.estimate_prior), explained
+
+
+# Few features can be inferred exactly: what a row has on is one of 2^K states. The rows may lie anywhere.
+
+
+def enumerate_rows(rows: Rows, params: Params) -> tuple[Floats, Enumerated]:
+    """Return the logits theta of rows, (n, K), and their exact posterior, docs/math.md eq. (127)."""
+    field = params.mean_field
+    theta = rows.project(field.directions, field.constant)
+    return theta, enumerate_features(theta, field.coupling, rows.weights)
+
+
+def infer_exactly(rows: Rows, params: Params) -> Inferred[Stats]:
+    """Infer the features of rows by enumeration, and sum what the rest of the model needs."""
+    theta, found = enumerate_rows(rows, params)
+    counts = np.diag(found.second_moment)
+    by_theta, entropy = gather(sum_of(rows.weigh(found.psi) * theta), sum_of(rows.weigh(found.entropies[:, None])))
+    explained = (float(by_theta) - float(counts @ params.mean_field.constant)) / params.precision
+    squared_norm, second = float(np.sum(rows.squares / params.ratios)), found.second_moment
+    stats = Stats(rows.total_weight, squared_norm, rows.total, counts, counts, second, explained, float(entropy))
+    return Inferred(found.psi, stats, theta)
+
+
+def pull_back_exactly(
+    rows: Rows, params: Params, weight: float, inferred: Inferred[Stats], gradient: Floats | None
+) -> Pulled:
+    """Differentiate through the enumeration; the free energy is flat in the posterior that minimises it, eq. (128)."""
+    weighed: Any = weight * rows.weigh(inferred.features)  # type: ignore[arg-type] # in double precision, or elsewhere
+    if gradient is None:
+        nothing = np.zeros_like(params.mean_field.coupling)
+        return Pulled(nothing, nothing[0], rows.combine(-weighed))
+    found = reverse_enumerated(gradient, inferred.cache, params.mean_field.coupling)
+    (by_theta,) = gather(sum_of(found.theta, axis=0))
+    return Pulled(found.coupling, by_theta, rows.combine(found.theta - weighed))
+
+
+def bound_exactly(rows: Rows, params: Params) -> Floats:
+    """Return a lower bound on each row's log-density, which at temperature one is the density itself, shape (n,)."""
+    _, found = enumerate_rows(rows, params)
+    scales = np.sqrt(params.ratios)
+    scaled = rows.project(np.eye(rows.n_inputs) / scales, -params.offset / scales)
+    squares = namespace_of(scaled).sum(scaled * scaled, axis=1)
+    normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
+    nothing_on = float(stick_expectations(params.sticks).log_rest.sum() - normaliser)
+    # T times the expected logit of a state is its log-density above that of a row with nothing on.
+    states = params.temperature * (found.log_partitions - found.entropies)
+    return states + found.entropies - (0.5 / params.noise_variance) * squares + nothing_on
 
 
 def expected_residual(stats: Stats, params: Params) -> float:
@@ -674,7 +727,8 @@ class Settings:
         """Return the settings for a fit that goes on from an earlier one, which may know the noise of each input."""
         if self.on_off is None or params.noise_ratios is None:
             return self
-        return self.with_noise(params.noise_variance, params.noise_ratios)
+        found = self.with_noise(params.noise_variance, params.noise_ratios)
+        return replace(found, n_sweeps=EXACT) if params.n_sweeps == EXACT else found
 
 
 @dataclass(frozen=True)

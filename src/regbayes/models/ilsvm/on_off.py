@@ -4,18 +4,43 @@ A factor analysis says how much of each input is its own: noise, whatever the ot
 leave hardly more of the rows than that, the rows are what the model says, and the model is taken at its word: noise of
 each input's own size, no temperature, and a generative part that labels do not bend. Of rows that vary by degrees,
 on/off features leave a sixth of the signal or more; independent scores are no start there.
+
+Where few features are found (`Enumeration`), mean field gives way to the exact posterior of the rows, and the noise to
+what these features leave of each input: two features that explain the same inputs are told apart by it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from regbayes._types import Floats
 from regbayes.joint import descent
-from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, ILSVMProblem, Settings, expected_residual
-from regbayes.models.ilsvm.warmup import FEW_INPUTS, Evaluation, initial_params
+from regbayes.models.ilsvm.model import (
+    EXACT,
+    UNLABELED,
+    Data,
+    HostRows,
+    ILSVMProblem,
+    Params,
+    Rows,
+    Settings,
+    Stats,
+    expected_residual,
+)
+from regbayes.models.ilsvm.warmup import (
+    FEW_INPUTS,
+    Evaluation,
+    Phase,
+    Phases,
+    Search,
+    WarmUp,
+    initial_params,
+    settle_sticks,
+)
 
 FEWEST_INPUTS = 4  # whose noise can be told
 ROWS_PER_INPUT = 5.0  # that tell it, at least
@@ -27,9 +52,16 @@ LEAST_NOISE = 0.05  # of an input's variance: less is no noise, but inputs that 
 MOST_DETERMINED = 0.1  # of the inputs that may have no noise
 LEAST_SIGNAL = 0.1  # of the noise: less is chance
 STEPS = 6  # of descent before features are compared with the factors
-HOPELESS = 0.2  # share of the signal left by a start that no descent makes good
+HOPELESS = 0.3  # share of the signal left by a start that no descent makes good
 LEFT = 0.08  # share of the signal that on/off features may leave
+MISSED = 0.15  # the same where one feature more is looked for: the rarest may not stand out from the noise
+DENSER = 0.09  # nats per row and feature by which on/off features then have to beat as many factors
+UNDECIDED = 0.1  # share of the probabilities between a tenth and nine tenths that there may be then
 TAKEN = 0.04  # the same that they may take from the noise: inputs that are on or off themselves have it taken whole
+MOST_ENUMERATED = 8  # features whose posterior is exact: a row has one of 256 states
+ROUNDS, ROUND_STEPS, ROUND_TOL = 6, 8, 1e-3  # of descent under the exact posterior, with new noise before each
+DENSITY_ROUNDS = 3  # the same before densities are compared
+SETTLED_NOISE = 1e-2  # relative change of an input's noise at which the rounds end
 
 
 def find_on_off(X: HostRows, settings: Settings) -> Settings:
@@ -104,11 +136,129 @@ def _are_explained(X: HostRows, settings: Settings) -> bool:
     noise = settings.noise_variance * X.total_weight * X.n_inputs
     signal = search.at.stats.squared_norm - noise
 
-    def left(at: Evaluation) -> float:
-        return expected_residual(at.stats, at.params) - noise
+    def left(search: Search) -> float:
+        return (expected_residual(search.at.stats, search.at.params) - noise) / signal
 
-    if signal < LEAST_SIGNAL * noise or left(search.at) > HOPELESS * signal:
+    if signal < LEAST_SIGNAL * noise or left(search) > HOPELESS:
         return False
-    for _ in range(STEPS):
+    search = _descend(problem, search, STEPS)
+    if left(search) <= LEFT or len(search.at.params.loadings) >= MOST_ENUMERATED:
+        return -TAKEN <= left(search) <= LEFT
+    return left(search) <= MISSED and _are_denser(problem, search)
+
+
+def _are_denser(problem: ILSVMProblem, search: Search) -> bool:
+    """Return whether rows are likelier under one on/off feature more than under as many factors, and features decided.
+
+    Rows that vary by degrees can use one more on/off feature as well as others: what they leave of the rows does not
+    tell then, but these exact densities do.
+    """
+    X, alpha = problem.data.X, problem.settings.alpha
+    trial = next(Enumeration(problem, 1.0).add_feature(search), None)
+    if trial is None or not isinstance(trial.start, Params):
+        return False  # there may be no more
+    search = _descend(problem, descent.start(problem.joint, replace(trial.start, n_sweeps=EXACT)), STEPS)
+    for _ in range(DENSITY_ROUNDS):
+        search = _descend(problem, descent.start(problem.joint, renew_noise(search.at, X, alpha)), STEPS)
+    params = search.at.params
+    psi, K = params.infer(X), len(params.loadings)
+    weights = X.weigh(np.ones((len(X), 1)))[:, 0]
+    certain = replace(params, variances=np.full(K, np.finfo(np.float64).tiny))  # loadings as they are, as the factors'
+    gained = float(weights @ certain.bound(X)) / X.total_weight - score_factors(X, noise_of_inputs(params), K)
+    return gained >= DENSER * K and float(np.mean((psi > 0.1) & (psi < 0.9))) <= UNDECIDED
+
+
+def score_factors(X: Rows, noise: Floats, n_factors: int) -> float:
+    """Return the mean log-density of rows under the factor analysis with so many factors; ``noise`` is a first guess.
+
+    Its maximum likelihood is where the noise is what factors leave of each input (Joreskog 1967): principal factors in
+    units of the noise, again and again.
+    """
+    D = X.n_inputs
+    moments = X.combine(X.weigh(X.project(np.eye(D)))) / X.total_weight
+    total, scored = np.diag(moments), -np.inf
+    varies = total > np.finfo(np.float64).eps * total.max()
+    for _ in range(ITERATIONS):
+        scale = np.sqrt(noise)
+        values, vectors = np.linalg.eigh(moments / np.outer(scale, scale))
+        factors, rest = np.maximum(values[-n_factors:], 1.0), values[:-n_factors]
+        beyond = np.sum(values[-n_factors:] / factors)
+        score = -0.5 * (np.sum(np.log(2.0 * np.pi * noise)) + np.sum(np.log(factors)) + beyond + rest.sum())
+        scored = max(scored, float(score))
+        explained = np.square(vectors[:, -n_factors:]) @ (factors - 1.0)
+        noise = np.where(varies, np.clip(total - noise * explained, LEAST_NOISE * total, total), noise)
+    return scored
+
+
+def _descend(problem: ILSVMProblem, search: Search, n_steps: int) -> Search:
+    """Take some steps."""
+    for _ in range(n_steps):
         search = descent.step(problem.joint, search).state
-    return -TAKEN * signal <= left(search.at) <= LEFT * signal
+    return search
+
+
+class Enumeration(WarmUp):
+    """The phases before the descent where rows are sums of on/off features: few features are inferred exactly."""
+
+    add_feature = WarmUp._add_feature
+
+    def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> Phases:
+        """Go through the phases of any warm-up; then descend under the exact posterior, with new noise in rounds."""
+        search = yield from super().run(starts, multipliers, is_new)
+        if not is_new or len(search.at.params.loadings) > MOST_ENUMERATED:
+            return search
+        joint, X, alpha = self.problem.joint, self.problem.data.X, self.problem.settings.alpha
+        search = descent.start(joint, replace(search.at.params, n_sweeps=EXACT), search.at.warm_start)
+        for _ in range(ROUNDS):
+            at, params = search.at, renew_noise(search.at, X, alpha)
+            before, noise = noise_of_inputs(at.params), noise_of_inputs(params)
+            self.latest = search = yield Phase(self.problem, params, ROUND_STEPS, ROUND_TOL, at.warm_start)
+            if np.abs(noise / before - 1.0).max() < SETTLED_NOISE:
+                break
+        return search
+
+
+def noise_of_inputs(params: Params) -> Floats:
+    """Return the noise variance of each input, shape (D,)."""
+    return params.noise_variance * (
+        np.ones(params.loadings.shape[1]) if params.noise_ratios is None else params.noise_ratios
+    )
+
+
+def renew_noise(at: Evaluation, X: Rows, alpha: float) -> Params:
+    """Return the model with the noise and the sticks that fit its features of the rows."""
+    params, stats = at.params, at.stats
+    params = update_noise(params, stats, X.combine(X.weigh(params.infer(X))), X.squares)
+    return settle_sticks(params, stats.counts, stats.n_rows, alpha)
+
+
+def update_noise(params: Params, stats: Stats, cross: Floats, squares: Floats) -> Params:
+    """Return the model with the noise of each input that minimises the objective at fixed features and loadings.
+
+    The prior of the loadings and their variances are relative to it and stay so. Inputs that do not vary keep theirs.
+
+    Parameters
+    ----------
+    params : Params
+    stats : Stats
+    cross : array of shape (K, D)
+        Sum of ``E[z_n] x_n'``.
+    squares : array of shape (D,)
+        Sum of the squares of each input.
+    """
+    loadings, offset, ratio = params.loadings, params.offset, params.prior_variance / params.noise_variance
+    explained = 2.0 * np.einsum("kd,kd->d", loadings, cross)
+    products = np.einsum("kd,kd->d", loadings, stats.second_moment @ loadings)
+    above = offset * (stats.n_rows * offset - 2.0 * (stats.total - stats.first_moment @ loadings))
+    residuals = squares - explained + products + above + np.square(loadings).sum(axis=0) / ratio
+    noise = np.maximum(residuals, LEAST_NOISE * squares) / stats.n_rows
+    noise = np.where(squares > np.finfo(np.float64).eps * squares.max(), noise, noise_of_inputs(params))
+    variance = float(np.exp(np.mean(np.log(noise))))
+    factor = variance / params.noise_variance
+    return replace(
+        params,
+        noise_variance=variance,
+        noise_ratios=noise / variance,
+        prior_variance=factor * params.prior_variance,
+        variances=factor * params.variances,
+    )

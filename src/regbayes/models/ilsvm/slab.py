@@ -159,6 +159,7 @@ class SlabFeatures(BinaryFeatures):
 
     def normalise(self, objective: float, params: Params, n_rows: float) -> float:
         """Return the objective less what empty features say: it can be compared between numbers of features."""
+        assert isinstance(params, SlabParams)
         spread = np.log1p(params.precision * params.loadings.shape[1] * params.variances)
         empty = stick_expectations(params.sticks).log_rest + np.logaddexp(0.0, params.log_odds - 0.5 * spread)
         return objective + self.weight * n_rows * float(empty.sum())

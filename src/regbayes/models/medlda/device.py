@@ -239,6 +239,24 @@ class TopicsHead(DeviceHead):
         return order_sample(kinds, len(targets))
 
 
+def check_order(corpus: DeviceCorpus, settings: Settings, in_order: bool) -> None:
+    """Refuse sums in the same order where the kernels have none."""
+    K, numbers = settings.n_components, corpus.counts.numbers
+    if in_order and cuda.is_cuda(numbers) and not cuda.takes(numbers, K, settings.n_sweeps):
+        raise ValueError(f"deterministic=True takes at most {cuda.MOST_TOPICS} topics and few sweeps on a GPU; got {K}")
+
+
+def make_head(documents: DeviceTraining, targets: Targets, settings: Settings) -> TopicsHead:
+    """Return the head of documents."""
+    return TopicsHead(
+        targets,
+        settings.squared,
+        weight_variance=settings.weight_variance,
+        row_weights=documents.weights,
+        like=documents.lengths,
+    )
+
+
 # --- Fit
 
 
@@ -262,17 +280,9 @@ def fit(
     in_order : bool, default=False
         Whether sums over documents are always taken in the same order, so that a fit has the same bits every time.
     """
-    K, numbers = settings.n_components, corpus.counts.numbers
-    if in_order and cuda.is_cuda(numbers) and not cuda.takes(numbers, K, settings.n_sweeps):
-        raise ValueError(f"deterministic=True takes at most {cuda.MOST_TOPICS} topics and few sweeps on a GPU; got {K}")
-    kept, asked = select_documents(corpus, targets, sample_weight, K, in_order)
-    head = TopicsHead(
-        asked,
-        settings.squared,
-        weight_variance=settings.weight_variance,
-        row_weights=kept.weights,
-        like=kept.lengths,
-    )
+    check_order(corpus, settings, in_order)
+    kept, asked = select_documents(corpus, targets, sample_weight, settings.n_components, in_order)
+    head = make_head(kept, asked, settings)
     doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
     model = DeviceTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
     problem: Any = JointProblem(model, [kept], head, OPTIONS, Serial())

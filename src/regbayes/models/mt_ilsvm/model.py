@@ -509,8 +509,9 @@ class HostRows:
 
     def blocks(self) -> list[Any]:
         """Return the rows in blocks of fixed size."""
-        X = np.ascontiguousarray(self.X, dtype=np.float64) if isinstance(self.X, np.ndarray) else self.X
-        return [X[rows] for rows in row_blocks(len(X))]
+        in_memory = isinstance(self.X, np.ndarray)  # of a file a block is a copy, and small
+        X = np.ascontiguousarray(self.X, dtype=np.float64) if in_memory else self.X
+        return [X[rows] for rows in row_blocks(len(X), wide=in_memory)]
 
     def take_head(self, head: TaskHead, n_features: int) -> TaskHead:
         """Return the head, with a list of its observations where rows are not taken in blocks."""
