@@ -26,7 +26,8 @@ from regbayes.dask.places import plan_groups
 from regbayes.dask.rows import Block, draw_sample, read_collections
 from regbayes.estimators._bases import InterruptedWarning
 from regbayes.margins.head import order_sample
-from regbayes.models.ilsvm.model import Data, ILSVMProblem, centre_rows
+from regbayes.models.ilsvm.model import EXACT, Data, ILSVMProblem, centre_rows
+from regbayes.models.ilsvm.on_off import SETTLED_NOISE
 from regbayes.models.ilsvm.warmup import drop_empty
 from test_ilsvm_features import planted
 
@@ -130,9 +131,10 @@ def test_noise_by_input_is_that_of_the_sample(client):
     model = ILSVMClassifier(12, temperature=0.02, random_state=0).fit(cut(rows, (100, 150)), cut(y, (250,)))
     plain = regbayes.ILSVMClassifier(12, temperature=0.02, random_state=0).fit(rows, y)
     params = model._state.params
-    np.testing.assert_allclose(model.noise_ratios_, plain.noise_ratios_, rtol=1e-8)
-    assert (params.temperature, params.n_sweeps) == (1.0, 2)
-    assert params.noise_variance == pytest.approx(plain.noise_variance_)
+    # Rows come in another order, and rounds of new noise end when it moves by less than that.
+    np.testing.assert_allclose(model.noise_ratios_, plain.noise_ratios_, rtol=2 * SETTLED_NOISE)
+    assert (params.temperature, params.n_sweeps) == (1.0, EXACT)
+    assert params.noise_variance == pytest.approx(plain.noise_variance_, rel=2 * SETTLED_NOISE)
     assert model.objective_ == pytest.approx(plain.objective_, rel=1e-2)
     assert np.abs(model.transform(cut(rows, (250,))).compute() - plain.embedding_).mean() < 0.01
 

@@ -27,6 +27,7 @@ from regbayes.dask import (
 from regbayes.dask.places import _visit_block
 from regbayes.dask.rows import READ_ROWS
 from regbayes.dask.tasks import OnClusterTasks
+from regbayes.models.ilsvm import device_slab
 from regbayes.models.ilsvm.device import DeviceRows
 from regbayes.models.medlda.device import DeviceTopics
 from regbayes.models.mt_ilsvm.device import DeviceTaskModel
@@ -138,10 +139,20 @@ def test_sparse_rows_are_refused(layout):
         READ_ROWS(torch.ones((5, D)).to_sparse(layout=layout), np.zeros(5), None, None, 0, D)
 
 
-def test_amounts_are_read_to_the_host(client):
+def test_amounts_stay_on_devices(client, monkeypatch):
     X, y = draw()
-    model = ILSVMClassifier(3, slab="half-normal", max_iter=1, random_state=0).fit(cut_there(X), cut_there(y))
-    np.testing.assert_array_equal(model.predict(cut_there(X)).compute(), model.to_local().predict(X))
+    looks, infer = [], device_slab.infer
+    with monkeypatch.context() as patch:
+        patch.setattr(device_slab, "infer", lambda rows, params: looks.append(rows.X) or infer(rows, params))
+        found = fit_here(monkeypatch, make("ovr", slab="half-normal"), cut_there(X), cut_there(y))
+    assert looks
+    assert all(map(torch.is_tensor, looks))
+    expected = fit_here(monkeypatch, make("ovr", slab="half-normal"), cut(X, SIZES), cut(y, SIZES))
+    np.testing.assert_allclose(state_of(found), state_of(expected), atol=1e-5 * np.abs(state_of(expected)).max())
+    np.testing.assert_allclose(found.transform(cut_there(X)).compute(), expected.transform(X), atol=1e-4)
+    np.testing.assert_allclose(
+        found.feature_probabilities(cut_there(X)).compute(), expected.feature_probabilities(X), atol=1e-4
+    )
 
 
 # --- several tasks

@@ -232,6 +232,19 @@ def test_simplex_passes_climb_and_keep_their_invariants(n, k, n_in_play, free, s
     assert gap >= 0.0
 
 
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("epoch", [simplex.simplex_epoch, simplex.reference_simplex_epoch])
+def test_rows_of_nearly_nothing_do_not_undo_the_climb(epoch, free):
+    rows, orders = simplex_problem(40, 1, 3, 7, free)
+    sizes = 10.0 ** -np.random.default_rng(7).uniform(0.0, 12.0, size=40)[:, None]  # as a feature few rows have
+    rows = rows._replace(features=sizes * rows.features, norms=rows.norms * sizes[:, 0] ** 2)
+    state = simplex_state(rows)
+    for order in orders:
+        value = simplex_dual_value(rows, state)
+        epoch(rows, order, True, state)
+        assert simplex_dual_value(rows, state) >= value - 1e-12 * max(1.0, abs(value))
+
+
 def simplex_dual_value(rows, state):
     squared_sums = np.where(state.omega.sum(axis=1) > 0.0, rows.ridge, 0.0) * state.omega.sum(axis=1) ** 2
     linear = np.sum(state.omega * rows.cost[rows.cost_row])

@@ -73,11 +73,6 @@ class OnCluster(BaseEstimator):
         """Save the plain estimator, `to_local`, which `regbayes.load` gives back."""
         self.to_local().save(path)
 
-    @property
-    def _stays(self) -> bool:
-        """Whether rows on a device are worked on there; otherwise they are read to the host."""
-        return True
-
     def _check_refused(self) -> None:
         for name, (value, why) in self._refused.items():
             if getattr(self, name) == value:
@@ -98,7 +93,7 @@ class OnCluster(BaseEstimator):
         client = find_client(client)
         given = read_collections(X, y, sample_weight, task)
         self._note_columns(given)
-        return place_blocks(client, given, read if self._stays else replace(read, there=None))
+        return place_blocks(client, given, read)
 
     def _answer(self, method: str | Callable[..., Any], X: Any, task: Any = None) -> Any:
         """Return what the plain estimator says about rows, and their tasks: block by block, when it is computed.
@@ -128,7 +123,7 @@ class OnCluster(BaseEstimator):
             row_task = () if task is None else (local.tasks_[:1],)
             like = np.asarray(_ask(local, method, np.zeros((1, self.n_features_in_)), *row_task))
         empty, model = like[:0], dask.delayed(local, pure=False)
-        answer = partial(_answer_block, method=method, empty=empty, stays=self._stays)
+        answer = partial(_answer_block, method=method, empty=empty)
         if isinstance(X, da.Array):
             X = join_columns(X)
             beside = () if task is None else (_cut_like(X, task), "n")
@@ -219,17 +214,15 @@ def _ask(model: Any, method: str | Callable[..., Any], *given: Any) -> Any:
 
 
 def _answer_block(
-    block: Any, *tasks: Any, model: Any, method: str | Callable[..., Any], empty: NDArray[Any], stays: bool
+    block: Any, *tasks: Any, model: Any, method: str | Callable[..., Any], empty: NDArray[Any]
 ) -> NDArray[Any]:
-    """Return what the model says of a block, on the host; one on a device is looked at there, where that can be."""
+    """Return what the model says of a block, on the host; one on a device is looked at there."""
     block = block[0] if isinstance(block, list) else block  # of an array, a list of chunks of columns
     if not block.shape[0]:
         return empty
     tasks = tuple(np.ravel(to_host(task)) for task in tasks)
     if is_plain(block):
         return np.asarray(_ask(model, method, block, *tasks))
-    if not stays:
-        return np.asarray(_ask(model, method, to_host(block), *tasks))
     os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn does not dispatch without; SciPy has read it long ago
     with config_context(array_api_dispatch=True):
         found = _ask(model, method, block, *(task.tolist() for task in tasks))  # which lie nowhere

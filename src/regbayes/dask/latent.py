@@ -197,10 +197,6 @@ class OnClusterFeatures(OnCluster):
 
     feature_probabilities = lazily(ilsvm.ILSVMClassifier.feature_probabilities)
 
-    @property
-    def _stays(self) -> bool:
-        return not self.slab  # features with amounts have no kernels on devices
-
     def _survey(self, rows: Workers, labeled: bool) -> tuple[list[int], Moments, Labels | None]:
         unlabeled = getattr(self, "unlabeled", None)
         lengths, moments, labels = zip(*survey_blocks(rows, survey, labeled, unlabeled)[0], strict=True)

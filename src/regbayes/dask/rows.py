@@ -202,7 +202,7 @@ class Reader:
     """How a worker reads a block."""
 
     here: Callable[[Any], Any]  # from a block of X to rows on the host
-    there: Callable[[Any], Any] | None  # from one of PyTorch or CuPy to rows that stay; None: it comes to the host
+    there: Callable[[Any], Any]  # from one of PyTorch or CuPy to rows that stay where they are
     targets: Callable[[Any, str], NDArray[Any]]  # from a block of y, and where it is, in words
     __name__: ClassVar[str] = "read_block"  # as Dask names the task
 
@@ -237,7 +237,7 @@ class Reader:
         if x.ndim != 2:
             raise ValueError(f"{named}, X has {x.ndim} dimension(s)")
         try:
-            if self.there is not None and not is_plain(x):
+            if not is_plain(x):
                 return self.there(x)
             return self.here(_bring_plain(x))
         except (TypeError, ValueError) as error:

@@ -74,8 +74,9 @@ def _reference_solve_row(omega: Floats, gradient: Floats, norm: float, total: fl
         best = np.zeros(omega.size)
         best[gradient.argmax()] = total if is_fixed else max(0.0, omega.sum() + gradient.max() / ridge)
         return best
-    values = omega + gradient / norm
-    slope, level = (0.0, total) if is_fixed else (1.0 / (1.0 + ridge / norm), omega.sum())
+    top = gradient.max()
+    values = omega + (gradient - top) / norm
+    slope, level = (0.0, total) if is_fixed else (1.0 / (1.0 + ridge / norm), omega.sum() + top / (norm + ridge))
     if slope * values.max() + level <= 0.0:
         return np.zeros(omega.size)
     best = np.maximum(0.0, values - _reference_threshold(values, slope, level))
@@ -354,11 +355,12 @@ def _solve_row(
     """Write to ``values`` the best multipliers of row i; return False when they are unbounded.
 
     With a fixed total they are a projection on the simplex; with a free one every step also moves the weights of the
-    true class and pays the ridge.
+    true class and pays the ridge. Gradients are taken relative to the largest: divided by the norm of a row of nearly
+    nothing, they would leave no digit of the multipliers.
     """
     is_fixed = not np.isinf(total)
+    largest = gradient[:m].max()
     if norm == 0.0:
-        largest = gradient[:m].max()
         if not is_fixed and ridge == 0.0:
             return bool(largest <= 0.0)
         left = total if is_fixed else max(0.0, mass + largest / ridge)
@@ -366,10 +368,10 @@ def _solve_row(
             values[a] = left if gradient[a] == largest else 0.0
             left -= values[a]
         return True
-    slope, level = (0.0, total) if is_fixed else (1.0 / (1.0 + ridge / norm), mass)
+    slope, level = (0.0, total) if is_fixed else (1.0 / (1.0 + ridge / norm), mass + largest / (norm + ridge))
     tau = -np.inf
     for a in range(m):
-        values[a] = omega[i, classes[i, a]] + gradient[a] / norm
+        values[a] = omega[i, classes[i, a]] + (gradient[a] - largest) / norm
         tau = max(tau, values[a])
     if slope * tau + level > 0.0:
         tau = _threshold(values, m, slope, level)
