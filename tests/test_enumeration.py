@@ -124,7 +124,7 @@ def test_no_other_posterior_has_a_lower_objective_and_mean_field_has_a_higher_on
         assert problem.joint.evaluate(replace(params, n_sweeps=n_sweeps), None, SOLVED)[0].objective > lowest
 
 
-def test_bounds_are_the_log_densities_and_residuals_those_of_all_states():
+def test_bounds_are_sums_over_all_states_and_residuals_those_of_all_states():
     problem, params = exact_problem()
     params, X = replace(params, temperature=1.0, variances=np.linspace(0.05, 0.2, 5)), problem.data.X
     expected, noise = stick_expectations(params.sticks), params.noise_variance * params.noise_ratios

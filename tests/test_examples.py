@@ -80,11 +80,15 @@ def run(*command: object) -> str:
 
 def run_here(script: Path, *arguments: object) -> str:
     """Run a script as a program, but in this process, which has imported most of what it needs."""
-    output, command = io.StringIO(), [str(script), *map(str, arguments)]
+    output, command, status = io.StringIO(), [str(script), *map(str, arguments)], None
     with warnings.catch_warnings(record=True), redirect_stdout(output), chdir(ROOT), threadpool_limits(1):
         warnings.resetwarnings()
         with mock.patch.object(sys, "argv", command):
-            runpy.run_path(str(script), run_name="__main__")
+            try:
+                runpy.run_path(str(script), run_name="__main__")
+            except SystemExit as end:  # of one that needs what is not installed, and has said so
+                status = end.code
+    assert not status
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
     return output.getvalue()

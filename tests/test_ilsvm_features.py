@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
-from sklearn.datasets import load_wine
 from sklearn.exceptions import ConvergenceWarning
 
 from ilsvm_model_tools import EXACT, make_data, make_problem, make_settings, start_of
@@ -278,34 +277,3 @@ def test_what_inputs_or_labels_show_is_no_noise():
     assert judge(noisy, np.full(300, UNLABELED))
     assert not judge(noisy, told)
     assert not judge(noisy + 2.0 * rng.standard_normal((300, 1)), rng.integers(0, 2, 300))
-
-
-def test_of_a_small_set_both_rotations_go_on_to_the_end(monkeypatch):
-    """A few steps prefer the one of wine's rotations that ends some per cent above the other."""
-    X, y = load_wine(return_X_y=True)
-    X = (X - X.mean(axis=0)) / X.std(axis=0)
-    both = ILSVMClassifier(20).fit(X, y).objective_
-    start = warmup.initial_params
-    alone = []
-    for rotation in (0, 1):
-        monkeypatch.setattr(warmup, "initial_params", lambda *told, rotation=rotation: [start(*told)[rotation]])
-        alone.append(ILSVMClassifier(20).fit(X, y).objective_)
-    monkeypatch.setattr(warmup, "initial_params", start)
-    monkeypatch.setattr(warmup, "FEW_NUMBERS", 0)
-    assert both <= min(alone) + warmup.BETTER_END * len(y)
-    assert both < ILSVMClassifier(20).fit(X, y).objective_ - warmup.BETTER_END * len(y)
-
-
-def test_a_fit_that_is_stopped_in_the_trial_of_the_other_rotation_keeps_the_first():
-    """Phases of a model on trial name the one that is kept."""
-    kept, phase = object(), warmup.Phase(None, None, 3, 0.1)
-
-    def phases():
-        return [(yield phase), (yield phase)]
-
-    held = warmup.hold(phases(), kept)
-    assert next(held).keep is kept
-    assert held.send("first").keep is kept
-    with pytest.raises(StopIteration) as end:
-        held.send("second")
-    assert end.value.value == ["first", "second"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from itertools import product
 
@@ -263,6 +264,36 @@ def test_few_features_are_the_exact_posterior_and_stay_so_where_a_fit_goes_on():
         assert model.objective_ <= before + 1e-6 * abs(before)
         model.partial_fit(X, y)
         assert model._state.params.n_sweeps == ENUMERATED
+
+
+def test_a_fit_warmer_than_features_are_judged_at_says_its_own_objective():
+    X, y, _, _ = planted(5, 1)
+    model = ILSVMClassifier(20, temperature=0.15, max_iter=500, warm_start=True).fit(X, y)
+    assert model._state.params.n_sweeps == ENUMERATED
+    assert model._state.params.temperature > 1.0
+    ended = model.trace_.objective[-1]
+    assert model.fit(X, y).trace_.objective[0] == pytest.approx(ended, rel=1e-2)
+
+
+def test_rounds_of_guessed_labels_keep_exact_features():
+    X, y, _, _ = planted(4, 1)
+    some = np.where(np.arange(len(y)) % 2, y, -1)
+    for transductive in (False, True):
+        model = reading(20, unlabeled=-1, transductive=transductive).fit(X, some)
+        assert model._state.params.n_sweeps == ENUMERATED
+
+
+def test_rows_that_a_known_model_does_not_fit_are_started_anew():
+    X, y, _, _ = planted(4, 1)
+    model = reading(40, warm_start=True).fit(X, y)
+    assert model._state.params.n_sweeps == ENUMERATED
+    rng = np.random.default_rng(5)
+    other = (rng.random((len(X), 25)) < 0.3) @ (3.0 * rng.standard_normal((25, X.shape[1])))
+    labels = np.where(rng.random(len(X)) < 0.6, 0, rng.integers(0, 4, len(X)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nothing of these labels can be learned
+        model.fit(other + 0.1 * rng.standard_normal(other.shape), labels)
+    assert model.transform(other).shape == (len(X), 40)
 
 
 @pytest.mark.parametrize("K", [5, 10, 20])

@@ -90,7 +90,7 @@ def test_counts_are_fitted_and_remember_where_columns_begin(tmp_path):
     assert "are counted from 1" in fit.err
     same = run_here("evaluate", tmp_path / "m", tmp_path / "one.svm", "--json").json
     assert is_nearer_to(1.0, 0.5, same["scores"]["accuracy"])
-    assert same["warnings"] == []
+    assert not any("column" in each for each in same["warnings"])
     other = run_here("evaluate", tmp_path / "m", tmp_path / "zero.svm", "--json").json
     assert "has a column 0, but columns were counted from 1 in training" in other["warnings"][0]
     broken = csr_array(X.toarray() * 0.5)

@@ -48,7 +48,7 @@ SMOOTH_SHARE = 0.1  # of the gap that is asked for: what is left to the smoothed
 PIECE_ROWS = 512  # at least in a piece of a sample that a thread takes the curvature of
 PIECE_NUMBERS = 1 << 24  # in the second derivatives of all pieces of a sample together, at most
 ENOUGH = 0.25  # of the gap: a step on a sample's curvature that leaves more asks for a larger sample
-FORESEEN = 1.5  # times what a Newton step promises: more was never left to gain (1.04 to 1.22 times in runs looked at)
+FORESEEN = 1.5  # times what a Newton step promises: a guess at what is left to gain (1.04 to 1.22 in runs looked at)
 SAFE = 4.0  # times what steps seem to have left to gain: a value that is higher by more than that will stay so
 
 
@@ -411,7 +411,7 @@ class NewtonSolution:
     gap: float  # above the minimum by this at most, what smoothing adds included; inf where some weights are free
     pulled: Floats  # (outputs, d): sum_i phi_i x_i
     n_passes: int  # points looked at, and products with the curvature: each is a pass over all rows
-    status: Status  # CONVERGED, ITERATION_LIMIT or STALLED: no step lowers the objective any more
+    status: Status  # CONVERGED (also by a `Cutoff`), STOPPED, ITERATION_LIMIT or STALLED: no step lowers the objective
     smoothing: float = 0.0  # delta
     excess: float = 0.0  # the smoothed value less the value
     bias: float = 0.0  # what smoothing adds to the gap: without it, it is that of the smoothed problem
@@ -425,7 +425,7 @@ Sample = Callable[[int], Sequence[Block] | None]
 class Cutoff:
     """Where steps may end before the gap is small, by what they suggest is left to gain."""
 
-    ceiling: float = np.inf  # a value of no interest: they end, STOPPED, where it is plain that the minimum is higher
+    ceiling: float = np.inf  # a value of no interest: they end, STOPPED, where the minimum seems to be higher
     enough: float = 0.0  # what may be left to gain: they end, CONVERGED, whatever the gap is
 
 

@@ -62,7 +62,7 @@ def enumerate_features(theta: DeviceArray, coupling: Floats, weights: Floats | N
         psi, _ = _infer_alone(mine)
         partition = xp.where(mine > 0, mine, 0.0 * mine) + xp.log1p(xp.exp(-xp.abs(mine)))
         entropy = xp.sum((partition - psi * mine) * plan.alone, axis=1) + log_z - xp.sum(P * logits, axis=1)
-        psi = psi * plan.alone + P @ plan.states
+        psi = xp.clip(psi * plan.alone + P @ plan.states, 0.0, 1.0)  # sums of shares that are one but for rounding
         found.append((psi, xp.sum(partition * plan.alone, axis=1) + log_z, entropy))
         counted = psi if own is None else psi * own[:, None]
         by_state = sum_of(P if own is None else P * own[:, None], axis=0)

@@ -170,7 +170,7 @@ class TaskHead:
         is_quadratic = self.loss == "squared_epsilon_insensitive" and self.epsilon == 0.0
         n_each = len(self.observations) / n_rows
         n_looks = (1.0 if n_each == len(self.outputs) else n_each) * n_columns / COLUMNS_PER_LOOK
-        return is_quadratic and EXACT_LOOKS + n_looks < 1.0 - np.log10(gap)
+        return is_quadratic and EXACT_LOOKS + n_looks < 1.0 - np.log10(max(gap, np.finfo(np.float64).tiny))
 
     def solve_newton(
         self,

@@ -135,8 +135,8 @@ def fit(
             state, halted = warm_up.latest, Status.INTERRUPTED
         if halted is not None:
             state = descent.start(joint, replace(state.at.params, temperature=settings.temperature), multipliers)
-        elif warm_up.problem.data is not data:  # what some of the rows found, evaluated on all of them
-            state = descent.start(joint, state.at.params, None)
+        elif warm_up.problem.data is not data:
+            state, halted = _evaluate_on_all(problem, state)
     if margins == "consistent" and is_new and halted is None and settings.max_iter > 0:
         state = _estimate_variances(problem, state) if settings.estimate_noise or settings.estimate_prior else state
     result = iterate(
@@ -153,6 +153,14 @@ def fit(
         return replace(result, state=_finish(problem, at, FINAL), status=halted or result.status)
     except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
         return replace(result, state=_finish(problem, at, AS_IT_IS), status=Status.INTERRUPTED)
+
+
+def _evaluate_on_all(problem: ILSVMProblem, search: Search) -> tuple[Search, Status | None]:
+    """Return what some of the rows found, evaluated on all of them, and the status if that was interrupted."""
+    try:
+        return descent.start(problem.joint, search.at.params, None), None
+    except KeyboardInterrupt:  # the fit ends there, and says so
+        return descent.start(problem.joint, search.at.params, None), Status.INTERRUPTED
 
 
 def _list_starts(start: Params | State | Sequence[Params], settings: Settings) -> Sequence[Params]:
@@ -201,8 +209,8 @@ def fit_transductive(
         if data.X.weights is not None:
             weights[guessed] *= data.X.weights[guessed]
         full = replace(data, labels=labels, weights=weights)
-        stage = name_round(weight)
-        results.append(fit(full, settings, last.state, margins=margins, callbacks=callbacks, stage=stage))
+        stage, known = name_round(weight), settings.follow(last.state.params)
+        results.append(fit(full, known, last.state, margins=margins, callbacks=callbacks, stage=stage))
     *earlier, last = results
     n_before = sum(result.n_iter for result in earlier)
     return replace(

@@ -604,7 +604,7 @@ def pull_back_exactly(
 
 
 def bound_exactly(rows: Rows, params: Params) -> Floats:
-    """Return a lower bound on each row's log-density, which at temperature one is the density itself, shape (n,)."""
+    """Return a lower bound on each row's log-density, at temperature one the tightest of any q(z), shape (n,)."""
     _, found = enumerate_rows(rows, params)
     scales = np.sqrt(params.ratios)
     scaled = rows.project(np.eye(rows.n_inputs) / scales, -params.offset / scales)

@@ -151,7 +151,7 @@ def _are_denser(problem: ILSVMProblem, search: Search) -> bool:
     """Return whether rows are likelier under one on/off feature more than under as many factors, and features decided.
 
     Rows that vary by degrees can use one more on/off feature as well as others: what they leave of the rows does not
-    tell then, but these exact densities do.
+    tell then, but densities do (of the on/off features, their bound under the exact posterior).
     """
     X, alpha = problem.data.X, problem.settings.alpha
     trial = next(Enumeration(problem, 1.0).add_feature(search), None)
@@ -204,15 +204,16 @@ class Enumeration(WarmUp):
 
     def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> Phases:
         """Go through the phases of any warm-up; then descend under the exact posterior, with new noise in rounds."""
+        wanted = self.problem  # features may be judged at another temperature, and with another weight
         search = yield from super().run(starts, multipliers, is_new)
         if not is_new or len(search.at.params.loadings) > MOST_ENUMERATED:
             return search
-        joint, X, alpha = self.problem.joint, self.problem.data.X, self.problem.settings.alpha
-        search = descent.start(joint, replace(search.at.params, n_sweeps=EXACT), search.at.warm_start)
+        X, alpha = wanted.data.X, wanted.settings.alpha
+        search = descent.start(wanted.joint, replace(search.at.params, n_sweeps=EXACT), search.at.warm_start)
         for _ in range(ROUNDS):
             at, params = search.at, renew_noise(search.at, X, alpha)
             before, noise = noise_of_inputs(at.params), noise_of_inputs(params)
-            self.latest = search = yield Phase(self.problem, params, ROUND_STEPS, ROUND_TOL, at.warm_start)
+            self.latest = search = yield Phase(wanted, params, ROUND_STEPS, ROUND_TOL, at.warm_start)
             if np.abs(noise / before - 1.0).max() < SETTLED_NOISE:
                 break
         return search

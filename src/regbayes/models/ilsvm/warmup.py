@@ -3,7 +3,7 @@
 A new fit starts from the principal directions of the rows that stand out from the noise, rotated so that each has few
 inputs (varimax): they are the same for any order of the rows, and nearly the same for most of the rows. Then:
 
-1. first steps; a start that is warmer than wanted is cooled down; of small sets every start goes on to the end;
+1. first steps; a start that is warmer than wanted is cooled down;
 2. pruning: features whose absence the objective does not notice are taken out, one at a time;
 3. growth: a feature is added where the rows and the margins ask for one, and kept if it is worth having; and so on.
 
@@ -27,6 +27,7 @@ from regbayes._types import Floats, Indices, Integers
 from regbayes.joint import descent
 from regbayes.margins.head import Tolerance
 from regbayes.models.ilsvm.model import (
+    EXACT,
     UNLABELED,
     BinaryFeatures,
     HostRows,
@@ -59,8 +60,6 @@ MORE = 1.5  # directions that a start may have, relative to those that stand out
 RACE_STEPS = 10  # of descent, at the wanted temperature, after which rotations are compared
 BETTER_ROTATION = 2e-2  # gain per row, in units of its loss, for which a rotation is taken that is not preferred, soft
 BETTER = 1e-2  # the same for more directions
-FEW_NUMBERS = 5000  # up to which soft features are settled from both rotations, and compared then
-BETTER_END = 5e-3  # gain per row, in units of its loss, for which the one is taken that a few steps did not prefer
 RAREST = 0.05  # share of the rows that are taken to have a feature, at least, at the start
 
 FIRST_STEPS = 40  # of descent before features are judged
@@ -176,7 +175,8 @@ def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, setti
         noise_variance=settings.noise_variance,
         prior_variance=settings.prior_variance,
         temperature=settings.temperature,
-        n_sweeps=settings.n_sweeps,
+        # A start has as many features as may be; whether they are few enough to enumerate is seen when it has settled.
+        n_sweeps=settings.on_off.n_sweeps if settings.n_sweeps == EXACT and settings.on_off else settings.n_sweeps,
         noise_ratios=settings.noise_ratios,
     )
     return settle_sticks(params, shares * N, N, settings.alpha)
@@ -372,7 +372,6 @@ class WarmUp:
     share: float
     worth: ClassVar[float] = WORTH
     latest: Search | None = field(default=None, init=False)  # the model, as far as it has got
-    rotation: int = field(default=0, init=False)  # the start that a few steps preferred, among those that are alike
 
     @classmethod
     def of(cls, problem: ILSVMProblem, early_rows: Integers | None, is_new: bool) -> WarmUp:
@@ -393,22 +392,7 @@ class WarmUp:
         judging = judging_temperature(wanted.data.X, settings)
         if judging < settings.temperature:
             self.problem = self._at(judging)
-        X, is_soft = wanted.data.X, starts[0].temperature <= settings.temperature
-        search = yield from self._settle(starts)
-        if is_soft and len(starts) > 1 and X.total_weight * X.n_inputs <= FEW_NUMBERS:
-            # A few steps do not tell rotations apart whose ends differ by some per cent, and time is no matter here.
-            others = [start for kind, start in enumerate(starts) if kind != self.rotation]
-            other = yield from hold(self._settle(others), search)
-            if self._judge(other.at) < self._judge(search.at) - BETTER_END * wanted.unit:
-                search = other
-            self.latest = search
-        if self.problem is not wanted:
-            params = replace(search.at.params, temperature=settings.temperature)
-            search = descent.start(wanted.joint, params, search.at.warm_start)
-        return search
-
-    def _settle(self, starts: Sequence[Params]) -> Phases:
-        """From the best start, take out features that are not worth having, then add some while they are."""
+        # Take out features that are not worth having, then add some while they are.
         search = self.latest = yield from self._choose_start(starts)
         search = yield from self._prune(search)
         before = len(search.at.params.loadings)
@@ -416,6 +400,9 @@ class WarmUp:
             search = self.latest = larger
         if len(search.at.params.loadings) > before:
             search = yield from self._prune(search)
+        if self.problem is not wanted:
+            params = replace(search.at.params, temperature=settings.temperature)
+            search = descent.start(wanted.joint, params, search.at.warm_start)
         return search
 
     @property
@@ -443,7 +430,6 @@ class WarmUp:
             raced.append((yield Phase(self.problem, cold, RACE_STEPS, TOL, keep=keep)))
             values.append(self._judge(raced[-1].at))
         kind = int(np.argmax(np.array(values) <= min(values) + BETTER_ROTATION * unit)) if raced else 0
-        self.rotation = kind
         best: Search | None = None
         for start in starts[kind::n_rotations]:
             problem, n_steps = self._at(max(start.temperature, wanted)), FIRST_STEPS
@@ -617,18 +603,6 @@ class WarmUp:
             )
             found.append(settle_sticks(larger, counts, at.stats.n_rows, alpha))
         return found
-
-
-def hold(phases: Phases, keep: Search) -> Phases:
-    """Go through the phases of a model on trial; where the fit is cut short in one of them, another is kept."""
-    phase = next(phases)
-    while True:
-        made = yield replace(phase, keep=keep)
-        try:
-            phase = phases.send(made)
-        except StopIteration as end:
-            found: Search = end.value
-            return found
 
 
 def drop_empty(params: Params) -> Params:

@@ -260,7 +260,10 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         view=lambda point: problem.state(point.latent, point.at.head.weights),
         stage=STAGES[settings.margins],
     )
-    state = problem.state(result.state.latent, result.state.at.head.weights)
+    at = result.state.at
+    if at.head.gap > problem.tolerance.gap * at.head.value:  # the last solve was one of those that may end early
+        at, _ = problem.evaluate(at.params, at.warm_start, problem.tolerance)
+    state = problem.state(result.state.latent, at.head.weights)
     status = status or result.status
     return FitResult(state, result.trace, status, result.n_iter, result.kept_iteration, result.objective)
 
