@@ -292,8 +292,12 @@ def test_rows_that_a_known_model_does_not_fit_are_started_anew():
     labels = np.where(rng.random(len(X)) < 0.6, 0, rng.integers(0, 4, len(X)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nothing of these labels can be learned
-        model.fit(other + 0.1 * rng.standard_normal(other.shape), labels)
-    assert model.transform(other).shape == (len(X), 40)
+        other += 0.1 * rng.standard_normal(other.shape)
+        model.fit(other, labels)
+        alone = reading(40).fit(other, labels)
+    assert alone.noise_variance_ > 10.0 * np.mean(np.var(X, axis=0))  # the noise of the first rows would be none here
+    assert model.noise_variance_ == pytest.approx(alone.noise_variance_)
+    assert model.transform(other) == pytest.approx(alone.transform(other))
 
 
 @pytest.mark.parametrize("K", [5, 10, 20])
