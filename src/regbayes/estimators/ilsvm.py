@@ -353,7 +353,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         Variances of the noise and of the loadings, each for itself: a number; "auto", which sets it from the inputs'
         variance; or "estimate", which starts there and re-estimates it.
     n_sweeps : int, default=1
-        Sweeps of mean-field inference for a row.
+        Sweeps of mean-field inference for a row. Where rows are found to be sums of on/off features, two at least, and
+        eight features or fewer are inferred exactly.
     n_init : int, default=1
         Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit. A fit
         that does worse on its training rows than a constant answer, or never answers classes that hold much of their

@@ -153,7 +153,7 @@ def _are_denser(problem: ILSVMProblem, search: Search) -> bool:
     Rows that vary by degrees can use one more on/off feature as well as others: what they leave of the rows does not
     tell then, but densities do (of the on/off features, their bound under the exact posterior).
     """
-    X, alpha = problem.data.X, problem.settings.alpha
+    X, alpha = problem.data.X.take(None), problem.settings.alpha
     trial = next(Enumeration(problem, 1.0).add_feature(search), None)
     if trial is None or not isinstance(trial.start, Params):
         return False  # there may be no more
