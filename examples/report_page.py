@@ -39,10 +39,8 @@ def show() -> None:
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
     model = ILSVMClassifier(n_components=20, slab="half-normal", random_state=0).fit(X_train, y_train)
 
-    write_report(
-        model, X_test, y_test, "digits.html", image_shape=(8, 8), data_name="digits kept aside", title="Digits"
-    )
-    page = Path("digits.html")
+    write_report(model, X_test, y_test, "page.html", image_shape=(8, 8), data_name="digits kept aside", title="Digits")
+    page = Path("page.html")
     print(f"{page.name}: {page.stat().st_size / 1000:.0f} kB, with everything in it")
 
     data = collect(model, X_test, y_test, image_shape=(8, 8), data_name="digits kept aside", title="Digits")
@@ -74,9 +72,9 @@ def main() -> None:
             show()
         show_net_effects()
         if options.output:
-            shutil.copy(Path(folder) / "digits.html", options.output)
+            shutil.copy(Path(folder) / "page.html", options.output)
         if options.screenshot:
-            take_screenshot(Path(folder) / "digits.html", options.screenshot)
+            take_screenshot(Path(folder) / "page.html", options.screenshot)
 
 
 if __name__ == "__main__":
