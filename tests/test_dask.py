@@ -20,6 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import regbayes
 from dask_tools import OneProcess, count_mapped, cut, fit_here, interfere, kill_one, quiet_marks, set_share
+from reference_tools import fits_its_rows
 from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent
 from regbayes.dask._bases import Labels, Moments, alike, code_labels
 from regbayes.dask.places import plan_groups
@@ -110,7 +111,7 @@ def test_topics_are_those_of_one_process(client, corpus, monkeypatch, kind):
     answers = there.predict(X)
     assert answers.shape == (600,)
     np.testing.assert_array_equal(answers.compute(), there.to_local().predict(counts))
-    assert there.to_local().score(counts, y) > 0.7
+    assert fits_its_rows(there.to_local().predict(counts), y)
 
 
 def test_features_without_labels(client, data, monkeypatch):

@@ -23,6 +23,7 @@ from own_model_tools import (
     pose,
     some_params,
 )
+from reference_tools import fits_its_rows
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the `torch` extra)")
 
@@ -610,7 +611,7 @@ def test_the_classifier_is_the_fit_below_it(fitted):
     np.testing.assert_allclose(classifier.transform(X), model.encode(X, classifier.params_))
     np.testing.assert_allclose(classifier.decision_function(X), classifier.head_.scores(classifier.transform(X)))
     assert set(classifier.predict(X)) <= {"a", "b", "c"}
-    assert classifier.score(X, y) > 0.9
+    assert fits_its_rows(classifier.predict(X), y)
     assert classifier.trace_.rises.count == 0
     assert list(classifier.get_feature_names_out()) == ["marginclassifier0", "marginclassifier1"]
 
