@@ -145,9 +145,7 @@ class BinaryFeatures(LatentModel):
         stages = fit.list_stages(margins, guesses, settings.max_iter)
         with self._fitting(attributes, stages, rows.data, self.verbose) as reporter:
             n_init = 1 if goes_on else self.n_init
-            for start, early_rows, known in self._try_starts(
-                reporter, draw(), n_init, partial(self._find_fault, data)
-            ):
+            for start, early_rows, known in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, data)):
                 reporter.result = run(data, known, start, margins=margins, early_rows=early_rows, callbacks=[reporter])
         if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
             self._judge_features(data, known, rng)
