@@ -8,6 +8,10 @@ Sums are accumulated in a variable, never in an element of an array: where array
 second loop that sums in order, and takes it when they merely lie close together. The bits would depend on the
 allocator, and so on threads.
 
+Kernels are compiled per type, and the type of an array includes whether it may be written to. What is only read, and
+may come from a file or another machine, is handed over as a view that may not, a plain array whatever it was:
+``np.asarray(array.data.toreadonly())``. One compilation serves both.
+
 The cache on disk is renewed when the file of a kernel changes, not when a helper in another file does: after editing
 this module, ``_prefetch`` or ``_exponential``, delete ``__pycache__``.
 """
@@ -18,8 +22,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
-import numpy as np
-from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -48,14 +50,3 @@ def compiled_inline(function: Function) -> Function:
 def compiled_as_written(function: Function) -> Function:
     """Compile a part whose rounding is part of its meaning: multiply and add may fuse, nothing is reordered."""
     return cast(Function, numba.njit(fastmath={"contract"}, **_INLINE)(function))
-
-
-def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view that cannot be written to, a plain array whatever was given.
-
-    Kernels are compiled per type and the type includes this flag, so inputs that may or may not be writable are best
-    handed over as views that are not: one compilation serves both.
-    """
-    view = array.view(np.ndarray)
-    view.flags.writeable = False
-    return view
