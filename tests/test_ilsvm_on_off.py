@@ -76,7 +76,7 @@ def test_gradient_under_noise_by_input_agrees_with_differences():
 
     def value(step):
         moved = model.move(g, model.position(g) + step * direction)
-        return problem.joint.evaluate(moved, at.multipliers, EXACT)[0].objective
+        return problem.joint.evaluate(moved, at.warm_start, EXACT)[0].objective
 
     h = 1e-4
     assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)

@@ -76,7 +76,7 @@ def test_gradient_of_the_whole_objective_agrees_with_differences(n_sweeps, fit_i
 
     def value(step):
         moved = problem.joint.model.move(params, problem.joint.model.position(params) + step * direction)
-        return problem.joint.evaluate(moved, at.multipliers, EXACT)[0].objective
+        return problem.joint.evaluate(moved, at.warm_start, EXACT)[0].objective
 
     h = 1e-4
     assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)

@@ -16,7 +16,7 @@ it keeps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -145,10 +145,11 @@ class MarginHead:
         """Whether so many features of all rows are wanted in one array."""
         if self.in_blocks is not None:
             return not self.in_blocks
-        n_outputs, n_columns = self.targets.n_outputs, self.n_columns(n_features)
+        if not self.squared or len(self.targets) < MIN_BLOCK_ROWS:
+            return True
+        n_columns = self.n_columns(n_features)
         n_numbers, most = (n_columns, MAX_CLASS_WEIGHTS) if self.mixes else (n_columns**2, MAX_CURVATURE)
-        fits = n_outputs * n_numbers <= most
-        return not (self.squared and fits and len(self.targets) >= MIN_BLOCK_ROWS)
+        return self.targets.n_outputs * n_numbers > most
 
     def solve(
         self,
@@ -199,8 +200,8 @@ class MarginHead:
         return FittedHead(
             head=LinearHead(scale * found.weights, centre, self.fit_intercept),
             multipliers=phi,
-            kl_weights=penalty,
-            margin=found.primal - penalty,
+            terms={"kl_weights": penalty, "margin": found.primal - penalty},
+            value=found.primal,
             gap=found.gap,
             status=found.status,
             problem=self,
@@ -285,8 +286,8 @@ class MarginHead:
             common = found.pulled[:, -1] / scale @ head.feature_weights / weight
         return BlockwiseHead(
             head=head,
-            kl_weights=penalty,
-            margin=found.value + found.excess - penalty,
+            terms={"kl_weights": penalty, "margin": found.value + found.excess - penalty},
+            value=found.value + found.excess,
             gap=found.gap - found.bias,
             bias=found.bias,
             status=found.status,
@@ -536,32 +537,15 @@ class LinearHead:
         return self.weights[:, : len(self.centre)]
 
 
-class HeadTerms:
-    """What a solved head adds to the objective."""
-
-    kl_weights: float  # divergence of the weights from their prior
-    margin: float  # the loss, prices included
-
-    @property
-    def terms(self) -> dict[str, float]:
-        """The terms of the objective."""
-        return {"kl_weights": self.kl_weights, "margin": self.margin}
-
-    @property
-    def value(self) -> float:
-        """Their sum."""
-        return self.kl_weights + self.margin
-
-
 @dataclass(frozen=True)
-class FittedHead(HeadTerms):
+class FittedHead:
     """The solved large-margin problem at given features: the head, its certificate, and what it sends back."""
 
     head: LinearHead
     multipliers: Floats  # (n, outputs): phi of the rows with targets
-    kl_weights: float  # divergence of the weights from their prior: half their squared norm, in its units
-    margin: float  # the loss, prices included
-    gap: float  # the sum of both is above its minimum by this at most
+    terms: Mapping[str, float]  # kl_weights: half the weights' squared norm, in units of the prior; margin: the loss
+    value: float  # their sum
+    gap: float  # it is above its minimum by this at most
     status: Status
     problem: MarginHead
     n_rows: int  # all rows, with targets or without
@@ -592,7 +576,7 @@ class FittedHead(HeadTerms):
 
 
 @dataclass(frozen=True)
-class BlockwiseHead(HeadTerms):
+class BlockwiseHead:
     """The large-margin problem solved over blocks of rows: its multipliers are read off the weights, block by block.
 
     The value is that of the loss as it is smoothed, and so are its gap and gradient; ``bias`` is what smoothing adds to
@@ -600,8 +584,8 @@ class BlockwiseHead(HeadTerms):
     """
 
     head: LinearHead
-    kl_weights: float
-    margin: float
+    terms: Mapping[str, float]
+    value: float
     gap: float
     bias: float
     status: Status

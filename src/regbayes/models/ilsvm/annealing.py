@@ -57,7 +57,8 @@ class Annealing(WarmUp):
                     params = settle_sticks(params, stats.counts[order], stats.n_rows, settings.alpha)
                     search = descent.start(joint, params, multipliers)
                 self.latest = search = yield Phase(self.problem, search, n_steps, TOL)
-                params, multipliers = search.at.params, search.at.multipliers
+                params, head = search.at.params, search.at.head
+                multipliers = None if head is None else head.multipliers
         return (yield from self._prune(search))
 
     def _start(self) -> Params:
