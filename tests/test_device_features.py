@@ -108,9 +108,9 @@ def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> No
     weights = rng.random(len(X)) if weighted else None
     here, there = centre_rows(X, weights=weights), centre_rows(place(X), weights=weights)
     tol, directions, constant = 10 * place.tol, rng.normal(size=(4, 6)), rng.normal(size=4)
-    assert (len(there), there.n_inputs, there.total_weight) == (len(here), here.n_inputs, here.total_weight)
+    assert (len(there), there.n_inputs, there.totals.n_rows) == (len(here), here.n_inputs, here.totals.n_rows)
     assert_close(there.mean, here.mean, tol)
-    assert there.mean_square == pytest.approx(here.mean_square, rel=tol)
+    assert there.totals.mean_square == pytest.approx(here.totals.mean_square, rel=tol)
     assert_close(there.project(directions), here.project(directions), tol)
     assert_close(there.project(directions, constant), here.project(directions) + constant, tol)
     coefficients = rng.normal(size=(len(X), 4))
@@ -121,7 +121,7 @@ def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> No
         taken, wanted = there.take(rows), here.take(rows)
         assert_close(taken.array(), wanted.array(), tol)
         assert (taken.weights is None) == (not weighted)
-        assert taken.total_weight == wanted.total_weight
+        assert taken.totals.n_rows == wanted.totals.n_rows
 
 
 @pytest.mark.parametrize("options", [{"one_vs_rest": True}, {"one_vs_rest": False}, {"input_scale": 0.5}])

@@ -368,7 +368,7 @@ def test_rows_are_centred_without_a_copy(offset):
     assert rows.project(directions) == pytest.approx((exact @ directions.T).astype(float), abs=1e-7)
     assert rows.combine(weights) == pytest.approx((weights.T @ exact).astype(float), abs=1e-5)
     norms = np.square(exact).sum(axis=1).astype(float)
-    assert rows.squares.sum() == pytest.approx(norms.sum(), rel=1e-8)
+    assert rows.totals.squares.sum() == pytest.approx(norms.sum(), rel=1e-8)
     some = rng.permutation(5000)[:20]
-    assert [rows.take([row]).squares.sum() for row in some] == pytest.approx(norms[some], rel=1e-8)
+    assert [rows.take([row]).totals.squares.sum() for row in some] == pytest.approx(norms[some], rel=1e-8)
     assert rows.take(some).array() == pytest.approx(exact[some].astype(float), abs=1e-8)

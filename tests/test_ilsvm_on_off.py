@@ -217,12 +217,12 @@ def test_no_other_noise_of_the_inputs_has_a_lower_objective_at_fixed_features():
 
     def value(params):
         loadings = params.loadings / params.noise_ratios
-        squares = float(np.sum(X.squares / params.noise_ratios))
+        squares = float(np.sum(X.totals.squares / params.noise_ratios))
         stats = replace(inferred.stats, squared_norm=squares, explained=float(np.vdot(cross, loadings)))
         return sum(model.terms(params, stats).values())
 
     assert value(plain) == pytest.approx(sum(model.terms(plain, inferred.stats).values()), rel=1e-10)
-    best = update_noise(plain, inferred.stats, cross, X.squares)
+    best = update_noise(plain, inferred.stats, cross, X.totals.squares)
     lowest, noise = value(best), best.noise_variance * best.noise_ratios
     assert lowest < value(plain)
     assert np.prod(best.noise_ratios) == pytest.approx(1.0)

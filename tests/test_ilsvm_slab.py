@@ -37,7 +37,7 @@ def make_slab_problem(seed, settings_changes=None, **data_changes):
     problem = ILSVMProblem.of(data, settings, SlabFeatures)
     start = convert_params(start_of(problem), settings)
     rng = np.random.default_rng(seed)
-    loadings = rng.standard_normal(start.loadings.shape) / np.sqrt(start.precision)
+    loadings = rng.standard_normal(start.loadings.shape) / np.sqrt(start.mean_field.precision)
     offset = 0.3 * rng.standard_normal(loadings.shape[1])
     return problem, replace(start, loadings=loadings, offset=offset, variances=rng.uniform(0.01, 0.1, len(loadings)))
 

@@ -56,10 +56,10 @@ class BatchFeatures(LatentModel):
             self._learn(rows, (data, settings))
             with one_blas_thread():
                 found = settings.follow(self._state.params)
-                self._set_batches(batches.begin(data, found, self._state, data.X.total_weight))
+                self._set_batches(batches.begin(data, found, self._state, data.X.totals.n_rows))
             return
         centred = centre_rows(rows.X, self.mean_, rows.row_weights)
-        if not np.isfinite(centred.mean_square):
+        if not np.isfinite(centred.totals.mean_square):
             raise ValueError("X is too large to square it: give it in the units of the first batch")
         data, settings = self._prepare(rows, centred, MIN_BLOCK_ROWS)
         known: Batches | None = getattr(self, "_batches", None)

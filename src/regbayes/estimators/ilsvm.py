@@ -49,7 +49,7 @@ from regbayes.models.ilsvm.model import (
     centre_rows,
 )
 from regbayes.models.ilsvm.on_off import find_on_off
-from regbayes.models.ilsvm.warmup import PRIOR_RATIO, ROUNDING, SIGNAL, default_noise_variance
+from regbayes.models.ilsvm.warmup import PRIOR_RATIO, ROUNDING, SIGNAL
 from regbayes.priors.indian_buffet import stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
@@ -63,6 +63,7 @@ SLAB_PRICE = 2.0  # nats, of a feature that is on, where labels ask for features
 ON_OFF_WEIGHT = 3.0  # factor on it where rows are sums of on/off features, which labels are not to bend
 ON_OFF_SWEEPS = 2  # that tell such features apart, at least
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
+NOISE_SHARE = 0.5  # of the inputs' variance that is put down to noise when nothing is said
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
 FEW_ROWS = 16  # that are predicted before compiled code is loaded
 
@@ -240,13 +241,19 @@ def make_supervision(
     return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price, raised_by)
 
 
-def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision) -> Settings:
-    """Turn the parameters that all latent-feature models have, "auto" among them, into numbers."""
+def make_settings(
+    parameters: Mapping[str, Any], mean_square: float, n_inputs: int, supervision: Supervision
+) -> Settings:
+    """Turn the parameters that all latent-feature models have, "auto" among them, into numbers.
+
+    Of the rows it needs to know their mean squared length and how many inputs they have.
+    """
     given = dict(parameters)
-    mean_square = X.mean_square
     temperature = supervision.temperature if given["temperature"] == "auto" else float(given["temperature"])
     noise, prior = given["noise_variance"], given["prior_variance"]
-    noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
+    # It scales as the inputs do; only its product with the temperature matters.
+    share = NOISE_SHARE * mean_square / n_inputs if mean_square > 0 else 1.0
+    noise_variance = share if isinstance(noise, str) else float(noise)
     weight, prior_ratio = supervision.generative_weight, PRIOR_RATIO
     if given["slab"] and supervision.C > 0 and weight > 0:
         # The length of loadings with amounts is the model's choice: amounts are the longer, the shorter they are. Under
@@ -254,7 +261,7 @@ def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervisi
         # generative part counts.
         prior_ratio = weight / supervision.C
     prior_variance = prior_ratio * noise_variance if isinstance(prior, str) else float(prior)
-    n_sweeps, tempered, on_off = int(given["n_sweeps"]), temperature * X.n_inputs, None
+    n_sweeps, tempered, on_off = int(given["n_sweeps"]), temperature * n_inputs, None
     soft = max(1.0, mean_square / (SIGNAL * noise_variance))
     left_open = noise == prior == "auto" and not given["slab"] and given.get("margins", "consistent") == "consistent"
     if left_open and tempered < (1.0 - ROUNDING) * soft:
@@ -529,11 +536,11 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         data = Data(X, rows.codes, rows.label_weights, rows.cost)
         parameters = self.get_params(deep=False)
         labeled = data.labeled
-        share = len(labeled) / len(X) if X.weights is None else float(X.weights[labeled].sum()) / X.total_weight
+        share = len(labeled) / len(X) if X.weights is None else float(X.weights[labeled].sum()) / X.totals.n_rows
         n_labeled = len(labeled) if n_labeled is None else n_labeled
         supervision = make_supervision(parameters, len(self.classes_), share, n_labeled)
         self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
-        return data, make_settings(parameters, data.X, supervision)
+        return data, make_settings(parameters, X.totals.mean_square, X.n_inputs, supervision)
 
     def _head_attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes that describe the classifier; a binary one is the difference of its scores."""

@@ -23,7 +23,7 @@ def sweep(rows: DeviceRows, params: SlabParams) -> tuple[Swept, DeviceArray]:
 
 def _sweep(rows: DeviceRows, params: SlabParams) -> tuple[SweptSlab, DeviceArray]:
     """Return the same, all (K, n)."""
-    directions = params.precision * params.loadings
+    directions = params.mean_field.precision * params.loadings
     projections = rows.project(directions, -(directions @ params.offset)).T
     return _sweeps(params).sweep(projections), projections
 
@@ -44,13 +44,13 @@ def infer(rows: DeviceRows, params: SlabParams) -> Inferred[Stats]:
     )
     np.fill_diagonal(second, squares)
     stats = Stats(
-        n_rows=rows.total_weight,
-        squared_norm=float(rows.squares.sum()),
-        total=rows.total,
+        n_rows=rows.totals.n_rows,
+        squared_norm=float(rows.totals.squares.sum()),
+        total=rows.totals.rows,
         counts=on,
         first_moment=amounts,
         second_moment=second,
-        explained=float(above) / params.precision + float(amounts @ (params.loadings @ params.offset)),
+        explained=float(above) / params.mean_field.precision + float(amounts @ (params.loadings @ params.offset)),
         entropy=-float(divergence),
     )
     return Inferred(swept.amounts.T, stats, projections)

@@ -148,7 +148,7 @@ def fit(
         stage=stage or STAGES[margins],
     )
     at, model = result.state.at, cast(BinaryFeatures, joint.model)
-    result = replace(result, objective=model.normalise(result.objective, at.params, data.X.total_weight))
+    result = replace(result, objective=model.normalise(result.objective, at.params, data.X.totals.n_rows))
     try:
         return replace(result, state=_finish(problem, at, FINAL), status=halted or result.status)
     except KeyboardInterrupt:  # the model has the head that is there, and a status that says so

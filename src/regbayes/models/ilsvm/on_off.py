@@ -71,7 +71,7 @@ def find_on_off(X: HostRows, settings: Settings) -> Settings:
     they were.
     """
     D = X.n_inputs
-    if settings.on_off is None or not FEWEST_INPUTS <= D <= FEW_INPUTS or X.total_weight < ROWS_PER_INPUT * D:
+    if settings.on_off is None or not FEWEST_INPUTS <= D <= FEW_INPUTS or X.totals.n_rows < ROWS_PER_INPUT * D:
         return settings
     some = X.take(slice(None, None, -(-len(X) // MOST_ROWS)))
     noise, are_all = analyse_noise(some, settings.n_components)
@@ -100,7 +100,7 @@ def analyse_noise(X: HostRows, n_components: int) -> tuple[Floats | None, bool]:
     are_all : bool
         Whether there is room for more factors.
     """
-    N, D = X.total_weight, X.n_inputs
+    N, D = X.totals.n_rows, X.n_inputs
     moments = X.combine(X.weigh(X.project(np.eye(D)))) / N
     varies = np.diag(moments) > np.finfo(np.float64).eps * np.diag(moments).max()
     if varies.sum() < FEWEST_INPUTS:
@@ -133,7 +133,7 @@ def _are_explained(X: HostRows, settings: Settings) -> bool:
     unlabeled = Data(X, np.full(len(X), UNLABELED), np.ones(len(X)), np.zeros((1, 1)))
     problem = ILSVMProblem.of(unlabeled, replace(settings, C=0.0, generative_weight=1.0))
     search = descent.start(problem.joint, initial_params(X, problem.settings)[0])
-    noise = settings.noise_variance * X.total_weight * X.n_inputs
+    noise = settings.noise_variance * X.totals.n_rows * X.n_inputs
     signal = search.at.stats.squared_norm - noise
 
     def left(search: Search) -> float:
@@ -164,7 +164,7 @@ def _are_denser(problem: ILSVMProblem, search: Search) -> bool:
     psi, K = params.infer(X), len(params.loadings)
     weights = X.weigh(np.ones((len(X), 1)))[:, 0]
     certain = replace(params, variances=np.full(K, np.finfo(np.float64).tiny))  # loadings as they are, as the factors'
-    gained = float(weights @ certain.bound(X)) / X.total_weight - score_factors(X, noise_of_inputs(params), K)
+    gained = float(weights @ certain.bound(X)) / X.totals.n_rows - score_factors(X, noise_of_inputs(params), K)
     return gained >= DENSER * K and float(np.mean((psi > 0.1) & (psi < 0.9))) <= UNDECIDED
 
 
@@ -175,7 +175,7 @@ def score_factors(X: Rows, noise: Floats, n_factors: int) -> float:
     units of the noise, again and again.
     """
     D = X.n_inputs
-    moments = X.combine(X.weigh(X.project(np.eye(D)))) / X.total_weight
+    moments = X.combine(X.weigh(X.project(np.eye(D)))) / X.totals.n_rows
     total, scored = np.diag(moments), -np.inf
     varies = total > np.finfo(np.float64).eps * total.max()
     for _ in range(ITERATIONS):
@@ -229,7 +229,7 @@ def noise_of_inputs(params: Params) -> Floats:
 def renew_noise(at: Evaluation, X: Rows, alpha: float) -> Params:
     """Return the model with the noise and the sticks that fit its features of the rows."""
     params, stats = at.params, at.stats
-    params = update_noise(params, stats, X.combine(X.weigh(params.infer(X))), X.squares)
+    params = update_noise(params, stats, X.combine(X.weigh(params.infer(X))), X.totals.squares)
     return settle_sticks(params, stats.counts, stats.n_rows, alpha)
 
 

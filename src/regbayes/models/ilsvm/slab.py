@@ -49,13 +49,14 @@ class SlabParams(Params):
     @cached_property
     def amount_precisions(self) -> Floats:
         """Precision of each amount given that its feature is on, ``p``, docs/math.md eq. (121), shape (K,)."""
-        return 1.0 + np.diag(self.mean_field.coupling) + self.precision * self.loadings.shape[1] * self.variances
+        field = self.mean_field
+        return 1.0 + np.diag(field.coupling) + field.precision * self.loadings.shape[1] * self.variances
 
     def sweep(self, rows: Rows) -> tuple[Swept, Floats]:
         """Return what the sweeps find for rows, and the projections that they begin with."""
         if not isinstance(rows, HostRows):
             return _on_device().sweep(rows, self)
-        directions = self.precision * self.loadings
+        directions = self.mean_field.precision * self.loadings
         projections = rows.project(directions)
         projections -= directions @ self.offset
         coupling = self.mean_field.coupling
@@ -111,14 +112,15 @@ class SlabFeatures(BinaryFeatures):
             return _on_device().infer(rows, params)
         swept, projections = params.sweep(rows)
         weighed = rows.weigh(swept.amounts)
-        amounts = weighed.sum(axis=0)
-        above = float(np.vdot(weighed, projections)) / params.precision  # what is explained of rows less the offset
+        amounts, totals = weighed.sum(axis=0), rows.totals
+        # What is explained of rows less the offset.
+        above = float(np.vdot(weighed, projections)) / params.mean_field.precision
         second = weighed.T @ swept.amounts
         np.fill_diagonal(second, rows.weigh(swept.squares).sum(axis=0))
         stats = Stats(
-            n_rows=rows.total_weight,
-            squared_norm=float(rows.squares.sum()),
-            total=rows.total,
+            n_rows=totals.n_rows,
+            squared_norm=float(totals.squares.sum()),
+            total=totals.rows,
             counts=rows.weigh(swept.psi).sum(axis=0),
             first_moment=amounts,
             second_moment=second,
@@ -160,7 +162,7 @@ class SlabFeatures(BinaryFeatures):
     def normalise(self, objective: float, params: Params, n_rows: float) -> float:
         """Return the objective less what empty features say: it can be compared between numbers of features."""
         assert isinstance(params, SlabParams)
-        spread = np.log1p(params.precision * params.loadings.shape[1] * params.variances)
+        spread = np.log1p(params.mean_field.precision * params.loadings.shape[1] * params.variances)
         empty = stick_expectations(params.sticks).log_rest + np.logaddexp(0.0, params.log_odds - 0.5 * spread)
         return objective + self.weight * n_rows * float(empty.sum())
 

@@ -42,7 +42,6 @@ from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 Evaluation = descent.Evaluation[Params, Stats]
 Search = descent.Search[Params, Stats]
 
-NOISE_SHARE = 0.5  # of the inputs' variance that is put down to noise when nothing is said
 PRIOR_RATIO = 1 / 0.3  # prior variance of a loading, in noise variances
 SIGNAL = 10.0  # mean squared length of rows in units of tempered noise where features are soft
 EARLY_ROWS = 4096  # what the warm-up makes do with
@@ -79,19 +78,13 @@ LENGTHS = (0.25, 0.5, 1.0)  # of a new feature's loadings, relative to those of 
 GLANCE = Tolerance(gap=1e-2, max_epochs=1.0)  # of the head where features are ranked
 
 
-def default_noise_variance(X: Rows) -> float:
-    """Half of the inputs' mean square. It scales as the inputs do; only its product with the temperature matters."""
-    mean_square = X.mean_square / X.n_inputs
-    return NOISE_SHARE * mean_square if mean_square > 0 else 1.0
-
-
 def soft_temperature(X: Rows, noise_variance: float, ratios: Floats | None = None) -> float:
     """Return the temperature at which rows have a squared length of `SIGNAL` on average, in units of tempered noise.
 
     Features are soft there and predict best.
     """
-    squares = X.squares if ratios is None else X.squares / ratios
-    return max(1.0, float(squares.sum()) / X.total_weight / (SIGNAL * noise_variance))
+    squares = X.totals.squares if ratios is None else X.totals.squares / ratios
+    return max(1.0, float(squares.sum()) / X.totals.n_rows / (SIGNAL * noise_variance))
 
 
 def judging_temperature(X: Rows, settings: Settings) -> float:
@@ -135,7 +128,7 @@ def initial_params(X: HostRows, settings: Settings) -> list[Params]:
     if settings.noise_ratios is not None:
         scales = np.sqrt(settings.noise_ratios)
         X = X.scale(scales)
-    N, D = X.total_weight, X.n_inputs
+    N, D = X.totals.n_rows, X.n_inputs
     most = min(settings.n_components, D, len(X))
     moments, directions = leading_directions(X.moment, D, most)
     variances = np.maximum(moments / N, 0.0)
@@ -166,7 +159,7 @@ def initial_params(X: HostRows, settings: Settings) -> list[Params]:
 
 def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, settings: Settings) -> Params:
     """Return parameters with sticks and variances as if each feature were on in its share of the rows."""
-    N, K = X.total_weight, len(loadings)
+    N, K = X.totals.n_rows, len(loadings)
     params = Params(
         loadings=loadings,
         offset=offset,
@@ -188,7 +181,7 @@ def noise_ratios(X: Rows, noise_variance: float) -> Floats:
     What the other inputs do not predict of an input, linearly, is its own: noise, as long as it is no larger a share of
     its variance than in all of them. Many inputs, or few rows, do not tell.
     """
-    N, D = X.total_weight, X.n_inputs
+    N, D = X.totals.n_rows, X.n_inputs
     if D > FEW_INPUTS or N < ROWS_PER_INPUT * D:
         return np.ones(D)
     moments = X.combine(X.weigh(X.project(np.eye(D)))) / (N - D)
@@ -238,7 +231,7 @@ def separate(X: Rows, loadings: Floats) -> Floats:
     if not np.all(squares > 0):
         return loadings
     scores = X.project(loadings / squares[:, None])
-    weighed = X.weigh(scores) / X.total_weight
+    weighed = X.weigh(scores) / X.totals.n_rows
     rotation = np.eye(len(loadings))
     for _ in range(ROTATIONS):
         turned = scores @ rotation.T
@@ -272,8 +265,8 @@ def on_off(X: Rows, loadings: Floats) -> tuple[Floats, Floats]:
     order = np.argsort(-squares, kind="stable")
     loadings = loadings[order]
     scores = X.project(loadings)
-    spread = np.sqrt(np.mean(X.weigh(scores**2), axis=0) * len(X) / X.total_weight)
-    third = np.mean(X.weigh(scores**3), axis=0) * len(X) / X.total_weight
+    spread = np.sqrt(np.mean(X.weigh(scores**2), axis=0) * len(X) / X.totals.n_rows)
+    third = np.mean(X.weigh(scores**3), axis=0) * len(X) / X.totals.n_rows
     skewness = np.divide(third, spread**3, out=np.zeros_like(third), where=spread > 0)
     shares = np.clip(0.5 * (1.0 - np.abs(skewness) / np.sqrt(skewness**2 + 4.0)), RAREST, 0.5)
     signs = np.where(skewness < 0, -1.0, 1.0)
@@ -336,8 +329,8 @@ class NoisyInputs:
         explained = np.einsum("kd,kd->d", loadings, inputs.combine(inputs.weigh(psi)))
         products = np.einsum("kd,kd->d", loadings, stats.second_moment @ loadings)
         spread = float(np.diag(stats.second_moment) @ params.variances)
-        left = inputs.total - stats.first_moment @ loadings
-        squares = inputs.squares - 2.0 * explained + products + spread
+        left = inputs.totals.rows - stats.first_moment @ loadings
+        squares = inputs.totals.squares - 2.0 * explained + products + spread
         return squares + offset * (stats.n_rows * offset - 2.0 * left)
 
 
@@ -380,9 +373,9 @@ class WarmUp:
         fixed = replace(problem.settings, estimate_noise=False, estimate_prior=False)
         data = problem.data.take(early_rows) if is_new else problem.data
         if data is problem.data:
-            return cls(replace(problem, settings=fixed), 1.0)
+            return cls(ILSVMProblem.of(data, fixed, like=problem), 1.0)
         part = ILSVMProblem.of(data, fixed, problem.features)
-        return cls(part, part.data.X.total_weight / problem.data.X.total_weight)
+        return cls(part, part.data.X.totals.n_rows / problem.data.X.totals.n_rows)
 
     def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> Phases:
         """Go through the phases; an earlier fit had its first steps and its features were judged: it is cooled only."""
@@ -464,9 +457,10 @@ class WarmUp:
 
         The generative part is divided by the temperature; on the way its weight is larger by the square root of it.
         """
-        settings = self.problem.settings
+        problem, settings = self.problem, self.problem.settings
         weight = settings.generative_weight * float(np.sqrt(temperature / settings.temperature))
-        return replace(self.problem, settings=replace(settings, temperature=temperature, generative_weight=weight))
+        settings = replace(settings, temperature=temperature, generative_weight=weight)
+        return ILSVMProblem.of(problem.data, settings, like=problem)
 
     def _judge(self, at: Evaluation) -> float:
         """Return the normalised objective; of some rows, as large as their share in that of all of them."""
@@ -479,7 +473,7 @@ class WarmUp:
             return value
         # By the objective alone a feature would be worth having that explains nothing but the noise of an input.
         left = noisy.expected_residuals(params.infer(self.problem.data.X), at)
-        return value - 0.5 * model.weight * params.precision * float(noisy.excess @ left)
+        return value - 0.5 * model.weight * params.mean_field.precision * float(noisy.excess @ left)
 
     @cached_property
     def _noisy_inputs(self) -> NoisyInputs | None:
@@ -563,7 +557,7 @@ class WarmUp:
         data, params, r = self.problem.data, at.params, self.problem.settings.generative_weight
         # What the model leaves of the rows is X less these features times what they say, the offset among them.
         features = np.hstack([params.infer(data.X), np.ones((len(data.X), 1))])
-        said, scales = np.vstack([params.loadings, params.offset]), np.sqrt(params.ratios)
+        said, scales = np.vstack([params.loadings, params.offset]), np.sqrt(params.mean_field.ratios)
         multipliers = np.zeros((len(data.X), 1))
         phi: Floats | None = None if at.head is None else at.head.multipliers
         if phi is not None:
@@ -583,12 +577,12 @@ class WarmUp:
     def _with(self, at: Evaluation, direction: Floats) -> list[Params]:
         """Return models with one more feature behind the others, along what they leave of the rows, of all lengths."""
         params, X, alpha = at.params, self.problem.data.X, self.problem.settings.alpha
-        scales = np.sqrt(params.ratios)
+        scales = np.sqrt(params.mean_field.ratios)
         along = direction / scales
         left = X.project(along[None, :])[:, 0] - along @ params.offset
         left -= params.infer(X) @ (params.loadings @ along)
         score = HostRows.centre(left[:, None], weights=X.weights)
-        spread = np.sqrt(score.mean_square)
+        spread = np.sqrt(score.totals.mean_square)
         loading, share = on_off(score, np.full((1, 1), spread))
         counts = np.append(at.stats.counts, share * at.stats.n_rows)
         variance = 1.0 / (1.0 / params.prior_variance + counts[-1] / params.noise_variance)
