@@ -56,7 +56,7 @@ def make_data(seed, n=60, D=7, n_classes=3, n_unlabeled=0, row_weights=None):
 def make_problem(seed, settings_changes=None, **data_changes):
     data = make_data(seed, **data_changes)
     settings = make_settings(data.X, **(settings_changes or {}))
-    return ILSVMProblem.of(data, settings)
+    return ILSVMProblem(data, settings)
 
 
 def start_of(problem, seed=0):

@@ -67,7 +67,7 @@ def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILS
     cost = 1.0 - np.eye(3)
     here, there = (Data(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
     params = warmup.initial_params(here.X, settings)[0]
-    local, elsewhere = ILSVMProblem.of(here, settings), ILSVMProblem.of(there, settings)
+    local, elsewhere = ILSVMProblem(here, settings), ILSVMProblem(there, settings)
     return replace(local, head=replace(local.head, in_blocks=True)), elsewhere, params
 
 
@@ -167,9 +167,9 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
     """One worker with a device, another with a processor: what they send adds up to what one process finds."""
     settings = make_settings(one_vs_rest=True)
     local, _, params = make_problems(place, settings, weighted=False)
-    first, second = (ILSVMProblem.of(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
+    first, second = (ILSVMProblem(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
     X = centre_rows(place(make_data()[0][:150]), local.data.X.mean)
-    there = ILSVMProblem.of(replace(first.data, X=X), settings)
+    there = ILSVMProblem(replace(first.data, X=X), settings)
     held = [
         HeldRows(
             problem.data.X.blocks(), tuple(map(len, problem.data.X.blocks())), replace(problem.head, in_blocks=True)

@@ -79,7 +79,7 @@ def test_no_feature_of_a_fit_is_one_to_take_out():
     data = make_data(4, n=150, D=12)
     settings = make_settings(data.X, n_components=10, max_iter=60)
     state = fit.fit(data, settings, warmup.initial_params(data.X, settings)).state
-    problem = fit.ILSVMProblem.of(data, settings)
+    problem = fit.ILSVMProblem(data, settings)
     params = warmup.drop_empty(state.params)
     at, _ = problem.joint.evaluate(params, state.multipliers, EXACT)
     model = problem.joint.model

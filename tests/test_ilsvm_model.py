@@ -300,7 +300,7 @@ def test_a_row_of_weight_two_is_the_row_twice_in_objective_and_gradient(n_sweeps
     for C, tol in ((0.0, 1e-12), (0.3, 1e-6)):
         found = []
         for data in (heavy, repeated):
-            problem = ILSVMProblem.of(data, replace(settings, C=C))
+            problem = ILSVMProblem(data, replace(settings, C=C))
             at, inferred = problem.joint.evaluate(params, None, EXACT)
             found.append((at, problem.joint.gradient(at, inferred), problem.unit))
         (at, gradient, unit), (there, expected, unit_there) = found
@@ -319,7 +319,7 @@ def test_alternation_takes_a_row_of_weight_two_as_the_row_twice():
     params = warmup.random_params(repeated.X, settings, np.random.default_rng(1))
     objectives = []
     for data in (heavy, repeated):
-        joint = ILSVMProblem.of(data, settings).joint
+        joint = ILSVMProblem(data, settings).joint
         state = alternation.start(joint, params, None, EXACT)
         for _ in range(3):
             state = alternation.step(joint, state, EXACT).state
@@ -337,7 +337,7 @@ def test_permuting_rows_columns_and_classes_permutes_the_result():
     rows, columns, classes = rng.permutation(60), rng.permutation(7), rng.permutation(3)
     renamed = np.append(np.argsort(classes), UNLABELED)[data.labels]
     other = Data(centre_rows(data.X.X[rows][:, columns]), renamed[rows], data.weights[rows], data.cost)
-    moved = ILSVMProblem.of(other, problem.settings).joint
+    moved = ILSVMProblem(other, problem.settings).joint
     at, inferred = problem.joint.evaluate(g, None, EXACT)
     there, moved_inferred = moved.evaluate(replace(g, loadings=g.loadings[:, columns]), None, EXACT)
     psi, moved_psi = inferred[0].features, moved_inferred[0].features

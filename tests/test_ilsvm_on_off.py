@@ -16,7 +16,7 @@ from ilsvm_model_tools import EXACT, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.model import EXACT as ENUMERATED
-from regbayes.models.ilsvm.model import BinaryFeatures, HostRows, OnOff, centre_rows, expected_residual
+from regbayes.models.ilsvm.model import BinaryFeatures, HostRows, ILSVMProblem, OnOff, centre_rows, expected_residual
 from regbayes.models.ilsvm.on_off import (
     LEAST_NOISE,
     MOST_ENUMERATED,
@@ -51,7 +51,7 @@ def test_noise_by_input_is_another_unit_for_each_input(n_sweeps):
     scales, data = np.sqrt(ratios), problem.data
     rows = HostRows(data.X.X * scales, data.X.mean * scales, weights)
     own = replace(plain, loadings=plain.loadings * scales, offset=plain.offset * scales, noise_ratios=ratios)
-    other = replace(problem, data=replace(data, X=rows))
+    other = ILSVMProblem(replace(data, X=rows), problem.settings)
     expected, inferred = problem.joint.evaluate(plain, None, EXACT)
     found, same = other.joint.evaluate(own, None, EXACT)
     assert found.terms == pytest.approx(expected.terms, rel=1e-9)

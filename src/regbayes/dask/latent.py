@@ -159,7 +159,7 @@ class OnClusterFeatures(OnCluster):
         learning = Learning(_make_problem(held, sample, recipe, labels, moments), settings)
 
         def attributes(state: State) -> dict[str, Any]:
-            found = self._attributes(state) | {"offset_": self.mean_ + state.params.offset}
+            found = self._attributes(state)
             nothing = np.empty((0, settings.n_components))
             for of_all_rows in ("embedding_", "probabilities_"):
                 found.pop(of_all_rows, None)
@@ -270,7 +270,7 @@ def _make_problem(
         sample = sample if labeled.all() else sample.take(np.flatnonzero(labeled))
         n_all = int(labels.counts.sum())
     kind = SlabFeatures if recipe.settings.slab else BinaryFeatures
-    local = ILSVMProblem.of(recipe.data(sample), replace(recipe.settings, C=0.0), kind).joint  # of it no margins
+    local = ILSVMProblem(recipe.data(sample), replace(recipe.settings, C=0.0), kind).joint  # of it no margins
     below = recipe.settings.tol * _unit(recipe, moments, labels)
     options = replace(local.options, blocks_below=below if np.isfinite(local.options.blocks_below) else -np.inf)
     return RemoteProblem(local.model, held, hold(sample, recipe), min(len(sample) / n_all, 1.0), options)

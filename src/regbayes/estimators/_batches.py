@@ -30,7 +30,6 @@ from regbayes.estimators._bases import (
     row_weights,
     warn_if_unscaled,
 )
-from regbayes.kernels.arrays import to_host
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
@@ -72,7 +71,6 @@ class BatchFeatures(LatentModel):
             learned, state = batches.learn(data, known)
         for name, value in self._attributes(state).items():
             setattr(self, name, value)
-        self.offset_ = to_host(self.mean_) + state.params.offset
         self._set_batches(learned)
 
     def _fitted_settings(self, settings: Settings) -> Settings:

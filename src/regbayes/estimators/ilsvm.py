@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
@@ -25,7 +26,6 @@ from regbayes.estimators._bases import (
     find_fault,
     generator,
     in_use,
-    n_threads,
     one_blas_thread,
     warn_if_unscaled,
     warn_of_no_features,
@@ -34,6 +34,7 @@ from regbayes.estimators._bases import (
 )
 from regbayes.estimators._batches import BatchClassifier
 from regbayes.estimators._calibration import NoProbabilities
+from regbayes.kernels.arrays import to_host
 from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import fit, warmup
@@ -86,7 +87,7 @@ class BinaryFeatures(LatentModel):
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes that describe the features, and the classifier where there is one."""
         psi, found = state.embedding, {} if state.head is None else self._head_attributes(state)
-        ratios = state.params.noise_ratios
+        ratios, mean = state.params.noise_ratios, self.mean_
         if state.probabilities is not None:
             psi = state.probabilities
             found["probabilities_"] = psi
@@ -98,8 +99,17 @@ class BinaryFeatures(LatentModel):
             "noise_variance_": state.params.noise_variance,
             "noise_ratios_": np.ones(state.params.loadings.shape[1]) if ratios is None else ratios,
             "prior_variance_": state.params.prior_variance,
+            "offset_": (mean if isinstance(mean, np.ndarray) else to_host(mean)) + state.params.offset,
             "_state": state,
         }
+
+    def _attributes_of_all(self, given: Any, state: State) -> dict[str, Any]:
+        """Return the fitted attributes where some of the rows did not count: they are in the embedding all the same."""
+        rows = centre_rows(given, self.mean_)
+        found = self._attributes(state) | {"embedding_": self._infer(rows, state.params.infer)}
+        if state.probabilities is not None:
+            found["probabilities_"] = self._infer(rows, state.params.infer_probabilities)
+        return found
 
     def _learn(self, rows: TrainingRows, prepared: tuple[Data, Settings] | None = None) -> None:
         """Fit the model, from the last solution if that is wanted and possible; set the fitted attributes.
@@ -132,15 +142,8 @@ class BinaryFeatures(LatentModel):
                 half = np.sort(rng.permutation(len(data.X))[:n])
                 yield self._start(data.X.take(half), settings, rng), warmup.draw_early_rows(data.labels, rng)
 
-        def attributes(state: State) -> dict[str, Any]:
-            found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
-            if len(data.X) < rows.given.shape[0]:
-                every = centre_rows(rows.given, self.mean_)
-                found["embedding_"] = self._infer(every, state.params.infer)
-                if settings.slab:
-                    found["probabilities_"] = self._infer(every, state.params.infer_probabilities)
-            return found
-
+        all_count = len(data.X) == rows.given.shape[0]
+        attributes = self._attributes if all_count else partial(self._attributes_of_all, rows.given)
         guesses = transductive and bool(np.any(data.labels == UNLABELED))
         run = fit.fit_transductive if transductive else fit.fit
         stages = fit.list_stages(margins, guesses, settings.max_iter)
@@ -186,7 +189,7 @@ class BinaryFeatures(LatentModel):
             few = len(rows) <= FEW_ROWS and not sweeps_are_loaded()
             function = partial(self._state.params.infer, few=few)
         with one_blas_thread():
-            executor = make_executor(min(n_threads(self.n_jobs), rows.max_threads))
+            executor = make_executor(min(effective_n_jobs(self.n_jobs), rows.max_threads))
             return rows.join(executor.map(function, rows.blocks()))
 
 
@@ -286,7 +289,7 @@ def make_settings(
         n_sweeps=n_sweeps,
         max_iter=int(given["max_iter"]),
         tol=float(given["tol"]),
-        n_threads=n_threads(given["n_jobs"]),
+        n_threads=effective_n_jobs(given["n_jobs"]),
         slab=bool(given["slab"]),
         price=supervision.price,
         on_off=on_off,

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from regbayes._types import Floats, Indices, Reals
 from regbayes.engine import Status
 from regbayes.framework.dual_forms import BoxDual, SimplexDual
+from regbayes.kernels._compile import read_only
 from regbayes.kernels.box import BoxRows, BoxState, box_check, box_epoch, box_weights
 from regbayes.kernels.simplex import SimplexRows, SimplexState, simplex_check, simplex_epoch, simplex_weights
 
@@ -392,7 +393,7 @@ def _as_rows(features: Reals) -> Reals:
     if features.ndim != 2:
         raise ValueError(f"features must be a matrix; got {features.ndim} dimensions")
     precision = np.float32 if features.dtype == np.float32 else np.float64
-    return np.asarray(np.ascontiguousarray(features, dtype=precision).data.toreadonly())
+    return read_only(np.ascontiguousarray(features, dtype=precision))
 
 
 def _as_column(name: str, values: ArrayLike, n: int) -> Floats:

@@ -8,10 +8,6 @@ Sums are accumulated in a variable, never in an element of an array: where array
 second loop that sums in order, and takes it when they merely lie close together. The bits would depend on the
 allocator, and so on threads.
 
-Kernels are compiled per type, and the type of an array includes whether it may be written to. What is only read, and
-may come from a file or another machine, is handed over as a view that may not, a plain array whatever it was:
-``np.asarray(array.data.toreadonly())``. One compilation serves both.
-
 The cache on disk is renewed when the file of a kernel changes, not when a helper in another file does: after editing
 this module, ``_prefetch`` or ``_exponential``, delete ``__pycache__``.
 """
@@ -19,9 +15,12 @@ this module, ``_prefetch`` or ``_exponential``, delete ``__pycache__``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
+from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,3 +49,8 @@ def compiled_inline(function: Function) -> Function:
 def compiled_as_written(function: Function) -> Function:
     """Compile a part whose rounding is part of its meaning: multiply and add may fuse, nothing is reordered."""
     return cast(Function, numba.njit(fastmath={"contract"}, **_INLINE)(function))
+
+
+# Kernels are compiled per type, and the type of an array includes whether it may be written to. What is only read, and
+# may come from a file or another machine, is handed over as a view that may not: one compilation serves both.
+read_only: Callable[[NDArray[Any]], NDArray[Any]] = partial(np.lib.stride_tricks.as_strided, writeable=False)

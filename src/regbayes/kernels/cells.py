@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats
-from regbayes.kernels._compile import compiled, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_inline, read_only
 
 PIECE_ROWS = 2048  # that are looked at together
 
@@ -64,10 +64,10 @@ def ask(
     """Return what is asked of cells as the kernels take it, without a copy of what is large."""
     whole = np.ones((1, 1), dtype=np.int8) if seen is None else seen.view(np.int8)
     return Asked(
-        np.asarray(_two_axes(linear).data.toreadonly()),
-        np.asarray(_two_axes(absolute).astype(np.float64, copy=False).data.toreadonly()),
-        np.asarray(_two_axes(stiffness).astype(np.float64, copy=False).data.toreadonly()),
-        np.asarray(_two_axes(whole if side is None else side).data.toreadonly()),
+        read_only(_two_axes(linear)),
+        read_only(_two_axes(absolute).astype(np.float64, copy=False)),
+        read_only(_two_axes(stiffness).astype(np.float64, copy=False)),
+        read_only(_two_axes(whole if side is None else side)),
         side is None,
     )
 
@@ -345,27 +345,21 @@ def look(features: Floats, weights: Floats, constant: Floats, asked: Asked, phi:
 
     Where ``phi`` has fewer rows, `PIECE_ROWS`, it is room to work in: it ends with the multipliers of some rows.
     """
-    return Seen(
-        *_look(np.asarray(features.data.toreadonly()), np.ascontiguousarray(weights.T), constant, *asked, True, phi)
-    )
+    return Seen(*_look(read_only(features), np.ascontiguousarray(weights.T), constant, *asked, True, phi))
 
 
 def find_multipliers(features: Floats, weights: Floats, constant: Floats, asked: Asked, phi: Floats) -> None:
     """Write the multipliers of cells, as `look` does, and sum nothing."""
-    _look(np.asarray(features.data.toreadonly()), np.ascontiguousarray(weights.T), constant, *asked, False, phi)
+    _look(read_only(features), np.ascontiguousarray(weights.T), constant, *asked, False, phi)
 
 
 def add_curvature(features: Floats, weights: Floats, asked: Asked, found: Floats) -> None:
     """Add the second derivative of the losses in each output's weights to that of other rows, (outputs, k, k)."""
-    _add_curvature(np.asarray(features.data.toreadonly()), np.ascontiguousarray(weights.T), *asked, found)
+    _add_curvature(read_only(features), np.ascontiguousarray(weights.T), *asked, found)
 
 
 def _fix(listed: Listed) -> Listed:
-    return Listed(
-        np.asarray(listed.rows.data.toreadonly()),
-        np.asarray(listed.outputs.data.toreadonly()),
-        np.asarray(listed.edges.data.toreadonly()),
-    )
+    return Listed(read_only(listed.rows), read_only(listed.outputs), read_only(listed.edges))
 
 
 def look_at_list(
@@ -374,19 +368,15 @@ def look_at_list(
     """Look at listed cells, as `look` does; write their multipliers, (c, 1). Without sums those of rows are zero."""
     pulled, totals = np.zeros(weights.shape), np.zeros(len(weights))
     own = np.ascontiguousarray(weights)
-    loss = _look_at_list(
-        np.asarray(features.data.toreadonly()), own, constant, *asked, *_fix(listed), sums, phi, pulled, totals
-    )
+    loss = _look_at_list(read_only(features), own, constant, *asked, *_fix(listed), sums, phi, pulled, totals)
     return Seen(loss, pulled, totals)
 
 
 def add_list_curvature(features: Floats, weights: Floats, asked: Asked, listed: Listed, found: Floats) -> None:
     """Add the second derivative of the losses of listed cells to that of other rows, (outputs, k, k)."""
-    _add_list_curvature(
-        np.asarray(features.data.toreadonly()), np.ascontiguousarray(weights), *asked, *_fix(listed), found
-    )
+    _add_list_curvature(read_only(features), np.ascontiguousarray(weights), *asked, *_fix(listed), found)
 
 
 def pull_list(phi: Floats, weights: Floats, listed: Listed, found: Floats) -> None:
     """Add the weights of each row's outputs, times their multipliers (c, 1), to what rows have, (n, k)."""
-    _pull_list(np.asarray(phi.data.toreadonly()), np.ascontiguousarray(weights), *_fix(listed), found)
+    _pull_list(read_only(phi), np.ascontiguousarray(weights), *_fix(listed), found)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Indices, Integers
-from regbayes.kernels._compile import compiled
+from regbayes.kernels._compile import compiled, read_only
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.kernels.types import SPAN, Assignments, CountTable, Tokens, Words
 
@@ -113,7 +113,7 @@ def _tally(table: NDArray[np.signedinteger], found: Indices) -> None:
 def tally(table: CountTable | Indices) -> Indices:
     """Return how often each value occurs in a table of counts, up to its largest."""
     found = np.zeros(int(table.max()) + 1, dtype=np.int64)
-    _tally(np.asarray(table.reshape(-1).data.toreadonly()), found)
+    _tally(read_only(table.reshape(-1)), found)
     return found
 
 
@@ -131,10 +131,10 @@ def _count_tokens(
 def count_tokens(tokens: Tokens, topics: Assignments, doc_topic: CountTable, word_topic: CountTable) -> None:
     """Add tokens to the tables of counts."""
     _count_tokens(
-        np.asarray(tokens.words.data.toreadonly()),
-        np.asarray(tokens.documents.data.toreadonly()),
-        np.asarray(tokens.starts.data.toreadonly()),
-        np.asarray(topics.data.toreadonly()),
+        read_only(tokens.words),
+        read_only(tokens.documents),
+        read_only(tokens.starts),
+        read_only(topics),
         doc_topic,
         word_topic,
     )
@@ -149,7 +149,7 @@ def _count_words(words: NDArray[np.signedinteger], numbers: NDArray[np.signedint
 def count_words(words: NDArray[np.signedinteger], numbers: NDArray[np.signedinteger], n_words: int) -> Indices:
     """Return how often each word occurs, shape (n_words,)."""
     found = np.zeros(n_words, dtype=np.int64)
-    _count_words(np.asarray(words.data.toreadonly()), np.asarray(numbers.data.toreadonly()), found)
+    _count_words(read_only(words), read_only(numbers), found)
     return found
 
 
@@ -231,13 +231,9 @@ def lay_out(
     documents, vocabulary : Places
     n_groups : int
     """
-    rows = (
-        np.asarray(indptr.data.toreadonly()),
-        np.asarray(words.data.toreadonly()),
-        np.asarray(numbers.data.toreadonly()),
-    )
+    rows = read_only(indptr), read_only(words), read_only(numbers)
     n_tokens, n_runs = np.zeros(n_groups**2, np.int64), np.zeros(n_groups**2, np.int64)
-    groups = np.asarray(documents.groups.data.toreadonly()), np.asarray(vocabulary.groups.data.toreadonly())
+    groups = read_only(documents.groups), read_only(vocabulary.groups)
     _measure_blocks(*rows, *groups, n_groups, n_tokens, n_runs)
     block_tokens = np.concatenate([[0], np.cumsum(n_tokens)])
     block_runs = np.concatenate([[0], np.cumsum(n_runs)])
@@ -249,8 +245,8 @@ def lay_out(
     _fill_blocks(
         *rows,
         *groups,
-        np.asarray(documents.places.data.toreadonly()),
-        np.asarray(vocabulary.places.data.toreadonly()),
+        read_only(documents.places),
+        read_only(vocabulary.places),
         n_groups,
         block_tokens[:-1].copy(),
         block_runs[:-1].copy(),

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import digamma, polygamma
 
 from regbayes._types import Array, Floats, Indices, Singles
-from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
 from regbayes.kernels._exponential import exp
 from regbayes.kernels.types import Words
 
@@ -310,13 +310,7 @@ def meanfield_sweeps(
     """
     written = np.empty(0) if logs is None else logs
     return _sweep_documents(
-        *_fixed(documents, prior),
-        np.asarray(tilt.data.toreadonly()),
-        max_sweeps,
-        np.float32(tol),
-        bool(collapsed),
-        gamma,
-        written,
+        *_fixed(documents, prior), read_only(tilt), max_sweeps, np.float32(tol), bool(collapsed), gamma, written
     )
 
 
@@ -393,9 +387,9 @@ def meanfield_statistics(
     logs = np.empty(len(documents.starts) - 1)
     _sum_documents(
         *_fixed(documents, prior),
-        np.asarray(tilt.data.toreadonly()),
-        np.asarray(gamma.data.toreadonly()),
-        np.asarray(weights.astype(np.float32).data.toreadonly()),
+        read_only(tilt),
+        read_only(gamma),
+        read_only(weights.astype(np.float32)),
         nothing if word_topic is None else word_topic,
         nothing if doc_topic is None else doc_topic,
         logs,
@@ -516,15 +510,8 @@ def reverse_sweeps(
         Derivatives by ``word_given_topic``.
     """
     table = np.zeros(prior.word_given_topic.shape, np.float32)
-    weighted = np.asarray(weights.astype(np.float32).data.toreadonly())
-    _reverse_documents(
-        *_fixed(documents, prior),
-        n_sweeps,
-        np.asarray(gamma.data.toreadonly()),
-        np.asarray(grad.data.toreadonly()),
-        weighted,
-        table,
-    )
+    weighted = read_only(weights.astype(np.float32))
+    _reverse_documents(*_fixed(documents, prior), n_sweeps, read_only(gamma), read_only(grad), weighted, table)
     return table
 
 
@@ -532,10 +519,4 @@ def _fixed(documents: WordCounts, prior: Prior) -> tuple[Words, Singles, Indices
     """Return what a kernel only reads, marked so: it is then compiled once for all callers."""
     words, numbers, starts = documents
     topics, doc_prior = prior
-    return (
-        np.asarray(words.data.toreadonly()),
-        np.asarray(numbers.data.toreadonly()),
-        np.asarray(starts.data.toreadonly()),
-        np.asarray(topics.data.toreadonly()),
-        np.asarray(doc_prior.data.toreadonly()),
-    )
+    return read_only(words), read_only(numbers), read_only(starts), read_only(topics), read_only(doc_prior)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regbayes._types import Floats, Indices, Singles
-from regbayes.kernels._compile import compiled, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_inline, read_only
 from regbayes.kernels._exponential import LOWEST, LOWEST_EXPONENT, exp
 from regbayes.kernels.types import Assignments, CountTable, Tilt, Tokens, TopicCounts, Words
 
@@ -142,14 +142,7 @@ def list_words(counts: TopicCounts) -> WordLists:
     starts = np.concatenate([[0], np.cumsum(room)])
     topics, numbers = np.zeros(starts[-1], np.int16), np.zeros(starts[-1], np.int32)
     lists = WordLists(starts, topics, numbers, np.empty(len(room), np.int32))
-    _fill_lists(
-        np.asarray(counts.word_topic.data.toreadonly()),
-        n_topics,
-        np.asarray(starts.data.toreadonly()),
-        topics,
-        numbers,
-        lists.sizes,
-    )
+    _fill_lists(read_only(counts.word_topic), n_topics, read_only(starts), topics, numbers, lists.sizes)
     return lists
 
 
@@ -442,24 +435,24 @@ def propose_topics(
     """
     loads: Singles = np.ascontiguousarray(tilt.weights.T)
     return _propose_runs(
-        np.asarray(tokens.words.data.toreadonly()),
-        np.asarray(tokens.documents.data.toreadonly()),
-        np.asarray(tokens.starts.data.toreadonly()),
+        read_only(tokens.words),
+        read_only(tokens.documents),
+        read_only(tokens.starts),
         first_run,
         last_run,
-        np.asarray(tilt.lengths.data.toreadonly()),
-        np.asarray(tilt.linear.data.toreadonly()),
-        np.asarray(tilt.quadratic.data.toreadonly()),
-        np.asarray(tilt.weights.data.toreadonly()),
-        np.asarray((tilt.weights**2).data.toreadonly()),
-        np.asarray(loads.data.toreadonly()),
+        read_only(tilt.lengths),
+        read_only(tilt.linear),
+        read_only(tilt.quadratic),
+        read_only(tilt.weights),
+        read_only(tilt.weights**2),
+        read_only(loads),
         scores,
         portion,
         float(doc_prior),
         float(word_prior),
-        np.asarray(uniforms.data.toreadonly()),
+        read_only(uniforms),
         *counts,
-        np.asarray(lists.starts.data.toreadonly()),
+        read_only(lists.starts),
         lists.topics,
         lists.numbers,
         lists.sizes,

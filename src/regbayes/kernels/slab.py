@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import erfcx, expit, log_ndtr
 
 from regbayes._types import Floats
-from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
 from regbayes.kernels.sweeps import BLOCK, _load, _store, _subtract_inner_products, _subtract_products
 
 _SQRT_HALF = math.sqrt(0.5)
@@ -323,12 +323,7 @@ def sweep_slab(projections: Floats, coupling: Floats, precision: Floats, log_odd
     """
     shape = projections.shape
     found = Swept(np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape[0]))
-    given = (
-        np.asarray(projections.data.toreadonly()),
-        np.asarray(coupling.data.toreadonly()),
-        np.asarray(precision.data.toreadonly()),
-        np.asarray(log_odds.data.toreadonly()),
-    )
+    given = read_only(projections), read_only(coupling), read_only(precision), read_only(log_odds)
     _sweep_rows(*given, n_sweeps, *found)
     return found
 
@@ -355,11 +350,6 @@ def reverse_slab(
     """
     n_features = projections.shape[1]
     sums = SlabGradient(np.zeros((n_features, n_features)), np.zeros(n_features))
-    given = (
-        np.asarray(projections.data.toreadonly()),
-        np.asarray(coupling.data.toreadonly()),
-        np.asarray(precision.data.toreadonly()),
-        np.asarray(log_odds.data.toreadonly()),
-    )
-    _reverse_rows(np.asarray(grad.data.toreadonly()), *given, n_sweeps, grad_projections, *sums)
+    given = read_only(projections), read_only(coupling), read_only(precision), read_only(log_odds)
+    _reverse_rows(read_only(grad), *given, n_sweeps, grad_projections, *sums)
     return sums

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit
 
 from regbayes._types import Floats, Reals
-from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
 
 BLOCK = 64
 # exp(r) = (Q(r^2) + r P(r^2)) / (Q(r^2) - r P(r^2)) for |r| <= log(2) / 2: the rational approximation of Cephes
@@ -357,7 +357,7 @@ def reverse_features(
     """
     if theta is None and n_sweeps > 1:
         raise ValueError("theta is needed to reverse more than one sweep")
-    n_features, psi = psi.shape[1], np.asarray(psi.data.toreadonly())  # which may have lain on another machine
+    n_features, psi = psi.shape[1], read_only(psi)  # which may have lain on another machine
     grad_coupling, theta_sum = np.zeros((n_features, n_features)), np.zeros(n_features)
     _reverse_rows(
         grad,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices, Singles
-from regbayes.kernels._compile import compiled, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_inline, read_only
 from regbayes.kernels._exponential import exp
 from regbayes.kernels.types import SPAN, CountTable, Tilt, Tokens, TopicCounts, Words
 
@@ -307,18 +307,18 @@ def sample_topics(
         How many tokens changed their topic.
     """
     return _sample_visits(
-        np.asarray(tokens.words.data.toreadonly()),
-        np.asarray(tokens.documents.data.toreadonly()),
-        np.asarray(tokens.starts.data.toreadonly()),
+        read_only(tokens.words),
+        read_only(tokens.documents),
+        read_only(tokens.starts),
         first_run,
         last_run,
-        np.asarray(tilt.lengths.data.toreadonly()),
-        np.asarray(tilt.linear.data.toreadonly()),
-        np.asarray(tilt.quadratic.data.toreadonly()),
-        np.asarray(tilt.weights.data.toreadonly()),
+        read_only(tilt.lengths),
+        read_only(tilt.linear),
+        read_only(tilt.quadratic),
+        read_only(tilt.weights),
         float(doc_prior),
         float(word_prior),
-        np.asarray(uniforms.data.toreadonly()),
+        read_only(uniforms),
         *counts,
     )
 
@@ -406,10 +406,10 @@ def weight_statistics(tilt: Tilt, counts: TopicCounts, rows: slice) -> WeightSta
     n_topics, n_responses = counts.topic_total.size, tilt.linear.shape[1]
     precision, sums = np.zeros((n_topics, n_topics, n_responses)), np.zeros((n_topics, n_responses))
     _sum_documents(
-        np.asarray(counts.doc_topic.data.toreadonly()),
-        np.asarray(tilt.lengths.data.toreadonly()),
-        np.asarray(tilt.linear.data.toreadonly()),
-        np.asarray(tilt.quadratic.data.toreadonly()),
+        read_only(counts.doc_topic),
+        read_only(tilt.lengths),
+        read_only(tilt.linear),
+        read_only(tilt.quadratic),
         rows.start,
         rows.stop,
         precision,
@@ -447,12 +447,7 @@ def list_topics(counts: TopicCounts, lengths: Indices) -> TopicColumns:
     present = np.count_nonzero(counts.doc_topic[:, :n_topics], axis=0)
     starts = np.concatenate([[0], np.cumsum(present)]).astype(np.int64)
     found = TopicColumns(starts, np.empty(starts[-1], np.int32), np.empty(starts[-1]), np.empty(len(lengths)))
-    _topic_columns(
-        np.asarray(counts.doc_topic.data.toreadonly()),
-        np.asarray(lengths.data.toreadonly()),
-        starts[:-1].copy(),
-        *found[1:],
-    )
+    _topic_columns(read_only(counts.doc_topic), read_only(lengths), starts[:-1].copy(), *found[1:])
     return found
 
 
@@ -537,15 +532,15 @@ def sweep_weights(
     """
     starts, documents, shares, whole = columns
     _sweep_weights(
-        np.asarray(starts.data.toreadonly()),
-        np.asarray(documents.data.toreadonly()),
-        np.asarray(shares.data.toreadonly()),
-        np.asarray(whole.data.toreadonly()),
-        np.asarray(tilt.linear.data.toreadonly()),
-        np.asarray(tilt.quadratic.data.toreadonly()),
-        np.asarray(prior.precision.data.toreadonly()),
-        np.asarray(prior.linear.data.toreadonly()),
-        np.asarray(normals.data.toreadonly()),
+        read_only(starts),
+        read_only(documents),
+        read_only(shares),
+        read_only(whole),
+        read_only(tilt.linear),
+        read_only(tilt.quadratic),
+        read_only(prior.precision),
+        read_only(prior.linear),
+        read_only(normals),
         first,
         last,
         weights,

@@ -736,29 +736,31 @@ class Data:
         return Data(X, self.labels[rows], self.weights[rows], self.cost)
 
 
-@dataclass(frozen=True)
 class ILSVMProblem:
-    """Data and settings, and the descent problem that they make."""
+    """Data and settings, and the descent problem that they make.
 
-    data: Data
-    settings: Settings
+    Parameters
+    ----------
+    data : Data
+    settings : Settings
+    features : type, default=BinaryFeatures
+        The model.
+    like : ILSVMProblem, default=None
+        Another one of the same data with the same margins: its model, its blocks of rows and its head are taken.
+    """
+
+    features: type[BinaryFeatures]
     head: MarginHead | None  # None for the unsupervised model
-    features: type[BinaryFeatures]  # the model
-    joint: JointProblem[Rows, Params, Stats]
     unit: float  # what one unit of every labelled row's loss is worth in J, or one nat of every row if that is more
+    joint: JointProblem[Rows, Params, Stats]
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         data: Data,
         settings: Settings,
         features: type[BinaryFeatures] = BinaryFeatures,
         like: ILSVMProblem | None = None,
-    ) -> ILSVMProblem:
-        """Put the problem together.
-
-        One that is like another, of the same data with the same margins, shares its blocks of rows and its head.
-        """
+    ) -> None:
         X, labeled = data.X, data.labeled
         if like is None:
             head = X.build_head(data, settings) if settings.C > 0 and len(labeled) > 0 else None
@@ -766,18 +768,19 @@ class ILSVMProblem:
             executor = make_executor(min(settings.n_threads, X.max_threads))
         else:
             head, features, blocks, executor = like.head, like.features, like.joint.blocks, like.joint.executor
+        self.data, self.settings, self.features, self.head = data, settings, features, head
         nat = settings.generative_weight / settings.temperature * X.totals.n_rows
-        unit = max(nat, settings.C * float(data.weights[labeled].sum()))
+        self.unit = max(nat, settings.C * float(data.weights[labeled].sum()))
         estimated = settings.estimate_noise or settings.estimate_prior
         options = DescentOptions(
             SCHEDULE,
             max_trials=MAX_TRIALS,
             blocks_every=BLOCKS_EVERY,
             # A fit whose variances are estimated is not over before they have been.
-            blocks_below=settings.tol * unit if estimated else -np.inf,
+            blocks_below=settings.tol * self.unit if estimated else -np.inf,
         )
         model = features(settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior)
-        return cls(data, settings, head, features, JointProblem(model, blocks, head, options, executor), unit)
+        self.joint = JointProblem(model, blocks, head, options, executor)
 
 
 @persistable(name="regbayes.ilsvm.State")

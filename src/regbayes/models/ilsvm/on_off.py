@@ -131,7 +131,7 @@ def analyse_noise(X: HostRows, n_components: int) -> tuple[Floats | None, bool]:
 def _are_explained(X: HostRows, settings: Settings) -> bool:
     """Return whether on/off features, at a temperature of one, leave hardly more of the rows than their noise."""
     unlabeled = Data(X, np.full(len(X), UNLABELED), np.ones(len(X)), np.zeros((1, 1)))
-    problem = ILSVMProblem.of(unlabeled, replace(settings, C=0.0, generative_weight=1.0))
+    problem = ILSVMProblem(unlabeled, replace(settings, C=0.0, generative_weight=1.0))
     search = descent.start(problem.joint, initial_params(X, problem.settings)[0])
     noise = settings.noise_variance * X.totals.n_rows * X.n_inputs
     signal = search.at.stats.squared_norm - noise
@@ -154,7 +154,7 @@ def _are_denser(problem: ILSVMProblem, search: Search) -> bool:
     tell then, but densities do (of the on/off features, their bound under the exact posterior).
     """
     X, alpha = problem.data.X, problem.settings.alpha
-    trial = next(Enumeration(problem, 1.0).add_feature(search), None)
+    trial = next(Enumeration.of(problem, None, is_new=True).add_feature(search), None)
     if trial is None or not isinstance(trial.start, Params):
         return False  # there may be no more
     search = _descend(problem, descent.start(problem.joint, replace(trial.start, n_sweeps=EXACT)), STEPS)
@@ -204,10 +204,10 @@ class Enumeration(WarmUp):
 
     def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> Phases:
         """Go through the phases of any warm-up; then descend under the exact posterior, with new noise in rounds."""
-        wanted = self.problem  # features may be judged at another temperature, and with another weight
         search = yield from super().run(starts, multipliers, is_new)
         if not is_new or len(search.at.params.loadings) > MOST_ENUMERATED:
             return search
+        wanted = self.wanted  # features may have been judged at another temperature, and with another weight
         X, alpha = wanted.data.X, wanted.settings.alpha
         search = descent.start(wanted.joint, replace(search.at.params, n_sweeps=EXACT), search.at.warm_start)
         for _ in range(ROUNDS):
