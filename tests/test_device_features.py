@@ -68,7 +68,9 @@ def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILS
     here, there = (Data(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
     params = warmup.initial_params(here.X, settings)[0]
     local, elsewhere = ILSVMProblem(here, settings), ILSVMProblem(there, settings)
-    return replace(local, head=replace(local.head, in_blocks=True)), elsewhere, params
+    local.head = replace(local.head, in_blocks=True)
+    local.joint = replace(local.joint, head=local.head)
+    return local, elsewhere, params
 
 
 def assert_close(found, expected, tol: float) -> None:
