@@ -346,6 +346,9 @@ class Phase:
     keep: Search | None = None  # what is kept where the fit is cut short, for a model on trial is given up then
 
 
+Phases = Generator[Phase, Search, Search]  # gives phases to whoever makes them, and hears where each of them ended
+
+
 def change_temperature(problem: ILSVMProblem, temperature: float) -> ILSVMProblem:
     """Return a problem at a temperature that may not be the final one.
 
@@ -355,9 +358,6 @@ def change_temperature(problem: ILSVMProblem, temperature: float) -> ILSVMProble
     weight = settings.generative_weight * float(np.sqrt(temperature / settings.temperature))
     settings = replace(settings, temperature=temperature, generative_weight=weight)
     return ILSVMProblem(problem.data, settings, like=problem)
-
-
-Phases = Generator[Phase, Search, Search]  # gives phases to whoever makes them, and hears where each of them ended
 
 
 @dataclass
