@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import regbayes
 from ilsvm_model_tools import EXACT, make_data, make_settings, start_of
+from reference_tools import fits_its_rows
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.models.ilsvm import annealing, fit
 from regbayes.models.ilsvm.model import (
@@ -294,7 +295,7 @@ def test_scores_are_linear_in_the_amounts(fitted):
     assert model.probabilities_ == pytest.approx(psi, abs=1e-12)
     assert np.all((psi >= 0.0) & (psi <= 1.0))
     assert np.all(model.transform(X) >= 0.0)
-    assert model.score(X, y) > 0.9
+    assert fits_its_rows(model.predict(X), y)
     used = (psi.max(axis=0) > 0.5) & (np.ptp(psi, axis=0) > 0.1)
     assert model.n_components_ == used.sum()
 

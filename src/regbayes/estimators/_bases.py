@@ -147,10 +147,17 @@ def drop_weightless(X: Floats, y: Any, sample_weight: Any) -> tuple[Floats, Any,
     return X[kept], None if y is None else y[kept], weights[kept]
 
 
+def check_unlabeled(unlabeled: Any) -> None:
+    """Refuse several values: they would be compared with y entry by entry."""
+    if np.ndim(unlabeled) > 0:
+        raise ValueError(f"unlabeled must be one value, that of y where there is no label; got {unlabeled!r}")
+
+
 def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
     """Which rows have a label: all those whose label is not the value that stands for "none"."""
     if unlabeled is None:
         return np.ones(len(y), dtype=bool)
+    check_unlabeled(unlabeled)
     labeled = np.asarray(y != unlabeled, dtype=bool)
     if not labeled.any():
         raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
@@ -265,7 +272,7 @@ def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
     """Return the costs of wrong answers, a row per true class; 1 for each of them where nothing is said."""
     if cost is None:
         return zero_one_cost(n_classes)
-    matrix: Floats = check_array(cost, dtype=np.float64, input_name="cost", copy=True)
+    matrix: Floats = check_array(cost, dtype=np.float64, ensure_2d=False, input_name="cost", copy=True)
     if matrix.shape != (n_classes, n_classes):
         raise ValueError(f"cost must have shape ({n_classes}, {n_classes}), a row per true class; got {matrix.shape}")
     if np.any(np.diag(matrix) != 0) or np.any(matrix < 0):

@@ -26,6 +26,7 @@ from regbayes.engine.mapped import StandardRows
 from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host
 from regbayes.estimators._bases import (
     IterativeEstimator,
+    check_unlabeled,
     fit_beside,
     fit_data,
     keep_on_failure,
@@ -138,6 +139,7 @@ def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = (
 def _observed(values: NDArray[Any], unlabeled: Any) -> Flags:
     observed = ~_missing(values)
     if unlabeled is not None:
+        check_unlabeled(unlabeled)
         observed &= np.asarray(values != unlabeled, dtype=bool)
     return observed
 

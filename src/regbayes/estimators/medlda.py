@@ -172,7 +172,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         "margin": [POSITIVE],
         "loss": [StrOptions({"hinge", "squared_hinge"}), None],
         "cost": ["array-like", None],
-        "class_weight": [dict, "array-like", str, None],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _default_variances: ClassVar[dict[str, float]] = {"consistent": 0.003, "posterior": 0.25}
     _default_word_prior: ClassVar[float] = 0.1  # of mean field
@@ -349,6 +349,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
 
     def _read_labels(self, y: Any, counts: Counts, first: bool) -> NDArray[Any]:
         """Return the class of each row, or the indicators of its labels."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         if first:
             check_classification_targets(y)
             self._several = type_of_target(y) == "multilabel-indicator"

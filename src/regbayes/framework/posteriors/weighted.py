@@ -44,11 +44,11 @@ def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
         return np.full(n, -np.log(n))
     given = np.asarray(arrays.to_host(log_weights), dtype=np.float64)
     if given.shape != (n,):
-        raise ValueError(f"{name} must have one entry per atom, shape ({n},), got {given.shape}")
+        raise ValueError(f"{name} must have one entry for each draw or model, shape ({n},), got {given.shape}")
     if np.any(np.isnan(given)) or np.any(given == np.inf):
-        raise ValueError(f"{name} holds NaN or +inf; an atom without weight has log-weight -inf")
+        raise ValueError(f"{name} holds NaN or +inf; a draw or model without weight has log-weight -inf")
     if not np.any(given > -np.inf):
-        raise ValueError(f"{name} gives no atom any weight")
+        raise ValueError(f"{name} gives no draw or model any weight")
     if name == "log_weights" and n > 1 and given.min() >= 0 and abs(given.sum() - 1) < SUM_TOLERANCE:
         raise ValueError(
             "log_weights are non-negative and sum to one, as weights do and logarithms of weights hardly ever: pass "
