@@ -20,7 +20,6 @@ from regbayes.margins.device import DeviceColumns, DeviceHead, DeviceInputs
 from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Pulled, Settings, State, Stats, Totals
-from regbayes.priors.indian_buffet import stick_expectations
 
 BLOCK_ROWS = 1 << 20  # work on a block is launched operation by operation: few large ones
 
@@ -173,7 +172,7 @@ class DeviceRows:
     def bound(self, params: Params) -> DeviceArray:
         """Return a lower bound on each row's log-density, shape (N,); `HostRows.bound` is the law."""
         xp, psi = namespace_of(self.X), self.infer_features(params)
-        expected = stick_expectations(params.sticks)
+        expected = params.mean_field.expected
         rest, entropy = 1.0 - psi, xp.sum(arrays.find_entropy(xp)(psi), axis=1)
         away = self.X - reconstruct(psi, params, self.mean)
         away = away if params.noise_ratios is None else away / to_device(np.sqrt(params.noise_ratios), psi)

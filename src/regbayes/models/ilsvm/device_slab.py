@@ -12,7 +12,6 @@ from regbayes.kernels.slab import Swept
 from regbayes.models.ilsvm.device import DeviceRows, reconstruct
 from regbayes.models.ilsvm.model import Pulled, Stats
 from regbayes.models.ilsvm.slab import SlabParams
-from regbayes.priors.indian_buffet import stick_expectations
 
 
 def sweep(rows: DeviceRows, params: SlabParams) -> tuple[Swept, DeviceArray]:
@@ -71,7 +70,7 @@ def bound(rows: DeviceRows, params: SlabParams) -> DeviceArray:
     """Return a lower bound on each row's log-density at fixed global parameters, (n,)."""
     swept, _ = sweep(rows, params)
     xp, psi, amounts, squares = namespace_of(rows.X), swept.psi, swept.amounts, swept.squares
-    expected = stick_expectations(params.sticks)
+    expected = params.mean_field.expected
     lengths = to_device(np.einsum("kd,kd->k", params.loadings, params.loadings), psi)
     spread = (squares - amounts * amounts) @ lengths + rows.n_inputs * (squares @ to_device(params.variances, psi))
     away = rows.X - reconstruct(amounts, params, rows.mean)

@@ -33,7 +33,14 @@ from regbayes.kernels.enumeration import Enumerated, enumerate_features, reverse
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
-from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations, update_sticks
+from regbayes.priors.indian_buffet import (
+    StickExpectations,
+    Sticks,
+    cross_entropy_features,
+    kl_sticks,
+    stick_expectations,
+    update_sticks,
+)
 
 UNLABELED = -1  # the label of rows that shape the features but have no margin
 EXACT = 0  # sweeps of features that are few enough to enumerate what rows may have on
@@ -279,7 +286,7 @@ class HostRows:
     def bound(self, params: Params) -> Floats:
         """Return a lower bound on each row's log-density at fixed global parameters, shape (N,)."""
         psi = self.infer_features(params)
-        expected = stick_expectations(params.sticks)
+        expected = params.mean_field.expected
         # E||x - b - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
         squares = np.diag(params.mean_field.coupling) / params.mean_field.precision
         spread = psi * (1.0 - psi) @ squares + self.n_inputs * (psi @ params.variances)
@@ -357,6 +364,7 @@ class MeanField:
     start: Floats  # (1, K): where the sweeps start
     precision: float  # c = 1 / (sigma^2 T)
     ratios: Floats | float  # (D,): rho, or one where all are: their roots are the units in which noise is the same
+    expected: StickExpectations  # of the sticks, docs/math.md eq. (21)-(22)
 
 
 @persistable(name="regbayes.ilsvm.Params")
@@ -382,9 +390,11 @@ class Params:
         directions = precision * (self.loadings / ratios)
         coupling = directions @ self.loadings.T
         spread = 0.5 * (np.diag(coupling) + precision * self.loadings.shape[1] * self.variances)
-        log_odds = stick_expectations(self.sticks).log_odds / self.temperature
+        expected = stick_expectations(self.sticks)
+        log_odds = expected.log_odds / self.temperature
         constant = log_odds - spread - directions @ self.offset
-        return MeanField(directions, constant, coupling, log_odds, expit(log_odds)[None, :], precision, ratios)
+        start = expit(log_odds)[None, :]
+        return MeanField(directions, constant, coupling, log_odds, start, precision, ratios, expected)
 
     def infer(self, rows: Rows, few: bool = False) -> Floats:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
@@ -462,7 +472,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         T, D = params.temperature, params.loadings.shape[1]
         log_normaliser = 0.5 * stats.n_rows * D * np.log(2.0 * np.pi * params.noise_variance)
         likelihood = 0.5 * expected_residual(stats, params) / params.noise_variance + log_normaliser
-        features = cross_entropy_features(stick_expectations(params.sticks), stats.counts, stats.n_rows)
+        features = cross_entropy_features(params.mean_field.expected, stats.counts, stats.n_rows)
         ratio, prior = params.variances / params.prior_variance, params.mean_field.precision * params.prior_variance
         loadings = 0.5 * (D * (ratio - 1.0 - np.log(ratio)) + np.diag(params.mean_field.coupling) / prior)
         return {
@@ -481,7 +491,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         odds = (
             params.mean_field.log_odds - 0.5 * params.mean_field.precision * params.loadings.shape[1] * params.variances
         )
-        empty = stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
+        empty = params.mean_field.expected.log_rest / params.temperature + np.logaddexp(0.0, odds)
         return objective + self.weight * n_rows * float(empty.sum())
 
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
@@ -593,7 +603,7 @@ def bound_exactly(rows: Rows, params: Params) -> Floats:
     scaled = rows.project(np.eye(rows.n_inputs) / scales, -params.offset / scales)
     squares = namespace_of(scaled).sum(scaled * scaled, axis=1)
     normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
-    nothing_on = float(stick_expectations(params.sticks).log_rest.sum() - normaliser)
+    nothing_on = float(params.mean_field.expected.log_rest.sum() - normaliser)
     # T times the expected logit of a state is its log-density above that of a row with nothing on.
     states = params.temperature * (found.log_partitions - found.entropies)
     return states + found.entropies - (0.5 / params.noise_variance) * squares + nothing_on

@@ -31,7 +31,7 @@ from regbayes.models.ilsvm.model import (
     reconstruct,
     update_offset,
 )
-from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, stick_expectations
+from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks
 
 
 @persistable(name="regbayes.ilsvm.SlabParams")
@@ -44,7 +44,7 @@ class SlabParams(Params):
     @cached_property
     def log_odds(self) -> Floats:
         """Prior log-odds of the features, less their price, ``a``, shape (K,)."""
-        return stick_expectations(self.sticks).log_odds - self.price
+        return self.mean_field.expected.log_odds - self.price
 
     @cached_property
     def amount_precisions(self) -> Floats:
@@ -76,7 +76,7 @@ class SlabParams(Params):
             return _on_device().bound(rows, self)
         swept, _ = self.sweep(rows)
         psi, amounts = swept.psi, swept.amounts
-        expected = stick_expectations(self.sticks)
+        expected = self.mean_field.expected
         squares = np.einsum("kd,kd->k", self.loadings, self.loadings)
         spread = (swept.squares - amounts**2) @ squares + rows.n_inputs * (swept.squares @ self.variances)
         residual = np.square(rows.array() - reconstruct(amounts, self)).sum(axis=1) + spread
@@ -153,7 +153,7 @@ class SlabFeatures(BinaryFeatures):
         """``r F_T / T`` term by term, docs/math.md eq. (120): the features and sticks are not tempered."""
         assert isinstance(params, SlabParams)
         r, priced = self.weight, params.price * float(stats.counts.sum())
-        features = cross_entropy_features(stick_expectations(params.sticks), stats.counts, stats.n_rows)
+        features = cross_entropy_features(params.mean_field.expected, stats.counts, stats.n_rows)
         return super().terms(params, stats) | {
             "kl_features": r * (features + priced - stats.entropy),
             "kl_sticks": r * kl_sticks(params.sticks, self.alpha),
@@ -163,7 +163,7 @@ class SlabFeatures(BinaryFeatures):
         """Return the objective less what empty features say: it can be compared between numbers of features."""
         assert isinstance(params, SlabParams)
         spread = np.log1p(params.mean_field.precision * params.loadings.shape[1] * params.variances)
-        empty = stick_expectations(params.sticks).log_rest + np.logaddexp(0.0, params.log_odds - 0.5 * spread)
+        empty = params.mean_field.expected.log_rest + np.logaddexp(0.0, params.log_odds - 0.5 * spread)
         return objective + self.weight * n_rows * float(empty.sum())
 
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
