@@ -197,8 +197,12 @@ class MarginHead:
             )
             phi = found.dual.reshape(shape)
         penalty = 0.5 * float(np.vdot(found.weights, found.weights))
+        head, common = LinearHead(scale * found.weights, centre, self.fit_intercept), None
+        if self.fit_intercept and self.centred and len(phi):
+            weight = len(phi) if self.row_weights is None else self.row_weights.sum()
+            common = phi.sum(axis=0) @ head.feature_weights / weight
         return FittedHead(
-            head=LinearHead(scale * found.weights, centre, self.fit_intercept),
+            head=head,
             multipliers=phi,
             terms={"kl_weights": penalty, "margin": found.primal - penalty},
             value=found.primal,
@@ -206,6 +210,7 @@ class MarginHead:
             status=found.status,
             problem=self,
             n_rows=len(everywhere),
+            common=common,
         )
 
     def _solve_blocks(
@@ -549,6 +554,7 @@ class FittedHead:
     status: Status
     problem: MarginHead
     n_rows: int  # all rows, with targets or without
+    common: Floats | None  # (K,): what the mean that is taken off adds to the gradient of a row that counts once
 
     @property
     def warm_start(self) -> Floats:
@@ -561,14 +567,6 @@ class FittedHead:
         assert self.problem.rows is not None
         return np.argsort(self.problem.rows, kind="stable")
 
-    @cached_property
-    def _by_mean(self) -> Floats | None:
-        """Derivative by each row with targets through the mean that is taken off, (K,); None where none is."""
-        phi, counts = self.multipliers, self.problem.row_weights
-        if not (self.head.fit_intercept and self.problem.centred and len(phi)):
-            return None
-        return phi.sum(axis=0) @ self.head.feature_weights / (len(phi) if counts is None else counts.sum())
-
     def gradient(self, rows: slice, features: Reals | None = None) -> Floats:
         """Return the derivative of the value by the features of some rows, by Danskin's theorem, shape (n, K).
 
@@ -580,8 +578,8 @@ class FittedHead:
         if problem.rows is not None:
             seen = self._order[slice(*np.searchsorted(problem.rows, (first, end), sorter=self._order))]
         found = self.multipliers[seen] @ -self.head.feature_weights
-        if self._by_mean is not None:
-            found += self._by_mean if problem.row_weights is None else problem.row_weights[seen, None] * self._by_mean
+        if self.common is not None:
+            found += self.common if problem.row_weights is None else problem.row_weights[seen, None] * self.common
         if problem.rows is None:
             return found
         spread = np.zeros((end - first, found.shape[1]))  # rows without targets push nothing
@@ -607,7 +605,7 @@ class BlockwiseHead:
     problem: MarginHead
     view: HeadView
     weights: Floats  # (outputs, d), standard normal a priori
-    common: Floats | None  # (K,): what centring takes from the gradient of a row that counts once
+    common: Floats | None  # (K,): what the mean that is taken off adds to the gradient of a row that counts once
     parts: Sequence[HeadPart] = ()  # of the rows, where they are in this process
 
     @property
