@@ -70,7 +70,7 @@ def predict(request: PredictRequest) -> None:
         return
     model, table = open_model(request, out)
     with out.hearing_warnings():
-        columns = _predicted_columns(model, table, request)
+        columns = _predict_columns(model, table, request)
     if request.output is not None:
         write_columns(columns, request.output)
         out.say(f"{table.n_rows} predictions written to {request.output}")
@@ -94,13 +94,13 @@ def _predict_in_batches(model: ModelFile, table: BigTable, request: PredictReque
     kinds |= dict.fromkeys(model.target.names, float) if model.target.kind == "regressor" else {}
     with out.hearing_warnings(), write_in_batches(request.output, kinds) as write:
         for batch in chain([first], batches):
-            write(_predicted_columns(model, batch, request))
+            write(_predict_columns(model, batch, request))
     if request.output is not None:
         out.say(f"{table.n_rows} predictions written to {request.output}")
         out.result({"command": "predict", "rows": table.n_rows, "output": request.output})
 
 
-def _predicted_columns(model: ModelFile, table: Table, request: PredictRequest) -> dict[str, list[Any]]:
+def _predict_columns(model: ModelFile, table: Table, request: PredictRequest) -> dict[str, list[Any]]:
     """Return the columns of the answer: copied ones, predictions, and what else was asked for."""
     from regbayes.cli.modelfile import name_probabilities
 

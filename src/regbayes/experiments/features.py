@@ -111,7 +111,7 @@ class Features(Table1):
         for dataset in self.datasets():
             record = self._shown(records, dataset)
             if record is not None:
-                lines.append(_listing(dataset.name, record, self._parts_of(record)[1]))
+                lines.append(_list_features(dataset.name, record, self._parts_of(record)[1]))
         return lines
 
     def _shown(self, records: Sequence[Record], dataset: Dataset) -> Record | None:
@@ -162,7 +162,7 @@ def _most_discriminative(detail: Mapping[str, Any]) -> list[int]:
     return np.argsort(-deviation, kind="stable")[:N_SHOWN].tolist()
 
 
-def _listing(name: str, record: Record, test: Sample) -> str:
+def _list_features(name: str, record: Record, test: Sample) -> str:
     detail = record.detail
     deviation = np.std(detail["by_class"], axis=0)
     lines = [f"{name}: the {N_SHOWN} features of iLSVM that differ most between classes (seed {record.cell.seed})"]

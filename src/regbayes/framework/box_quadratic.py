@@ -286,12 +286,12 @@ def minimize_box_quadratic(
     found, error = start / scale, np.inf
     if len(form) <= MOST_DENSE and not len(groups):
         # From the step before it is mostly known what lies on a bound: then a system or two are all there is to do.
-        found = _polished(problem, found, problem.forward_backward(found))
+        found = _polish(problem, found, problem.forward_backward(found))
         error = problem.residual(found)
         if error <= EXACT * size:
             return np.clip(found * scale, form.lower, form.upper)
     for far in (False, True):
-        v = _polished(problem, *_interior_point(problem, start / scale, far))
+        v = _polish(problem, *_interior_point(problem, start / scale, far))
         here = problem.residual(v)
         if here < error:
             found, error = v, here
@@ -443,7 +443,7 @@ def _reach(value: Floats, change: Floats, used: Flags) -> float:
     return float(np.min(-value[falls] / change[falls], initial=np.inf))
 
 
-def _polished(problem: _Model, v: Floats, snapped: Floats) -> Floats:
+def _polish(problem: _Model, v: Floats, snapped: Floats) -> Floats:
     """Solve exactly for what is not on a bound or a kink; the better of that and v."""
     hessian, box, groups = problem.hessian, problem.box, problem.groups
     error = problem.residual(v)

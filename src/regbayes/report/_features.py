@@ -93,14 +93,14 @@ def separation(values: Floats, outcomes: Outcomes) -> tuple[Floats, list[str]]:
     for place in range(len(outcomes.task_names) if several else 1):
         mine = outcomes.tasks == place if several else np.ones(len(outcomes.rows), dtype=bool)
         x, t = values[outcomes.rows[mine]], outcomes.values[mine]
-        shares.append(_explained_share(x, t, outcomes.kind))
+        shares.append(_explain_share(x, t, outcomes.kind))
     table = np.array(shares).reshape(-1, values.shape[1])
     best = table.argmax(axis=0)
     names = [outcomes.task_names[place] if several else "" for place in best]
     return table.max(axis=0), names
 
 
-def _explained_share(x: Floats, target: NDArray[Any], kind: str) -> Floats:
+def _explain_share(x: Floats, target: NDArray[Any], kind: str) -> Floats:
     total = np.sum((x - x.mean(axis=0)) ** 2, axis=0) if len(x) else np.zeros(x.shape[1])
     if len(x) < 2:
         return np.zeros(x.shape[1])

@@ -185,7 +185,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
         sure = "own" if own_predictions else "other"
     else:
         sure = "own"
-    judged = _judged(latent, values, outcomes, outputs, prediction_scores, sure, pool)
+    judged = _judge(latent, values, outcomes, outputs, prediction_scores, sure, pool)
     pictures = None if rows.image_shape is None else shown.thumbnails(rows.at(pool.rows), rows.image_shape)
     told = Told(
         scores or {},
@@ -268,10 +268,10 @@ def _rows(
     columns = Columns.read(X, feature_names, "x" if latent.steps else "input ")
     if feature_names is not None and len(feature_names) not in (n_inputs, 0 if columns is None else len(columns.names)):
         raise ValueError(f"feature_names has {len(feature_names)} names, but the model has {n_inputs} inputs")
-    return _Rows(latent.X, columns, _encoding(latent, X, columns, feature_names, n_inputs), chosen, shape)
+    return _Rows(latent.X, columns, _describe_encoding(latent, X, columns, feature_names, n_inputs), chosen, shape)
 
 
-def _encoding(
+def _describe_encoding(
     latent: LatentModel, X: Any, columns: Columns | None, given: Sequence[str] | None, n_inputs: int
 ) -> Encoding:
     """Say where the model's inputs come from, and what they are called."""
@@ -460,7 +460,7 @@ def _loading_title(model: Any, components: Floats) -> str:
     return "weight of the input in the feature"
 
 
-def _judged(
+def _judge(
     latent: LatentModel,
     values: Floats,
     outcomes: Outcomes | None,

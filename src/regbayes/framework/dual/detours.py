@@ -87,7 +87,7 @@ def take_apart(problem: Dual, partition: WeightedAtoms, max_iter: int, stalled: 
     )
 
 
-def start_from_milder_prices(
+def start_from_smaller_penalties(
     problem: Dual, partition: WeightedAtoms, max_iter: int, stalled: DualSolution
 ) -> DualSolution | None:
     """Approach steep prices from milder ones: multipliers grow with the prices where these cannot get what they ask.
@@ -102,7 +102,7 @@ def start_from_milder_prices(
     for _ in range(MOST_STAGES):
         stack = problem.stack.scaled(factor) if factor < 1 else problem.stack
         stage = Dual(partition, stack, problem.tol if factor == 1 else STAGE_TOLERANCE)
-        begin = _extrapolated(known, factor, stack)
+        begin = _extrapolate(known, factor, stack)
         if len(known) == 1:
             begin = stack.clip(known[0][1] * (factor / known[0][0]))
         solution = run_newton(stage, stage.enter_domain(begin), 60, watch=False)
@@ -138,7 +138,7 @@ def start_from_flatter_weights(
         flatter = WeightedAtoms(partition.features, log_weights - np.logaddexp.reduce(log_weights))
         stage = Dual(flatter, problem.stack, problem.tol if temperature == 1 else 1e-6)
         solution = run_newton(
-            stage, stage.enter_domain(_extrapolated(known, temperature, problem.stack)), 40, watch=False
+            stage, stage.enter_domain(_extrapolate(known, temperature, problem.stack)), 40, watch=False
         )
         if solution.status is Status.CONVERGED:
             if temperature == 1:
@@ -155,7 +155,7 @@ def start_from_flatter_weights(
     return None
 
 
-def _extrapolated(known: list[tuple[float, Floats]], temperature: float, stack: Stack) -> Floats:
+def _extrapolate(known: list[tuple[float, Floats]], temperature: float, stack: Stack) -> Floats:
     if not known:
         return stack.start()
     if len(known) == 1:
