@@ -53,7 +53,7 @@ def learn_certainty(
         seen = codes >= 0
         cells = [Cells(found[seen, c], codes[seen] == c, unseen.rows[seen]) for c in range(found.shape[1])]
         best.append(
-            choose_thresholds(cells, "per_label", "f1_macro", 0.5, resamples)
+            choose_thresholds(cells, "per_label", "f1_macro", 0.5, resamples, weights)
             if seen.any()
             else np.full(len(cells), 0.5)
         )

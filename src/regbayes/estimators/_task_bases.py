@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils import _safe_indexing, check_array, check_consistent_length, column_or_1d
-from sklearn.utils._find_missing import is_scalar_nan
+from sklearn.utils._missing import is_scalar_nan
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from regbayes._types import Flags, Floats, Integers
