@@ -189,7 +189,7 @@ class ModelFile(Saveable):
 def features_in_use(estimator: Any) -> Integers:
     """Return the features that are in use, by their numbers: on for some rows and off for others, or with some weight.
 
-    Features that are linear in the inputs (MT-iLSVM) are graded, and used as far as they have weight. All topics are in
+    Features that are linear in the inputs (MT-iLSVM) are soft, and used as far as they have weight. All topics are in
     use.
     """
     from regbayes.estimators._bases import in_use

@@ -29,7 +29,9 @@ DEVIATION = Metric(
     "standard deviation of a feature's average values over the classes, averaged over the features in use: the larger, "
     "the better features tell classes apart",
 )
-GRADED = Metric("graded", "graded", "share of the values of features in use between 0.1 and 0.9: neither on nor off")
+UNDECIDED = Metric(
+    "undecided", "undecided", "share of the values of features in use between 0.1 and 0.9: neither on nor off"
+)
 
 N_TOP = 5  # examples of a feature, as in Figure 6
 N_SHOWN = 6  # features, as there
@@ -50,7 +52,7 @@ class Features(Table1):
 
     name = "features"
     title = "Figures 4 to 6: what the latent features are"
-    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, FEATURES, DEVIATION, GRADED)
+    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, FEATURES, DEVIATION, UNDECIDED)
     default_seeds = 3
     systems = (*_latent(), *peers(systems.MULTIWAY))
 
@@ -97,7 +99,7 @@ class Features(Table1):
         values |= {
             "features": float(len(chosen)),
             "deviation": float(np.mean(np.std(detail["by_class"], axis=0))) if len(chosen) else 0.0,
-            "graded": float(np.mean((psi[:, chosen] > 0.1) & (psi[:, chosen] < 0.9))) if len(chosen) else 0.0,
+            "undecided": float(np.mean((psi[:, chosen] > 0.1) & (psi[:, chosen] < 0.9))) if len(chosen) else 0.0,
         }
         return Measurement(values, usage.seconds, memory_mb=usage.memory_mb, detail=detail)
 

@@ -158,7 +158,7 @@ class Stack:
         return least
 
     def scaled(self, factor: float) -> Stack:
-        """Return the parts at other prices; what is hard stays hard."""
+        """Return the parts with other penalties; what is hard stays hard."""
         return replace(self, pieces=tuple(replace(p, regularizer=p.regularizer * factor) for p in self.pieces))
 
     def in_units(self, center: Floats, scale: Floats) -> Stack:
@@ -210,7 +210,7 @@ class GroupedBox:
 
 
 def _hard_classes(form: SimplexDual) -> BoxDual | None:
-    """Classes at an infinite price, whose multipliers are independent of each other, as a box; None for others."""
+    """Classes with an infinite penalty, whose multipliers are independent of each other, as a box; None for others."""
     return _of_simplexes(form, 0)[0] if np.all(np.isinf(form.total) & (form.ridge == 0)) else None
 
 

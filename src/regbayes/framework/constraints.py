@@ -60,7 +60,7 @@ class Constraint:
         return [write(name, value=value, upper=upper) for name, value, upper in each]
 
     def soft(self, penalty: float, power: float = 1.0) -> Constraint:
-        """Return the constraint at a price instead of at any price.
+        """Return the constraint with a penalty on its violation in place of a hard one.
 
         Parameters
         ----------

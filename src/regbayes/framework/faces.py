@@ -95,7 +95,7 @@ def find_flat_face(face: Face, stack: Stack, solution: DualSolution) -> Face | N
 
     The signature is a direction of the multipliers in which the tilted features no longer vary, although they did
     before: there the tilt has done all that it can. It is a face only if the dual does not mind how far the
-    multipliers go: a soft constraint can take nearly all mass from somewhere at a finite price.
+    multipliers go: a soft constraint can take nearly all mass from somewhere at a finite penalty.
     """
     partition = face.partition
     if not isinstance(partition, WeightedAtoms):

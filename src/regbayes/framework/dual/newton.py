@@ -197,7 +197,7 @@ def _careful_length(problem: Dual, direction: Floats) -> float:
 
 
 def find_equalities(box: BoxDual) -> Flags:
-    """Coordinates that must have one value: multipliers of any sign and size, at no price."""
+    """Coordinates that must have one value: multipliers of any sign and size, at no cost."""
     return box.is_free & (box.ridge == 0)
 
 
