@@ -69,7 +69,7 @@ def predict(request: PredictRequest) -> None:
         _predict_in_batches(load_model(request.model), big, request, out)
         return
     model, table = open_model(request, out)
-    with out.hearing_warnings():
+    with out.catch_warnings():
         columns = _predict_columns(model, table, request)
     if request.output is not None:
         write_columns(columns, request.output)
@@ -92,7 +92,7 @@ def _predict_in_batches(model: ModelFile, table: BigTable, request: PredictReque
     first = next(batches)
     kinds = {name: str if first.column(name).dtype == object else float for name in request.keep}
     kinds |= dict.fromkeys(model.target.names, float) if model.target.kind == "regressor" else {}
-    with out.hearing_warnings(), write_in_batches(request.output, kinds) as write:
+    with out.catch_warnings(), write_in_batches(request.output, kinds) as write:
         for batch in chain([first], batches):
             write(_predict_columns(model, batch, request))
     if request.output is not None:

@@ -15,7 +15,7 @@ from regbayes.report._targets import Outcomes, label_text
 
 N_BINS = 24
 N_LOADINGS = 15
-N_TELLING = 10
+N_DISTINCTIVE = 10
 N_QUANTILES = 5
 IDENTICAL = 0.01  # of its range, by which a feature may differ from another that counts as the same
 
@@ -185,15 +185,15 @@ def distributions(components: Floats) -> Floats:
     return np.asarray(components / components.sum(axis=1, keepdims=True))
 
 
-def telling_inputs(topics: Floats) -> Integers:
-    """Return the words that tell each topic from the others, (topics, at most N_TELLING).
+def find_distinctive_inputs(topics: Floats) -> Integers:
+    """Return the words that tell each topic from the others, (topics, at most N_DISTINCTIVE).
 
     They are ranked by the term score of Blei and Lafferty (2009): a word's probability in the topic times the logarithm
     of its ratio to the geometric mean over all topics. Words that are frequent everywhere have none.
     """
     logarithms = np.log(np.maximum(topics, np.finfo(np.float64).tiny))
     scores = topics * (logarithms - logarithms.mean(axis=0))
-    return np.argsort(-scores, axis=1, kind="stable")[:, : min(N_TELLING, topics.shape[1])].astype(np.int64)
+    return np.argsort(-scores, axis=1, kind="stable")[:, : min(N_DISTINCTIVE, topics.shape[1])].astype(np.int64)
 
 
 def top_loadings(components: Floats) -> tuple[Integers, Floats]:

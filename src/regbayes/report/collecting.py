@@ -31,7 +31,7 @@ from regbayes.report._models import (
     shown_features,
     used,
 )
-from regbayes.report._summary import Told, course_of, summary_of
+from regbayes.report._summary import Told, collect_history, summary_of
 from regbayes.report._targets import Outcomes, label_text, read_outcomes
 from regbayes.report.data import (
     Cell,
@@ -198,7 +198,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
         title=title or f"{type(estimator).__name__} on {_num_samples(X)} {data_name}",
         kind=rows.kind,
         model=summary_of(estimator, latent, values, outcomes, told),
-        course=course_of(latent.model),
+        history=collect_history(latent.model),
         features=features,
         examples=replace(
             shown.describe(pool.rows, outcomes, row_names, texts, pictures), **_row_inputs(rows, effects, pool.rows)
@@ -310,11 +310,11 @@ def _features(
     groups = latent_features.groups_of(outcomes)
     counts, means, deviations = latent_features.group_statistics(chosen, groups)
     histogram, limits = latent_features.histograms(chosen, unit=unit, shares=topics)
-    telling: tuple[tuple[str, ...], ...] = ()
+    distinctive: tuple[tuple[str, ...], ...] = ()
     if topics and len(kept):
         components = latent_features.distributions(components)
-        words = latent_features.telling_inputs(components)
-        telling = tuple(tuple(rows.input_names[place] for place in mine) for mine in words)
+        words = latent_features.find_distinctive_inputs(components)
+        distinctive = tuple(tuple(rows.input_names[place] for place in mine) for mine in words)
     places, loadings = latent_features.top_loadings(components)
     pictures, limit = (None, 0.0) if rows.image_shape is None else shown.loading_pictures(components, rows.image_shape)
     separation, separates = np.full(len(kept), np.nan), [""] * len(kept)
@@ -356,7 +356,7 @@ def _features(
         example_values=np.take_along_axis(chosen, top.T, axis=0).T,
         example_inputs=example_inputs,
         noun="topic" if topics else "feature",
-        telling=telling,
+        distinctive=distinctive,
         example_input_names=example_names,
         loading_units=_loading_units(rows, places, loadings) if additive else None,
         influence=contribution[kept],

@@ -330,7 +330,7 @@ function build() {
         tasksView(data),
       ),
     countSection(data),
-    data.course && courseSection(data),
+    data.history && historySection(data),
     settingsSection(data),
     guideSection(data),
   ].filter(Boolean);
