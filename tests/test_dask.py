@@ -140,6 +140,17 @@ def test_noise_by_input_is_that_of_the_sample(client):
     assert np.abs(model.transform(cut(rows, (250,))).compute() - plain.embedding_).mean() < 0.01
 
 
+def test_a_warm_start_forgets_noise_that_is_given_now(monkeypatch):
+    rows, _, _, _ = planted(5, 2, by_input=True)
+    model = IBPFactorAnalysis(12, warm_start=True)
+    fit_here(monkeypatch, model, cut(rows, (100, 150)))
+    assert np.ptp(model.noise_ratios_) > 0.1
+    model.set_params(noise_variance=2.0)
+    fit_here(monkeypatch, model, cut(rows, (100, 150)))
+    assert model.noise_variance_ == 2.0
+    np.testing.assert_array_equal(model.noise_ratios_, 1.0)
+
+
 def test_features_with_amounts(client, data):
     X, y = data
     model = small(slab="half-normal", max_iter=2).fit(cut(X, (400, 1100)), cut(y, (N,)))

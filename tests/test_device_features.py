@@ -68,12 +68,25 @@ def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILS
     here, there = (Data(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
     params = warmup.initial_params(here.X, settings)[0]
     local, elsewhere = ILSVMProblem.of(here, settings), ILSVMProblem.of(there, settings)
-    return replace(local, head=replace(local.head, in_blocks=True)), elsewhere, params
+    if local.head is not None:
+        local = replace(local, head=replace(local.head, in_blocks=True))
+    return local, elsewhere, params
 
 
 def assert_close(found, expected, tol: float) -> None:
     found, expected = np.asarray(to_host(found)), np.asarray(expected)
     assert np.abs(found - expected).max(initial=0.0) <= tol * max(1.0, np.abs(expected).max(initial=0.0))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_step_too_far_is_no_number_and_no_error(place):
+    """The line search shortens it then; an assertion on a device would end the process."""
+    _, problem, params = make_problems(place, make_settings(C=0.0), weighted=False)
+    far = replace(params, loadings=np.full_like(params.loadings, np.nan))
+    model = problem.joint.model
+    found = model.infer(problem.data.X, far)
+    assert not np.isfinite(sum(model.terms(far, found.stats).values()))
+    assert np.all(np.isnan(to_host(far.bound(problem.data.X))))
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -168,11 +168,25 @@ def test_rows_that_are_sums_of_on_off_features_are_told(K, by_input):
     )
 
 
-def test_a_rare_feature_that_does_not_stand_out_from_the_noise_is_looked_for():
-    """Four of five features stand out here, and leave more of the rows than on/off features should."""
+def with_rare_feature():
+    """Rows of which four of five features stand out, and leave more of them than on/off features should."""
     rng, shares = np.random.default_rng(221), np.linspace(0.1, 0.5, 5)
-    signal = (rng.random((850, 5)) < shares) @ rng.standard_normal((5, 20))
-    X = (signal + signal.std(axis=0) * rng.standard_normal(signal.shape))[:250]
+    signal = (rng.random((850, 5)) < shares) @ (loadings := rng.standard_normal((5, 20)))
+    return (signal + signal.std(axis=0) * rng.standard_normal(signal.shape))[:250], loadings
+
+
+def test_rows_that_count_next_to_nothing_do_not_decide_what_rows_are():
+    X, loadings = with_rare_feature()
+    halves = np.vstack([np.eye(5)] * 300) / 2 @ loadings  # of each it is anyone's guess whether it has one feature
+    weights = np.repeat([1.0, 1e-9], [len(X), len(halves)])
+    settings, found = ask(X)
+    assert found.noise_ratios is not None
+    again = find_on_off(centre_rows(np.vstack([X, halves]), weights=weights), settings)
+    assert again.noise_ratios == pytest.approx(found.noise_ratios, rel=1e-6)
+
+
+def test_a_rare_feature_that_does_not_stand_out_from_the_noise_is_looked_for():
+    X, _ = with_rare_feature()
     _, found = ask(X)
     assert found.noise_ratios is not None
     assert len(warmup.initial_params(centre_rows(X), found)[0].loadings) == 4
@@ -292,8 +306,12 @@ def test_rows_that_a_known_model_does_not_fit_are_started_anew():
     labels = np.where(rng.random(len(X)) < 0.6, 0, rng.integers(0, 4, len(X)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nothing of these labels can be learned
-        model.fit(other + 0.1 * rng.standard_normal(other.shape), labels)
-    assert model.transform(other).shape == (len(X), 40)
+        other += 0.1 * rng.standard_normal(other.shape)
+        model.fit(other, labels)
+        alone = reading(40).fit(other, labels)
+    assert alone.noise_variance_ > 10.0 * np.mean(np.var(X, axis=0))  # the noise of the first rows would be none here
+    assert model.noise_variance_ == pytest.approx(alone.noise_variance_)
+    assert model.transform(other) == pytest.approx(alone.transform(other))
 
 
 @pytest.mark.parametrize("K", [5, 10, 20])

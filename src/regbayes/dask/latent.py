@@ -261,7 +261,12 @@ class OnClusterFeatures(OnCluster):
         settings = settings.follow(params)
         noise = params.noise_variance if settings.estimate_noise else settings.noise_variance
         prior = params.prior_variance if settings.estimate_prior else settings.prior_variance
-        changed = {"noise_variance": noise, "prior_variance": prior, "temperature": settings.temperature}
+        changed = {
+            "noise_variance": noise,
+            "noise_ratios": settings.noise_ratios,
+            "prior_variance": prior,
+            "temperature": settings.temperature,
+        }
         offset = params.offset + mean - recipe.mean  # the same, above the mean of all rows
         return replace(start, params=replace(params, **changed, offset=offset, n_sweeps=settings.n_sweeps))
 

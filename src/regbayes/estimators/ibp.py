@@ -66,7 +66,8 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         expected amounts then, and `feature_probabilities` the probabilities of being on; "auto" is 0.05 for
         ``temperature``.
     n_sweeps : int, default=2
-        Sweeps of mean-field inference for a row: more tell features that occur together apart.
+        Sweeps of mean-field inference for a row: more tell features that occur together apart. Where rows are found to
+        be sums of on/off features, eight of them or fewer are inferred exactly.
     noise_variance, prior_variance, warm_start, random_state, n_jobs, verbose
         As in `ILSVMClassifier`.
 

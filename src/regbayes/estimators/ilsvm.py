@@ -114,22 +114,22 @@ class BinaryFeatures(LatentModel):
         goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
         rng = generator(self.random_state)
         early_rows = None if goes_on else warmup.draw_early_rows(data.labels, rng)
-        if previous is not None and goes_on:
-            settings = settings.follow(previous.params)
-        elif settings.on_off is not None:
-            with one_blas_thread():
-                settings = find_on_off(data.X.take(early_rows), settings)
 
-        def draw() -> Iterator[tuple[Any, Integers | None]]:
-            first_rows = early_rows
-            if goes_on:
-                yield previous, None
+        def draw() -> Iterator[tuple[Any, Integers | None, Settings]]:
+            first_rows, asked = early_rows, settings
+            if previous is not None and goes_on:
+                yield previous, None, settings.follow(previous.params)
+                # It did not do: the rows are others than those that it knows the noise of.
                 first_rows = warmup.draw_early_rows(data.labels, rng)
-            yield self._start(data.X.take(first_rows), settings, rng), first_rows
+            some = data.X.take(first_rows)
+            if settings.on_off is not None:
+                asked = find_on_off(some, settings)
+            yield self._start(some, asked, rng), first_rows, asked
             n = min((len(data.X) + 1) // 2, data.X.max_taken)
             while True:  # other starts are those of a random half of the rows
                 half = np.sort(rng.permutation(len(data.X))[:n])
-                yield self._start(data.X.take(half), settings, rng), warmup.draw_early_rows(data.labels, rng)
+                start = self._start(data.X.take(half), asked, rng)
+                yield start, warmup.draw_early_rows(data.labels, rng), asked
 
         def attributes(state: State) -> dict[str, Any]:
             found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
@@ -145,12 +145,10 @@ class BinaryFeatures(LatentModel):
         stages = fit.list_stages(margins, guesses, settings.max_iter)
         with self._fitting(attributes, stages, rows.data, self.verbose) as reporter:
             n_init = 1 if goes_on else self.n_init
-            for start, early_rows in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, data)):
-                reporter.result = run(
-                    data, settings, start, margins=margins, early_rows=early_rows, callbacks=[reporter]
-                )
+            for start, early_rows, known in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, data)):
+                reporter.result = run(data, known, start, margins=margins, early_rows=early_rows, callbacks=[reporter])
         if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
-            self._judge_features(data, settings, rng)
+            self._judge_features(data, known, rng)
 
     def _judge_features(self, data: Data, settings: Settings, rng: np.random.Generator) -> None:
         """Warn where there was nothing to find, or where the number of features says that the fit lacks something."""
@@ -353,7 +351,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         Variances of the noise and of the loadings, each for itself: a number; "auto", which sets it from the inputs'
         variance; or "estimate", which starts there and re-estimates it.
     n_sweeps : int, default=1
-        Sweeps of mean-field inference for a row.
+        Sweeps of mean-field inference for a row. Where rows are found to be sums of on/off features, two at least, and
+        eight features or fewer are inferred exactly.
     n_init : int, default=1
         Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit. A fit
         that does worse on its training rows than a constant answer, or never answers classes that hold much of their

@@ -571,19 +571,33 @@ class FittedHead(HeadTerms):
         """What the next solve may start from."""
         return self.multipliers
 
+    @cached_property
+    def _order(self) -> Integers:
+        """Places of the rows with targets, by their numbers: those of a block are found without a look at all."""
+        assert self.problem.rows is not None
+        return np.argsort(self.problem.rows, kind="stable")
+
+    @cached_property
+    def _by_mean(self) -> Floats | None:
+        """Derivative by each row with targets through the mean that is taken off, (K,); None where none is."""
+        phi, counts = self.multipliers, self.problem.row_weights
+        if not (self.head.fit_intercept and self.problem.centred and len(phi)):
+            return None
+        return phi.sum(axis=0) @ self.head.feature_weights / (len(phi) if counts is None else counts.sum())
+
     def gradient(self, rows: slice, features: Reals | None = None) -> Floats:
         """Return the derivative of the value by the features of some rows, by Danskin's theorem, shape (n, K).
 
         Features that are centred are so on their own mean: what a row gains all rows with targets share.
         """
-        problem, phi, weights = self.problem, self.multipliers, -self.head.feature_weights
+        problem = self.problem
         first, end, _ = rows.indices(self.n_rows)
-        seen: Any = rows if problem.rows is None else (problem.rows >= first) & (problem.rows < end)
-        found = phi[seen] @ weights
-        if self.head.fit_intercept and problem.centred and len(phi):
-            counts = problem.row_weights
-            shares: Any = 1.0 / len(phi) if counts is None else counts[seen, None] / counts.sum()
-            found -= shares * (phi.sum(axis=0) @ weights)
+        seen: Any = rows
+        if problem.rows is not None:
+            seen = self._order[slice(*np.searchsorted(problem.rows, (first, end), sorter=self._order))]
+        found = self.multipliers[seen] @ -self.head.feature_weights
+        if self._by_mean is not None:
+            found += self._by_mean if problem.row_weights is None else problem.row_weights[seen, None] * self._by_mean
         if problem.rows is None:
             return found
         spread = np.zeros((end - first, found.shape[1]))  # rows without targets push nothing

@@ -2,8 +2,8 @@
 
 Rows are ``x_n = b + W' z_n + noise`` with binary features z, Gaussian loadings W and an offset b. Features are inferred
 by sweeps of mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so
-margins act on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's
-generative part is ``r F_T / T``, eq. (25), (29)-(30).
+margins act on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). Few features can
+be inferred exactly instead, eq. (127)-(128). The objective's generative part is ``r F_T / T``, eq. (25), (29)-(30).
 
 From top to bottom: rows, parameters and statistics, the model (`BinaryFeatures`), its functions, and what a fit is told
 and works on (`Settings`, `Data`, `ILSVMProblem`, `State`). Everything that is done with rows is a pure function of a

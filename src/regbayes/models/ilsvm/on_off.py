@@ -101,7 +101,7 @@ def analyse_noise(X: HostRows, n_components: int) -> tuple[Floats | None, bool]:
         Whether there is room for more factors.
     """
     N, D = X.total_weight, X.n_inputs
-    moments = X.combine(X.weigh(X.project(np.eye(D)))) / N
+    moments = X.moment(np.eye(D)) / N
     varies = np.diag(moments) > np.finfo(np.float64).eps * np.diag(moments).max()
     if varies.sum() < FEWEST_INPUTS:
         return None, False
@@ -153,7 +153,7 @@ def _are_denser(problem: ILSVMProblem, search: Search) -> bool:
     Rows that vary by degrees can use one more on/off feature as well as others: what they leave of the rows does not
     tell then, but densities do (of the on/off features, their bound under the exact posterior).
     """
-    X, alpha = problem.data.X, problem.settings.alpha
+    X, alpha = problem.data.X.take(None), problem.settings.alpha
     trial = next(Enumeration(problem, 1.0).add_feature(search), None)
     if trial is None or not isinstance(trial.start, Params):
         return False  # there may be no more
@@ -165,17 +165,18 @@ def _are_denser(problem: ILSVMProblem, search: Search) -> bool:
     weights = X.weigh(np.ones((len(X), 1)))[:, 0]
     certain = replace(params, variances=np.full(K, np.finfo(np.float64).tiny))  # loadings as they are, as the factors'
     gained = float(weights @ certain.bound(X)) / X.total_weight - score_factors(X, noise_of_inputs(params), K)
-    return gained >= DENSER * K and float(np.mean((psi > 0.1) & (psi < 0.9))) <= UNDECIDED
+    undecided = float(weights @ np.mean((psi > 0.1) & (psi < 0.9), axis=1)) / X.total_weight
+    return gained >= DENSER * K and undecided <= UNDECIDED
 
 
-def score_factors(X: Rows, noise: Floats, n_factors: int) -> float:
+def score_factors(X: HostRows, noise: Floats, n_factors: int) -> float:
     """Return the mean log-density of rows under the factor analysis with so many factors; ``noise`` is a first guess.
 
     Its maximum likelihood is where the noise is what factors leave of each input (Joreskog 1967): principal factors in
     units of the noise, again and again.
     """
     D = X.n_inputs
-    moments = X.combine(X.weigh(X.project(np.eye(D)))) / X.total_weight
+    moments = X.moment(np.eye(D)) / X.total_weight
     total, scored = np.diag(moments), -np.inf
     varies = total > np.finfo(np.float64).eps * total.max()
     for _ in range(ITERATIONS):

@@ -260,11 +260,13 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         view=lambda point: problem.state(point.latent, point.at.head.weights),
         stage=STAGES[settings.margins],
     )
-    at = result.state.at
+    at, status = result.state.at, status or result.status
     if at.head.gap > problem.tolerance.gap * at.head.value:  # the last solve was one of those that may end early
-        at, _ = problem.evaluate(at.params, at.warm_start, problem.tolerance)
+        try:
+            at, _ = problem.evaluate(at.params, at.warm_start, problem.tolerance)
+        except KeyboardInterrupt:  # the model has the weights that are there, and a status that says so
+            status = Status.INTERRUPTED
     state = problem.state(result.state.latent, at.head.weights)
-    status = status or result.status
     return FitResult(state, result.trace, status, result.n_iter, result.kept_iteration, result.objective)
 
 
