@@ -63,7 +63,7 @@ class BatchFeatures(LatentModel):
         data, settings = self._prepare(rows, centred, MIN_BLOCK_ROWS)
         known: Batches | None = getattr(self, "_batches", None)
         if known is None:  # a fit came first
-            settings = self._fitted_settings(settings)
+            settings = self._take_fitted_scales(settings)
             self._check_batch_settings(settings)
             n_rows = getattr(self, "n_samples_seen_", len(self._state.embedding))  # on a cluster no features are kept
             known = batches.begin(None, settings, self._state, float(n_rows))
@@ -73,7 +73,7 @@ class BatchFeatures(LatentModel):
             setattr(self, name, value)
         self._set_batches(learned)
 
-    def _fitted_settings(self, settings: Settings) -> Settings:
+    def _take_fitted_scales(self, settings: Settings) -> Settings:
         """Return settings with the scales that the fitted model has."""
         params = self._state.params
         return replace(
@@ -197,7 +197,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
             return Data(rows, codes[part], everything.label_weights[part], everything.cost)
 
         block = read(parts[0])
-        settings = self._fitted_settings(
+        settings = self._take_fitted_scales(
             self._prepare(replace(everything, codes=block.labels), block.X, MIN_BLOCK_ROWS)[1]
         )
         self._check_class_weights(settings)

@@ -478,7 +478,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         n_sweeps = int(wanted) if isinstance(wanted, Integral) else int(wanted * self._iteration_limit)
         if n_sweeps > burn_in:
             raise ValueError(
-                "C_warmup must not be more than burn_in, so that averages are taken at the full price; "
+                "C_warmup must not be more than burn_in, so that averages are taken at the full C; "
                 f"got C_warmup={wanted!r} and burn_in={self.burn_in!r}: {n_sweeps} and {burn_in} sweeps"
             )
         return n_sweeps

@@ -335,9 +335,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     include_inputs : bool, default=False
         Whether the classifier sees the inputs beside the latent features.
     temperature : float or "auto", default="auto"
-        Heat of the features per input. 0.2 ("auto") gives graded features, for predicting; 0.02 gives nearly on/off
+        Temperature of the features per input. 0.2 ("auto") gives soft features, for predicting; 0.02 nearly on/off
         ones, for reading. Below 0.2, rows that are sums of on/off features and noise are recognised without labels, and
-        fitted without heat, with each input's own noise (``noise_ratios_``; see Notes).
+        fitted at temperature 1, with each input's own noise (``noise_ratios_``; see Notes).
     generative_weight : float or "auto", default="auto"
         Weight of explaining X beside predicting y; "auto" is 0.03 C for every margin of a row, over the square root of
         the temperature over 0.2 where that is below 1; less where rows have no label: times the share of those that

@@ -352,7 +352,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         """
         X, y = indexable(X, y)
         lists = {name: f"param_grid[{name!r}]" for name in self.param_grid}
-        estimator = self._seeded()
+        estimator = self._set_seed()
         self._check_grid(estimator, lists)
         scorers = resolve_scorers(estimator, self.scoring)
         chooser = self._choose_score(scorers)
@@ -371,7 +371,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
             along_path=self.refit_path,
         )
 
-    def _seeded(self) -> Any:
+    def _set_seed(self) -> Any:
         """Return the estimator with the seed of this search, where it has one, in every step of a pipeline."""
         estimator = clone(self.estimator)
         if self.random_state is None:
