@@ -168,7 +168,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         labels = np.full(len(X), UNLABELED, dtype=np.int64)
         unlabeled = Data(X, labels, np.ones(len(X)), np.zeros((1, 1)))
         supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
-        return unlabeled, make_settings(self.get_params(deep=False), X, supervision)
+        return unlabeled, make_settings(self.get_params(deep=False), X.totals.mean_square, X.n_inputs, supervision)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
 from regbayes._registry import Saveable, persistable
-from regbayes.estimators._bases import InterruptedWarning
+from regbayes.estimators._bases import N_JOBS, InterruptedWarning
 from regbayes.estimators._calibration import Unseen, logarithms
 from regbayes.estimators._search import (
     GridEdgeWarning,
@@ -287,7 +286,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         "refit": ["boolean", str],
         "refit_path": ["boolean"],
         "random_state": ["random_state"],
-        "n_jobs": [Integral, None],
+        "n_jobs": N_JOBS,
         "verbose": ["verbose"],
     }
 
