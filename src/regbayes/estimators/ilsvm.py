@@ -315,7 +315,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     C : float or "auto", default="auto"
-        Price of a margin violation. "auto" is 1, and less for on/off features: the square root of the temperature over
+        Penalty on a violated margin. "auto" is 1, and less for on/off features: the square root of the temperature over
         0.2, where that is below 1.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Loss of a margin.
