@@ -90,7 +90,7 @@ def test_the_objective_is_that_of_all_rows(client, data):
     _, codes = np.unique(y, return_inverse=True)
     rows = Data(centre_rows(X), codes, np.ones(N), 1.0 - np.eye(N_CLASSES))
     settings = model._recipe(Moments.of(X, None), Labels.of(Block(X, y, None))).settings
-    problem = ILSVMProblem.of(rows, settings).joint
+    problem = ILSVMProblem(rows, settings).joint
     found, _ = problem.evaluate(drop_empty(model._state.params), None, latent.FINAL)
     above = model.trace_.objective[-1] - found.objective  # by the gap that the last step was judged with
     assert -found.gap <= above <= 0.011 * found.head.value

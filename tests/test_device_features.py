@@ -67,9 +67,10 @@ def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILS
     cost = 1.0 - np.eye(3)
     here, there = (Data(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
     params = warmup.initial_params(here.X, settings)[0]
-    local, elsewhere = ILSVMProblem.of(here, settings), ILSVMProblem.of(there, settings)
+    local, elsewhere = ILSVMProblem(here, settings), ILSVMProblem(there, settings)
     if local.head is not None:
-        local = replace(local, head=replace(local.head, in_blocks=True))
+        local.head = replace(local.head, in_blocks=True)
+        local.joint = replace(local.joint, head=local.head)
     return local, elsewhere, params
 
 
@@ -121,9 +122,9 @@ def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> No
     weights = rng.random(len(X)) if weighted else None
     here, there = centre_rows(X, weights=weights), centre_rows(place(X), weights=weights)
     tol, directions, constant = 10 * place.tol, rng.normal(size=(4, 6)), rng.normal(size=4)
-    assert (len(there), there.n_inputs, there.total_weight) == (len(here), here.n_inputs, here.total_weight)
+    assert (len(there), there.n_inputs, there.totals.n_rows) == (len(here), here.n_inputs, here.totals.n_rows)
     assert_close(there.mean, here.mean, tol)
-    assert there.mean_square == pytest.approx(here.mean_square, rel=tol)
+    assert there.totals.mean_square == pytest.approx(here.totals.mean_square, rel=tol)
     assert_close(there.project(directions), here.project(directions), tol)
     assert_close(there.project(directions, constant), here.project(directions) + constant, tol)
     coefficients = rng.normal(size=(len(X), 4))
@@ -134,7 +135,7 @@ def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> No
         taken, wanted = there.take(rows), here.take(rows)
         assert_close(taken.array(), wanted.array(), tol)
         assert (taken.weights is None) == (not weighted)
-        assert taken.total_weight == wanted.total_weight
+        assert taken.totals.n_rows == wanted.totals.n_rows
 
 
 @pytest.mark.parametrize("options", [{"one_vs_rest": True}, {"one_vs_rest": False}, {"input_scale": 0.5}])
@@ -180,9 +181,9 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
     """One worker with a device, another with a processor: what they send adds up to what one process finds."""
     settings = make_settings(one_vs_rest=True)
     local, _, params = make_problems(place, settings, weighted=False)
-    first, second = (ILSVMProblem.of(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
+    first, second = (ILSVMProblem(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
     X = centre_rows(place(make_data()[0][:150]), local.data.X.mean)
-    there = ILSVMProblem.of(replace(first.data, X=X), settings)
+    there = ILSVMProblem(replace(first.data, X=X), settings)
     held = [
         HeldRows(
             problem.data.X.blocks(), tuple(map(len, problem.data.X.blocks())), replace(problem.head, in_blocks=True)

@@ -111,7 +111,7 @@ def test_the_gradient_of_the_objective_agrees_with_differences():
 
     def value(step):
         moved = model.move(params, model.position(params) + step * direction)
-        return problem.joint.evaluate(moved, at.multipliers, SOLVED)[0].objective
+        return problem.joint.evaluate(moved, at.warm_start, SOLVED)[0].objective
 
     h = 1e-4
     assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)

@@ -16,7 +16,7 @@ from ilsvm_model_tools import EXACT, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.model import EXACT as ENUMERATED
-from regbayes.models.ilsvm.model import BinaryFeatures, HostRows, OnOff, centre_rows, expected_residual
+from regbayes.models.ilsvm.model import BinaryFeatures, HostRows, ILSVMProblem, OnOff, centre_rows, expected_residual
 from regbayes.models.ilsvm.on_off import (
     LEAST_NOISE,
     MOST_ENUMERATED,
@@ -51,7 +51,7 @@ def test_noise_by_input_is_another_unit_for_each_input(n_sweeps):
     scales, data = np.sqrt(ratios), problem.data
     rows = HostRows(data.X.X * scales, data.X.mean * scales, weights)
     own = replace(plain, loadings=plain.loadings * scales, offset=plain.offset * scales, noise_ratios=ratios)
-    other = replace(problem, data=replace(data, X=rows))
+    other = ILSVMProblem(replace(data, X=rows), problem.settings)
     expected, inferred = problem.joint.evaluate(plain, None, EXACT)
     found, same = other.joint.evaluate(own, None, EXACT)
     assert found.terms == pytest.approx(expected.terms, rel=1e-9)
@@ -76,7 +76,7 @@ def test_gradient_under_noise_by_input_agrees_with_differences():
 
     def value(step):
         moved = model.move(g, model.position(g) + step * direction)
-        return problem.joint.evaluate(moved, at.multipliers, EXACT)[0].objective
+        return problem.joint.evaluate(moved, at.warm_start, EXACT)[0].objective
 
     h = 1e-4
     assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)
@@ -231,12 +231,12 @@ def test_no_other_noise_of_the_inputs_has_a_lower_objective_at_fixed_features():
 
     def value(params):
         loadings = params.loadings / params.noise_ratios
-        squares = float(np.sum(X.squares / params.noise_ratios))
+        squares = float(np.sum(X.totals.squares / params.noise_ratios))
         stats = replace(inferred.stats, squared_norm=squares, explained=float(np.vdot(cross, loadings)))
         return sum(model.terms(params, stats).values())
 
     assert value(plain) == pytest.approx(sum(model.terms(plain, inferred.stats).values()), rel=1e-10)
-    best = update_noise(plain, inferred.stats, cross, X.squares)
+    best = update_noise(plain, inferred.stats, cross, X.totals.squares)
     lowest, noise = value(best), best.noise_variance * best.noise_ratios
     assert lowest < value(plain)
     assert np.prod(best.noise_ratios) == pytest.approx(1.0)

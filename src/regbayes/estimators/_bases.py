@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
     BaseEstimator,
@@ -50,6 +49,7 @@ from regbayes.models.ilsvm.model import UNLABELED
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+N_JOBS = [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None]
 UNSCALED = 1000.0  # between the ranges of columns
 NEGLECTED = 0.2  # share of the weight that classes without an answer must have, and that of an average class at least
 
@@ -65,7 +65,7 @@ LATENT_CONSTRAINTS: dict[str, list[Any]] = {
     "tol": [NOT_NEGATIVE],
     "warm_start": ["boolean"],
     "random_state": ["random_state"],
-    "n_jobs": [Integral, None],
+    "n_jobs": N_JOBS,
     "verbose": ["verbose"],
 }
 
@@ -73,13 +73,6 @@ LATENT_CONSTRAINTS: dict[str, list[Any]] = {
 def generator(random_state: Any) -> np.random.Generator:
     """Return the generator that a scikit-learn ``random_state`` stands for."""
     return np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def n_threads(n_jobs: int | None) -> int:
-    """Return the number of threads that ``n_jobs`` asks for."""
-    if n_jobs == 0:
-        raise ValueError("n_jobs must be a number of threads, -1 for one on each core, or None; got 0")
-    return int(effective_n_jobs(n_jobs))
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:
@@ -545,8 +538,11 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
 
 def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
     """Return what callbacks may ask for."""
-    given = {name: value for name, value in metadata.items() if value is not None}
-    return {"X": X} | ({} if y is None else {"y": y}) | ({"metadata": given} if given else {})
+    given = {"X": X} if y is None else {"X": X, "y": y}
+    for name, value in metadata.items():
+        if value is not None:
+            given.setdefault("metadata", {})[name] = value
+    return given
 
 
 class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
