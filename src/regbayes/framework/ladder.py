@@ -249,7 +249,12 @@ def find_start(sampler: Sampler, climb: Climb, rng: np.random.Generator) -> Star
         ends = {name: values[:, -1] for name, values in last.variables.items()}
         return Start(ends, None if last.positions is None else last.positions[:, -1], None, last.adaptation)
     assert climb.pool is not None
-    weights = np.exp(climb.pool.tilt(plan.phi).log_weights)
+    tilted = climb.pool.tilt(plan.phi)
+    weights = np.exp(tilted.log_weights)
+    placed = [found for found in runs if found.positions is not None]
+    if 0 < len(placed) < len(runs):  # draws that came from elsewhere, and do not say where the sampler was
+        of_placed = np.repeat([found.positions is not None for found in runs], [r.n_chains * r.n_draws for r in runs])
+        runs, weights = placed, weights[of_placed]
     few = np.count_nonzero(weights > 0) < sampler.n_chains
     chosen = rng.choice(len(weights), sampler.n_chains, replace=bool(few), p=weights / weights.sum())
 
@@ -258,10 +263,10 @@ def find_start(sampler: Sampler, climb: Climb, rng: np.random.Generator) -> Star
 
     shared = [name for name in runs[0].variables if all(name in found.variables for found in runs)]
     variables = {name: gather([found.variables[name] for found in runs])[chosen] for name in shared}
-    if any(found.positions is None for found in runs):
+    if not placed:
         return Start(variables, None, None, runs[-1].adaptation)
     positions = gather([np.asarray(found.positions) for found in runs])
-    spread = shrunken_covariance(positions, weights, climb.pool.tilt(plan.phi).effective_size)
+    spread = shrunken_covariance(positions, weights / weights.sum(), tilted.effective_size)
     return Start(variables, positions[chosen], spread, runs[-1].adaptation)
 
 

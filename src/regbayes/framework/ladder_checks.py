@@ -24,6 +24,7 @@ FEWEST_EFFECTIVE = 100.0
 RATIO, RATIOS, SURE = 0.8, 4, 5.0  # of gains round by round that approach a limit; how many; standard errors to it
 CLEAR = 0.05  # share of the way that the limit must leave: what only a limit meets is not shown to be impossible
 HEAVY_TAIL, STRONG_TILT = 0.05, 1.0  # as for reweighted draws (`result`)
+WILD = 0.5  # shape of a tail from which on a mean has no variance
 RAY_STARTS, RAY_DIRECTIONS = 4, 64
 RAY_LENGTHS = 2.0 ** np.arange(21)  # standard deviations, up to a million
 RISEN = 10.0  # nats above its start that a ray must end with
@@ -127,6 +128,20 @@ def has_heavy_tail(first: Rung, phi: Floats) -> str | None:
             "the tilt may not exist: the posterior's tail of <multipliers, psi> looks heavier than exponential (shape "
             f"{shape:.2f} ± {error:.2f}). Constrain a feature with a lighter tail: a logarithm or a probability."
         )
+    return None
+
+
+def find_wild_mean(rung: Rung, labels: Sequence[str]) -> str | None:
+    """Whether the mean of a feature is made by a few draws, so that reweighting them shows nothing."""
+    for j, label in enumerate(labels):
+        for side in (1.0, -1.0):
+            shape, error = score_tail(side * rung.flat[:, j], rung.effective_size / len(rung.flat))
+            if shape > WILD and shape - 2 * error > HEAVY_TAIL:
+                return (
+                    f"the feature in {label} may have no mean: its largest draws are those of a tail without a variance "
+                    f"(shape {shape:.2f} ± {error:.2f}), and a few of them make the average. A ratio whose denominator "
+                    "can be zero does that. Constrain a bounded function of it, or a probability."
+                )
     return None
 
 
