@@ -41,6 +41,7 @@ from regbayes.framework.ladder_checks import (
     find_doubts,
     find_escape,
     find_limit,
+    find_missed,
     find_other_mode,
     has_heavy_tail,
     measure_surprise,
@@ -428,7 +429,7 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
         return replace(climb, excuses=(word,))
     doubts = find_doubts(stage.run, stage.rung, stage.r_hat, stage.r_hat_of)
     doubts += find_other_mode(problem.sampler, tilt, [s.run for s in climb.stages], stage.run)
-    doubts += _find_contradicted(climb)
+    doubts += _find_missed(climb) + _find_contradicted(climb)
     doubts += _find_heavy_tail(problem, climb, solution.multipliers) if not tilt.is_none else ()
     ending = Ending(Status.OPTIMAL, (), -1, solution)
     if doubts:
@@ -445,6 +446,13 @@ def _find_heavy_tail(problem: Problem, climb: Climb, phi: Floats) -> tuple[str, 
         return ()
     heavy = has_heavy_tail(climb.stages[0].rung, phi)
     return () if heavy is None else (heavy,)
+
+
+def _find_missed(climb: Climb) -> tuple[str, ...]:
+    """Whether the short rounds have been where a final run has not; an earlier final one may have missed the same."""
+    before, last = [stage for stage in climb.kept if not stage.final], climb.kept[-1]
+    weights = pool_rungs([stage.rung for stage in before]).count_towards(last.rung.phi)
+    return find_missed([stage.run for stage in before], weights, last.run)
 
 
 def _find_contradicted(climb: Climb) -> tuple[str, ...]:
