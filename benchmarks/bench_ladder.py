@@ -347,9 +347,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="two seeds, exact samplers only")
     parser.add_argument("--numpyro", action="store_true", help="NUTS in place of exact samplers")
-    parser.add_argument(
-        "--fresh", action="store_true", help="NUTS on the models of ladder_models.py and ladder_families.py"
-    )
+    parser.add_argument("--fresh", action="store_true", help="NUTS on models that the checks were not set on")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--no-rival", action="store_true", help="leave Robbins-Monro out")
     parser.add_argument("--only", default="", help="cases with this in their name")
