@@ -22,6 +22,7 @@ from regbayes.estimators._bases import (
     UnsupervisedFeatures,
     drop_weightless,
     fit_data,
+    room_for,
 )
 from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators.ilsvm import UNSUPERVISED, UNSUPERVISED_SLAB, BinaryFeatures, make_settings
@@ -202,11 +203,12 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        rows = centre_rows(self._valid_rows(X), self.mean_)
-        if self.transform_temperature is None:
-            return self._infer(rows)
-        temperature = self.transform_temperature * rows.n_inputs
-        return self._infer(rows, replace(self._state.params, temperature=temperature).infer)
+        with room_for(self, X):
+            rows = centre_rows(self._valid_rows(X), self.mean_)
+            if self.transform_temperature is None:
+                return self._infer(rows)
+            temperature = self.transform_temperature * rows.n_inputs
+            return self._infer(rows, replace(self._state.params, temperature=temperature).infer)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
@@ -217,8 +219,9 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
-        rows = centre_rows(self._valid_rows(X), self.mean_)
-        return self._infer(rows, self._state.params.bound)
+        with room_for(self, X):
+            rows = centre_rows(self._valid_rows(X), self.mean_)
+            return self._infer(rows, self._state.params.bound)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""
