@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn import get_config
 from sklearn.utils.validation import _check_y, check_array, check_consistent_length, validate_data
 
-from regbayes.kernels.arrays import is_plain, lies_elsewhere, namespace_of, to_host
+from regbayes.kernels.arrays import is_plain, is_sparse, lies_elsewhere, namespace_of, to_host, without_graph
 
 NO_LABELS = "no_validation"  # as scikit-learn says it
 ROW_ARRAYS = 7  # of rows times features and outputs, that a fit has beside the inputs at its most
@@ -85,11 +85,6 @@ def read_there(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> An
     return rows, labels
 
 
-def is_sparse(X: Any) -> bool:
-    """Whether a matrix of PyTorch or CuPy is sparse."""
-    return type(X).__module__.startswith("cupyx") or "sparse" in str(getattr(X, "layout", ""))
-
-
 def check_numbers(X: Any) -> None:
     """Refuse types of numbers that sums over rows cannot be taken of."""
     xp, kind = namespace_of(X), str(X.dtype)
@@ -97,11 +92,6 @@ def check_numbers(X: Any) -> None:
         raise ValueError(f"Complex data not supported: X has type {kind}")
     if "float" in kind and X.dtype not in (xp.float64, xp.float32):
         raise TypeError(f"X has type {kind}: give it as float32 or float64, sums need the digits")
-
-
-def without_graph(X: Any) -> Any:
-    """Return an array of PyTorch that remembers no derivatives, with the same memory; any other as it is."""
-    return X.detach() if getattr(X, "requires_grad", False) else X
 
 
 def read_features(X: Any) -> Any:

@@ -33,11 +33,9 @@ from regbayes.estimators._arrays import (
     check_numbers,
     follow,
     is_elsewhere,
-    is_sparse,
     name_place,
     put_beside,
     within_memory,
-    without_graph,
 )
 from regbayes.estimators._bases import (
     NOT_NEGATIVE,
@@ -50,7 +48,7 @@ from regbayes.estimators._bases import (
     one_blas_thread,
     warn_of_status,
 )
-from regbayes.kernels.arrays import namespace_of, to_host
+from regbayes.kernels.arrays import is_sparse, namespace_of, to_host, without_graph
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda import batches, device, gibbs, meanfield, posterior, topics

@@ -70,6 +70,16 @@ def lies_elsewhere(array: Any) -> bool:
     return _is_torch(array) and array.device.type != "cpu"
 
 
+def is_sparse(array: Any) -> bool:
+    """Whether a matrix of PyTorch or CuPy is sparse."""
+    return type(array).__module__.startswith("cupyx") or "sparse" in str(getattr(array, "layout", ""))
+
+
+def without_graph(array: Any) -> Any:
+    """Return an array of PyTorch that remembers no derivatives, with the same memory; anything else as it is."""
+    return array.detach() if getattr(array, "requires_grad", False) is True else array
+
+
 def namespace_of(array: DeviceArray) -> Any:
     """Return the functions of the library that an array belongs to."""
     if not _is_torch(array) and not _is_cupy(array):
