@@ -441,7 +441,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=16)
     arguments = parser.parse_args()
     device = Device.find(arguments.smoke, arguments.dtype)
-    n, D, K, L = (600, 20, 8, 3) if arguments.smoke else (1_000_000, 1000, 50, 20)
+    # Rows enough, in the small form too, for the curvature to come from a sample of them.
+    n, D, K, L = (20_000, 20, 8, 3) if arguments.smoke else (1_000_000, 1000, 50, 20)
     parts = [arguments.part] if arguments.part else ["kernels", "ilsvm", "regularize", "tasks", "fit", "host"]
     threadpool_limits(1)  # BLAS on the host: blocks of rows have threads of their own
     if "kernels" in parts:
