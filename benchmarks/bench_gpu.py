@@ -208,7 +208,7 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
         del square, phi, back
     for one_vs_rest in (True, False):
         settings = make_settings(K, D, L, one_vs_rest)
-        params, joint = make_start(data, settings), ILSVMProblem.of(data, settings).joint
+        params, joint = make_start(data, settings), ILSVMProblem(data, settings).joint
         for used in (True, False):
             with kernels_are(used) as kind:
                 if one_vs_rest:
@@ -275,7 +275,7 @@ def time_host(n: int, D: int, K: int, L: int, n_threads: int, factor: int) -> No
 
 def time_host_case(host: Device, data: Data, settings: Settings, factor: int) -> None:
     params = make_start(data, settings)
-    joint, executor = ILSVMProblem.of(data, settings).joint, make_executor(settings.n_threads)
+    joint, executor = ILSVMProblem(data, settings).joint, make_executor(settings.n_threads)
     model, name = joint.model, "one-vs-rest" if settings.one_vs_rest else "multi-class"
 
     def of_block(rows: Rows) -> Any:

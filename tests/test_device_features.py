@@ -77,13 +77,27 @@ def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILS
     cost = 1.0 - np.eye(3)
     here, there = (Data(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
     params = warmup.initial_params(here.X, settings)[0]
-    local, elsewhere = ILSVMProblem.of(here, settings), ILSVMProblem.of(there, settings)
-    return replace(local, head=replace(local.head, in_blocks=True)), elsewhere, params
+    local, elsewhere = ILSVMProblem(here, settings), ILSVMProblem(there, settings)
+    if local.head is not None:
+        local.head = replace(local.head, in_blocks=True)
+        local.joint = replace(local.joint, head=local.head)
+    return local, elsewhere, params
 
 
 def assert_close(found, expected, tol: float) -> None:
     found, expected = np.asarray(to_host(found)), np.asarray(expected)
     assert np.abs(found - expected).max(initial=0.0) <= tol * max(1.0, np.abs(expected).max(initial=0.0))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_step_too_far_is_no_number_and_no_error(place):
+    """The line search shortens it then; an assertion on a device would end the process."""
+    _, problem, params = make_problems(place, make_settings(C=0.0), weighted=False)
+    far = replace(params, loadings=np.full_like(params.loadings, np.nan))
+    model = problem.joint.model
+    found = model.infer(problem.data.X, far)
+    assert not np.isfinite(sum(model.terms(far, found.stats).values()))
+    assert np.all(np.isnan(to_host(far.bound(problem.data.X))))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -118,9 +132,9 @@ def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> No
     weights = rng.random(len(X)) if weighted else None
     here, there = centre_rows(X, weights=weights), centre_rows(place(X), weights=weights)
     tol, directions, constant = 10 * place.tol, rng.normal(size=(4, 6)), rng.normal(size=4)
-    assert (len(there), there.n_inputs, there.total_weight) == (len(here), here.n_inputs, here.total_weight)
+    assert (len(there), there.n_inputs, there.totals.n_rows) == (len(here), here.n_inputs, here.totals.n_rows)
     assert_close(there.mean, here.mean, tol)
-    assert there.mean_square == pytest.approx(here.mean_square, rel=tol)
+    assert there.totals.mean_square == pytest.approx(here.totals.mean_square, rel=tol)
     assert_close(there.project(directions), here.project(directions), tol)
     assert_close(there.project(directions, constant), here.project(directions) + constant, tol)
     coefficients = rng.normal(size=(len(X), 4))
@@ -131,7 +145,7 @@ def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> No
         taken, wanted = there.take(rows), here.take(rows)
         assert_close(taken.array(), wanted.array(), tol)
         assert (taken.weights is None) == (not weighted)
-        assert taken.total_weight == wanted.total_weight
+        assert taken.totals.n_rows == wanted.totals.n_rows
 
 
 @pytest.mark.parametrize("options", [{"one_vs_rest": True}, {"one_vs_rest": False}, {"input_scale": 0.5}])
@@ -177,9 +191,9 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
     """One worker with a device, another with a processor: what they send adds up to what one process finds."""
     settings = make_settings(one_vs_rest=True)
     local, _, params = make_problems(place, settings, weighted=False)
-    first, second = (ILSVMProblem.of(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
+    first, second = (ILSVMProblem(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
     X = centre_rows(place(make_data()[0][:150]), local.data.X.mean)
-    there = ILSVMProblem.of(replace(first.data, X=X), settings)
+    there = ILSVMProblem(replace(first.data, X=X), settings)
     held = [
         HeldRows(
             problem.data.X.blocks(), tuple(map(len, problem.data.X.blocks())), replace(problem.head, in_blocks=True)

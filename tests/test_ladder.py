@@ -639,7 +639,7 @@ def test_bad_input_is_named():
         regularize(sampler, E(lambda x: x[:3]) == 1)
     with pytest.raises(ValueError, match="accuracy must be positive"):
         regularize(sampler, E("x") == 1, accuracy=0)
-    with pytest.raises(ValueError, match="n_draws must be at least"):
+    with pytest.raises(ValueError, match="n_draws must be an integer of at least 20"):
         regularize(sampler, E("x") == 1, n_draws=3)
     with pytest.raises(TypeError, match=r"model of regbayes\.ppl"):
         regularize(Samples(np.zeros(100)), E("x") == 1, resample=3)
@@ -673,6 +673,9 @@ def test_an_observed_site_cannot_be_constrained():
 
     with pytest.raises(ValueError, match="observed site"):
         regularize(WithData(GRID, standard), E("y[0]") == 1)
+    with pytest.raises(AttributeError) as caught:
+        regularize(WithData(GRID, standard), E(lambda v: v.y) == 1)
+    assert any("y is observed" in note for note in caught.value.__notes__)
 
 
 def quietly(sampler: Sampler, asked: Any, **options: Any) -> Any:

@@ -181,7 +181,7 @@ class InfiniteSVMClassifier(LatentClassifier):
     def _settings(self, data: Data) -> Settings:
         shape = 0.5 * float(self.degrees_of_freedom_prior)
         mean = data.weights @ data.X / data.weights.sum()
-        rate = shape * _believed_variance(self.variance_prior, data, mean)
+        rate = shape * _resolve_variance(self.variance_prior, data, mean)
         return Settings(
             n_components=int(self.n_components),
             alpha=float(self.alpha),
@@ -207,7 +207,7 @@ class InfiniteSVMClassifier(LatentClassifier):
         return len(self.coef_)
 
 
-def _believed_variance(variance_prior: Any, data: Data, mean: Floats) -> Floats:
+def _resolve_variance(variance_prior: Any, data: Data, mean: Floats) -> Floats:
     """Turn the parameter into a variance for each column; columns that do not vary get 1, which says nothing."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         variance = data.weights @ np.square(data.X - mean) / data.weights.sum()

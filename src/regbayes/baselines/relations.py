@@ -106,7 +106,7 @@ class _RelatedTasks(LinearScores, TaskModel):
         settings = RelationSettings(
             alpha=float(self.alpha),
             beta=float(self.relation_alpha),
-            covariance=self._given_covariance(problem.n_outputs),
+            covariance=self._read_covariance(problem.n_outputs),
             max_iter=int(self.max_iter),
             tol=float(self.tol),
         )
@@ -114,7 +114,7 @@ class _RelatedTasks(LinearScores, TaskModel):
         with self._fitting(partial(_attributes, constant=constant), settings.max_iter, problem.data) as reporter:
             reporter.result = relations.fit(linear, settings, [reporter])
 
-    def _given_covariance(self, n_outputs: int) -> Floats | None:
+    def _read_covariance(self, n_outputs: int) -> Floats | None:
         """Return the covariance that the user gave, None if there is none."""
         if isinstance(self.task_covariance, str):
             return None

@@ -222,7 +222,7 @@ class FitRequest(DataRequest):
         option(
             "--temperature",
             panel=SEARCH,
-            help="0.2: graded features, for predicting; lower: nearly on or off. Again for values to try.",
+            help="0.2: soft features, for predicting; lower: nearly on or off. Again for values to try.",
         ),
     ] = field(default_factory=list)
     slab: Annotated[

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
     BaseEstimator,
@@ -53,6 +52,7 @@ from regbayes.models.ilsvm.model import UNLABELED
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+N_JOBS = [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None]
 UNSCALED = 1000.0  # between the ranges of columns
 NEGLECTED = 0.2  # share of the weight that classes without an answer must have, and that of an average class at least
 
@@ -68,7 +68,7 @@ LATENT_CONSTRAINTS: dict[str, list[Any]] = {
     "tol": [NOT_NEGATIVE],
     "warm_start": ["boolean"],
     "random_state": ["random_state"],
-    "n_jobs": [Integral, None],
+    "n_jobs": N_JOBS,
     "verbose": ["verbose"],
 }
 
@@ -76,13 +76,6 @@ LATENT_CONSTRAINTS: dict[str, list[Any]] = {
 def generator(random_state: Any) -> np.random.Generator:
     """Return the generator that a scikit-learn ``random_state`` stands for."""
     return np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def n_threads(n_jobs: int | None) -> int:
-    """Return the number of threads that ``n_jobs`` asks for."""
-    if n_jobs == 0:
-        raise ValueError("n_jobs must be a number of threads, -1 for one on each core, or None; got 0")
-    return int(effective_n_jobs(n_jobs))
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:
@@ -161,10 +154,17 @@ def drop_weightless(X: Floats, y: Any, sample_weight: Any) -> tuple[Floats, Any,
     return X[kept], None if y is None else y[kept], weights[kept]
 
 
+def check_unlabeled(unlabeled: Any) -> None:
+    """Refuse several values: they would be compared with y entry by entry."""
+    if np.ndim(unlabeled) > 0:
+        raise ValueError(f"unlabeled must be one value, that of y where there is no label; got {unlabeled!r}")
+
+
 def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
     """Which rows have a label: all those whose label is not the value that stands for "none"."""
     if unlabeled is None:
         return np.ones(len(y), dtype=bool)
+    check_unlabeled(unlabeled)
     labeled = np.asarray(y != unlabeled, dtype=bool)
     if not labeled.any():
         raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
@@ -279,7 +279,7 @@ def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
     """Return the costs of wrong answers, a row per true class; 1 for each of them where nothing is said."""
     if cost is None:
         return zero_one_cost(n_classes)
-    matrix: Floats = check_array(cost, dtype=np.float64, input_name="cost", copy=True)
+    matrix: Floats = check_array(cost, dtype=np.float64, ensure_2d=False, input_name="cost", copy=True)
     if matrix.shape != (n_classes, n_classes):
         raise ValueError(f"cost must have shape ({n_classes}, {n_classes}), a row per true class; got {matrix.shape}")
     if np.any(np.diag(matrix) != 0) or np.any(matrix < 0):
@@ -545,8 +545,11 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
 
 def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
     """Return what callbacks may ask for."""
-    given = {name: value for name, value in metadata.items() if value is not None}
-    return {"X": X} | ({} if y is None else {"y": y}) | ({"metadata": given} if given else {})
+    given = {"X": X} if y is None else {"X": X, "y": y}
+    for name, value in metadata.items():
+        if value is not None:
+            given.setdefault("metadata", {})[name] = value
+    return given
 
 
 class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):

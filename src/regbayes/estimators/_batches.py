@@ -30,7 +30,6 @@ from regbayes.estimators._bases import (
     row_weights,
     warn_if_unscaled,
 )
-from regbayes.kernels.arrays import to_host
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
@@ -56,15 +55,15 @@ class BatchFeatures(LatentModel):
             self._learn(rows, (data, settings))
             with one_blas_thread():
                 found = settings.follow(self._state.params)
-                self._set_batches(batches.begin(data, found, self._state, data.X.total_weight))
+                self._set_batches(batches.begin(data, found, self._state, data.X.totals.n_rows))
             return
         centred = centre_rows(rows.X, self.mean_, rows.row_weights)
-        if not np.isfinite(centred.mean_square):
+        if not np.isfinite(centred.totals.mean_square):
             raise ValueError("X is too large to square it: give it in the units of the first batch")
         data, settings = self._prepare(rows, centred, MIN_BLOCK_ROWS)
         known: Batches | None = getattr(self, "_batches", None)
         if known is None:  # a fit came first
-            settings = self._fitted_settings(settings)
+            settings = self._take_fitted_scales(settings)
             self._check_batch_settings(settings)
             n_rows = getattr(self, "n_samples_seen_", len(self._state.embedding))  # on a cluster no features are kept
             known = batches.begin(None, settings, self._state, float(n_rows))
@@ -72,10 +71,9 @@ class BatchFeatures(LatentModel):
             learned, state = batches.learn(data, known)
         for name, value in self._attributes(state).items():
             setattr(self, name, value)
-        self.offset_ = to_host(self.mean_) + state.params.offset
         self._set_batches(learned)
 
-    def _fitted_settings(self, settings: Settings) -> Settings:
+    def _take_fitted_scales(self, settings: Settings) -> Settings:
         """Return settings with the scales that the fitted model has."""
         params = self._state.params
         return replace(
@@ -199,7 +197,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
             return Data(rows, codes[part], everything.label_weights[part], everything.cost)
 
         block = read(parts[0])
-        settings = self._fitted_settings(
+        settings = self._take_fitted_scales(
             self._prepare(replace(everything, codes=block.labels), block.X, MIN_BLOCK_ROWS)[1]
         )
         self._check_class_weights(settings)

@@ -26,6 +26,7 @@ from regbayes.engine.mapped import StandardRows
 from regbayes.estimators._arrays import answer_beside, bring_targets, on_host
 from regbayes.estimators._bases import (
     IterativeEstimator,
+    check_unlabeled,
     fit_beside,
     fit_data,
     keep_on_failure,
@@ -102,7 +103,7 @@ def read_targets(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any 
     unlabeled : object
         A further value that marks a missing target.
     """
-    found = find_targets(_checked_targets(y, X, numeric), task, unlabeled, getattr(y, "columns", ()))
+    found = find_targets(_check_targets(y, X, numeric), task, unlabeled, getattr(y, "columns", ()))
     if not len(found.rows):
         raise ValueError("y has no observed target: every value is missing")
     return found
@@ -115,10 +116,10 @@ def read_matrix(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any =
     """
     if task is not None or y is None:
         return None
-    values = _checked_targets(y, X, numeric)
+    values = _check_targets(y, X, numeric)
     if values.ndim != 2 or values.size < MANY:
         return None
-    observed = _observed(values, unlabeled)
+    observed = _find_observed(values, unlabeled)
     if np.count_nonzero(observed) < MOST * values.size:
         return None
     return TargetMatrix(column_names(getattr(y, "columns", ()), values.shape[1]), values, observed)
@@ -126,9 +127,9 @@ def read_matrix(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any =
 
 def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = ()) -> Targets:
     """Return the observed ones of some targets, which may be none; a matrix may have names of its columns."""
-    observed = _observed(values, unlabeled)
+    observed = _find_observed(values, unlabeled)
     if task is not None:
-        return _ragged(values, task, observed)
+        return _find_ragged(values, task, observed)
     if values.ndim == 1:
         rows = np.flatnonzero(observed)
         return Targets("single", np.zeros(1, dtype=np.int64), rows, np.zeros_like(rows), values[rows])
@@ -136,14 +137,15 @@ def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = (
     return Targets("matrix", column_names(names, values.shape[1]), rows, tasks, values[rows, tasks])
 
 
-def _observed(values: NDArray[Any], unlabeled: Any) -> Flags:
-    observed = ~_missing(values)
+def _find_observed(values: NDArray[Any], unlabeled: Any) -> Flags:
+    observed = ~_find_missing(values)
     if unlabeled is not None:
+        check_unlabeled(unlabeled)
         observed &= np.asarray(values != unlabeled, dtype=bool)
     return observed
 
 
-def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
+def _check_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
     if y is None:
         raise ValueError("this estimator requires y to be passed, but the target y is None")
     values = check_array(
@@ -161,7 +163,7 @@ def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
     return values
 
 
-def _ragged(values: NDArray[Any], task: Any, observed: Flags) -> Targets:
+def _find_ragged(values: NDArray[Any], task: Any, observed: Flags) -> Targets:
     if values.ndim == 2 and values.shape[1] > 1:
         raise ValueError(
             f"y has shape {values.shape}, a column per task; with task= it must have one target per row. "
@@ -211,7 +213,7 @@ def checked_ids(task: ArrayLike, n_rows: int) -> NDArray[Any]:
     ids = column_or_1d(task)
     if len(ids) != n_rows:
         raise ValueError(f"task must have one entry per row: it has {len(ids)}, and there are {n_rows} rows")
-    if np.any(_missing(ids)):
+    if np.any(_find_missing(ids)):
         raise ValueError("task contains NaN or None; every row must say which task it belongs to")
     return natural(ids, "task")
 
@@ -255,7 +257,7 @@ def natural(values: NDArray[Any], name: str) -> NDArray[Any]:
     return np.array(values.tolist()) if len(values) else np.zeros(0)
 
 
-def _missing(values: NDArray[Any]) -> Flags:
+def _find_missing(values: NDArray[Any]) -> Flags:
     if values.dtype.kind == "f":
         return np.isnan(values)
     if values.dtype.kind != "O":
@@ -571,7 +573,8 @@ def standardized_there(
     rows = DeviceRows.centre(X, weights=sample_weight)
     lowest, highest = find_ranges(X)
     mean = np.where(highest == lowest, lowest, rows.mean)
-    spread = np.sqrt(sum_squares(X, mean, sample_weight) / rows.total_weight)
+    n_rows = X.shape[0] if sample_weight is None else sample_weight.sum()
+    spread = np.sqrt(sum_squares(X, mean, sample_weight) / n_rows)
     small = spread <= 10 * np.finfo(np.float64).eps * np.maximum(np.abs(lowest), np.abs(highest))
     scale = np.where(small, np.where(highest == lowest, 1.0, np.maximum(np.abs(lowest), np.abs(highest))), spread)
     scale = scale if scaled else np.ones_like(mean)

@@ -11,6 +11,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -38,13 +39,13 @@ from regbayes.estimators._arrays import (
     within_memory,
 )
 from regbayes.estimators._bases import (
+    N_JOBS,
     NOT_NEGATIVE,
     POSITIVE,
     FirstBatchWarning,
     FitReporter,
     IterativeEstimator,
     generator,
-    n_threads,
     one_blas_thread,
     warn_of_status,
 )
@@ -75,7 +76,7 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "deterministic": ["boolean"],
     "warm_start": ["boolean"],
     "random_state": ["random_state"],
-    "n_jobs": [Integral, None],
+    "n_jobs": N_JOBS,
     "verbose": ["verbose"],
 }
 
@@ -131,7 +132,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             raise ValueError("perplexity needs at least one word, but X has only empty documents")
         if elsewhere:
             return float(np.exp(-device.bound(documents, fitted) / n_words))
-        found = topics.bounds(documents, fitted, make_executor(n_threads(self.n_jobs)))
+        found = topics.bounds(documents, fitted, make_executor(effective_n_jobs(self.n_jobs)))
         return float(np.exp(-found.sum() / n_words))
 
     def top_words(self, n: Any = 10, *, vocabulary: ArrayLike | None = None) -> list[list[Any]]:
@@ -194,7 +195,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             documents, fitted = self._documents(X)
             if isinstance(documents, DeviceCorpus):
                 return device.proportions(documents, fitted)
-        return topics.proportions(documents, fitted, make_executor(n_threads(self.n_jobs)))
+        return topics.proportions(documents, fitted, make_executor(effective_n_jobs(self.n_jobs)))
 
     @property
     def _scheme(self) -> str:
@@ -329,7 +330,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     def _solve_weights(self, counts: Counts, targets: Targets | None, sample_weight: Floats | None) -> Self:
         """Solve for the weights at the topics as they are."""
-        documents, executor = as_documents(counts), make_executor(n_threads(self.n_jobs))
+        documents, executor = as_documents(counts), make_executor(effective_n_jobs(self.n_jobs))
         if self._scheme != "gibbs":
             self._check_batchable("fit_weights")
         elif targets is None:
@@ -373,7 +374,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             counts.shape[1],
             targets,
             self._sampler_settings(0 if targets is None else targets.n_outputs),
-            executor=make_executor(n_threads(self.n_jobs)),
+            executor=make_executor(effective_n_jobs(self.n_jobs)),
             earlier=earlier if streaming else None,
             resume=getattr(self, "_checkpoint", None) if goes_on else None,
             init_from=earlier if goes_on and fits else None,
@@ -395,7 +396,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             assert targets is not None
             in_order = bool(self.deterministic)
             return device.fit(counts, targets, self._label_free_settings(), in_order=in_order, **shared)
-        shared["executor"] = make_executor(n_threads(self.n_jobs))
+        shared["executor"] = make_executor(effective_n_jobs(self.n_jobs))
         documents, n_words = as_documents(counts), counts.shape[1]
         if self._scheme == "posterior":
             return posterior.fit(documents, n_words, targets, self._posterior_settings(), **shared)
@@ -490,7 +491,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         n_sweeps = int(wanted) if isinstance(wanted, Integral) else int(wanted * self._iteration_limit)
         if n_sweeps > burn_in:
             raise ValueError(
-                "C_warmup must not be more than burn_in, so that averages are taken at the full price; "
+                "C_warmup must not be more than burn_in, so that averages are taken at the full C; "
                 f"got C_warmup={wanted!r} and burn_in={self.burn_in!r}: {n_sweeps} and {burn_in} sweeps"
             )
         return n_sweeps

@@ -50,12 +50,12 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     temperature : float or "auto", default="auto"
-        Heat of the features per input. Less than 0.01 ("auto") gives features that are nearer to on and off, more
-        gives fewer features: heat melts those that explain little. Rows that are sums of on/off features and noise are
-        recognised and fitted without heat, with each input's own noise: see the notes of `ILSVMClassifier`.
+        Temperature of the features per input. Less than 0.01 ("auto") gives features that are nearer to on and off,
+        more gives fewer features: those that explain little collapse. Rows that are sums of on/off features and noise
+        are recognised and fitted at temperature 1, with each input's own noise: see the notes of `ILSVMClassifier`.
     transform_temperature : float or None, default=None
-        Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
-        warm often serve a classifier behind them better than either alone.
+        Temperature at which `transform` infers rows; None is that of the fit. Loadings learned cold and features
+        inferred warm often serve a classifier behind them better than either alone.
     n_init : int, default=1
         Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit.
     max_iter : int, default=500
@@ -67,7 +67,8 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         expected amounts then, and `feature_probabilities` the probabilities of being on; "auto" is 0.05 for
         ``temperature``.
     n_sweeps : int, default=2
-        Sweeps of mean-field inference for a row: more tell features that occur together apart.
+        Sweeps of mean-field inference for a row: more tell features that occur together apart. Where rows are found to
+        be sums of on/off features, eight of them or fewer are inferred exactly.
     noise_variance, prior_variance, warm_start, random_state, n_jobs, verbose
         As in `ILSVMClassifier`.
 
@@ -168,7 +169,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         labels = np.full(len(X), UNLABELED, dtype=np.int64)
         unlabeled = Data(X, labels, np.ones(len(X)), np.zeros((1, 1)))
         supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
-        return unlabeled, make_settings(self.get_params(deep=False), X, supervision)
+        return unlabeled, make_settings(self.get_params(deep=False), X.totals.mean_square, X.n_inputs, supervision)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)

@@ -80,8 +80,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     loss : {"hinge", "squared_hinge"} or None, default=None
         None is "squared_hinge" where margins are consistent and "hinge" otherwise; the sampler has no other.
     cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, answer]``: factor on the price of a high score of ``answer``, in the order of ``classes_``; the
-        price of a low score of the true class has the mean factor. With ``inference="variational"`` and more than two
+        ``cost[true, answer]``: factor on C for a high score of ``answer``, in the order of ``classes_``; the
+        one for a low score of the true class is their mean. With ``inference="variational"`` and more than two
         classes, factor on the margin between them. Zero on the diagonal; 1 elsewhere by default.
     class_weight : dict, "balanced" or None, default=None
         Factors on C by class.
@@ -104,9 +104,9 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         Of the sampler, as are ``C_warmup``, ``refit`` and ``n_blocks``. Sweeps before averages are taken: their
         number, or their share of ``max_iter`` if it is a float below 1.
     C_warmup : int, float or None, default=None
-        Sweeps over which the price of errors grows from nearly zero to C: their number, or their share of ``max_iter``,
+        Sweeps over which C grows from nearly zero to its value: their number, or their share of ``max_iter``,
         ``burn_in`` at most. From a random start strong labels split the subjects of the corpus as chance has it; a
-        price that grows lets topics form first. None is 0, but ``burn_in`` where there are many topics, which gain
+        C that grows lets topics form first. None is 0, but ``burn_in`` where there are many topics, which gain
         most: ``n_components`` times classes (or labels; two classes count as one) beyond 4000.
     refit : bool, default=True
         Whether to solve for the weights that predict once more in the end, at the topics' shares that prediction will
@@ -172,7 +172,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         "margin": [POSITIVE],
         "loss": [StrOptions({"hinge", "squared_hinge"}), None],
         "cost": ["array-like", None],
-        "class_weight": [dict, "array-like", str, None],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _default_variances: ClassVar[dict[str, float]] = {"consistent": 0.003, "posterior": 0.25}
     _default_word_prior: ClassVar[float] = 0.1  # of mean field
@@ -349,6 +349,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
 
     def _read_labels(self, y: Any, counts: Counts, first: bool) -> NDArray[Any]:
         """Return the class of each row, or the indicators of its labels."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         if first:
             check_classification_targets(y)
             self._several = type_of_target(y) == "multilabel-indicator"
@@ -378,7 +380,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         return known_codes(labels, known)
 
     def _signs(self, codes: Integers, sample_weight: Floats | None) -> Signs | None:
-        """Return one margin per label or class, but only one for two classes; none without a price."""
+        """Return one margin per label or class, but only one for two classes; none where C is zero."""
         if self._several:
             signs, factors = 2.0 * codes - 1.0, np.ones(codes.shape)
         else:
@@ -395,7 +397,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         return Signs(signs, float(self.C) * self._mean_length * factors, float(self.margin))
 
     def _classes(self, codes: Integers, sample_weight: Floats | None) -> Classes | None:
-        """Return the margins between classes that mean field asks for; none without a price."""
+        """Return the margins between classes that mean field asks for; none where C is zero."""
         cost = cost_matrix(self.cost, len(self.classes_))
         by_class = weights_by_class(self.class_weight, self.classes_, codes, sample_weight)
         C = float(self.C) * self._mean_length * by_class[codes]

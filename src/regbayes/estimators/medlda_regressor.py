@@ -262,7 +262,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         return y[:, None] if y.ndim == 1 else y
 
     def _numbers(self, values: Floats) -> Numbers | None:
-        """Return what is asked for, in units of the first targets; nothing without a price or a response."""
+        """Return what is asked for, in units of the first targets; nothing where C is zero and there is no response."""
         if self.C == 0 and self.response_variance is None:
             return None
         scaled = (values - self._mean) / self._scale

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -23,7 +24,6 @@ from regbayes.estimators._bases import (
     POSITIVE,
     generator,
     in_use,
-    n_threads,
     room_for,
     warn_of_truncation,
 )
@@ -128,7 +128,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
 
     def _prepare(self, problem: TaskProblem, settings: Settings) -> Problem:
         """Return what the model's fit works on."""
-        executor = make_executor(n_threads(self.n_jobs))
+        executor = make_executor(effective_n_jobs(self.n_jobs))
         return prepare(
             problem.X, problem.observations, problem.outputs, settings, problem.row_weights, executor=executor
         )

@@ -126,8 +126,8 @@ class MarginClassifier(
         given = fit_data(X, y, sample_weight=sample_weight)
         X, y, weights = drop_weightless(X, y, sample_weight)
         self.classes_, codes = coded_classes(self, y)
-        prices = np.full(len(X), float(self.C)) if weights is None else self.C * weights
-        targets: Classes | Signs = Classes(codes, zero_one_cost(len(self.classes_)), prices)
+        C = np.full(len(X), float(self.C)) if weights is None else self.C * weights
+        targets: Classes | Signs = Classes(codes, zero_one_cost(len(self.classes_)), C)
         if self.multi_class == "ovr" and len(self.classes_) > 2:
             targets = targets.one_vs_rest()
         options: dict[str, Any] = {"max_iter": self.max_iter, "weights": weights}

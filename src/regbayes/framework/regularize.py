@@ -32,6 +32,7 @@ from regbayes.framework.log_partition import LogPartition, WeightedAtoms
 from regbayes.framework.posteriors import Gaussian, Posterior, Samples
 from regbayes.framework.posteriors.weighted import Weighted
 from regbayes.framework.regularizers import Blocks, Regularizer
+from regbayes.framework.redundant import Redundancy, find_redundancy
 from regbayes.framework.resampled import ResampledPosterior, build_result
 from regbayes.framework.result import DRAW_AGAIN, RegularizedPosterior
 from regbayes.framework.sampler import Run, Sampler
@@ -146,7 +147,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
         settings = LadderSettings(n_draws=n_draws, max_rounds=max_rounds, accuracy=accuracy, seed=seed)
         model, given = _as_model(posterior, resample, settings)
         found = _sample_again(model, features, regularizer, given, settings, progress)
-        return _spoken(found, raise_infeasible)
+        return _raise_or_warn(found, raise_infeasible)
     if isinstance(posterior, RegularizedPosterior):
         raise TypeError(
             "posterior is a result of regularize; give its posterior, result.posterior, to go on from there"
@@ -163,11 +164,18 @@ def regularize(  # noqa: PLR0913 - options, all by name
     if max_iter < 0:
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
     evaluated, g, labels = _gather(posterior, features, regularizer)
+    redundancy = _find_redundancy(posterior, evaluated, g)
+    if redundancy is not None:
+        evaluated = replace(evaluated, values=redundancy.settle(evaluated.values))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no certificate takes what is no number
         problem = _Problem.of(posterior.bind(evaluated), Stack.of(g, len(labels)))
         start = None if warm_start is None else problem.from_user(warm_start)
         outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
         result = _result(posterior, evaluated, g, labels, problem, outcome)
+    if redundancy is not None and result.status is Status.OPTIMAL:
+        stack = Stack.of(g, len(labels))
+        phi, stacked = redundancy.fold(result.multipliers, result.warm_start, stack)
+        result = replace(result, multipliers=phi, warm_start=stacked)
     lost = None
     if result.status is Status.BOUNDARY and regularizer is None:
         lost = _find_lost_event(result, _as_constraints(features))
@@ -184,14 +192,23 @@ def regularize(  # noqa: PLR0913 - options, all by name
     return result
 
 
+def _find_redundancy(posterior: Posterior, evaluated: Features, g: Regularizer) -> Redundancy | None:
+    """Constraints of draws or models that follow from others."""
+    if not (isinstance(posterior, Weighted) and isinstance(evaluated.values, np.ndarray)):
+        return None
+    return find_redundancy(evaluated.values, Stack.of(g, len(evaluated.names)))
+
+
 def _as_model(posterior: Any, resample: Any, settings: LadderSettings) -> tuple[Sampler, Run | None]:
     """The model to sample, and draws of its posterior that are there already."""
-    for name, value, least in (("n_draws", settings.n_draws, 20), ("max_rounds", settings.max_rounds, 1)):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value!r}")
-    whole: object = settings.seed
-    if not isinstance(whole, int | np.integer) or whole < 0:
-        raise ValueError(f"seed must be an integer of at least 0, got {settings.seed!r}")
+    wholes: tuple[tuple[str, Any, int], ...] = (
+        ("n_draws", settings.n_draws, 20),
+        ("max_rounds", settings.max_rounds, 1),
+        ("seed", settings.seed, 0),
+    )
+    for name, value, least in wholes:
+        if not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     if settings.accuracy is not None and not settings.accuracy > 0:
         raise ValueError(f"accuracy must be positive, a number of nats, got {settings.accuracy!r}")
     if resample is None:
@@ -220,7 +237,15 @@ def _sample_again(
     asked = (_inside(features),) if regularizer is not None else tuple(c.features for c in _as_constraints(features))
     _check_askable(model, asked)
     example = Samples(dict(model.example()), chains=False)
-    evaluated, g, labels = _gather(example, features, regularizer)
+    try:
+        evaluated, g, labels = _gather(example, features, regularizer)
+    except Exception as error:
+        for name in model.observed:
+            if repr(name) in str(error):
+                error.add_note(
+                    f"{name} is observed: data do not move with the posterior, and no constraint moves them."
+                )
+        raise
     problem = Problem(model, asked, Stack.of(g, len(labels)), labels)
     callbacks = [progress] if callable(progress) else [_show_round] if progress else []
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -236,7 +261,7 @@ def _sample_again(
             ) from cause
         assert climb.ending is not None
         if climb.ending.reweight:
-            climb, conditioned = _reweighted(climb, g, labels)
+            climb, conditioned = _reweight(climb, g, labels)
             if conditioned is not None:
                 return conditioned
         return build_result(problem, climb, g, labels, evaluated.names)
@@ -262,7 +287,7 @@ def _check_askable(model: Sampler, asked: tuple[Any, ...]) -> None:
                 )
 
 
-def _reweighted(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Climb, RegularizedPosterior | None]:
+def _reweight(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Climb, RegularizedPosterior | None]:
     """Features without a gradient: take the reweighted draws of the posterior where they can carry the tilt.
 
     Where an event gets probability one there are no multipliers, and the result is the posterior given the event.
@@ -299,7 +324,7 @@ def _show_round(progress: Progress[Climb]) -> None:
     tqdm.write(f"{kind} {progress.iteration}: {stage.run.n_chains} x {stage.run.n_draws} draws{left}", file=sys.stderr)
 
 
-def _spoken(result: RegularizedPosterior, raise_infeasible: bool) -> RegularizedPosterior:
+def _raise_or_warn(result: RegularizedPosterior, raise_infeasible: bool) -> RegularizedPosterior:
     """Raise or warn where the status is no answer."""
     if not isinstance(result, ResampledPosterior):
         return result

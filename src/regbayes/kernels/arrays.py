@@ -231,9 +231,18 @@ def find_sigmoid(xp: Any) -> Callable[..., DeviceArray]:
 
 
 def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
-    """Return the function -x log(x) - (1 - x) log(1 - x), 0 at 0 and 1; PyTorch has one that takes one pass."""
+    """Return the function -x log(x) - (1 - x) log(1 - x), 0 at 0 and 1; PyTorch has one that takes one pass.
+
+    That one stops the process, on a device, at what is no number, as a step too far may give: it sees 0 instead. Other
+    sums of the same rows say that there are no numbers.
+    """
     if hasattr(xp, "nn"):
-        return lambda x: xp.nn.functional.binary_cross_entropy(x, x, reduction="none")
+
+        def cross(x: DeviceArray) -> DeviceArray:
+            known = xp.nan_to_num(x, nan=0.0)
+            return xp.nn.functional.binary_cross_entropy(known, known, reduction="none")
+
+        return cross
 
     def entropy(x: DeviceArray) -> DeviceArray:
         least, other = float(xp.finfo(x.dtype).smallest_normal), 1.0 - x

@@ -144,7 +144,7 @@ def moves_answers(contribution: Floats) -> Flags:
 def shown_features(in_use: Flags, use: Floats, contribution: Floats, limit: int) -> Integers:
     """Return the features to show, the most used first.
 
-    They are those in use, and others that move the scores all the same: graded features do, although none of them is
+    They are those in use, and others that move the scores all the same: soft features do, although none of them is
     ever fully on.
     """
     worthwhile = in_use | moves_answers(contribution)

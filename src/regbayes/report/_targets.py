@@ -92,8 +92,8 @@ def read_outcomes(
     if targets.layout == "matrix" and not hasattr(model, "tasks_"):
         known = None  # of indicators, as scikit-learn has them: the classes are the columns' numbers
     classes = _classes(targets, answers, known)
-    codes = _coded(targets.values, targets.tasks, classes)
-    coded = None if answers is None else _coded(answers, targets.tasks, classes)
+    codes = _encode(targets.values, targets.tasks, classes)
+    coded = None if answers is None else _encode(answers, targets.tasks, classes)
     names = [_class_names(these, targets, target_names) for these in classes]
     return Outcomes(kind, targets.layout, task_names, names, classes, targets.rows, targets.tasks, codes, coded)
 
@@ -146,7 +146,7 @@ def _classes(targets: Targets, answers: NDArray[Any] | None, known: Any) -> list
     return found
 
 
-def _coded(values: NDArray[Any], tasks: Integers, classes: list[NDArray[Any]]) -> Integers:
+def _encode(values: NDArray[Any], tasks: Integers, classes: list[NDArray[Any]]) -> Integers:
     codes = np.empty(len(values), dtype=np.int64)
     for place in np.unique(tasks):
         mine = tasks == place

@@ -221,7 +221,7 @@ def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_i
 
 
 def check_penalties(name: str, value: ArrayLike) -> float | Floats:
-    """Return one positive price as a float, or several, none of them negative, as a 1-D array; infinite is allowed."""
+    """Return one positive penalty as a float, or several, none of them negative, as an array; they may be infinite."""
     if np.ndim(value) == 0:
         return check_positive(name, float(np.asarray(value)), allow_inf=True)
     penalties = np.array(value, dtype=np.float64)

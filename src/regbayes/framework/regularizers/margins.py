@@ -1,7 +1,7 @@
 """Losses of large-margin learning: hinges of any power, multi-class hinges, the epsilon-insensitive loss.
 
 Prices may differ from coordinate to coordinate, or from row to row, so that one object is the loss of a data set. A
-price of zero asks for nothing.
+penalty of zero asks for nothing.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Hinge(Regularizer):
         if self.power == 1:
             return diagonal_blocks((x < 0) | (x >= weight), x)
         k, v = self.power, np.maximum(self.prox(x, step), 0.0)
-        # v^(k - 2) is infinite at zero for k < 2, and the derivative zero; without a price there is no curvature.
+        # v^(k - 2) is infinite at zero for k < 2, and the derivative zero; without a penalty there is no curvature.
         with np.errstate(divide="ignore", invalid="ignore"):
             curvature = np.where(weight > 0, weight * k * (k - 1) * v ** (k - 2), 0.0)
         return diagonal_blocks(

@@ -19,8 +19,7 @@ from regbayes.kernels.arrays import DeviceArray, Swept, namespace_of, to_device,
 from regbayes.margins.device import DeviceColumns, DeviceHead, DeviceInputs
 from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm import warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Pulled, Settings, State, Stats
-from regbayes.priors.indian_buffet import stick_expectations
+from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Pulled, Settings, State, Stats, Totals
 
 BLOCK_ROWS = 1 << 20  # work on a block is launched operation by operation: few large ones
 
@@ -50,29 +49,17 @@ class DeviceRows:
         return int(self.X.shape[1])
 
     @cached_property
-    def total_weight(self) -> float:
-        """What the rows count together, N."""
-        return float(len(self)) if self.weights is None else float(self.weights.sum())
-
-    @cached_property
     def counts(self) -> DeviceArray | None:
         """How often each row counts, (N,), on the device; None: once."""
         return None if self.weights is None else to_device(self.weights, self.X)
 
-    @property
-    def mean_square(self) -> float:
-        """Mean squared length of the rows."""
-        return float(self.squares.sum()) / self.total_weight
-
     @cached_property
-    def squares(self) -> Floats:
-        """Sum of the squares of each input, shape (D,), on the host."""
-        return _square_inputs(self.X, self.mean, self.counts)
-
-    @cached_property
-    def total(self) -> Floats:
-        """The sum of the centred rows, each as often as it counts, shape (D,)."""
-        return _add_rows(self.X, self.counts) - self.total_weight * self.mean
+    def totals(self) -> Totals:
+        """Sums over the rows as they are, on the host."""
+        n_rows = float(len(self)) if self.weights is None else float(self.weights.sum())
+        total = _add_rows(self.X, self.counts) - n_rows * self.mean
+        squares = _square_inputs(self.X, self.mean, self.counts)
+        return Totals(n_rows, total, squares, float(squares.sum()) / n_rows)
 
     @property
     def max_taken(self) -> int:
@@ -130,11 +117,12 @@ class DeviceRows:
         """Infer the features of the rows, and sum what the rest of the model needs; `HostRows.infer` is the law."""
         swept, field = self.sweep(params), params.mean_field
         sums = arrays.sum_features(swept, field.coupling, field.start[0], self.counts)
-        explained = (sums.by_theta - float(sums.counts @ field.constant)) / params.precision
-        second, squared_norm = sums.gram.copy(), float(np.sum(self.squares / params.ratios))
+        explained = (sums.by_theta - float(sums.counts @ field.constant)) / field.precision
+        totals, second = self.totals, sums.gram.copy()
+        squared_norm = float(np.sum(totals.squares / field.ratios))
         np.fill_diagonal(second, sums.counts)  # z z = z
         stats = Stats(
-            self.total_weight, squared_norm, self.total, sums.counts, sums.counts, second, explained, sums.entropy
+            totals.n_rows, squared_norm, totals.rows, sums.counts, sums.counts, second, explained, sums.entropy
         )
         return Inferred(swept.history[-1].T, stats, (swept.history[:-1], sums.gram))
 
@@ -184,11 +172,11 @@ class DeviceRows:
     def bound(self, params: Params) -> DeviceArray:
         """Return a lower bound on each row's log-density, shape (N,); `HostRows.bound` is the law."""
         xp, psi = namespace_of(self.X), self.infer_features(params)
-        expected = stick_expectations(params.sticks)
+        expected = params.mean_field.expected
         rest, entropy = 1.0 - psi, xp.sum(arrays.find_entropy(xp)(psi), axis=1)
         away = self.X - reconstruct(psi, params, self.mean)
         away = away if params.noise_ratios is None else away / to_device(np.sqrt(params.noise_ratios), psi)
-        squares = np.diag(params.mean_field.coupling) / params.precision
+        squares = np.diag(params.mean_field.coupling) / params.mean_field.precision
         residual = xp.sum(away * away, axis=1) + (psi * rest) @ to_device(squares, psi)
         residual += self.n_inputs * (psi @ to_device(params.variances, psi))
         prior = psi @ to_device(expected.log_use, psi) + rest @ to_device(expected.log_rest, psi)
