@@ -1,8 +1,8 @@
 """The CUDA kernels of rows: their source compiled for a processor (`cuda_on_cpu.h`), held to the NumPy law.
 
 `arrays_features` and `arrays_losses` are called with arrays of PyTorch on the processor, and told that they are on a
-device: what they would launch there runs here. On a device `test_arrays.py` and `test_device_features.py` hold the same functions to the
-law.
+device: what they would launch there runs here. On a device `test_arrays.py` and `test_device_features.py` hold the same
+functions to the law.
 """
 
 from __future__ import annotations
