@@ -6,6 +6,7 @@ are worked on where they lie, and what comes back has their kind and device.
 
 from __future__ import annotations
 
+import copy
 import gc
 import traceback
 from collections.abc import Callable, Iterator
@@ -59,6 +60,12 @@ def is_elsewhere(X: Any) -> bool:
 def _is_readable(array: Any) -> bool:
     """Whether NumPy can read an array of another library."""
     return not lies_elsewhere(array) and "cpu" in str(getattr(array, "device", "cpu")).lower()
+
+
+def work_here(estimator: Any, X: Any, what: str) -> None:
+    """Refuse arrays that are not NumPy's, and bring home what an earlier fit elsewhere has set."""
+    refuse_elsewhere(X, what)
+    come_home(estimator)
 
 
 def refuse_elsewhere(X: Any, what: str) -> None:
@@ -186,6 +193,22 @@ def follow(estimator: Any, X: Any) -> None:
     for name, value in list(vars(estimator).items()):
         if name.endswith("_") and not name.startswith("_") and isinstance(value, np.ndarray):
             setattr(estimator, name, put_beside(value, X))
+
+
+def come_home(estimator: Any) -> None:
+    """Bring fitted attributes to the host, where the rows are now: the reverse of `follow`."""
+    for name, value in list(vars(estimator).items()):
+        if name.endswith("_") and not name.startswith("_") and not is_plain(value):
+            setattr(estimator, name, to_host(value))
+
+
+def at_home(estimator: Any) -> Any:
+    """Return an estimator whose fitted attributes are on the host: itself, or a copy that shares what it can."""
+    if all(map(is_plain, vars(estimator).values())):
+        return estimator
+    found = copy.copy(estimator)
+    come_home(found)
+    return found
 
 
 def answer_beside(values: Any, X: Any) -> Any:

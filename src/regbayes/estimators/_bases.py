@@ -46,7 +46,7 @@ from regbayes.estimators._arrays import (
     working_on,
 )
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of
+from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of, to_host
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import UNLABELED
 
@@ -292,7 +292,7 @@ def chosen_classes(scores: Any, classes: NDArray[Any]) -> NDArray[Any]:
     if not isinstance(scores, np.ndarray):
         return choose_classes(scores, classes)
     best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
-    return np.asarray(classes[best])
+    return np.asarray(to_host(classes)[best])
 
 
 def find_fault(codes: Integers, answers: Integers, cost: Floats, weights: Floats, classes: NDArray[Any]) -> str:

@@ -32,6 +32,7 @@ from regbayes.estimators._arrays import (
     bring_beside,
     bring_here,
     check_numbers,
+    come_home,
     follow,
     is_elsewhere,
     name_place,
@@ -633,7 +634,7 @@ def _check_entries(counts: WordCounts, shape: Any) -> Any:
     ascend = len(starts) == shape[0] + 1 and starts[0] == 0 and not np.any(np.diff(starts) < 0)
     if not ascend or starts[-1] != numbers.shape[0]:
         raise ValueError("X has indices of rows that do not ascend from 0 to the number of its entries")
-    if len(words) == 0:
+    if words.shape[0] == 0:
         return starts
     if not bool(xp.all(xp.isfinite(numbers))):
         raise ValueError("Input X contains NaN or infinity")
@@ -654,11 +655,12 @@ def bring_targets(values: Any, counts: Counts, name: str) -> Any:
     return bring_here(values, name)
 
 
-def refuse_device(X: Any, method: str) -> None:
-    """Refuse documents on a device."""
+def work_on_cpu(model: Any, X: Any, method: str) -> None:
+    """Refuse documents on a device, and bring home what an earlier fit there has set."""
     numbers = numbers_of(X)
     if is_elsewhere(numbers):
         raise TypeError(f"{method} works on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy array")
+    come_home(model)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._arrays import refuse_elsewhere
+from regbayes.estimators._arrays import work_here
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     POSITIVE,
@@ -193,7 +193,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         self
         """
         first = not hasattr(self, "_state")
-        refuse_elsewhere(X, "partial_fit")
+        work_here(self, X, "partial_fit")
         given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
         rows, _, weights = drop_weightless(given, None, sample_weight)
         self._learn_batch(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
