@@ -1,4 +1,4 @@
-"""The array libraries that tests of `regbayes.kernels.arrays` run on: those that are here, on the devices that are."""
+"""The array libraries that tests of row work run on: those that are here, on the devices that are."""
 
 from __future__ import annotations
 

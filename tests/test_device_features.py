@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,15 @@ from sklearn.utils.estimator_checks import check_array_api_input
 
 import regbayes
 from array_namespaces import Place, list_places
-from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
+from regbayes import (
+    IBPFactorAnalysis,
+    ILSVMClassifier,
+    ILSVMClassifierCV,
+    MedLDAClassifier,
+    MultiTaskILSVMClassifier,
+    MultiTaskILSVMClassifierCV,
+    MultiTaskILSVMRegressor,
+)
 from regbayes.baselines import InfiniteSVMClassifier
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, Here, RemoteProblem
@@ -34,6 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 PLACES = list_places()
 ELSEWHERE = [place for place in PLACES if place.name != "numpy"]
 TIGHT = Tolerance(gap=1e-12, max_epochs=200.0)
+WHAT_FITS = r"About \d+ of these rows fit.*rows in blocks: regbayes.dask"
 
 
 @pytest.fixture(params=ELSEWHERE, ids=lambda place: place.name)
@@ -355,6 +365,47 @@ def test_mixed_arrays_are_refused(place: Place) -> None:
         ILSVMClassifier().partial_fit(place(X), place.make(y), classes=[0, 1, 2])
     with pytest.raises(ValueError, match="requires y"):
         ILSVMClassifier().fit(place(X), None)
+    for model in (ILSVMClassifier(), ILSVMClassifierCV(), MultiTaskILSVMClassifier(), MultiTaskILSVMClassifierCV()):
+        with pytest.raises(TypeError, match=r"X is on the host and y is a (?!numpy)"):
+            model.fit(X, place.make(y))
+    with pytest.raises(TypeError, match=r"X is on the host and sample_weight is a (?!numpy)"):
+        IBPFactorAnalysis().fit(X, sample_weight=place(np.ones(len(X))))
+
+
+def test_arrays_of_torch_that_numpy_can_read_are_array_likes_without_dispatch() -> None:
+    torch = pytest.importorskip("torch")
+    X, y = make_data(60)
+    model = ILSVMClassifier(n_components=3, max_iter=1, tol=1.0, random_state=0)
+    here = sklearn.clone(model).fit(X, y, sample_weight=np.full(60, 2.0))
+    there = sklearn.clone(model).fit(X, torch.asarray(y), sample_weight=torch.full((60,), 2.0))
+    assert np.array_equal(here.components_, there.components_)
+    with pytest.raises(TypeError, match="X is on the host and y is a torch array on meta"):
+        model.fit(X, torch.empty(60, device="meta"))
+
+
+@pytest.mark.usefixtures("dispatch")
+@pytest.mark.parametrize(
+    "model",
+    [
+        ILSVMClassifier(3, max_iter=1, tol=1.0),
+        IBPFactorAnalysis(3, max_iter=1),
+        MultiTaskILSVMClassifier(3, max_iter=1),
+        MedLDAClassifier(3, inference="variational", max_iter=1),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_kinds_of_torch_tensors(model) -> None:
+    """Sparse and complex ones are refused; of those with a graph the numbers are taken."""
+    torch = pytest.importorskip("torch")
+    X, y = make_data(60)
+    X, y = torch.asarray(np.abs(np.rint(X))), torch.asarray(y)
+    with pytest.raises(ValueError, match="Complex data not supported"):
+        model.fit(X.to(torch.complex128), y)
+    with pytest.raises((TypeError, ValueError), match=r"sparse.*takes dense|dense or CSR"):
+        model.fit(X.to_sparse(), y)
+    answer = model.fit(X.clone().requires_grad_(), y).transform(X.clone().requires_grad_())
+    assert not answer.requires_grad
+    assert torch.equal(answer, model.transform(X))
 
 
 @pytest.mark.usefixtures("dispatch")
@@ -383,7 +434,41 @@ def test_out_of_memory_says_what_fits_and_leaves_nothing(monkeypatch: pytest.Mon
     monkeypatch.setattr(device.DeviceRows, "infer", fail)
     monkeypatch.setattr("regbayes.estimators._arrays._free_bytes", lambda _: 10_000)
     model = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0)
-    with pytest.raises(MemoryError, match=r"About \d+ of these rows fit.*blocks, on the host: regbayes.dask"):
+    with pytest.raises(MemoryError, match=WHAT_FITS):
         model.fit(torch.asarray(X), torch.asarray(y))
     assert not hasattr(model, "classes_")
     assert not hasattr(model, "_state")
+
+
+@pytest.mark.usefixtures("dispatch")
+@pytest.mark.parametrize(
+    ("model", "failing"),
+    [
+        (ILSVMClassifier(5, max_iter=2, tol=1.0), "regbayes.estimators._arrays.validate_data"),
+        (ILSVMClassifier(5, max_iter=2, tol=1.0), "regbayes.models.ilsvm.device.DeviceRows.sweep"),
+        (MultiTaskILSVMClassifier(5, max_iter=2), "regbayes.estimators._task_bases.sum_squares"),
+    ],
+)
+def test_out_of_memory_anywhere_says_what_fits(model, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever memory ends: of reading, standardising, learning and predicting; and it is let go."""
+    torch = pytest.importorskip("torch")
+    X, y = make_data()
+    held = []
+
+    def fail(*_: object, **__: object) -> None:
+        array = torch.ones(3)
+        held.append(weakref.ref(array))
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr("regbayes.estimators._arrays._free_bytes", lambda _: 10_000)
+    fitted = sklearn.clone(model).fit(torch.asarray(X), torch.asarray(y))
+    before = dict(vars(model))
+    monkeypatch.setattr(failing, fail)
+    with pytest.raises(MemoryError, match=WHAT_FITS) as raised:
+        model.fit(torch.asarray(X), torch.asarray(y))
+    assert vars(model) == before
+    if "sweep" in failing:
+        with pytest.raises(MemoryError, match=WHAT_FITS):
+            fitted.predict(torch.asarray(X))
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    assert [ref() for ref in held] == [None] * len(held)

@@ -366,17 +366,3 @@ def test_batches_go_on_with_the_noise_of_the_first():
             model.partial_fit(X[part], y[part])
         assert np.all(model.noise_ratios_ == ratios)
         assert np.median(matched(model.transform(new)[:, used], features[:, used])) > 0.95
-
-
-def test_rows_on_a_device_have_the_noise_of_rows_here():
-    torch = pytest.importorskip("torch")
-    problem = make_problem(2, {"n_sweeps": 2})
-    g = replace(start_of(problem), noise_ratios=draw_ratios(7))
-    here = problem.data.X
-    there = centre_rows(torch.asarray(here.X))
-    one, other = here.infer(g), there.infer(g)
-    assert other.stats.squared_norm == pytest.approx(one.stats.squared_norm, rel=1e-12)
-    assert other.stats.explained == pytest.approx(one.stats.explained, rel=1e-10)
-    assert there.bound(g).numpy() == pytest.approx(here.bound(g), rel=1e-10)
-    pulled, expected = there.pull_back(g, 0.3, other, None), here.pull_back(g, 0.3, one, None)
-    assert pulled.cross == pytest.approx(expected.cross, abs=1e-10 * np.abs(expected.cross).max())

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from numbers import Integral, Real
 from types import TracebackType
 from typing import Any, Self
@@ -36,14 +36,17 @@ from regbayes.engine import FitResult, Progress, Status
 from regbayes.estimators._arrays import (
     NO_LABELS,
     bring_beside,
+    bring_here,
     choose_classes,
+    describe_room,
     is_elsewhere,
     read_features,
     read_there,
+    within_memory,
     working_on,
 )
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of
+from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of, to_host
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import UNLABELED
 
@@ -115,7 +118,7 @@ def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any
     types = [np.float64]
     if isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and X.dtype.itemsize <= 8 and X.dtype != np.float64:
         types += [X.dtype] if getattr(type(estimator), "_in_blocks", False) and is_mapped(X) else []
-    return validate_data(estimator, X, y, dtype=types, **options)
+    return validate_data(estimator, X, bring_here(y, "y"), dtype=types, **options)
 
 
 def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:
@@ -123,13 +126,17 @@ def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:
     return nullcontext() if isinstance(X, np.ndarray) else working_on(estimator, X)
 
 
+def room_for(estimator: Any, X: Any) -> AbstractContextManager[None]:
+    """Say how many rows fit, where the memory of a device does not hold what is made of rows there."""
+    return within_memory(X, partial(describe_room, estimator, X))
+
+
 def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
     """Return how often each row counts, None where all count once; none is negative, and some are positive."""
     if sample_weight is None:
         return None
-    if not is_plain(X):
-        sample_weight, X = bring_beside(sample_weight, X, "sample_weight"), np.empty((X.shape[0], 0))
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    given, rows = bring_beside(sample_weight, X, "sample_weight"), X if is_plain(X) else np.empty((X.shape[0], 0))
+    weights = _check_sample_weight(given, rows, dtype=np.float64, ensure_non_negative=True)
     if not np.any(weights > 0):
         raise ValueError("sample_weight must be positive for some row: all of them are zero")
     return None if np.all(weights == 1.0) else weights
@@ -285,7 +292,7 @@ def chosen_classes(scores: Any, classes: NDArray[Any]) -> NDArray[Any]:
     if not isinstance(scores, np.ndarray):
         return choose_classes(scores, classes)
     best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
-    return np.asarray(classes[best])
+    return np.asarray(to_host(classes)[best])
 
 
 def find_fault(codes: Integers, answers: Integers, cost: Floats, weights: Floats, classes: NDArray[Any]) -> str:
@@ -602,7 +609,7 @@ class UnsupervisedFeatures(LatentModel):
         -------
         self
         """
-        with keep_on_failure(self):
+        with keep_on_failure(self), room_for(self, X):
             given = read_rows(self, X, ensure_min_samples=2)
             rows, _, weights = drop_weightless(given, None, sample_weight)
             with fit_beside(self, given):
@@ -654,7 +661,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         -------
         self
         """
-        with keep_on_failure(self):
+        with keep_on_failure(self), room_for(self, X):
             given, y = read_rows(self, X, y, ensure_min_samples=2)
             rows, labels, weights = drop_weightless(given, y, sample_weight)
             check_classification_targets(labels)

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from regbayes.engine import row_blocks
-from regbayes.estimators._arrays import refuse_elsewhere
+from regbayes.estimators._arrays import bring_here, work_here
 from regbayes.estimators._bases import (
     FirstBatchWarning,
     LatentClassifier,
@@ -134,9 +134,10 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self
         """
         first = not hasattr(self, "_state")
-        refuse_elsewhere(X, "partial_fit")
+        work_here(self, X, "partial_fit")
         self._check_batchable()
-        given, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
+        labels, least = bring_here(y, "y"), 2 if first else 1
+        given, y = validate_data(self, X, labels, dtype=np.float64, ensure_min_samples=least, reset=first)
         rows, labels, weights = drop_weightless(given, y, sample_weight)
         if first:
             if classes is None:
@@ -178,9 +179,9 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self
         """
         check_is_fitted(self, "_state")
-        refuse_elsewhere(X, "fit_weights")
+        work_here(self, X, "fit_weights")
         self._check_squared("fit_weights")
-        everywhere, given = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
+        everywhere, given = validate_data(self, X, bring_here(y, "y"), dtype=[np.float64, np.float32], reset=False)
         weights, labeled = row_weights(sample_weight, everywhere), labeled_rows(given, self.unlabeled)
         kept = labeled if weights is None else labeled & (weights > 0)
         places = None if kept.all() else np.flatnonzero(kept)

@@ -23,7 +23,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import row_blocks
 from regbayes.engine.mapped import StandardRows
-from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host
+from regbayes.estimators._arrays import answer_beside, bring_targets, on_host
 from regbayes.estimators._bases import (
     IterativeEstimator,
     check_unlabeled,
@@ -32,6 +32,7 @@ from regbayes.estimators._bases import (
     keep_on_failure,
     one_blas_thread,
     read_rows,
+    room_for,
 )
 from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, sum_squares, take_rows, to_device, to_host
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_numbers
@@ -308,6 +309,7 @@ class TaskModel(IterativeEstimator):
 
     _sorts_rows: ClassVar[bool] = False  # whether rows of a task are brought together, for speed
     _in_blocks: ClassVar[bool] = False  # whether rows of a mapped file stay there, and many targets in their matrix
+    _standardizes: ClassVar[bool] = True  # so that there are two of the inputs
     _remedy: ClassVar[str] = "It has no weights."  # what a user can do about a task without targets
 
     @property
@@ -362,10 +364,9 @@ class TaskModel(IterativeEstimator):
         -------
         self
         """
-        with keep_on_failure(self), one_blas_thread():
+        with keep_on_failure(self), room_for(self, X), one_blas_thread():
             given = rows = read_rows(self, X, ensure_min_samples=2)
-            if not is_plain(rows):
-                y, task, sample_weight = bring_targets(rows, y=y, task=task, sample_weight=sample_weight)
+            y, task, sample_weight = bring_targets(rows, y=y, task=task, sample_weight=sample_weight)
             data = fit_data(rows, y, task=task, sample_weight=sample_weight)
             rows, y, task, weights = take_weighted_rows(rows, y, task, sample_weight)
             targets, order = self._read_targets(y, task, rows), None
@@ -395,9 +396,11 @@ class TaskModel(IterativeEstimator):
 
     def _score_rows(self, X: ArrayLike, task: ArrayLike | None) -> tuple[Floats, Integers]:
         """Return scores and tasks of rows: for every output, (n, M); with ``task``, for those of each row's own."""
-        rows = self._standard_rows(X)
-        if task is not None and not is_plain(rows):
-            task = bring_beside(task, rows, "task")
+        with room_for(self, X):
+            return self._score_standard(self._standard_rows(X), task)
+
+    def _score_standard(self, rows: Any, task: ArrayLike | None) -> tuple[Floats, Integers]:
+        (task,) = bring_targets(rows, task=task)
         check_task_given(type(self).__name__, self._layout, task)
         if self._layout != "ragged":
             return self._scores(rows)[:, : len(self._outputs)], np.zeros(rows.shape[0], dtype=np.int64)

@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._arrays import refuse_elsewhere
+from regbayes.estimators._arrays import work_here
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     POSITIVE,
@@ -22,6 +22,7 @@ from regbayes.estimators._bases import (
     UnsupervisedFeatures,
     drop_weightless,
     fit_data,
+    room_for,
 )
 from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators.ilsvm import UNSUPERVISED, UNSUPERVISED_SLAB, BinaryFeatures, make_settings
@@ -192,7 +193,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         self
         """
         first = not hasattr(self, "_state")
-        refuse_elsewhere(X, "partial_fit")
+        work_here(self, X, "partial_fit")
         given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
         rows, _, weights = drop_weightless(given, None, sample_weight)
         self._learn_batch(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
@@ -203,11 +204,12 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        rows = centre_rows(self._valid_rows(X), self.mean_)
-        if self.transform_temperature is None:
-            return self._infer(rows)
-        temperature = self.transform_temperature * rows.n_inputs
-        return self._infer(rows, replace(self._state.params, temperature=temperature).infer)
+        with room_for(self, X):
+            rows = centre_rows(self._valid_rows(X), self.mean_)
+            if self.transform_temperature is None:
+                return self._infer(rows)
+            temperature = self.transform_temperature * rows.n_inputs
+            return self._infer(rows, replace(self._state.params, temperature=temperature).infer)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
@@ -218,8 +220,9 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
-        rows = centre_rows(self._valid_rows(X), self.mean_)
-        return self._infer(rows, self._state.params.bound)
+        with room_for(self, X):
+            rows = centre_rows(self._valid_rows(X), self.mean_)
+            return self._infer(rows, self._state.params.bound)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""

@@ -27,6 +27,7 @@ from regbayes.estimators._bases import (
     generator,
     in_use,
     one_blas_thread,
+    room_for,
     warn_if_unscaled,
     warn_of_no_features,
     warn_of_noise,
@@ -178,8 +179,9 @@ class BinaryFeatures(LatentModel):
 
         Without ``slab`` they are what `transform` returns; with it, `transform` returns the expected amounts.
         """
-        rows = centre_rows(self._valid_rows(X), self.mean_)
-        return self._infer(rows, self._state.params.infer_probabilities)
+        with room_for(self, X):
+            rows = centre_rows(self._valid_rows(X), self.mean_)
+            return self._infer(rows, self._state.params.infer_probabilities)
 
     def _infer(self, rows: Rows, function: Callable[[Rows], Floats] | None = None) -> Floats:
         """Return the features of rows as prediction infers them, (n, K), or another function of rows, by blocks."""
@@ -561,8 +563,10 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        return self._infer(centre_rows(self._valid_rows(X), self.mean_))
+        with room_for(self, X):
+            return self._infer(centre_rows(self._valid_rows(X), self.mean_))
 
     def _class_scores(self, X: ArrayLike) -> Floats:
-        rows = centre_rows(self._valid_rows(X), self.mean_)
-        return rows.score(self._state, self._infer(rows))
+        with room_for(self, X):
+            rows = centre_rows(self._valid_rows(X), self.mean_)
+            return rows.score(self._state, self._infer(rows))

@@ -25,7 +25,7 @@ from regbayes.estimators._topics import (
     has_partial_fit,
     mean_length,
     read_counts,
-    refuse_device,
+    work_on_cpu,
     working_on_documents,
 )
 from regbayes.kernels.arrays import to_host
@@ -204,7 +204,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         -------
         self
         """
-        refuse_device(X, "partial_fit")
+        work_on_cpu(self, X, "partial_fit")
         data = fit_data(X, y, sample_weight=sample_weight)
         if self.inference == "gibbs":
             read = self._read(X, y, sample_weight, first=not hasattr(self, "_posterior"))
@@ -232,7 +232,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         self
         """
         check_is_fitted(self, "coef_features_")
-        refuse_device(X, "fit_weights")
+        work_on_cpu(self, X, "fit_weights")
         return self._solve_weights(*self._read(X, y, sample_weight, first=False))
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Counts, Numbers | None, Floats | None]:

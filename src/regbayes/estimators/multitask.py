@@ -24,6 +24,7 @@ from regbayes.estimators._bases import (
     POSITIVE,
     generator,
     in_use,
+    room_for,
     warn_of_truncation,
 )
 from regbayes.estimators._calibration import NoProbabilities
@@ -172,7 +173,8 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         A feature is the sum of the standardised inputs that have it, weighted by their probabilities, in a unit that
         does not depend on their number.
         """
-        return features(self._standard_rows(X), self._state)
+        with room_for(self, X):
+            return features(self._standard_rows(X), self._state)
 
     @property
     def _n_features_out(self) -> int:

@@ -351,12 +351,17 @@ def _build(
 
 def numeric_array(values: Any, argument: str, accepted: str = "an array of numbers") -> Array:
     """``values`` as an array of booleans, integers or floats; one on a device stays there."""
+    values = arrays.without_graph(values)
+    if arrays.is_sparse(values):
+        raise TypeError(f"{argument} is sparse; give it as a dense array.")
     if arrays.lies_elsewhere(values):
         kind = str(values.dtype).rpartition(".")[2]
-        if kind in ("float16", "bfloat16") or kind.startswith("complex") or values.ndim == 0:
+        if kind in ("float16", "bfloat16") or kind.startswith("complex"):
             raise TypeError(
                 f"{argument} is an array of dtype {kind} on {values.device}; give it as float32 or float64."
             )
+        if values.ndim == 0:
+            raise TypeError(f"{argument} is a single number on {values.device}; it may be {accepted}.")
         return cast("Array", values)
     try:
         array = np.asarray(values)

@@ -33,7 +33,7 @@ from regbayes.framework.posteriors.base import (
     concatenated,
 )
 from regbayes.framework.resampling import to_arviz
-from regbayes.kernels import arrays
+from regbayes.kernels import arrays, arrays_atoms
 
 SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long sum
 IN_RANGE = 1e150  # variances between one over this and this have squares that are numbers
@@ -110,7 +110,7 @@ class Weighted(Posterior):
         psi = as_features(self, features).values
         phi = as_multipliers(multipliers, psi.shape[1])
         if arrays.lies_elsewhere(psi):
-            scores = self.log_weights + arrays.to_host(arrays.score_atoms(psi, None, phi))
+            scores = self.log_weights + arrays.to_host(arrays_atoms.score_atoms(psi, None, phi))
         else:
             scores = self.log_weights + psi @ phi
         return self.reweight(scores - logsumexp(scores))

@@ -1,7 +1,7 @@
 """Rows of iLSVM on a device: the arrays of the rows' size stay there, and K-sized sums come to the host.
 
 The model, its descent and its parameters are those of `model.py`; what is done with a block of rows is done by
-`regbayes.kernels.arrays`. The start and the warm-up see few rows, which come to the host (`DeviceRows.take`).
+`regbayes.kernels.arrays_features`. The start and the warm-up see few rows, which come to the host (`DeviceRows.take`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.joint.model import Inferred
-from regbayes.kernels import arrays
-from regbayes.kernels.arrays import DeviceArray, Swept, namespace_of, to_device, to_host
+from regbayes.kernels import arrays, arrays_features
+from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
+from regbayes.kernels.arrays_features import Swept
 from regbayes.margins.device import DeviceColumns, DeviceHead, DeviceInputs
 from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm import warmup
@@ -107,7 +108,9 @@ class DeviceRows:
         field = params.mean_field
         products = to_device(field.directions, self.X) @ self.X.T
         constant = field.constant - field.directions @ self.mean
-        return arrays.sweep_features(products, constant, field.coupling, field.start[0], params.n_sweeps, self.counts)
+        return arrays_features.sweep_features(
+            products, constant, field.coupling, field.start[0], params.n_sweeps, self.counts
+        )
 
     def infer_features(self, params: Params, few: bool = False) -> DeviceArray:
         """Return the features of the rows, shape (N, K)."""
@@ -116,7 +119,7 @@ class DeviceRows:
     def infer(self, params: Params) -> Inferred[Stats]:
         """Infer the features of the rows, and sum what the rest of the model needs; `HostRows.infer` is the law."""
         swept, field = self.sweep(params), params.mean_field
-        sums = arrays.sum_features(swept, field.coupling, field.start[0], self.counts)
+        sums = arrays_features.sum_features(swept, field.coupling, field.start[0], self.counts)
         explained = (sums.by_theta - float(sums.counts @ field.constant)) / field.precision
         totals, second = self.totals, sums.gram.copy()
         squared_norm = float(np.sum(totals.squares / field.ratios))
@@ -133,7 +136,7 @@ class DeviceRows:
         stats, field, (earlier, gram) = inferred.stats, params.mean_field, inferred.cache
         history = [*earlier, inferred.features.T]
         given = None if gradient is None else gradient.T
-        left, by_coupling, left_sum = arrays.reverse_features(
+        left, by_coupling, left_sum = arrays_features.reverse_features(
             given, history, field.coupling, field.start[0], weight, self.counts, (stats.counts, gram)
         )
         cross, coupled, summed = arrays.gather(arrays.multiply_rows(self.X.T, left).T, by_coupling, left_sum)
