@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from regbayes._extras import import_extra
 from regbayes._registry import persistable
 from regbayes._types import Array, Floats
 from regbayes.engine import Status
@@ -137,7 +137,7 @@ class ResampledPosterior(RegularizedPosterior):
         Nothing is resampled, so chains are chains; ``importance_weights`` has the log-weights of the last step, which
         are nearly equal. ``rng`` is not used.
         """
-        xarray = importlib.import_module("xarray")
+        xarray = import_extra("xarray", "to_arviz", "ppl")
         draws = self._samples("to_arviz").draws
         grid = (draws.n_chains, draws.n_draws)
         coords: dict[str, Any] = {"chain": np.arange(grid[0]), "draw": np.arange(grid[1])}
@@ -153,7 +153,7 @@ class ResampledPosterior(RegularizedPosterior):
             "sample_stats": xarray.Dataset(statistics, coords),
             "importance_weights": xarray.Dataset({"log_weight": (("chain", "draw"), weights)}, coords),
         }
-        arviz = importlib.import_module("arviz")
+        arviz = import_extra("arviz", "to_arviz", "ppl")
         if int(arviz.__version__.split(".")[0]) < 1:
             return arviz.InferenceData(**groups)
         return xarray.DataTree.from_dict(groups)

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from regbayes._extras import import_extra
 from regbayes._types import Floats
 from regbayes.ppl.jax_chains import JAXModel, Kernel
 from regbayes.ppl.symbolic import trace_features
@@ -36,6 +37,8 @@ class BlackJAXModel(JAXModel):
         initial_position: Any,
         variables: Callable[[Any], Mapping[str, Any]] | None = None,
     ) -> None:
+        for package in ("jax", "blackjax"):
+            import_extra(package, "BlackJAXModel", "blackjax")
         import jax
         from jax.flatten_util import ravel_pytree
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from regbayes._extras import import_extra
 from regbayes._types import Floats
 from regbayes.framework.constraints import Constraint
 from regbayes.framework.draws import as_draws, listed
@@ -115,6 +116,8 @@ class RegularizedELBO:
         draws: int | None = None,
         smoothing: float = 1e-6,
     ) -> None:
+        for package in ("jax", "numpyro"):
+            import_extra(package, "RegularizedELBO", "numpyro")
         given = list(constraints) if isinstance(constraints, list | tuple) else [constraints]
         odd = [item for item in given if not isinstance(item, Constraint | EachRow)]
         if odd or not given:

@@ -8,6 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
+from regbayes._extras import import_extra
 from regbayes._types import Array, Flags, Floats
 from regbayes.framework.sampler import Run, Sampler, Start, Tilt, count_examples
 from regbayes.ppl.smoothness import PAIRS, check_gradients
@@ -41,8 +42,7 @@ class PyMCModel(Sampler):
     """
 
     def __init__(self, model: Any, n_chains: int = 4) -> None:
-        import pymc
-
+        pymc = import_extra("pymc", "PyMCModel", "pymc")
         if not isinstance(model, pymc.Model):
             raise TypeError(f"model must be a pymc.Model, got {type(model).__name__}")
         if not model.free_RVs:
