@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import time
 import warnings
 from functools import partial, reduce
@@ -20,7 +22,17 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import regbayes
-from dask_tools import OneProcess, count_mapped, cut, fit_here, interfere, kill_one, quiet_marks, set_share
+from dask_tools import (
+    OneProcess,
+    count_mapped,
+    cut,
+    fit_here,
+    hears_interrupts,
+    interfere,
+    kill_one,
+    quiet_marks,
+    set_share,
+)
 from reference_tools import fits_its_rows
 from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent, places
 from regbayes.dask._bases import Labels, Moments, alike, code_labels
@@ -225,11 +237,21 @@ def test_workers_that_all_leave_end_a_fit_that_would_wait_for_ever(data, monkeyp
             small().fit(X, y, client=client)
 
 
+def test_a_scheduler_that_drops_tasks_is_named(client):
+    task = client.submit(time.sleep, 0, workers=["tcp://127.0.0.1:1"])  # where nobody is: it is never done
+    client.cancel([task], force=True)
+    with pytest.raises(RuntimeError, match="has dropped the tasks of this fit"):
+        places.wait_for(client, [task])
+
+
 @pytest.mark.parametrize("trip", [1, 25])
 def test_an_interrupt_ends_with_the_best_state(client, data, monkeypatch, trip):
     X, y = (cut(part, (400, 1100)) for part in data)
+    before = client.run(os.getpid)
 
     def interrupt(client):
+        for worker in client.run(os.getpid).values():  # a terminal interrupts all processes of a group
+            os.kill(worker, signal.SIGINT)
         raise KeyboardInterrupt
 
     interfere(monkeypatch, trip, interrupt)
@@ -237,6 +259,8 @@ def test_an_interrupt_ends_with_the_best_state(client, data, monkeypatch, trip):
         model = small(max_iter=50).fit(X, y)
     assert (0 if trip == 1 else 1) <= model.n_iter_ < 50
     assert np.mean(model.predict(X).compute() == data[1]) > 0.6
+    assert client.run(os.getpid) == before
+    assert all(client.run(hears_interrupts).values())  # as before
 
 
 class CountTasks(SchedulerPlugin):

@@ -37,6 +37,8 @@ from regbayes.cli.words import learn_words, show_documents
 
 __all__ = ["train", "train_documents", "train_table"]
 
+SAMPLE_KEPT = "interrupted: the model is that of the sample, and the other rows were not fitted"
+
 
 def train(request: FitRequest, output: Output) -> ModelFile:
     """Read the data, fit a model, and gather what its page shows.
@@ -200,10 +202,15 @@ def _fit_whole(
     shown["data_name"] = f"a sample of {facts['rows']} training rows"
     facts["sample_rows"] = facts["rows"]
     if facts["interrupted"]:
-        output.warn("interrupted: the model is that of the sample, and the other rows were not fitted")
+        output.warn(SAMPLE_KEPT)
         return estimator
     began = time.perf_counter()
-    estimator, ended = whole.refit(estimator, inputs, request, output)
+    try:
+        estimator, ended = whole.refit(estimator, inputs, request, output)
+    except KeyboardInterrupt:  # while rows were encoded or read: there is no state of theirs
+        output.warn(SAMPLE_KEPT)
+        facts |= {"interrupted": True, "kept": SAMPLE_KEPT.capitalize() + "."}
+        return estimator
     facts["rows"], facts["seconds"] = len(whole.y), facts["seconds"] + time.perf_counter() - began
     if ended:
         facts |= {"interrupted": True, "kept": "Interrupted: the fit to all rows was ended early, at its best state."}

@@ -22,7 +22,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._types import Floats, Integers, Reals
-from regbayes.dask.places import Workers, find_client
+from regbayes.dask.places import Workers, find_client, shelter_workers
 from regbayes.dask.rows import (
     Block,
     Given,
@@ -86,12 +86,18 @@ class OnCluster(BaseEstimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
 
+    @contextmanager
+    def _workers_of(self, client: Any) -> Iterator[Any]:
+        """Yield the client of a fit, having seen that this can be fitted there."""
+        self._check_refused()
+        found = find_client(client)
+        with shelter_workers(found):
+            yield found
+
     def _place(
         self, client: Any, read: Reader, X: Any, y: Any = None, sample_weight: Any = None, task: Any = None
     ) -> Workers:
-        """Have workers read the rows, having seen that rows of this kind can be fitted there."""
-        self._check_refused()
-        client = find_client(client)
+        """Have workers read the rows."""
         given = read_collections(X, y, sample_weight, task)
         self._note_columns(given)
         return place_blocks(client, given, read)
@@ -209,7 +215,8 @@ class OnClusterLearner(OnCluster):
         """
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        return self._fit_rows(X, y, sample_weight, client)
+        with self._workers_of(client) as found:
+            return self._fit_rows(X, y, sample_weight, found)
 
 
 def _ask(model: Any, method: str | Callable[..., Any], *given: Any) -> Any:

@@ -359,7 +359,8 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
         -------
         self
         """
-        return self._fit_rows(X, None, sample_weight, client)
+        with self._workers_of(client) as found:
+            return self._fit_rows(X, None, sample_weight, found)
 
     def inverse_transform(self, X: Any) -> Any:
         """Return the expected rows given their features, which may be lazy too, shape (n_samples, n_features)."""

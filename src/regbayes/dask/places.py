@@ -11,8 +11,13 @@ have the same bits wherever the blocks are, before and after a loss.
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 from operator import add
@@ -21,7 +26,7 @@ from uuid import uuid4
 
 import numpy as np
 from dask.sizeof import sizeof
-from distributed import Client, Future, get_client, wait
+from distributed import CancelledError, Client, Future, get_client, wait
 
 from regbayes.dask.storage import find_in_libc, give_pages_back, settle_again
 from regbayes.joint.remote import HeldRows, Version
@@ -107,12 +112,18 @@ class Workers:
 def wait_for(client: Client, tasks: Sequence[Future], *, first: bool = False) -> set[Future]:
     """Wait until all tasks are done, or the first one; return those that are.
 
-    Dask waits for ever where all workers have left and none comes: here that is an error after a while.
+    Dask waits for ever where all workers have left and none comes: here that is an error after a while. Where the
+    scheduler has gone it says that tasks were cancelled, and not why.
     """
     last_seen = time.monotonic()
     while True:
         try:
             return wait(tasks, timeout=WATCH_S, return_when="FIRST_COMPLETED" if first else "ALL_COMPLETED").done
+        except CancelledError:
+            raise RuntimeError(
+                "the cluster has dropped the tasks of this fit: its scheduler was closed or started anew, or somebody "
+                "cancelled them. Connect to one that runs, distributed.Client(address), and fit again"
+            ) from None
         except TimeoutError:
             now = time.monotonic()
             if client.nthreads():
@@ -172,6 +183,40 @@ def find_client(client: Client | None) -> Client:
             "(client.wait_for_workers(1))"
         )
     return client
+
+
+@contextmanager
+def shelter_workers(client: Client) -> Iterator[None]:
+    """Let Ctrl-C be for this process alone: in a terminal and in a notebook it reaches workers of the same machine too.
+
+    They would end, and with them the rows that the best state is read off.
+    """
+    here = socket.gethostname(), _process_group()
+    client.run(_ignore_interrupts, True, here, on_error="ignore")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # there may be no scheduler left
+            client.run(_ignore_interrupts, False, here, on_error="ignore")
+
+
+def _ignore_interrupts(begins: bool, where: tuple[str, int]) -> None:
+    """Begin or cease to ignore Ctrl-C, on a worker that is a process of its own beside the one that asks."""
+    if threading.current_thread() is not threading.main_thread():  # no process of its own
+        return
+    if where != (socket.gethostname(), _process_group()):
+        return
+    if begins:
+        _ignored.append(signal.signal(signal.SIGINT, signal.SIG_IGN))
+    elif _ignored:
+        signal.signal(signal.SIGINT, _ignored.pop())
+
+
+_ignored: list[Any] = []  # what heard Ctrl-C before each of the fits that go on
+
+
+def _process_group() -> int:
+    return os.getpgrp() if hasattr(os, "getpgrp") else 0
 
 
 def plan_groups(client: Client, sizes: Sequence[float], where: Sequence[str | None]) -> list[tuple[str, list[int]]]:

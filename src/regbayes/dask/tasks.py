@@ -519,6 +519,10 @@ class OnClusterTasks(OnCluster):
         """
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        with self._workers_of(client) as found:
+            return self._fit_rows(X, y, task, sample_weight, found)
+
+    def _fit_rows(self, X: Any, y: Any, task: Any, sample_weight: Any, client: Any) -> Self:
         layout: Layout = "ragged" if task is not None else "single" if getattr(y, "ndim", 1) == 1 else "matrix"
         reading = Reading(layout, not isinstance(self, TaskClassifier), getattr(self, "unlabeled", None))
         rows = self._place(client, READ_TASKS, X, y, sample_weight, task)
