@@ -321,12 +321,13 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
 
 
 def fresh_cases(only: str) -> tuple[list[Case], list[Case]]:
+    from ladder_families import FAMILIES, family_pathologies
     from ladder_models import WELL_POSED, pathologies
 
     from regbayes.ppl import NumPyroModel
 
     good = []
-    for build in WELL_POSED:
+    for build in WELL_POSED + FAMILIES:
         name = build.__name__.replace("_", " ")
         if only not in name:  # references and plain runs take minutes
             continue
@@ -338,7 +339,7 @@ def fresh_cases(only: str) -> tuple[list[Case], list[Case]]:
         covariance = centred.T @ (weights[:, None] * centred)
         plain = count_plain(model, *args)
         good.append(Case(name, NumPyroModel(model, *args), asked, exact.multipliers, exact.kl, covariance, plain))
-    chosen = [case for case in pathologies() if only in case[0]]
+    chosen = [case for case in pathologies() + family_pathologies() if only in case[0]]
     return good, [Case(name, NumPyroModel(model, *args), asked) for name, model, args, asked in chosen]
 
 
@@ -346,7 +347,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="two seeds, exact samplers only")
     parser.add_argument("--numpyro", action="store_true", help="NUTS in place of exact samplers")
-    parser.add_argument("--fresh", action="store_true", help="NUTS on the models of ladder_models.py")
+    parser.add_argument("--fresh", action="store_true", help="NUTS on models that the checks were not set on")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--no-rival", action="store_true", help="leave Robbins-Monro out")
     parser.add_argument("--only", default="", help="cases with this in their name")

@@ -1,7 +1,7 @@
 """More models in NumPyro for `bench_ladder.py --fresh`, one of each family that a user is likely to bring.
 
-Written after all rules of the ladder, as `ladder_models.py` was after its first ones. Each function returns a model, its
-arguments, what is asked, and atoms of the posterior (named points with log-weights) on which the same is solved.
+Written after all rules of the ladder, as `ladder_models.py` was after its first ones. Each function returns a model,
+its arguments, what is asked, and atoms of the posterior (named points with log-weights) on which the same is solved.
 """
 
 from __future__ import annotations
@@ -12,19 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+from ladder_models import Atoms, mesh
 from numpyro import distributions as dist
 from scipy.special import expit, gammaln, logsumexp
 from scipy.stats import norm
 
 from regbayes import E
 
-Atoms = tuple[dict[str, Any], Any]  # name -> points, log-weights
 Built = tuple[Any, tuple[Any, ...], Any, Atoms]
-
-
-def mesh(**axes: Any) -> dict[str, Any]:
-    """Return all combinations of points along named axes, flat."""
-    return dict(zip(axes, (a.ravel() for a in np.meshgrid(*axes.values(), indexing="ij")), strict=True))
 
 
 def logistic_offsets() -> Built:
@@ -105,8 +100,12 @@ def changepoint() -> Built:
     return model, (), asked, ({"rates": rates, "year": year}, logs)
 
 
-def random_slopes() -> Built:
-    """Lines of ten groups with correlated intercepts and slopes: the correlation and the mean slope are asked for."""
+def random_slopes(width: float = 0.5, slope_at: float = 1.2) -> Built:
+    """Lines of ten groups with correlated intercepts and slopes: the correlation and the mean slope are asked for.
+
+    Under a prior of the scales that is twice as wide, a slope of 1.6 takes a tilt with a tenth of its mass in a second
+    mode, where slopes differ so much that their mean is free: a grid that stops at a scale of 4 does not show it.
+    """
     rng = np.random.default_rng(24)
     n_groups, x = 10, np.linspace(-1, 1, 6)
     lines = np.array([0.5, 1.0]) + rng.normal(size=(n_groups, 2)) @ np.array([[0.8, 0.3], [0.0, 0.5]])
@@ -115,14 +114,14 @@ def random_slopes() -> Built:
 
     def model(y: Any) -> None:
         mean = numpyro.sample("mean", dist.Normal(0, 2).expand([2]).to_event(1))
-        scale = numpyro.sample("scale", dist.HalfNormal(1.0).expand([2]).to_event(1))
+        scale = numpyro.sample("scale", dist.HalfNormal(width).expand([2]).to_event(1))
         root = numpyro.sample("root", dist.LKJCholesky(2, concentration=2.0))
         z = numpyro.sample("z", dist.Normal(0, 1).expand([n_groups, 2]).to_event(2))
         own = mean + z @ (scale[:, None] * root).T
         numpyro.deterministic("correlation", root[1, 0])
         numpyro.sample("y", dist.Normal(own @ X.T, 0.5), obs=y)
 
-    at = mesh(u=np.linspace(-2.2, 1.3, 29), v=np.linspace(-3.5, 1.3, 37), w=np.linspace(-2.6, 3.2, 41))
+    at = mesh(u=np.linspace(-2.2, 1.3, 29), v=np.linspace(-3.5, 2.6, 47), w=np.linspace(-2.6, 3.2, 41))
     nodes, weights = np.polynomial.hermite_e.hermegauss(24)
     logs, slopes, correlations = [], [], []
     for u, v, w in zip(at["u"], at["v"], at["w"], strict=True):
@@ -137,13 +136,13 @@ def random_slopes() -> Built:
         fit = -0.5 * np.sum(y.T * solved[:, 2:]) + 0.5 * pull @ centre
         fit -= 0.5 * n_groups * np.linalg.slogdet(whole)[1] + 0.5 * np.linalg.slogdet(precision)[1]
         # LKJ(2) of a 2 x 2 correlation is (1 - r²); the axes are log-scales and atanh r.
-        prior = -0.5 * (s**2).sum() + u + v + 2 * np.log1p(-(r**2))
+        prior = -0.5 * (s**2).sum() / width**2 + u + v + 2 * np.log1p(-(r**2))
         logs.append(fit + prior + np.log(weights))
         slopes.append(centre[1] + np.sqrt(np.linalg.inv(precision)[1, 1]) * nodes)
         correlations.append(np.full(24, r))
     slope = np.concatenate(slopes)
     points = {"mean": np.column_stack([np.zeros_like(slope), slope]), "correlation": np.concatenate(correlations)}
-    return model, (y,), [E("correlation") == -0.3, E("mean[1]") >= 1.6], (points, np.concatenate(logs))
+    return model, (y,), [E("correlation") == -0.3, E("mean[1]") >= slope_at], (points, np.concatenate(logs))
 
 
 def bounded_parameters() -> Built:
@@ -327,7 +326,7 @@ def family_pathologies() -> list[tuple[str, Any, tuple[Any, ...], Any]]:
     def both_ends(v: Any) -> Any:
         return jax.nn.sigmoid(6 * (v.x - 3)) + 1.05 * jax.nn.sigmoid(6 * (-v.x - 3))
 
-    jensen = [E("x") >= 1.0, E(lambda x: jnp.exp(x), name="exp") <= 1.5]
+    jensen = [E("x") >= 1.0, E(jnp.exp, name="exp") <= 1.5]
     return [
         ("ratio of normals", dose, (), E("half") == 3.0),
         ("variance with few rows, up", variance, (few,), E("v") >= 3.0),
@@ -337,5 +336,6 @@ def family_pathologies() -> list[tuple[str, Any, tuple[Any, ...], Any]]:
         ("Neal's funnel, a leaf", funnel, (), E("z[0]") == 5.0),
         ("location of two rows of t(2)", pair, (np.array([-1.0, 1.0]),), E("mu") == 8.0),
         ("mean beyond a truncation", narrow, (), E("x") == 1.2),
+        ("random slopes, wide prior", *random_slopes(1.0, 1.6)[:3]),
         ("both tails at once", normal, (), E(both_ends, name="tails") == 0.95),
     ]

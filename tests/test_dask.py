@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 import warnings
 from functools import partial, reduce
 from itertools import pairwise
@@ -21,7 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 import regbayes
 from dask_tools import OneProcess, count_mapped, cut, fit_here, interfere, kill_one, quiet_marks, set_share
 from reference_tools import fits_its_rows
-from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent
+from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent, places
 from regbayes.dask._bases import Labels, Moments, alike, code_labels
 from regbayes.dask.places import plan_groups
 from regbayes.dask.rows import Block, draw_sample, read_collections
@@ -195,6 +196,35 @@ def test_a_killed_worker_costs_time_and_nothing_else(client, data, monkeypatch):
     np.testing.assert_allclose(found.components_, expected.components_, atol=1e-10)
 
 
+def leave(client):
+    client.cluster.scale(0)
+    while client.nthreads():
+        time.sleep(0.05)
+
+
+def plan_and_leave(client, *given):
+    found = plan_groups(client, *given)
+    leave(client)
+    return found
+
+
+@pytest.mark.parametrize("when", ["reading", "solving"])
+def test_workers_that_all_leave_end_a_fit_that_would_wait_for_ever(data, monkeypatch, when):
+    X, y = (cut(part, (400, 400, 700)) for part in data)
+    monkeypatch.setattr(places, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(places, "WATCH_S", 0.1)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        if when == "reading":
+            monkeypatch.setattr("regbayes.dask.rows.plan_groups", plan_and_leave)
+        else:
+            interfere(monkeypatch, 12, leave)
+        with pytest.raises(RuntimeError, match="all workers of the cluster have left"):
+            small().fit(X, y, client=client)
+
+
 @pytest.mark.parametrize("trip", [1, 25])
 def test_an_interrupt_ends_with_the_best_state(client, data, monkeypatch, trip):
     X, y = (cut(part, (400, 1100)) for part in data)
@@ -242,8 +272,8 @@ def test_data_frames(client, data):
     assert model.feature_names_in_.tolist() == list("abcdef")
     answers = model.predict(table[list("abcdef")]).compute()
     np.testing.assert_array_equal(answers, model.to_local().predict(frame[list("abcdef")]))
-    with pytest.raises(ValueError, match="feature names"):
-        model.predict(table[list("bacdef")]).compute()
+    with pytest.raises(ValueError, match="feature names"):  # before anything is computed
+        model.predict(table[list("bacdef")])
 
 
 def test_awkward_blocks(client, data):
@@ -340,6 +370,10 @@ def wrong(X, y, change):
             dy,
             "column 'g' of X has dtype",
         ),
+        "sparse": (dX.map_blocks(csr_array), dy, "X is sparse, and must be dense here"),
+        "no columns": (dX[:, :0], dy, "X has no columns"),
+        "a hole in y": (dX, cut(np.where(y == "red", None, y.astype(object)), (400, 1100)), "y has missing values"),
+        "text and numbers": (dX, cut(np.where(y == "red", 1, y.astype(object)), (400, 1100)), "of several types"),
         "two kinds": (dX, dy.map_blocks(number_later, dtype=y.dtype), "text in some blocks and numbers in others"),
     }[change]
 
@@ -367,6 +401,10 @@ def number_later(labels, block_info=None):
         "text",
         "complex",
         "names",
+        "sparse",
+        "no columns",
+        "a hole in y",
+        "text and numbers",
     ],
 )
 def test_bad_input_is_named(client, data, change):
@@ -415,6 +453,8 @@ def test_a_cluster_is_needed(data):
         pytest.raises(ValueError, match="has no workers"),
     ):
         small().fit(X, y, client=idle)
+    with pytest.raises(TypeError, match=r"must be a distributed\.Client, got str"):
+        small().fit(X, y, client="tcp://127.0.0.1:8786")
 
 
 def test_other_columns_are_refused_before_anything_is_computed(client, data):

@@ -367,6 +367,24 @@ def test_clear_errors(what):
     assert message in str(caught.value)
 
 
+def test_rows_that_are_not_those_of_the_step_are_refused():
+    """A batch counts n_rows / n times, so that n must be its rows."""
+    X, y = classes_data(60, 3)
+    params = {"loc": np.zeros((3, 3)), "sd": np.ones((3, 3))}
+    model, guide = (lambda X, y: linear_classifier(X, y, 3)), (lambda X, y: linear_guide(X, y, 3))
+
+    def few(v, X, y):
+        return differences(v, X, y)[:7]
+
+    def hinge(X, y):
+        return Hinge(1.0)
+
+    with pytest.raises(ValueError, match=r"returned 7, .* arrays of 60 rows"):
+        RegularizedELBO(EachRow(few, hinge, n_rows=60)).evaluate(params, model, guide, X, y)
+    with pytest.raises(ValueError, match="n_rows is 50, fewer than the 60 rows"):
+        RegularizedELBO(EachRow(differences, hinge, n_rows=50)).evaluate(params, model, guide, X, y)
+
+
 def test_arguments_are_checked():
     with pytest.raises(TypeError, match="constraints must be"):
         RegularizedELBO([])

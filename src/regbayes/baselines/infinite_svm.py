@@ -37,7 +37,7 @@ class InfiniteSVMClassifier(LatentClassifier):
     alpha : float, default=1.0
         Concentration of the Dirichlet process: larger values expect more components.
     C : float, default=1.0
-        Price of a margin violation. At 0 labels do nothing and every row gets the first class.
+        Penalty on a margin violation. At 0 labels do nothing and every row gets the first class.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Multi-class loss. The hinge is the original's; its kinks can hold the descent up before its end.
     cost : array-like of shape (n_classes, n_classes), default=None

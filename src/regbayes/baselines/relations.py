@@ -38,9 +38,9 @@ Parameters to turn first: ``relation_alpha`` and ``alpha``. Then ``balance_tasks
 ``intercept_scaling``; the others seldom matter.""",
     "parameters": """\
 alpha : float, default=0.0
-    Price of squared weights.
+    Penalty on squared weights.
 relation_alpha : float, default=1.0
-    Price of weights that the relations between tasks do not explain.
+    Penalty on weights that the relations between tasks do not explain.
 task_covariance : "learn" or array-like of shape (n_outputs, n_outputs), default="learn"
     The covariance of the rows of ``coef_``, where it is known. The identity makes every one a linear model of its own.
 balance_tasks : bool, default=True

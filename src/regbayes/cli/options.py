@@ -215,7 +215,7 @@ class FitRequest(DataRequest):
         ),
     ] = field(default_factory=list)
     C: Annotated[
-        list[float], option("--C", panel=SEARCH, help="Price of a margin violation; again for values to try.")
+        list[float], option("--C", panel=SEARCH, help="Penalty on a margin violation; again for values to try.")
     ] = field(default_factory=list)
     temperature: Annotated[
         list[float],

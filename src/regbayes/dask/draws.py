@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 
 from regbayes._types import Floats, Indices
 from regbayes.dask._bases import FeatureRange
-from regbayes.dask.places import Workers, find_client
+from regbayes.dask.places import Workers, find_client, wait_for
 from regbayes.dask.rows import HOST, check_kinds, delay_blocks, kind_of, place_blocks, read_collections
 from regbayes.engine import Serial
 from regbayes.framework.device_atoms import DeviceAtoms
@@ -236,7 +236,9 @@ class Samples(Posterior):
     def _compute(self, parts: Sequence[Any]) -> list[Any]:
         """Have workers compute what is small."""
         client = find_client(self.client)
-        return client.gather(client.compute(list(parts)))
+        tasks = client.compute(list(parts))
+        wait_for(client, tasks)
+        return client.gather(tasks)
 
     def join(self, parts: Sequence[Features]) -> Features:
         """Put the columns of several sets of features side by side."""

@@ -11,6 +11,7 @@ have the same bits wherever the blocks are, before and after a loss.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, reduce
@@ -20,13 +21,14 @@ from uuid import uuid4
 
 import numpy as np
 from dask.sizeof import sizeof
-from distributed import Client, Future, as_completed, get_client
+from distributed import Client, Future, get_client, wait
 
 from regbayes.dask.storage import find_in_libc, give_pages_back, settle_again
 from regbayes.joint.remote import HeldRows, Version
 from regbayes.kernels.arrays import is_mapped, is_plain, lies_elsewhere
 
-PATIENCE_S = 60  # to wait for a worker where all are gone; those that were killed come back
+PATIENCE_S = 60.0  # to wait for a worker where all are gone; those that were killed come back
+WATCH_S = 5.0  # how often it is seen to whether there is anybody left to wait for
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 KEPT_BYTES, LARGE_BYTES = 1 << 26, 1 << 24  # work arrays of a block are smaller, whole blocks larger
 
@@ -77,19 +79,20 @@ class Workers:
             if mine:
                 workers.append(group.worker)
                 jobs.append(mine)
-        return Workers(self.client, list(map(Group, workers, submit_in_turn(jobs))))
+        return Workers(self.client, list(map(Group, workers, submit_in_turn(self.client, jobs))))
 
     def _visit(self, visit: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> list[Any]:
         self.n_trips += 1
         tasks = [
             self.client.submit(visit, function, group.blocks, *arguments, **_at(group.worker)) for group in self.groups
         ]
+        wait_for(self.client, tasks)
         return self.client.gather(tasks)
 
     def _move_from_lost(self) -> None:
         threads = self.client.nthreads()
-        if not threads:
-            self.client.wait_for_workers(1, timeout=PATIENCE_S)
+        if not threads:  # a task that can only be done by a worker
+            wait_for(self.client, [self.client.submit(_keep, None, pure=False)])
             threads = self.client.nthreads()
         load = dict.fromkeys(threads, 0)
         for group in self.groups:
@@ -101,31 +104,50 @@ class Workers:
                 load[group.worker] += 1
 
 
-def submit_in_turn(jobs: Sequence[Sequence[Callable[[], Future]]]) -> list[list[Future]]:
+def wait_for(client: Client, tasks: Sequence[Future], *, first: bool = False) -> set[Future]:
+    """Wait until all tasks are done, or the first one; return those that are.
+
+    Dask waits for ever where all workers have left and none comes: here that is an error after a while.
+    """
+    last_seen = time.monotonic()
+    while True:
+        try:
+            return wait(tasks, timeout=WATCH_S, return_when="FIRST_COMPLETED" if first else "ALL_COMPLETED").done
+        except TimeoutError:
+            now = time.monotonic()
+            if client.nthreads():
+                last_seen = now
+            elif now - last_seen > PATIENCE_S:
+                raise RuntimeError(
+                    f"all workers of the cluster have left, and none came back within {PATIENCE_S:.0f} seconds: start "
+                    "some (cluster.scale(2)) and fit again"
+                ) from None
+
+
+def submit_in_turn(client: Client, jobs: Sequence[Sequence[Callable[[], Future]]]) -> list[list[Future]]:
     """Begin the first job of every group, and its next one when one is done; return what they make, when all is done.
 
     Many at once would wait beside each other on a worker: blocks that are read would all be in memory before any is
     done with, and an idle worker would take tasks over, with their blocks.
     """
     made: list[list[Future]] = [[] for _ in jobs]
-    owners: dict[Any, int] = {}
-    under_way = as_completed()
+    owners: dict[Future, int] = {}  # of the tasks under way
 
     def begin(group: int) -> None:
         future = jobs[group][len(made[group])]()
         made[group].append(future)
-        owners[future.key] = group
-        under_way.add(future)
+        owners[future] = group
 
     for group, mine in enumerate(jobs):
         if mine:
             begin(group)
-    for future in under_way:
-        group = owners[future.key]
-        if future.status == "error":
-            future.result()  # raises
-        if len(made[group]) < len(jobs[group]):
-            begin(group)
+    while owners:
+        for future in wait_for(client, list(owners), first=True):
+            group = owners.pop(future)
+            if future.status == "error":
+                future.result()  # raises
+            if len(made[group]) < len(jobs[group]):
+                begin(group)
     return made
 
 
@@ -138,7 +160,11 @@ def find_client(client: Client | None) -> Client:
             raise ValueError(
                 "there is no Dask client: start one, client = distributed.Client(), or give one with client="
             ) from None
-    if getattr(client, "asynchronous", False):
+    if not isinstance(client, Client):
+        raise TypeError(
+            f"client must be a distributed.Client, got {type(client).__name__}: distributed.Client(address)"
+        )
+    if client.asynchronous:
         raise ValueError("client is asynchronous; fit needs one that waits: distributed.Client(address)")
     if not client.nthreads():
         raise ValueError(

@@ -118,7 +118,8 @@ def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any
     types = [np.float64]
     if isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and X.dtype.itemsize <= 8 and X.dtype != np.float64:
         types += [X.dtype] if getattr(type(estimator), "_in_blocks", False) and is_mapped(X) else []
-    return validate_data(estimator, X, bring_here(y, "y"), dtype=types, **options)
+    labels = y if isinstance(y, np.ndarray | str) else bring_here(y, "y")
+    return validate_data(estimator, X, labels, dtype=types, **options)
 
 
 def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:
@@ -128,7 +129,7 @@ def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:
 
 def room_for(estimator: Any, X: Any) -> AbstractContextManager[None]:
     """Say how many rows fit, where the memory of a device does not hold what is made of rows there."""
-    return within_memory(X, partial(describe_room, estimator, X))
+    return nullcontext() if isinstance(X, np.ndarray) else within_memory(X, partial(describe_room, estimator, X))
 
 
 def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
@@ -292,7 +293,7 @@ def chosen_classes(scores: Any, classes: NDArray[Any]) -> NDArray[Any]:
     if not isinstance(scores, np.ndarray):
         return choose_classes(scores, classes)
     best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
-    return np.asarray(to_host(classes)[best])
+    return np.asarray((classes if isinstance(classes, np.ndarray) else to_host(classes))[best])
 
 
 def find_fault(codes: Integers, answers: Integers, cost: Floats, weights: Floats, classes: NDArray[Any]) -> str:

@@ -40,6 +40,7 @@ from regbayes.models.ilsvm.device import DeviceRows
 
 Layout = Literal["single", "matrix", "ragged"]
 
+HOST_TYPES = {np.ndarray, type(None)}  # which nobody needs to ask where they lie
 NAMED_IN_MESSAGES = 5
 MANY, MOST = 50_000, 0.25  # targets, and the share of a matrix that is observed, from which on it stays one
 SHARE_NEW = "Set task_sharing and unseen_tasks='shared' to serve new tasks with the weights that all tasks share."
@@ -366,7 +367,8 @@ class TaskModel(IterativeEstimator):
         """
         with keep_on_failure(self), room_for(self, X), one_blas_thread():
             given = rows = read_rows(self, X, ensure_min_samples=2)
-            y, task, sample_weight = bring_targets(rows, y=y, task=task, sample_weight=sample_weight)
+            if not {type(rows), type(y), type(task), type(sample_weight)} <= HOST_TYPES:
+                y, task, sample_weight = bring_targets(rows, y=y, task=task, sample_weight=sample_weight)
             data = fit_data(rows, y, task=task, sample_weight=sample_weight)
             rows, y, task, weights = take_weighted_rows(rows, y, task, sample_weight)
             targets, order = self._read_targets(y, task, rows), None

@@ -538,7 +538,8 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
     Counts on a device stay there.
     """
     _check_no_texts(X)
-    X = without_graph(X)
+    if not isinstance(X, np.ndarray):
+        X = without_graph(X)
     numbers = numbers_of(X)
     if not isinstance(numbers, np.ndarray) and is_elsewhere(numbers):
         if whole:
@@ -652,7 +653,7 @@ def bring_targets(values: Any, counts: Counts, name: str) -> Any:
         return None
     if isinstance(counts, DeviceCorpus):
         return bring_beside(values, counts.counts.numbers, name)
-    return bring_here(values, name)
+    return values if isinstance(values, np.ndarray) else bring_here(values, name)
 
 
 def work_on_cpu(model: Any, X: Any, method: str) -> None:

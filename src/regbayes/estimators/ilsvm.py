@@ -61,7 +61,7 @@ DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
 SLAB_TEMPERATURE = 0.02  # per input: where features with amounts are decided
 SLAB_C = 0.1  # amounts reach several units: the same margins cost less weight
 SLAB_GENERATIVE_SHARE = 0.003  # of C, for each margin that a row has
-SLAB_PRICE = 2.0  # nats, of a feature that is on, where labels ask for features
+SLAB_PRICE = 1.85  # nats, of a feature that is on, where labels ask for features
 ON_OFF_WEIGHT = 3.0  # factor on it where rows are sums of on/off features, which labels are not to bend
 ON_OFF_SWEEPS = 2  # that tell such features apart, at least
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
@@ -317,7 +317,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     C : float or "auto", default="auto"
-        Price of a margin violation. "auto" is 1, and less for on/off features: the square root of the temperature over
+        Penalty on a violated margin. "auto" is 1, and less for on/off features: the square root of the temperature over
         0.2, where that is below 1.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Loss of a margin.

@@ -72,7 +72,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         inferred without the response, and descends on the topics' words through that inference; "posterior" asks for
         margins of the training documents' posterior, as the paper does.
     C : float, default=1.0
-        Price of a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
+        Penalty on a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
         leaves plain latent Dirichlet allocation, whose weights are zero.
     margin : float, default=1.0
         The margin asked for. Scores, weights and their standard deviation have its unit: a larger margin with

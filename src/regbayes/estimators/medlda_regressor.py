@@ -50,7 +50,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     margins : {"consistent", "posterior"}, default="consistent"
         As in `MedLDAClassifier`.
     C : float, default=3.0
-        Price of one standard deviation of the targets beyond epsilon, per word of the mean document. 0 leaves plain
+        Penalty on one standard deviation of the targets beyond epsilon, per word of the mean document. 0 leaves plain
         latent Dirichlet allocation, which predicts the mean.
     epsilon : float, default=0.1
         Residuals up to this are free, in standard deviations of the targets.

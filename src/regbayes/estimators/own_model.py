@@ -42,7 +42,7 @@ class MarginClassifier(
         From `regbayes.adapters.from_torch` or `regbayes.adapters.from_jax`. It holds code, so it is not saved: give it
         again to a loaded estimator, ``classifier.set_params(model=model)``. A fit does not change it.
     C : float, default=1.0
-        Price of a missed margin, squared.
+        Penalty on a missed margin, squared.
     multi_class : {"crammer_singer", "ovr"}, default="crammer_singer"
         Margins of the row's class against each other class, of which the largest miss counts; or one for each class,
         which is the row's or not. Two classes have one margin either way.

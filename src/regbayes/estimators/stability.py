@@ -33,7 +33,8 @@ class FeatureStability(Saveable):
     Parameters
     ----------
     numbers : array of shape (n_features,)
-        Which features of the model they are: columns of ``transform``.
+        Which features of the model they are: columns of ``transform`` that vary. ``n_components_`` of a model may be
+        smaller: it does not count features that no row clearly has.
     likeness : array of shape (n_fits, n_features)
         Of each feature in each of the other fits, those to resamples first.
     n_found : array of shape (n_fits,)
@@ -153,6 +154,8 @@ def feature_stability(
     """
     _check_amounts(n_resamples, n_seeds, subsample, threshold)
     random, n = check_random_state(random_state), _num_samples(X)
+    if hasattr(y, "to_numpy") and not hasattr(y, "iloc"):  # pandas' arrays, which scikit-learn cannot take rows of
+        y = y.to_numpy()
     samples = Samples(X, y, {name: value for name, value in metadata.items() if value is not None})
     model = getattr(estimator, "best_estimator_", estimator)
     if not _is_fitted(model):

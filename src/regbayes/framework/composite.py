@@ -166,8 +166,8 @@ class Stack:
         pieces = []
         for p in self.pieces:
             i = self.index[p.start : p.stop]
-            moved = p.regularizer.moved(-center[i]) if np.any(center[i]) else p.regularizer
-            pieces.append(replace(p, regularizer=moved.rescaled(scale[i]) if np.any(scale[i] != 1) else moved))
+            moved = p.regularizer.shift(-center[i]) if np.any(center[i]) else p.regularizer
+            pieces.append(replace(p, regularizer=moved.rescale(scale[i]) if np.any(scale[i] != 1) else moved))
         return replace(self, pieces=tuple(pieces))
 
 

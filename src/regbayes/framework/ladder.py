@@ -41,6 +41,7 @@ from regbayes.framework.ladder_checks import (
     find_doubts,
     find_escape,
     find_limit,
+    find_missed,
     find_other_mode,
     has_heavy_tail,
     measure_surprise,
@@ -249,7 +250,12 @@ def find_start(sampler: Sampler, climb: Climb, rng: np.random.Generator) -> Star
         ends = {name: values[:, -1] for name, values in last.variables.items()}
         return Start(ends, None if last.positions is None else last.positions[:, -1], None, last.adaptation)
     assert climb.pool is not None
-    weights = np.exp(climb.pool.tilt(plan.phi).log_weights)
+    tilted = climb.pool.tilt(plan.phi)
+    weights = np.exp(tilted.log_weights)
+    placed = [found for found in runs if found.positions is not None]
+    if 0 < len(placed) < len(runs):  # draws that came from elsewhere, and do not say where the sampler was
+        of_placed = np.repeat([found.positions is not None for found in runs], [r.n_chains * r.n_draws for r in runs])
+        runs, weights = placed, weights[of_placed]
     few = np.count_nonzero(weights > 0) < sampler.n_chains
     chosen = rng.choice(len(weights), sampler.n_chains, replace=bool(few), p=weights / weights.sum())
 
@@ -258,10 +264,10 @@ def find_start(sampler: Sampler, climb: Climb, rng: np.random.Generator) -> Star
 
     shared = [name for name in runs[0].variables if all(name in found.variables for found in runs)]
     variables = {name: gather([found.variables[name] for found in runs])[chosen] for name in shared}
-    if any(found.positions is None for found in runs):
+    if not placed:
         return Start(variables, None, None, runs[-1].adaptation)
     positions = gather([np.asarray(found.positions) for found in runs])
-    spread = shrunken_covariance(positions, weights, climb.pool.tilt(plan.phi).effective_size)
+    spread = shrunken_covariance(positions, weights / weights.sum(), tilted.effective_size)
     return Start(variables, positions[chosen], spread, runs[-1].adaptation)
 
 
@@ -423,7 +429,7 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
         return replace(climb, excuses=(word,))
     doubts = find_doubts(stage.run, stage.rung, stage.r_hat, stage.r_hat_of)
     doubts += find_other_mode(problem.sampler, tilt, [s.run for s in climb.stages], stage.run)
-    doubts += _find_contradicted(climb)
+    doubts += _find_missed(climb) + _find_contradicted(climb)
     doubts += _find_heavy_tail(problem, climb, solution.multipliers) if not tilt.is_none else ()
     ending = Ending(Status.OPTIMAL, (), -1, solution)
     if doubts:
@@ -440,6 +446,13 @@ def _find_heavy_tail(problem: Problem, climb: Climb, phi: Floats) -> tuple[str, 
         return ()
     heavy = has_heavy_tail(climb.stages[0].rung, phi)
     return () if heavy is None else (heavy,)
+
+
+def _find_missed(climb: Climb) -> tuple[str, ...]:
+    """Whether the short rounds have been where a final run has not; an earlier final one may have missed the same."""
+    before, last = [stage for stage in climb.kept if not stage.final], climb.kept[-1]
+    weights = pool_rungs([stage.rung for stage in before]).count_towards(last.rung.phi)
+    return find_missed([stage.run for stage in before], weights, last.run)
 
 
 def _find_contradicted(climb: Climb) -> tuple[str, ...]:

@@ -28,11 +28,12 @@ from regbayes.framework.faces import (
 from regbayes.framework.feasibility import Verdict, examine
 from regbayes.framework.features import Features, OnEvent, Picked
 from regbayes.framework.ladder import BackendError, Climb, Ending, LadderSettings, Problem, Stage, climb_ladder
+from regbayes.framework.ladder_checks import find_wild_mean
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
 from regbayes.framework.posteriors import Gaussian, Posterior, Samples
 from regbayes.framework.posteriors.weighted import Weighted
-from regbayes.framework.regularizers import Blocks, Regularizer
 from regbayes.framework.redundant import Redundancy, find_redundancy
+from regbayes.framework.regularizers import Blocks, Regularizer
 from regbayes.framework.resampled import ResampledPosterior, build_result
 from regbayes.framework.result import DRAW_AGAIN, RegularizedPosterior
 from regbayes.framework.sampler import Run, Sampler
@@ -164,18 +165,15 @@ def regularize(  # noqa: PLR0913 - options, all by name
     if max_iter < 0:
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
     evaluated, g, labels = _gather(posterior, features, regularizer)
-    redundancy = _find_redundancy(posterior, evaluated, g)
-    if redundancy is not None:
-        evaluated = replace(evaluated, values=redundancy.settle(evaluated.values))
+    _check_events(posterior, features, regularizer)
+    stack = Stack.of(g, len(labels))
+    evaluated, redundancy = _settle(posterior, evaluated, stack)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no certificate takes what is no number
-        problem = _Problem.of(posterior.bind(evaluated), Stack.of(g, len(labels)))
+        problem = _Problem.of(posterior.bind(evaluated), stack)
         start = None if warm_start is None else problem.from_user(warm_start)
         outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
         result = _result(posterior, evaluated, g, labels, problem, outcome)
-    if redundancy is not None and result.status is Status.OPTIMAL:
-        stack = Stack.of(g, len(labels))
-        phi, stacked = redundancy.fold(result.multipliers, result.warm_start, stack)
-        result = replace(result, multipliers=phi, warm_start=stacked)
+    result = _fold(result, redundancy, stack)
     lost = None
     if result.status is Status.BOUNDARY and regularizer is None:
         lost = _find_lost_event(result, _as_constraints(features))
@@ -192,11 +190,22 @@ def regularize(  # noqa: PLR0913 - options, all by name
     return result
 
 
-def _find_redundancy(posterior: Posterior, evaluated: Features, g: Regularizer) -> Redundancy | None:
-    """Constraints of draws or models that follow from others."""
+def _settle(posterior: Posterior, evaluated: Features, stack: Stack) -> tuple[Features, Redundancy | None]:
+    """Features of draws or models whose combinations hold exactly where they hold up to rounding."""
     if not (isinstance(posterior, Weighted) and isinstance(evaluated.values, np.ndarray)):
-        return None
-    return find_redundancy(evaluated.values, Stack.of(g, len(evaluated.names)))
+        return evaluated, None
+    redundancy = find_redundancy(evaluated.values, stack)
+    if redundancy is None:
+        return evaluated, None
+    return replace(evaluated, values=redundancy.settle(evaluated.values)), redundancy
+
+
+def _fold(result: RegularizedPosterior, redundancy: Redundancy | None, stack: Stack) -> RegularizedPosterior:
+    """The same answer, with multipliers of 0 for constraints that follow from others."""
+    if redundancy is None or result.status is not Status.OPTIMAL:
+        return result
+    phi, stacked = redundancy.fold(result.multipliers, result.warm_start, stack)
+    return replace(result, multipliers=phi, warm_start=stacked)
 
 
 def _as_model(posterior: Any, resample: Any, settings: LadderSettings) -> tuple[Sampler, Run | None]:
@@ -261,6 +270,10 @@ def _sample_again(
             ) from cause
         assert climb.ending is not None
         if climb.ending.reweight:
+            try:
+                _check_events(Samples(climb.stages[-1].run.variables, chains=True), features, regularizer)
+            except ValueError as error:
+                raise SamplingError(f"{error}; no draw of the posterior is in it", climb.stages) from error
             climb, conditioned = _reweight(climb, g, labels)
             if conditioned is not None:
                 return conditioned
@@ -295,6 +308,9 @@ def _reweight(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Cl
     stage = climb.stages[-1]
     assert climb.ending is not None
     assert climb.rough is not None
+    wild = find_wild_mean(stage.rung, labels)
+    if wild is not None:
+        return replace(climb, ending=Ending(Status.UNRELIABLE, (wild,), -1, refused=True)), None
     draws = Samples(stage.run.variables, chains=True)
     evaluated = Features(stage.rung.flat, tuple(f"psi[{i}]" for i in range(len(labels))))
     plain = _Problem.of(draws.bind(evaluated), Stack.of(g, len(labels)))
@@ -399,8 +415,6 @@ def _gather(
         return evaluated, regularizer, evaluated.names
     constraints = _as_constraints(features)
     parts = [posterior.evaluate(c.features) for c in constraints]
-    for constraint in constraints:
-        _check_event(posterior, constraint)
     sizes = [len(part.names) for part in parts]
     for constraint, size in zip(constraints, sizes, strict=True):
         _check_size(constraint.regularizer, size, constraint)
@@ -409,11 +423,14 @@ def _gather(
     return posterior.join(parts), g, labels
 
 
-def _check_event(posterior: Posterior, constraint: Constraint) -> None:
+def _check_events(posterior: Posterior, features: Any, regularizer: Regularizer | None) -> None:
     """Refuse what is given an event that never happens: it would hold of any posterior."""
-    event = constraint.features.event if isinstance(constraint.features, OnEvent) else None
-    if event is not None and isinstance(posterior, Weighted) and not float(posterior.expectation(event)) > 0:
-        raise ValueError(f"{constraint!r}: the event has probability 0, so nothing can be said given that it happens")
+    for constraint in _as_constraints(features) if regularizer is None else ():
+        event = constraint.features.event if isinstance(constraint.features, OnEvent) else None
+        if event is not None and isinstance(posterior, Weighted) and not float(posterior.expectation(event)) > 0:
+            raise ValueError(
+                f"{constraint!r}: the event has probability 0, so nothing can be said given that it happens"
+            )
 
 
 def _find_lost_event(result: RegularizedPosterior, constraints: list[Constraint]) -> Constraint | None:

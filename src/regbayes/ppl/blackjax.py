@@ -55,6 +55,9 @@ class BlackJAXModel(JAXModel):
         if not np.isfinite(value):
             raise ValueError(f"the log-density is {value} at the initial position; it must be finite there")
         self._named = isinstance(position, dict)
+        own = None if variables is None else variables(position)
+        if own is not None and not isinstance(own, Mapping):
+            raise TypeError(f"variables must return a dictionary of arrays by name, got {type(own).__name__}")
 
     def _density(self, position: Any) -> Any:
         return self.function(self._unravel(position))

@@ -104,8 +104,8 @@ class Sum(Regularizer):
     def atoms(self, size: int) -> list[Atom]:
         return [atom for part in self.parts for atom in part.atoms(size)]
 
-    def moved(self, by: Floats) -> Sum:
-        return Sum([part.moved(by) for part in self.parts])
+    def shift(self, by: Floats) -> Sum:
+        return Sum([part.shift(by) for part in self.parts])
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         ends = [part.domain(size) for part in self.parts]
@@ -205,9 +205,9 @@ class Blocks(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return np.concatenate([part.dual_start(n) for part, n in zip(self.parts, self.sizes, strict=True)])
 
-    def moved(self, by: Floats) -> Blocks:
+    def shift(self, by: Floats) -> Blocks:
         runs = self._split(np.broadcast_to(by, self.size))
-        return Blocks([part.moved(run) for part, run in zip(self.parts, runs, strict=True)], self.sizes)
+        return Blocks([part.shift(run) for part, run in zip(self.parts, runs, strict=True)], self.sizes)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         ends = [part.domain(n) for part, n in zip(self.parts, self.sizes, strict=True)]
@@ -274,14 +274,14 @@ class Scaled(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return self.factor * self.regularizer.dual_start(size)
 
-    def moved(self, by: Floats) -> Scaled:
-        return Scaled(self.regularizer.moved(by), self.factor)
+    def shift(self, by: Floats) -> Scaled:
+        return Scaled(self.regularizer.shift(by), self.factor)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         return self.regularizer.domain(size)
 
-    def rescaled(self, scale: Floats) -> Scaled:
-        return Scaled(self.regularizer.rescaled(scale), self.factor)
+    def rescale(self, scale: Floats) -> Scaled:
+        return Scaled(self.regularizer.rescale(scale), self.factor)
 
     def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(x)
@@ -342,15 +342,15 @@ class Shifted(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return self.regularizer.dual_start(size)
 
-    def moved(self, by: Floats) -> Shifted:
+    def shift(self, by: Floats) -> Shifted:
         return Shifted(self.regularizer, self.by + by)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         low, high = self.regularizer.domain(size)
         return low + self.by, high + self.by
 
-    def rescaled(self, scale: Floats) -> Shifted:
-        return Shifted(self.regularizer.rescaled(scale), self.by / scale)
+    def rescale(self, scale: Floats) -> Shifted:
+        return Shifted(self.regularizer.rescale(scale), self.by / scale)
 
     def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(as_floats(x) - self.by)
@@ -414,15 +414,15 @@ class Reflected(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return -self.regularizer.dual_start(size)
 
-    def moved(self, by: Floats) -> Reflected:
+    def shift(self, by: Floats) -> Reflected:
         return Reflected(self.regularizer, self.about + by)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         low, high = self.regularizer.domain(size)
         return self.about - high, self.about - low
 
-    def rescaled(self, scale: Floats) -> Reflected:
-        return Reflected(self.regularizer.rescaled(scale), self.about / scale)
+    def rescale(self, scale: Floats) -> Reflected:
+        return Reflected(self.regularizer.rescale(scale), self.about / scale)
 
     def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(self.about - as_floats(x))
@@ -495,8 +495,8 @@ class Signed(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return self.signs * self.regularizer.dual_start(size)
 
-    def moved(self, by: Floats) -> Signed:
-        return Signed(self.regularizer.moved(self.signs * by), self.signs)
+    def shift(self, by: Floats) -> Signed:
+        return Signed(self.regularizer.shift(self.signs * by), self.signs)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         low, high = self.regularizer.domain(size)

@@ -39,7 +39,7 @@ class Hinge(Regularizer):
     Parameters
     ----------
     C : float or array of shape (m,), default=1.0
-        Price of a violation; one for each coordinate, or one for all.
+        Penalty on a violation; one for each coordinate, or one for all.
     power : float, default=1.0
         1 is the hinge, 2 the squared hinge; any number >= 1.
     """
@@ -198,7 +198,7 @@ class MultiClassHinge(_MultiClass):
     Parameters
     ----------
     C : float or array of shape (rows,), default=1.0
-        Price of a violation; one for each row, or one for all.
+        Penalty on a violation; one for each row, or one for all.
     cost : array of shape (classes,) or (rows, classes), default=None
         Cost of each class, zero for the true one. Without it x is one block and costs are zero.
     labels : array of shape (rows,), default=None
@@ -326,7 +326,7 @@ class EpsilonInsensitive(Regularizer):
     epsilon : float, default=0.0
         Half-width of the free tube.
     C : float or array of shape (m,), default=1.0
-        Price of a violation; one for each coordinate, or one for all.
+        Penalty on a violation; one for each coordinate, or one for all.
     power : {1, 2}, default=1
         2 charges the squared violation.
     """
@@ -385,7 +385,7 @@ class EpsilonInsensitive(Regularizer):
         reach = self.C if self.power == 1 else np.where(np.asarray(self.C) > 0, np.inf, 0.0)
         return np.clip(u, -np.asarray(reach), reach)
 
-    def moved(self, by: Floats) -> EpsilonInsensitive:
+    def shift(self, by: Floats) -> EpsilonInsensitive:
         return EpsilonInsensitive(self.target + by, self.epsilon, self.C, self.power)
 
     def slack(self, x: ArrayLike) -> Floats:

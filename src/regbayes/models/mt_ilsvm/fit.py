@@ -17,7 +17,7 @@ from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
 from regbayes.joint.descent import Evaluation, RowProblem
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs
-from regbayes.margins.tasks import BlockwiseTasks, SolvedTasks, TaskHead, TaskWeights
+from regbayes.margins.tasks import MIN_BLOCK_TARGETS, BlockwiseTasks, SolvedTasks, TaskHead, TaskWeights
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Latent,
@@ -57,6 +57,9 @@ COLLAPSING = 0.2
 
 FIRST_STEP, SHRINK, GROW, MAX_HALVINGS = 0.3, 0.5, 1.2, 20
 """The first step of the descent, what a refused one is multiplied by and an accepted one, and the most refusals."""
+FIRST_MOVE = 16.0
+"""Root mean square of what the first step changes the logits by, at most, where targets are many: these pull harder
+the more they are, a longer step sets all features to 0 or 1 at once, and halving it takes a pass over the rows."""
 LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0
 """Duality gap of the large-margin problems, relative to their value, and what it is for a tolerance of the fit."""
 EARLY_GAP = 50.0
@@ -438,6 +441,8 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
     at = Evaluation.of(params, NoSums(), model.terms(params), head)
     direction = model.wanted_logits(params, point.pulled) - params.latent.logits
     length = point.step_length
+    if np.isinf(point.gained) and problem.n_targets >= MIN_BLOCK_TARGETS:
+        length = min(length, FIRST_MOVE / max(float(np.sqrt(np.mean(np.square(direction)))), 1e-300))
     for _ in range(MAX_HALVINGS):
         moved = model.move(params, params.latent.logits + length * direction)
         found = _evaluate_if_no_higher(problem, moved, at, point.gained)
