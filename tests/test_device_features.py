@@ -37,6 +37,8 @@ from regbayes.models.ilsvm.model import (
     Settings,
     centre_rows,
 )
+from regbayes.plots import FeatureWeightsDisplay
+from regbayes.report import write_report
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -327,6 +329,28 @@ def test_saved_on_the_host_and_loaded_anywhere(place: Place, tmp_path) -> None:
     assert isinstance(loaded.predict(place(X)), type(place(X)))  # NumPy's model answers where it is asked
     again = model.fit(place(X), place.make(y))
     assert again.objective_ == model.objective_
+
+
+def test_a_model_that_was_fitted_elsewhere_answers_learns_and_is_shown_here(place: Place, tmp_path) -> None:
+    X, y = make_data(120)
+    with sklearn.config_context(array_api_dispatch=True), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SCIPY_ARRAY_API", "1")
+        model = ILSVMClassifier(n_components=3, max_iter=2, tol=1e-1, random_state=0).fit(place(X), place.make(y))
+        several = MultiTaskILSVMRegressor(3, max_iter=2).fit(place(X), place(X[:, :2]))
+        answers = to_host(model.predict(place(X)))
+    found = model.predict(X)
+    assert isinstance(found, np.ndarray)
+    assert np.mean(found == answers) > 0.98
+    assert isinstance(several.predict(X), np.ndarray)
+    for one, targets in ((model, y), (several, X[:, :2])):
+        FeatureWeightsDisplay.from_estimator(one)
+        assert write_report(one, X, targets, tmp_path / "page.html").exists()
+    assert isinstance(model.components_, type(place(X)))
+    assert not isinstance(model.components_, np.ndarray)  # to be shown does not move it, to learn here does
+    model.fit_weights(X, y)
+    model.partial_fit(X, y)
+    assert isinstance(model.components_, np.ndarray)
+    assert isinstance(model.classes_, np.ndarray)
 
 
 @pytest.mark.usefixtures("dispatch")

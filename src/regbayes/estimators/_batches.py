@@ -65,7 +65,8 @@ class BatchFeatures(LatentModel):
         if known is None:  # a fit came first
             settings = self._take_fitted_scales(settings)
             self._check_batch_settings(settings)
-            n_rows = getattr(self, "n_samples_seen_", len(self._state.embedding))  # on a cluster no features are kept
+            # On a cluster no features are kept.
+            n_rows = getattr(self, "n_samples_seen_", self._state.embedding.shape[0])
             known = batches.begin(None, settings, self._state, float(n_rows))
         with one_blas_thread():
             learned, state = batches.learn(data, known)

@@ -100,7 +100,12 @@ def to_host(array: Any) -> NDArray[Any]:
         return array
     if is_torch(array):
         return np.asarray(array.detach().cpu().numpy())
-    return np.asarray(array.get() if is_cupy(array) else array)
+    if is_cupy(array):
+        return np.asarray(array.get())
+    try:
+        return np.asarray(array)
+    except RuntimeError:  # it lies on a device of its library
+        return np.from_dlpack(array)
 
 
 def gather(*arrays: DeviceArray) -> list[Floats]:

@@ -137,8 +137,8 @@ def _classes(targets: Targets, answers: NDArray[Any] | None, known: Any) -> list
     found = []
     for place in range(n_tasks):
         mine = slice(None) if pooled else targets.tasks == place
-        parts = [given[place], targets.values[mine]] + ([] if answers is None else [answers[mine]])
-        parts = [natural(to_host(part), "y") for part in parts if len(part)]
+        parts = [to_host(given[place]), targets.values[mine]] + ([] if answers is None else [answers[mine]])
+        parts = [natural(np.asarray(part), "y") for part in parts if len(part)]
         if len({part.dtype.kind in "US" for part in parts}) > 1:
             raise ValueError("y has other labels than the estimator was fitted to: text beside numbers")
         found.append(np.unique(np.concatenate(parts)) if parts else np.zeros(0))
