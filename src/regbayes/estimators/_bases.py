@@ -288,7 +288,7 @@ def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
     return matrix
 
 
-def chosen_classes(scores: Any, classes: NDArray[Any]) -> NDArray[Any]:
+def chosen_classes(scores: Any, classes: Any) -> NDArray[Any]:
     """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
     if not isinstance(scores, np.ndarray):
         return choose_classes(scores, classes)
