@@ -320,35 +320,40 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
     return good, bad
 
 
-def fresh_cases() -> tuple[list[Case], list[Case]]:
+def fresh_cases(only: str) -> tuple[list[Case], list[Case]]:
+    from ladder_families import FAMILIES, family_pathologies
     from ladder_models import WELL_POSED, pathologies
 
     from regbayes.ppl import NumPyroModel
 
     good = []
-    for build in WELL_POSED:
+    for build in WELL_POSED + FAMILIES:
+        name = build.__name__.replace("_", " ")
+        if only not in name:  # references and plain runs take minutes
+            continue
         model, args, asked, (points, logs) = build()
         kept = logs > logs.max() - 200  # all that any of these tilts could raise
         exact = regularize(Finite({n: x[kept] for n, x in points.items()}, log_weights=logs[kept]), asked)
         weights, values = exact.posterior.weights, exact.features.values
         centred = values - weights @ values
         covariance = centred.T @ (weights[:, None] * centred)
-        name = build.__name__.replace("_", " ")
         plain = count_plain(model, *args)
         good.append(Case(name, NumPyroModel(model, *args), asked, exact.multipliers, exact.kl, covariance, plain))
-    return good, [Case(name, NumPyroModel(model, *args), asked) for name, model, args, asked in pathologies()]
+    chosen = [case for case in pathologies() + family_pathologies() if only in case[0]]
+    return good, [Case(name, NumPyroModel(model, *args), asked) for name, model, args, asked in chosen]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="two seeds, exact samplers only")
     parser.add_argument("--numpyro", action="store_true", help="NUTS in place of exact samplers")
-    parser.add_argument("--fresh", action="store_true", help="NUTS on the models of ladder_models.py")
+    parser.add_argument("--fresh", action="store_true", help="NUTS on models that the checks were not set on")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--no-rival", action="store_true", help="leave Robbins-Monro out")
     parser.add_argument("--only", default="", help="cases with this in their name")
     options = parser.parse_args()
     seeds = range(2 if options.smoke else options.seeds)
-    good, bad = fresh_cases() if options.fresh else numpyro_cases() if options.numpyro else exact_cases()
+    good, bad = fresh_cases(options.only) if options.fresh else numpyro_cases() if options.numpyro else exact_cases()
     good, bad = ([case for case in cases if options.only in case.name] for cases in (good, bad))
     print("well-posed: optimal is right")
     for case in good:
@@ -356,6 +361,8 @@ def main() -> None:
     print("no answer, or none that chains can be trusted with: optimal is wrong")
     for case in bad:
         report(case, seeds)
+    if options.no_rival:
+        return
     print("Robbins-Monro with 100 calls beside it")
     for case in good[: 1 if options.smoke else 3]:
         beside(case, range(min(len(seeds), 5)))

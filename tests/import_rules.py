@@ -16,10 +16,12 @@ from typing import Literal
 PACKAGE = "regbayes"
 
 # Each layer may import from those before it. `_registry` holds the names of the classes that can be saved and imports
-# the standard library alone; `_types` names the array types; `__init__` is the package's own front, the public names.
+# the standard library alone; `_types` names the array types; `_extras` imports what is optional; `__init__` is the
+# package's own front, the public names.
 LAYERS = (
     "_registry",
     "_types",
+    "_extras",
     "kernels",
     "engine",
     "framework",

@@ -416,6 +416,60 @@ def test_features_without_a_gradient_are_reweighted_where_that_carries():
     assert sure.status == "boundary"
 
 
+class OneSided(ExactGrid):
+    """Short runs visit both sides of zero, long ones only one: a feature that is even does not see it."""
+
+    one_sided = True
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        return Run({"x": np.abs(found.variables["x"])}) if final and self.one_sided else found
+
+
+def test_a_long_run_that_missed_a_mode_of_earlier_ones_is_unreliable():
+    sampler = OneSided(GRID, standard)
+    asked = E(lambda x: x**2, name="square") == 4
+    with pytest.warns(UnreliableWeightsWarning, match=r"has not been where earlier ones were.*values of x"):
+        assert regularize(sampler, asked).status == "unreliable"
+    sampler.one_sided = False
+    assert regularize(sampler, asked).status == "optimal"
+
+
+class Ratio(Sampler):
+    """Two normal variables; a ratio of them has neither a gradient at its pole nor a mean."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        a, b = np.random.default_rng(seed).normal(size=(2, 4, n_draws))
+        return Run({"a": a, "b": b})
+
+    def find_smooth(self, tilt: Tilt, run: Run) -> np.ndarray:
+        return np.array([False])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_ratio_without_a_mean_is_not_reweighted(seed):
+    with pytest.raises(SamplingError, match="may have no mean") as caught:
+        regularize(Ratio(), E(lambda v: v.a / v.b, name="ratio") == 0.0, seed=seed)
+    assert caught.value.stages
+    assert caught.value.result.status == "unreliable"
+    bounded = regularize(Ratio(), E(lambda v: np.arctan(v.a / v.b) > 0, name="positive") == 0.6, seed=seed)
+    assert bounded.status == "optimal"
+    steps = regularize(Ratio(), E(lambda v: np.floor(3 * v.a) + 0.01 * v.b, name="steps") == 0.3, seed=seed)
+    assert steps.status == "optimal"  # values in clumps, whose tails have odd shapes
+
+
+def test_given_an_event_that_the_first_points_miss():
+    sampler = Cautious(GRID, standard)
+    sampler.smooth = False
+    result = regularize(sampler, E("x").given(lambda x: x > 1.5) == 2.0)
+    assert result.status == "optimal"
+    inside = result.posterior.expectation(lambda x: (x > 1.5) * (x - 2.0))
+    assert abs(float(inside)) < 1e-6
+    with pytest.raises(SamplingError, match="no draw of the posterior is in it") as caught:
+        regularize(sampler, E("x").given(lambda x: x > 20) == 21)
+    assert caught.value.stages
+
+
 def test_divergences_make_an_answer_unreliable():
     sampler = Cautious(GRID, standard)
     sampler.diverging = 0.02
@@ -639,7 +693,7 @@ def test_bad_input_is_named():
         regularize(sampler, E(lambda x: x[:3]) == 1)
     with pytest.raises(ValueError, match="accuracy must be positive"):
         regularize(sampler, E("x") == 1, accuracy=0)
-    with pytest.raises(ValueError, match="n_draws must be at least"):
+    with pytest.raises(ValueError, match="n_draws must be an integer of at least 20"):
         regularize(sampler, E("x") == 1, n_draws=3)
     with pytest.raises(TypeError, match=r"model of regbayes\.ppl"):
         regularize(Samples(np.zeros(100)), E("x") == 1, resample=3)
@@ -673,6 +727,9 @@ def test_an_observed_site_cannot_be_constrained():
 
     with pytest.raises(ValueError, match="observed site"):
         regularize(WithData(GRID, standard), E("y[0]") == 1)
+    with pytest.raises(AttributeError) as caught:
+        regularize(WithData(GRID, standard), E(lambda v: v.y) == 1)
+    assert any("y is observed" in note for note in caught.value.__notes__)
 
 
 def quietly(sampler: Sampler, asked: Any, **options: Any) -> Any:

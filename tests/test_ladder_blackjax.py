@@ -45,3 +45,5 @@ def test_a_log_density_is_a_function_to_one_number():
         BlackJAXModel(lambda x: -(x**2), np.zeros(2))
     with pytest.raises(TypeError, match="function of a position"):
         BlackJAXModel(3, np.zeros(2))
+    with pytest.raises(TypeError, match="variables must return a dictionary"):
+        BlackJAXModel(lambda x: -(x**2).sum(), np.zeros(2), variables=lambda x: x[0])

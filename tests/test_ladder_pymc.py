@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,10 @@ def test_positions_densities_and_names_agree(model):
     np.testing.assert_allclose(sampler.find_positions(variables), points, atol=1e-8)
     assert sampler.observed == ("y",)
     assert sampler.labels[0]["effect"] == ("place",)
-    rough = (lambda v: v.mu > 0, "mu")
-    assert sampler.find_smooth(Tilt(rough, np.zeros(2)), run).tolist() == [False, True]
+    rough = (lambda v: v.mu > 0, "mu", lambda v: np.floor(20 * v.mu) + 0.1 * v.mu, lambda v: np.exp(v.mu))
+    nowhere = replace(run, positions=None)  # as draws that came from elsewhere
+    for seen in (run, nowhere):
+        assert sampler.find_smooth(Tilt(rough, np.zeros(4)), seen).tolist() == [False, True, False, True]
 
 
 def test_bad_input_is_refused(gaussian):

@@ -145,7 +145,7 @@ def test_the_checker_reports_every_violation_and_its_line(tmp_path):
 
 def test_every_pair_of_layers_is_ordered(tmp_path):
     def file_of(layer: str) -> str:
-        return f"{layer}.py" if layer in ("_registry", "_types", "__init__") else f"{layer}/module.py"
+        return f"{layer}.py" if layer in ("_registry", "_types", "_extras", "__init__") else f"{layer}/module.py"
 
     def import_of(layer: str) -> str:
         return "import regbayes" if layer == "__init__" else f"import regbayes.{layer}"

@@ -26,7 +26,7 @@ from regbayes.margins import tasks
 from regbayes.margins.targets import observe_classes, observe_numbers
 from regbayes.margins.tasks import BlockwiseTasks
 from regbayes.models.mt_ilsvm import fit as fitting
-from regbayes.models.mt_ilsvm.fit import Point, carry_weights, factor_analysis, prepare
+from regbayes.models.mt_ilsvm.fit import Point, Problem, carry_weights, factor_analysis, prepare
 from regbayes.models.mt_ilsvm.model import Settings, decision, feature_logits, features, update_factors
 
 
@@ -155,6 +155,24 @@ def test_threads_do_not_change_the_fit_to_many_rows(many):
         np.testing.assert_array_equal(other.trace.objective, one.trace.objective)
         np.testing.assert_array_equal(other.state.latent.logits, one.state.latent.logits)
         np.testing.assert_array_equal(other.state.tasks.weights, one.state.tasks.weights)
+
+
+def test_an_interrupt_of_the_last_solve_keeps_the_fit(many, monkeypatch):
+    X, Y = toy(28, n_rows=300)
+    given = (X, *cells_of(Y, "squared_hinge"), small_settings(max_iter=0), noise_for(X))
+    calls = []
+
+    def evaluate(problem, params, known, tolerance):
+        if calls:  # the first is where the descent starts, and leaves a gap; the second comes after it
+            raise KeyboardInterrupt
+        calls.append(problem)
+        return whole(problem, params, known, replace(tolerance, gap=1.0, max_epochs=1.0))
+
+    whole = Problem.evaluate
+    monkeypatch.setattr(Problem, "evaluate", evaluate)
+    found = many(True, *given)
+    assert found.status is Status.INTERRUPTED
+    assert np.all(np.isfinite(decision(X, found.state)))
 
 
 def test_a_fit_to_many_rows_goes_on_from_either_kind(many):

@@ -164,7 +164,7 @@ def test_a_bayesian_linear_classifier_is_the_large_margin_step(squared):
     np.testing.assert_allclose(params["loc"], solved.head.weights[0], atol=1e-4)
     np.testing.assert_allclose(params["sd"], 1.0, atol=1e-4)
     found = loss.evaluate(params, linear_classifier, linear_guide, X, signs)[0]
-    assert found.value == pytest.approx(solved.margin, abs=1e-4)
+    assert found.value == pytest.approx(solved.terms["margin"], abs=1e-4)
     if squared:  # for hinges, multipliers inside their bounds are decided at kinks
         np.testing.assert_allclose(-signs * found.multipliers, solved.multipliers[:, 0], atol=1e-3)
 
@@ -365,6 +365,24 @@ def test_clear_errors(what):
     with pytest.raises(kind) as caught:
         evaluate(make(), model=with_data)
     assert message in str(caught.value)
+
+
+def test_rows_that_are_not_those_of_the_step_are_refused():
+    """A batch counts n_rows / n times, so that n must be its rows."""
+    X, y = classes_data(60, 3)
+    params = {"loc": np.zeros((3, 3)), "sd": np.ones((3, 3))}
+    model, guide = (lambda X, y: linear_classifier(X, y, 3)), (lambda X, y: linear_guide(X, y, 3))
+
+    def few(v, X, y):
+        return differences(v, X, y)[:7]
+
+    def hinge(X, y):
+        return Hinge(1.0)
+
+    with pytest.raises(ValueError, match=r"returned 7, .* arrays of 60 rows"):
+        RegularizedELBO(EachRow(few, hinge, n_rows=60)).evaluate(params, model, guide, X, y)
+    with pytest.raises(ValueError, match="n_rows is 50, fewer than the 60 rows"):
+        RegularizedELBO(EachRow(differences, hinge, n_rows=50)).evaluate(params, model, guide, X, y)
 
 
 def test_arguments_are_checked():

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from regbayes._extras import import_extra
 from regbayes._types import Floats, Reals
 from regbayes.adapters.model import OwnModel, RowBlock, call_encoder, call_in_turn
 
@@ -71,6 +72,7 @@ class JaxModel(OwnModel):
         weight: float,
         prior: float | Callable[..., Any],
     ) -> None:
+        import_extra("jax", "from_jax", "numpyro")
         import jax
         from jax.flatten_util import ravel_pytree
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from regbayes._extras import import_extra
 from regbayes._types import Floats, Reals
 from regbayes.adapters.model import OwnModel, RowBlock, call_encoder, call_in_turn
 
@@ -73,6 +74,7 @@ class TorchModel(OwnModel):
         prior: float | Callable[..., Any],
     ) -> None:
         super().__init__(encoder, generative_loss, weight, prior)
+        import_extra("torch", "from_torch", "torch")
         self._caller = _gather_modules(encoder, generative_loss, *([prior] if callable(prior) else []))
         self._moving = {name: p for name, p in self._caller.named_parameters() if p.requires_grad}
         names = {id(p): name for name, p in self._moving.items()}

@@ -196,7 +196,7 @@ class WholeFile:
             path = Path(folder) / "rows.npy"
             X = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=shape)
             first = written = 0
-            with output.hearing_warnings():
+            with output.catch_warnings():
                 for table in self.table.batches(inputs.columns_):
                     rows = inputs.encode(table.take(self.kept[first : first + table.n_rows]))
                     X[written : written + len(rows)] = rows
@@ -251,7 +251,7 @@ class WholeFile:
         lazy = {name: da.from_array(values, chunks=rows) for name, values in metadata.items()}
         n_workers = effective_n_jobs(request.jobs)
         with (
-            output.hearing_warnings() as heard,
+            output.catch_warnings() as heard,
             LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0") as cluster,
             Client(cluster) as client,
         ):

@@ -79,7 +79,7 @@ def train_table(request: FitRequest, table: Table, output: Output, whole: WholeF
     table, y, row_names, weights = _rows_with_target(table, spec, request, output)
     task = task_values(table, spec)
     inputs = _learn_inputs(table, spec, request, output)
-    with output.hearing_warnings():
+    with output.catch_warnings():
         X = inputs.encode(table)
     if request.image_shape is not None and np.prod(request.image_shape) != X.shape[1]:
         pixels = np.prod(request.image_shape)
@@ -350,7 +350,7 @@ def _find_stability(
 
     output.say(f"{counted(request.stability or 0, 'fit')} to parts of the rows, to see which features come back")
     try:
-        with output.hearing_warnings():
+        with output.catch_warnings():
             found = feature_stability(
                 estimator,
                 X,
@@ -380,7 +380,7 @@ def _collect_report(
     from regbayes.cli.pages import collect_training_page
 
     try:
-        with output.hearing_warnings():
+        with output.catch_warnings():
             return collect_training_page(model, table, X, y, predictions, shown)
     except (Exception, KeyboardInterrupt) as error:
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else error

@@ -447,7 +447,7 @@ class RemoteTasks(Problem):
         """Compute J. Return it with the name of what inference found."""
         look = self.look(params)
         head = look.solve(warm_start=warm_start, tolerance=tolerance)
-        return Evaluation(params, NoSums(), head, {**self.model.terms(params), **head.terms}), look.inferred
+        return Evaluation.of(params, NoSums(), self.model.terms(params), head), look.inferred
 
     def pull_back(self, at: Evaluation[Posterior, NoSums], inferred: Any) -> Any:
         """Return what the head's gradient by features is by the probabilities."""

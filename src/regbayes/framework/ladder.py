@@ -41,6 +41,7 @@ from regbayes.framework.ladder_checks import (
     find_doubts,
     find_escape,
     find_limit,
+    find_missed,
     find_other_mode,
     has_heavy_tail,
     measure_surprise,
@@ -48,6 +49,7 @@ from regbayes.framework.ladder_checks import (
 )
 from regbayes.framework.log_partition import GaussianAffine, WeightedAtoms
 from regbayes.framework.pooling import Pool, Rung, Tilted, kish, pool_rungs
+from regbayes.framework.redundant import Redundancy, find_redundancy
 from regbayes.framework.sampler import Run, Sampler, Start, Tilt, shrunken_covariance
 
 FIRST_EFFECTIVE = 25.0  # draws that weights must leave at the least, wherever they lead
@@ -152,6 +154,7 @@ class Climb:
     stages: tuple[Stage, ...] = ()
     pool: Pool | None = None
     rough: tuple[int, ...] | None = None  # features without a gradient, once known
+    redundancy: Redundancy | None = None  # features that follow from others, by the draws of the posterior
     ending: Ending | None = None
     excuses: tuple[str, ...] = field(default=())  # what spoke against the last final run
 
@@ -220,12 +223,16 @@ def climb_ladder(
     if result.status is Status.STOPPED:
         return replace(climb, ending=Ending(Status.STOPPED, ("a callback asked to stop.",), _nearest(climb)))
     word = (
-        f"{len(climb.stages)} rounds were made, about {climb.stages[-1].to_go:.3g} nats are left. Raise max_rounds, or "
+        f"{_counted(climb.stages)} made, about {climb.stages[-1].to_go:.3g} nats are left. Raise max_rounds, or "
         "ask for less: a softer constraint, (E(f) == b).soft(penalty), or a bound nearer to the posterior."
     )
     status = Status.OUT_OF_REACH if _comes_no_nearer(climb) else Status.ROUND_LIMIT
     words = (*climb.excuses, *_find_heavy_tail(problem, climb, climb.plan.phi), word)
     return replace(climb, ending=Ending(status, words, _nearest(climb)))
+
+
+def _counted(stages: Sequence[Stage]) -> str:
+    return "1 round was" if len(stages) == 1 else f"{len(stages)} rounds were"
 
 
 def _draw(problem: Problem, settings: LadderSettings, climb: Climb) -> Run:
@@ -243,7 +250,12 @@ def find_start(sampler: Sampler, climb: Climb, rng: np.random.Generator) -> Star
         ends = {name: values[:, -1] for name, values in last.variables.items()}
         return Start(ends, None if last.positions is None else last.positions[:, -1], None, last.adaptation)
     assert climb.pool is not None
-    weights = np.exp(climb.pool.tilt(plan.phi).log_weights)
+    tilted = climb.pool.tilt(plan.phi)
+    weights = np.exp(tilted.log_weights)
+    placed = [found for found in runs if found.positions is not None]
+    if 0 < len(placed) < len(runs):  # draws that came from elsewhere, and do not say where the sampler was
+        of_placed = np.repeat([found.positions is not None for found in runs], [r.n_chains * r.n_draws for r in runs])
+        runs, weights = placed, weights[of_placed]
     few = np.count_nonzero(weights > 0) < sampler.n_chains
     chosen = rng.choice(len(weights), sampler.n_chains, replace=bool(few), p=weights / weights.sum())
 
@@ -252,10 +264,10 @@ def find_start(sampler: Sampler, climb: Climb, rng: np.random.Generator) -> Star
 
     shared = [name for name in runs[0].variables if all(name in found.variables for found in runs)]
     variables = {name: gather([found.variables[name] for found in runs])[chosen] for name in shared}
-    if any(found.positions is None for found in runs):
+    if not placed:
         return Start(variables, None, None, runs[-1].adaptation)
     positions = gather([np.asarray(found.positions) for found in runs])
-    spread = shrunken_covariance(positions, weights, climb.pool.tilt(plan.phi).effective_size)
+    spread = shrunken_covariance(positions, weights / weights.sum(), tilted.effective_size)
     return Start(variables, positions[chosen], spread, runs[-1].adaptation)
 
 
@@ -265,6 +277,11 @@ def _add(problem: Problem, climb: Climb, found: Run) -> Climb:
     values = problem.evaluate(found)
     if values.shape[2] != problem.stack.n_features:
         raise ValueError(f"the features were {problem.stack.n_features} and are {values.shape[2]} now")
+    flat = values.reshape(-1, values.shape[2])
+    if not climb.stages or plan.goes_on:
+        climb = replace(climb, redundancy=find_redundancy(flat, problem.stack))
+    if climb.redundancy is not None:
+        values = climb.redundancy.settle(flat).reshape(values.shape)
     rung = Rung(values, plan.phi)
     surprise = 0.0
     if plan.predicted is not None and plan.error is not None:
@@ -366,7 +383,16 @@ def _solve_on(problem: Problem, climb: Climb) -> DualSolution:
     spread = rung.flat.std(axis=0)
     atoms.unit = np.where(spread > 0, spread, atoms.unit)
     stacked = climb.plan.stacked
-    return solve_dual(atoms, problem.stack, tol=1e-9, max_iter=200, warm_start=stacked, watch=False)
+    found = solve_dual(atoms, problem.stack, tol=1e-9, max_iter=200, warm_start=stacked, watch=False)
+    return _folded(problem, climb, found)
+
+
+def _folded(problem: Problem, climb: Climb, solution: DualSolution) -> DualSolution:
+    """The same tilt without multipliers of features that follow from others."""
+    if climb.redundancy is None:
+        return solution
+    phi, stacked = climb.redundancy.fold(solution.multipliers, solution.stacked, problem.stack)
+    return replace(solution, multipliers=phi, stacked=stacked)
 
 
 def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
@@ -403,7 +429,7 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
         return replace(climb, excuses=(word,))
     doubts = find_doubts(stage.run, stage.rung, stage.r_hat, stage.r_hat_of)
     doubts += find_other_mode(problem.sampler, tilt, [s.run for s in climb.stages], stage.run)
-    doubts += _find_contradicted(climb)
+    doubts += _find_missed(climb) + _find_contradicted(climb)
     doubts += _find_heavy_tail(problem, climb, solution.multipliers) if not tilt.is_none else ()
     ending = Ending(Status.OPTIMAL, (), -1, solution)
     if doubts:
@@ -420,6 +446,13 @@ def _find_heavy_tail(problem: Problem, climb: Climb, phi: Floats) -> tuple[str, 
         return ()
     heavy = has_heavy_tail(climb.stages[0].rung, phi)
     return () if heavy is None else (heavy,)
+
+
+def _find_missed(climb: Climb) -> tuple[str, ...]:
+    """Whether the short rounds have been where a final run has not; an earlier final one may have missed the same."""
+    before, last = [stage for stage in climb.kept if not stage.final], climb.kept[-1]
+    weights = pool_rungs([stage.rung for stage in before]).count_towards(last.rung.phi)
+    return find_missed([stage.run for stage in before], weights, last.run)
 
 
 def _find_contradicted(climb: Climb) -> tuple[str, ...]:
@@ -480,9 +513,10 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
     atoms = WeightedAtoms(pool.values, pool.log_weights)
     stacked = np.zeros(len(problem.stack)) if climb.plan.stacked is None else climb.plan.stacked
     solution = solve_dual(atoms, problem.stack, tol=1e-8, max_iter=MOST_NEWTON, warm_start=stacked, watch=False)
+    solution = _folded(problem, climb, solution)
     short = settings.n_short * problem.sampler.n_chains
     needed = max(FIRST_EFFECTIVE, CARRIED * min(last.rung.effective_size, short))
-    target = _newton_target(problem, pool, last.rung.phi)
+    target = _folded(problem, climb, _newton_target(problem, pool, last.rung.phi))
     here = pool.tilt(last.rung.phi)
     away = target.multipliers - last.rung.phi
     climb = _with_to_go(climb, 0.5 * float(away @ here.covariance @ away))

@@ -24,6 +24,8 @@ FEWEST_EFFECTIVE = 100.0
 RATIO, RATIOS, SURE = 0.8, 4, 5.0  # of gains round by round that approach a limit; how many; standard errors to it
 CLEAR = 0.05  # share of the way that the limit must leave: what only a limit meets is not shown to be impossible
 HEAVY_TAIL, STRONG_TILT = 0.05, 1.0  # as for reweighted draws (`result`)
+WILD = 0.5  # shape of a tail from which on a mean has no variance
+LARGEST = 0.05  # share of all squares that one draw has then; clumps of values have odd shapes, but no such draw
 RAY_STARTS, RAY_DIRECTIONS = 4, 64
 RAY_LENGTHS = 2.0 ** np.arange(21)  # standard deviations, up to a million
 RISEN = 10.0  # nats above its start that a ray must end with
@@ -33,6 +35,7 @@ PUSHES = ((1.0, 0), (3.0, 150), (10.0, 150))  # how much stronger a tilt leads t
 BEYOND_SCORES = 100.0  # standard deviations of <multipliers, psi> that a leg must gain
 SCAN = np.concatenate([np.linspace(0.25, 12, 48), np.geomspace(12.5, 100, 40)])  # standard deviations
 VALLEY, AS_HIGH = 3.0, 5.0  # nats: how deep between two modes, and how much lower the other may be
+MISSED, FEW_MISSED = 0.05, 10  # share of earlier draws where the last run has not been, and how many they must be worth
 MOST_NAMED = 5  # constraints that a sentence lists
 BEYOND = 2.0  # standard deviations outside all draws
 
@@ -127,6 +130,22 @@ def has_heavy_tail(first: Rung, phi: Floats) -> str | None:
             "the tilt may not exist: the posterior's tail of <multipliers, psi> looks heavier than exponential (shape "
             f"{shape:.2f} ± {error:.2f}). Constrain a feature with a lighter tail: a logarithm or a probability."
         )
+    return None
+
+
+def find_wild_mean(rung: Rung, labels: Sequence[str]) -> str | None:
+    """Whether the mean of a feature is made by a few draws, so that reweighting them shows nothing."""
+    for values, label in zip((rung.flat - rung.mean).T, labels, strict=True):
+        if np.max(values**2) <= LARGEST * np.sum(values**2):
+            continue
+        for side in (1.0, -1.0):
+            shape, error = score_tail(side * values, rung.effective_size / len(values))
+            if shape > WILD and shape - 2 * error > HEAVY_TAIL:
+                return (
+                    f"the feature in {label} may have no mean: its largest draws look like a tail without a variance "
+                    f"(shape {shape:.2f} ± {error:.2f}), and a few of them make the average. A ratio whose denominator "
+                    "can be zero does that. Constrain a bounded function of it, or a probability."
+                )
     return None
 
 
@@ -261,6 +280,28 @@ def find_other_mode(sampler: Sampler, tilt: Tilt, runs: Sequence[Run], run: Run)
             return (
                 f"along {name}, beyond all draws, the tilted density is as high again: there is another mode that no "
                 "chain visited. Start chains there, or use a sampler for several modes.",
+            )
+    return ()
+
+
+def find_missed(before: Sequence[Run], weights: Floats, run: Run) -> tuple[str, ...]:
+    """Whether earlier runs, reweighted to the last one's tilt, have been where it has not: beyond all its draws.
+
+    Features may be the same in two modes; what differs between them then is some other variable.
+    """
+    earlier = [dict(_scalars(found)) for found in before]
+    for name, chains in _scalars(run):
+        if not all(name in scalars for scalars in earlier):
+            continue
+        values = np.concatenate([scalars[name].ravel() for scalars in earlier])
+        margin = float(chains.std())
+        outside = weights[(values < chains.min() - margin) | (values > chains.max() + margin)]
+        share = float(outside.sum())
+        if share > MISSED and share**2 > FEW_MISSED * float(np.sum(outside**2)):
+            return (
+                f"the last run has not been where earlier ones were: under its tilt, {share:.0%} of their draws have "
+                f"values of {name} beyond all of its own. The tilted posterior has another mode, or chains move too "
+                "slowly. Reparametrize the model, or draw more: n_draws.",
             )
     return ()
 

@@ -16,6 +16,7 @@ from regbayes.framework.composite import Stack, block_scale
 from regbayes.framework.diagnostics import average_batches, monte_carlo_error
 from regbayes.framework.log_partition import find_scales
 from regbayes.framework.posteriors import Samples
+from regbayes.framework.redundant import find_redundancy
 from regbayes.framework.regularizers import Regularizer
 
 
@@ -99,6 +100,9 @@ def find_influences(
         own = samples.n_atoms * weights[:, None] * centred
         covariance = centred.T @ own / samples.n_atoms
         response = _respond(stack, stacked, expectation, covariance)
+    redundancy = find_redundancy(values, stack)
+    if redundancy is not None:  # the multipliers' errors, as the multipliers are given
+        response = redundancy.folding @ response
     phi = -stack.add_up(stacked)
     return Influences(samples, base, scale, values, average_batches(samples.by_chain(own)), response, covariance, phi)
 

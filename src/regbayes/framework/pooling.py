@@ -127,6 +127,18 @@ class Pool:
             largest=size * float(np.exp(np.max(logs - self.log_share))),
         )
 
+    def count_towards(self, phi: Floats) -> Floats:
+        """Weights towards a tilt with every draw counted as one, however slowly its chain moved, shape (n,).
+
+        They say less of how much mass a region has than `tilt` does, and more of whether it has any: a round that
+        hardly moves between two modes counts little there, though it is the one that was in both.
+        """
+        phis = np.array([rung.phi for rung in self.rungs])
+        sizes = np.log([len(rung.flat) for rung in self.rungs])
+        logs = self.values @ phi - logsumexp(self.values @ phis.T + (sizes - self.log_partitions), axis=1)
+        weights: Floats = np.exp(logs - logsumexp(logs))
+        return weights
+
     def error_of_expectation(self, tilted: Tilted) -> Floats:
         """Monte Carlo covariance of reweighted expectations, round by round along the chains, shape (m, m)."""
         total = np.zeros_like(tilted.covariance)

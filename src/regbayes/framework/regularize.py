@@ -28,9 +28,11 @@ from regbayes.framework.faces import (
 from regbayes.framework.feasibility import Verdict, examine
 from regbayes.framework.features import Features, OnEvent, Picked
 from regbayes.framework.ladder import BackendError, Climb, Ending, LadderSettings, Problem, Stage, climb_ladder
+from regbayes.framework.ladder_checks import find_wild_mean
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
 from regbayes.framework.posteriors import Gaussian, Posterior, Samples
 from regbayes.framework.posteriors.weighted import Weighted
+from regbayes.framework.redundant import Redundancy, find_redundancy
 from regbayes.framework.regularizers import Blocks, Regularizer
 from regbayes.framework.resampled import ResampledPosterior, build_result
 from regbayes.framework.result import DRAW_AGAIN, RegularizedPosterior
@@ -146,7 +148,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
         settings = LadderSettings(n_draws=n_draws, max_rounds=max_rounds, accuracy=accuracy, seed=seed)
         model, given = _as_model(posterior, resample, settings)
         found = _sample_again(model, features, regularizer, given, settings, progress)
-        return _spoken(found, raise_infeasible)
+        return _raise_or_warn(found, raise_infeasible)
     if isinstance(posterior, RegularizedPosterior):
         raise TypeError(
             "posterior is a result of regularize; give its posterior, result.posterior, to go on from there"
@@ -163,11 +165,15 @@ def regularize(  # noqa: PLR0913 - options, all by name
     if max_iter < 0:
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
     evaluated, g, labels = _gather(posterior, features, regularizer)
+    _check_events(posterior, features, regularizer)
+    stack = Stack.of(g, len(labels))
+    evaluated, redundancy = _settle(posterior, evaluated, stack)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no certificate takes what is no number
-        problem = _Problem.of(posterior.bind(evaluated), Stack.of(g, len(labels)))
+        problem = _Problem.of(posterior.bind(evaluated), stack)
         start = None if warm_start is None else problem.from_user(warm_start)
         outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
         result = _result(posterior, evaluated, g, labels, problem, outcome)
+    result = _fold(result, redundancy, stack)
     lost = None
     if result.status is Status.BOUNDARY and regularizer is None:
         lost = _find_lost_event(result, _as_constraints(features))
@@ -184,14 +190,34 @@ def regularize(  # noqa: PLR0913 - options, all by name
     return result
 
 
+def _settle(posterior: Posterior, evaluated: Features, stack: Stack) -> tuple[Features, Redundancy | None]:
+    """Features of draws or models whose combinations hold exactly where they hold up to rounding."""
+    if not (isinstance(posterior, Weighted) and isinstance(evaluated.values, np.ndarray)):
+        return evaluated, None
+    redundancy = find_redundancy(evaluated.values, stack)
+    if redundancy is None:
+        return evaluated, None
+    return replace(evaluated, values=redundancy.settle(evaluated.values)), redundancy
+
+
+def _fold(result: RegularizedPosterior, redundancy: Redundancy | None, stack: Stack) -> RegularizedPosterior:
+    """The same answer, with multipliers of 0 for constraints that follow from others."""
+    if redundancy is None or result.status is not Status.OPTIMAL:
+        return result
+    phi, stacked = redundancy.fold(result.multipliers, result.warm_start, stack)
+    return replace(result, multipliers=phi, warm_start=stacked)
+
+
 def _as_model(posterior: Any, resample: Any, settings: LadderSettings) -> tuple[Sampler, Run | None]:
     """The model to sample, and draws of its posterior that are there already."""
-    for name, value, least in (("n_draws", settings.n_draws, 20), ("max_rounds", settings.max_rounds, 1)):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value!r}")
-    whole: object = settings.seed
-    if not isinstance(whole, int | np.integer) or whole < 0:
-        raise ValueError(f"seed must be an integer of at least 0, got {settings.seed!r}")
+    wholes: tuple[tuple[str, Any, int], ...] = (
+        ("n_draws", settings.n_draws, 20),
+        ("max_rounds", settings.max_rounds, 1),
+        ("seed", settings.seed, 0),
+    )
+    for name, value, least in wholes:
+        if not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     if settings.accuracy is not None and not settings.accuracy > 0:
         raise ValueError(f"accuracy must be positive, a number of nats, got {settings.accuracy!r}")
     if resample is None:
@@ -220,7 +246,15 @@ def _sample_again(
     asked = (_inside(features),) if regularizer is not None else tuple(c.features for c in _as_constraints(features))
     _check_askable(model, asked)
     example = Samples(dict(model.example()), chains=False)
-    evaluated, g, labels = _gather(example, features, regularizer)
+    try:
+        evaluated, g, labels = _gather(example, features, regularizer)
+    except Exception as error:
+        for name in model.observed:
+            if repr(name) in str(error):
+                error.add_note(
+                    f"{name} is observed: data do not move with the posterior, and no constraint moves them."
+                )
+        raise
     problem = Problem(model, asked, Stack.of(g, len(labels)), labels)
     callbacks = [progress] if callable(progress) else [_show_round] if progress else []
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -236,7 +270,11 @@ def _sample_again(
             ) from cause
         assert climb.ending is not None
         if climb.ending.reweight:
-            climb, conditioned = _reweighted(climb, g, labels)
+            try:
+                _check_events(Samples(climb.stages[-1].run.variables, chains=True), features, regularizer)
+            except ValueError as error:
+                raise SamplingError(f"{error}; no draw of the posterior is in it", climb.stages) from error
+            climb, conditioned = _reweight(climb, g, labels)
             if conditioned is not None:
                 return conditioned
         return build_result(problem, climb, g, labels, evaluated.names)
@@ -262,7 +300,7 @@ def _check_askable(model: Sampler, asked: tuple[Any, ...]) -> None:
                 )
 
 
-def _reweighted(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Climb, RegularizedPosterior | None]:
+def _reweight(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Climb, RegularizedPosterior | None]:
     """Features without a gradient: take the reweighted draws of the posterior where they can carry the tilt.
 
     Where an event gets probability one there are no multipliers, and the result is the posterior given the event.
@@ -270,6 +308,9 @@ def _reweighted(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[
     stage = climb.stages[-1]
     assert climb.ending is not None
     assert climb.rough is not None
+    wild = find_wild_mean(stage.rung, labels)
+    if wild is not None:
+        return replace(climb, ending=Ending(Status.UNRELIABLE, (wild,), -1, refused=True)), None
     draws = Samples(stage.run.variables, chains=True)
     evaluated = Features(stage.rung.flat, tuple(f"psi[{i}]" for i in range(len(labels))))
     plain = _Problem.of(draws.bind(evaluated), Stack.of(g, len(labels)))
@@ -299,7 +340,7 @@ def _show_round(progress: Progress[Climb]) -> None:
     tqdm.write(f"{kind} {progress.iteration}: {stage.run.n_chains} x {stage.run.n_draws} draws{left}", file=sys.stderr)
 
 
-def _spoken(result: RegularizedPosterior, raise_infeasible: bool) -> RegularizedPosterior:
+def _raise_or_warn(result: RegularizedPosterior, raise_infeasible: bool) -> RegularizedPosterior:
     """Raise or warn where the status is no answer."""
     if not isinstance(result, ResampledPosterior):
         return result
@@ -374,8 +415,6 @@ def _gather(
         return evaluated, regularizer, evaluated.names
     constraints = _as_constraints(features)
     parts = [posterior.evaluate(c.features) for c in constraints]
-    for constraint in constraints:
-        _check_event(posterior, constraint)
     sizes = [len(part.names) for part in parts]
     for constraint, size in zip(constraints, sizes, strict=True):
         _check_size(constraint.regularizer, size, constraint)
@@ -384,11 +423,14 @@ def _gather(
     return posterior.join(parts), g, labels
 
 
-def _check_event(posterior: Posterior, constraint: Constraint) -> None:
+def _check_events(posterior: Posterior, features: Any, regularizer: Regularizer | None) -> None:
     """Refuse what is given an event that never happens: it would hold of any posterior."""
-    event = constraint.features.event if isinstance(constraint.features, OnEvent) else None
-    if event is not None and isinstance(posterior, Weighted) and not float(posterior.expectation(event)) > 0:
-        raise ValueError(f"{constraint!r}: the event has probability 0, so nothing can be said given that it happens")
+    for constraint in _as_constraints(features) if regularizer is None else ():
+        event = constraint.features.event if isinstance(constraint.features, OnEvent) else None
+        if event is not None and isinstance(posterior, Weighted) and not float(posterior.expectation(event)) > 0:
+            raise ValueError(
+                f"{constraint!r}: the event has probability 0, so nothing can be said given that it happens"
+            )
 
 
 def _find_lost_event(result: RegularizedPosterior, constraints: list[Constraint]) -> Constraint | None:

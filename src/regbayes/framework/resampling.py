@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
+from regbayes._extras import import_extra
 from regbayes._types import Integers
 from regbayes.framework.draws import Draws, group_datasets
 
@@ -81,7 +81,7 @@ def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | in
     the number of draws that the weights are worth instead of the number of rows. The trace of a chain is no longer a
     path of the sampler; judge convergence on the original draws.
     """
-    xarray = _optional("xarray")
+    xarray = import_extra("xarray", "to_arviz", "ppl")
     weights = np.asarray(log_weights, dtype=np.float64)
     if weights.shape != (draws.size,):
         raise ValueError(f"log_weights has shape {weights.shape}; with {draws.size} draws it may be ({draws.size},).")
@@ -113,19 +113,19 @@ def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | in
     }
     for name, group in group_datasets(draws.source).items():
         own = name.startswith(("prior", "warmup"))
-        followed = group if own else _resampled(group, indices, grid, sampled)
+        followed = group if own else _resample_group(group, indices, grid, sampled)
         if name == "sample_stats" and {"chain", "draw"} <= set(followed.dims):
             groups[name] = followed.assign(groups[name].data_vars)
         else:
             groups.setdefault(name, followed)
     if draws.kind != "datatree":
-        arviz = _optional("arviz")
+        arviz = import_extra("arviz", "to_arviz", "ppl")
         if int(arviz.__version__.split(".")[0]) < 1:
             return arviz.InferenceData(**groups)
     return xarray.DataTree.from_dict(groups)
 
 
-def _resampled(group: Any, indices: Integers, grid: tuple[int, int], sampled: dict[str, Any]) -> Any:
+def _resample_group(group: Any, indices: Integers, grid: tuple[int, int], sampled: dict[str, Any]) -> Any:
     """Return a group with the chosen draws in place of its own, or as it is where it has not the same draws."""
     if (group.sizes.get("chain"), group.sizes.get("draw")) != grid:
         return group
@@ -143,10 +143,3 @@ def _resampled(group: Any, indices: Integers, grid: tuple[int, int], sampled: di
         coords=sampled | {name: variables[name] for name in group.coords if name in variables},
         attrs=group.attrs,
     )
-
-
-def _optional(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise ImportError(f"to_arviz needs {package}; pip install 'regbayes[ppl]' brings it.") from error

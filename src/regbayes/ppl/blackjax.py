@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from regbayes._extras import import_extra
 from regbayes._types import Floats
 from regbayes.ppl.jax_chains import JAXModel, Kernel
 from regbayes.ppl.symbolic import trace_features
@@ -36,6 +37,8 @@ class BlackJAXModel(JAXModel):
         initial_position: Any,
         variables: Callable[[Any], Mapping[str, Any]] | None = None,
     ) -> None:
+        for package in ("jax", "blackjax"):
+            import_extra(package, "BlackJAXModel", "blackjax")
         import jax
         from jax.flatten_util import ravel_pytree
 
@@ -55,6 +58,9 @@ class BlackJAXModel(JAXModel):
         if not np.isfinite(value):
             raise ValueError(f"the log-density is {value} at the initial position; it must be finite there")
         self._named = isinstance(position, dict)
+        own = None if variables is None else variables(position)
+        if own is not None and not isinstance(own, Mapping):
+            raise TypeError(f"variables must return a dictionary of arrays by name, got {type(own).__name__}")
 
     def _density(self, position: Any) -> Any:
         return self.function(self._unravel(position))

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from regbayes._extras import import_extra
 from regbayes._types import Floats
 from regbayes.framework.constraints import Constraint
 from regbayes.framework.draws import as_draws, listed
@@ -115,6 +116,8 @@ class RegularizedELBO:
         draws: int | None = None,
         smoothing: float = 1e-6,
     ) -> None:
+        for package in ("jax", "numpyro"):
+            import_extra(package, "RegularizedELBO", "numpyro")
         given = list(constraints) if isinstance(constraints, list | tuple) else [constraints]
         odd = [item for item in given if not isinstance(item, Constraint | EachRow)]
         if odd or not given:
@@ -382,7 +385,25 @@ def _regularizer_of(constraint: Constraint | EachRow, x: Floats, args: Any, kwar
     if not isinstance(regularizer, Regularizer):
         raise TypeError(f"EachRow: regularizer must return one of regbayes.regularizers, got {regularizer!r}")
     _check_soft(regularizer, x.size, constraint.name)
-    return regularizer, 1.0 if constraint.n_rows is None else constraint.n_rows / len(x)
+    return regularizer, _count_times(constraint, len(x), (args, kwargs))
+
+
+def _count_times(rows: EachRow, n: int, given: Any) -> float:
+    """How often a batch of n rows counts."""
+    import jax
+
+    if rows.n_rows is None:
+        return 1.0
+    lengths = sorted({len(leaf) for leaf in jax.tree.leaves(given) if np.ndim(leaf) > 0})
+    if lengths and n not in lengths:
+        listed = ", ".join(map(str, lengths))
+        raise ValueError(
+            f"EachRow {rows.name!r}: features must return one row for each row of the step; it returned {n}, and the "
+            f"step was called with arrays of {listed} rows"
+        )
+    if rows.n_rows < n:
+        raise ValueError(f"EachRow {rows.name!r}: n_rows is {rows.n_rows}, fewer than the {n} rows of one step")
+    return rows.n_rows / n
 
 
 def _check_soft(regularizer: Regularizer, size: int, what: object) -> None:

@@ -26,6 +26,7 @@ from regbayes.framework.sampler import (
     count_examples,
     shrunken_covariance,
 )
+from regbayes.ppl.smoothness import PAIRS, check_gradients
 from regbayes.ppl.symbolic import trace_features
 
 CHUNK = 25  # steps
@@ -39,8 +40,6 @@ FIRST_STEP = 0.1
 STUCK, AWAY = 0.8, 30  # share of diverging steps by which a chain has not got going; steps uphill that it makes then
 RATE = 1.5  # of the log step size's first moves, for an acceptance that is off by one
 POINTS = 96  # at which densities are evaluated at once
-PAIRS, NODES = 12, 64  # lines along which gradients are compared with differences
-JUMPS = 0.15  # of a difference that its gradient may leave unexplained
 
 
 class Averaging(NamedTuple):
@@ -164,9 +163,12 @@ class JAXModel(Sampler):
 
     def find_smooth(self, tilt: Tilt, run: Run) -> Flags | None:
         """Compare differences of features between draws with the integral of their gradients along the way."""
-        assert run.positions is not None
-        flat = run.positions.reshape(-1, run.positions.shape[2])
-        variables = {n: v.reshape(-1, *v.shape[2:]) for n, v in run.variables.items()}
+        if run.positions is None:  # draws that came from elsewhere: points to start from serve as well
+            flat = self._starts(0, 2 * PAIRS)
+            variables: Mapping[str, Array] = self._variables_at(flat)
+        else:
+            flat = run.positions.reshape(-1, run.positions.shape[2])
+            variables = {n: v.reshape(-1, *v.shape[2:]) for n, v in run.variables.items()}
         values = tilt.evaluate(variables)
         smooth: list[bool] = []
         for part in tilt.features:
@@ -181,26 +183,20 @@ class JAXModel(Sampler):
     def _follows(self, part: Any, positions: Floats, values: Floats) -> Flags:
         import jax
 
-        ends = np.linspace(0, len(positions) - 1, 2 * PAIRS).astype(int)
-        pairs = [(int(a), int(b)) for a, b in zip(ends[:PAIRS], ends[PAIRS:], strict=True)]
-        pairs += [(int(np.argmin(column)), int(np.argmax(column))) for column in values.T]
-        first, last = positions[[a for a, _ in pairs]], positions[[b for _, b in pairs]]
-        nodes, weights = np.polynomial.legendre.leggauss(NODES)
-
         def psi(z: Any) -> Any:
             return _traced(self, (part,), z)
 
-        def integral(a: Any, b: Any) -> Any:
-            def slope(t: Any) -> Any:
-                return jax.jvp(psi, (a + t * (b - a),), (b - a,))[1]
+        def integrate(first: Floats, last: Floats, nodes: Floats, weights: Floats) -> tuple[Array, Array]:
+            def along(a: Any, b: Any) -> Any:
+                def slope(t: Any) -> Any:
+                    return jax.jvp(psi, (a + t * (b - a),), (b - a,))[1]
 
-            return _array(0.5 * weights) @ jax.vmap(slope)(_array(0.5 * (nodes + 1)))
+                return _array(weights) @ jax.vmap(slope)(_array(nodes))
 
-        gained = np.asarray(jax.vmap(integral)(_array(first), _array(last)))
-        ahead = np.asarray(jax.vmap(psi)(_array(last))) - np.asarray(jax.vmap(psi)(_array(first)))
-        left, whole = np.abs(gained - ahead).mean(axis=0), np.abs(ahead).mean(axis=0)
-        flat = (np.abs(gained).max(axis=0) == 0) & (values.std(axis=0) == 0)
-        return (left <= JUMPS * whole) & ~flat
+            ahead = jax.vmap(psi)(_array(last)) - jax.vmap(psi)(_array(first))
+            return np.asarray(jax.vmap(along)(_array(first), _array(last))), np.asarray(ahead)
+
+        return check_gradients(positions, values, integrate)
 
 
 class _Compiled:

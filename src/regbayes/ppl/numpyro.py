@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from regbayes._extras import import_extra
 from regbayes._types import Array, Floats
 from regbayes.ppl.jax_chains import JAXModel, Kernel
 from regbayes.ppl.symbolic import trace_features
@@ -33,6 +34,8 @@ class NumPyroModel(JAXModel):
     """
 
     def __init__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        for package in ("jax", "numpyro"):
+            import_extra(package, "NumPyroModel", "numpyro")
         import jax
         from jax.flatten_util import ravel_pytree
         from numpyro.infer.util import initialize_model

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
+from regbayes._extras import import_extra
 from regbayes._types import Array, Flags, Floats
-from regbayes.framework.features import OnEvent
 from regbayes.framework.sampler import Run, Sampler, Start, Tilt, count_examples
+from regbayes.ppl.smoothness import PAIRS, check_gradients
 from regbayes.ppl.symbolic import trace_features
 
 MULTIPLIERS, FACTOR = "regularization_multipliers", "regularization"
 COLD, SHORT, LONG = 300, 50, 100  # warm-up steps of a first run, of a run that starts warm, of a final one
 JITTER = 1.0
 TARGET, CAREFUL = 0.8, 0.95
-PROBES = 16
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class PyMCModel(Sampler):
     """
 
     def __init__(self, model: Any, n_chains: int = 4) -> None:
-        import pymc
-
+        pymc = import_extra("pymc", "PyMCModel", "pymc")
         if not isinstance(model, pymc.Model):
             raise TypeError(f"model must be a pymc.Model, got {type(model).__name__}")
         if not model.free_RVs:
@@ -120,18 +119,20 @@ class PyMCModel(Sampler):
             return np.array([compiled.density(z) for z in positions])
 
     def find_smooth(self, tilt: Tilt, run: Run) -> Flags | None:
-        """Whether the gradient of each feature is anything but zero at some draws."""
-        assert run.positions is not None
-        variables = {n: v.reshape(-1, *v.shape[2:]) for n, v in run.variables.items()}
-        flat = run.positions.reshape(-1, run.positions.shape[2])
-        probes = flat[np.linspace(0, len(flat) - 1, PROBES).astype(int)]
+        """Compare differences of features between draws with the integral of their gradients along the way."""
+        if run.positions is None:  # draws that came from elsewhere: points to start from serve as well
+            flat = np.array([self._plain.start(seed) for seed in range(2 * PAIRS)])
+            variables: Mapping[str, Array] = self._plain.variables(flat)
+        else:
+            flat = run.positions.reshape(-1, run.positions.shape[2])
+            variables = {n: v.reshape(-1, *v.shape[2:]) for n, v in run.variables.items()}
+        values = tilt.evaluate(variables)
         smooth: list[bool] = []
         for part in tilt.features:
             own = Tilt((part,), np.zeros(0)).evaluate(variables).shape[1]
+            columns = slice(len(smooth), len(smooth) + own)
             try:
-                if isinstance(part, OnEvent):
-                    raise TypeError("an event jumps")
-                smooth += self._plain.has_gradient((part,), own, probes)
+                smooth += list(check_gradients(flat, values[:, columns], self._plain.integrate((part,), own)))
             except Exception:  # what PyTensor cannot trace has no gradient
                 smooth += [False] * own
         return np.array(smooth, dtype=np.bool_)
@@ -256,20 +257,31 @@ class _Compiled:
             rows.append(self._flat(at))
         return np.array(rows, dtype=np.float64)
 
-    def has_gradient(self, features: tuple[Any, ...], size: int, probes: Floats) -> list[bool]:
-        import pytensor
+    def integrate(self, features: tuple[Any, ...], size: int) -> Callable[..., tuple[Array, Array]]:
+        """Gains of features along lines: by their gradients, and by their values at the ends (`check_gradients`)."""
         from pytensor import tensor as pt
 
         variables = {v.name: v[None] for v in (*self.model.free_RVs, *self.model.deterministics)}
         psi = trace_features(features, variables, (pt, pt.special))
         (replaced,) = self.model.replace_rvs_by_values([psi])
-        inputs = self.model.value_vars
-        found = []
-        for j in range(size):
-            gradients = pytensor.grad(replaced[j], inputs, disconnected_inputs="ignore")
-            function = self.model.compile_fn(gradients, inputs=inputs, on_unused_input="ignore")
-            found.append(any(any(np.any(g != 0) for g in function(self._dictionary(z))) for z in probes))
-        return found
+        inputs = {v.name: v for v in self.model.value_vars}
+        slopes = [
+            pt.grad(replaced[j], [inputs[n] for n in self.names], disconnected_inputs="ignore") for j in range(size)
+        ]
+        rows = [pt.concatenate([slope.ravel() for slope in own]) for own in slopes]
+        function = self.model.compile_fn(
+            [replaced, pt.stack(rows)], inputs=self.model.value_vars, on_unused_input="ignore"
+        )
+
+        def gains(first: Floats, last: Floats, nodes: Floats, weights: Floats) -> tuple[Array, Array]:
+            gained, ahead = [], []
+            for a, b in zip(first, last, strict=True):
+                along = [function(self._dictionary(a + t * (b - a)))[1] @ (b - a) for t in nodes]
+                gained.append(weights @ np.array(along))
+                ahead.append(function(self._dictionary(b))[0] - function(self._dictionary(a))[0])
+            return np.array(gained), np.array(ahead)
+
+        return gains
 
     def chain(
         self,

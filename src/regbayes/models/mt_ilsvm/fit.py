@@ -263,11 +263,13 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         view=lambda point: problem.state(point.latent, point.at.head.weights),
         stage=STAGES[settings.margins],
     )
-    at = result.state.at
+    at, status = result.state.at, status or result.status
     if at.head.gap > problem.tolerance.gap * at.head.value:  # the last solve was one of those that may end early
-        at, _ = problem.evaluate(at.params, at.warm_start, problem.tolerance)
+        try:
+            at, _ = problem.evaluate(at.params, at.warm_start, problem.tolerance)
+        except KeyboardInterrupt:  # the model has the weights that are there, and a status that says so
+            status = Status.INTERRUPTED
     state = problem.state(result.state.latent, at.head.weights)
-    status = status or result.status
     return FitResult(state, result.trace, status, result.n_iter, result.kept_iteration, result.objective)
 
 
@@ -436,7 +438,7 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
     """
     model, head = problem.model, point.at.head
     params = model.update_blocks(point.at.params)  # features stay as they are, and with them the head
-    at = Evaluation(params, NoSums(), head, {**model.terms(params), **head.terms})
+    at = Evaluation.of(params, NoSums(), model.terms(params), head)
     direction = model.wanted_logits(params, point.pulled) - params.latent.logits
     length = point.step_length
     if np.isinf(point.gained) and problem.n_targets >= MIN_BLOCK_TARGETS:
@@ -477,7 +479,7 @@ def _evaluate_if_no_higher(
     for tolerance in tighter:
         fitted = look.solve(warm_start=warm_start, tolerance=tolerance)
         if fitted.value <= room:
-            return Evaluation(params, NoSums(), fitted, {**terms, **fitted.terms}), look.inferred
+            return Evaluation.of(params, NoSums(), terms, fitted), look.inferred
         if fitted.value - fitted.gap > room:
             return None
         if isinstance(fitted, BlockwiseTasks) and fitted.status is Status.STOPPED:

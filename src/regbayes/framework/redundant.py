@@ -1,0 +1,113 @@
+"""Features that follow from others: shares that sum to one, all of which are asked for, or one feature asked for twice.
+
+Such constraints agree with each other or not, and that is a matter of rounding: in single precision four shares sum to
+one within 1e-7. Left as they are, the solver takes that noise for a direction in which the posterior can be tilted, by
+multipliers in the millions. Here the last feature of such a combination becomes what the others say of it, exactly,
+and its multiplier goes to the others: 0 remains, which says that its constraint follows from theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from regbayes._types import Floats, Indices
+from regbayes.framework.composite import Stack
+
+ROUNDINGS = 32.0  # of a feature's largest value: noise of what is computed in a few dozen steps
+MOST_ROWS = 2000  # draws that show which features are combinations
+CHANCE = 10  # different draws beyond two for each feature with which a combination is no accident
+MOST = 64  # equalities among which combinations are looked for
+
+
+@dataclass(frozen=True, eq=False)
+class Redundancy:
+    """Features that are combinations of earlier ones, all of them constrained to a number."""
+
+    features: Indices  # (k,)
+    slopes: Floats  # (k, m): of the others in each
+    offsets: Floats  # (k,)
+
+    def settle(self, values: Floats) -> Floats:
+        """Return features of draws, (n, m), with these replaced by their combinations where that is rounding alone."""
+        settled = values.copy()
+        noise = _noise(values)
+        for d, slope, offset in zip(self.features, self.slopes, self.offsets, strict=True):
+            combined = values @ slope + offset
+            if np.max(np.abs(values[:, d] - combined)) <= 2 * (noise[d] + np.abs(slope) @ noise):
+                settled[:, d] = combined
+        return settled
+
+    @cached_property
+    def folding(self) -> Floats:
+        """The matrix (m, m) that gives the multipliers of these features to those that they follow from."""
+        folding = np.eye(self.slopes.shape[1])
+        for d, slope in zip(self.features, self.slopes, strict=True):  # of features that are kept alone
+            folding[:, d] = slope
+        return folding
+
+    def fold(self, multipliers: Floats, stacked: Floats, stack: Stack) -> tuple[Floats, Floats]:
+        """Return multipliers and their stacked form, of the same tilt and the same value, with 0 at these features."""
+        phi, moved = self.folding @ multipliers, stacked.copy()
+        for i in {*self.features, *np.flatnonzero(np.any(self.slopes != 0, axis=0))}:
+            places = np.flatnonzero(stack.index == i)
+            moved[places] = 0.0
+            moved[places[0]] = -phi[i]
+        return phi, moved
+
+
+def find_redundancy(values: Floats, stack: Stack) -> Redundancy | None:
+    """Look among equalities for features, (n, m), that are combinations of earlier ones at all draws."""
+    asked = _targets(stack)
+    equal = np.flatnonzero(np.isfinite(asked))
+    if not 2 <= len(equal) <= MOST:
+        return None
+    rows = values[np.unique(np.linspace(0, len(values) - 1, MOST_ROWS).astype(int))]
+    noise, centre, spread = _noise(values), rows.mean(axis=0), rows.std(axis=0)
+    centred = rows - centre
+    n_different = len(np.unique(rows[:, equal], axis=0))
+    kept: list[int] = []
+    found: list[tuple[int, Floats, float]] = []
+    for d in equal:
+        if spread[d] <= noise[d] or n_different < 2 * (len(kept) + 1) + CHANCE:
+            continue
+        slope = np.zeros(values.shape[1])
+        if kept:
+            fit = np.linalg.lstsq(centred[:, kept] / spread[kept], centred[:, d], rcond=1e-9)[0]
+            slope[kept] = fit / spread[kept]
+            slope[np.abs(slope) * spread <= noise[d]] = 0.0
+        coarse = noise[d] + np.abs(slope) @ noise
+        if np.max(np.abs(centred[:, d] - centred @ slope)) > coarse:
+            kept.append(int(d))
+            continue
+        offset = float(centre[d] - slope @ centre)
+        used = slope != 0
+        missed = asked[d] - float(slope[used] @ asked[used]) - offset
+        far = np.max(np.abs(asked[used] - centre[used]) / spread[used], initial=0.0)
+        # What is asked agrees up to rounding, carried to where it is asked: then it agrees.
+        found.append((int(d), slope, offset + missed if abs(missed) <= coarse * (1 + far) else offset))
+    if not found:
+        return None
+    features, slopes, offsets = zip(*found, strict=True)
+    return Redundancy(np.array(features), np.array(slopes), np.array(offsets))
+
+
+def _targets(stack: Stack) -> Floats:
+    """What each expectation has to be, shape (m,); NaN where it is not held to one number."""
+    low, high = stack.domain
+    asked = np.full(stack.n_features, np.nan)
+    for i in range(stack.n_features):
+        own = stack.index == i
+        if own.any() and np.all(low[own] == high[own]) and np.ptp(low[own]) == 0:
+            asked[i] = low[own][0]
+    return asked
+
+
+def _noise(values: Floats) -> Floats:
+    """Rounding errors of features, (n, m), by the type that their numbers fit in; shape (m,)."""
+    with np.errstate(over="ignore"):
+        single = np.array_equal(values.astype(np.float32), values)
+    eps = np.finfo(np.float32 if single else np.float64).eps
+    return ROUNDINGS * float(eps) * np.abs(values).max(axis=0)
