@@ -192,8 +192,8 @@ def shelter_workers(client: Client) -> Iterator[None]:
     They would end, and with them the rows that the best state is read off.
     """
     here = socket.gethostname(), _process_group()
-    client.run(_ignore_interrupts, True, here, on_error="ignore")
     try:
+        client.run(_ignore_interrupts, True, here, on_error="ignore")
         yield
     finally:
         with suppress(OSError):  # there may be no scheduler left
