@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import is_classifier
+from sklearn.utils import get_tags
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from regbayes._types import Floats, Integers
@@ -229,7 +230,9 @@ def _effects(
     called: str,
 ) -> Effects | None:
     answer = "score" if is_classifier(estimator) else called
-    columns = None if rows.kind == "text" else rows.columns
+    # Effects are what a step down and a step up make, and counts of words may not go below zero.
+    is_counted = get_tags(latent.model).input_tags.positive_only
+    columns = None if rows.kind == "text" or is_counted else rows.columns
     return effects_of(estimator, latent, columns, outputs, rows.input_names, task, rows.image_shape, answer)
 
 

@@ -109,11 +109,12 @@ class Hinge(Regularizer):
 def _power_prox(x: Reals, weight: Reals, power: float) -> Floats:
     """Solve ``v + weight power v^(power - 1) = x`` on [0, x] by bisection: monotone, so it cannot fail."""
     low, high = np.zeros_like(x, dtype=np.float64), np.asarray(x, dtype=np.float64).copy()
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        above = middle + weight * power * middle ** (power - 1) > x
-        high = np.where(above, middle, high)
-        low = np.where(above, low, middle)
+    with np.errstate(over="ignore"):  # what overflows is above x
+        for _ in range(80):
+            middle = 0.5 * (low + high)
+            above = middle + weight * power * middle ** (power - 1) > x
+            high = np.where(above, middle, high)
+            low = np.where(above, low, middle)
     return 0.5 * (low + high)
 
 
