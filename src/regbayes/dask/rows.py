@@ -11,14 +11,12 @@ import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
-import pandas as pd
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from dask.optimization import cull
 from dask.utils import ensure_dict
 from distributed import Client, Future, futures_of
 from numpy.typing import NDArray
-from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_object_dtype
 from scipy.sparse import csr_array, hstack, issparse, vstack
 from sklearn.utils.validation import check_array, column_or_1d
 
@@ -90,6 +88,8 @@ def read_collections(X: Any, y: Any = None, sample_weight: Any = None, task: Any
 
 def _check_columns(X: Any) -> None:
     """Refuse columns of a data frame that are no numbers before any is read; those of objects may be."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_object_dtype
+
     for name, kind in X.dtypes.items():
         if not (is_numeric_dtype(kind) or is_bool_dtype(kind) or is_object_dtype(kind)):
             raise ValueError(
@@ -313,9 +313,15 @@ def read_targets(y: Any, named: str) -> NDArray[Any]:
         values = column_or_1d(values)
     if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
         raise ValueError(f"{named}, y contains NaN or infinity")
-    if values.dtype.kind == "O" and pd.isna(values).any():
+    if values.dtype.kind == "O" and _has_holes(values):
         raise ValueError(f"{named}, y has missing values: leave their rows out, or give them a label of their own")
     return values
+
+
+def _has_holes(values: NDArray[Any]) -> bool:
+    from pandas import isna
+
+    return bool(isna(values).any())
 
 
 def read_holes(y: Any, named: str) -> NDArray[Any]:
