@@ -57,10 +57,7 @@ EXCEPTIONS = {
 LAZY_FROM_ANYWHERE = "persistence"
 
 # layer -> packages of its own extra: nothing imports the modules that need them but a user who has it
-EXTRA_OF_LAYER = {
-    "cli": {"pandas", "typer"},
-    "dask": {"dask", "distributed", "pandas"},
-}  # dask.dataframe stands on pandas
+EXTRA_OF_LAYER = {"cli": {"pandas", "typer"}, "dask": {"dask", "distributed"}}
 
 COMES_WITH_SCIKIT_LEARN = {"joblib", "threadpoolctl"}
 
