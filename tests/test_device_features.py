@@ -333,8 +333,9 @@ def test_saved_on_the_host_and_loaded_anywhere(place: Place, tmp_path) -> None:
 
 def test_a_model_that_was_fitted_elsewhere_answers_learns_and_is_shown_here(place: Place, tmp_path) -> None:
     X, y = make_data(120)
-    with sklearn.config_context(array_api_dispatch=True), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SCIPY_ARRAY_API", "1")
+    with pytest.MonkeyPatch.context() as patch, sklearn.config_context():
+        patch.setenv("SCIPY_ARRAY_API", "1")  # scikit-learn looks for it when it is told to dispatch
+        sklearn.set_config(array_api_dispatch=True)
         model = ILSVMClassifier(n_components=3, max_iter=2, tol=1e-1, random_state=0).fit(place(X), place.make(y))
         several = MultiTaskILSVMRegressor(3, max_iter=2).fit(place(X), place(X[:, :2]))
         answers = to_host(model.predict(place(X)))
