@@ -4,7 +4,7 @@ Prints the ratio of the two, measured by turns in one run, in seconds and in CPU
 machine disturb less), and the trips and bytes that an evaluation takes. Workers have the environment that Dask gives
 them. Below about half a second of work for an evaluation Dask does not pay.
 
-    python benchmarks/bench_dask.py            # 200 000 rows, 200 columns, 30 features, 10 classes
+    python benchmarks/bench_dask.py            # 500 000 rows, 200 columns, 30 features, 10 classes
     python benchmarks/bench_dask.py --smoke
 """
 
@@ -25,7 +25,7 @@ from regbayes.dask import latent
 from regbayes.dask._bases import Labels, Moments
 from regbayes.dask.latent import Recipe, hold
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import Block, place_blocks, read_collections, read_floats
+from regbayes.dask.rows import READ_ROWS, Block, place_blocks, read_collections
 from regbayes.engine import make_executor
 from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.joint.remote import RemoteProblem
@@ -119,7 +119,7 @@ def main() -> None:
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
-        read = place_blocks(client, read_collections(*collections(n_rows, n_columns)), read_floats)
+        read = place_blocks(client, read_collections(*collections(n_rows, n_columns)), READ_ROWS)
         places = CountingWorkers(client, read.change(hold, [(recipe,)] * N_BLOCKS).groups)
         del read
         remote = RemoteProblem(binary, places, hold(drawn, recipe), len(drawn) / n_rows, options)

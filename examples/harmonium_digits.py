@@ -1,4 +1,4 @@
-"""A fixed number of graded features, learned with or without the labels: harmoniums on scikit-learn's digits.
+"""A fixed number of real-valued features, learned with or without the labels: harmoniums on scikit-learn's digits.
 
 The page docs/models/harmonium.md walks through it.
 """

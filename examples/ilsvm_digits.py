@@ -64,7 +64,7 @@ methods = {
         IBPFactorAnalysis(10, transform_temperature=0.3, random_state=0), LinearSVC(random_state=0)
     ),
     "iLSVM, ten on/off features": lambda: ILSVMClassifier(10, temperature=0.02, random_state=0),
-    "iLSVM, ten graded features": lambda: ILSVMClassifier(10, random_state=0),
+    "iLSVM, ten soft features": lambda: ILSVMClassifier(10, random_state=0),
     "iLSVM, up to 50 features": lambda: ILSVMClassifier(50, random_state=0),
     "iLSVM, 20 on/off features": lambda: ILSVMClassifier(20, temperature=0.02, random_state=0),
     "iLSVM, 20 with amounts": lambda: ILSVMClassifier(20, slab="half-normal", random_state=0),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
@@ -18,7 +17,7 @@ from sklearn.svm import SVC, LinearSVC
 from regbayes.baselines import InfiniteSVMClassifier
 
 
-def draw(n_rows: int, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def draw(n_rows, rng):
     """Four kinds of rows around the corners of a square; what separates two classes differs by kind."""
     kind = rng.choice(4, size=n_rows, p=[0.4, 0.3, 0.2, 0.1])
     offset = rng.normal(size=(n_rows, 2))
@@ -32,9 +31,9 @@ def main() -> None:
     rng = np.random.default_rng(0)
     X, y = draw(400, rng)
     X_new, y_new = draw(2000, rng)
+    model = InfiniteSVMClassifier(n_components=10, random_state=0).fit(X, y)
 
     # --- one rule for all, no rules, a rule for each kind
-    model = InfiniteSVMClassifier(n_components=10, random_state=0).fit(X, y)
     print(f"one linear rule: {LinearSVC(max_iter=20_000).fit(X, y).score(X_new, y_new):.3f}")
     print(f"RBF-SVM: {SVC(C=10.0).fit(X, y).score(X_new, y_new):.3f}")
     print(f"iSVM: {model.score(X_new, y_new):.3f}, {model.n_components_} components")

@@ -17,7 +17,7 @@ from regbayes.metrics import explained_variance_pooled, explained_variance_withi
 N_OUTCOMES, N_INPUTS, N_HIDDEN = 40, 60, 4
 
 
-def outcomes(seed: int):
+def outcomes(seed):
     """Draw 40 outcomes of 1000 cases that depend on 60 inputs through four hidden groups of inputs."""
     rng = np.random.default_rng(seed)
     groups = rng.random((N_INPUTS, N_HIDDEN)) < 0.3

@@ -150,7 +150,7 @@ def fit(
     )
     params, fitted = result.state.at.params, None
     if head is not None:
-        fitted = head.solve(model.infer(X, params).features, result.state.at.multipliers, FINAL).head
+        fitted = head.solve(model.infer(X, params).features, result.state.at.warm_start, FINAL).head
     return replace(result, state=State(params, fitted))
 
 

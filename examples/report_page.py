@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 
 from sklearn.datasets import load_diabetes, load_digits
@@ -33,17 +34,18 @@ def take_screenshot(page: Path, picture: Path) -> None:
         browser.close()
 
 
-def show(page: Path, folder: Path) -> None:
+def show() -> None:
     X, y = load_digits(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
     model = ILSVMClassifier(n_components=20, slab="half-normal", random_state=0).fit(X_train, y_train)
 
-    write_report(model, X_test, y_test, page, image_shape=(8, 8), data_name="digits kept aside", title="Digits")
+    write_report(model, X_test, y_test, "page.html", image_shape=(8, 8), data_name="digits kept aside", title="Digits")
+    page = Path("page.html")
     print(f"{page.name}: {page.stat().st_size / 1000:.0f} kB, with everything in it")
 
     data = collect(model, X_test, y_test, image_shape=(8, 8), data_name="digits kept aside", title="Digits")
-    data.save(folder / "digits.report")
-    html = render(regbayes.load(folder / "digits.report"))  # later, elsewhere, without the digits
+    data.save("digits.report")
+    html = render(regbayes.load("digits.report"))  # later, elsewhere, without the digits
 
     print(f"the same page again: {html == page.read_text(encoding='utf-8')}")
     for name, value, meaning in data.model.scores:
@@ -53,8 +55,8 @@ def show(page: Path, folder: Path) -> None:
 
 def show_net_effects() -> None:
     frame, progression = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
-    model = MultiTaskILSVMRegressor(include_inputs=True, max_iter=20, random_state=0)
-    pipeline = make_pipeline(StandardScaler(), model).fit(frame, progression)
+    regressor = MultiTaskILSVMRegressor(include_inputs=True, max_iter=20, random_state=0)
+    pipeline = make_pipeline(StandardScaler(), regressor).fit(frame, progression)
     effects = collect(pipeline, frame, progression).effects
     for name, slope, deviation in zip(effects.names[:3], effects.slopes[:, 0], effects.deviations, strict=False):
         print(f"{name}: {slope:+.2f} per unit, {slope * deviation:+.1f} per standard deviation")
@@ -66,11 +68,13 @@ def main() -> None:
     parser.add_argument("--screenshot", type=Path, help="write a picture of the page to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        page = options.output or Path(folder) / "digits.html"
-        show(page, Path(folder))
+        with chdir(folder):
+            show()
         show_net_effects()
+        if options.output:
+            shutil.copy(Path(folder) / "page.html", options.output)
         if options.screenshot:
-            take_screenshot(page, options.screenshot)
+            take_screenshot(Path(folder) / "page.html", options.screenshot)
 
 
 if __name__ == "__main__":

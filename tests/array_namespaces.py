@@ -1,9 +1,10 @@
-"""The array libraries that tests of `regbayes.kernels.arrays` run on: those that are here, on the devices that are."""
+"""The array libraries that tests of row work run on: those that are here, on the devices that are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ def list_places() -> list[Place]:
     """Return the places: NumPy and array-api-strict always, PyTorch and CuPy where they are installed."""
     import array_api_strict
 
-    places = [Place("numpy", np.asarray, 1e-12), Place("strict", array_api_strict.asarray, 1e-12)]
+    # A device that NumPy cannot read, and whose arrays do not mix with those of another: a graphics card in the strict.
+    elsewhere = partial(array_api_strict.asarray, device=array_api_strict.Device("device1"))
+    places = [Place("numpy", np.asarray, 1e-12), Place("strict", elsewhere, 1e-12)]
     try:
         import torch
     except ImportError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from contextlib import nullcontext
 from functools import reduce
 from operator import add
 
@@ -54,6 +55,7 @@ def fit_here(monkeypatch, model, *collections):
 
     with monkeypatch.context() as patch:
         patch.setattr("regbayes.dask._bases.find_client", lambda client: client)
+        patch.setattr("regbayes.dask._bases.shelter_workers", nullcontext)
         patch.setattr("regbayes.dask._bases.place_blocks", place)
         return model.fit(*collections)
 
@@ -65,6 +67,10 @@ def set_share(share):
 
 def count_mapped():
     return len(storage._mapped)
+
+
+def hears_interrupts():
+    return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 class Interfering(Workers):

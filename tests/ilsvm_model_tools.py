@@ -13,8 +13,13 @@ EXACT = Tolerance(gap=1e-10, max_epochs=20_000.0)
 ESTIMATED = {"estimate_noise": True, "estimate_prior": True}
 
 
+def half_the_variance(X):
+    """Of an input, on average: what a fit puts down to noise when nothing is said."""
+    return 0.5 * X.totals.mean_square / X.n_inputs
+
+
 def make_settings(X, **changes):
-    noise = warmup.default_noise_variance(X)
+    noise = half_the_variance(X)
     values = {
         "n_components": 5,
         "alpha": 2.0,
@@ -51,7 +56,7 @@ def make_data(seed, n=60, D=7, n_classes=3, n_unlabeled=0, row_weights=None):
 def make_problem(seed, settings_changes=None, **data_changes):
     data = make_data(seed, **data_changes)
     settings = make_settings(data.X, **(settings_changes or {}))
-    return ILSVMProblem.of(data, settings)
+    return ILSVMProblem(data, settings)
 
 
 def start_of(problem, seed=0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from regbayes.adapters import fit
 from regbayes.adapters.model import LossSums, Pulled
 from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.joint.model import Inferred, JointModel
@@ -101,3 +102,6 @@ def check_weights_are_copies(model):
     np.testing.assert_allclose(
         weighted.gradient(at, inferred), copied.gradient(expected, of_copies), rtol=1e-6, atol=1e-8
     )
+    first = fit(model, X, targets, weights=weights, max_iter=3, tol=0.0).trace.objective
+    largest = 1.2 * np.abs(np.diff(first)).max()  # half of it, which so many rows without weights allow, is too small
+    assert fit(model, X, targets, weights=weights, tol=largest / weights.sum()).n_iter == 3

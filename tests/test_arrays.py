@@ -10,8 +10,9 @@ import pytest
 from array_namespaces import Place, list_places
 from regbayes.framework.log_partition import WeightedAtoms
 from regbayes.framework.newton import SimplexBlock
-from regbayes.kernels import arrays
-from regbayes.kernels.arrays import ClassRows, HingeRows, TubeRows, to_host
+from regbayes.kernels import arrays, arrays_atoms, arrays_features, arrays_losses
+from regbayes.kernels.arrays import to_host
+from regbayes.kernels.arrays_losses import ClassRows, HingeRows, TubeRows
 from regbayes.kernels.sweeps import reference_reverse_features, reference_sweep_features
 from regbayes.margins.device import DeviceBlock, DeviceColumns, DeviceInputs
 from regbayes.margins.head import Columns, MarginHead
@@ -46,10 +47,12 @@ def test_sweep_and_its_reverse_follow_the_law(place: Place, n_sweeps: int, K: in
     expected = reference_reverse_features(grad, psi, theta, coupling, start, n_sweeps, by_theta)
 
     constant = rng.normal(size=K)
-    history = arrays.sweep_features(place(theta.T - constant[:, None]), constant, coupling, start[0], n_sweeps).history
+    history = arrays_features.sweep_features(
+        place(theta.T - constant[:, None]), constant, coupling, start[0], n_sweeps
+    ).history
     assert len(history) == n_sweeps
     assert_close(history[-1], psi.T, place.tol)
-    found, by_coupling, theta_sum = arrays.reverse_features(place(grad.T), history, coupling, start[0])
+    found, by_coupling, theta_sum = arrays_features.reverse_features(place(grad.T), history, coupling, start[0])
     assert_close(found, by_theta.T, place.tol)
     assert_close(by_coupling, expected.coupling, place.tol)
     assert_close(theta_sum, expected.theta_sum, place.tol)
@@ -57,9 +60,9 @@ def test_sweep_and_its_reverse_follow_the_law(place: Place, n_sweeps: int, K: in
 
 def test_sweeps_of_extreme_logits_are_zero_and_one(place: Place) -> None:
     logits, none = place(np.array([[-2000.0, 2000.0, 0.0]])), np.zeros((1, 1))
-    swept = arrays.sweep_features(logits, none[0], none, none[0], 1)
+    swept = arrays_features.sweep_features(logits, none[0], none, none[0], 1)
     assert_close(swept.history[0], [[0.0, 1.0, 0.5]], 1e-15)
-    sums = arrays.sum_features(swept, none, none[0], None)
+    sums = arrays_features.sum_features(swept, none, none[0], None)
     assert sums.entropy == pytest.approx(np.log(2.0), rel=10 * place.tol)
     assert sums.by_theta == 2000.0
 
@@ -70,8 +73,8 @@ def test_sums_of_features_are_those_of_numpy(place: Place, weighted: bool) -> No
     psi, theta = rng.random((13, 40)), rng.normal(size=(13, 40))
     psi[0, :3] = 0.0, 1.0, 1e-300  # 0 log 0 = 0
     weights = rng.random(40) if weighted else np.ones(40)
-    swept = arrays.Swept([place(psi)], place(theta), [])
-    found = arrays.sum_features(swept, np.zeros((13, 13)), np.zeros(13), place(weights) if weighted else None)
+    swept = arrays_features.Swept([place(psi)], place(theta), [])
+    found = arrays_features.sum_features(swept, np.zeros((13, 13)), np.zeros(13), place(weights) if weighted else None)
     assert_close(found.counts, psi @ weights, place.tol)
     assert_close(found.gram, (psi * weights) @ psi.T, place.tol)
     assert found.by_theta == pytest.approx(float(np.sum(psi * theta * weights)), abs=100 * place.tol)
@@ -198,7 +201,7 @@ def test_signs_of_a_byte_are_zero_where_nothing_is_asked(place: Place, shape: tu
 def test_curvature_of_many_weights_has_its_diagonal_blocks(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
     for module in ("framework.newton", "margins.device"):
         monkeypatch.setattr(f"regbayes.{module}.MAX_DENSE", 1)
-    monkeypatch.setattr(arrays, "ROOM", 600)  # an output at a time
+    monkeypatch.setattr(arrays_losses, "ROOM", 600)  # an output at a time
     law, there, (weights, _) = head_case("costs", True, np.random.default_rng(4))
     assert_close(there(place).curvature(weights), law.curvature(weights), 10 * place.tol)
 
@@ -216,14 +219,14 @@ def test_smoothed_multipliers_are_those_found_by_sorting(place: Place, smoothing
 
 
 def test_sums_of_atoms_give_the_log_partition(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "ROOM", 100)  # several pieces
+    monkeypatch.setattr(arrays_atoms, "ROOM", 100)  # several pieces
     rng = np.random.default_rng(6)
     features, phi = rng.normal(size=(200, 3)), rng.normal(size=3)
     log_weights = rng.normal(size=200)
     log_weights -= np.logaddexp.reduce(log_weights)
     law = WeightedAtoms(features, log_weights)
     logs = place.make(log_weights)
-    sums = arrays.sum_atoms(place(features), logs, phi, law.mean, True)
+    sums = arrays_atoms.sum_atoms(place(features), logs, phi, law.mean, True)
     assert sums.top + np.log(sums.total) == pytest.approx(law.evaluate(phi)[0], rel=10 * place.tol)
     away = sums.first / sums.total
     assert_close(law.mean + away, law.evaluate(phi)[1], 10 * place.tol)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,15 @@ from sklearn.utils.estimator_checks import check_array_api_input
 
 import regbayes
 from array_namespaces import Place, list_places
-from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
+from regbayes import (
+    IBPFactorAnalysis,
+    ILSVMClassifier,
+    ILSVMClassifierCV,
+    MedLDAClassifier,
+    MultiTaskILSVMClassifier,
+    MultiTaskILSVMClassifierCV,
+    MultiTaskILSVMRegressor,
+)
 from regbayes.baselines import InfiniteSVMClassifier
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, Here, RemoteProblem
@@ -28,12 +37,15 @@ from regbayes.models.ilsvm.model import (
     Settings,
     centre_rows,
 )
+from regbayes.plots import FeatureWeightsDisplay
+from regbayes.report import write_report
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 PLACES = list_places()
 ELSEWHERE = [place for place in PLACES if place.name != "numpy"]
 TIGHT = Tolerance(gap=1e-12, max_epochs=200.0)
+WHAT_FITS = r"About \d+ of these rows fit.*rows in blocks: regbayes.dask"
 
 
 @pytest.fixture(params=ELSEWHERE, ids=lambda place: place.name)
@@ -67,13 +79,27 @@ def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILS
     cost = 1.0 - np.eye(3)
     here, there = (Data(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
     params = warmup.initial_params(here.X, settings)[0]
-    local, elsewhere = ILSVMProblem.of(here, settings), ILSVMProblem.of(there, settings)
-    return replace(local, head=replace(local.head, in_blocks=True)), elsewhere, params
+    local, elsewhere = ILSVMProblem(here, settings), ILSVMProblem(there, settings)
+    if local.head is not None:
+        local.head = replace(local.head, in_blocks=True)
+        local.joint = replace(local.joint, head=local.head)
+    return local, elsewhere, params
 
 
 def assert_close(found, expected, tol: float) -> None:
     found, expected = np.asarray(to_host(found)), np.asarray(expected)
     assert np.abs(found - expected).max(initial=0.0) <= tol * max(1.0, np.abs(expected).max(initial=0.0))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_step_too_far_is_no_number_and_no_error(place):
+    """The line search shortens it then; an assertion on a device would end the process."""
+    _, problem, params = make_problems(place, make_settings(C=0.0), weighted=False)
+    far = replace(params, loadings=np.full_like(params.loadings, np.nan))
+    model = problem.joint.model
+    found = model.infer(problem.data.X, far)
+    assert not np.isfinite(sum(model.terms(far, found.stats).values()))
+    assert np.all(np.isnan(to_host(far.bound(problem.data.X))))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -108,9 +134,9 @@ def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> No
     weights = rng.random(len(X)) if weighted else None
     here, there = centre_rows(X, weights=weights), centre_rows(place(X), weights=weights)
     tol, directions, constant = 10 * place.tol, rng.normal(size=(4, 6)), rng.normal(size=4)
-    assert (len(there), there.n_inputs, there.total_weight) == (len(here), here.n_inputs, here.total_weight)
+    assert (len(there), there.n_inputs, there.totals.n_rows) == (len(here), here.n_inputs, here.totals.n_rows)
     assert_close(there.mean, here.mean, tol)
-    assert there.mean_square == pytest.approx(here.mean_square, rel=tol)
+    assert there.totals.mean_square == pytest.approx(here.totals.mean_square, rel=tol)
     assert_close(there.project(directions), here.project(directions), tol)
     assert_close(there.project(directions, constant), here.project(directions) + constant, tol)
     coefficients = rng.normal(size=(len(X), 4))
@@ -121,7 +147,7 @@ def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> No
         taken, wanted = there.take(rows), here.take(rows)
         assert_close(taken.array(), wanted.array(), tol)
         assert (taken.weights is None) == (not weighted)
-        assert taken.total_weight == wanted.total_weight
+        assert taken.totals.n_rows == wanted.totals.n_rows
 
 
 @pytest.mark.parametrize("options", [{"one_vs_rest": True}, {"one_vs_rest": False}, {"input_scale": 0.5}])
@@ -167,9 +193,9 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
     """One worker with a device, another with a processor: what they send adds up to what one process finds."""
     settings = make_settings(one_vs_rest=True)
     local, _, params = make_problems(place, settings, weighted=False)
-    first, second = (ILSVMProblem.of(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
+    first, second = (ILSVMProblem(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
     X = centre_rows(place(make_data()[0][:150]), local.data.X.mean)
-    there = ILSVMProblem.of(replace(first.data, X=X), settings)
+    there = ILSVMProblem(replace(first.data, X=X), settings)
     held = [
         HeldRows(
             problem.data.X.blocks(), tuple(map(len, problem.data.X.blocks())), replace(problem.head, in_blocks=True)
@@ -305,6 +331,28 @@ def test_saved_on_the_host_and_loaded_anywhere(place: Place, tmp_path) -> None:
     assert again.objective_ == model.objective_
 
 
+def test_a_model_that_was_fitted_elsewhere_answers_learns_and_is_shown_here(place: Place, tmp_path) -> None:
+    X, y = make_data(120)
+    with sklearn.config_context(array_api_dispatch=True), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SCIPY_ARRAY_API", "1")
+        model = ILSVMClassifier(n_components=3, max_iter=2, tol=1e-1, random_state=0).fit(place(X), place.make(y))
+        several = MultiTaskILSVMRegressor(3, max_iter=2).fit(place(X), place(X[:, :2]))
+        answers = to_host(model.predict(place(X)))
+    found = model.predict(X)
+    assert isinstance(found, np.ndarray)
+    assert np.mean(found == answers) > 0.98
+    assert isinstance(several.predict(X), np.ndarray)
+    for one, targets in ((model, y), (several, X[:, :2])):
+        FeatureWeightsDisplay.from_estimator(one)
+        assert write_report(one, X, targets, tmp_path / "page.html").exists()
+    assert isinstance(model.components_, type(place(X)))
+    assert not isinstance(model.components_, np.ndarray)  # to be shown does not move it, to learn here does
+    model.fit_weights(X, y)
+    model.partial_fit(X, y)
+    assert isinstance(model.components_, np.ndarray)
+    assert isinstance(model.classes_, np.ndarray)
+
+
 @pytest.mark.usefixtures("dispatch")
 @pytest.mark.parametrize(
     ("options", "named"),
@@ -341,6 +389,47 @@ def test_mixed_arrays_are_refused(place: Place) -> None:
         ILSVMClassifier().partial_fit(place(X), place.make(y), classes=[0, 1, 2])
     with pytest.raises(ValueError, match="requires y"):
         ILSVMClassifier().fit(place(X), None)
+    for model in (ILSVMClassifier(), ILSVMClassifierCV(), MultiTaskILSVMClassifier(), MultiTaskILSVMClassifierCV()):
+        with pytest.raises(TypeError, match=r"X is on the host and y is a (?!numpy)"):
+            model.fit(X, place.make(y))
+    with pytest.raises(TypeError, match=r"X is on the host and sample_weight is a (?!numpy)"):
+        IBPFactorAnalysis().fit(X, sample_weight=place(np.ones(len(X))))
+
+
+def test_arrays_of_torch_that_numpy_can_read_are_array_likes_without_dispatch() -> None:
+    torch = pytest.importorskip("torch")
+    X, y = make_data(60)
+    model = ILSVMClassifier(n_components=3, max_iter=1, tol=1.0, random_state=0)
+    here = sklearn.clone(model).fit(X, y, sample_weight=np.full(60, 2.0))
+    there = sklearn.clone(model).fit(X, torch.asarray(y), sample_weight=torch.full((60,), 2.0))
+    assert np.array_equal(here.components_, there.components_)
+    with pytest.raises(TypeError, match="X is on the host and y is a torch array on meta"):
+        model.fit(X, torch.empty(60, device="meta"))
+
+
+@pytest.mark.usefixtures("dispatch")
+@pytest.mark.parametrize(
+    "model",
+    [
+        ILSVMClassifier(3, max_iter=1, tol=1.0),
+        IBPFactorAnalysis(3, max_iter=1),
+        MultiTaskILSVMClassifier(3, max_iter=1),
+        MedLDAClassifier(3, inference="variational", max_iter=1),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_kinds_of_torch_tensors(model) -> None:
+    """Sparse and complex ones are refused; of those with a graph the numbers are taken."""
+    torch = pytest.importorskip("torch")
+    X, y = make_data(60)
+    X, y = torch.asarray(np.abs(np.rint(X))), torch.asarray(y)
+    with pytest.raises(ValueError, match="Complex data not supported"):
+        model.fit(X.to(torch.complex128), y)
+    with pytest.raises((TypeError, ValueError), match=r"sparse.*takes dense|dense or CSR"):
+        model.fit(X.to_sparse(), y)
+    answer = model.fit(X.clone().requires_grad_(), y).transform(X.clone().requires_grad_())
+    assert not answer.requires_grad
+    assert torch.equal(answer, model.transform(X))
 
 
 @pytest.mark.usefixtures("dispatch")
@@ -369,7 +458,41 @@ def test_out_of_memory_says_what_fits_and_leaves_nothing(monkeypatch: pytest.Mon
     monkeypatch.setattr(device.DeviceRows, "infer", fail)
     monkeypatch.setattr("regbayes.estimators._arrays._free_bytes", lambda _: 10_000)
     model = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0)
-    with pytest.raises(MemoryError, match=r"About \d+ of these rows fit.*blocks, on the host: regbayes.dask"):
+    with pytest.raises(MemoryError, match=WHAT_FITS):
         model.fit(torch.asarray(X), torch.asarray(y))
     assert not hasattr(model, "classes_")
     assert not hasattr(model, "_state")
+
+
+@pytest.mark.usefixtures("dispatch")
+@pytest.mark.parametrize(
+    ("model", "failing"),
+    [
+        (ILSVMClassifier(5, max_iter=2, tol=1.0), "regbayes.estimators._arrays.validate_data"),
+        (ILSVMClassifier(5, max_iter=2, tol=1.0), "regbayes.models.ilsvm.device.DeviceRows.sweep"),
+        (MultiTaskILSVMClassifier(5, max_iter=2), "regbayes.estimators._task_bases.sum_squares"),
+    ],
+)
+def test_out_of_memory_anywhere_says_what_fits(model, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever memory ends: of reading, standardising, learning and predicting; and it is let go."""
+    torch = pytest.importorskip("torch")
+    X, y = make_data()
+    held = []
+
+    def fail(*_: object, **__: object) -> None:
+        array = torch.ones(3)
+        held.append(weakref.ref(array))
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr("regbayes.estimators._arrays._free_bytes", lambda _: 10_000)
+    fitted = sklearn.clone(model).fit(torch.asarray(X), torch.asarray(y))
+    before = dict(vars(model))
+    monkeypatch.setattr(failing, fail)
+    with pytest.raises(MemoryError, match=WHAT_FITS) as raised:
+        model.fit(torch.asarray(X), torch.asarray(y))
+    assert vars(model) == before
+    if "sweep" in failing:
+        with pytest.raises(MemoryError, match=WHAT_FITS):
+            fitted.predict(torch.asarray(X))
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    assert [ref() for ref in held] == [None] * len(held)

@@ -7,7 +7,8 @@ import pytest
 
 from array_namespaces import Place, list_places
 from regbayes.framework.newton import MAX_DENSE, BoxBlock, SharedPrior, SimplexBlock
-from regbayes.kernels.arrays import ClassRows, HingeRows, TubeRows, to_host
+from regbayes.kernels.arrays import to_host
+from regbayes.kernels.arrays_losses import ClassRows, HingeRows, TubeRows
 from regbayes.margins import device
 from regbayes.margins.device import DeviceBlock, DeviceColumns, DevicePrior
 from regbayes.margins.device_tasks import lay_out_targets

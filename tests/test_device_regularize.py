@@ -55,6 +55,23 @@ def test_samples_are_regularized_as_on_the_host(place: Place) -> None:
     np.testing.assert_allclose(arrays.to_host(there.sample(0, 7)), here.sample(0, 7), rtol=1e-6)
 
 
+def test_kinds_of_torch_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sparse draws and single numbers are refused; of draws with a graph the numbers are taken, and no graph grows."""
+    torch = pytest.importorskip("torch")
+    draws = torch.asarray(make_draws(200))
+    here = regularize(Samples(draws), [E(lambda x: x[:, 0]) >= 1.0])
+    for elsewhere in (False, True):
+        if elsewhere:
+            monkeypatch.setattr(arrays, "lies_elsewhere", lambda array: not arrays.is_plain(array))
+        there = regularize(Samples(draws.clone().requires_grad_()), [E(lambda x: x[:, 0]) >= 1.0])
+        np.testing.assert_allclose(there.multipliers, here.multipliers, rtol=1e-8)
+        assert not getattr(there.features.values, "requires_grad", False)
+        with pytest.raises(TypeError, match="sparse; give it as a dense"):
+            Samples(draws.to_sparse())
+    with pytest.raises(TypeError, match=r"single number on cpu; it may be an array of shape"):
+        regularize(Samples(draws), [E(lambda x: x.mean()) >= 1.0])
+
+
 def test_atoms_that_a_tilt_leaves_without_mass_are_told_there(place: Place) -> None:
     draws = np.concatenate([make_draws(300), [[-(2.0**20)] * 4]])  # the last one far out, where the tilt does not lead
     logs, phi = np.full(len(draws), -np.log(len(draws))), np.array([0.3, 0.1, 0.2, 0.4])

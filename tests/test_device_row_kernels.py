@@ -1,8 +1,8 @@
 """The CUDA kernels of rows: their source compiled for a processor (`cuda_on_cpu.h`), held to the NumPy law.
 
-`regbayes.kernels.arrays` is called with arrays of PyTorch on the processor, and told that they are on a device: what it
-would launch there runs here. On a device `test_arrays.py` and `test_device_features.py` hold the same functions to the
-law.
+`arrays_features` and `arrays_losses` are called with arrays of PyTorch on the processor, and told that they are on a
+device: what they would launch there runs here. On a device `test_arrays.py` and `test_device_features.py` hold the same
+functions to the law.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from regbayes.framework.newton import SimplexBlock
-from regbayes.kernels import arrays, cuda, cuda_rows
-from regbayes.kernels.arrays import ClassRows, HingeRows, TubeRows
+from regbayes.kernels import arrays_features, cuda, cuda_rows
+from regbayes.kernels.arrays_losses import ClassRows, HingeRows, TubeRows
 from regbayes.kernels.sweeps import reference_reverse_features, reference_sweep_features
 from regbayes.margins.head import Columns, MarginHead
 from regbayes.margins.targets import Classes, zero_one_cost
@@ -121,11 +121,11 @@ def test_sweeps_their_sums_and_their_reverse_follow_the_law(kernels, K, n, n_swe
     left, weights = by_theta - weight * counts[:, None] * psi, kernels(counts) if weighted else None
 
     products = kernels((theta - constant).T)
-    swept = arrays.sweep_features(products, constant, coupling, start[0], n_sweeps, weights)
+    swept = arrays_features.sweep_features(products, constant, coupling, start[0], n_sweeps, weights)
     assert kernels.launched == n_sweeps * -(-K // cuda_rows.WIDEST)
     assert len(swept.history) == n_sweeps
     kernels.close(swept.history[-1], psi.T)
-    sums = arrays.sum_features(swept, coupling, start[0], weights)
+    sums = arrays_features.sum_features(swept, coupling, start[0], weights)
     kernels.close(sums.counts, counts @ psi)
     kernels.close(sums.gram, psi.T @ (counts[:, None] * psi))
     kernels.close(sums.by_theta, np.sum(counts[:, None] * psi * theta), 10)
@@ -134,28 +134,30 @@ def test_sweeps_their_sums_and_their_reverse_follow_the_law(kernels, K, n, n_swe
 
     launched, moments = kernels.launched, (sums.counts, sums.gram)
     given = (swept.history, coupling, start[0], weight, weights, moments)
-    found, by_coupling, left_sum = arrays.reverse_features(kernels(grad.T), *given)
+    found, by_coupling, left_sum = arrays_features.reverse_features(kernels(grad.T), *given)
     assert kernels.launched > launched
     kernels.close(found, left.T)
     kernels.close(by_coupling, expected.coupling, 10)
     kernels.close(left_sum.numpy() + weight * sums.counts, expected.theta_sum, 10)
     # Without a gradient the rows' own terms are left; they are linear in it.
-    mine, by_coupling, _ = arrays.reverse_features(None, *given)
+    mine, by_coupling, _ = arrays_features.reverse_features(None, *given)
     nothing = np.zeros_like(grad)
     expected = reference_reverse_features(whole - grad, psi, theta, coupling, start, n_sweeps, nothing)
     kernels.close(mine, (nothing - weight * counts[:, None] * psi).T)
     kernels.close(by_coupling, expected.coupling, 10)
-    assert np.array_equal(arrays.reverse_features(None, *given)[0], mine)  # the same bits
+    assert np.array_equal(arrays_features.reverse_features(None, *given)[0], mine)  # the same bits
 
 
 def test_not_a_number_stays_and_extreme_logits_have_no_entropy(kernels):
     none = np.zeros((1, 1))
-    swept = arrays.sweep_features(kernels(np.array([[-2000.0, 2000.0, 0.0]])), none[0], none, none[0], 1)
+    swept = arrays_features.sweep_features(kernels(np.array([[-2000.0, 2000.0, 0.0]])), none[0], none, none[0], 1)
     assert swept.history[0].tolist() == [[0.0, 1.0, 0.5]]
-    assert arrays.sum_features(swept, none, none[0], None).entropy == pytest.approx(np.log(2.0), rel=kernels.tol)
-    swept = arrays.sweep_features(kernels(np.array([[np.nan, 1.0]])), none[0], none, none[0], 1)
+    assert arrays_features.sum_features(swept, none, none[0], None).entropy == pytest.approx(
+        np.log(2.0), rel=kernels.tol
+    )
+    swept = arrays_features.sweep_features(kernels(np.array([[np.nan, 1.0]])), none[0], none, none[0], 1)
     assert torch.isnan(swept.history[0][0, 0])
-    assert np.isnan(arrays.sum_features(swept, none, none[0], None).entropy)
+    assert np.isnan(arrays_features.sum_features(swept, none, none[0], None).entropy)
 
 
 def test_blocks_of_features_are_whole_and_fit_the_registers():

@@ -296,7 +296,7 @@ def test_too_little_memory_says_how_many_documents_fit(monkeypatch):
     monkeypatch.setattr(_topics.device, "fit", fail)
     monkeypatch.setattr(_topics, "_free_bytes", lambda _: 1_000_000)
     model = classifier()
-    with pytest.raises(MemoryError, match=r"fit of 120 documents.*About [1-9][0-9,]* documents like these fit.*blocks"):
+    with pytest.raises(MemoryError, match=r"hold 120 documents.*About [1-9][0-9,]* documents like these fit.*blocks"):
         model.fit(put(X.toarray(), "torch"), put(proportions[:, :2].argmax(1), "torch"))
     assert not any(name.endswith("_") for name in vars(model))
 
@@ -315,7 +315,7 @@ def test_dispatch_must_be_on_for_a_device(library):
     y = proportions[:, :2].argmax(1)
     with pytest.raises(TypeError, match="array_api_dispatch is off"):
         classifier().fit(put(X.toarray(), library), y)
-    with pytest.raises(TypeError, match="X lies on the CPU and y is"):
+    with pytest.raises(TypeError, match="X is on the host and y is"):
         classifier().fit(X, put(y, library))
 
 

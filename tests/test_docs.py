@@ -1,9 +1,13 @@
-"""The page on how the package is built names files, folders and objects that exist, and links lead somewhere."""
+"""The pages are true: files, folders, objects and links that they name exist, and code has what it uses."""
 
 from __future__ import annotations
 
+import ast
+import builtins
 import importlib
 import re
+import symtable
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -69,3 +73,61 @@ def test_links_lead_to_files(page):
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         if not re.match(r"[a-z]+:", target):
             assert (page.parent / target).exists(), target
+
+
+# --- code can be copied
+
+YOURS = {
+    "README.md": {"eight_schools", "effects", "errors"},
+    "docs/draw_again.md": {"eight_schools", "EFFECTS", "ERRORS", "mean_effect", "constraints", "data", "draws", "gap"}
+    | {"classes", "logistic", "rate", "rows"},
+    "docs/models/baselines.md": {"X", "y", "school"},
+    "docs/models/medlda.md": {"texts", "labels", "new_texts"},
+    "docs/problems/class_proportions.md": {"coefficients", "rows", "unlabelled"},
+    "docs/problems/parity.md": {"posterior", "rows", "train", "group_2"},
+    "docs/problems/themes.md": {"texts", "stars", "new_texts"},
+    "docs/scale.md": {"columns", "mu", "theta"},
+}
+"""What a reader brings to a page: data, draws, a model. The page says what it is."""
+EXCERPTS = {"docs/adding_a_model.md", "docs/own_model.md", "docs/reproduce.md"}
+"""Pages that go through one file, which they name."""
+CODE = re.compile(r"^([ ]*)```python\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+
+
+def code_blocks(page: str) -> list[str]:
+    return [textwrap.dedent(code) for _, code in CODE.findall((ROOT / page).read_text(encoding="utf-8"))]
+
+
+def names_without_origin(code: str) -> set[str]:
+    """Return names that code uses and neither defines nor imports."""
+    whole = symtable.symtable(code, "page", "exec")
+    defined = {symbol.get_name() for symbol in whole.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    used, scopes = set(), [whole]
+    while scopes:
+        scope = scopes.pop()
+        used |= {s.get_name() for s in scope.get_symbols() if s.is_referenced() and (scope is whole or s.is_global())}
+        scopes += scope.get_children()
+    return used - defined - set(dir(builtins))
+
+
+PAGES_WITH_CODE = [
+    page
+    for page in ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
+    if page not in EXCERPTS and code_blocks(page)
+]
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE)
+def test_code_has_what_it_uses(page):
+    """Whoever copies the blocks of a page one after another has every name by the time it is used."""
+    blocks = code_blocks(page)
+    for n_copied in range(1, len(blocks) + 1):
+        assert names_without_origin("\n".join(blocks[:n_copied])) <= YOURS.get(page, set())
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE)
+def test_what_code_imports_from_the_package_is_there(page):
+    for statement in ast.walk(ast.parse("\n".join(code_blocks(page)))):
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").split(".")[0] == "regbayes":
+            module = importlib.import_module(statement.module)
+            assert all(hasattr(module, alias.name) for alias in statement.names)

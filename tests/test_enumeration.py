@@ -12,9 +12,8 @@ from scipy.stats import norm
 
 from ilsvm_model_tools import EXACT as SOLVED
 from ilsvm_model_tools import make_problem, start_of
-from regbayes.kernels.arrays import to_host
 from regbayes.kernels.enumeration import MOST_COUPLED, enumerate_features, reverse_enumerated
-from regbayes.models.ilsvm.model import EXACT, centre_rows, expected_residual
+from regbayes.models.ilsvm.model import EXACT, expected_residual
 from regbayes.priors.indian_buffet import stick_expectations
 
 
@@ -35,34 +34,24 @@ def brute_force(theta, coupling):
                              for s in states]).T  # fmt: skip
 
 
-def libraries():
-    return [None, *(name for name in ("torch", "array_api_strict"))]
-
-
-def convert(name, array):
-    return array if name is None else pytest.importorskip(name).asarray(array)
-
-
 @pytest.mark.parametrize("apart", [(), (1,), (0, 1, 2, 3)])
-@pytest.mark.parametrize("name", libraries())
-def test_the_posterior_is_that_of_brute_force(name, apart):
+def test_the_posterior_is_that_of_brute_force(apart):
     theta, coupling, weights = draw(apart=apart)
     states, logits = brute_force(theta, coupling)
     total = logsumexp(logits, axis=1)
     P = np.exp(logits - total[:, None])
-    found = enumerate_features(convert(name, theta), coupling, weights)
-    assert to_host(found.psi) == pytest.approx(P @ states, abs=1e-12)
-    assert to_host(found.log_partitions) == pytest.approx(total, rel=1e-12)
-    assert to_host(found.entropies) == pytest.approx(-(P * np.log(P)).sum(axis=1), abs=1e-11)
+    found = enumerate_features(theta, coupling, weights)
+    assert found.psi == pytest.approx(P @ states, abs=1e-12)
+    assert found.log_partitions == pytest.approx(total, rel=1e-12)
+    assert found.entropies == pytest.approx(-(P * np.log(P)).sum(axis=1), abs=1e-11)
     assert found.second_moment == pytest.approx((states.T * (weights @ P)) @ states, rel=1e-11)
 
 
-@pytest.mark.parametrize("apart", [(), (2,)])
-@pytest.mark.parametrize("name", libraries())
-def test_the_reverse_agrees_with_differences(name, apart):
+@pytest.mark.parametrize("apart", [(), (2,), (0, 2), (0, 1, 2, 3)])
+def test_the_reverse_agrees_with_differences(apart):
     theta, coupling, _ = draw(apart=apart)
     grad = np.random.default_rng(5).standard_normal(theta.shape)
-    found = reverse_enumerated(convert(name, grad), convert(name, theta), coupling)
+    found = reverse_enumerated(grad, theta, coupling)
 
     def value(theta, coupling):
         return float(np.vdot(grad, enumerate_features(theta, coupling).psi))
@@ -70,9 +59,9 @@ def test_the_reverse_agrees_with_differences(name, apart):
     h, rng = 1e-6, np.random.default_rng(6)
     move = rng.standard_normal(theta.shape)
     slope = (value(theta + h * move, coupling) - value(theta - h * move, coupling)) / (2 * h)
-    assert slope == pytest.approx(np.vdot(to_host(found.theta), move), rel=1e-6)
+    assert slope == pytest.approx(np.vdot(found.theta, move), rel=1e-6)
     turn = rng.standard_normal(coupling.shape)
-    turn = np.where((coupling != 0) & ~np.eye(4, dtype=bool), turn + turn.T, 0.0)
+    turn = np.where(np.eye(4, dtype=bool), 0.0, turn + turn.T)  # features that were apart are coupled by it
     slope = (value(theta, coupling + h * turn) - value(theta, coupling - h * turn)) / (2 * h)
     assert slope == pytest.approx(np.vdot(found.coupling, turn), rel=1e-6)
 
@@ -111,7 +100,7 @@ def test_the_gradient_of_the_objective_agrees_with_differences():
 
     def value(step):
         moved = model.move(params, model.position(params) + step * direction)
-        return problem.joint.evaluate(moved, at.multipliers, SOLVED)[0].objective
+        return problem.joint.evaluate(moved, at.warm_start, SOLVED)[0].objective
 
     h = 1e-4
     assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)
@@ -144,23 +133,3 @@ def test_bounds_are_sums_over_all_states_and_residuals_those_of_all_states():
     )
     warm = replace(params, temperature=3.0)
     assert np.all(warm.bound(X) < total)
-
-
-def test_rows_on_a_device_have_the_features_of_rows_here():
-    torch = pytest.importorskip("torch")
-    problem, params = exact_problem()
-    here, model = problem.data.X, problem.joint.model
-    there = centre_rows(torch.asarray(here.X), weights=here.weights)
-    one, other = model.infer(here, params), model.infer(there, params)
-    assert other.features.numpy() == pytest.approx(one.features, abs=1e-12)
-    assert other.stats.entropy == pytest.approx(one.stats.entropy, rel=1e-10)
-    assert other.stats.second_moment == pytest.approx(one.stats.second_moment, rel=1e-10)
-    assert params.bound(there).numpy() == pytest.approx(params.bound(here), rel=1e-10)
-    gradient = np.random.default_rng(3).standard_normal(one.features.shape)
-    expected = model.pull_back(here, params, one, gradient)
-    pulled = model.pull_back(there, params, other, torch.asarray(gradient))
-    assert pulled.cross == pytest.approx(expected.cross, abs=1e-10 * np.abs(expected.cross).max())
-    assert pulled.coupling == pytest.approx(expected.coupling, abs=1e-12)
-    assert model.pull_back(there, params, other, None).cross == pytest.approx(
-        model.pull_back(here, params, one, None).cross, abs=1e-9
-    )

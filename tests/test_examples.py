@@ -1,8 +1,9 @@
 """Every example runs, and every number that a page quotes is one that its script printed.
 
-A page's Python blocks must be in its script word for word. Its text blocks must be lines that the script printed, and
-each number with a decimal point in its prose must be in the output or in the script. Numbers are compared up to what
-another version of NumPy or BLAS may change: the last digits, the number of iterations, and whatever is only rounding.
+A page's Python blocks must be in its script word for word, but for their imports (`tests/test_docs.py` sees to those).
+Its text blocks must be lines that the script printed, and each number with a decimal point in its prose must be in the
+output or in the script. Numbers are compared up to what another version of NumPy or BLAS may change: the last digits,
+the number of iterations, and whatever is only rounding.
 """
 
 from __future__ import annotations
@@ -99,6 +100,13 @@ def blocks(page: str, language: str) -> list[str]:
     return [textwrap.dedent(body) for _, kind, body in FENCE.findall(text) if kind == language]
 
 
+def without_imports(code: str) -> str:
+    """Return a block without the imports that it begins with."""
+    lines = code.splitlines(keepends=True)
+    body = [line.startswith(("import ", "from ")) or not line.strip() for line in lines].index(False)
+    return "".join(lines[body:])
+
+
 def prose(page: str) -> str:
     """The text of a page without its code, and without sections that say which benchmark their numbers are from."""
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -140,7 +148,7 @@ def test_example(script, tmp_path):
         assert figure[1].read_bytes().startswith(b"\x89PNG")
         assert (ROOT / "docs" / "figures" / FIGURES[script]).stat().st_size < 200_000
     for page in (page for page, its_script in PAGES.items() if its_script == script):
-        for code in blocks(page, "python"):
+        for code in map(without_imports, blocks(page, "python")):
             assert code in source or textwrap.indent(code, "    ") in source, f"{page}: not in {script}:\n{code}"
         for quoted in blocks(page, "text"):
             assert not missing_lines(quoted, output), f"{page} quotes lines that {script} does not print"

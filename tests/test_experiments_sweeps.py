@@ -89,7 +89,7 @@ def test_a_temperature_is_that_of_the_line(no_data):
         experiment.evaluate(Cell(dataset, temperature.JOINT.name, f"T = {value}", 0)).values
         for value in temperature.QUICK_TEMPERATURES
     )
-    assert 0.25 >= warm["graded"] > 2 * cold["graded"] >= 0  # cooled features are nearly on or off
+    assert 0.25 >= warm["softness"] > 2 * cold["softness"] >= 0  # cooled features are nearly on or off
     system, _ = experiment.at(Cell(dataset, temperature.TWO_STAGE.name, "T = 0.02", 0))
     assert system.grid == ({"temperature": 0.02, "C": 1.0},)
 

@@ -174,6 +174,7 @@ def test_rows_without_labels_everywhere(make):
     ("parameters", "message"),
     [
         ({"cost": np.ones((3, 3))}, r"cost must have shape \(4, 4\), a row per true class; got \(3, 3\)"),
+        ({"cost": [1.0, 2.0]}, r"cost must have shape \(4, 4\), a row per true class; got \(2,\)"),
         ({"cost": np.ones((4, 4))}, "zero diagonal"),
         ({"cost": np.eye(4) - 1.0}, "non-negative"),
         ({"cost": np.where(np.eye(4), 0.0, np.nan)}, "cost contains NaN"),
@@ -182,6 +183,7 @@ def test_rows_without_labels_everywhere(make):
         ({"class_weight": {0: np.nan}}, "class_weight must be finite and not negative"),
         ({"class_weight": {"zero": 2.0}}, "not in class_weight"),
         ({"margins": "posterior", "generative_weight": 0.0}, "generative_weight must be positive"),
+        ({"unlabeled": [1, 2]}, r"unlabeled must be one value, .* got \[1, 2\]"),
         ({"temperature": 0.0}, "'temperature' parameter"),
         ({"temperature": "hot"}, "'temperature' parameter"),
         ({"C": 0.0}, "'C' parameter"),

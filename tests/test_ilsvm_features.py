@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
-from ilsvm_model_tools import EXACT, make_data, make_problem, make_settings, start_of
+from ilsvm_model_tools import EXACT, half_the_variance, make_data, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.joint import descent
 from regbayes.models.ilsvm import fit, warmup
@@ -59,7 +59,7 @@ def test_the_tempered_prior_is_normalised_over_all_features_of_all_rows():
     for bits in product([0.0, 1.0], repeat=6):
         Z = np.array(bits).reshape(2, 3)
         log_prior = np.sum(Z * expected.log_use + (1.0 - Z) * expected.log_rest) / g.temperature
-        terms.append(log_prior - 0.5 * g.precision * 4 * np.sum(Z @ g.variances))
+        terms.append(log_prior - 0.5 * g.mean_field.precision * 4 * np.sum(Z @ g.variances))
     assert BinaryFeatures(1.0, 1.0).normalise(0.0, g, 2) == pytest.approx(logsumexp(terms), rel=1e-12)
 
 
@@ -79,7 +79,7 @@ def test_no_feature_of_a_fit_is_one_to_take_out():
     data = make_data(4, n=150, D=12)
     settings = make_settings(data.X, n_components=10, max_iter=60)
     state = fit.fit(data, settings, warmup.initial_params(data.X, settings)).state
-    problem = fit.ILSVMProblem.of(data, settings)
+    problem = fit.ILSVMProblem(data, settings)
     params = warmup.drop_empty(state.params)
     at, _ = problem.joint.evaluate(params, state.multipliers, EXACT)
     model = problem.joint.model
@@ -196,14 +196,12 @@ def test_what_is_left_of_an_input_is_that_of_all_features_enumerated():
 
 def test_features_are_judged_no_warmer_than_wanted_and_cold_ones_at_one():
     data = make_data(7, n=100, D=40)
-    soft = warmup.soft_temperature(data.X, warmup.default_noise_variance(data.X))
+    soft = warmup.soft_temperature(data.X, half_the_variance(data.X))
     assert soft == pytest.approx(8.0)
 
     def judged(temperature):
         settings = make_settings(data.X, temperature=temperature)
-        return warmup.judging_temperature(
-            data.X, replace(settings, noise_variance=warmup.default_noise_variance(data.X))
-        )
+        return warmup.judging_temperature(data.X, replace(settings, noise_variance=half_the_variance(data.X)))
 
     wanted = np.geomspace(0.1, 20.0, 200)
     found = np.array([judged(temperature) for temperature in wanted])

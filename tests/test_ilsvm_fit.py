@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ilsvm_model_tools import ESTIMATED, EXACT, make_data, make_problem, make_settings, start_of
+from ilsvm_model_tools import ESTIMATED, EXACT, half_the_variance, make_data, make_problem, make_settings, start_of
 from regbayes.datasets import make_ibp_classification
 from regbayes.engine import Status
 from regbayes.joint import descent
@@ -36,7 +36,7 @@ def test_colder_settings_are_reached_from_a_soft_start():
     data = make_data(3, n=150, D=20)
     noise = 3.0 * np.random.default_rng(3).standard_normal(data.X.X.shape)
     data = replace(data, X=centre_rows(data.X.X + noise))  # features that are no matter of course
-    cold = 0.05 * warmup.soft_temperature(data.X, warmup.default_noise_variance(data.X))
+    cold = 0.05 * warmup.soft_temperature(data.X, half_the_variance(data.X))
     settings = make_settings(data.X, temperature=cold, max_iter=15)
     start = warmup.random_params(data.X, settings, np.random.default_rng(0))
     assert start.temperature > 15 * cold

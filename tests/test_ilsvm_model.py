@@ -62,7 +62,7 @@ def test_gradient_of_the_objective_agrees_with_differences(n_sweeps, squared, fi
     def value(step):
         model = problem.joint.model
         moved = model.move(g, model.position(g) + step * direction)
-        return problem.joint.evaluate(moved, at.multipliers, EXACT)[0].objective
+        return problem.joint.evaluate(moved, at.warm_start, EXACT)[0].objective
 
     h = 1e-4
     assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)
@@ -300,7 +300,7 @@ def test_a_row_of_weight_two_is_the_row_twice_in_objective_and_gradient(n_sweeps
     for C, tol in ((0.0, 1e-12), (0.3, 1e-6)):
         found = []
         for data in (heavy, repeated):
-            problem = ILSVMProblem.of(data, replace(settings, C=C))
+            problem = ILSVMProblem(data, replace(settings, C=C))
             at, inferred = problem.joint.evaluate(params, None, EXACT)
             found.append((at, problem.joint.gradient(at, inferred), problem.unit))
         (at, gradient, unit), (there, expected, unit_there) = found
@@ -319,7 +319,7 @@ def test_alternation_takes_a_row_of_weight_two_as_the_row_twice():
     params = warmup.random_params(repeated.X, settings, np.random.default_rng(1))
     objectives = []
     for data in (heavy, repeated):
-        joint = ILSVMProblem.of(data, settings).joint
+        joint = ILSVMProblem(data, settings).joint
         state = alternation.start(joint, params, None, EXACT)
         for _ in range(3):
             state = alternation.step(joint, state, EXACT).state
@@ -337,7 +337,7 @@ def test_permuting_rows_columns_and_classes_permutes_the_result():
     rows, columns, classes = rng.permutation(60), rng.permutation(7), rng.permutation(3)
     renamed = np.append(np.argsort(classes), UNLABELED)[data.labels]
     other = Data(centre_rows(data.X.X[rows][:, columns]), renamed[rows], data.weights[rows], data.cost)
-    moved = ILSVMProblem.of(other, problem.settings).joint
+    moved = ILSVMProblem(other, problem.settings).joint
     at, inferred = problem.joint.evaluate(g, None, EXACT)
     there, moved_inferred = moved.evaluate(replace(g, loadings=g.loadings[:, columns]), None, EXACT)
     psi, moved_psi = inferred[0].features, moved_inferred[0].features
@@ -368,7 +368,7 @@ def test_rows_are_centred_without_a_copy(offset):
     assert rows.project(directions) == pytest.approx((exact @ directions.T).astype(float), abs=1e-7)
     assert rows.combine(weights) == pytest.approx((weights.T @ exact).astype(float), abs=1e-5)
     norms = np.square(exact).sum(axis=1).astype(float)
-    assert rows.squares.sum() == pytest.approx(norms.sum(), rel=1e-8)
+    assert rows.totals.squares.sum() == pytest.approx(norms.sum(), rel=1e-8)
     some = rng.permutation(5000)[:20]
-    assert [rows.take([row]).squares.sum() for row in some] == pytest.approx(norms[some], rel=1e-8)
+    assert [rows.take([row]).totals.squares.sum() for row in some] == pytest.approx(norms[some], rel=1e-8)
     assert rows.take(some).array() == pytest.approx(exact[some].astype(float), abs=1e-8)

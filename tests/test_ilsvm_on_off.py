@@ -16,7 +16,7 @@ from ilsvm_model_tools import EXACT, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.model import EXACT as ENUMERATED
-from regbayes.models.ilsvm.model import BinaryFeatures, HostRows, OnOff, centre_rows, expected_residual
+from regbayes.models.ilsvm.model import BinaryFeatures, HostRows, ILSVMProblem, OnOff, centre_rows, expected_residual
 from regbayes.models.ilsvm.on_off import (
     LEAST_NOISE,
     MOST_ENUMERATED,
@@ -51,7 +51,7 @@ def test_noise_by_input_is_another_unit_for_each_input(n_sweeps):
     scales, data = np.sqrt(ratios), problem.data
     rows = HostRows(data.X.X * scales, data.X.mean * scales, weights)
     own = replace(plain, loadings=plain.loadings * scales, offset=plain.offset * scales, noise_ratios=ratios)
-    other = replace(problem, data=replace(data, X=rows))
+    other = ILSVMProblem(replace(data, X=rows), problem.settings)
     expected, inferred = problem.joint.evaluate(plain, None, EXACT)
     found, same = other.joint.evaluate(own, None, EXACT)
     assert found.terms == pytest.approx(expected.terms, rel=1e-9)
@@ -76,7 +76,7 @@ def test_gradient_under_noise_by_input_agrees_with_differences():
 
     def value(step):
         moved = model.move(g, model.position(g) + step * direction)
-        return problem.joint.evaluate(moved, at.multipliers, EXACT)[0].objective
+        return problem.joint.evaluate(moved, at.warm_start, EXACT)[0].objective
 
     h = 1e-4
     assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)
@@ -168,11 +168,25 @@ def test_rows_that_are_sums_of_on_off_features_are_told(K, by_input):
     )
 
 
-def test_a_rare_feature_that_does_not_stand_out_from_the_noise_is_looked_for():
-    """Four of five features stand out here, and leave more of the rows than on/off features should."""
+def with_rare_feature():
+    """Rows of which four of five features stand out, and leave more of them than on/off features should."""
     rng, shares = np.random.default_rng(221), np.linspace(0.1, 0.5, 5)
-    signal = (rng.random((850, 5)) < shares) @ rng.standard_normal((5, 20))
-    X = (signal + signal.std(axis=0) * rng.standard_normal(signal.shape))[:250]
+    signal = (rng.random((850, 5)) < shares) @ (loadings := rng.standard_normal((5, 20)))
+    return (signal + signal.std(axis=0) * rng.standard_normal(signal.shape))[:250], loadings
+
+
+def test_rows_that_count_next_to_nothing_do_not_decide_what_rows_are():
+    X, loadings = with_rare_feature()
+    halves = np.vstack([np.eye(5)] * 300) / 2 @ loadings  # of each it is anyone's guess whether it has one feature
+    weights = np.repeat([1.0, 1e-9], [len(X), len(halves)])
+    settings, found = ask(X)
+    assert found.noise_ratios is not None
+    again = find_on_off(centre_rows(np.vstack([X, halves]), weights=weights), settings)
+    assert again.noise_ratios == pytest.approx(found.noise_ratios, rel=1e-6)
+
+
+def test_a_rare_feature_that_does_not_stand_out_from_the_noise_is_looked_for():
+    X, _ = with_rare_feature()
     _, found = ask(X)
     assert found.noise_ratios is not None
     assert len(warmup.initial_params(centre_rows(X), found)[0].loadings) == 4
@@ -217,12 +231,12 @@ def test_no_other_noise_of_the_inputs_has_a_lower_objective_at_fixed_features():
 
     def value(params):
         loadings = params.loadings / params.noise_ratios
-        squares = float(np.sum(X.squares / params.noise_ratios))
+        squares = float(np.sum(X.totals.squares / params.noise_ratios))
         stats = replace(inferred.stats, squared_norm=squares, explained=float(np.vdot(cross, loadings)))
         return sum(model.terms(params, stats).values())
 
     assert value(plain) == pytest.approx(sum(model.terms(plain, inferred.stats).values()), rel=1e-10)
-    best = update_noise(plain, inferred.stats, cross, X.squares)
+    best = update_noise(plain, inferred.stats, cross, X.totals.squares)
     lowest, noise = value(best), best.noise_variance * best.noise_ratios
     assert lowest < value(plain)
     assert np.prod(best.noise_ratios) == pytest.approx(1.0)
@@ -292,8 +306,12 @@ def test_rows_that_a_known_model_does_not_fit_are_started_anew():
     labels = np.where(rng.random(len(X)) < 0.6, 0, rng.integers(0, 4, len(X)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nothing of these labels can be learned
-        model.fit(other + 0.1 * rng.standard_normal(other.shape), labels)
-    assert model.transform(other).shape == (len(X), 40)
+        other += 0.1 * rng.standard_normal(other.shape)
+        model.fit(other, labels)
+        alone = reading(40).fit(other, labels)
+    assert alone.noise_variance_ > 10.0 * np.mean(np.var(X, axis=0))  # the noise of the first rows would be none here
+    assert model.noise_variance_ == pytest.approx(alone.noise_variance_)
+    assert model.transform(other) == pytest.approx(alone.transform(other))
 
 
 @pytest.mark.parametrize("K", [5, 10, 20])
@@ -348,17 +366,3 @@ def test_batches_go_on_with_the_noise_of_the_first():
             model.partial_fit(X[part], y[part])
         assert np.all(model.noise_ratios_ == ratios)
         assert np.median(matched(model.transform(new)[:, used], features[:, used])) > 0.95
-
-
-def test_rows_on_a_device_have_the_noise_of_rows_here():
-    torch = pytest.importorskip("torch")
-    problem = make_problem(2, {"n_sweeps": 2})
-    g = replace(start_of(problem), noise_ratios=draw_ratios(7))
-    here = problem.data.X
-    there = centre_rows(torch.asarray(here.X))
-    one, other = here.infer(g), there.infer(g)
-    assert other.stats.squared_norm == pytest.approx(one.stats.squared_norm, rel=1e-12)
-    assert other.stats.explained == pytest.approx(one.stats.explained, rel=1e-10)
-    assert there.bound(g).numpy() == pytest.approx(here.bound(g), rel=1e-10)
-    pulled, expected = there.pull_back(g, 0.3, other, None), here.pull_back(g, 0.3, one, None)
-    assert pulled.cross == pytest.approx(expected.cross, abs=1e-10 * np.abs(expected.cross).max())

@@ -260,7 +260,7 @@ def test_margins_on_the_posterior_report_their_rises():
     assert not np.allclose(fitted.components_, ilsvm(max_iter=60).fit(X, y).components_)
 
 
-@pytest.mark.parametrize("temperature", ["auto", 1 / 64], ids=["graded", "plain posterior"])
+@pytest.mark.parametrize("temperature", ["auto", 1 / 64], ids=["soft", "plain posterior"])
 def test_margins_on_the_posterior_do_not_collapse(temperature):
     """As the paper prints it, nearly every feature would be off in every row and the classifier near chance."""
     fitted = ilsvm(margins="posterior", temperature=temperature).fit(X, y)

@@ -72,7 +72,7 @@ def test_classes_have_the_head_that_cvxpy_finds_for_the_smoothed_loss(smoothing,
     assert found.gap <= 1e-12 * found.value
     exact = replace(head, in_blocks=False).solve(blocks, None, Tolerance(1e-11, 2e4)).value
     assert found.value >= exact - 1e-9 * exact  # smoothing adds to the loss
-    itself = found.kl_weights + head.losses(found.head.scores(features, head.inputs)).sum()
+    itself = found.terms["kl_weights"] + head.losses(found.head.scores(features, head.inputs)).sum()
     assert itself - exact <= found.gap + found.bias + 1e-9  # what the loss itself may be above its minimum by
 
 

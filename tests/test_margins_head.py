@@ -89,8 +89,8 @@ def test_the_head_is_the_solution_cvxpy_finds(rng, kind, squared):
     assert fitted.value == pytest.approx(optimum, rel=1e-7)
     np.testing.assert_allclose(fitted.head.weights, weights.value, atol=2e-4)
     np.testing.assert_allclose(fitted.head.centre, mean, rtol=1e-12)
-    assert fitted.kl_weights == pytest.approx(np.sum(fitted.head.weights**2) / (2 * v), rel=1e-10)
-    assert fitted.terms == {"kl_weights": fitted.kl_weights, "margin": fitted.margin}
+    assert fitted.terms["kl_weights"] == pytest.approx(np.sum(fitted.head.weights**2) / (2 * v), rel=1e-10)
+    assert fitted.value == pytest.approx(sum(fitted.terms.values()), rel=1e-12)
     np.testing.assert_allclose(fitted.head.scores(features[head.rows], head.inputs), seen @ fitted.head.weights.T)
 
 
@@ -166,7 +166,9 @@ def test_terms_multipliers_and_gap_belong_together(rng, kind, squared, gap):
     """The margin term is the loss at the head's scores; the gap is true, however roughly the problem is solved."""
     head, features = make_head(kind, squared, rng, inputs=True)
     fitted = head.solve(features, None, Tolerance(gap, 1e5))
-    assert fitted.margin == pytest.approx(head.losses(fitted.head.scores(features, head.inputs)).sum(), rel=1e-9)
+    assert fitted.terms["margin"] == pytest.approx(
+        head.losses(fitted.head.scores(features, head.inputs)).sum(), rel=1e-9
+    )
     optimum = head.solve(features, None, EXACT)
     assert fitted.gap <= gap * fitted.value
     assert fitted.value - fitted.gap <= optimum.value * (1 + 1e-12)
@@ -282,7 +284,7 @@ def test_a_small_C_leaves_the_prior(rng, kind, squared):
     for factor in (1e-4, 1e-6, 1e-8):
         small = replace(head, targets=replace(head.targets, C=factor * C)).solve(features, None, EXACT)
         sizes.append(np.abs(small.head.weights).max() / factor)
-        losses.append(small.margin / factor)
+        losses.append(small.terms["margin"] / factor)
     np.testing.assert_allclose(sizes, sizes[-1], rtol=0.1)  # weights of the order of C
     assert losses[-1] == pytest.approx(head.losses(np.zeros((N, N_OUTPUTS))).sum(), rel=1e-5)
 

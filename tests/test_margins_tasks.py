@@ -78,7 +78,7 @@ def test_blocks_have_the_weights_that_one_array_has(loss, name):
     assert isinstance(expected, FittedTasks)
     assert found.status is Status.CONVERGED
     assert found.value == pytest.approx(expected.value, rel=1e-8)
-    assert found.kl_weights == pytest.approx(expected.kl_weights, rel=1e-6)
+    assert found.terms["kl_weights"] == pytest.approx(expected.terms["kl_weights"], rel=1e-6)
     np.testing.assert_allclose(found.weights.weights, expected.weights.weights, atol=1e-6)
     np.testing.assert_allclose(found.weights.shared, expected.weights.shared, atol=1e-6)
     np.testing.assert_allclose(gradient_of(found, blocks), gradient_of(expected, blocks), atol=1e-5)

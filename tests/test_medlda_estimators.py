@@ -334,11 +334,14 @@ def test_parameters_that_cannot_be(make, y, parameters):
         ({"cost": np.ones((3, 3))}, LABELS, "zero diagonal"),
         ({"class_weight": {"law": -1.0}}, LABELS, "class_weight must be finite and not negative"),
         ({"class_weight": {"law": np.nan}}, LABELS, "class_weight must be finite and not negative"),
+        ({"class_weight": "fair"}, LABELS, "'class_weight' parameter"),
+        ({"class_weight": [1, 2]}, LABELS, "'class_weight' parameter"),
         ({"class_weight": "balanced"}, PROPORTIONS > 0.3, "several labels"),
+        ({}, None, "requires y to be passed"),
         ({}, np.repeat("one", 300), "at least 2 classes"),
         ({}, NUMBERS, "continuous"),
     ],
-    ids=["cost shape", "cost diagonal", "negative weight", "no weight", "labels", "one class", "numbers"],
+    ids=str,
 )
 def test_classes_that_cannot_be(change, y, message):
     with pytest.raises(ValueError, match=message):

@@ -25,7 +25,8 @@ from regbayes.engine import Status, Threads, loop
 from regbayes.margins import tasks
 from regbayes.margins.targets import observe_classes, observe_numbers
 from regbayes.margins.tasks import BlockwiseTasks
-from regbayes.models.mt_ilsvm.fit import carry_weights, factor_analysis, prepare
+from regbayes.models.mt_ilsvm import fit as fitting
+from regbayes.models.mt_ilsvm.fit import Point, Problem, carry_weights, factor_analysis, prepare
 from regbayes.models.mt_ilsvm.model import Settings, decision, feature_logits, features, update_factors
 
 
@@ -156,6 +157,24 @@ def test_threads_do_not_change_the_fit_to_many_rows(many):
         np.testing.assert_array_equal(other.state.tasks.weights, one.state.tasks.weights)
 
 
+def test_an_interrupt_of_the_last_solve_keeps_the_fit(many, monkeypatch):
+    X, Y = toy(28, n_rows=300)
+    given = (X, *cells_of(Y, "squared_hinge"), small_settings(max_iter=0), noise_for(X))
+    calls = []
+
+    def evaluate(problem, params, known, tolerance):
+        if calls:  # the first is where the descent starts, and leaves a gap; the second comes after it
+            raise KeyboardInterrupt
+        calls.append(problem)
+        return whole(problem, params, known, replace(tolerance, gap=1.0, max_epochs=1.0))
+
+    whole = Problem.evaluate
+    monkeypatch.setattr(Problem, "evaluate", evaluate)
+    found = many(True, *given)
+    assert found.status is Status.INTERRUPTED
+    assert np.all(np.isfinite(decision(X, found.state)))
+
+
 def test_a_fit_to_many_rows_goes_on_from_either_kind(many):
     X, Y = toy(29, n_rows=300)
     given = (X, *cells_of(Y, "squared_hinge"), small_settings(tol=1e-7))
@@ -184,6 +203,27 @@ def test_weights_that_are_carried_to_other_features_are_those_of_least_squares(n
     monkeypatch.setattr(tasks, "MIN_BLOCK_TARGETS", 10**9)
     kept, _ = exact(prepare(X, *cells_of(Y, settings.loss), settings), toy_latent(34, n_columns))
     assert carry_weights(problem, kept, params) is kept.warm_start  # multipliers are the start
+
+
+@pytest.mark.parametrize("generative_weight", [1e-6, 10.0])
+def test_the_first_step_of_many_targets_moves_the_logits_so_far_and_no_farther(generative_weight, monkeypatch):
+    problem, _, _ = toy_problem(36, generative_weight=generative_weight)
+    at, inferred = exact(problem, toy_latent(37))
+    tried = []
+    look = fitting._evaluate_if_no_higher
+    monkeypatch.setattr(
+        fitting,
+        "_evaluate_if_no_higher",
+        lambda problem, params, *given: tried.append(params) or look(problem, params, *given),
+    )
+    moves = {}
+    for name, fewest in {"few": 10**9, "many": 1}.items():
+        monkeypatch.setattr(fitting, "MIN_BLOCK_TARGETS", fewest)
+        tried.clear()
+        fitting.descend(problem, Point(at, problem.pull_back(at, inferred)))
+        moves[name] = float(np.sqrt(np.mean(np.square(tried[0].latent.logits - at.params.latent.logits))))
+    assert (moves["few"] > fitting.FIRST_MOVE) == (generative_weight < 1.0)  # both kinds are tried here
+    np.testing.assert_allclose(moves["many"], min(moves["few"], fitting.FIRST_MOVE), rtol=1e-12)
 
 
 def test_the_head_of_many_rows_keeps_no_array_of_them(monkeypatch):

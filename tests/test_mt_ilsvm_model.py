@@ -180,7 +180,7 @@ def test_margins_agree_with_cvxpy(loss, sharing):
     assert found.gap <= 1e-10 * found.value
     assert np.allclose(found.weights.weights, weights.value, atol=1e-4)
     assert np.allclose(found.weights.shared[0], sharing * common.value, atol=1e-4)
-    assert found.margin == pytest.approx(losses.value, rel=1e-4)
+    assert found.terms["margin"] == pytest.approx(losses.value, rel=1e-4)
     assert head.bound(seen, found.weights.multipliers) == pytest.approx(oracle, rel=1e-6)
     for factor in (0.0, 0.5):  # other multipliers are a bound as well, and a worse one
         assert head.bound(seen, factor * found.weights.multipliers) < oracle

@@ -101,6 +101,12 @@ def test_prices_by_class():
     assert only_first[:, 0].mean() > plain[:, 0].mean() + 0.1
     with pytest.raises(ValueError, match="lists 1 dicts, but there are 3 tasks"):
         classifier(class_weight=[{1: 2.0}]).fit(X, Y)
+    with pytest.raises(
+        ValueError, match=r"class_weight must be a dict, a list with a dict for each task .* got \[1, 2\]"
+    ):
+        classifier(class_weight=[1, 2]).fit(X, Y)
+    with pytest.raises(ValueError, match="unlabeled must be one value"):
+        classifier(unlabeled=[0, 1, 0]).fit(X, Y)
     with pytest.raises(ValueError, match="class_weight has 7, which is a class of no task"):
         classifier(class_weight={7: 2.0}).fit(X, Y)
     with pytest.raises(ValueError, match="class_weight must be finite and not negative"):

@@ -23,6 +23,7 @@ from own_model_tools import (
     pose,
     some_params,
 )
+from reference_tools import fits_its_rows
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the `torch` extra)")
 
@@ -577,14 +578,14 @@ def test_where_the_loss_is_infinite_the_line_search_backs_off():
 
 
 def test_the_page_shows_the_example(tmp_path):
-    """Blocks of Python in the part on PyTorch are lines of the script, but for the last, which runs here."""
+    """Blocks of Python in the part on PyTorch are parts of the script, but for the last, which runs here."""
     page = (ROOT / "docs" / "own_model.md").read_text(encoding="utf-8")
     part = page.partition("## In PyTorch")[2].partition("## In JAX")[0]
     *of_script, below = re.findall(r"```python\n(.*?)```", part, re.DOTALL)
-    lines = [line.strip() for line in (ROOT / "examples" / "vae_margins.py").read_text(encoding="utf-8").splitlines()]
-    script = "\n".join(lines)
+    # The script is indented, so a line may be broken there that is none on the page.
+    script = "".join((ROOT / "examples" / "vae_margins.py").read_text(encoding="utf-8").split())
     for block in of_script:
-        assert "\n".join(line.strip() for line in block.strip().splitlines()) in script
+        assert "".join(block.split()) in script
     X, _ = make_data()
     names = {"np": np, "model": linear_model(), "X": X, "prices": X[:, 0]}
     exec(below, names)
@@ -610,7 +611,7 @@ def test_the_classifier_is_the_fit_below_it(fitted):
     np.testing.assert_allclose(classifier.transform(X), model.encode(X, classifier.params_))
     np.testing.assert_allclose(classifier.decision_function(X), classifier.head_.scores(classifier.transform(X)))
     assert set(classifier.predict(X)) <= {"a", "b", "c"}
-    assert classifier.score(X, y) > 0.9
+    assert fits_its_rows(classifier.predict(X), y)
     assert classifier.trace_.rises.count == 0
     assert list(classifier.get_feature_names_out()) == ["marginclassifier0", "marginclassifier1"]
 

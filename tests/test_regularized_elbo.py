@@ -164,7 +164,7 @@ def test_a_bayesian_linear_classifier_is_the_large_margin_step(squared):
     np.testing.assert_allclose(params["loc"], solved.head.weights[0], atol=1e-4)
     np.testing.assert_allclose(params["sd"], 1.0, atol=1e-4)
     found = loss.evaluate(params, linear_classifier, linear_guide, X, signs)[0]
-    assert found.value == pytest.approx(solved.margin, abs=1e-4)
+    assert found.value == pytest.approx(solved.terms["margin"], abs=1e-4)
     if squared:  # for hinges, multipliers inside their bounds are decided at kinks
         np.testing.assert_allclose(-signs * found.multipliers, solved.multipliers[:, 0], atol=1e-3)
 

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PUBLIC = ("price_rise", "shared_price", "start-up", "framework.large_margin")  # CHANGELOG says what they are called now
+PUBLIC = (
+    "price_rise",
+    "shared_price",
+    "start-up",
+    "framework.large_margin",
+    "graded",
+)  # CHANGELOG says what they are called now
 INTERNAL = ("margin_accuracy", "labelled_cells", "map_chunks", "get_backend")
 
 

@@ -132,6 +132,17 @@ def test_the_estimator_is_left_alone_and_the_same_seed_gives_the_same_answer():
     assert not np.array_equal(new, found[0])
 
 
+def test_labels_may_be_an_array_of_pandas():
+    pd = pytest.importorskip("pandas")
+    texts = np.where(X[:, 0] > 0, "yes", "no")
+    found = [
+        feature_stability(Planted(noise=1, random_state=5), X, y, n_resamples=2, random_state=7).likeness
+        for y in (texts, pd.Series(texts), pd.array(list(texts)))
+    ]
+    assert_array_equal(found[0], found[1])
+    assert_array_equal(found[0], found[2])
+
+
 def test_pipelines_and_searches_are_seen_through():
     pipeline = make_pipeline(StandardScaler(), PCA(2), LogisticRegression())
     stretched = X * [5.0, 3.0, 1.0, 1.0, 1.0, 1.0]

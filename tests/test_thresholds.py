@@ -188,6 +188,36 @@ def test_rows_as_they_are_are_one_resample():
     assert draw_resamples(60, 0, np.random.RandomState(0)) is None
 
 
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1), unit=st.sampled_from([1.0, 1e-3]))
+def test_weights_of_rows_are_repeated_rows_in_any_unit(seed, unit):
+    scores, truth, cells = scored(seed, n_rows=12)
+    weights = np.random.default_rng(seed).integers(1, 4, 12)
+    repeated = cells_of(np.repeat(scores, weights, axis=0), np.repeat(truth, weights, axis=0) == 1)
+    for kind, scoring in KINDS:
+        found = choose_thresholds(cells, kind, scoring, 0.0, weights=unit * weights)
+        np.testing.assert_array_equal(found, choose_thresholds(repeated, kind, scoring, 0.0))
+    found = choose_thresholds(cells, "per_label", balanced_accuracy_score, 0.0, weights=unit * weights)
+    np.testing.assert_array_equal(found, choose_thresholds(repeated, "per_label", balanced_accuracy_score, 0.0))
+
+
+def test_rows_of_weight_zero_are_not_there():
+    X, Y = rare()
+    weights = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
+    there = weights > 0
+    model = MultiLabelThresholdCV(classifier(C=1.0), random_state=0)
+    found = clone(model).fit(X, Y, sample_weight=weights)
+    without = clone(model).fit(X[there], Y[there], sample_weight=weights[there])
+    np.testing.assert_array_equal(found.decision_function(X), without.decision_function(X))
+    np.testing.assert_array_equal(
+        clone(model).fit(X, Y, sample_weight=np.ones(len(X))).thresholds_, clone(model).fit(X, Y).thresholds_
+    )
+    plain = clone(model).fit(X[there], Y[there])
+    assert not np.array_equal(found.thresholds_, plain.thresholds_)
+    with pytest.raises(ValueError, match="sample_weight"):
+        clone(model).fit(X, Y, sample_weight=-weights)
+
+
 def test_thresholds_of_resamples_are_nearer_to_the_best_of_the_population():
     """Scores are normal with mean 0 or 1.5, one label in ten is on: F1 of every threshold is known."""
     cuts = np.linspace(-2, 4, 601)
@@ -206,13 +236,15 @@ def test_thresholds_of_resamples_are_nearer_to_the_best_of_the_population():
 @pytest.mark.parametrize(
     ("estimator", "expected"),
     [
-        (MultiLabelThresholdCV(LogisticRegression(), cv=2), 56),
-        (MultiLabelThresholdCV(classifier(3, C=1.0, max_iter=2, temperature=0.0), cv=2), 61),
+        (MultiLabelThresholdCV(LogisticRegression(), cv=2), 62),
+        (MultiLabelThresholdCV(classifier(3, C=1.0, max_iter=2, temperature=0.0), cv=2), 67),
     ],
     ids=["logistic regression", "multi-task"],
 )
 def test_all_of_scikit_learns_checks_pass(estimator, expected):
-    results = check_estimator(estimator, on_skip=None, on_fail=None)
+    by_rows = {"check_sample_weight_equivalence_on_dense_data": "folds and resamples are drawn by rows"}
+    by_rows["check_sample_weight_equivalence_on_sparse_data"] = by_rows["check_sample_weight_equivalence_on_dense_data"]
+    results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=by_rows)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
     assert not failed

@@ -124,6 +124,40 @@ def test_several_targets_are_fitted_on_workers(path, small_limits, tmp_path):
     assert np.corrcoef(predicted, table.frame["weight"])[0, 1] > 0.5
 
 
+@pytest.mark.parametrize(
+    ("trip", "kept"), [(1, "the model is that of the sample"), (14, "the fit to all rows was ended")]
+)
+def test_an_interrupt_of_workers_is_told(path, small_limits, tmp_path, monkeypatch, trip, kept):
+    pytest.importorskip("distributed")
+    from dask_tools import interfere
+
+    def interrupt(client):
+        raise KeyboardInterrupt
+
+    interfere(monkeypatch, trip, interrupt)
+    out = tmp_path / "plants.model"
+    targets = ("--target", "height", "--target", "weight", "--ignore", "kind")
+    run = run_here("fit", path, *targets, "--output", out, *QUICK, "--jobs", 1)
+    assert run.code == 130, run.err
+    found = json.loads(run.out)
+    assert found["interrupted"]
+    assert load(out).facts["kept"].startswith(f"Interrupted: {kept}")
+
+
+def test_an_interrupt_before_all_rows_are_read_keeps_the_model_of_the_sample(path, small_limits, tmp_path, monkeypatch):
+    def interrupt(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(big, "_forget_rows", interrupt)  # called when all rows are fitted: that fit is not kept
+    out = tmp_path / "plants.model"
+    run = run_here("fit", path, "--target", "kind", "--ignore", "height", "--ignore", "weight", "--output", out, *QUICK)
+    assert run.code == 130, run.err
+    assert "the model is that of the sample" in " ".join(run.err.split())
+    model = load(out)
+    assert len(model.estimator.embedding_) == model.facts["sample_rows"] == model.facts["rows"]
+    assert not model.estimator.warm_start
+
+
 def test_a_column_that_is_not_there_is_named(path, small_limits, tmp_path):
     run = run_here("fit", path, "--target", "age", "--output", tmp_path / "model")
     assert run.code != 0

@@ -94,7 +94,9 @@ def test_text_sets_are_known_by_name(tmp_path, monkeypatch):
     split = {"train_idx": [0, 2], "test_idx": [1], "class_names": ["u", "v"], "y": np.array([0, 1, 1])}
     np.savez(tmp_path / "20newsgroups_bydate.npz", **parts, **words, **split)
     monkeypatch.setenv("REGBAYES_DATA", str(tmp_path))
-    monkeypatch.setattr("regbayes.datasets.loaders._checked", lambda known, arrays, path: (_joined(arrays), str(path)))
+    monkeypatch.setattr(
+        "regbayes.datasets.loaders._check_shapes", lambda known, arrays, path: (_joined(arrays), str(path))
+    )
     monkeypatch.setattr("regbayes.datasets._files._check_digest", lambda *_: None)
     posts = read_documents("20newsgroups:test")
     assert posts.column("group").tolist() == ["v"]

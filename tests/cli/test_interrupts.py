@@ -134,7 +134,7 @@ def test_signals_wait_while_something_must_not_be_interrupted():
             send()
             done.append("whole")
 
-    with interrupts.hearing():
+    with interrupts.catch_signals():
         with pytest.raises(KeyboardInterrupt):
             work()
         assert done == ["whole"]
@@ -145,7 +145,7 @@ def test_signals_wait_while_something_must_not_be_interrupted():
 
 def test_a_second_signal_is_heard_later(monkeypatch):
     monkeypatch.setattr(interrupts, "GRACE", 0.2)
-    with interrupts.hearing():
+    with interrupts.catch_signals():
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT, 1)
@@ -157,7 +157,7 @@ def test_a_second_signal_is_heard_later(monkeypatch):
 def test_a_process_that_ignores_a_signal_goes_on_ignoring_it():
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with interrupts.hearing():
+        with interrupts.catch_signals():
             os.kill(os.getpid(), signal.SIGTERM)
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:

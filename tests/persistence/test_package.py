@@ -96,9 +96,9 @@ def test_cached_properties_are_not_saved(tmp_path):
     fitted.transform(X)
     params = fitted._state.params
     fields = {field.name for field in dataclasses.fields(Params)}
-    assert {"precision", "coupling", "log_odds"} & vars(params).keys()
+    assert "mean_field" in vars(params)
     fitted.save(tmp_path / "file")
     found = regbayes.load(tmp_path / "file")
     assert vars(found._state.params).keys() == fields
-    assert b"coupling" not in (tmp_path / "file").read_bytes()
+    assert b"mean_field" not in (tmp_path / "file").read_bytes()
     assert_same(found.transform(X), fitted.transform(X))

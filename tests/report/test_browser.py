@@ -94,7 +94,7 @@ def test_every_kind_of_model_opens_on_a_desk_and_on_a_phone(show, name):
         "confusion": ".confusion",
         "tasks": "#tasks",
         "regression": "#errors circle",
-        "course": "#course polyline",
+        "history": "#history polyline",
         "effects": "#effects",
     }
     for part, selector in expected.items():
@@ -146,7 +146,7 @@ def test_topics_at_a_glance_open_below(show):
     rows = page.locator(".glance tbody tr")
     order = np.argsort(-data.features.weights[:, 0])
     assert [row.locator("button").inner_text() for row in rows.all()] == [str(data.features.number[i]) for i in order]
-    assert rows.last.locator(".words").inner_text() == ", ".join(data.features.telling[order[-1]])
+    assert rows.last.locator(".words").inner_text() == ", ".join(data.features.distinctive[order[-1]])
     rows.last.locator("button").click()
     assert chosen(page) == f"topic {data.features.number[order[-1]]}"
     assert page.get_by_role("button", name="Next topic").count() == 1
@@ -252,12 +252,12 @@ def test_terms_of_the_objective_can_be_hidden(show):
 
     data = data_of("images")
     page = show(data)
-    lines = page.locator("#course polyline")
-    assert not page.locator("#course .legend").is_visible()  # folded until somebody wants to know
-    page.locator("#course summary").click()
-    expect(lines).to_have_count(len(data.course.term_names) + 1)
-    page.locator("#course .legend button").first.click()
-    expect(lines).to_have_count(len(data.course.term_names))  # it waits: the chart is drawn again at the next frame
+    lines = page.locator("#history polyline")
+    assert not page.locator("#history .legend").is_visible()  # folded until somebody wants to know
+    page.locator("#history summary").click()
+    expect(lines).to_have_count(len(data.history.term_names) + 1)
+    page.locator("#history .legend button").first.click()
+    expect(lines).to_have_count(len(data.history.term_names))  # it waits: the chart is drawn again at the next frame
 
 
 def test_data_that_were_changed_by_hand_are_owned_up_to(browser, tmp_path):
@@ -290,7 +290,7 @@ def test_names_from_strangers_are_shown_and_not_run(show):
     assert page.locator("img").count() == 0
     page.set_viewport_size(PHONE)
     wait_until(page, NO_OVERFLOW)
-    features = replace(data.features, noun="topic", telling=(HOSTILE,) * len(data.features.number))
+    features = replace(data.features, noun="topic", distinctive=(HOSTILE,) * len(data.features.number))
     page = show(replace(data, features=features))
     assert page.locator(".glance .words").first.text_content() == ", ".join(HOSTILE[:8]).replace("\ud800", "?")
     assert page.evaluate("window.hacked") is None

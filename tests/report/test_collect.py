@@ -311,7 +311,7 @@ def test_any_model_with_components_will_do_also_on_sparse_rows():
     topics = NMF(2, init="nndsvda", max_iter=500, random_state=0).fit(X)
     data = collect(topics, X, feature_names=["sea", "sky", "sun"], texts=["a b c"] * 100)
     assert data.kind == "text"
-    assert data.confusion is data.tasks is data.regression is data.course is None
+    assert data.confusion is data.tasks is data.regression is data.history is None
     assert set(data.features.loading_names[0]) == {"sea", "sky", "sun"}
     assert not data.features.probabilities
     assert data.features.all_in_use.all()
@@ -328,8 +328,8 @@ def test_topics_are_distributions_with_words_that_tell_them_apart():
     assert all("with" in names[:2] for names in features.loading_names)  # frequent everywhere,
     scores = topics * np.log(topics / gmean(topics, axis=0))  # and so it tells nothing
     words = np.array(["ball", "goal", "law", "vote", "with"])
-    assert [list(names) for names in features.telling] == words[np.argsort(-scores, axis=1)].tolist()
-    assert "with" not in {names[0] for names in features.telling}
+    assert [list(names) for names in features.distinctive] == words[np.argsort(-scores, axis=1)].tolist()
+    assert "with" not in {names[0] for names in features.distinctive}
     assert "mixture of topics" in features.value_note
     assert data_of("text").features.noun == "feature"
 

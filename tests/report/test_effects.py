@@ -181,6 +181,12 @@ def test_of_words_are_those_of_one_more_occurrence():
     assert effects.slopes[effects.names.index("ball"), 0] > 0 > effects.slopes[effects.names.index("law"), 0]
 
 
+def test_of_counts_that_are_dense_are_those_of_words_too():
+    model, counts, y, _ = fitted("topics")
+    effects = collect(model, counts.toarray(), y).effects
+    assert set(effects.kinds) == {"word"}
+
+
 def test_of_pixels_are_pictures():
     effects = data_of("images").effects
     assert effects.pictures.shape == (4, 8, 8)

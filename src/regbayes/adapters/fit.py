@@ -62,12 +62,13 @@ def fit(  # noqa: PLR0913 - options, all by name
         As in `regbayes.engine.run`.
     """
     blocks = model.blocks(X, seed, weights)
-    _check_targets(targets, sum(map(len, blocks)))
+    n_rows = sum(map(len, blocks))
+    _check_targets(targets, n_rows)
     head = None if targets is None else MarginHead(targets, squared=squared, row_weights=weights)
     result: FitResult[Any] = fit_joint(
         JointProblem(model, blocks, head, DescentOptions()),
         model.start,
-        stop=AbsoluteChange(tol * sum(map(len, blocks)), patience=3),
+        stop=AbsoluteChange(tol * (n_rows if weights is None else float(weights.sum())), patience=3),
         max_iter=max_iter,
         callbacks=callbacks,
         view=lambda search: FittedModel(search.at.params, search.at.head and search.at.head.head),

@@ -45,12 +45,12 @@ class View:
 def read_views(visible: Any, n_columns: int, names: Sequence[str] | None) -> list[View]:
     """Turn the parameter ``visible`` into views that have every column once."""
     if isinstance(visible, str):
-        return [View(_checked_kind(visible), np.arange(n_columns))]
+        return [View(_check_kind(visible), np.arange(n_columns))]
     views = []
     for i, view in enumerate(visible):
         if isinstance(view, str) or not isinstance(view, Sequence) or len(view) != 2:
             raise ValueError(f"visible[{i}] must be a pair of a kind and its columns, got {view!r}")
-        views.append(View(_checked_kind(view[0]), _read_columns(view[1], i, n_columns, names)))
+        views.append(View(_check_kind(view[0]), _read_columns(view[1], i, n_columns, names)))
     uses = np.bincount(np.concatenate([np.empty(0, int), *(view.columns for view in views)]), minlength=n_columns)
     if np.any(uses != 1):
         wrong = int(np.flatnonzero(uses != 1)[0])
@@ -60,7 +60,7 @@ def read_views(visible: Any, n_columns: int, names: Sequence[str] | None) -> lis
     return views
 
 
-def _checked_kind(kind: Any) -> str:
+def _check_kind(kind: Any) -> str:
     if kind not in KINDS:
         raise ValueError(f"the kinds of visible units are {', '.join(map(repr, KINDS))}; visible has {kind!r}")
     return str(kind)

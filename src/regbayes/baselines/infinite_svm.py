@@ -37,7 +37,7 @@ class InfiniteSVMClassifier(LatentClassifier):
     alpha : float, default=1.0
         Concentration of the Dirichlet process: larger values expect more components.
     C : float, default=1.0
-        Price of a margin violation. At 0 labels do nothing and every row gets the first class.
+        Penalty on a margin violation. At 0 labels do nothing and every row gets the first class.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Multi-class loss. The hinge is the original's; its kinks can hold the descent up before its end.
     cost : array-like of shape (n_classes, n_classes), default=None
@@ -181,7 +181,7 @@ class InfiniteSVMClassifier(LatentClassifier):
     def _settings(self, data: Data) -> Settings:
         shape = 0.5 * float(self.degrees_of_freedom_prior)
         mean = data.weights @ data.X / data.weights.sum()
-        rate = shape * _believed_variance(self.variance_prior, data, mean)
+        rate = shape * _resolve_variance(self.variance_prior, data, mean)
         return Settings(
             n_components=int(self.n_components),
             alpha=float(self.alpha),
@@ -207,7 +207,7 @@ class InfiniteSVMClassifier(LatentClassifier):
         return len(self.coef_)
 
 
-def _believed_variance(variance_prior: Any, data: Data, mean: Floats) -> Floats:
+def _resolve_variance(variance_prior: Any, data: Data, mean: Floats) -> Floats:
     """Turn the parameter into a variance for each column; columns that do not vary get 1, which says nothing."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         variance = data.weights @ np.square(data.X - mean) / data.weights.sum()

@@ -31,7 +31,7 @@ class MaxMarginHarmoniumClassifier(LatentClassifier, Harmonium):
     n_components : int, default=50
         Number of hidden units.
     C : float, default=0.01
-        Price of a margin violation, summed over rows. At 0 the features are those of `ExponentialFamilyHarmonium`, and
+        Penalty on a violated margin, summed over rows. At 0 the features are those of `ExponentialFamilyHarmonium`, and
         every row gets the first class.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Multi-class loss.

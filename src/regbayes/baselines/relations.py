@@ -38,9 +38,9 @@ Parameters to turn first: ``relation_alpha`` and ``alpha``. Then ``balance_tasks
 ``intercept_scaling``; the others seldom matter.""",
     "parameters": """\
 alpha : float, default=0.0
-    Price of squared weights.
+    Penalty on squared weights.
 relation_alpha : float, default=1.0
-    Price of weights that the relations between tasks do not explain.
+    Penalty on weights that the relations between tasks do not explain.
 task_covariance : "learn" or array-like of shape (n_outputs, n_outputs), default="learn"
     The covariance of the rows of ``coef_``, where it is known. The identity makes every one a linear model of its own.
 balance_tasks : bool, default=True
@@ -106,7 +106,7 @@ class _RelatedTasks(LinearScores, TaskModel):
         settings = RelationSettings(
             alpha=float(self.alpha),
             beta=float(self.relation_alpha),
-            covariance=self._given_covariance(problem.n_outputs),
+            covariance=self._read_covariance(problem.n_outputs),
             max_iter=int(self.max_iter),
             tol=float(self.tol),
         )
@@ -114,7 +114,7 @@ class _RelatedTasks(LinearScores, TaskModel):
         with self._fitting(partial(_attributes, constant=constant), settings.max_iter, problem.data) as reporter:
             reporter.result = relations.fit(linear, settings, [reporter])
 
-    def _given_covariance(self, n_outputs: int) -> Floats | None:
+    def _read_covariance(self, n_outputs: int) -> Floats | None:
         """Return the covariance that the user gave, None if there is none."""
         if isinstance(self.task_covariance, str):
             return None

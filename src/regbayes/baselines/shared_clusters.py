@@ -159,7 +159,7 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
 
     def _log_kernel(self, problem: TaskProblem) -> Floats:
         """Logarithm of the kernel between every two outputs."""
-        places = _places(problem) if self.task_locations is None else self._given_places(problem.n_outputs)
+        places = _places(problem) if self.task_locations is None else self._read_places(problem.n_outputs)
         peak = float(np.abs(places).max())
         apart = pdist(places / peak if peak > 0 else places)  # of order one: squares do not overflow
         unit = float(np.median(apart[apart > 0])) if np.any(apart > 0) else 1.0
@@ -167,7 +167,7 @@ class DirichletProcessTaskClassifier(LinearScores, TaskClassifier):
             widths = np.minimum(squareform(apart) / unit / float(self.kernel_width), FARTHEST)
         return -0.5 * widths**2
 
-    def _given_places(self, n_outputs: int) -> Floats:
+    def _read_places(self, n_outputs: int) -> Floats:
         places = check_array(self.task_locations, dtype=np.float64, input_name="task_locations")
         if len(places) != n_outputs:
             raise ValueError(

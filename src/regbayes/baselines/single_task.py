@@ -38,7 +38,7 @@ class SingleTaskRegressor(LinearScores, TaskRegressor):
     Parameters
     ----------
     alpha : float, default=1.0
-        Price of squared weights, as in scikit-learn's `Ridge`, on standardised inputs. The intercept is free.
+        Penalty on squared weights, as in scikit-learn's `Ridge`, on standardised inputs. The intercept is free.
     fit_intercept : bool, default=True
         Whether each task has an intercept.
     $scale_inputs
@@ -95,7 +95,7 @@ class SingleTaskClassifier(LinearScores, TaskClassifier):
     Parameters
     ----------
     C : float, default=1.0
-        Price of a squared margin violation, as in scikit-learn's `LinearSVC`.
+        Penalty on a squared margin violation, as in scikit-learn's `LinearSVC`.
     fit_intercept : bool, default=True
         Whether each task has a (penalised) intercept.
     $label_parameters

@@ -36,9 +36,9 @@ n_components : int, default=2
     Dimensions of the subspace. No more are used than there are inputs, or one less than weight vectors: in as many
     dimensions as there are weight vectors all of them would be cheap.
 alpha : float, default=1.0
-    Price of squared weights outside the subspace.
+    Penalty on squared weights outside the subspace.
 shared_alpha : float, default=0.01
-    Price of squared weights inside the subspace, as a share of alpha, from 0 to 1. The paper has 0, with which
+    Penalty on squared weights inside the subspace, as a share of alpha, from 0 to 1. The paper has 0, with which
     weights may grow without end where labels can be separated.
 fit_intercept : bool, default=True
     Whether each task has an intercept.

@@ -60,7 +60,7 @@ def _guard(run: Callable[..., None]) -> Callable[..., None]:
     @wraps(run)
     def guarded(request: Any) -> None:
         try:
-            with interrupts.hearing():
+            with interrupts.catch_signals():
                 run(request)
         except KeyboardInterrupt:
             raise StoppedError("interrupted") from None

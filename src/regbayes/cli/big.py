@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -195,7 +196,7 @@ class WholeFile:
             path = Path(folder) / "rows.npy"
             X = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=shape)
             first = written = 0
-            with output.hearing_warnings():
+            with output.catch_warnings():
                 for table in self.table.batches(inputs.columns_):
                     rows = inputs.encode(table.take(self.kept[first : first + table.n_rows]))
                     X[written : written + len(rows)] = rows
@@ -205,7 +206,10 @@ class WholeFile:
             yield np.load(path, mmap_mode="r")
 
     def refit(self, estimator: Any, inputs: TableInputs, request: FitRequest, output: Output) -> tuple[Any, bool]:
-        """Fit all rows with the settings of an estimator, from where it is; return the fit and whether it was ended."""
+        """Fit all rows with the settings of an estimator, from where it is; return the fit and whether it was ended.
+
+        The estimator itself stays as it is.
+        """
         from regbayes.cli.search import fit_alone
 
         self._check_classes(estimator)
@@ -214,8 +218,9 @@ class WholeFile:
         with self.encoded(inputs, output) as X:
             output.say(f"a fit to all {counted(len(X), 'row')}, in blocks")
             if estimator.include_inputs or not hasattr(estimator, "partial_fit"):  # in memory inputs would be copied
-                return self._fit_on_workers(estimator, X, metadata, request, output), False
-            found, facts = fit_alone(estimator.set_params(warm_start=True), request, X, self.y, metadata, output)
+                return self._fit_on_workers(estimator, X, metadata, request, output)
+            own = copy(estimator).set_params(warm_start=True)
+            found, facts = fit_alone(own, request, X, self.y, metadata, output)
             return _forget_rows(found.set_params(warm_start=False)), facts["interrupted"]
 
     def _check_classes(self, estimator: Any) -> None:
@@ -230,7 +235,7 @@ class WholeFile:
 
     def _fit_on_workers(
         self, estimator: Any, X: Floats, metadata: dict[str, Any], request: FitRequest, output: Output
-    ) -> Any:
+    ) -> tuple[Any, bool]:
         """Fit on workers of this machine, which put what does not fit into their memory into files."""
         need("distributed", "dask", "fitting several targets, or inputs beside features, to a file of this size")
         import dask.array as da
@@ -238,6 +243,7 @@ class WholeFile:
         from joblib import effective_n_jobs
 
         from regbayes import dask as on_cluster
+        from regbayes.cli.progress import is_interrupt
 
         rows = max(1, BLOCK_BYTES // (8 * X.shape[1]))
         model = getattr(on_cluster, type(estimator).__name__)(**estimator.get_params())
@@ -245,13 +251,13 @@ class WholeFile:
         lazy = {name: da.from_array(values, chunks=rows) for name, values in metadata.items()}
         n_workers = effective_n_jobs(request.jobs)
         with (
-            output.hearing_warnings(),
+            output.catch_warnings() as heard,
             LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0") as cluster,
             Client(cluster) as client,
         ):
             y = da.from_array(self.y, chunks=(rows, *self.y.shape[1:]))
             model.set_params(warm_start=True).fit(_read_blocks(X, rows), y, client=client, **lazy)
-        return model.set_params(warm_start=False).to_local()
+        return model.set_params(warm_start=False).to_local(), any(map(is_interrupt, heard))
 
 
 def _forget_rows(estimator: Any) -> Any:

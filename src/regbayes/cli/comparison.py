@@ -143,13 +143,13 @@ def _row(one: Judged, model: Judged, problem: Problem) -> dict[str, Any]:
         row |= dict.fromkeys(("score", "std", "difference", "error"))
     else:
         by_fold = [problem.score(found, rows) for found, rows in zip(one.predictions, one.rows, strict=True)]
-        difference, error = _paired_difference(problem, one, model)
+        difference, error = _compare_pairs(problem, one, model)
         row |= {"score": pooled_score(problem, one), "std": float(np.std(by_fold))}
         row |= {"difference": difference, "error": error}
     return row | {"things": one.things, "things_are": one.things_are, "seconds": one.seconds, "note": one.note}
 
 
-def _paired_difference(problem: Problem, one: Judged, model: Judged) -> tuple[float, float]:
+def _compare_pairs(problem: Problem, one: Judged, model: Judged) -> tuple[float, float]:
     """Return how much better a system is than the model, and the standard error: groups of rows left out in turn."""
     rows = np.concatenate(model.rows)
     mine, theirs = np.concatenate(model.predictions), np.concatenate(one.predictions)

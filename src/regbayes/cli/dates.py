@@ -103,7 +103,7 @@ def describe_dates(name: str, dates: Dates) -> str:
     """Say what becomes of a column."""
     if dates["format"] in CLOCKS:
         return f"{name!r} holds times of day, like {dates['like']!r}: the hour is an input"
-    spelled = _spelled(dates["format"])
+    spelled = _spell(dates["format"])
     hour = ", hour" if dates["clock"] else ""
     since = dates["origin"].split(" ")[0]
     return (
@@ -112,7 +112,7 @@ def describe_dates(name: str, dates: Dates) -> str:
     )
 
 
-def _spelled(way: str) -> str:
+def _spell(way: str) -> str:
     """Say which number is the month where a reader may take it for the day."""
     if way.startswith("%m/%d"):
         return " (month/day/year)"

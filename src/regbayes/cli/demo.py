@@ -135,7 +135,7 @@ def _compare(model: Any, test: Any, training: Any) -> list[dict[str, Any]]:
     linear = GridSearchCV(LinearSVC(random_state=0), {"C": [0.001, 0.01, 0.1, 1.0, 10.0]}, cv=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are about the systems compared with
-        # Inferred warm: graded features serve a linear classifier better, so this is the pipeline at its best.
+        # At a higher temperature: soft features serve a linear classifier better, so this is the pipeline at its best.
         unlabelled = IBPFactorAnalysis(model.estimator.n_components, transform_temperature=0.3, random_state=0).fit(X)
         answers = {
             "linear classifier on the pixels": (X.shape[1], linear.fit(X, y).predict(X_test)),

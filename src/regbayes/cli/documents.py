@@ -49,9 +49,9 @@ def read_documents(path: str, **options: Any) -> Table:
 
 def _read_folder(folder: Path, encoding: str) -> Table:
     """Read a folder with a sub-folder of text files for each class, or text files alone, whose class is not known."""
-    groups = [place for place in _listed(folder) if place.is_dir()]
-    files = [(place, group.name) for group in groups for place in _listed(group) if place.is_file()]
-    loose = [place for place in _listed(folder) if place.is_file()]
+    groups = [place for place in _list_files(folder) if place.is_dir()]
+    files = [(place, group.name) for group in groups for place in _list_files(group) if place.is_file()]
+    loose = [place for place in _list_files(folder) if place.is_file()]
     if loose and files:
         raise BadDataError(
             f"{str(folder)!r} has files ({loose[0].name!r}) beside folders; it should hold a folder of text files for "
@@ -72,7 +72,7 @@ def _read_folder(folder: Path, encoding: str) -> Table:
     return Table(make_frame(columns.items()), str(folder), (), targets, text=(TEXT,), keys=(FILE,))
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return sorted(place for place in folder.iterdir() if not place.name.startswith("."))
 
 
@@ -99,7 +99,7 @@ def _newsgroups() -> tuple[Table, dict[str, NDArray[Any]]]:
 
     found = load_20newsgroups()
     columns = {"group": found.target_names[found.target]}
-    return _counted(found, columns, ("group",)), {part: found[part] for part in PARTS if part in found}
+    return _join_counts(found, columns, ("group",)), {part: found[part] for part in PARTS if part in found}
 
 
 def _reviews() -> tuple[Table, dict[str, NDArray[Any]]]:
@@ -111,10 +111,10 @@ def _reviews() -> tuple[Table, dict[str, NDArray[Any]]]:
         columns[name] = load_movie_reviews(target=name, return_X_y=True)[1]
     if "author_names" in found:
         columns["author"] = found.author_names[found.author]
-    return _counted(found, columns, ("rating",)), {}
+    return _join_counts(found, columns, ("rating",)), {}
 
 
-def _counted(found: Any, columns: dict[str, NDArray[Any]], targets: tuple[str, ...]) -> Table:
+def _join_counts(found: Any, columns: dict[str, NDArray[Any]], targets: tuple[str, ...]) -> Table:
     """Put a table together from a set of counts."""
     if "doc_ids" in found:
         columns["document"] = found.doc_ids

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-__all__ = ["forget", "hearing", "held", "ignore"]
+__all__ = ["forget", "catch_signals", "held", "ignore"]
 
 ALARM = getattr(signal, "SIGALRM", None)  # there is none on Windows
 GRACE = 1.0  # seconds after a signal in which the next one waits: what the first one ended is put away meanwhile
@@ -29,7 +29,7 @@ class State:
 _state = State()
 
 
-def _hear(number: int, _frame: FrameType | None) -> None:
+def _on_signal(number: int, _frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, now or later."""
     wait = _state.last + GRACE - time.monotonic()
     if _state.holds:
@@ -42,7 +42,7 @@ def _hear(number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def hearing() -> Iterator[None]:
+def catch_signals() -> Iterator[None]:
     """Hear both signals in this block; a process that was told to ignore one goes on ignoring it."""
     if threading.current_thread() is not threading.main_thread():  # others may not say who hears a signal
         yield
@@ -52,7 +52,7 @@ def hearing() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, _hear)
+            signal.signal(number, _on_signal)
     try:
         yield
     finally:

@@ -119,7 +119,7 @@ class ModelFile(Saveable):
         """Return the scores behind predicted classes, by the name of their column."""
         if self.target.kind == "regressor":
             raise BadModelError("this model predicts numbers; only classes have scores")
-        return _named_scores(self._ask(self.estimator.decision_function, table), self.estimator, self.target.names)
+        return _name_scores(self._ask(self.estimator.decision_function, table), self.estimator, self.target.names)
 
     def probabilities(self, table: Table) -> list[Floats]:
         """Return the probabilities of the classes of each target, (n, classes)."""
@@ -189,7 +189,7 @@ class ModelFile(Saveable):
 def features_in_use(estimator: Any) -> Integers:
     """Return the features that are in use, by their numbers: on for some rows and off for others, or with some weight.
 
-    Features that are linear in the inputs (MT-iLSVM) are graded, and used as far as they have weight. All topics are in
+    Features that are linear in the inputs (MT-iLSVM) are soft, and used as far as they have weight. All topics are in
     use.
     """
     from regbayes.estimators._bases import in_use
@@ -227,7 +227,7 @@ def load_model(path: str) -> ModelFile:
     return found
 
 
-def _named_scores(found: Any, estimator: Any, names: tuple[str, ...]) -> dict[str, Floats]:
+def _name_scores(found: Any, estimator: Any, names: tuple[str, ...]) -> dict[str, Floats]:
     """Name the scores of classes: one column for two classes, one per class for more."""
     several = len(names) > 1
     blocks = found if isinstance(found, list) else list(found.T) if several else [found]

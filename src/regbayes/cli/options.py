@@ -215,14 +215,14 @@ class FitRequest(DataRequest):
         ),
     ] = field(default_factory=list)
     C: Annotated[
-        list[float], option("--C", panel=SEARCH, help="Price of a margin violation; again for values to try.")
+        list[float], option("--C", panel=SEARCH, help="Penalty on a margin violation; again for values to try.")
     ] = field(default_factory=list)
     temperature: Annotated[
         list[float],
         option(
             "--temperature",
             panel=SEARCH,
-            help="0.2: graded features, for predicting; lower: nearly on or off. Again for values to try.",
+            help="0.2: soft features, for predicting; lower: nearly on or off. Again for values to try.",
         ),
     ] = field(default_factory=list)
     slab: Annotated[

@@ -93,7 +93,7 @@ class Output:
             sys.stdout.write(json.dumps({**jsonable(payload), "warnings": self.warnings}, allow_nan=False) + "\n")
 
     @contextmanager
-    def hearing_warnings(
+    def catch_warnings(
         self, tell: Callable[[warnings.WarningMessage], bool] | None = None
     ) -> Iterator[list[warnings.WarningMessage]]:
         """Turn Python's warnings into lines of ours, at the end; yields the list that they are collected in.

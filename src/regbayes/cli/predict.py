@@ -69,8 +69,8 @@ def predict(request: PredictRequest) -> None:
         _predict_in_batches(load_model(request.model), big, request, out)
         return
     model, table = open_model(request, out)
-    with out.hearing_warnings():
-        columns = _predicted_columns(model, table, request)
+    with out.catch_warnings():
+        columns = _predict_columns(model, table, request)
     if request.output is not None:
         write_columns(columns, request.output)
         out.say(f"{table.n_rows} predictions written to {request.output}")
@@ -92,15 +92,15 @@ def _predict_in_batches(model: ModelFile, table: BigTable, request: PredictReque
     first = next(batches)
     kinds = {name: str if first.column(name).dtype == object else float for name in request.keep}
     kinds |= dict.fromkeys(model.target.names, float) if model.target.kind == "regressor" else {}
-    with out.hearing_warnings(), write_in_batches(request.output, kinds) as write:
+    with out.catch_warnings(), write_in_batches(request.output, kinds) as write:
         for batch in chain([first], batches):
-            write(_predicted_columns(model, batch, request))
+            write(_predict_columns(model, batch, request))
     if request.output is not None:
         out.say(f"{table.n_rows} predictions written to {request.output}")
         out.result({"command": "predict", "rows": table.n_rows, "output": request.output})
 
 
-def _predicted_columns(model: ModelFile, table: Table, request: PredictRequest) -> dict[str, list[Any]]:
+def _predict_columns(model: ModelFile, table: Table, request: PredictRequest) -> dict[str, list[Any]]:
     """Return the columns of the answer: copied ones, predictions, and what else was asked for."""
     from regbayes.cli.modelfile import name_probabilities
 

@@ -53,7 +53,7 @@ def learn_certainty(
         seen = codes >= 0
         cells = [Cells(found[seen, c], codes[seen] == c, unseen.rows[seen]) for c in range(found.shape[1])]
         best.append(
-            choose_thresholds(cells, "per_label", "f1_macro", 0.5, resamples)
+            choose_thresholds(cells, "per_label", "f1_macro", 0.5, resamples, weights)
             if seen.any()
             else np.full(len(cells), 0.5)
         )
@@ -156,7 +156,7 @@ def read_thresholds(
             value = np.nan
         if not 0 < value < 1:
             raise UserError(f"--threshold must be a number between 0 and 1, NAME=number, or f1; got {text!r}")
-        places = _named(name, names, classes) if equals else _second_classes(classes, text)
+        places = _find_class(name, names, classes) if equals else _second_classes(classes, text)
         for target, place in places:
             found[target][place] = value
     return found
@@ -169,7 +169,7 @@ def _second_classes(classes: Sequence[Any], text: str) -> list[tuple[int, int]]:
     return [(j, 1) for j in range(len(classes))]
 
 
-def _named(name: str, names: Sequence[str], classes: Sequence[Any]) -> list[tuple[int, int]]:
+def _find_class(name: str, names: Sequence[str], classes: Sequence[Any]) -> list[tuple[int, int]]:
     """Return the target and the class that a name stands for."""
     if len(names) > 1:
         two = [j for j, known in enumerate(classes) if names[j] == name and len(known) == 2]

@@ -29,14 +29,14 @@ EXACT = 2.0**53  # from where on not every whole number is a double
 MONEY = r"(?:[$€£¥]|USD|EUR|GBP)?"
 
 
-def _decorated(thousands: str, point: str) -> re.Pattern[str]:
+def _make_number_pattern(thousands: str, point: str) -> re.Pattern[str]:
     """Return what numbers look like with signs around them: money, percent, brackets for a loss."""
     whole = rf"(?P<whole>\d{{1,3}}(?:{thousands}\d{{3}})+|\d+)(?P<rest>{point}\d+)?"
     signs = r"(?P<open>\()?(?P<sign>[-+−])?\s*" + MONEY + r"\s*(?P<inner>[-+−])?"
     return re.compile(rf"{signs}{whole}\s*(?:%|{MONEY})(?P<close>\))?", re.ASCII)
 
 
-DECORATED = {".": _decorated(",", r"\."), ",": _decorated(r"[.'\s]", ",")}
+DECORATED = {".": _make_number_pattern(",", r"\."), ",": _make_number_pattern(r"[.'\s]", ",")}
 PACKED = 20  # times that text may be shorter in a .gz file, and hardly more
 COMMA_IS_DECIMAL = re.compile(r"\.\d{3},\d|,\d{1,2}\s*[€%]|[€]\s*\d+,\d{1,2}$")  # 1.234,5 or 2,50 €: nothing else
 MOSTLY = 0.9  # share of numbers above which a text column was probably meant to be one of numbers
@@ -70,7 +70,7 @@ def read_csv(
     remarks: list[str] = []
     text, told = _without_comments(decoded(_read_bytes(path), source, encoding), source, remarks)
     delimiter = delimiter or told or ("\t" if ".tsv" in Path(path).suffixes else _delimiter(text))
-    quoting = _quoting(text, delimiter, source, notes)
+    quoting = _has_quoted_fields(text, delimiter, source, notes)
     # All fields as text: pandas would make true and false of words, and names like a.1 of names that occur twice.
     fields = pd.read_csv(
         io.StringIO(text), sep=delimiter, quoting=quoting, header=None, dtype=str, na_filter=False, low_memory=False
@@ -82,7 +82,7 @@ def read_csv(
         fields = fields.iloc[1:]
     check_size(fields.shape, source)
     marks, decimal = [*MISSING, *missing], "," if delimiter == ";" else "."
-    columns = [(name, _typed(fields[i], name, marks, decimal, notes, remarks)) for i, name in enumerate(names)]
+    columns = [(name, _parse_column(fields[i], name, marks, decimal, notes, remarks)) for i, name in enumerate(names)]
     if header and len(fields) and all(_is_number(name) for name in names):
         notes.append(f"the first line of {source} looks like data, not like names of columns; use --no-header if it is")
     inputs = None
@@ -152,7 +152,7 @@ def _delimiter(text: str) -> str:
     return max(DELIMITERS, key=bare.count)
 
 
-def _quoting(text: str, delimiter: str, source: str, notes: list[str]) -> Any:
+def _has_quoted_fields(text: str, delimiter: str, source: str, notes: list[str]) -> Any:
     """Return whether quotation marks enclose fields; many programs write tabs between fields without quoting any."""
     try:
         _check_rows(text, delimiter, source, csv.QUOTE_MINIMAL)
@@ -232,7 +232,7 @@ def _without_comments(text: str, source: str, remarks: list[str]) -> tuple[str, 
     return "\n".join(lines), None if told is None else told.group(1)
 
 
-def _typed(
+def _parse_column(
     values: pd.Series, name: str, missing: list[str], decimal: str, notes: list[str], remarks: list[str]
 ) -> NDArray[Any]:
     """Return a column of numbers if all its values are, else of text."""
@@ -283,7 +283,7 @@ def _hardly_numbers(
         points[","] = None
     for point in points:
         plain = _is_number if point == decimal or point == "." else str.isdigit  # with a decimal comma 1.234 is 1234
-        read = {value: value if plain(value) else _undecorated(value, point) for value in present.unique()}
+        read = {value: value if plain(value) else _strip_signs(value, point) for value in present.unique()}
         odd = [value for value in present if read[value] is None]
         if not odd and len({value[-1:] == "%" for value in read}) == 1:
             example = next(value for value in present if not _is_number(value))
@@ -299,7 +299,7 @@ def _hardly_numbers(
     return text
 
 
-def _undecorated(text: str, decimal: str) -> str | None:
+def _strip_signs(text: str, decimal: str) -> str | None:
     """Return what is left of a number without signs of money, percent and thousands; None if it is none."""
     found = DECORATED[decimal].fullmatch(text)
     if found is None or (found["open"] is None) != (found["close"] is None):
@@ -407,7 +407,7 @@ def read_npz(path: str, *, sparse: bool = False) -> Table:
     columns += labels.items()
     for name, array in arrays.items():
         if name not in ("X", "Y") and array.ndim == 1 and len(array) == n_rows and not name.endswith("_names"):
-            columns.append((name, _named_classes(arrays) if sparse and name == "y" else _natural(array)))
+            columns.append((name, _name_classes(arrays) if sparse and name == "y" else _natural(array)))
     groups = {"Y": tuple(labels)} if labels else {}
     targets = ("y",) if "y" in arrays else tuple(labels)
     found = Table(make_frame(columns), path, inputs, targets, groups)
@@ -448,7 +448,7 @@ def _npz_input_names(arrays: dict[str, NDArray[Any]], n_inputs: int, path: str) 
     return names
 
 
-def _named_classes(arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
+def _name_classes(arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
     """Return y, as names where it holds numbers of classes that have names."""
     y, names = arrays["y"], arrays.get("class_names")
     if names is None or y.dtype.kind not in "iu" or len(y) == 0 or not (y.min() >= 0 and y.max() < len(names)):

@@ -54,7 +54,7 @@ def report(request: ReportRequest) -> None:
         fitted, table = fitted.read(request.data, request.text, **request.reading())
         for doubt in fitted.doubts(table):
             out.warn(doubt)
-        with out.hearing_warnings():
+        with out.catch_warnings():
             shown = collect_page(fitted, table, out)
     else:
         shown = fitted.report

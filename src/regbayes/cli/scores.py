@@ -131,7 +131,7 @@ def _answer(model: ModelFile, table: Table, output: Output, threshold: Sequence[
         return None
     if not kept.all():
         table, y = table.take(kept), y[kept]
-    with output.hearing_warnings():
+    with output.catch_warnings():
         shares = model.probabilities(table) if threshold or model.certainty is not None else []
         predicted = model.answer(shares, threshold) if threshold else model.predict(table)
     task = task_values(table, model.target) if model.target.kind == "regressor" else None

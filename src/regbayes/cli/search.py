@@ -280,7 +280,7 @@ def fit_alone(
     """
     bar = int(not output.quiet and sys.stderr.isatty())
     estimator.set_params(verbose=bar, n_jobs=request.jobs or 1)  # one fit at a time has all the cores
-    with _hearing(request, output) as heard:
+    with _catch_warnings(request, output) as heard:
         try:
             estimator.fit(X, y, **metadata)
             interrupted = any(map(is_interrupt, heard))
@@ -345,7 +345,7 @@ def _fit_searching(
         _compile_first(base, X, y, metadata)
     ended_early = False
     try:
-        with watch, _hearing(request, output, lambda found: watch.tell(found, search)) as heard:
+        with watch, _catch_warnings(request, output, lambda found: watch.tell(found, search)) as heard:
             warnings.simplefilter("ignore", GridEdgeWarning)  # below, in the words of the command line
             warnings.filterwarnings("ignore", "The least populated class")  # said already
             search.fit(X, y, on_result=watch, **metadata)
@@ -357,7 +357,7 @@ def _fit_searching(
             raise StoppedError("interrupted before the first fit was done; nothing was written") from None
         if watch.told or len(watch.records) == watch.total:  # on the way to the last fit, where there is no state yet
             watch.chosen = search.best_params_ if "best_params_" in vars(search) else watch.best()
-            with _hearing(request, output):
+            with _catch_warnings(request, output):
                 estimator = _fit_shortly(base.set_params(**watch.chosen), X, y, metadata)
             ended_early = True
         else:  # before a setting was tried on every fold
@@ -416,7 +416,7 @@ def _extend(
         )
         watch.add_setting()
         try:
-            with _hearing(request, output, lambda _: True) as heard:
+            with _catch_warnings(request, output, lambda _: True) as heard:
                 more.fit(X, y, records=watch.records, on_result=watch, **metadata)
         except KeyboardInterrupt:
             interrupted = True
@@ -447,11 +447,11 @@ def _values_to_try(search: Any) -> dict[str, Sequence[Any]]:
 
 
 @contextmanager
-def _hearing(request: FitRequest, output: Output, tell: Any = None) -> Iterator[list[warnings.WarningMessage]]:
+def _catch_warnings(request: FitRequest, output: Output, tell: Any = None) -> Iterator[list[warnings.WarningMessage]]:
     """Hear warnings, except that all features are in use where the user said how many there may be."""
     from regbayes import TruncationWarning
 
-    with output.hearing_warnings(tell) as heard:
+    with output.catch_warnings(tell) as heard:
         if request.n_components:
             warnings.simplefilter("ignore", TruncationWarning)
         yield heard

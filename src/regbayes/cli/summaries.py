@@ -62,7 +62,7 @@ def topics_of(model: ModelFile) -> list[dict[str, Any]]:
             "topic": int(features.number[place]),
             "share": float(features.mean[place]),
             "weights": dict(zip(features.output_names, weights[place].tolist(), strict=True)),
-            "words": list(features.telling[place]),
+            "words": list(features.distinctive[place]),
         }
         for place in order.tolist()
     ]

@@ -75,7 +75,7 @@ def decide(
     """
     columns = [table.column(name) for name in names]
     for name, column in zip(names, columns, strict=True):
-        if not _observed(column).any():
+        if not _is_observed(column).any():
             raise BadDataError(f"the target {name!r} has no value in any row")
     if task is not None and len(names) > 1:
         raise UserError("--task goes with one --target: with several, each target is a task of its own")
@@ -245,7 +245,7 @@ def row_weights(table: Table, name: str) -> Floats:
 
 def observed_rows(y: NDArray[Any]) -> Flags:
     """Which rows have a target, at least one."""
-    seen = _observed(y)
+    seen = _is_observed(y)
     return seen if seen.ndim == 1 else np.asarray(seen.any(axis=1))
 
 
@@ -257,7 +257,7 @@ def as_labels(y: NDArray[Any]) -> NDArray[Any]:
     return y.astype(np.int64) if whole else y
 
 
-def _observed(column: NDArray[Any]) -> Flags:
+def _is_observed(column: NDArray[Any]) -> Flags:
     if column.dtype == object:
         flat = [value is not None and value == value for value in column.ravel()]  # NaN differs from itself
         return np.array(flat, dtype=bool).reshape(column.shape)
@@ -265,11 +265,11 @@ def _observed(column: NDArray[Any]) -> Flags:
 
 
 def _distinct(column: NDArray[Any]) -> NDArray[Any]:
-    return np.unique(column[_observed(column)])
+    return np.unique(column[_is_observed(column)])
 
 
 def _whole(column: NDArray[Any]) -> bool:
-    seen = column[_observed(column)]
+    seen = column[_is_observed(column)]
     return column.dtype != object and bool(np.all(seen == np.round(seen)))
 
 

@@ -37,6 +37,8 @@ from regbayes.cli.words import learn_words, show_documents
 
 __all__ = ["train", "train_documents", "train_table"]
 
+SAMPLE_KEPT = "interrupted: the model is that of the sample, and the other rows were not fitted"
+
 
 def train(request: FitRequest, output: Output) -> ModelFile:
     """Read the data, fit a model, and gather what its page shows.
@@ -77,7 +79,7 @@ def train_table(request: FitRequest, table: Table, output: Output, whole: WholeF
     table, y, row_names, weights = _rows_with_target(table, spec, request, output)
     task = task_values(table, spec)
     inputs = _learn_inputs(table, spec, request, output)
-    with output.hearing_warnings():
+    with output.catch_warnings():
         X = inputs.encode(table)
     if request.image_shape is not None and np.prod(request.image_shape) != X.shape[1]:
         pixels = np.prod(request.image_shape)
@@ -200,10 +202,15 @@ def _fit_whole(
     shown["data_name"] = f"a sample of {facts['rows']} training rows"
     facts["sample_rows"] = facts["rows"]
     if facts["interrupted"]:
-        output.warn("interrupted: the model is that of the sample, and the other rows were not fitted")
+        output.warn(SAMPLE_KEPT)
         return estimator
     began = time.perf_counter()
-    estimator, ended = whole.refit(estimator, inputs, request, output)
+    try:
+        estimator, ended = whole.refit(estimator, inputs, request, output)
+    except KeyboardInterrupt:  # while rows were encoded or read: there is no state of theirs
+        output.warn(SAMPLE_KEPT)
+        facts |= {"interrupted": True, "kept": SAMPLE_KEPT.capitalize() + "."}
+        return estimator
     facts["rows"], facts["seconds"] = len(whole.y), facts["seconds"] + time.perf_counter() - began
     if ended:
         facts |= {"interrupted": True, "kept": "Interrupted: the fit to all rows was ended early, at its best state."}
@@ -343,7 +350,7 @@ def _find_stability(
 
     output.say(f"{counted(request.stability or 0, 'fit')} to parts of the rows, to see which features come back")
     try:
-        with output.hearing_warnings():
+        with output.catch_warnings():
             found = feature_stability(
                 estimator,
                 X,
@@ -373,7 +380,7 @@ def _collect_report(
     from regbayes.cli.pages import collect_training_page
 
     try:
-        with output.hearing_warnings():
+        with output.catch_warnings():
             return collect_training_page(model, table, X, y, predictions, shown)
     except (Exception, KeyboardInterrupt) as error:
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else error

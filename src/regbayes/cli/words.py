@@ -92,7 +92,7 @@ class WordCounts(TransformerMixin, BaseEstimator):
 
     def _counts(self, table: Table) -> Any:
         if table.counts is not None:
-            return _aligned(table, self.words)
+            return _align_counts(table, self.words)
         if self.numbered:
             raise BadDataError(
                 f"the model was fitted to numbered columns and does not know what the words are; {table.source} should "
@@ -145,7 +145,7 @@ def learn_words(
     if table.counts is not None:
         if columns:
             raise UserError(f"--text {columns[0]}: {table.source} holds counts of words, not text")
-        counts, words = _checked_counts(table), np.array(table.words, dtype=object)
+        counts, words = _check_counts(table), np.array(table.words, dtype=object)
         min_df, stop_words = min_df or 1, "none" if stop_words == "auto" else stop_words
     else:
         columns = text_columns(table, columns)
@@ -233,7 +233,7 @@ def _stop_words(counts: Any, words: NDArray[Any], in_documents: NDArray[Any], wa
     if wanted == "none":
         return np.zeros(len(words), dtype=bool), ""
     if wanted not in STOP_WORDS:
-        return np.isin(words, list(_listed_words(wanted))), f"the words of {wanted}"
+        return np.isin(words, list(_read_word_list(wanted))), f"the words of {wanted}"
     english = np.array([word in ENGLISH_STOP_WORDS for word in words], dtype=bool)
     totals = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel()
     if wanted == "english" or totals[english].sum() > ENGLISH_SHARE * totals.sum():
@@ -241,9 +241,9 @@ def _stop_words(counts: Any, words: NDArray[Any], in_documents: NDArray[Any], wa
     return np.asarray(in_documents > COMMON * counts.shape[0]), f"words of more than {COMMON:.0%} of the documents"
 
 
-def _listed_words(path: str) -> set[str]:
+def _read_word_list(path: str) -> set[str]:
     try:
-        return set(_cleaned(Path(path).read_text(encoding="utf-8")).split())
+        return set(_normalize_text(Path(path).read_text(encoding="utf-8")).split())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
         choices = ", ".join(STOP_WORDS)
@@ -253,15 +253,15 @@ def _listed_words(path: str) -> set[str]:
 def _counter(**options: Any) -> Any:
     from sklearn.feature_extraction.text import CountVectorizer
 
-    return CountVectorizer(preprocessor=_cleaned, token_pattern=TOKEN, dtype=np.int32, **options)
+    return CountVectorizer(preprocessor=_normalize_text, token_pattern=TOKEN, dtype=np.int32, **options)
 
 
-def _cleaned(text: str) -> str:
+def _normalize_text(text: str) -> str:
     """Return text in lower case, each letter in one form."""
     return unicodedata.normalize("NFKC", text).lower()
 
 
-def _checked_counts(table: Table) -> Any:
+def _check_counts(table: Table) -> Any:
     if len(set(table.words)) < len(table.words):
         raise BadDataError(f"{table.source} has several columns of one name among its words")
     data = table.counts.data
@@ -272,14 +272,14 @@ def _checked_counts(table: Table) -> Any:
     return _whole(table.counts)
 
 
-def _aligned(table: Table, words: Sequence[str]) -> Any:
+def _align_counts(table: Table, words: Sequence[str]) -> Any:
     """Return the columns of a table's counts that belong to words; a word that is not there is nowhere."""
     from scipy.sparse import csr_array
 
     place = {word: i for i, word in enumerate(words)}
     pairs = [(i, place[word]) for i, word in enumerate(table.words) if word in place]
     rows, columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    found = _checked_counts(table)
+    found = _check_counts(table)
     choose = csr_array((np.ones(len(rows), dtype=found.dtype), (rows, columns)), shape=(len(table.words), len(words)))
     return csr_array(found @ choose)
 

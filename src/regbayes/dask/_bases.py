@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any, ClassVar, Self
@@ -18,10 +19,10 @@ from sklearn import config_context
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._types import Floats, Integers, Reals
-from regbayes.dask.places import Workers, find_client
+from regbayes.dask.places import Workers, find_client, shelter_workers
 from regbayes.dask.rows import (
     Block,
     Given,
@@ -85,12 +86,18 @@ class OnCluster(BaseEstimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
 
+    @contextmanager
+    def _workers_of(self, client: Any) -> Iterator[Any]:
+        """Yield the client of a fit, having seen that this can be fitted there."""
+        self._check_refused()
+        found = find_client(client)
+        with shelter_workers(found):
+            yield found
+
     def _place(
         self, client: Any, read: Reader, X: Any, y: Any = None, sample_weight: Any = None, task: Any = None
     ) -> Workers:
-        """Have workers read the rows, having seen that rows of this kind can be fitted there."""
-        self._check_refused()
-        client = find_client(client)
+        """Have workers read the rows."""
         given = read_collections(X, y, sample_weight, task)
         self._note_columns(given)
         return place_blocks(client, given, read)
@@ -118,6 +125,8 @@ class OnCluster(BaseEstimator):
             )
         local = self.to_local()
         local.n_jobs = 1  # the cluster has its own threads
+        if not isinstance(X, da.Array):  # names of columns are known before anything is computed
+            validate_data(local, X._meta, reset=False, skip_check_array=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # names of columns, which a row of zeros has not
             row_task = () if task is None else (local.tasks_[:1],)
@@ -206,7 +215,8 @@ class OnClusterLearner(OnCluster):
         """
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        return self._fit_rows(X, y, sample_weight, client)
+        with self._workers_of(client) as found:
+            return self._fit_rows(X, y, sample_weight, found)
 
 
 def _ask(model: Any, method: str | Callable[..., Any], *given: Any) -> Any:
@@ -414,8 +424,9 @@ class Labels:
         labeled = np.ones(len(y), dtype=bool) if unlabeled is None else np.asarray(y != unlabeled, dtype=bool)
         if not labeled.any():
             return cls(y[:0], np.zeros(0, np.int64), np.zeros(0), len(y), float(weights.sum()))
-        check_classification_targets(y[labeled])
-        classes, codes = np.unique(y[labeled], return_inverse=True)
+        with _comparable_labels():
+            check_classification_targets(y[labeled])
+            classes, codes = np.unique(y[labeled], return_inverse=True)
         return cls(
             classes,
             np.bincount(codes),
@@ -454,7 +465,19 @@ def join_classes(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
             f"labels in y are text in some blocks and numbers in others ({one.tolist()[0]!r}, {other.tolist()[0]!r}): "
             "give all blocks one dtype"
         )
-    return np.union1d(one, other)
+    with _comparable_labels():
+        return np.union1d(one, other)
+
+
+@contextmanager
+def _comparable_labels() -> Iterator[None]:
+    """Say so where labels have no order, because some are text and others are not."""
+    try:
+        yield
+    except TypeError as error:
+        raise ValueError(
+            f"labels in y are of several types ({error}): give all of them as text, or as numbers"
+        ) from None
 
 
 def code_labels(block: Block, classes: NDArray[Any], unlabeled: Any, rest: int) -> Integers:

@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 
 from regbayes._types import Floats, Indices
 from regbayes.dask._bases import FeatureRange
-from regbayes.dask.places import Workers, find_client
+from regbayes.dask.places import Workers, find_client, wait_for
 from regbayes.dask.rows import HOST, check_kinds, delay_blocks, kind_of, place_blocks, read_collections
 from regbayes.engine import Serial
 from regbayes.framework.device_atoms import DeviceAtoms
@@ -26,7 +26,7 @@ from regbayes.framework.draws import UNNAMED, as_draws
 from regbayes.framework.features import Features, OnEvent, Picked, evaluate_features
 from regbayes.framework.log_partition import FEW, WeightedAtoms, find_units, standardize
 from regbayes.framework.posteriors.base import Expectations, Posterior, as_features, as_multipliers
-from regbayes.kernels import arrays
+from regbayes.kernels import arrays, arrays_atoms
 
 # --- what is done with a block
 
@@ -236,7 +236,9 @@ class Samples(Posterior):
     def _compute(self, parts: Sequence[Any]) -> list[Any]:
         """Have workers compute what is small."""
         client = find_client(self.client)
-        return client.gather(client.compute(list(parts)))
+        tasks = client.compute(list(parts))
+        wait_for(client, tasks)
+        return client.gather(tasks)
 
     def join(self, parts: Sequence[Features]) -> Features:
         """Put the columns of several sets of features side by side."""
@@ -380,7 +382,7 @@ def _choose(values: list[Any], logs: Any, number: int, seed: int) -> list[Any]:
 def _score(psi: list[Any], logs: Any = None, *, phi: Floats) -> Floats:
     """Return the log-weights of a block's draws under a tilt, on the host."""
     (own,) = psi  # in one chunk of columns
-    scores = arrays.to_host(arrays.score_atoms(own, None, phi)) if arrays.lies_elsewhere(own) else own @ phi
+    scores = arrays.to_host(arrays_atoms.score_atoms(own, None, phi)) if arrays.lies_elsewhere(own) else own @ phi
     return scores if logs is None else scores + arrays.to_host(logs)
 
 

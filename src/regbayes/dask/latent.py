@@ -125,14 +125,6 @@ def survey(block: Block, labeled: bool, unlabeled: Any) -> tuple[int, Moments, L
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What all rows say about the settings; `make_settings` asks no more of rows."""
-
-    mean_square: float
-    n_inputs: int
-
-
-@dataclass(frozen=True)
 class Learning:
     """The descent over all rows."""
 
@@ -167,7 +159,7 @@ class OnClusterFeatures(OnCluster):
         learning = Learning(_make_problem(held, sample, recipe, labels, moments), settings)
 
         def attributes(state: State) -> dict[str, Any]:
-            found = self._attributes(state) | {"offset_": self.mean_ + state.params.offset}
+            found = self._attributes(state)
             nothing = np.empty((0, settings.n_components))
             for of_all_rows in ("embedding_", "probabilities_"):
                 found.pop(of_all_rows, None)
@@ -214,11 +206,13 @@ class OnClusterFeatures(OnCluster):
         return list(lengths), joined, found
 
     def _recipe(self, moments: Moments, labels: Labels | None) -> Recipe:
-        summary = Summary(float(moments.squares.sum() / moments.weight), len(moments.mean))
+        mean_square, D = float(moments.squares.sum() / moments.weight), len(moments.mean)
         parameters = self.get_params(deep=False)
         if labels is None:
             supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
-            return Recipe(moments.mean, make_settings(parameters, summary, supervision), NO_COST, supervised=False)
+            return Recipe(
+                moments.mean, make_settings(parameters, mean_square, D, supervision), NO_COST, supervised=False
+            )
         share = 1.0 - labels.rest_weight / moments.weight
         # Rows are taken in blocks here however few they are.
         n_labeled = max(int(labels.counts.sum()), MIN_BLOCK_ROWS)
@@ -227,7 +221,7 @@ class OnClusterFeatures(OnCluster):
         self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return Recipe(
             moments.mean,
-            make_settings(parameters, summary, supervision),
+            make_settings(parameters, mean_square, D, supervision),
             cost_matrix(self.cost, len(labels.classes)),
             supervised=supervision.C > 0,
             classes=labels.classes,
@@ -261,7 +255,12 @@ class OnClusterFeatures(OnCluster):
         settings = settings.follow(params)
         noise = params.noise_variance if settings.estimate_noise else settings.noise_variance
         prior = params.prior_variance if settings.estimate_prior else settings.prior_variance
-        changed = {"noise_variance": noise, "prior_variance": prior, "temperature": settings.temperature}
+        changed = {
+            "noise_variance": noise,
+            "noise_ratios": settings.noise_ratios,
+            "prior_variance": prior,
+            "temperature": settings.temperature,
+        }
         offset = params.offset + mean - recipe.mean  # the same, above the mean of all rows
         return replace(start, params=replace(params, **changed, offset=offset, n_sweeps=settings.n_sweeps))
 
@@ -276,7 +275,7 @@ def _make_problem(
         sample = sample if labeled.all() else sample.take(np.flatnonzero(labeled))
         n_all = int(labels.counts.sum())
     kind = SlabFeatures if recipe.settings.slab else BinaryFeatures
-    local = ILSVMProblem(recipe.data(sample), recipe.settings, None, kind).joint
+    local = ILSVMProblem(recipe.data(sample), replace(recipe.settings, C=0.0), kind).joint  # of it no margins
     below = recipe.settings.tol * _unit(recipe, moments, labels)
     options = replace(local.options, blocks_below=below if np.isfinite(local.options.blocks_below) else -np.inf)
     return RemoteProblem(local.model, held, hold(sample, recipe), min(len(sample) / n_all, 1.0), options)
@@ -360,7 +359,8 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
         -------
         self
         """
-        return self._fit_rows(X, None, sample_weight, client)
+        with self._workers_of(client) as found:
+            return self._fit_rows(X, None, sample_weight, found)
 
     def inverse_transform(self, X: Any) -> Any:
         """Return the expected rows given their features, which may be lazy too, shape (n_samples, n_features)."""

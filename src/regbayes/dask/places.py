@@ -11,7 +11,13 @@ have the same bits wherever the blocks are, before and after a loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 from operator import add
@@ -20,13 +26,14 @@ from uuid import uuid4
 
 import numpy as np
 from dask.sizeof import sizeof
-from distributed import Client, Future, as_completed, get_client
+from distributed import CancelledError, Client, Future, get_client, wait
 
 from regbayes.dask.storage import find_in_libc, give_pages_back, settle_again
 from regbayes.joint.remote import HeldRows, Version
 from regbayes.kernels.arrays import is_mapped, is_plain, lies_elsewhere
 
-PATIENCE_S = 60  # to wait for a worker where all are gone; those that were killed come back
+PATIENCE_S = 60.0  # to wait for a worker where all are gone; those that were killed come back
+WATCH_S = 5.0  # how often it is seen to whether there is anybody left to wait for
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 KEPT_BYTES, LARGE_BYTES = 1 << 26, 1 << 24  # work arrays of a block are smaller, whole blocks larger
 
@@ -77,19 +84,20 @@ class Workers:
             if mine:
                 workers.append(group.worker)
                 jobs.append(mine)
-        return Workers(self.client, list(map(Group, workers, submit_in_turn(jobs))))
+        return Workers(self.client, list(map(Group, workers, submit_in_turn(self.client, jobs))))
 
     def _visit(self, visit: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> list[Any]:
         self.n_trips += 1
         tasks = [
             self.client.submit(visit, function, group.blocks, *arguments, **_at(group.worker)) for group in self.groups
         ]
+        wait_for(self.client, tasks)
         return self.client.gather(tasks)
 
     def _move_from_lost(self) -> None:
         threads = self.client.nthreads()
-        if not threads:
-            self.client.wait_for_workers(1, timeout=PATIENCE_S)
+        if not threads:  # a task that can only be done by a worker
+            wait_for(self.client, [self.client.submit(_keep, None, pure=False)])
             threads = self.client.nthreads()
         load = dict.fromkeys(threads, 0)
         for group in self.groups:
@@ -101,31 +109,56 @@ class Workers:
                 load[group.worker] += 1
 
 
-def submit_in_turn(jobs: Sequence[Sequence[Callable[[], Future]]]) -> list[list[Future]]:
+def wait_for(client: Client, tasks: Sequence[Future], *, first: bool = False) -> set[Future]:
+    """Wait until all tasks are done, or the first one; return those that are.
+
+    Dask waits for ever where all workers have left and none comes: here that is an error after a while. Where the
+    scheduler has gone it says that tasks were cancelled, and not why.
+    """
+    last_seen = time.monotonic()
+    while True:
+        try:
+            return wait(tasks, timeout=WATCH_S, return_when="FIRST_COMPLETED" if first else "ALL_COMPLETED").done
+        except CancelledError:
+            raise RuntimeError(
+                "the cluster has dropped the tasks of this fit: its scheduler was closed or started anew, or somebody "
+                "cancelled them. Connect to one that runs, distributed.Client(address), and fit again"
+            ) from None
+        except TimeoutError:
+            now = time.monotonic()
+            if client.nthreads():
+                last_seen = now
+            elif now - last_seen > PATIENCE_S:
+                raise RuntimeError(
+                    f"all workers of the cluster have left, and none came back within {PATIENCE_S:.0f} seconds: start "
+                    "some (cluster.scale(2)) and fit again"
+                ) from None
+
+
+def submit_in_turn(client: Client, jobs: Sequence[Sequence[Callable[[], Future]]]) -> list[list[Future]]:
     """Begin the first job of every group, and its next one when one is done; return what they make, when all is done.
 
     Many at once would wait beside each other on a worker: blocks that are read would all be in memory before any is
     done with, and an idle worker would take tasks over, with their blocks.
     """
     made: list[list[Future]] = [[] for _ in jobs]
-    owners: dict[Any, int] = {}
-    under_way = as_completed()
+    owners: dict[Future, int] = {}  # of the tasks under way
 
     def begin(group: int) -> None:
         future = jobs[group][len(made[group])]()
         made[group].append(future)
-        owners[future.key] = group
-        under_way.add(future)
+        owners[future] = group
 
     for group, mine in enumerate(jobs):
         if mine:
             begin(group)
-    for future in under_way:
-        group = owners[future.key]
-        if future.status == "error":
-            future.result()  # raises
-        if len(made[group]) < len(jobs[group]):
-            begin(group)
+    while owners:
+        for future in wait_for(client, list(owners), first=True):
+            group = owners.pop(future)
+            if future.status == "error":
+                future.result()  # raises
+            if len(made[group]) < len(jobs[group]):
+                begin(group)
     return made
 
 
@@ -138,7 +171,11 @@ def find_client(client: Client | None) -> Client:
             raise ValueError(
                 "there is no Dask client: start one, client = distributed.Client(), or give one with client="
             ) from None
-    if getattr(client, "asynchronous", False):
+    if not isinstance(client, Client):
+        raise TypeError(
+            f"client must be a distributed.Client, got {type(client).__name__}: distributed.Client(address)"
+        )
+    if client.asynchronous:
         raise ValueError("client is asynchronous; fit needs one that waits: distributed.Client(address)")
     if not client.nthreads():
         raise ValueError(
@@ -146,6 +183,40 @@ def find_client(client: Client | None) -> Client:
             "(client.wait_for_workers(1))"
         )
     return client
+
+
+@contextmanager
+def shelter_workers(client: Client) -> Iterator[None]:
+    """Let Ctrl-C be for this process alone: in a terminal and in a notebook it reaches workers of the same machine too.
+
+    They would end, and with them the rows that the best state is read off.
+    """
+    here = socket.gethostname(), _process_group()
+    try:
+        client.run(_ignore_interrupts, True, here, on_error="ignore")
+        yield
+    finally:
+        with suppress(OSError):  # there may be no scheduler left
+            client.run(_ignore_interrupts, False, here, on_error="ignore")
+
+
+def _ignore_interrupts(begins: bool, where: tuple[str, int]) -> None:
+    """Begin or cease to ignore Ctrl-C, on a worker that is a process of its own beside the one that asks."""
+    if threading.current_thread() is not threading.main_thread():  # no process of its own
+        return
+    if where != (socket.gethostname(), _process_group()):
+        return
+    if begins:
+        _ignored.append(signal.signal(signal.SIGINT, signal.SIG_IGN))
+    elif _ignored:
+        signal.signal(signal.SIGINT, _ignored.pop())
+
+
+_ignored: list[Any] = []  # what heard Ctrl-C before each of the fits that go on
+
+
+def _process_group() -> int:
+    return os.getpgrp() if hasattr(os, "getpgrp") else 0
 
 
 def plan_groups(client: Client, sizes: Sequence[float], where: Sequence[str | None]) -> list[tuple[str, list[int]]]:

@@ -78,6 +78,8 @@ def read_collections(X: Any, y: Any = None, sample_weight: Any = None, task: Any
     else:
         _check_columns(X)
         sizes, columns = [np.nan] * X.npartitions, np.asarray(X.columns, dtype=object)
+    if not X.shape[1]:
+        raise ValueError("X has no columns")
     rows, keys = delay_blocks(X), list(dask.core.flatten(X.__dask_keys__()))
     beside = {"y": y, "sample_weight": sample_weight, "task": task}
     others = [line_up(values, sizes, name) for name, values in beside.items()]
@@ -190,7 +192,8 @@ def place_blocks(client: Client, given: Given, read: Callable[..., Any]) -> Work
         return client.compute(recipe, workers=[worker], allow_other_workers=True)
 
     plan = plan_groups(client, fills.tolist(), where)
-    blocks = submit_in_turn([[partial(begin, place, worker) for place in members] for worker, members in plan])
+    jobs = [[partial(begin, place, worker) for place in members] for worker, members in plan]
+    blocks = submit_in_turn(client, jobs)
     return Workers(client, [Group(worker, mine) for (worker, _), mine in zip(plan, blocks, strict=True)])
 
 
@@ -225,8 +228,10 @@ class Reader:
         counts = check_array(
             np.asarray(weights), dtype=np.float64, ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
         )
-        if counts.shape != (n_rows,):
-            raise ValueError(f"{named}, X has {n_rows} rows and sample_weight the shape {counts.shape}: cut them alike")
+        if counts.ndim != 1:
+            raise ValueError(f"{named}, sample_weight has the shape {counts.shape}: give one number for each row")
+        if len(counts) != n_rows:
+            raise ValueError(f"{named}, X has {n_rows} rows and sample_weight has {len(counts)}: cut them alike")
         if np.any(counts < 0):
             raise ValueError(f"{named}, sample_weight has negative values")
         found = Block(X, labels, counts, tasks)
@@ -251,6 +256,8 @@ def _bring_plain(values: Any) -> Any:
 
 def check_floats(x: Any) -> Floats:
     """Return rows on the host, in double precision."""
+    if issparse(x):
+        raise TypeError("X is sparse, and must be dense here: X.map_blocks(lambda rows: rows.toarray()) makes it so")
     return _check_numbers(x, dtype=np.float64, order="C")
 
 
@@ -258,7 +265,7 @@ def _check_numbers(x: Any, **options: Any) -> Any:
     try:
         return check_array(x, ensure_min_samples=0, input_name="X", **options)
     except (TypeError, ValueError) as error:
-        why = str(error).splitlines()[0]
+        why = str(error).splitlines()[0].rstrip(".")
         remedy = "" if "NaN" in why or "infinity" in why else ". X must hold numbers in every block"
         raise type(error)(why + remedy) from None
 
@@ -306,7 +313,15 @@ def read_targets(y: Any, named: str) -> NDArray[Any]:
         values = column_or_1d(values)
     if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
         raise ValueError(f"{named}, y contains NaN or infinity")
+    if values.dtype.kind == "O" and _has_holes(values):
+        raise ValueError(f"{named}, y has missing values: leave their rows out, or give them a label of their own")
     return values
+
+
+def _has_holes(values: NDArray[Any]) -> bool:
+    from pandas import isna
+
+    return bool(isna(values).any())
 
 
 def read_holes(y: Any, named: str) -> NDArray[Any]:

@@ -447,7 +447,7 @@ class RemoteTasks(Problem):
         """Compute J. Return it with the name of what inference found."""
         look = self.look(params)
         head = look.solve(warm_start=warm_start, tolerance=tolerance)
-        return Evaluation(params, NoSums(), head, {**self.model.terms(params), **head.terms}), look.inferred
+        return Evaluation.of(params, NoSums(), self.model.terms(params), head), look.inferred
 
     def pull_back(self, at: Evaluation[Posterior, NoSums], inferred: Any) -> Any:
         """Return what the head's gradient by features is by the probabilities."""
@@ -519,6 +519,10 @@ class OnClusterTasks(OnCluster):
         """
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        with self._workers_of(client) as found:
+            return self._fit_rows(X, y, task, sample_weight, found)
+
+    def _fit_rows(self, X: Any, y: Any, task: Any, sample_weight: Any, client: Any) -> Self:
         layout: Layout = "ragged" if task is not None else "single" if getattr(y, "ndim", 1) == 1 else "matrix"
         reading = Reading(layout, not isinstance(self, TaskClassifier), getattr(self, "unlabeled", None))
         rows = self._place(client, READ_TASKS, X, y, sample_weight, task)

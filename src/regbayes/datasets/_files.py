@@ -83,7 +83,7 @@ def find_local(known: Known, folder: Path) -> tuple[Arrays, Path] | None:
     train, test = folder / f"{known.name}-train.arff", folder / f"{known.name}-test.arff"
     if train.is_file() and test.is_file():
         parts = [_read_known_arff(known, path) for path in (train, test)]
-        return _joined(parts), train
+        return _join_parts(parts), train
     whole = folder / f"{known.name}.arff"
     return (_read_known_arff(known, whole), whole) if whole.is_file() else None
 
@@ -186,7 +186,7 @@ def _class_last(table: ArffTable) -> Arrays:
     }
 
 
-def _joined(parts: list[Arrays]) -> Arrays:
+def _join_parts(parts: list[Arrays]) -> Arrays:
     """Put the training part and the test part of one set together."""
     train, test = parts
     if train["X"].shape[1] != test["X"].shape[1]:

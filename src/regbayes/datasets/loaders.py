@@ -71,7 +71,7 @@ _COMMON = """
     """
 
 
-def _documented(more: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _document(more: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def decorate(loader: Callable[..., Any]) -> Callable[..., Any]:
         loader.__doc__ = (loader.__doc__ or "").rstrip() + _COMMON.replace("{more}", more)
         return loader
@@ -84,25 +84,25 @@ _TASKS = "``task`` is the task of each row."
 _USERS_SPLIT = "``train`` and ``test`` where your file has a split."
 
 
-@_documented(_SPLIT)
+@_document(_SPLIT)
 def load_yeast(*, folder: Folder = None, download_if_missing: bool = True, return_X_y: bool = False) -> Any:
     """Load the Yeast genes: 2417 rows, 103 inputs, 14 labels."""
     return _multilabel("yeast", folder, download_if_missing, return_X_y)
 
 
-@_documented(_SPLIT)
+@_document(_SPLIT)
 def load_scene(*, folder: Folder = None, download_if_missing: bool = True, return_X_y: bool = False) -> Any:
     """Load the multi-label Scene photographs: 2407 rows, 294 inputs, 6 labels."""
     return _multilabel("scene", folder, download_if_missing, return_X_y)
 
 
-@_documented(_SPLIT)
+@_document(_SPLIT)
 def load_emotions(*, folder: Folder = None, download_if_missing: bool = True, return_X_y: bool = False) -> Any:
     """Load the Emotions in music: 593 rows, 72 inputs, 6 labels."""
     return _multilabel("emotions", folder, download_if_missing, return_X_y)
 
 
-@_documented(_TASKS)
+@_document(_TASKS)
 def load_school(*, folder: Folder = None, download_if_missing: bool = True, return_X_y: bool = False) -> Any:
     """Load the exam scores in London schools: 15362 rows, 27 inputs, a number, 139 tasks."""
     known = CATALOG["school"]
@@ -110,7 +110,7 @@ def load_school(*, folder: Folder = None, download_if_missing: bool = True, retu
     return _bunch(known, arrays, path, "score", np.array(["score"]), return_X_y)
 
 
-@_documented(_TASKS)
+@_document(_TASKS)
 def load_landmine(*, folder: Folder = None, download_if_missing: bool = True, return_X_y: bool = False) -> Any:
     """Load the landmines: 14820 rows, 9 inputs, two classes, 29 tasks."""
     known = CATALOG["landmine"]
@@ -118,7 +118,7 @@ def load_landmine(*, folder: Folder = None, download_if_missing: bool = True, re
     return _bunch(known, arrays, path, "class", np.array(["clutter", "mine"]), return_X_y)
 
 
-@_documented("``view_offsets`` and ``view_names`` say which inputs belong to which view.")
+@_document("``view_offsets`` and ``view_names`` say which inputs belong to which view.")
 def load_scene15(*, folder: Folder = None, download_if_missing: bool = True, return_X_y: bool = False) -> Any:
     """Load fifteen kinds of scenes: 4485 rows, 119 inputs in three views, 15 classes."""
     known = CATALOG["scene15"]
@@ -126,7 +126,7 @@ def load_scene15(*, folder: Folder = None, download_if_missing: bool = True, ret
     return _bunch(known, arrays, path, "class", None, return_X_y)
 
 
-@_documented("``train`` and ``test`` are the rows of the split by date. ``data`` is sparse.")
+@_document("``train`` and ``test`` are the rows of the split by date. ``data`` is sparse.")
 def load_20newsgroups(*, folder: Folder = None, download_if_missing: bool = True, return_X_y: bool = False) -> Any:
     """Load the counts of words in twenty newsgroups: 18846 posts, 20 classes."""
     known = CATALOG["20newsgroups_bydate"]
@@ -134,7 +134,7 @@ def load_20newsgroups(*, folder: Folder = None, download_if_missing: bool = True
     return _bunch(known, arrays, path, "class", None, return_X_y)
 
 
-@_documented("``author`` and ``author_names`` say who wrote each review. ``data`` is sparse.")
+@_document("``author`` and ``author_names`` say who wrote each review. ``data`` is sparse.")
 def load_movie_reviews(
     *,
     target: Literal["rating", "class3", "class4"] = "rating",
@@ -157,7 +157,7 @@ def load_movie_reviews(
     return _bunch(known, kept, path, "class" if target != "rating" else "rating", None, return_X_y)
 
 
-@_documented(_USERS_SPLIT)
+@_document(_USERS_SPLIT)
 def load_trecvid2003(*, folder: Folder = None, download_if_missing: bool = True, return_X_y: bool = False) -> Any:
     """Load the TRECVID 2003 video shots from a folder of yours; the set is not public."""
     known = CATALOG["trecvid2003"]
@@ -165,7 +165,7 @@ def load_trecvid2003(*, folder: Folder = None, download_if_missing: bool = True,
     return _bunch(known, arrays, path, "class", None, return_X_y)
 
 
-@_documented(_USERS_SPLIT)
+@_document(_USERS_SPLIT)
 def load_flickr(*, folder: Folder = None, download_if_missing: bool = True, return_X_y: bool = False) -> Any:
     """Load the Flickr animals from a folder of yours; the set is not public."""
     known = CATALOG["flickr"]
@@ -186,7 +186,7 @@ def _find(known: Known, folder: Folder, download_if_missing: bool, fetch: Fetch 
     place = data_folder(folder)
     found = (find_local(known, place) if place is not None else None) or read_cached(known.name)
     if found is not None:
-        return _checked(known, *found)
+        return _check_shapes(known, *found)
     searched = [f"in {place}"] if place is not None else []
     searched.append(f"in {cache_folder()}")
     if fetch is None or not download_if_missing:
@@ -196,7 +196,7 @@ def _find(known: Known, folder: Folder, download_if_missing: bool, fetch: Fetch 
     except (OSError, TimeoutError) as error:  # no network, no such host, refused, cut off
         reason = getattr(error, "reason", None) or error
         raise DataNotFoundError(_not_found(known, [*searched, f"on the network ({reason})"])) from error
-    arrays, path = _checked(known, fetched, None)
+    arrays, path = _check_shapes(known, fetched, None)
     kept = write_cached(known.name, fetched)
     return arrays, str(kept) if kept is not None else path
 
@@ -208,7 +208,7 @@ def _not_found(known: Known, searched: list[str]) -> str:
     )
 
 
-def _checked(known: Known, arrays: Arrays, path: Any) -> tuple[Arrays, str]:
+def _check_shapes(known: Known, arrays: Arrays, path: Any) -> tuple[Arrays, str]:
     """Check that a set has inputs and targets of matching and, where it is known, of the published shape."""
     where = str(path) if path is not None else "what was fetched"
     arrays = _with_matrix(arrays, where)

@@ -6,7 +6,10 @@ are worked on where they lie, and what comes back has their kind and device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import gc
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +18,10 @@ from numpy.typing import NDArray
 from sklearn import get_config
 from sklearn.utils.validation import _check_y, check_array, check_consistent_length, validate_data
 
-from regbayes.kernels.arrays import is_plain, namespace_of, to_host
+from regbayes.kernels.arrays import is_plain, is_sparse, lies_elsewhere, namespace_of, to_host, without_graph
 
 NO_LABELS = "no_validation"  # as scikit-learn says it
-ROW_ARRAYS = 7  # of rows times features, that a fit has beside the inputs at its most
+ROW_ARRAYS = 7  # of rows times features and outputs, that a fit has beside the inputs at its most
 
 NEEDS_HOST: dict[str, tuple[tuple[Any, ...], str]] = {
     "loss": (
@@ -45,13 +48,24 @@ def is_elsewhere(X: Any) -> bool:
         return False
     if get_config()["array_api_dispatch"]:
         return True
-    if "cpu" not in str(getattr(X, "device", "cpu")).lower():
+    if not _is_readable(X):
         raise TypeError(
             f"X is {name_place(X)}, and array_api_dispatch is off: set it with "
             "sklearn.set_config(array_api_dispatch=True) to work there (SCIPY_ARRAY_API=1 in the environment), or copy "
             "X to the host as a NumPy array"
         )
     return False
+
+
+def _is_readable(array: Any) -> bool:
+    """Whether NumPy can read an array of another library."""
+    return not lies_elsewhere(array) and "cpu" in str(getattr(array, "device", "cpu")).lower()
+
+
+def work_here(estimator: Any, X: Any, what: str) -> None:
+    """Refuse arrays that are not NumPy's, and bring home what an earlier fit elsewhere has set."""
+    refuse_elsewhere(X, what)
+    come_home(estimator)
 
 
 def refuse_elsewhere(X: Any, what: str) -> None:
@@ -64,10 +78,11 @@ def read_there(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> An
     """Validate rows of another library, and labels if there are any, which come to the host."""
     if not getattr(type(estimator), "_takes_devices", False):
         refuse_elsewhere(X, type(estimator).__name__)
+    if is_sparse(X):
+        raise TypeError(f"X is {name_place(X)}, sparse, and {type(estimator).__name__} takes dense arrays")
+    check_numbers(X)
     xp = namespace_of(X)
-    if "float" in str(X.dtype) and X.dtype not in (xp.float64, xp.float32):
-        raise TypeError(f"X has type {X.dtype}: give it as float32 or float64, sums need the digits")
-    rows = validate_data(estimator, X, dtype=[xp.float64, xp.float32], **options)
+    rows = validate_data(estimator, without_graph(X), dtype=[xp.float64, xp.float32], **options)
     if y is NO_LABELS:
         return rows
     if y is None:
@@ -75,6 +90,15 @@ def read_there(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> An
     labels = _check_y(bring_beside(y, X, "y"), estimator=estimator)
     check_consistent_length(np.empty(rows.shape[0]), labels)
     return rows, labels
+
+
+def check_numbers(X: Any) -> None:
+    """Refuse types of numbers that sums over rows cannot be taken of."""
+    xp, kind = namespace_of(X), str(X.dtype)
+    if "complex" in kind:
+        raise ValueError(f"Complex data not supported: X has type {kind}")
+    if "float" in kind and X.dtype not in (xp.float64, xp.float32):
+        raise TypeError(f"X has type {kind}: give it as float32 or float64, sums need the digits")
 
 
 def read_features(X: Any) -> Any:
@@ -85,11 +109,13 @@ def read_features(X: Any) -> Any:
     return check_array(X, dtype=[xp.float64, xp.float32])
 
 
-def bring_beside(values: Any, X: Any, name: str) -> NDArray[Any]:
+def bring_beside(values: Any, X: Any, name: str) -> Any:
     """Return what belongs to rows, on the host, having seen that it lay where they do.
 
     Text is NumPy's in any case, and lists lie nowhere.
     """
+    if is_plain(X):
+        return bring_here(values, name)
     if isinstance(values, list | tuple) or (is_plain(values) and np.asarray(values).dtype.kind not in "biuf"):
         return np.asarray(values)
     if type(values) is not type(X) or getattr(values, "device", None) != getattr(X, "device", None):
@@ -99,8 +125,22 @@ def bring_beside(values: Any, X: Any, name: str) -> NDArray[Any]:
     return to_host(values)
 
 
+def bring_here(values: Any, name: str) -> Any:
+    """Return what belongs to rows of the host, having seen that it lies there.
+
+    Where dispatch is off, arrays of other libraries that NumPy can read are array-likes.
+    """
+    if is_plain(values):
+        return values
+    if get_config()["array_api_dispatch"] or not _is_readable(values):
+        raise TypeError(
+            f"X is on the host and {name} is {name_place(values)}: give both as arrays of one kind on one device"
+        )
+    return to_host(values)
+
+
 def bring_targets(X: Any, **given: Any) -> list[Any]:
-    """Return what belongs to rows on a device, on the host; None where nothing was given."""
+    """Return what belongs to rows, on the host; None where nothing was given."""
     return [None if values is None else bring_beside(values, X, name) for name, values in given.items()]
 
 
@@ -121,13 +161,31 @@ def check_options(estimator: Any) -> None:
 def working_on(estimator: Any, X: Any) -> Iterator[None]:
     """Fit where rows of another library lie: in the end fitted attributes follow them there."""
     check_options(estimator)
+    yield
+    follow(estimator, X)
+
+
+@contextmanager
+def within_memory(X: Any, describe: Callable[[], str]) -> Iterator[None]:
+    """Say what fits where the memory of a device does not hold what is made of an array there.
+
+    The error that is the cause would keep the arrays of all the calls that it went through, and with them the memory,
+    for as long as someone looks at it: they are let go first.
+    """
     try:
         yield
-    except BaseException as error:
-        if "OutOfMemory" in type(error).__name__:
-            raise MemoryError(describe_room(estimator, X)) from error
-        raise
-    follow(estimator, X)
+    except Exception as error:
+        if is_plain(X) or not _is_out_of_memory(error):
+            raise
+        traceback.clear_frames(error.__traceback__)
+        gc.collect()  # problems refer to themselves
+        raise MemoryError(describe()) from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether a device had no room: PyTorch and CuPy have a name for it, and NVIDIA's libraries have their own."""
+    said = str(error)
+    return "OutOfMemory" in type(error).__name__ or "out of memory" in said or "ALLOC_FAILED" in said
 
 
 def follow(estimator: Any, X: Any) -> None:
@@ -135,6 +193,22 @@ def follow(estimator: Any, X: Any) -> None:
     for name, value in list(vars(estimator).items()):
         if name.endswith("_") and not name.startswith("_") and isinstance(value, np.ndarray):
             setattr(estimator, name, put_beside(value, X))
+
+
+def come_home(estimator: Any) -> None:
+    """Bring fitted attributes to the host, where the rows are now: the reverse of `follow`."""
+    for name, value in list(vars(estimator).items()):
+        if name.endswith("_") and not name.startswith("_") and not is_plain(value):
+            setattr(estimator, name, to_host(value))
+
+
+def at_home(estimator: Any) -> Any:
+    """Return an estimator whose fitted attributes are on the host: itself, or a copy that shares what it can."""
+    if all(map(is_plain, vars(estimator).values())):
+        return estimator
+    found = copy.copy(estimator)
+    come_home(found)
+    return found
 
 
 def answer_beside(values: Any, X: Any) -> Any:
@@ -163,18 +237,17 @@ def choose_classes(scores: Any, classes: Any) -> Any:
 
 
 def describe_room(estimator: Any, X: Any) -> str:
-    """Say how many rows fit into a device's memory, as far as it can be known."""
-    size = 4 if "32" in str(X.dtype) else 8
-    of_row = size * (
-        X.shape[1] + ROW_ARRAYS * (estimator.n_components + to_host(getattr(estimator, "classes_", np.empty(0))).size)
-    )
-    n_rows, free = int(X.shape[0]), _free_bytes(X)
-    fits = (
-        "" if free is None else f" About {max(0, (free + size * n_rows * X.shape[1]) // of_row):,} of these rows fit."
-    )
+    """Say how many rows fit into a device's memory, as far as it can be known: those of a fit, the most there is."""
+    size, (n_rows, n_inputs) = 4 if "32" in str(X.dtype) else 8, X.shape
+    n_outputs = len(getattr(estimator, "_outputs", getattr(estimator, "classes_", ())))
+    copies = 2 if getattr(type(estimator), "_standardizes", False) else 1
+    of_row = size * (copies * n_inputs + ROW_ARRAYS * (int(estimator.n_components) + n_outputs))
+    free, fits = _free_bytes(X), ""
+    if free is not None:
+        fits = f" About {max(0, (free + size * n_rows * n_inputs) // of_row):,} of these rows fit."
     return (
-        f"the memory of the device does not hold a fit of {n_rows:,} rows, which takes {of_row:,} bytes a row.{fits} "
-        "Give fewer rows, or float32; or rows in blocks, on the host: regbayes.dask, or partial_fit"
+        f"the memory of the device does not hold {n_rows:,} rows and what is made of them, up to {of_row:,} bytes a "
+        f"row.{fits} Give fewer, or float32; or rows in blocks: regbayes.dask, or partial_fit on the host"
     )
 
 

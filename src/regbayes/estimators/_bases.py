@@ -7,13 +7,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from numbers import Integral, Real
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
     BaseEstimator,
@@ -37,19 +36,23 @@ from regbayes.engine import FitResult, Progress, Status
 from regbayes.estimators._arrays import (
     NO_LABELS,
     bring_beside,
+    bring_here,
     choose_classes,
+    describe_room,
     is_elsewhere,
     read_features,
     read_there,
+    within_memory,
     working_on,
 )
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of
+from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of, to_host
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import UNLABELED
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+N_JOBS = [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None]
 UNSCALED = 1000.0  # between the ranges of columns
 NEGLECTED = 0.2  # share of the weight that classes without an answer must have, and that of an average class at least
 
@@ -65,7 +68,7 @@ LATENT_CONSTRAINTS: dict[str, list[Any]] = {
     "tol": [NOT_NEGATIVE],
     "warm_start": ["boolean"],
     "random_state": ["random_state"],
-    "n_jobs": [Integral, None],
+    "n_jobs": N_JOBS,
     "verbose": ["verbose"],
 }
 
@@ -73,13 +76,6 @@ LATENT_CONSTRAINTS: dict[str, list[Any]] = {
 def generator(random_state: Any) -> np.random.Generator:
     """Return the generator that a scikit-learn ``random_state`` stands for."""
     return np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def n_threads(n_jobs: int | None) -> int:
-    """Return the number of threads that ``n_jobs`` asks for."""
-    if n_jobs == 0:
-        raise ValueError("n_jobs must be a number of threads, -1 for one on each core, or None; got 0")
-    return int(effective_n_jobs(n_jobs))
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:
@@ -122,7 +118,8 @@ def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any
     types = [np.float64]
     if isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and X.dtype.itemsize <= 8 and X.dtype != np.float64:
         types += [X.dtype] if getattr(type(estimator), "_in_blocks", False) and is_mapped(X) else []
-    return validate_data(estimator, X, y, dtype=types, **options)
+    labels = y if isinstance(y, np.ndarray | str) else bring_here(y, "y")
+    return validate_data(estimator, X, labels, dtype=types, **options)
 
 
 def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:
@@ -130,13 +127,17 @@ def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:
     return nullcontext() if isinstance(X, np.ndarray) else working_on(estimator, X)
 
 
+def room_for(estimator: Any, X: Any) -> AbstractContextManager[None]:
+    """Say how many rows fit, where the memory of a device does not hold what is made of rows there."""
+    return nullcontext() if isinstance(X, np.ndarray) else within_memory(X, partial(describe_room, estimator, X))
+
+
 def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
     """Return how often each row counts, None where all count once; none is negative, and some are positive."""
     if sample_weight is None:
         return None
-    if not is_plain(X):
-        sample_weight, X = bring_beside(sample_weight, X, "sample_weight"), np.empty((X.shape[0], 0))
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    given, rows = bring_beside(sample_weight, X, "sample_weight"), X if is_plain(X) else np.empty((X.shape[0], 0))
+    weights = _check_sample_weight(given, rows, dtype=np.float64, ensure_non_negative=True)
     if not np.any(weights > 0):
         raise ValueError("sample_weight must be positive for some row: all of them are zero")
     return None if np.all(weights == 1.0) else weights
@@ -154,10 +155,17 @@ def drop_weightless(X: Floats, y: Any, sample_weight: Any) -> tuple[Floats, Any,
     return X[kept], None if y is None else y[kept], weights[kept]
 
 
+def check_unlabeled(unlabeled: Any) -> None:
+    """Refuse several values: they would be compared with y entry by entry."""
+    if np.ndim(unlabeled) > 0:
+        raise ValueError(f"unlabeled must be one value, that of y where there is no label; got {unlabeled!r}")
+
+
 def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
     """Which rows have a label: all those whose label is not the value that stands for "none"."""
     if unlabeled is None:
         return np.ones(len(y), dtype=bool)
+    check_unlabeled(unlabeled)
     labeled = np.asarray(y != unlabeled, dtype=bool)
     if not labeled.any():
         raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
@@ -272,7 +280,7 @@ def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
     """Return the costs of wrong answers, a row per true class; 1 for each of them where nothing is said."""
     if cost is None:
         return zero_one_cost(n_classes)
-    matrix: Floats = check_array(cost, dtype=np.float64, input_name="cost", copy=True)
+    matrix: Floats = check_array(cost, dtype=np.float64, ensure_2d=False, input_name="cost", copy=True)
     if matrix.shape != (n_classes, n_classes):
         raise ValueError(f"cost must have shape ({n_classes}, {n_classes}), a row per true class; got {matrix.shape}")
     if np.any(np.diag(matrix) != 0) or np.any(matrix < 0):
@@ -280,12 +288,12 @@ def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
     return matrix
 
 
-def chosen_classes(scores: Any, classes: NDArray[Any]) -> NDArray[Any]:
+def chosen_classes(scores: Any, classes: Any) -> NDArray[Any]:
     """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
     if not isinstance(scores, np.ndarray):
         return choose_classes(scores, classes)
     best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
-    return np.asarray(classes[best])
+    return np.asarray((classes if isinstance(classes, np.ndarray) else to_host(classes))[best])
 
 
 def find_fault(codes: Integers, answers: Integers, cost: Floats, weights: Floats, classes: NDArray[Any]) -> str:
@@ -538,8 +546,11 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
 
 def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
     """Return what callbacks may ask for."""
-    given = {name: value for name, value in metadata.items() if value is not None}
-    return {"X": X} | ({} if y is None else {"y": y}) | ({"metadata": given} if given else {})
+    given = {"X": X} if y is None else {"X": X, "y": y}
+    for name, value in metadata.items():
+        if value is not None:
+            given.setdefault("metadata", {})[name] = value
+    return given
 
 
 class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
@@ -599,7 +610,7 @@ class UnsupervisedFeatures(LatentModel):
         -------
         self
         """
-        with keep_on_failure(self):
+        with keep_on_failure(self), room_for(self, X):
             given = read_rows(self, X, ensure_min_samples=2)
             rows, _, weights = drop_weightless(given, None, sample_weight)
             with fit_beside(self, given):
@@ -651,7 +662,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         -------
         self
         """
-        with keep_on_failure(self):
+        with keep_on_failure(self), room_for(self, X):
             given, y = read_rows(self, X, y, ensure_min_samples=2)
             rows, labels, weights = drop_weightless(given, y, sample_weight)
             check_classification_targets(labels)

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from regbayes.engine import row_blocks
-from regbayes.estimators._arrays import refuse_elsewhere
+from regbayes.estimators._arrays import bring_here, work_here
 from regbayes.estimators._bases import (
     FirstBatchWarning,
     LatentClassifier,
@@ -30,7 +30,6 @@ from regbayes.estimators._bases import (
     row_weights,
     warn_if_unscaled,
 )
-from regbayes.kernels.arrays import to_host
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
@@ -56,26 +55,26 @@ class BatchFeatures(LatentModel):
             self._learn(rows, (data, settings))
             with one_blas_thread():
                 found = settings.follow(self._state.params)
-                self._set_batches(batches.begin(data, found, self._state, data.X.total_weight))
+                self._set_batches(batches.begin(data, found, self._state, data.X.totals.n_rows))
             return
         centred = centre_rows(rows.X, self.mean_, rows.row_weights)
-        if not np.isfinite(centred.mean_square):
+        if not np.isfinite(centred.totals.mean_square):
             raise ValueError("X is too large to square it: give it in the units of the first batch")
         data, settings = self._prepare(rows, centred, MIN_BLOCK_ROWS)
         known: Batches | None = getattr(self, "_batches", None)
         if known is None:  # a fit came first
-            settings = self._fitted_settings(settings)
+            settings = self._take_fitted_scales(settings)
             self._check_batch_settings(settings)
-            n_rows = getattr(self, "n_samples_seen_", len(self._state.embedding))  # on a cluster no features are kept
+            # On a cluster no features are kept.
+            n_rows = getattr(self, "n_samples_seen_", self._state.embedding.shape[0])
             known = batches.begin(None, settings, self._state, float(n_rows))
         with one_blas_thread():
             learned, state = batches.learn(data, known)
         for name, value in self._attributes(state).items():
             setattr(self, name, value)
-        self.offset_ = to_host(self.mean_) + state.params.offset
         self._set_batches(learned)
 
-    def _fitted_settings(self, settings: Settings) -> Settings:
+    def _take_fitted_scales(self, settings: Settings) -> Settings:
         """Return settings with the scales that the fitted model has."""
         params = self._state.params
         return replace(
@@ -136,9 +135,10 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self
         """
         first = not hasattr(self, "_state")
-        refuse_elsewhere(X, "partial_fit")
+        work_here(self, X, "partial_fit")
         self._check_batchable()
-        given, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
+        labels, least = bring_here(y, "y"), 2 if first else 1
+        given, y = validate_data(self, X, labels, dtype=np.float64, ensure_min_samples=least, reset=first)
         rows, labels, weights = drop_weightless(given, y, sample_weight)
         if first:
             if classes is None:
@@ -180,9 +180,9 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self
         """
         check_is_fitted(self, "_state")
-        refuse_elsewhere(X, "fit_weights")
+        work_here(self, X, "fit_weights")
         self._check_squared("fit_weights")
-        everywhere, given = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
+        everywhere, given = validate_data(self, X, bring_here(y, "y"), dtype=[np.float64, np.float32], reset=False)
         weights, labeled = row_weights(sample_weight, everywhere), labeled_rows(given, self.unlabeled)
         kept = labeled if weights is None else labeled & (weights > 0)
         places = None if kept.all() else np.flatnonzero(kept)
@@ -199,7 +199,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
             return Data(rows, codes[part], everything.label_weights[part], everything.cost)
 
         block = read(parts[0])
-        settings = self._fitted_settings(
+        settings = self._take_fitted_scales(
             self._prepare(replace(everything, codes=block.labels), block.X, MIN_BLOCK_ROWS)[1]
         )
         self._check_class_weights(settings)

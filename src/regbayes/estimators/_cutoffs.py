@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from regbayes._types import Flags, Floats, Integers
 
-Resamples = NDArray[np.uint8]  # (n_resamples, n_rows): how often each row was drawn
-Metric = Callable[[NDArray[Any], NDArray[Any]], float]
+Resample = NDArray[np.uint8]  # (n_rows,): how often each row was drawn
+Resamples = NDArray[np.uint8]  # (n_resamples, n_rows): of many
+Metric = Callable[..., float]  # of true and predicted labels
 
 MAX_TRIED = 200
 """Thresholds tried for a metric that is a function of labels; one made of counts is searched exactly."""
@@ -47,12 +48,17 @@ class Counts:
 
 def f1(counts: Counts) -> Floats:
     """Return F1, zero where nothing is positive."""
-    return np.asarray(2 * counts.tp / np.maximum(2 * counts.tp + counts.fp + counts.fn, 1))
+    return _share(2 * counts.tp, 2 * counts.tp + counts.fp + counts.fn)
 
 
 def accuracy(counts: Counts) -> Floats:
     """Return the share of right answers."""
-    return np.asarray((counts.tp + counts.tn) / np.maximum(counts.tp + counts.fp + counts.fn + counts.tn, 1))
+    return _share(counts.tp + counts.tn, counts.tp + counts.fp + counts.fn + counts.tn)
+
+
+def _share(part: Floats, whole: Floats) -> Floats:
+    """Return the part as a share of the whole, zero of nothing."""
+    return np.asarray(part / np.where(whole > 0, whole, 1.0))
 
 
 @dataclass(frozen=True)
@@ -70,9 +76,11 @@ class Cells:
         between = 0.5 * (levels[:-1] + levels[1:])
         return np.concatenate([[levels[0] + margin], between, [levels[-1] - margin, default]])
 
-    def values(self, metric: Metric, thresholds: Floats) -> Floats:
-        """Return a metric of labels at each threshold."""
-        return np.array([metric(self.positive.astype(int), (self.scores > cut).astype(int)) for cut in thresholds])
+    def values(self, metric: Metric, thresholds: Floats, weights: Floats | None = None) -> Floats:
+        """Return a metric of labels at each threshold; with weights of rows it must take ``sample_weight``."""
+        weighted = {} if weights is None else {"sample_weight": weights[self.rows]}
+        truth = self.positive.astype(int)
+        return np.array([metric(truth, (self.scores > cut).astype(int), **weighted) for cut in thresholds])
 
 
 def cells_of(scores: Floats, positive: Flags) -> list[Cells]:
@@ -106,9 +114,9 @@ class Ladder:
         above = len(order) - np.searchsorted(cells.scores[order[::-1]], thresholds, side="right")
         return cls(above, cells.positive[order], cells.rows[order])
 
-    def counts(self, drawn: NDArray[np.uint8] | None = None) -> Counts:
-        """Return the counts at each threshold, where a row counts as often as it was drawn (None: once)."""
-        weights = np.ones(len(self.rows)) if drawn is None else drawn[self.rows].astype(np.float64)
+    def counts(self, row_weights: Floats | Resample | None = None) -> Counts:
+        """Return the counts at each threshold, where a row counts as often as is said (None: once)."""
+        weights = np.ones(len(self.rows)) if row_weights is None else row_weights[self.rows].astype(np.float64)
         positives = np.concatenate([[0.0], np.cumsum(weights * self.positive)])
         all_cells = np.concatenate([[0.0], np.cumsum(weights)])
         tp, yes = positives[self.above], all_cells[self.above]
@@ -128,6 +136,7 @@ def choose_thresholds(
     scoring: str | Metric,
     default: float,
     resamples: Resamples | None = None,
+    weights: Floats | None = None,
 ) -> Floats:
     """Return a threshold for each label, the same for all if it is to be shared.
 
@@ -138,7 +147,7 @@ def choose_thresholds(
     for ``f1_micro`` the best shared threshold.
 
     With resamples of the rows, all but a function is searched on each of them, and the threshold is the one that has
-    the mean number of yeses.
+    the mean number of yeses. Where rows have weights, a row counts in the metrics as often as that times its draws.
     """
     if kind == "shared":
         together = Cells(
@@ -147,14 +156,26 @@ def choose_thresholds(
             np.concatenate([label.rows for label in labels]),
         )
         parts = labels if scoring == "f1_macro" else [together]
-        return np.full(len(labels), _search(together, parts, scoring, default, resamples))
+        return np.full(len(labels), _search(together, parts, scoring, default, resamples, weights))
     if scoring == "f1_micro":
-        return _search_together(labels, default, resamples)
-    return np.array([_search(label, [label], scoring, default, resamples) for label in labels])
+        return _search_together(labels, default, resamples, weights)
+    return np.array([_search(label, [label], scoring, default, resamples, weights) for label in labels])
+
+
+def _weigh_draws(resamples: Resamples | None, weights: Floats | None) -> list[Floats | Resample | None]:
+    """Return how often rows count in each search: as drawn, times their weights; once where there is neither."""
+    if resamples is None:
+        return [weights]
+    return [drawn if weights is None else drawn * weights for drawn in resamples]
 
 
 def _search(
-    cells: Cells, parts: list[Cells], scoring: str | Metric, default: float, resamples: Resamples | None
+    cells: Cells,
+    parts: list[Cells],
+    scoring: str | Metric,
+    default: float,
+    resamples: Resamples | None,
+    weights: Floats | None,
 ) -> float:
     """Return the threshold among the cuts of the cells that is best for the mean of a metric over the parts."""
     if len(cells.scores) == 0:
@@ -162,17 +183,17 @@ def _search(
     cuts = cells.cuts(default)
     if callable(scoring):
         cuts = _few(cuts)
-        return float(cuts[best_cut(cuts, cells.values(scoring, cuts), default)])
+        return float(cuts[best_cut(cuts, cells.values(scoring, cuts, weights), default)])
     metric = accuracy if scoring == "accuracy" else f1
     ladders = [Ladder.of(part, cuts) for part in parts]
-
-    def best(drawn: NDArray[np.uint8] | None) -> int:
-        return best_cut(cuts, np.mean([metric(ladder.counts(drawn)) for ladder in ladders], axis=0), default)
-
+    found = [
+        best_cut(cuts, np.mean([metric(ladder.counts(counted)) for ladder in ladders], axis=0), default)
+        for counted in _weigh_draws(resamples, weights)
+    ]
     if resamples is None:
-        return float(cuts[best(None)])
+        return float(cuts[found[0]])
     above = np.sum([ladder.above for ladder in ladders], axis=0)
-    return _with_yeses(cuts, above, np.mean([above[best(drawn)] for drawn in resamples]), default)
+    return _with_yeses(cuts, above, np.mean(above[found]), default)
 
 
 def _with_yeses(cuts: Floats, above: Integers, wanted: Any, default: float) -> float:
@@ -180,15 +201,17 @@ def _with_yeses(cuts: Floats, above: Integers, wanted: Any, default: float) -> f
     return float(cuts[best_cut(cuts, -np.abs(above - wanted), default)])
 
 
-def _search_together(labels: list[Cells], default: float, resamples: Resamples | None) -> Floats:
+def _search_together(
+    labels: list[Cells], default: float, resamples: Resamples | None, weights: Floats | None
+) -> Floats:
     """Return thresholds that serve F1 of all labels together; the search starts from the best shared one."""
-    thresholds = choose_thresholds(labels, "shared", "f1_micro", default, resamples)
+    thresholds = choose_thresholds(labels, "shared", "f1_micro", default, resamples, weights)
     start = thresholds[0]
     scored = [i for i, label in enumerate(labels) if len(label.scores)]
     cuts = [labels[i].cuts(start) for i in scored]
     ladders = [Ladder.of(labels[i], own) for i, own in zip(scored, cuts, strict=True)]
-    draws = [None] if resamples is None else list(resamples)
-    found = np.array([_ascend(cuts, [ladder.counts(drawn) for ladder in ladders]) for drawn in draws])
+    draws = _weigh_draws(resamples, weights)
+    found = np.array([_ascend(cuts, [ladder.counts(counted) for ladder in ladders]) for counted in draws])
     for i, own, ladder, places in zip(scored, cuts, ladders, found.T, strict=True):
         if resamples is None:
             thresholds[i] = own[places[0]]

@@ -187,6 +187,10 @@ def class_factors(class_weight: Any, classes: Sequence[NDArray[Any]], counts: Fl
         shares = np.repeat(np.add.reduceat(counts, first) / seen, widths)
         return np.asarray(shares / np.where(counts > 0, counts, 1.0))
     per_task = [class_weight] * n_tasks if isinstance(class_weight, Mapping) else list(class_weight)
+    if not all(isinstance(given, Mapping) for given in per_task):
+        raise ValueError(
+            f"class_weight must be a dict, a list with a dict for each task or 'balanced'; got {class_weight!r}"
+        )
     if len(per_task) != n_tasks:
         raise ValueError(f"class_weight lists {len(per_task)} dicts, but there are {n_tasks} tasks")
     _check_known(per_task, classes)

@@ -23,14 +23,16 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import row_blocks
 from regbayes.engine.mapped import StandardRows
-from regbayes.estimators._arrays import answer_beside, bring_beside, bring_targets, on_host
+from regbayes.estimators._arrays import answer_beside, bring_targets, on_host
 from regbayes.estimators._bases import (
     IterativeEstimator,
+    check_unlabeled,
     fit_beside,
     fit_data,
     keep_on_failure,
     one_blas_thread,
     read_rows,
+    room_for,
 )
 from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, sum_squares, take_rows, to_device, to_host
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_numbers
@@ -38,6 +40,7 @@ from regbayes.models.ilsvm.device import DeviceRows
 
 Layout = Literal["single", "matrix", "ragged"]
 
+HOST_TYPES = {np.ndarray, type(None)}  # which nobody needs to ask where they lie
 NAMED_IN_MESSAGES = 5
 MANY, MOST = 50_000, 0.25  # targets, and the share of a matrix that is observed, from which on it stays one
 SHARE_NEW = "Set task_sharing and unseen_tasks='shared' to serve new tasks with the weights that all tasks share."
@@ -101,7 +104,7 @@ def read_targets(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any 
     unlabeled : object
         A further value that marks a missing target.
     """
-    found = find_targets(_checked_targets(y, X, numeric), task, unlabeled, getattr(y, "columns", ()))
+    found = find_targets(_check_targets(y, X, numeric), task, unlabeled, getattr(y, "columns", ()))
     if not len(found.rows):
         raise ValueError("y has no observed target: every value is missing")
     return found
@@ -114,10 +117,10 @@ def read_matrix(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any =
     """
     if task is not None or y is None:
         return None
-    values = _checked_targets(y, X, numeric)
+    values = _check_targets(y, X, numeric)
     if values.ndim != 2 or values.size < MANY:
         return None
-    observed = _observed(values, unlabeled)
+    observed = _find_observed(values, unlabeled)
     if np.count_nonzero(observed) < MOST * values.size:
         return None
     return TargetMatrix(column_names(getattr(y, "columns", ()), values.shape[1]), values, observed)
@@ -125,9 +128,9 @@ def read_matrix(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any =
 
 def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = ()) -> Targets:
     """Return the observed ones of some targets, which may be none; a matrix may have names of its columns."""
-    observed = _observed(values, unlabeled)
+    observed = _find_observed(values, unlabeled)
     if task is not None:
-        return _ragged(values, task, observed)
+        return _find_ragged(values, task, observed)
     if values.ndim == 1:
         rows = np.flatnonzero(observed)
         return Targets("single", np.zeros(1, dtype=np.int64), rows, np.zeros_like(rows), values[rows])
@@ -135,14 +138,15 @@ def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = (
     return Targets("matrix", column_names(names, values.shape[1]), rows, tasks, values[rows, tasks])
 
 
-def _observed(values: NDArray[Any], unlabeled: Any) -> Flags:
-    observed = ~_missing(values)
+def _find_observed(values: NDArray[Any], unlabeled: Any) -> Flags:
+    observed = ~_find_missing(values)
     if unlabeled is not None:
+        check_unlabeled(unlabeled)
         observed &= np.asarray(values != unlabeled, dtype=bool)
     return observed
 
 
-def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
+def _check_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
     if y is None:
         raise ValueError("this estimator requires y to be passed, but the target y is None")
     values = check_array(
@@ -160,7 +164,7 @@ def _checked_targets(y: Any, X: Floats, numeric: bool) -> NDArray[Any]:
     return values
 
 
-def _ragged(values: NDArray[Any], task: Any, observed: Flags) -> Targets:
+def _find_ragged(values: NDArray[Any], task: Any, observed: Flags) -> Targets:
     if values.ndim == 2 and values.shape[1] > 1:
         raise ValueError(
             f"y has shape {values.shape}, a column per task; with task= it must have one target per row. "
@@ -210,7 +214,7 @@ def checked_ids(task: ArrayLike, n_rows: int) -> NDArray[Any]:
     ids = column_or_1d(task)
     if len(ids) != n_rows:
         raise ValueError(f"task must have one entry per row: it has {len(ids)}, and there are {n_rows} rows")
-    if np.any(_missing(ids)):
+    if np.any(_find_missing(ids)):
         raise ValueError("task contains NaN or None; every row must say which task it belongs to")
     return natural(ids, "task")
 
@@ -254,7 +258,7 @@ def natural(values: NDArray[Any], name: str) -> NDArray[Any]:
     return np.array(values.tolist()) if len(values) else np.zeros(0)
 
 
-def _missing(values: NDArray[Any]) -> Flags:
+def _find_missing(values: NDArray[Any]) -> Flags:
     if values.dtype.kind == "f":
         return np.isnan(values)
     if values.dtype.kind != "O":
@@ -306,6 +310,7 @@ class TaskModel(IterativeEstimator):
 
     _sorts_rows: ClassVar[bool] = False  # whether rows of a task are brought together, for speed
     _in_blocks: ClassVar[bool] = False  # whether rows of a mapped file stay there, and many targets in their matrix
+    _standardizes: ClassVar[bool] = True  # so that there are two of the inputs
     _remedy: ClassVar[str] = "It has no weights."  # what a user can do about a task without targets
 
     @property
@@ -360,9 +365,9 @@ class TaskModel(IterativeEstimator):
         -------
         self
         """
-        with keep_on_failure(self), one_blas_thread():
+        with keep_on_failure(self), room_for(self, X), one_blas_thread():
             given = rows = read_rows(self, X, ensure_min_samples=2)
-            if not is_plain(rows):
+            if not {type(rows), type(y), type(task), type(sample_weight)} <= HOST_TYPES:
                 y, task, sample_weight = bring_targets(rows, y=y, task=task, sample_weight=sample_weight)
             data = fit_data(rows, y, task=task, sample_weight=sample_weight)
             rows, y, task, weights = take_weighted_rows(rows, y, task, sample_weight)
@@ -393,9 +398,11 @@ class TaskModel(IterativeEstimator):
 
     def _score_rows(self, X: ArrayLike, task: ArrayLike | None) -> tuple[Floats, Integers]:
         """Return scores and tasks of rows: for every output, (n, M); with ``task``, for those of each row's own."""
-        rows = self._standard_rows(X)
-        if task is not None and not is_plain(rows):
-            task = bring_beside(task, rows, "task")
+        with room_for(self, X):
+            return self._score_standard(self._standard_rows(X), task)
+
+    def _score_standard(self, rows: Any, task: ArrayLike | None) -> tuple[Floats, Integers]:
+        (task,) = bring_targets(rows, task=task)
         check_task_given(type(self).__name__, self._layout, task)
         if self._layout != "ragged":
             return self._scores(rows)[:, : len(self._outputs)], np.zeros(rows.shape[0], dtype=np.int64)
@@ -568,7 +575,8 @@ def standardized_there(
     rows = DeviceRows.centre(X, weights=sample_weight)
     lowest, highest = find_ranges(X)
     mean = np.where(highest == lowest, lowest, rows.mean)
-    spread = np.sqrt(sum_squares(X, mean, sample_weight) / rows.total_weight)
+    n_rows = X.shape[0] if sample_weight is None else sample_weight.sum()
+    spread = np.sqrt(sum_squares(X, mean, sample_weight) / n_rows)
     small = spread <= 10 * np.finfo(np.float64).eps * np.maximum(np.abs(lowest), np.abs(highest))
     scale = np.where(small, np.where(highest == lowest, 1.0, np.maximum(np.abs(lowest), np.abs(highest))), spread)
     scale = scale if scaled else np.ones_like(mean)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -25,19 +27,30 @@ from sklearn.utils.validation import (
 
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import FitResult, Status, make_executor
-from regbayes.estimators._arrays import _free_bytes, bring_beside, follow, is_elsewhere, name_place, put_beside
+from regbayes.estimators._arrays import (
+    _free_bytes,
+    bring_beside,
+    bring_here,
+    check_numbers,
+    come_home,
+    follow,
+    is_elsewhere,
+    name_place,
+    put_beside,
+    within_memory,
+)
 from regbayes.estimators._bases import (
+    N_JOBS,
     NOT_NEGATIVE,
     POSITIVE,
     FirstBatchWarning,
     FitReporter,
     IterativeEstimator,
     generator,
-    n_threads,
     one_blas_thread,
     warn_of_status,
 )
-from regbayes.kernels.arrays import is_plain, namespace_of, to_host
+from regbayes.kernels.arrays import is_sparse, namespace_of, to_host, without_graph
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda import batches, device, gibbs, meanfield, posterior, topics
@@ -64,11 +77,12 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "deterministic": ["boolean"],
     "warm_start": ["boolean"],
     "random_state": ["random_state"],
-    "n_jobs": [Integral, None],
+    "n_jobs": N_JOBS,
     "verbose": ["verbose"],
 }
 
 FEW_DOCUMENTS = 500  # of the first batch: with fewer, what it settles is chance
+FEW_DOCUMENTS = 1000  # that tell how many words others have
 LARGEST_COUNT = 1e30  # of single precision not much is left beyond
 
 # Chosen on late posts of a training part of 20 Newsgroups (classes) and on parts of one training half of the movie
@@ -119,7 +133,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             raise ValueError("perplexity needs at least one word, but X has only empty documents")
         if elsewhere:
             return float(np.exp(-device.bound(documents, fitted) / n_words))
-        found = topics.bounds(documents, fitted, make_executor(n_threads(self.n_jobs)))
+        found = topics.bounds(documents, fitted, make_executor(effective_n_jobs(self.n_jobs)))
         return float(np.exp(-found.sum() / n_words))
 
     def top_words(self, n: Any = 10, *, vocabulary: ArrayLike | None = None) -> list[list[Any]]:
@@ -178,10 +192,11 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     def _shares(self, X: ArrayLike) -> Floats:
         """As `transform`, in a plain array whatever ``set_output`` asks for."""
-        documents, fitted = self._documents(X)
-        if isinstance(documents, DeviceCorpus):
-            return device.proportions(documents, fitted)
-        return topics.proportions(documents, fitted, make_executor(n_threads(self.n_jobs)))
+        with room_for_documents(self, X):
+            documents, fitted = self._documents(X)
+            if isinstance(documents, DeviceCorpus):
+                return device.proportions(documents, fitted)
+        return topics.proportions(documents, fitted, make_executor(effective_n_jobs(self.n_jobs)))
 
     @property
     def _scheme(self) -> str:
@@ -316,7 +331,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     def _solve_weights(self, counts: Counts, targets: Targets | None, sample_weight: Floats | None) -> Self:
         """Solve for the weights at the topics as they are."""
-        documents, executor = as_documents(counts), make_executor(n_threads(self.n_jobs))
+        documents, executor = as_documents(counts), make_executor(effective_n_jobs(self.n_jobs))
         if self._scheme != "gibbs":
             self._check_batchable("fit_weights")
         elif targets is None:
@@ -360,7 +375,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             counts.shape[1],
             targets,
             self._sampler_settings(0 if targets is None else targets.n_outputs),
-            executor=make_executor(n_threads(self.n_jobs)),
+            executor=make_executor(effective_n_jobs(self.n_jobs)),
             earlier=earlier if streaming else None,
             resume=getattr(self, "_checkpoint", None) if goes_on else None,
             init_from=earlier if goes_on and fits else None,
@@ -382,7 +397,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             assert targets is not None
             in_order = bool(self.deterministic)
             return device.fit(counts, targets, self._label_free_settings(), in_order=in_order, **shared)
-        shared["executor"] = make_executor(n_threads(self.n_jobs))
+        shared["executor"] = make_executor(effective_n_jobs(self.n_jobs))
         documents, n_words = as_documents(counts), counts.shape[1]
         if self._scheme == "posterior":
             return posterior.fit(documents, n_words, targets, self._posterior_settings(), **shared)
@@ -477,7 +492,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         n_sweeps = int(wanted) if isinstance(wanted, Integral) else int(wanted * self._iteration_limit)
         if n_sweeps > burn_in:
             raise ValueError(
-                "C_warmup must not be more than burn_in, so that averages are taken at the full price; "
+                "C_warmup must not be more than burn_in, so that averages are taken at the full C; "
                 f"got C_warmup={wanted!r} and burn_in={self.burn_in!r}: {n_sweeps} and {burn_in} sweeps"
             )
         return n_sweeps
@@ -523,6 +538,8 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
     Counts on a device stay there.
     """
     _check_no_texts(X)
+    if not isinstance(X, np.ndarray):
+        X = without_graph(X)
     numbers = numbers_of(X)
     if not isinstance(numbers, np.ndarray) and is_elsewhere(numbers):
         if whole:
@@ -580,10 +597,8 @@ def read_device_counts(X: Any, numbers: Any, *, allow_empty: bool = False) -> De
     allow_empty : bool, default=False
         Whether there may be no rows.
     """
-    xp = namespace_of(numbers)
-    if "float" in str(numbers.dtype) and numbers.dtype not in (xp.float64, xp.float32):
-        raise TypeError(f"X has type {numbers.dtype}: give it as float32 or float64, sums need the digits")
-    if len(X.shape) != 2 or (numbers is X and "sparse" in str(getattr(X, "layout", ""))):
+    check_numbers(numbers)
+    if len(X.shape) != 2 or (numbers is X and is_sparse(X)):
         raise ValueError(
             f"X must be a dense or CSR matrix of counts, got {type(X).__name__} of shape {tuple(X.shape)}"
             + (f" and layout {X.layout}" if hasattr(X, "layout") else "")
@@ -620,7 +635,7 @@ def _check_entries(counts: WordCounts, shape: Any) -> Any:
     ascend = len(starts) == shape[0] + 1 and starts[0] == 0 and not np.any(np.diff(starts) < 0)
     if not ascend or starts[-1] != numbers.shape[0]:
         raise ValueError("X has indices of rows that do not ascend from 0 to the number of its entries")
-    if len(words) == 0:
+    if words.shape[0] == 0:
         return starts
     if not bool(xp.all(xp.isfinite(numbers))):
         raise ValueError("Input X contains NaN or infinity")
@@ -638,18 +653,15 @@ def bring_targets(values: Any, counts: Counts, name: str) -> Any:
         return None
     if isinstance(counts, DeviceCorpus):
         return bring_beside(values, counts.counts.numbers, name)
-    if isinstance(values, np.ndarray) or is_plain(values):
-        return values
-    if "cpu" not in str(getattr(values, "device", "cpu")).lower():
-        raise TypeError(f"X lies on the CPU and {name} is {name_place(values)}: give both on one device")
-    return values
+    return values if isinstance(values, np.ndarray) else bring_here(values, name)
 
 
-def refuse_device(X: Any, method: str) -> None:
-    """Refuse documents on a device."""
+def work_on_cpu(model: Any, X: Any, method: str) -> None:
+    """Refuse documents on a device, and bring home what an earlier fit there has set."""
     numbers = numbers_of(X)
     if is_elsewhere(numbers):
         raise TypeError(f"{method} works on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy array")
+    come_home(model)
 
 
 @contextmanager
@@ -659,29 +671,34 @@ def working_on_documents(model: Any, X: Any) -> Iterator[None]:
     if isinstance(numbers, np.ndarray) or not is_elsewhere(numbers):
         yield
         return
-    try:
+    with room_for_documents(model, X):
         yield
-    except BaseException as error:
-        if "OutOfMemory" in type(error).__name__:
-            raise MemoryError(_describe_room(model, X, numbers)) from error
-        raise
     xp = namespace_of(numbers)
     dtype = xp.float32 if numbers.dtype == xp.float32 else xp.float64
     follow(model, xp.empty(0, dtype=dtype, device=numbers.device))
+
+
+def room_for_documents(model: Any, X: Any) -> AbstractContextManager[None]:
+    """Say how many documents fit, where the memory of a device does not hold what is made of those there."""
+    numbers = numbers_of(X)
+    return within_memory(numbers, partial(_describe_room, model, X, numbers))
 
 
 def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:
     """Say how many documents fit into a device's memory, as far as it can be known."""
     n_documents, n_words = (int(size) for size in X.shape)
     itemsize = 4 if "float32" in str(numbers.dtype) else 8
-    n_entries = numbers.shape[0] if numbers is not X else int((X != 0).sum())
+    n_entries = numbers.shape[0]
+    if numbers is X:  # dense, and to count in all of them would take more of what there is too little of
+        some = X[:FEW_DOCUMENTS, :]
+        n_entries = int((some != 0).sum()) * n_documents // max(some.shape[0], 1)
     of_model = (int(model.n_components), int(model.n_sweeps))
     per_document, tables = device.n_bytes(n_documents, n_entries, n_words, *of_model, itemsize)
     free, fits = _free_bytes(numbers), ""
     if free is not None:
         fits = f" About {max(0, int((free - tables) / per_document)):,} documents like these fit."
     return (
-        f"the memory of the device does not hold a fit of {n_documents:,} documents: each takes about "
+        f"the memory of the device does not hold {n_documents:,} documents and what is made of them: each takes up to "
         f"{per_document:,.0f} bytes, and tables of {n_words:,} words by {int(model.n_components)} topics "
         f"{tables / 1e9:.2g} GB.{fits} Give fewer, or float32; or documents in blocks: regbayes.dask over several "
         "machines, or partial_fit on the CPU"

@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._arrays import refuse_elsewhere
+from regbayes.estimators._arrays import work_here
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     POSITIVE,
@@ -22,6 +22,7 @@ from regbayes.estimators._bases import (
     UnsupervisedFeatures,
     drop_weightless,
     fit_data,
+    room_for,
 )
 from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators.ilsvm import UNSUPERVISED, UNSUPERVISED_SLAB, BinaryFeatures, make_settings
@@ -49,12 +50,12 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     temperature : float or "auto", default="auto"
-        Heat of the features per input. Less than 0.01 ("auto") gives features that are nearer to on and off, more
-        gives fewer features: heat melts those that explain little. Rows that are sums of on/off features and noise are
-        recognised and fitted without heat, with each input's own noise: see the notes of `ILSVMClassifier`.
+        Temperature of the features per input. Less than 0.01 ("auto") gives features that are nearer to on and off,
+        more gives fewer features: those that explain little collapse. Rows that are sums of on/off features and noise
+        are recognised and fitted at temperature 1, with each input's own noise: see the notes of `ILSVMClassifier`.
     transform_temperature : float or None, default=None
-        Heat at which `transform` infers rows; None is that of the fit. Loadings learned cold and features inferred
-        warm often serve a classifier behind them better than either alone.
+        Temperature at which `transform` infers rows; None is that of the fit. Loadings learned cold and features
+        inferred warm often serve a classifier behind them better than either alone.
     n_init : int, default=1
         Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit.
     max_iter : int, default=500
@@ -66,7 +67,8 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         expected amounts then, and `feature_probabilities` the probabilities of being on; "auto" is 0.05 for
         ``temperature``.
     n_sweeps : int, default=2
-        Sweeps of mean-field inference for a row: more tell features that occur together apart.
+        Sweeps of mean-field inference for a row: more tell features that occur together apart. Where rows are found to
+        be sums of on/off features, eight of them or fewer are inferred exactly.
     noise_variance, prior_variance, warm_start, random_state, n_jobs, verbose
         As in `ILSVMClassifier`.
 
@@ -167,7 +169,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         labels = np.full(len(X), UNLABELED, dtype=np.int64)
         unlabeled = Data(X, labels, np.ones(len(X)), np.zeros((1, 1)))
         supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
-        return unlabeled, make_settings(self.get_params(deep=False), X, supervision)
+        return unlabeled, make_settings(self.get_params(deep=False), X.totals.mean_square, X.n_inputs, supervision)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -191,7 +193,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         self
         """
         first = not hasattr(self, "_state")
-        refuse_elsewhere(X, "partial_fit")
+        work_here(self, X, "partial_fit")
         given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
         rows, _, weights = drop_weightless(given, None, sample_weight)
         self._learn_batch(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
@@ -202,11 +204,12 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        rows = centre_rows(self._valid_rows(X), self.mean_)
-        if self.transform_temperature is None:
-            return self._infer(rows)
-        temperature = self.transform_temperature * rows.n_inputs
-        return self._infer(rows, replace(self._state.params, temperature=temperature).infer)
+        with room_for(self, X):
+            rows = centre_rows(self._valid_rows(X), self.mean_)
+            if self.transform_temperature is None:
+                return self._infer(rows)
+            temperature = self.transform_temperature * rows.n_inputs
+            return self._infer(rows, replace(self._state.params, temperature=temperature).infer)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
@@ -217,8 +220,9 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
-        rows = centre_rows(self._valid_rows(X), self.mean_)
-        return self._infer(rows, self._state.params.bound)
+        with room_for(self, X):
+            rows = centre_rows(self._valid_rows(X), self.mean_)
+            return self._infer(rows, self._state.params.bound)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean of `score_samples`: how well held-out rows are explained."""

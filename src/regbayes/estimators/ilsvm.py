@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
@@ -25,8 +26,8 @@ from regbayes.estimators._bases import (
     find_fault,
     generator,
     in_use,
-    n_threads,
     one_blas_thread,
+    room_for,
     warn_if_unscaled,
     warn_of_no_features,
     warn_of_noise,
@@ -34,6 +35,7 @@ from regbayes.estimators._bases import (
 )
 from regbayes.estimators._batches import BatchClassifier
 from regbayes.estimators._calibration import NoProbabilities
+from regbayes.kernels.arrays import to_host
 from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import fit, warmup
@@ -49,7 +51,7 @@ from regbayes.models.ilsvm.model import (
     centre_rows,
 )
 from regbayes.models.ilsvm.on_off import find_on_off
-from regbayes.models.ilsvm.warmup import PRIOR_RATIO, ROUNDING, SIGNAL, default_noise_variance
+from regbayes.models.ilsvm.warmup import PRIOR_RATIO, ROUNDING, SIGNAL
 from regbayes.priors.indian_buffet import stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
@@ -59,10 +61,11 @@ DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
 SLAB_TEMPERATURE = 0.02  # per input: where features with amounts are decided
 SLAB_C = 0.1  # amounts reach several units: the same margins cost less weight
 SLAB_GENERATIVE_SHARE = 0.003  # of C, for each margin that a row has
-SLAB_PRICE = 2.0  # nats, of a feature that is on, where labels ask for features
+SLAB_PRICE = 1.85  # nats, of a feature that is on, where labels ask for features
 ON_OFF_WEIGHT = 3.0  # factor on it where rows are sums of on/off features, which labels are not to bend
 ON_OFF_SWEEPS = 2  # that tell such features apart, at least
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
+NOISE_SHARE = 0.5  # of the inputs' variance that is put down to noise when nothing is said
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
 FEW_ROWS = 16  # that are predicted before compiled code is loaded
 
@@ -85,7 +88,7 @@ class BinaryFeatures(LatentModel):
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes that describe the features, and the classifier where there is one."""
         psi, found = state.embedding, {} if state.head is None else self._head_attributes(state)
-        ratios = state.params.noise_ratios
+        ratios, mean = state.params.noise_ratios, self.mean_
         if state.probabilities is not None:
             psi = state.probabilities
             found["probabilities_"] = psi
@@ -97,8 +100,17 @@ class BinaryFeatures(LatentModel):
             "noise_variance_": state.params.noise_variance,
             "noise_ratios_": np.ones(state.params.loadings.shape[1]) if ratios is None else ratios,
             "prior_variance_": state.params.prior_variance,
+            "offset_": (mean if isinstance(mean, np.ndarray) else to_host(mean)) + state.params.offset,
             "_state": state,
         }
+
+    def _attributes_of_all(self, given: Any, state: State) -> dict[str, Any]:
+        """Return the fitted attributes where some of the rows did not count: they are in the embedding all the same."""
+        rows = centre_rows(given, self.mean_)
+        found = self._attributes(state) | {"embedding_": self._infer(rows, state.params.infer)}
+        if state.probabilities is not None:
+            found["probabilities_"] = self._infer(rows, state.params.infer_probabilities)
+        return found
 
     def _learn(self, rows: TrainingRows, prepared: tuple[Data, Settings] | None = None) -> None:
         """Fit the model, from the last solution if that is wanted and possible; set the fitted attributes.
@@ -114,43 +126,34 @@ class BinaryFeatures(LatentModel):
         goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
         rng = generator(self.random_state)
         early_rows = None if goes_on else warmup.draw_early_rows(data.labels, rng)
-        if previous is not None and goes_on:
-            settings = settings.follow(previous.params)
-        elif settings.on_off is not None:
-            with one_blas_thread():
-                settings = find_on_off(data.X.take(early_rows), settings)
 
-        def draw() -> Iterator[tuple[Any, Integers | None]]:
-            first_rows = early_rows
-            if goes_on:
-                yield previous, None
+        def draw() -> Iterator[tuple[Any, Integers | None, Settings]]:
+            first_rows, asked = early_rows, settings
+            if previous is not None and goes_on:
+                yield previous, None, settings.follow(previous.params)
+                # It did not do: the rows are others than those that it knows the noise of.
                 first_rows = warmup.draw_early_rows(data.labels, rng)
-            yield self._start(data.X.take(first_rows), settings, rng), first_rows
+            some = data.X.take(first_rows)
+            if settings.on_off is not None:
+                asked = find_on_off(some, settings)
+            yield self._start(some, asked, rng), first_rows, asked
             n = min((len(data.X) + 1) // 2, data.X.max_taken)
             while True:  # other starts are those of a random half of the rows
                 half = np.sort(rng.permutation(len(data.X))[:n])
-                yield self._start(data.X.take(half), settings, rng), warmup.draw_early_rows(data.labels, rng)
+                start = self._start(data.X.take(half), asked, rng)
+                yield start, warmup.draw_early_rows(data.labels, rng), asked
 
-        def attributes(state: State) -> dict[str, Any]:
-            found = self._attributes(state) | {"offset_": data.X.mean + state.params.offset}
-            if len(data.X) < rows.given.shape[0]:
-                every = centre_rows(rows.given, self.mean_)
-                found["embedding_"] = self._infer(every, state.params.infer)
-                if settings.slab:
-                    found["probabilities_"] = self._infer(every, state.params.infer_probabilities)
-            return found
-
+        all_count = len(data.X) == rows.given.shape[0]
+        attributes = self._attributes if all_count else partial(self._attributes_of_all, rows.given)
         guesses = transductive and bool(np.any(data.labels == UNLABELED))
         run = fit.fit_transductive if transductive else fit.fit
         stages = fit.list_stages(margins, guesses, settings.max_iter)
         with self._fitting(attributes, stages, rows.data, self.verbose) as reporter:
             n_init = 1 if goes_on else self.n_init
-            for start, early_rows in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, data)):
-                reporter.result = run(
-                    data, settings, start, margins=margins, early_rows=early_rows, callbacks=[reporter]
-                )
+            for start, early_rows, known in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, data)):
+                reporter.result = run(data, known, start, margins=margins, early_rows=early_rows, callbacks=[reporter])
         if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
-            self._judge_features(data, settings, rng)
+            self._judge_features(data, known, rng)
 
     def _judge_features(self, data: Data, settings: Settings, rng: np.random.Generator) -> None:
         """Warn where there was nothing to find, or where the number of features says that the fit lacks something."""
@@ -176,8 +179,9 @@ class BinaryFeatures(LatentModel):
 
         Without ``slab`` they are what `transform` returns; with it, `transform` returns the expected amounts.
         """
-        rows = centre_rows(self._valid_rows(X), self.mean_)
-        return self._infer(rows, self._state.params.infer_probabilities)
+        with room_for(self, X):
+            rows = centre_rows(self._valid_rows(X), self.mean_)
+            return self._infer(rows, self._state.params.infer_probabilities)
 
     def _infer(self, rows: Rows, function: Callable[[Rows], Floats] | None = None) -> Floats:
         """Return the features of rows as prediction infers them, (n, K), or another function of rows, by blocks."""
@@ -185,7 +189,7 @@ class BinaryFeatures(LatentModel):
             few = len(rows) <= FEW_ROWS and not sweeps_are_loaded()
             function = partial(self._state.params.infer, few=few)
         with one_blas_thread():
-            executor = make_executor(min(n_threads(self.n_jobs), rows.max_threads))
+            executor = make_executor(min(effective_n_jobs(self.n_jobs), rows.max_threads))
             return rows.join(executor.map(function, rows.blocks()))
 
 
@@ -240,13 +244,19 @@ def make_supervision(
     return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price, raised_by)
 
 
-def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervision) -> Settings:
-    """Turn the parameters that all latent-feature models have, "auto" among them, into numbers."""
+def make_settings(
+    parameters: Mapping[str, Any], mean_square: float, n_inputs: int, supervision: Supervision
+) -> Settings:
+    """Turn the parameters that all latent-feature models have, "auto" among them, into numbers.
+
+    Of the rows it needs to know their mean squared length and how many inputs they have.
+    """
     given = dict(parameters)
-    mean_square = X.mean_square
     temperature = supervision.temperature if given["temperature"] == "auto" else float(given["temperature"])
     noise, prior = given["noise_variance"], given["prior_variance"]
-    noise_variance = default_noise_variance(X) if isinstance(noise, str) else float(noise)
+    # It scales as the inputs do; only its product with the temperature matters.
+    share = NOISE_SHARE * mean_square / n_inputs if mean_square > 0 else 1.0
+    noise_variance = share if isinstance(noise, str) else float(noise)
     weight, prior_ratio = supervision.generative_weight, PRIOR_RATIO
     if given["slab"] and supervision.C > 0 and weight > 0:
         # The length of loadings with amounts is the model's choice: amounts are the longer, the shorter they are. Under
@@ -254,7 +264,7 @@ def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervisi
         # generative part counts.
         prior_ratio = weight / supervision.C
     prior_variance = prior_ratio * noise_variance if isinstance(prior, str) else float(prior)
-    n_sweeps, tempered, on_off = int(given["n_sweeps"]), temperature * X.n_inputs, None
+    n_sweeps, tempered, on_off = int(given["n_sweeps"]), temperature * n_inputs, None
     soft = max(1.0, mean_square / (SIGNAL * noise_variance))
     left_open = noise == prior == "auto" and not given["slab"] and given.get("margins", "consistent") == "consistent"
     if left_open and tempered < (1.0 - ROUNDING) * soft:
@@ -279,7 +289,7 @@ def make_settings(parameters: Mapping[str, Any], X: Rows, supervision: Supervisi
         n_sweeps=n_sweeps,
         max_iter=int(given["max_iter"]),
         tol=float(given["tol"]),
-        n_threads=n_threads(given["n_jobs"]),
+        n_threads=effective_n_jobs(given["n_jobs"]),
         slab=bool(given["slab"]),
         price=supervision.price,
         on_off=on_off,
@@ -307,7 +317,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     C : float or "auto", default="auto"
-        Price of a margin violation. "auto" is 1, and less for on/off features: the square root of the temperature over
+        Penalty on a violated margin. "auto" is 1, and less for on/off features: the square root of the temperature over
         0.2, where that is below 1.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Loss of a margin.
@@ -327,9 +337,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     include_inputs : bool, default=False
         Whether the classifier sees the inputs beside the latent features.
     temperature : float or "auto", default="auto"
-        Heat of the features per input. 0.2 ("auto") gives graded features, for predicting; 0.02 gives nearly on/off
+        Temperature of the features per input. 0.2 ("auto") gives soft features, for predicting; 0.02 nearly on/off
         ones, for reading. Below 0.2, rows that are sums of on/off features and noise are recognised without labels, and
-        fitted without heat, with each input's own noise (``noise_ratios_``; see Notes).
+        fitted at temperature 1, with each input's own noise (``noise_ratios_``; see Notes).
     generative_weight : float or "auto", default="auto"
         Weight of explaining X beside predicting y; "auto" is 0.03 C for every margin of a row, over the square root of
         the temperature over 0.2 where that is below 1; less where rows have no label: times the share of those that
@@ -353,7 +363,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         Variances of the noise and of the loadings, each for itself: a number; "auto", which sets it from the inputs'
         variance; or "estimate", which starts there and re-estimates it.
     n_sweeps : int, default=1
-        Sweeps of mean-field inference for a row.
+        Sweeps of mean-field inference for a row. Where rows are found to be sums of on/off features, two at least, and
+        eight features or fewer are inferred exactly.
     n_init : int, default=1
         Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit. A fit
         that does worse on its training rows than a constant answer, or never answers classes that hold much of their
@@ -529,11 +540,11 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         data = Data(X, rows.codes, rows.label_weights, rows.cost)
         parameters = self.get_params(deep=False)
         labeled = data.labeled
-        share = len(labeled) / len(X) if X.weights is None else float(X.weights[labeled].sum()) / X.total_weight
+        share = len(labeled) / len(X) if X.weights is None else float(X.weights[labeled].sum()) / X.totals.n_rows
         n_labeled = len(labeled) if n_labeled is None else n_labeled
         supervision = make_supervision(parameters, len(self.classes_), share, n_labeled)
         self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
-        return data, make_settings(parameters, data.X, supervision)
+        return data, make_settings(parameters, X.totals.mean_square, X.n_inputs, supervision)
 
     def _head_attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes that describe the classifier; a binary one is the difference of its scores."""
@@ -552,8 +563,10 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
 
         They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
         """
-        return self._infer(centre_rows(self._valid_rows(X), self.mean_))
+        with room_for(self, X):
+            return self._infer(centre_rows(self._valid_rows(X), self.mean_))
 
     def _class_scores(self, X: ArrayLike) -> Floats:
-        rows = centre_rows(self._valid_rows(X), self.mean_)
-        return rows.score(self._state, self._infer(rows))
+        with room_for(self, X):
+            rows = centre_rows(self._valid_rows(X), self.mean_)
+            return rows.score(self._state, self._infer(rows))

@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.estimators._arrays import refuse_elsewhere
+from regbayes.estimators._arrays import bring_here, refuse_elsewhere
 from regbayes.estimators._bases import labeled_rows, row_weights
 from regbayes.estimators._folds import split_scored
 from regbayes.estimators._list_search import ClassifierSearch, counted_rows, keep_frame, list_constraints
@@ -176,7 +176,7 @@ class ILSVMClassifierCV(ClassifierSearch):
         self
         """
         refuse_elsewhere(X, type(self).__name__)
-        rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        rows, labels = validate_data(self, X, bring_here(y, "y"), dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(labels)
         weights = row_weights(sample_weight, rows)
         scored = labeled_rows(labels, self.unlabeled) & counted_rows(weights, len(labels))

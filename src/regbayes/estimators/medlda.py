@@ -37,7 +37,7 @@ from regbayes.estimators._topics import (
     has_partial_fit,
     mean_length,
     read_counts,
-    refuse_device,
+    work_on_cpu,
     working_on_documents,
 )
 from regbayes.kernels.arrays import to_host
@@ -72,7 +72,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         inferred without the response, and descends on the topics' words through that inference; "posterior" asks for
         margins of the training documents' posterior, as the paper does.
     C : float, default=1.0
-        Price of a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
+        Penalty on a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
         leaves plain latent Dirichlet allocation, whose weights are zero.
     margin : float, default=1.0
         The margin asked for. Scores, weights and their standard deviation have its unit: a larger margin with
@@ -80,8 +80,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     loss : {"hinge", "squared_hinge"} or None, default=None
         None is "squared_hinge" where margins are consistent and "hinge" otherwise; the sampler has no other.
     cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, answer]``: factor on the price of a high score of ``answer``, in the order of ``classes_``; the
-        price of a low score of the true class has the mean factor. With ``inference="variational"`` and more than two
+        ``cost[true, answer]``: factor on C for a high score of ``answer``, in the order of ``classes_``; the
+        one for a low score of the true class is their mean. With ``inference="variational"`` and more than two
         classes, factor on the margin between them. Zero on the diagonal; 1 elsewhere by default.
     class_weight : dict, "balanced" or None, default=None
         Factors on C by class.
@@ -104,9 +104,9 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         Of the sampler, as are ``C_warmup``, ``refit`` and ``n_blocks``. Sweeps before averages are taken: their
         number, or their share of ``max_iter`` if it is a float below 1.
     C_warmup : int, float or None, default=None
-        Sweeps over which the price of errors grows from nearly zero to C: their number, or their share of ``max_iter``,
+        Sweeps over which C grows from nearly zero to its value: their number, or their share of ``max_iter``,
         ``burn_in`` at most. From a random start strong labels split the subjects of the corpus as chance has it; a
-        price that grows lets topics form first. None is 0, but ``burn_in`` where there are many topics, which gain
+        C that grows lets topics form first. None is 0, but ``burn_in`` where there are many topics, which gain
         most: ``n_components`` times classes (or labels; two classes count as one) beyond 4000.
     refit : bool, default=True
         Whether to solve for the weights that predict once more in the end, at the topics' shares that prediction will
@@ -172,7 +172,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         "margin": [POSITIVE],
         "loss": [StrOptions({"hinge", "squared_hinge"}), None],
         "cost": ["array-like", None],
-        "class_weight": [dict, "array-like", str, None],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _default_variances: ClassVar[dict[str, float]] = {"consistent": 0.003, "posterior": 0.25}
     _default_word_prior: ClassVar[float] = 0.1  # of mean field
@@ -291,7 +291,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         -------
         self
         """
-        refuse_device(X, "partial_fit")
+        work_on_cpu(self, X, "partial_fit")
         data = fit_data(X, y, sample_weight=sample_weight)
         if self.inference == "gibbs":
             read = self._read(X, y, sample_weight, classes, first=not hasattr(self, "_posterior"))
@@ -327,7 +327,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         self
         """
         check_is_fitted(self, "coef_features_")
-        refuse_device(X, "fit_weights")
+        work_on_cpu(self, X, "fit_weights")
         return self._solve_weights(*self._read(X, y, sample_weight, None, first=False))
 
     def _read(
@@ -349,6 +349,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
 
     def _read_labels(self, y: Any, counts: Counts, first: bool) -> NDArray[Any]:
         """Return the class of each row, or the indicators of its labels."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         if first:
             check_classification_targets(y)
             self._several = type_of_target(y) == "multilabel-indicator"
@@ -378,7 +380,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         return known_codes(labels, known)
 
     def _signs(self, codes: Integers, sample_weight: Floats | None) -> Signs | None:
-        """Return one margin per label or class, but only one for two classes; none without a price."""
+        """Return one margin per label or class, but only one for two classes; none where C is zero."""
         if self._several:
             signs, factors = 2.0 * codes - 1.0, np.ones(codes.shape)
         else:
@@ -395,7 +397,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         return Signs(signs, float(self.C) * self._mean_length * factors, float(self.margin))
 
     def _classes(self, codes: Integers, sample_weight: Floats | None) -> Classes | None:
-        """Return the margins between classes that mean field asks for; none without a price."""
+        """Return the margins between classes that mean field asks for; none where C is zero."""
         cost = cost_matrix(self.cost, len(self.classes_))
         by_class = weights_by_class(self.class_weight, self.classes_, codes, sample_weight)
         C = float(self.C) * self._mean_length * by_class[codes]

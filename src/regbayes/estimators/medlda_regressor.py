@@ -25,7 +25,7 @@ from regbayes.estimators._topics import (
     has_partial_fit,
     mean_length,
     read_counts,
-    refuse_device,
+    work_on_cpu,
     working_on_documents,
 )
 from regbayes.kernels.arrays import to_host
@@ -50,7 +50,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     margins : {"consistent", "posterior"}, default="consistent"
         As in `MedLDAClassifier`.
     C : float, default=3.0
-        Price of one standard deviation of the targets beyond epsilon, per word of the mean document. 0 leaves plain
+        Penalty on one standard deviation of the targets beyond epsilon, per word of the mean document. 0 leaves plain
         latent Dirichlet allocation, which predicts the mean.
     epsilon : float, default=0.1
         Residuals up to this are free, in standard deviations of the targets.
@@ -204,7 +204,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         -------
         self
         """
-        refuse_device(X, "partial_fit")
+        work_on_cpu(self, X, "partial_fit")
         data = fit_data(X, y, sample_weight=sample_weight)
         if self.inference == "gibbs":
             read = self._read(X, y, sample_weight, first=not hasattr(self, "_posterior"))
@@ -232,7 +232,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         self
         """
         check_is_fitted(self, "coef_features_")
-        refuse_device(X, "fit_weights")
+        work_on_cpu(self, X, "fit_weights")
         return self._solve_weights(*self._read(X, y, sample_weight, first=False))
 
     def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Counts, Numbers | None, Floats | None]:
@@ -262,7 +262,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         return y[:, None] if y.ndim == 1 else y
 
     def _numbers(self, values: Floats) -> Numbers | None:
-        """Return what is asked for, in units of the first targets; nothing without a price or a response."""
+        """Return what is asked for, in units of the first targets; nothing where C is zero and there is no response."""
         if self.C == 0 and self.response_variance is None:
             return None
         scaled = (values - self._mean) / self._scale

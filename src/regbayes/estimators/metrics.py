@@ -34,7 +34,7 @@ def task_accuracy(
     sample_weight : array-like of shape (n_samples,), default=None
         How much the labels of each row count.
     """
-    targets, predicted = _observed(y_true, y_pred, None, numeric=False, unlabeled=unlabeled)
+    targets, predicted = _take_observed(y_true, y_pred, None, numeric=False, unlabeled=unlabeled)
     return float(np.average(targets.values == predicted, weights=_weights(sample_weight, y_pred, targets)))
 
 
@@ -59,9 +59,9 @@ def explained_variance_pooled(
     --------
     explained_variance_within_tasks : What is explained beyond the tasks' means.
     """
-    targets, predicted = _observed(y_true, y_pred, task)
+    targets, predicted = _take_observed(y_true, y_pred, task)
     weights = _weights(sample_weight, y_pred, targets)
-    return _explained(targets.values, predicted, np.average(targets.values, weights=weights), weights)
+    return _explain_variance(targets.values, predicted, np.average(targets.values, weights=weights), weights)
 
 
 def explained_variance_within_tasks(
@@ -84,15 +84,15 @@ def explained_variance_within_tasks(
     --------
     explained_variance_pooled : What is explained beyond one mean for all.
     """
-    targets, predicted = _observed(y_true, y_pred, task)
+    targets, predicted = _take_observed(y_true, y_pred, task)
     weights, n_tasks = _weights(sample_weight, y_pred, targets), len(targets.ids)
     sums = np.bincount(targets.tasks, weights=weights * targets.values, minlength=n_tasks)
     totals = np.bincount(targets.tasks, weights=weights, minlength=n_tasks)
     means = sums / np.where(totals > 0, totals, 1.0)
-    return _explained(targets.values, predicted, means[targets.tasks], weights)
+    return _explain_variance(targets.values, predicted, means[targets.tasks], weights)
 
 
-def _explained(values: Floats, predicted: Floats, centres: Floats | float, weights: Floats) -> float:
+def _explain_variance(values: Floats, predicted: Floats, centres: Floats | float, weights: Floats) -> float:
     error, spread = weights @ (values - predicted) ** 2, weights @ (values - centres) ** 2
     if spread == 0:  # as scikit-learn's r2_score: nothing to explain
         return 1.0 if error == 0 else 0.0
@@ -107,7 +107,7 @@ def _weights(sample_weight: ArrayLike | None, y_pred: ArrayLike, targets: Target
     return np.asarray(weights)
 
 
-def _observed(
+def _take_observed(
     y_true: ArrayLike, y_pred: ArrayLike, task: ArrayLike | None, *, numeric: bool = True, unlabeled: Any = None
 ) -> tuple[Targets, NDArray[Any]]:
     """Return the observed targets and the predictions of them."""

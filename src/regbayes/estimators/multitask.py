@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -23,7 +24,7 @@ from regbayes.estimators._bases import (
     POSITIVE,
     generator,
     in_use,
-    n_threads,
+    room_for,
     warn_of_truncation,
 )
 from regbayes.estimators._calibration import NoProbabilities
@@ -127,7 +128,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
 
     def _prepare(self, problem: TaskProblem, settings: Settings) -> Problem:
         """Return what the model's fit works on."""
-        executor = make_executor(n_threads(self.n_jobs))
+        executor = make_executor(effective_n_jobs(self.n_jobs))
         return prepare(
             problem.X, problem.observations, problem.outputs, settings, problem.row_weights, executor=executor
         )
@@ -172,7 +173,8 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         A feature is the sum of the standardised inputs that have it, weighted by their probabilities, in a unit that
         does not depend on their number.
         """
-        return features(self._standard_rows(X), self._state)
+        with room_for(self, X):
+            return features(self._standard_rows(X), self._state)
 
     @property
     def _n_features_out(self) -> int:

@@ -15,7 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.estimators._arrays import refuse_elsewhere
+from regbayes.estimators._arrays import bring_targets, refuse_elsewhere
 from regbayes.estimators._bases import row_weights
 from regbayes.estimators._calibration import logarithms
 from regbayes.estimators._folds import multitask_folds
@@ -71,6 +71,7 @@ class TaskSearch(ListSearch):
         """
         refuse_elsewhere(X, type(self).__name__)
         rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        y, task = bring_targets(rows, y=y, task=task)
         targets, kinds = self._read(rows, y, task)
         weights = row_weights(sample_weight, rows)
         counted = counted_rows(weights, len(rows))[targets.rows]

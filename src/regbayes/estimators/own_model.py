@@ -42,7 +42,7 @@ class MarginClassifier(
         From `regbayes.adapters.from_torch` or `regbayes.adapters.from_jax`. It holds code, so it is not saved: give it
         again to a loaded estimator, ``classifier.set_params(model=model)``. A fit does not change it.
     C : float, default=1.0
-        Price of a missed margin, squared.
+        Penalty on a missed margin, squared.
     multi_class : {"crammer_singer", "ovr"}, default="crammer_singer"
         Margins of the row's class against each other class, of which the largest miss counts; or one for each class,
         which is the row's or not. Two classes have one margin either way.
@@ -126,8 +126,8 @@ class MarginClassifier(
         given = fit_data(X, y, sample_weight=sample_weight)
         X, y, weights = drop_weightless(X, y, sample_weight)
         self.classes_, codes = coded_classes(self, y)
-        prices = np.full(len(X), float(self.C)) if weights is None else self.C * weights
-        targets: Classes | Signs = Classes(codes, zero_one_cost(len(self.classes_)), prices)
+        C = np.full(len(X), float(self.C)) if weights is None else self.C * weights
+        targets: Classes | Signs = Classes(codes, zero_one_cost(len(self.classes_)), C)
         if self.multi_class == "ovr" and len(self.classes_) > 2:
             targets = targets.one_vs_rest()
         options: dict[str, Any] = {"max_iter": self.max_iter, "weights": weights}

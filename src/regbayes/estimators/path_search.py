@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
 from regbayes._registry import Saveable, persistable
-from regbayes.estimators._bases import InterruptedWarning
+from regbayes.estimators._bases import N_JOBS, InterruptedWarning
 from regbayes.estimators._calibration import Unseen, logarithms
 from regbayes.estimators._search import (
     GridEdgeWarning,
@@ -287,7 +286,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         "refit": ["boolean", str],
         "refit_path": ["boolean"],
         "random_state": ["random_state"],
-        "n_jobs": [Integral, None],
+        "n_jobs": N_JOBS,
         "verbose": ["verbose"],
     }
 
@@ -353,7 +352,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         """
         X, y = indexable(X, y)
         lists = {name: f"param_grid[{name!r}]" for name in self.param_grid}
-        estimator = self._seeded()
+        estimator = self._set_seed()
         self._check_grid(estimator, lists)
         scorers = resolve_scorers(estimator, self.scoring)
         chooser = self._choose_score(scorers)
@@ -372,7 +371,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
             along_path=self.refit_path,
         )
 
-    def _seeded(self) -> Any:
+    def _set_seed(self) -> Any:
         """Return the estimator with the seed of this search, where it has one, in every step of a pipeline."""
         estimator = clone(self.estimator)
         if self.random_state is None:

@@ -33,7 +33,8 @@ class FeatureStability(Saveable):
     Parameters
     ----------
     numbers : array of shape (n_features,)
-        Which features of the model they are: columns of ``transform``.
+        Which features of the model they are: columns of ``transform`` that vary. ``n_components_`` of a model may be
+        smaller: it does not count features that no row clearly has.
     likeness : array of shape (n_fits, n_features)
         Of each feature in each of the other fits, those to resamples first.
     n_found : array of shape (n_fits,)
@@ -153,18 +154,20 @@ def feature_stability(
     """
     _check_amounts(n_resamples, n_seeds, subsample, threshold)
     random, n = check_random_state(random_state), _num_samples(X)
+    if hasattr(y, "to_numpy") and not hasattr(y, "iloc"):  # pandas' arrays, which scikit-learn cannot take rows of
+        y = y.to_numpy()
     samples = Samples(X, y, {name: value for name, value in metadata.items() if value is not None})
     model = getattr(estimator, "best_estimator_", estimator)
     if not _is_fitted(model):
-        model = fit_quietly(_seeded(model, random.randint(np.iinfo(np.int32).max)), samples)
+        model = fit_quietly(_reseed(model, random.randint(np.iinfo(np.int32).max)), samples)
     rows = X if X_compare is None else X_compare
     own = _features(model, rows)
-    numbers = _varying(own)
+    numbers = _find_varying(own)
     size = max(2, round(subsample * n))
     parts = [random.permutation(n)[:size] for _ in range(n_resamples)] + [None] * n_seeds
     seeds = random.randint(np.iinfo(np.int32).max, size=len(parts))
     found = Parallel(n_jobs=n_jobs)(
-        delayed(_fit_features)(_seeded(model, int(seed)), samples, part, rows)
+        delayed(_fit_features)(_reseed(model, int(seed)), samples, part, rows)
         for part, seed in zip(parts, seeds, strict=True)
     )
     return FeatureStability(
@@ -186,21 +189,21 @@ def match_features(first: Floats, second: Floats) -> Floats:
     """
     likeness = np.zeros(first.shape[1])
     if first.shape[1] and second.shape[1]:
-        one, other = (_standardized(values) for values in (first, second))
+        one, other = (_standardize(values) for values in (first, second))
         alike = np.minimum(np.abs(one.T @ other), 1.0)
         places, partners = linear_sum_assignment(alike, maximize=True)
         likeness[places] = alike[places, partners]
     return likeness
 
 
-def _standardized(values: Floats) -> Floats:
+def _standardize(values: Floats) -> Floats:
     """Return columns of mean zero and length one; constant ones are zero."""
     centred = values - values.mean(axis=0)
     lengths = np.linalg.norm(centred, axis=0)
     return np.divide(centred, lengths, out=np.zeros_like(centred), where=lengths > 0)
 
 
-def _varying(values: Floats) -> Integers:
+def _find_varying(values: Floats) -> Integers:
     """Return the features that tell rows apart: the others were left out, or are the same for all."""
     spread, rounding = values.std(axis=0), 1e-12 * np.abs(values).max(initial=0.0)
     return np.flatnonzero(spread > max(LEAST_SPREAD * spread.max(initial=0.0), rounding))
@@ -221,10 +224,10 @@ def _features(model: Any, X: Any) -> Floats:
 def _fit_features(estimator: Any, samples: Samples, part: Integers | None, rows: Any) -> Floats:
     """Fit to some rows, or to all, and return the features of those that are compared."""
     found = _features(fit_quietly(estimator, samples if part is None else samples.take(part)), rows)
-    return found[:, _varying(found)]
+    return found[:, _find_varying(found)]
 
 
-def _seeded(model: Any, seed: int) -> Any:
+def _reseed(model: Any, seed: int) -> Any:
     """Return an unfitted copy that starts elsewhere, in every step of a pipeline."""
     fresh = clone(model)
     names = [name for name in fresh.get_params() if name.rpartition("__")[2] == "random_state"]

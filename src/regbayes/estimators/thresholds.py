@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
 from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, _num_samples, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats, Integers
@@ -112,7 +112,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         self.n_jobs = n_jobs
 
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Score every row by an estimator fitted to others, choose the thresholds, and refit to all rows.
 
         Parameters
@@ -120,13 +120,22 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples, n_labels) or (n_samples,)
             Two classes, NaN where missing (if the estimator takes it).
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each row counts, in the estimator's fits and in the metric; the estimator must take it, and a
+            callable ``scoring`` too. A row of weight 0 is left out. One of weight 2 is not quite the row twice: folds
+            and resamples are drawn by rows.
 
         Returns
         -------
         self
         """
-        (X,) = indexable(X)
+        X, y = indexable(X, y)
         validate_data(self, X, skip_check_array=True)
+        weights: Floats | None = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            kept = np.flatnonzero(weights)
+            X, y, weights = _safe_indexing(X, kept), _safe_indexing(y, kept), weights[kept]
         targets = read_targets(y, None, X, numeric=False)
         labels = self._two_classes(read_labels(targets))
         kinds = 2 * targets.tasks + labels.codes
@@ -135,9 +144,9 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         folds = list(multitask_folds(self.cv, rows, targets, kinds, random))
         values = np.asarray(y)
         found = Parallel(n_jobs=self.n_jobs)(
-            delayed(_score_fold)(self.estimator, X, values, fold, len(targets.ids)) for fold in folds
+            delayed(_score_fold)(self.estimator, X, values, weights, fold, len(targets.ids)) for fold in folds
         )
-        self.estimator_ = clone(self.estimator).fit(X, y)
+        self.estimator_ = clone(self.estimator).fit(X, y, **_weigh(weights))
         self.classes_, self._one_label = labels.classes[0], targets.layout == "single"
         self.thresholds_ = choose_thresholds(
             _cells([test for _, test in folds], found, targets, labels, len(rows)),
@@ -145,6 +154,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
             self.scoring or ("f1_macro" if self.thresholds == "per_label" else "f1_micro"),
             0.0 if hasattr(self.estimator_, "decision_function") else 0.5,
             draw_resamples(len(rows), self.n_resamples, random),
+            weights,
         )
         return self
 
@@ -183,10 +193,15 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         return tags
 
 
-def _score_fold(estimator: Any, X: Any, y: NDArray[Any], fold: Fold, n_labels: int) -> Floats:
+def _weigh(weights: Floats | None, rows: Any = slice(None)) -> dict[str, Floats]:
+    """Return what fits are given beside rows and labels."""
+    return {} if weights is None else {"sample_weight": weights[rows]}
+
+
+def _score_fold(estimator: Any, X: Any, y: NDArray[Any], weights: Floats | None, fold: Fold, n_labels: int) -> Floats:
     """Fit to one part and score the other."""
     train, test = fold
-    fitted = fit_quietly(clone(estimator), Samples(_safe_indexing(X, train), y[train]))
+    fitted = fit_quietly(clone(estimator), Samples(_safe_indexing(X, train), y[train], _weigh(weights, train)))
     return _responses(fitted, _safe_indexing(X, test), n_labels)
 
 

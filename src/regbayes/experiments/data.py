@@ -143,12 +143,12 @@ NOT_FOUND = "not found; set REGBAYES_DATA to the folder of your data sets"
 def multiway(quick: bool) -> list[Dataset]:
     """TRECVID2003 and Flickr where the user has them; digits and scene15 in their places."""
     found = [
-        _loaded(datasets.load_trecvid2003, "TRECVID2003", quick)
+        _load_set(datasets.load_trecvid2003, "TRECVID2003", quick)
         or digits("TRECVID2003", NOT_PUBLIC.format("trecvid2003")),
-        _loaded(datasets.load_flickr, "Flickr", quick),
+        _load_set(datasets.load_flickr, "Flickr", quick),
     ]
     if found[1] is None:
-        scene15 = _loaded(datasets.load_scene15, "scene15", quick)
+        scene15 = _load_set(datasets.load_scene15, "scene15", quick)
         why = NOT_PUBLIC.format("flickr")
         found[1] = scene15 and replace(scene15, stands_for="Flickr", why=why)
     return [dataset for dataset in found if dataset is not None]
@@ -159,7 +159,7 @@ def multilabel(quick: bool) -> list[Dataset]:
     named = [("Yeast", datasets.load_yeast), ("Scene", datasets.load_scene)]
     if not quick:
         named.append(("emotions", datasets.load_emotions))
-    found = [_loaded(load, name, quick) for name, load in named]
+    found = [_load_set(load, name, quick) for name, load in named]
     if not any(found[:2]):
         return [digit_questions("Yeast", NOT_FOUND)]
     return [dataset for dataset in found if dataset is not None]
@@ -167,12 +167,12 @@ def multilabel(quick: bool) -> list[Dataset]:
 
 def ragged(quick: bool) -> Dataset:
     """School; patients grouped by age where it is not to be had."""
-    return _loaded(datasets.load_school, "School", quick) or age_groups("School", NOT_FOUND)
+    return _load_set(datasets.load_school, "School", quick) or age_groups("School", NOT_FOUND)
 
 
 def fields(quick: bool) -> Dataset:
     """Landmine; whether patients grouped by age are above the median where it is not to be had."""
-    found = _loaded(datasets.load_landmine, "Landmine", quick)
+    found = _load_set(datasets.load_landmine, "Landmine", quick)
     if found is not None:
         return found
     numbers = age_groups()
@@ -181,7 +181,7 @@ def fields(quick: bool) -> Dataset:
     return Dataset("diabetes above the median, by age", sample, stands_for="Landmine", why=NOT_FOUND)
 
 
-def _loaded(load: Callable[..., Any], name: str, quick: bool) -> Dataset | None:
+def _load_set(load: Callable[..., Any], name: str, quick: bool) -> Dataset | None:
     """Load a set of the paper, None if it is nowhere to be found. The quick form never asks the network."""
     data_folder()  # that a folder was named and is not there is no reason to use other data
     try:

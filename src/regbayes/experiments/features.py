@@ -29,7 +29,9 @@ DEVIATION = Metric(
     "standard deviation of a feature's average values over the classes, averaged over the features in use: the larger, "
     "the better features tell classes apart",
 )
-GRADED = Metric("graded", "graded", "share of the values of features in use between 0.1 and 0.9: neither on nor off")
+UNDECIDED = Metric(
+    "undecided", "undecided", "share of the values of features in use between 0.1 and 0.9: neither on nor off"
+)
 
 N_TOP = 5  # examples of a feature, as in Figure 6
 N_SHOWN = 6  # features, as there
@@ -50,7 +52,7 @@ class Features(Table1):
 
     name = "features"
     title = "Figures 4 to 6: what the latent features are"
-    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, FEATURES, DEVIATION, GRADED)
+    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, FEATURES, DEVIATION, UNDECIDED)
     default_seeds = 3
     systems = (*_latent(), *peers(systems.MULTIWAY))
 
@@ -97,7 +99,7 @@ class Features(Table1):
         values |= {
             "features": float(len(chosen)),
             "deviation": float(np.mean(np.std(detail["by_class"], axis=0))) if len(chosen) else 0.0,
-            "graded": float(np.mean((psi[:, chosen] > 0.1) & (psi[:, chosen] < 0.9))) if len(chosen) else 0.0,
+            "undecided": float(np.mean((psi[:, chosen] > 0.1) & (psi[:, chosen] < 0.9))) if len(chosen) else 0.0,
         }
         return Measurement(values, usage.seconds, memory_mb=usage.memory_mb, detail=detail)
 
@@ -111,7 +113,7 @@ class Features(Table1):
         for dataset in self.datasets():
             record = self._shown(records, dataset)
             if record is not None:
-                lines.append(_listing(dataset.name, record, self._parts_of(record)[1]))
+                lines.append(_list_features(dataset.name, record, self._parts_of(record)[1]))
         return lines
 
     def _shown(self, records: Sequence[Record], dataset: Dataset) -> Record | None:
@@ -162,7 +164,7 @@ def _most_discriminative(detail: Mapping[str, Any]) -> list[int]:
     return np.argsort(-deviation, kind="stable")[:N_SHOWN].tolist()
 
 
-def _listing(name: str, record: Record, test: Sample) -> str:
+def _list_features(name: str, record: Record, test: Sample) -> str:
     detail = record.detail
     deviation = np.std(detail["by_class"], axis=0)
     lines = [f"{name}: the {N_SHOWN} features of iLSVM that differ most between classes (seed {record.cell.seed})"]

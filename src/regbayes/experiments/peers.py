@@ -122,19 +122,19 @@ class TaskDeviationRidge(RegressorMixin, BaseEstimator):
         self.scaler_ = StandardScaler().fit(X)
         rows = self._rows(X)
         d = rows.shape[1]
-        price = np.diag([self.intercept_alpha, *[self.slope_alpha] * (d - 1)])
+        penalty = np.diag([self.intercept_alpha, *[self.slope_alpha] * (d - 1)])
         ridge = np.diag([0.0, *[self.alpha] * (d - 1)])
         tasks = np.unique(task)
         grams, moments = np.empty((len(tasks), d, d)), np.empty((len(tasks), d))
         for i, t in enumerate(tasks):
             own = rows[task == t]
             grams[i], moments[i] = own.T @ own, own.T @ y[task == t]
-        # With the deviation at its best, a task weighs in with price (gram + price)^-1 in place of the identity.
-        shrink = np.linalg.solve(grams + price, np.concatenate([grams, moments[:, :, None]], axis=2))
-        remaining = price @ shrink
+        # With the deviation at its best, a task weighs in with penalty (gram + penalty)^-1 in place of the identity.
+        shrink = np.linalg.solve(grams + penalty, np.concatenate([grams, moments[:, :, None]], axis=2))
+        remaining = penalty @ shrink
         self.coef_ = np.linalg.solve(remaining[:, :, :d].sum(axis=0) + ridge, remaining[:, :, d].sum(axis=0))
         rest = moments - grams @ self.coef_
-        self.tasks_, self.deviations_ = tasks, np.linalg.solve(grams + price, rest[:, :, None])[:, :, 0]
+        self.tasks_, self.deviations_ = tasks, np.linalg.solve(grams + penalty, rest[:, :, None])[:, :, 0]
         return self
 
     def predict(self, X: Floats, task: NDArray[Any]) -> Floats:

@@ -110,7 +110,7 @@ def _measure_missing(
     """Measure the cells that are not in ``done``; store each as soon as it is known, and enter it or its error."""
     todo = [cell for cell in prints if cell not in done]
     started = time.perf_counter()
-    for count, (cell, result) in enumerate(_measured(experiment, todo, jobs), start=1):
+    for count, (cell, result) in enumerate(_measure_cells(experiment, todo, jobs), start=1):
         if isinstance(result, Measurement):
             record = Record(cell, prints[cell], **asdict(result))
             store.append(record)
@@ -128,7 +128,7 @@ def _fingerprint(experiment: Experiment, cell: Cell) -> str:
     return fingerprint(facts | {"facts": dict(experiment.facts(cell))})
 
 
-def _measured(
+def _measure_cells(
     experiment: Experiment, cells: Sequence[Cell], jobs: int
 ) -> Iterator[tuple[Cell, Measurement | Exception]]:
     """Yield each cell with what was measured, or with the error, as soon as it is known."""

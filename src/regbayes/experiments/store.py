@@ -70,7 +70,7 @@ class ResultStore:
         """Return the records in the order in which they were written; lines cut short by a crash are left out."""
         if not self.path.exists():
             return []
-        found = (_parsed(line) for line in self.path.read_text(encoding="utf-8").splitlines())
+        found = (_parse_line(line) for line in self.path.read_text(encoding="utf-8").splitlines())
         return [record for record in found if record is not None]
 
     def find(self, wanted: Mapping[Cell, str]) -> dict[Cell, Record]:
@@ -100,7 +100,7 @@ class ResultStore:
         self.path.unlink(missing_ok=True)
 
 
-def _parsed(line: str) -> Record | None:
+def _parse_line(line: str) -> Record | None:
     try:
         fields = json.loads(line)
         return Record(**(fields | {"cell": Cell(**fields["cell"])}))

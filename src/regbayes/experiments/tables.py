@@ -67,7 +67,7 @@ def render_header(experiment: Experiment) -> str:
     """Return the title, the protocol and the definitions of the metrics."""
     parts = [experiment.title, "=" * len(experiment.title), ""]
     for paragraph in (*([QUICK] if experiment.quick else []), *experiment.protocol()):
-        parts += [*_wrapped(paragraph), ""]
+        parts += [*_wrap(paragraph), ""]
     metrics = {m.key: m for block in experiment.blocks() for m in (block.metrics or experiment.metrics)}
     width = max(len(m.label) for m in metrics.values())
     for metric in metrics.values():
@@ -75,7 +75,7 @@ def render_header(experiment: Experiment) -> str:
         first, *rest = textwrap.wrap(metric.definition + percent, WIDTH - width - 4)
         parts.append(f"  {metric.label:<{width}}  {first}")
         parts += [" " * (width + 4) + line for line in rest]
-    return "\n".join([*parts, "", *_wrapped(COSTS)])
+    return "\n".join([*parts, "", *_wrap(COSTS)])
 
 
 def render_tables(
@@ -114,8 +114,8 @@ def _render_block(
             rows.append(Row([label], line.missing or broken.get(key) or "not run yet", title))
         if line.paper:
             rows.append(Row(["  the paper", *(line.paper.get(m.key, "") for m in metrics)]))
-    lines = _wrapped(block.heading) + [wrapped for note in block.notes for wrapped in _wrapped(note)]
-    return "\n".join(lines + _aligned(rows))
+    lines = _wrap(block.heading) + [wrapped for note in block.notes for wrapped in _wrap(note)]
+    return "\n".join(lines + _align(rows))
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def show(metric: Metric, mean: float | None, std: float | None = None) -> str:
     return text if std is None else f"{text} ± {factor * std:.{metric.digits}f}"
 
 
-def _aligned(rows: Sequence[Row]) -> list[str]:
+def _align(rows: Sequence[Row]) -> list[str]:
     n = len(rows[0].cells)
     widths = [max(len(row.cells[i]) for row in rows if i < len(row.cells)) for i in range(n)]
     out = []
@@ -161,7 +161,7 @@ def _aligned(rows: Sequence[Row]) -> list[str]:
     return out
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH) or [""]
 
 

@@ -1,4 +1,4 @@
-"""Accuracy against how graded the features are: the temperature as a dial."""
+"""Accuracy against how soft the features are: the temperature as a dial."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from regbayes.experiments.table1 import ACCURACY, Table1
 
 TEMPERATURES = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
 QUICK_TEMPERATURES = (0.2, 0.02)
-GRADED = Metric(
-    "graded",
+SOFTNESS = Metric(
+    "softness",
     "psi(1 - psi)",
     "mean over test rows and features: 0 where all are on or off, 0.25 where all are undecided",
 )
@@ -33,9 +33,9 @@ class Temperature(Sweep, Table1):
     """iLSVM and its two-stage twin at fixed temperatures, everything else at its default."""
 
     name = "temperature"
-    title = "The temperature: accuracy against how graded the features are"
-    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, GRADED, FEATURES)
-    drawn = ("accuracy", "graded")
+    title = "The temperature: accuracy against how soft the features are"
+    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, SOFTNESS, FEATURES)
+    drawn = ("accuracy", "softness")
     systems = (JOINT, TWO_STAGE, *peers(systems.MULTIWAY))
     x_label = "temperature"
     x_scale = "log"
@@ -79,5 +79,5 @@ class Temperature(Sweep, Table1):
         psi = np.asarray((model[0] if hasattr(model, "steps") else model).transform(test.X))
         values = self.task.report(test, self.task.outputs(model, test)) | tuning.features_in_use(model)
         return Measurement(
-            values | {"graded": float(np.mean(psi * (1 - psi)))}, usage.seconds, memory_mb=usage.memory_mb
+            values | {"softness": float(np.mean(psi * (1 - psi)))}, usage.seconds, memory_mb=usage.memory_mb
         )

@@ -27,7 +27,7 @@ class DecayingStartILSVM(ILSVMClassifier):
 
     def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
         even = random_params(X, settings, rng)
-        alpha, n = settings.alpha, X.total_weight
+        alpha, n = settings.alpha, X.totals.n_rows
         counts = n * (alpha / (1 + alpha)) ** np.arange(1, settings.n_components + 1)
         sticks = prior_sticks(alpha, settings.n_components)
         for _ in range(STICK_ROUNDS):

@@ -1,7 +1,7 @@
 """Minimise ``1/2 v'Hv + g*(v)`` where g* is a box's: the model of a Newton step, by a primal-dual interior point.
 
 The number of its steps hardly grows with the number of multipliers (a dozen or two, each a factorisation), however
-steep the prices are and however many rows are margins. H is a matrix, or a thin factor, whose systems cost the square
+large penalties are and however many rows are margins. H is a matrix, or a thin factor, whose systems cost the square
 of its width (a Gaussian of few dimensions with thousands of margins). What lies on a bound in the end is put there
 exactly, and one more step on the others alone takes the last digits: a constraint that holds anyway has multiplier
 zero. Multipliers may come in groups with a given sum (`Groups`): one more unknown for each group, found by a Schur
@@ -276,7 +276,7 @@ def minimize_box_quadratic(
         return v
     whole = Curvature(hessian.diagonal + form.ridge, hessian.matrix, hessian.factor)
     scale = 1 / np.sqrt(np.maximum(groups.levelled(whole.sizes()), TINY))
-    # In these units H has unit diagonal, so no feature's unit matters; prices and bounds are measured in them too.
+    # In these units H has unit diagonal, so no feature's unit matters; penalties and bounds are measured in them too.
     problem = _Model(
         whole.scaled(scale),
         BoxDual(linear * scale, form.absolute * scale, form.ridge, form.lower / scale, form.upper / scale),
@@ -286,12 +286,12 @@ def minimize_box_quadratic(
     found, error = start / scale, np.inf
     if len(form) <= MOST_DENSE and not len(groups):
         # From the step before it is mostly known what lies on a bound: then a system or two are all there is to do.
-        found = _polished(problem, found, problem.forward_backward(found))
+        found = _polish(problem, found, problem.forward_backward(found))
         error = problem.residual(found)
         if error <= EXACT * size:
             return np.clip(found * scale, form.lower, form.upper)
     for far in (False, True):
-        v = _polished(problem, *_interior_point(problem, start / scale, far))
+        v = _polish(problem, *_interior_point(problem, start / scale, far))
         here = problem.residual(v)
         if here < error:
             found, error = v, here
@@ -443,7 +443,7 @@ def _reach(value: Floats, change: Floats, used: Flags) -> float:
     return float(np.min(-value[falls] / change[falls], initial=np.inf))
 
 
-def _polished(problem: _Model, v: Floats, snapped: Floats) -> Floats:
+def _polish(problem: _Model, v: Floats, snapped: Floats) -> Floats:
     """Solve exactly for what is not on a bound or a kink; the better of that and v."""
     hessian, box, groups = problem.hessian, problem.box, problem.groups
     error = problem.residual(v)

@@ -73,13 +73,13 @@ class Stack:
     def box(self) -> BoxDual | None:
         """The stacked conjugate as a box, where every part's is one."""
         forms = [p.regularizer.dual_form(p.stop - p.start) for p in self.pieces]
-        return _joined([_hard_classes(form) if isinstance(form, SimplexDual) else form for form in forms])
+        return _join_forms([_hard_classes(form) if isinstance(form, SimplexDual) else form for form in forms])
 
     def model(self, stacked: Floats) -> BoxDual | None:
         """The stacked conjugate's quadratic model about a point as a box, where every part has one."""
         if self.box is not None:
             return self.box
-        return _joined([p.regularizer.dual_model(stacked[p.start : p.stop]) for p in self.pieces])
+        return _join_forms([p.regularizer.dual_model(stacked[p.start : p.stop]) for p in self.pieces])
 
     def grouped_model(self, stacked: Floats) -> GroupedBox | None:
         """The stacked conjugate's quadratic model about a point as boxes and simplexes, where every part has one."""
@@ -103,7 +103,7 @@ class Stack:
             boxes.append(box)
             members.append(member)
             totals.append(total)
-        joined = _joined(boxes)
+        joined = _join_forms(boxes)
         assert joined is not None
         return GroupedBox(joined, Groups(np.concatenate(members), np.concatenate(totals)), coupling)
 
@@ -158,7 +158,7 @@ class Stack:
         return least
 
     def scaled(self, factor: float) -> Stack:
-        """Return the parts at other prices; what is hard stays hard."""
+        """Return the parts with other penalties; what is hard stays hard."""
         return replace(self, pieces=tuple(replace(p, regularizer=p.regularizer * factor) for p in self.pieces))
 
     def in_units(self, center: Floats, scale: Floats) -> Stack:
@@ -166,8 +166,8 @@ class Stack:
         pieces = []
         for p in self.pieces:
             i = self.index[p.start : p.stop]
-            moved = p.regularizer.moved(-center[i]) if np.any(center[i]) else p.regularizer
-            pieces.append(replace(p, regularizer=moved.rescaled(scale[i]) if np.any(scale[i] != 1) else moved))
+            moved = p.regularizer.shift(-center[i]) if np.any(center[i]) else p.regularizer
+            pieces.append(replace(p, regularizer=moved.rescale(scale[i]) if np.any(scale[i] != 1) else moved))
         return replace(self, pieces=tuple(pieces))
 
 
@@ -210,7 +210,7 @@ class GroupedBox:
 
 
 def _hard_classes(form: SimplexDual) -> BoxDual | None:
-    """Classes at an infinite price, whose multipliers are independent of each other, as a box; None for others."""
+    """Classes with an infinite penalty, whose multipliers are independent of each other, as a box; None for others."""
     return _of_simplexes(form, 0)[0] if np.all(np.isinf(form.total) & (form.ridge == 0)) else None
 
 
@@ -226,7 +226,7 @@ def _of_simplexes(form: SimplexDual, first: int) -> tuple[BoxDual, Indices, Floa
     return box, np.repeat(number, width), form.total[summed]
 
 
-def _joined(forms: Sequence[BoxDual | SimplexDual | None]) -> BoxDual | None:
+def _join_forms(forms: Sequence[BoxDual | SimplexDual | None]) -> BoxDual | None:
     boxes = [form for form in forms if isinstance(form, BoxDual)]
     if len(boxes) < len(forms):
         return None

@@ -60,7 +60,7 @@ class Constraint:
         return [write(name, value=value, upper=upper) for name, value, upper in each]
 
     def soft(self, penalty: float, power: float = 1.0) -> Constraint:
-        """Return the constraint at a price instead of at any price.
+        """Return the constraint with a penalty on its violation in place of a hard one.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class Constraint:
             1 charges in proportion; 2 charges the square (bounds and equalities only).
         """
         check_positive("penalty", penalty)
-        soft = _softened(self.regularizer, penalty, power)
+        soft = _soften(self.regularizer, penalty, power)
         return replace(self, regularizer=soft, relation=f"soft {self.relation}")
 
     def __and__(self, other: Any) -> list[Constraint]:
@@ -91,13 +91,13 @@ class Constraint:
         return self.label()
 
 
-def _softened(regularizer: Regularizer, penalty: float, power: float) -> Regularizer:
+def _soften(regularizer: Regularizer, penalty: float, power: float) -> Regularizer:
     if isinstance(regularizer, AtMost):
         return Shifted(Hinge(penalty, power), regularizer.bound)
     if isinstance(regularizer, AtLeast):
         return Reflected(Hinge(penalty, power), regularizer.bound)
     if isinstance(regularizer, Sum):  # between
-        return Sum([_softened(part, penalty, power) for part in regularizer.parts])
+        return Sum([_soften(part, penalty, power) for part in regularizer.parts])
     if isinstance(regularizer, Equal) and power == 2:
         return Ridge(regularizer.target, 1 / (2 * penalty))
     if power != 1:
@@ -170,15 +170,15 @@ class E:
         return Conditional(self, event, name or _guess_name(event).replace("psi", "event"))
 
     def __le__(self, bound: ArrayLike) -> Constraint:
-        return self._compared(AtMost(_number(bound)), "E({}) <= {value}", bound)
+        return self._compare(AtMost(_number(bound)), "E({}) <= {value}", bound)
 
     def __ge__(self, bound: ArrayLike) -> Constraint:
-        return self._compared(AtLeast(_number(bound)), "E({}) >= {value}", bound)
+        return self._compare(AtLeast(_number(bound)), "E({}) >= {value}", bound)
 
     def __eq__(self, target: ArrayLike) -> Constraint:  # type: ignore[override]
-        return self._compared(Equal(_number(target)), "E({}) == {value}", target)
+        return self._compare(Equal(_number(target)), "E({}) == {value}", target)
 
-    def _compared(
+    def _compare(
         self, regularizer: Regularizer, relation: str, value: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> Constraint:
         values, uppers = (None if v is None else np.atleast_1d(np.asarray(v, dtype=float)) for v in (value, upper))
@@ -187,7 +187,7 @@ class E:
     def within(self, eps: float, *, of: ArrayLike, norm: float = 2) -> Constraint:
         """``||E[psi] - of|| <= eps`` in the 1-, 2- or inf-norm."""
         check_positive("eps", eps, allow_zero=True)
-        return self._compared(Ball(_number(of), eps, norm), f"E({{}}) within {eps:g} of {{value}}", of)
+        return self._compare(Ball(_number(of), eps, norm), f"E({{}}) within {eps:g} of {{value}}", of)
 
     def between(self, low: ArrayLike | None, high: ArrayLike | None) -> Constraint:
         """``low <= E[psi] <= high``; None is no bound on that side."""
@@ -198,14 +198,14 @@ class E:
         lower, upper = np.broadcast_arrays(np.atleast_1d(_number(low)), np.atleast_1d(_number(high)))
         if np.any(lower > upper):
             raise ValueError(f"between: low must not exceed high, got {_short(lower)} and {_short(upper)}")
-        return self._compared(AtLeast(lower) + AtMost(upper), "{value} <= E({}) <= {upper}", low, high)
+        return self._compare(AtLeast(lower) + AtMost(upper), "{value} <= E({}) <= {upper}", low, high)
 
     def regularized(self, regularizer: Any) -> Constraint:
         """Any regularizer of these expectations, for instance ``E(labels).regularized(KL(proportions))``."""
         if not isinstance(regularizer, Regularizer):
             hint = f"; write E({self.name}) == {regularizer!r} for a number" if np.isscalar(regularizer) else ""
             raise TypeError(f"regularized takes one of regbayes.regularizers, got {regularizer!r}{hint}")
-        return self._compared(regularizer, f"{type(regularizer).__name__} of E({{}})")
+        return self._compare(regularizer, f"{type(regularizer).__name__} of E({{}})")
 
     def _no_arithmetic(self, *_: object) -> NoReturn:
         raise TypeError(
@@ -256,19 +256,19 @@ class Conditional:
         return OnEvent(self.features, self.event, np.atleast_1d(np.asarray(_number(level), dtype=np.float64)))
 
     def __le__(self, bound: ArrayLike) -> Constraint:
-        return self._compared(AtMost(0.0), "<=", bound)
+        return self._compare(AtMost(0.0), "<=", bound)
 
     def __ge__(self, bound: ArrayLike) -> Constraint:
-        return self._compared(AtLeast(0.0), ">=", bound)
+        return self._compare(AtLeast(0.0), ">=", bound)
 
     def __eq__(self, target: ArrayLike) -> Constraint:  # type: ignore[override]
-        return self._compared(Equal(0.0), "==", target)
+        return self._compare(Equal(0.0), "==", target)
 
     def between(self, low: ArrayLike, high: ArrayLike) -> list[Constraint]:
         """``low <= E[psi | event] <= high``, as two constraints."""
         return [self >= low, self <= high]
 
-    def _compared(self, regularizer: Regularizer, sign: str, level: ArrayLike) -> Constraint:
+    def _compare(self, regularizer: Regularizer, sign: str, level: ArrayLike) -> Constraint:
         given = self.on_event(level)
         if not np.all(np.isfinite(given.level)):
             raise ValueError(f"a conditional expectation is compared with finite numbers, got {level!r}")
@@ -315,15 +315,15 @@ class _Moment:
     highest: float
 
     def __le__(self, bound: float) -> MomentConstraint:
-        return self._compared("<=", bound)
+        return self._compare("<=", bound)
 
     def __ge__(self, bound: float) -> MomentConstraint:
-        return self._compared(">=", bound)
+        return self._compare(">=", bound)
 
     def __eq__(self, target: float) -> MomentConstraint:  # type: ignore[override]
-        return self._compared("==", target)
+        return self._compare("==", target)
 
-    def _compared(self, sign: str, value: float) -> MomentConstraint:
+    def _compare(self, sign: str, value: float) -> MomentConstraint:
         number = np.asarray(_number(value), dtype=np.float64)
         if number.size != 1 or not self.lowest < float(number) < self.highest:
             between = f"between {self.lowest:g} and {self.highest:g}"

@@ -35,8 +35,8 @@ CHECK_FACTOR = 3.0
 # More rows than this do not fit the cache: they are visited in random order within random blocks.
 MOST_SCATTERED = 30_000
 BLOCK_ROWS = 32  # larger blocks are of one task, and tasks that share weights then take more passes
-# A hard margin's loss is infinite until it is met. Its gap is measured with a price per unit of violation that is
-# this many times the largest multiplier: any price above the largest has the same solution.
+# A hard margin's loss is infinite until it is met. Its gap is measured with a penalty per unit of violation that is
+# this many times the largest multiplier: any penalty above the largest has the same solution.
 PENALTY_FACTOR = 10.0
 
 

@@ -1,4 +1,4 @@
-"""Weighted atoms on a device: the log-partition of features that lie there, by `regbayes.kernels.arrays`.
+"""Weighted atoms on a device: the log-partition of features that lie there, by `regbayes.kernels.arrays_atoms`.
 
 The dual solver looks at atoms through sums over them, and they are taken where the features are. What is rarely needed,
 faces of the support and problems that stall, asks for the features themselves: then they come to the host.
@@ -13,8 +13,9 @@ import numpy as np
 
 from regbayes._types import Floats, Indices
 from regbayes.framework.log_partition import FEW, WeightedAtoms
-from regbayes.kernels import arrays
-from regbayes.kernels.arrays import DeviceArray, integers_to_device, namespace_of, score_atoms, to_device, to_host
+from regbayes.kernels import arrays, arrays_atoms
+from regbayes.kernels.arrays import DeviceArray, integers_to_device, namespace_of, to_device, to_host
+from regbayes.kernels.arrays_atoms import score_atoms
 
 
 class DeviceAtoms(WeightedAtoms):
@@ -51,7 +52,7 @@ class DeviceAtoms(WeightedAtoms):
         return arrays.find_ranges(self.held)
 
     def _moments(self, phi: Floats, second: bool) -> tuple[float, Floats, Floats]:
-        sums = arrays.sum_atoms(self.held, self._logs, phi, self._reference, second)
+        sums = arrays_atoms.sum_atoms(self.held, self._logs, phi, self._reference, second)
         away, covariance = sums.first / sums.total, np.empty((0, 0))
         if sums.second is not None:
             covariance = sums.second / sums.total - away[:, None] * away
@@ -71,7 +72,7 @@ class DeviceAtoms(WeightedAtoms):
         logs = xp.where(scores > xp.max(scores) - nats, self._logs, xp.full_like(self._logs, -np.inf))
         about = self._reference
         for second in (False, True):  # about the mean of those that live: another may be far out
-            sums = arrays.sum_atoms(self.held, logs, phi, about, second)
+            sums = arrays_atoms.sum_atoms(self.held, logs, phi, about, second)
             about = about + sums.first / sums.total
         assert sums.second is not None
         return np.asarray(np.diag(sums.second) / sums.total - np.square(sums.first / sums.total))
@@ -94,5 +95,5 @@ class DeviceAtoms(WeightedAtoms):
 
     def mean_about(self, center: Floats) -> Floats:
         """Return the expectation of the features less some numbers."""
-        sums = arrays.sum_atoms(self.held, self._logs, np.zeros(len(center)), center, False)
+        sums = arrays_atoms.sum_atoms(self.held, self._logs, np.zeros(len(center)), center, False)
         return sums.first / sums.total

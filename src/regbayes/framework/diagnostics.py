@@ -190,7 +190,7 @@ def effective_sample_size(log_weights: ArrayLike) -> float:
     float
         Between 1 (one draw has all the weight) and n (all weights are equal).
     """
-    logs = _checked(log_weights)
+    logs = _check_log_weights(log_weights)
     weights = np.exp(logs - logs.max())
     return float(weights.sum() ** 2 / (weights @ weights))
 
@@ -225,7 +225,7 @@ def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0, n_draws: 
     below the smallest positive double (relative to the largest) are left out. The fit is that of Zhang and Stephens
     [3], with the weak prior of [2] that is worth ten observations at k = 0.5.
     """
-    weights = _checked(log_weights)
+    weights = _check_log_weights(log_weights)
     return _fit_tail(weights - weights.max(), relative_efficiency, n_draws)[0]
 
 
@@ -247,7 +247,7 @@ def smooth_log_weights(log_weights: ArrayLike, relative_efficiency: float = 1.0)
         Normalised; as they were where there is no tail to fit.
     pareto_k : float
     """
-    weights = _checked(log_weights)
+    weights = _check_log_weights(log_weights)
     weights = weights - weights.max()
     k, scale, cutoff = _fit_tail(weights, relative_efficiency)
     if math.isfinite(k):
@@ -349,7 +349,7 @@ def _fit_generalized_pareto(exceedances: Floats) -> tuple[float, float]:
     return shape, float(exceedances.mean()) if b == 0 else -shape / b
 
 
-def _checked(log_weights: ArrayLike) -> Floats:
+def _check_log_weights(log_weights: ArrayLike) -> Floats:
     weights = np.asarray(log_weights, dtype=np.float64)
     if weights.ndim != 1 or weights.size == 0:
         raise ValueError(f"log_weights must be one-dimensional and not empty, got an array of shape {weights.shape}.")

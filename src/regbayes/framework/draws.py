@@ -187,7 +187,7 @@ def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool
         draws, or hold something other than finite numbers.
     """
     if isinstance(draws, Draws):
-        kept = {name: draws.variables[name] for name in _selected(draws.variables, variables)}
+        kept = {name: draws.variables[name] for name in _select(draws.variables, variables)}
         return draws if variables is None else replace(draws, variables=kept)
     if _is_a(draws, "arviz", "InferenceData") or _is_a(draws, "xarray", "DataTree"):
         dataset, kind = _posterior_group(draws)
@@ -232,7 +232,7 @@ def _from_mapping(draws: Mapping[Any, Any], names: Sequence[str] | None, chains:
     if odd:
         raise TypeError(f"draws has the key {odd[0]!r}; the keys must be strings, the names of the variables.")
     leading = 2 if chains else 1
-    given = {name: numeric_array(draws[name], f"draws[{name!r}]") for name in _selected(draws, names)}
+    given = {name: numeric_array(draws[name], f"draws[{name!r}]") for name in _select(draws, names)}
     for name, values in given.items():
         if values.ndim < leading:
             axes = "(chain, draw, ...)" if chains else "(n, ...)"
@@ -269,7 +269,7 @@ def group_datasets(source: Any) -> dict[str, Any]:
 
 
 def _from_dataset(dataset: Any, kind: Kind, names: Sequence[str] | None) -> Draws:
-    selected = _selected({str(name): None for name in dataset.data_vars}, names)
+    selected = _select({str(name): None for name in dataset.data_vars}, names)
     if not selected:
         raise ValueError("draws has no variables in its posterior.")
     given: dict[str, Array] = {}
@@ -300,7 +300,7 @@ def _plain_labels(labels: Array) -> Array | None:
     return labels.astype(str) if all(isinstance(label, str) for label in labels.flat) else None
 
 
-def _selected(available: Iterable[str], names: Sequence[str] | None) -> list[str]:
+def _select(available: Iterable[str], names: Sequence[str] | None) -> list[str]:
     available = list(available)
     if names is None:
         return available
@@ -351,12 +351,17 @@ def _build(
 
 def numeric_array(values: Any, argument: str, accepted: str = "an array of numbers") -> Array:
     """``values`` as an array of booleans, integers or floats; one on a device stays there."""
+    values = arrays.without_graph(values)
+    if arrays.is_sparse(values):
+        raise TypeError(f"{argument} is sparse; give it as a dense array.")
     if arrays.lies_elsewhere(values):
         kind = str(values.dtype).rpartition(".")[2]
-        if kind in ("float16", "bfloat16") or kind.startswith("complex") or values.ndim == 0:
+        if kind in ("float16", "bfloat16") or kind.startswith("complex"):
             raise TypeError(
                 f"{argument} is an array of dtype {kind} on {values.device}; give it as float32 or float64."
             )
+        if values.ndim == 0:
+            raise TypeError(f"{argument} is a single number on {values.device}; it may be {accepted}.")
         return cast("Array", values)
     try:
         array = np.asarray(values)

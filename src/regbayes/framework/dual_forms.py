@@ -150,7 +150,7 @@ DualForm = BoxDual | SimplexDual
 
 
 def hinge_form(C: Floats, squared: bool, signs: Floats | float = 1.0, margin: float = 0.0) -> BoxDual:
-    """Return the conjugate of ``sum_i C_i max(0, margin + sign_i x_i)``, or with squares, at prices C (n,)."""
+    """Return the conjugate of ``sum_i C_i max(0, margin + sign_i x_i)``, or with squares; C is (n,)."""
     reach, ridge = _reach(C, squared)
     up = np.broadcast_to(signs, len(C)) > 0
     nothing = np.zeros(len(C))
@@ -158,13 +158,13 @@ def hinge_form(C: Floats, squared: bool, signs: Floats | float = 1.0, margin: fl
 
 
 def tube_form(target: Floats, epsilon: float, C: Floats, squared: bool) -> BoxDual:
-    """Return the conjugate of ``sum_i C_i max(0, |x_i - target_i| - epsilon)``, or with squares, at prices C (n,)."""
+    """Return the conjugate of ``sum_i C_i max(0, |x_i - target_i| - epsilon)``, or with squares; C is (n,)."""
     reach, ridge = _reach(C, squared)
     return BoxDual(target, np.full(len(C), epsilon), ridge, -reach, reach)
 
 
 def classes_form(cost: Floats, row: Indices, C: Floats, squared: bool) -> SimplexDual:
-    """Return the conjugate of ``sum_n C_n max_i (cost_row(n),i + x_ni)``, or with squares, at prices C (n,).
+    """Return the conjugate of ``sum_n C_n max_i (cost_row(n),i + x_ni)``, or with squares; C is (n,).
 
     The square is that of a violation: nothing where the largest is negative.
     """
@@ -175,9 +175,9 @@ def classes_form(cost: Floats, row: Indices, C: Floats, squared: bool) -> Simple
 
 
 def _reach(C: Floats, squared: bool) -> tuple[Floats, Floats]:
-    """Return how far multipliers may go, and their ridge; nowhere without a price."""
+    """Return how far multipliers may go, and their ridge; nowhere where C is zero."""
     if not squared:
         return C, np.zeros(len(C))
-    # The ridge of a coordinate without a price is of no consequence, but it keeps the others' problem smooth.
+    # The ridge of a coordinate whose C is zero is of no consequence, but it keeps the others' problem smooth.
     ridge = np.divide(0.5, C, out=np.ones(len(C)), where=C > 0)
     return np.where(C > 0, np.inf, 0.0), ridge

@@ -54,7 +54,7 @@ def is_interior(partition: LogPartition, stack: Stack) -> bool:
     """Whether every domain reaches inside its feature's range: nothing is out of reach then, and no edge is forced."""
     low, high = stack.domain
     lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
-    slack = _rounding(lowest, highest)
+    slack = _bound_rounding(lowest, highest)
     return bool(((low < highest - slack) & (high > lowest + slack)).all())
 
 
@@ -62,7 +62,7 @@ def find_out_of_reach(partition: LogPartition, stack: Stack) -> OutOfReach | Non
     """Look for one expectation that cannot enter its domain whatever the weights."""
     low, high = stack.domain
     lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
-    slack = _rounding(lowest, highest)
+    slack = _bound_rounding(lowest, highest)
     too_low, too_high = low > highest + slack, high < lowest - slack
     # An open end is the next number to it, and rounding must not move a feature across.
     too_low |= (low > highest) & (low == np.finfo(np.float64).smallest_subnormal)
@@ -79,12 +79,12 @@ def narrow_to_face(face: Face, stack: Stack) -> Face:
     for _ in range(n_features):
         if not isinstance(face.partition, WeightedAtoms):
             break
-        side = _touched_edge(face.partition, stack)
+        side = _find_touched_edge(face.partition, stack)
         if side is None:
             break
         feature, sign = side
         lowest, highest = face.partition.lowest[feature], face.partition.highest[feature]
-        edge, slack = highest if sign > 0 else lowest, _rounding(lowest, highest)
+        edge, slack = highest if sign > 0 else lowest, _bound_rounding(lowest, highest)
         on_edge = np.abs(face.partition.features[:, feature] - edge) <= slack
         face = face.narrow(on_edge, np.where(np.arange(n_features) == feature, float(sign), 0.0))
     return face
@@ -95,12 +95,12 @@ def find_flat_face(face: Face, stack: Stack, solution: DualSolution) -> Face | N
 
     The signature is a direction of the multipliers in which the tilted features no longer vary, although they did
     before: there the tilt has done all that it can. It is a face only if the dual does not mind how far the
-    multipliers go: a soft constraint can take nearly all mass from somewhere at a finite price.
+    multipliers go: a soft constraint can take nearly all mass from somewhere at a finite penalty.
     """
     partition = face.partition
     if not isinstance(partition, WeightedAtoms):
         return None
-    found = _settled_direction(partition, solution.multipliers)
+    found = _find_settled_direction(partition, solution.multipliers)
     if found is None:
         return None
     direction, keep = found
@@ -113,7 +113,7 @@ def find_flat_face(face: Face, stack: Stack, solution: DualSolution) -> Face | N
     return face.narrow(keep, direction)
 
 
-def _settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[Floats, Flags] | None:
+def _find_settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[Floats, Flags] | None:
     """The part of the multipliers that acts as a constant on the atoms that still have mass; and those atoms."""
     if np.abs(multipliers) @ (partition.highest - partition.lowest) < MIN_NATS:
         return None
@@ -164,17 +164,17 @@ def _slope_of_conjugate(stack: Stack, stacked: Floats, direction: Floats) -> flo
     return float(np.sum(slopes))
 
 
-def _rounding(lowest: Floats, highest: Floats) -> Floats:
+def _bound_rounding(lowest: Floats, highest: Floats) -> Floats:
     """How far rounding may put an expectation from an edge of its range."""
     rounding: Floats = ROUNDING * ((highest - lowest) + np.maximum(np.abs(lowest), np.abs(highest)))
     return rounding
 
 
-def _touched_edge(partition: LogPartition, stack: Stack) -> tuple[int, int] | None:
+def _find_touched_edge(partition: LogPartition, stack: Stack) -> tuple[int, int] | None:
     """A feature that varies, but whose domain contains only an end of its range; and which end."""
     low, high = stack.domain
     lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
-    slack = _rounding(lowest, highest)
+    slack = _bound_rounding(lowest, highest)
     varies = highest > lowest + 2 * slack
     mean = partition.mean[stack.index]  # where it is at the edge already, nothing has to be forced there
     at_high, at_low = varies & (low >= highest - slack), varies & (high <= lowest + slack)

@@ -104,7 +104,7 @@ def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Featur
         feature, got = call_feature(feature, draws, argument)
         argument, expected = f"what {argument} returned", f"{expected}; {got}"
     if is_data_array(feature):
-        values, names = _flattened(draws, feature, argument, base)
+        values, names = _flatten(draws, feature, argument, base)
         return Features(_as_matrix(values, argument), tuple(names))
     values = numeric_array(feature, argument, expected)
     if values.ndim > 2 or values.shape[0] != n or 0 in values.shape:
@@ -209,7 +209,7 @@ def _variables_asked_for(function: Callable[..., Any], draws: Draws) -> list[str
     return asked or None
 
 
-def _flattened(draws: Draws, array: Any, argument: str, base: str) -> tuple[Array, list[str]]:
+def _flatten(draws: Draws, array: Any, argument: str, base: str) -> tuple[Array, list[str]]:
     """Values of an xarray DataArray with one row for each draw, and names by its coordinates."""
     if SAMPLE in array.dims and "chain" in array.coords and array.coords["chain"].dims == (SAMPLE,):
         array = array.unstack(SAMPLE) if SAMPLE in array.indexes else array

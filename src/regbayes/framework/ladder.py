@@ -454,8 +454,10 @@ def _find_heavy_tail(problem: Problem, climb: Climb, phi: Floats) -> tuple[str, 
 
 def _find_missed(climb: Climb) -> tuple[str, ...]:
     """Whether the short rounds have been where a final run has not; an earlier final one may have missed the same."""
+    assert climb.pool is not None
     before, last = [stage for stage in climb.kept if not stage.final], climb.kept[-1]
-    weights = pool_rungs([stage.rung for stage in before]).count_towards(last.rung.phi)
+    guess = climb.pool.log_partitions[[not stage.final for stage in climb.kept]]
+    weights = pool_rungs([stage.rung for stage in before], guess).count_towards(last.rung.phi)
     return find_missed([stage.run for stage in before], weights, last.run)
 
 

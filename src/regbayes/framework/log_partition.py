@@ -80,7 +80,7 @@ class _Sums(NamedTuple):
     second: Floats | None  # (m, m), about a reference point
 
 
-def _added(parts: list[_Sums]) -> _Sums:
+def _add_sums(parts: list[_Sums]) -> _Sums:
     """Sums over several pieces, relative to the largest score of all of them."""
     if len(parts) == 1:
         return parts[0]
@@ -185,7 +185,7 @@ class WeightedAtoms:
                 whole = self._sums(slice(0, n), phi, tilted, second)
             else:
                 look = partial(self._sums_of_many, phi=phi, tilted=tilted, second=second)
-                whole = _added(self._executor.map(look, self._chunks))
+                whole = _add_sums(self._executor.map(look, self._chunks))
             away = whole.first / whole.total
             covariance = np.empty((0, 0))
             if whole.second is not None:
@@ -196,7 +196,7 @@ class WeightedAtoms:
         """Sums over rows that are looked at in pieces."""
         starts = range(rows.start, rows.stop, self._rows)
         pieces = (slice(start, min(start + self._rows, rows.stop)) for start in starts)
-        return _added([self._sums(piece, phi, tilted, second) for piece in pieces])
+        return _add_sums([self._sums(piece, phi, tilted, second) for piece in pieces])
 
     def _sums(self, rows: slice, phi: Floats, tilted: bool, second: bool) -> _Sums:
         """Sums over a piece."""

@@ -100,10 +100,10 @@ def find_influences(
         own = samples.n_atoms * weights[:, None] * centred
         covariance = centred.T @ own / samples.n_atoms
         response = _respond(stack, stacked, expectation, covariance)
-    redundancy = find_redundancy(values, stack)
-    if redundancy is not None:  # the multipliers' errors, as the multipliers are given
-        response = redundancy.folding @ response
     phi = -stack.add_up(stacked)
+    redundancy = find_redundancy(values, stack) if np.any(phi == 0.0) else None
+    if redundancy is not None:  # the multipliers' errors, as the multipliers are given: 0 where they follow from others
+        response = redundancy.folding @ response
     return Influences(samples, base, scale, values, average_batches(samples.by_chain(own)), response, covariance, phi)
 
 

@@ -20,6 +20,7 @@ ROUNDINGS = 32.0  # of a feature's largest value: noise of what is computed in a
 MOST_ROWS = 2000  # draws that show which features are combinations
 CHANCE = 10  # different draws beyond two for each feature with which a combination is no accident
 MOST = 64  # equalities among which combinations are looked for
+FEW_ROWS, SLACK = 64, 10.0  # draws beside two for each feature of a first look, and what it may underrate rounding by
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ def find_redundancy(values: Floats, stack: Stack) -> Redundancy | None:
     """Look among equalities for features, (n, m), that are combinations of earlier ones at all draws."""
     asked = _targets(stack)
     equal = np.flatnonzero(np.isfinite(asked))
-    if not 2 <= len(equal) <= MOST:
+    if not 2 <= len(equal) <= MOST or not _may_combine(values, equal):
         return None
     rows = values[np.unique(np.linspace(0, len(values) - 1, MOST_ROWS).astype(int))]
     noise, centre, spread = _noise(values), rows.mean(axis=0), rows.std(axis=0)
@@ -96,13 +97,36 @@ def find_redundancy(values: Floats, stack: Stack) -> Redundancy | None:
 
 def _targets(stack: Stack) -> Floats:
     """What each expectation has to be, shape (m,); NaN where it is not held to one number."""
-    low, high = stack.domain
     asked = np.full(stack.n_features, np.nan)
-    for i in range(stack.n_features):
-        own = stack.index == i
-        if own.any() and np.all(low[own] == high[own]) and np.ptp(low[own]) == 0:
-            asked[i] = low[own][0]
-    return asked
+    if stack.n_features < 2:
+        return asked
+    low, high = stack.domain
+    least, most = np.full(stack.n_features, np.inf), np.full(stack.n_features, -np.inf)
+    np.minimum.at(least, stack.index, np.where(low == high, low, -np.inf))
+    np.maximum.at(most, stack.index, np.where(low == high, low, np.inf))
+    return np.where(least == most, least, asked)
+
+
+def _may_combine(values: Floats, chosen: Indices) -> bool:
+    """Whether a few draws leave it open that some of these features are combinations of others, up to rounding.
+
+    Every problem with equalities is asked, so it has to take little beside the solution of a small one.
+    """
+    rows = values[:: 1 + len(values) // (FEW_ROWS + 2 * len(chosen))]
+    if len(chosen) < values.shape[1]:
+        rows = rows[:, chosen]
+    noise = _noise(rows)
+    noise[noise == 0.0] = 1.0
+    rows = (rows - rows.sum(axis=0) / len(rows)) / noise  # no squares of large numbers
+    gram = rows.T @ rows / len(rows)
+    spread = np.sqrt(gram.diagonal())
+    varies = spread > 1.0
+    if not varies.all():
+        gram, spread = gram[np.ix_(varies, varies)], spread[varies]
+    if len(spread) < 2:
+        return False
+    least = np.linalg.eigvalsh(gram / (spread[:, None] * spread))[0]
+    return bool(least <= len(spread) * max((SLACK / spread.min()) ** 2, ROUNDINGS * np.finfo(np.float64).eps))
 
 
 def _noise(values: Floats) -> Floats:

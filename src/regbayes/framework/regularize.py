@@ -148,7 +148,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
         settings = LadderSettings(n_draws=n_draws, max_rounds=max_rounds, accuracy=accuracy, seed=seed)
         model, given = _as_model(posterior, resample, settings)
         found = _sample_again(model, features, regularizer, given, settings, progress)
-        return _spoken(found, raise_infeasible)
+        return _raise_or_warn(found, raise_infeasible)
     if isinstance(posterior, RegularizedPosterior):
         raise TypeError(
             "posterior is a result of regularize; give its posterior, result.posterior, to go on from there"
@@ -274,7 +274,7 @@ def _sample_again(
                 _check_events(Samples(climb.stages[-1].run.variables, chains=True), features, regularizer)
             except ValueError as error:
                 raise SamplingError(f"{error}; no draw of the posterior is in it", climb.stages) from error
-            climb, conditioned = _reweighted(climb, g, labels)
+            climb, conditioned = _reweight(climb, g, labels)
             if conditioned is not None:
                 return conditioned
         return build_result(problem, climb, g, labels, evaluated.names)
@@ -300,7 +300,7 @@ def _check_askable(model: Sampler, asked: tuple[Any, ...]) -> None:
                 )
 
 
-def _reweighted(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Climb, RegularizedPosterior | None]:
+def _reweight(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Climb, RegularizedPosterior | None]:
     """Features without a gradient: take the reweighted draws of the posterior where they can carry the tilt.
 
     Where an event gets probability one there are no multipliers, and the result is the posterior given the event.
@@ -340,7 +340,7 @@ def _show_round(progress: Progress[Climb]) -> None:
     tqdm.write(f"{kind} {progress.iteration}: {stage.run.n_chains} x {stage.run.n_draws} draws{left}", file=sys.stderr)
 
 
-def _spoken(result: RegularizedPosterior, raise_infeasible: bool) -> RegularizedPosterior:
+def _raise_or_warn(result: RegularizedPosterior, raise_infeasible: bool) -> RegularizedPosterior:
     """Raise or warn where the status is no answer."""
     if not isinstance(result, ResampledPosterior):
         return result

@@ -198,9 +198,9 @@ def build_result(
     assert pool is not None
     stage = climb.stages[ending.stage]
     values = stage.rung.flat
-    phi, stacked, gap, violation = _solved(problem, stage, ending)
+    phi, stacked, gap, violation = _collect_solution(problem, stage, ending)
     logs = values @ (phi - stage.rung.phi)
-    posterior = Samples(_named_draws(problem, stage)).reweight(logs - logsumexp(logs))
+    posterior = Samples(_name_draws(problem, stage)).reweight(logs - logsumexp(logs))
     after = posterior.weights @ values
     log_partition = pool.tilt(phi).log_partition
     kl = max(float(phi @ after) - log_partition, 0.0)
@@ -211,7 +211,7 @@ def build_result(
     dual = -log_partition - problem.stack.conjugate(stacked)
     return ResampledPosterior(
         posterior=posterior,
-        base=Samples(_named_draws(problem, climb.stages[0])),
+        base=Samples(_name_draws(problem, climb.stages[0])),
         regularizer=regularizer,
         labels=labels,
         multipliers=phi,
@@ -239,19 +239,19 @@ def build_result(
     )
 
 
-def _solved(problem: Problem, stage: Stage, ending: Ending) -> tuple[Floats, Floats, float, float]:
+def _collect_solution(problem: Problem, stage: Stage, ending: Ending) -> tuple[Floats, Floats, float, float]:
     """Multipliers, their stacked form, gap and violation: of the solution on the draws, or of the run as it is."""
     found, stack = ending.solution, problem.stack
     if found is not None and found.status is Status.CONVERGED:
         return found.multipliers, found.stacked, found.gap, found.violation
-    stacked = _stacked_near(stack, stage.rung.phi)
+    stacked = _stack_near(stack, stage.rung.phi)
     off = np.minimum(0.0, 0.0 - _outside(stack, stage.rung.mean))
     spread = stage.rung.flat.std(axis=0)
     violation = float(np.max(-off / np.where(spread > 0, spread, 1.0), initial=0.0))
     return stage.rung.phi, stacked, math.inf, violation
 
 
-def _stacked_near(stack: Stack, phi: Floats) -> Floats:
+def _stack_near(stack: Stack, phi: Floats) -> Floats:
     """A stacked dual point whose sum is minus phi: the first part that sees a feature takes it."""
     stacked = np.zeros(len(stack))
     for feature in np.unique(stack.index):
@@ -268,7 +268,7 @@ def _outside(stack: Stack, mean: Floats) -> Floats:
     return out
 
 
-def _named_draws(problem: Problem, stage: Stage) -> Draws:
+def _name_draws(problem: Problem, stage: Stage) -> Draws:
     """A run's draws with the names of axes that the sampler knows."""
     draws = Samples(stage.run.variables, chains=True).draws
     dims, coords = problem.sampler.labels

@@ -113,7 +113,7 @@ def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | in
     }
     for name, group in group_datasets(draws.source).items():
         own = name.startswith(("prior", "warmup"))
-        followed = group if own else _resampled(group, indices, grid, sampled)
+        followed = group if own else _resample_group(group, indices, grid, sampled)
         if name == "sample_stats" and {"chain", "draw"} <= set(followed.dims):
             groups[name] = followed.assign(groups[name].data_vars)
         else:
@@ -125,7 +125,7 @@ def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | in
     return xarray.DataTree.from_dict(groups)
 
 
-def _resampled(group: Any, indices: Integers, grid: tuple[int, int], sampled: dict[str, Any]) -> Any:
+def _resample_group(group: Any, indices: Integers, grid: tuple[int, int], sampled: dict[str, Any]) -> Any:
     """Return a group with the chosen draws in place of its own, or as it is where it has not the same draws."""
     if (group.sizes.get("chain"), group.sizes.get("draw")) != grid:
         return group

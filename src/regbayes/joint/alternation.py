@@ -65,9 +65,8 @@ def step(
     features = problem.executor.map(update, every)
     summary = problem.executor.map_reduce(lambda b: model.summarize(problem.blocks[b], features[b]), every)
     params, stats = model.update_params(at.params, summary)
-    terms, head = dict(model.terms(params, stats)), None
+    head = None
     if problem.head is not None:
         head = problem.head.solve(features, at.warm_start, tolerance, problem.executor)
-        terms |= head.terms
-    moved = Evaluation(params, stats, head, terms)
-    return StepResult(Round(moved, features), terms, {"gap": moved.gap})
+    moved = Evaluation.of(params, stats, model.terms(params, stats), head)
+    return StepResult(Round(moved, features), moved.terms, {"gap": moved.gap})

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from regbayes._types import Floats, Reals
+from regbayes._types import Reals
 from regbayes.engine import Executor, FitResult, Progress, Serial, Status, StepResult, run
-from regbayes.joint.model import Head, Inferred, JointModel, Params, Stats
+from regbayes.joint.model import Fitted, Head, Inferred, JointModel, Params, Stats
 from regbayes.kernels.arrays import sum_of
 from regbayes.margins.head import Tolerance
 
@@ -81,26 +81,17 @@ class Evaluation(Generic[Params, Stats]):
     stats: Stats
     head: Any  # what the head's `solve` returned (`Fitted`); None without a head
     terms: Mapping[str, float]
+    objective: float  # their sum
+    gap: float = 0.0  # duality gap of the head: J is above its minimum over heads by at most this
+    warm_start: Any = None  # what the head's next solve may start from
 
-    @property
-    def objective(self) -> float:
-        """The sum of the terms."""
-        return sum(self.terms.values())
-
-    @property
-    def gap(self) -> float:
-        """Duality gap of the head: J is above its minimum over heads by at most this."""
-        return 0.0 if self.head is None else self.head.gap
-
-    @property
-    def warm_start(self) -> Any:
-        """What the head's next solve may start from."""
-        return None if self.head is None else self.head.warm_start
-
-    @property
-    def multipliers(self) -> Floats | None:
-        """Multipliers of the head."""
-        return None if self.head is None else self.head.multipliers
+    @classmethod
+    def of(cls, params: Params, stats: Stats, terms: Mapping[str, float], head: Fitted | None) -> Self:
+        """Put together generative terms and a solved head, if there is one."""
+        if head is None:
+            return cls(params, stats, None, terms, sum(terms.values()))
+        terms = {**terms, **head.terms}
+        return cls(params, stats, head, terms, sum(terms.values()), head.gap, head.warm_start)
 
 
 @dataclass(frozen=True)
@@ -135,7 +126,7 @@ class RowProblem(Generic[Block, Params, Stats]):
             stats = stats + part.stats
         terms = self.model.terms(params, stats)
         if self.head is None or not np.isfinite(sum(terms.values())):
-            return Evaluation(params, stats, None, terms), inferred
+            return Evaluation.of(params, stats, terms, None), inferred
         features = [part.features for part in inferred]
         if len(inferred) > 1 and self.head.gathers(features[0].shape[1]):
             features, first = [np.concatenate(features)], 0
@@ -143,7 +134,7 @@ class RowProblem(Generic[Block, Params, Stats]):
                 last = first + len(part.features)
                 inferred[index], first = replace(part, features=features[0][first:last]), last
         head = self.head.solve(features, warm_start, tolerance, self.executor)
-        return Evaluation(params, stats, head, {**terms, **head.terms}), inferred
+        return Evaluation.of(params, stats, terms, head), inferred
 
     def pull_back(self, at: Evaluation[Params, Stats], inferred: Inference[Stats]) -> Any:
         """Return the model's sums of what the head's gradient by features is worth to the parameters."""
@@ -229,7 +220,7 @@ def step(
     """
     options, model = problem.options, problem.model
     moved = None
-    while moved is None and norm(search.gradient) > options.flat:
+    while moved is None and np.sqrt(dot(search.gradient, search.gradient)) > options.flat:
         at, position = search.at, model.position(search.at.params)
         towards = direction(
             search.gradient, search.history, model.first_length(at.params), model.precondition(at.params, at.stats)
@@ -299,15 +290,10 @@ def dot(a: Any, b: Any) -> float:
     return float(np.vdot(a, b)) if isinstance(a, np.ndarray) else float(sum_of(a * b))
 
 
-def norm(a: Any) -> float:
-    """Return the length of an array."""
-    return float(np.linalg.norm(a)) if isinstance(a, np.ndarray) else float(np.sqrt(dot(a, a)))
-
-
 def update_history(history: History, move: Reals, change: Reals, memory: int = MEMORY) -> History:
     """Return the pairs with one more: a move, and the change of the gradient along it, if it shows curvature."""
-    curved = dot(move, change) > CURVED * norm(move) * norm(change)
-    return (*history, (move, change))[-memory:] if curved else history
+    lengths = np.sqrt(dot(move, move)) * np.sqrt(dot(change, change))
+    return (*history, (move, change))[-memory:] if dot(move, change) > CURVED * lengths else history
 
 
 def direction(
@@ -339,8 +325,8 @@ def direction(
         move, change = history[-1]
         guess = change if precondition is None else precondition(change)
         q = q * (dot(move, change) / dot(change, guess))
-    elif first_length is not None and norm(q) > 0.0:
-        q = q * (first_length / norm(q))
+    elif first_length is not None and (length := float(np.sqrt(dot(q, q)))) > 0.0:
+        q = q * (first_length / length)
     for (move, change), share in zip(history, reversed(shares), strict=True):
         q = q + (share - dot(change, q) / dot(move, change)) * move
     return -q

@@ -247,9 +247,9 @@ class RemoteProblem(Generic[Rows, Params, Stats]):
         sums: InferSums = self.places.sum(infer_rows, shared)
         terms = self.model.terms(params, sums.stats)
         if self.sample.head is None or not np.isfinite(sum(terms.values())):
-            return Evaluation(params, sums.stats, None, terms), shared
+            return Evaluation.of(params, sums.stats, terms, None), shared
         head = self._solve(version, shared, sums, warm_start, tolerance)
-        return Evaluation(params, sums.stats, head, {**terms, **head.terms}), shared
+        return Evaluation.of(params, sums.stats, terms, head), shared
 
     def gradient(self, at: Evaluation[Params, Stats], inferred: Any) -> Reals:
         """Return the gradient of J with respect to the model's position, at what an evaluation found."""

@@ -15,6 +15,7 @@ this module, ``_prefetch`` or ``_exponential``, delete ``__pycache__``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numba
@@ -50,12 +51,6 @@ def compiled_as_written(function: Function) -> Function:
     return cast(Function, numba.njit(fastmath={"contract"}, **_INLINE)(function))
 
 
-def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view that cannot be written to, a plain array whatever was given.
-
-    Kernels are compiled per type and the type includes this flag, so inputs that may or may not be writable are best
-    handed over as views that are not: one compilation serves both.
-    """
-    view = array.view(np.ndarray)
-    view.flags.writeable = False
-    return view
+# Kernels are compiled per type, and the type of an array includes whether it may be written to. What is only read, and
+# may come from a file or another machine, is handed over as a view that may not: one compilation serves both.
+read_only: Callable[[NDArray[Any]], NDArray[Any]] = partial(np.lib.stride_tricks.as_strided, writeable=False)

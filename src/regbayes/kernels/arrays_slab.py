@@ -1,4 +1,4 @@
-"""The row work of spike-and-slab features by operations of the array API, as `arrays.py` has that of binary ones.
+"""Spike-and-slab features over arrays of any library, as `arrays_features.py` has binary ones.
 
 `slab.py` has the law: tests hold these functions to its NumPy reference, to 1e-12 in double precision and to 1e-5 in
 single. Arrays are feature-major, (K, n). What belongs to one feature is computed in double precision whatever is
@@ -15,10 +15,8 @@ import numpy as np
 
 from regbayes._types import Floats
 from regbayes.kernels.arrays import (
-    BLOCK,
     DeviceArray,
     add_product,
-    find_mixing,
     find_sigmoid,
     multiply_rows,
     namespace_of,
@@ -26,6 +24,7 @@ from regbayes.kernels.arrays import (
     sum_of,
     to_device,
 )
+from regbayes.kernels.arrays_features import BLOCK, find_mixing
 from regbayes.kernels.slab import _ERFCX, _SQRT_2_OVER_PI, _SQRT_HALF
 
 ROOM = 1 << 26  # numbers that the sweeps of a piece of the rows leave for the way back: few pieces, as launches cost

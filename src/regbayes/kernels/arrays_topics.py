@@ -72,7 +72,7 @@ def hold_documents(counts: WordCounts, n_words: int, n_topics: int, in_order: bo
         words = counts.words[int(starts[piece.start]) : int(starts[piece.stop])]
         order = xp.argsort(words, stable=True)
         place = xp.empty_like(words)
-        place[order] = xp.arange(len(words), dtype=xp.int32, device=words.device)
+        place[order] = xp.arange(words.shape[0], dtype=xp.int32, device=words.device)
         places.append(place)
         word_starts.append(xp.astype(xp.searchsorted(xp.take(words, order), edges), xp.int32))
     first = xp.zeros(int(starts[0]), dtype=xp.int32, device=counts.words.device)  # entries of documents before

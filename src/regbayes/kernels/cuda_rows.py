@@ -1,4 +1,4 @@
-"""Kernels of `rows.cu` on arrays of a CUDA device; `arrays.py` calls them, and says the same in array operations."""
+"""Kernels of `rows.cu` on a CUDA device; `arrays_features.py` and `arrays_losses.py` say the same in operations."""
 
 from __future__ import annotations
 

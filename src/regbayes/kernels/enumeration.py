@@ -84,17 +84,21 @@ def reverse_enumerated(grad: DeviceArray, theta: DeviceArray, coupling: Floats) 
     theta, coupling
         As given to `enumerate_features`.
     """
-    xp, plan = namespace_of(theta), _Plan.of(coupling, theta)
-    found, by_state = [], np.zeros(len(plan.host_states))
+    xp, plan, k = namespace_of(theta), _Plan.of(coupling, theta), theta.shape[1]
+    found, by_state, apart = [], np.zeros(len(plan.host_states)), np.zeros((k, k))
     for rows in plan.pieces(theta.shape[0]):
         mine, slope = theta[rows, :], grad[rows, :]
-        P, (_, alone) = plan.weigh_states(mine)[1], _infer_alone(mine)
+        P, (psi, alone) = plan.weigh_states(mine)[1], _infer_alone(mine)
         # The gradient by theta is the covariance of the states with what the function says of them.
         said = slope @ plan.states.T
         moved = P * (said - xp.sum(P * said, axis=1)[:, None])
         found.append(slope * alone * plan.alone + moved @ plan.states)
-        by_state += gather(sum_of(moved, axis=0))[0]
-    by_coupling = -0.5 * (plan.host_states.T * by_state) @ plan.host_states
+        psi = psi * plan.alone + P @ plan.states
+        parts = gather(sum_of(moved, axis=0), multiply_rows(found[-1].T, psi.T))
+        by_state, apart = by_state + parts[0], apart + parts[1]
+    # Of two features that are independent, the covariance of their product is that of each times the other's mean.
+    together = (plan.host_states.T * by_state) @ plan.host_states
+    by_coupling = -0.5 * np.where(plan.pairs, together, apart + apart.T)
     np.fill_diagonal(by_coupling, 0.0)
     return EnumeratedGradient(xp.concat(found), by_coupling)
 

@@ -310,7 +310,13 @@ def meanfield_sweeps(
     """
     written = np.empty(0) if logs is None else logs
     return _sweep_documents(
-        *_fixed(documents, prior), read_only(tilt), max_sweeps, np.float32(tol), bool(collapsed), gamma, written
+        *_mark_read_only(documents, prior),
+        read_only(tilt),
+        max_sweeps,
+        np.float32(tol),
+        bool(collapsed),
+        gamma,
+        written,
     )
 
 
@@ -386,7 +392,7 @@ def meanfield_statistics(
         word_topic[...] = _ZERO
     logs = np.empty(len(documents.starts) - 1)
     _sum_documents(
-        *_fixed(documents, prior),
+        *_mark_read_only(documents, prior),
         read_only(tilt),
         read_only(gamma),
         read_only(weights.astype(np.float32)),
@@ -511,11 +517,11 @@ def reverse_sweeps(
     """
     table = np.zeros(prior.word_given_topic.shape, np.float32)
     weighted = read_only(weights.astype(np.float32))
-    _reverse_documents(*_fixed(documents, prior), n_sweeps, read_only(gamma), read_only(grad), weighted, table)
+    _reverse_documents(*_mark_read_only(documents, prior), n_sweeps, read_only(gamma), read_only(grad), weighted, table)
     return table
 
 
-def _fixed(documents: WordCounts, prior: Prior) -> tuple[Words, Singles, Indices, Singles, Singles]:
+def _mark_read_only(documents: WordCounts, prior: Prior) -> tuple[Words, Singles, Indices, Singles, Singles]:
     """Return what a kernel only reads, marked so: it is then compiled once for all callers."""
     words, numbers, starts = documents
     topics, doc_prior = prior

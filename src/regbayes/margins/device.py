@@ -18,17 +18,9 @@ import numpy as np
 from regbayes._types import Floats, Integers
 from regbayes.engine import Executor
 from regbayes.framework.newton import EASED, MAX_DENSE, SMOOTHING, BlockSums, SharedPrior
-from regbayes.kernels import arrays
-from regbayes.kernels.arrays import (
-    ClassRows,
-    DeviceArray,
-    HingeRows,
-    RowLosses,
-    TubeRows,
-    namespace_of,
-    to_device,
-    to_host,
-)
+from regbayes.kernels import arrays, arrays_losses
+from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
+from regbayes.kernels.arrays_losses import ClassRows, HingeRows, RowLosses, TubeRows
 from regbayes.margins.head import BlockwiseHead, HeadPart, HeadView, LinearHead, MarginHead, Tolerance, order_sample
 from regbayes.margins.targets import Classes
 
@@ -240,7 +232,7 @@ class DeviceBlock:
         if isinstance(targets, ClassRows) and weights.size <= (MAX_WHOLE if self.keeps_curvature else MAX_DENSE):
             found = _bend_pairs(seen, targets, phi)
         elif seen.shape[0] > 2 * len(weights):
-            found = arrays.weigh_grams(seen, _bend_outputs(targets, phi))
+            found = arrays_losses.weigh_grams(seen, _bend_outputs(targets, phi))
         else:  # of many outputs, for which products of columns are the same
             found = self._weigh_squares(seen, _bend_outputs(targets, phi))
         return found if self.keeps_curvature else arrays.gather(found)[0]
@@ -320,7 +312,7 @@ def _sign_classes(targets: ClassRows, phi: DeviceArray) -> tuple[DeviceArray, De
     """Return 1 for classes with a multiplier and minus their number for the true one, (classes, n), and slopes."""
     xp, active = namespace_of(phi), phi < 0.0
     own, shared, count = targets.slopes(active)
-    truth = arrays.true_classes(targets.labels, phi)
+    truth = arrays_losses.true_classes(targets.labels, phi)
     return xp.where(truth, -count, xp.astype(active, phi.dtype)), own, shared
 
 

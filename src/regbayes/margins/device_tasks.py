@@ -17,7 +17,8 @@ import numpy as np
 from regbayes._types import Floats, Integers
 from regbayes.engine import Executor
 from regbayes.kernels import arrays
-from regbayes.kernels.arrays import DeviceArray, HingeRows, TubeRows, integers_to_device, namespace_of, to_device
+from regbayes.kernels.arrays import DeviceArray, integers_to_device, namespace_of, to_device
+from regbayes.kernels.arrays_losses import HingeRows, TubeRows
 from regbayes.margins.device import DeviceBlock, DeviceColumns, DeviceInputs, DevicePrior, cut_targets
 from regbayes.margins.head import HeadView, Tolerance
 from regbayes.margins.tasks import MAX_SAMPLE_SHARE, BlockwiseTasks, TaskHead, TaskWeights

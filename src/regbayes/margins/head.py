@@ -16,7 +16,7 @@ it keeps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -145,10 +145,11 @@ class MarginHead:
         """Whether so many features of all rows are wanted in one array."""
         if self.in_blocks is not None:
             return not self.in_blocks
-        n_outputs, n_columns = self.targets.n_outputs, self.n_columns(n_features)
+        if not self.squared or len(self.targets) < MIN_BLOCK_ROWS:
+            return True
+        n_columns = self.n_columns(n_features)
         n_numbers, most = (n_columns, MAX_CLASS_WEIGHTS) if self.mixes else (n_columns**2, MAX_CURVATURE)
-        fits = n_outputs * n_numbers <= most
-        return not (self.squared and fits and len(self.targets) >= MIN_BLOCK_ROWS)
+        return self.targets.n_outputs * n_numbers > most
 
     def solve(
         self,
@@ -196,15 +197,20 @@ class MarginHead:
             )
             phi = found.dual.reshape(shape)
         penalty = 0.5 * float(np.vdot(found.weights, found.weights))
+        head, common = LinearHead(scale * found.weights, centre, self.fit_intercept), None
+        if self.fit_intercept and self.centred and len(phi):
+            weight = len(phi) if self.row_weights is None else self.row_weights.sum()
+            common = phi.sum(axis=0) @ head.feature_weights / weight
         return FittedHead(
-            head=LinearHead(scale * found.weights, centre, self.fit_intercept),
+            head=head,
             multipliers=phi,
-            kl_weights=penalty,
-            margin=found.primal - penalty,
+            terms={"kl_weights": penalty, "margin": found.primal - penalty},
+            value=found.primal,
             gap=found.gap,
             status=found.status,
             problem=self,
             n_rows=len(everywhere),
+            common=common,
         )
 
     def _solve_blocks(
@@ -285,8 +291,8 @@ class MarginHead:
             common = found.pulled[:, -1] / scale @ head.feature_weights / weight
         return BlockwiseHead(
             head=head,
-            kl_weights=penalty,
-            margin=found.value + found.excess - penalty,
+            terms={"kl_weights": penalty, "margin": found.value + found.excess - penalty},
+            value=found.value + found.excess,
             gap=found.gap - found.bias,
             bias=found.bias,
             status=found.status,
@@ -536,54 +542,44 @@ class LinearHead:
         return self.weights[:, : len(self.centre)]
 
 
-class HeadTerms:
-    """What a solved head adds to the objective."""
-
-    kl_weights: float  # divergence of the weights from their prior
-    margin: float  # the loss, prices included
-
-    @property
-    def terms(self) -> dict[str, float]:
-        """The terms of the objective."""
-        return {"kl_weights": self.kl_weights, "margin": self.margin}
-
-    @property
-    def value(self) -> float:
-        """Their sum."""
-        return self.kl_weights + self.margin
-
-
 @dataclass(frozen=True)
-class FittedHead(HeadTerms):
+class FittedHead:
     """The solved large-margin problem at given features: the head, its certificate, and what it sends back."""
 
     head: LinearHead
     multipliers: Floats  # (n, outputs): phi of the rows with targets
-    kl_weights: float  # divergence of the weights from their prior: half their squared norm, in its units
-    margin: float  # the loss, prices included
-    gap: float  # the sum of both is above its minimum by this at most
+    terms: Mapping[str, float]  # kl_weights: half the weights' squared norm, in units of the prior; margin: the loss
+    value: float  # their sum
+    gap: float  # it is above its minimum by this at most
     status: Status
     problem: MarginHead
     n_rows: int  # all rows, with targets or without
+    common: Floats | None  # (K,): what the mean that is taken off adds to the gradient of a row that counts once
 
     @property
     def warm_start(self) -> Floats:
         """What the next solve may start from."""
         return self.multipliers
 
+    @cached_property
+    def _order(self) -> Integers:
+        """Places of the rows with targets, by their numbers: those of a block are found without a look at all."""
+        assert self.problem.rows is not None
+        return np.argsort(self.problem.rows, kind="stable")
+
     def gradient(self, rows: slice, features: Reals | None = None) -> Floats:
         """Return the derivative of the value by the features of some rows, by Danskin's theorem, shape (n, K).
 
         Features that are centred are so on their own mean: what a row gains all rows with targets share.
         """
-        problem, phi, weights = self.problem, self.multipliers, -self.head.feature_weights
+        problem = self.problem
         first, end, _ = rows.indices(self.n_rows)
-        seen: Any = rows if problem.rows is None else (problem.rows >= first) & (problem.rows < end)
-        found = phi[seen] @ weights
-        if self.head.fit_intercept and problem.centred and len(phi):
-            counts = problem.row_weights
-            shares: Any = 1.0 / len(phi) if counts is None else counts[seen, None] / counts.sum()
-            found -= shares * (phi.sum(axis=0) @ weights)
+        seen: Any = rows
+        if problem.rows is not None:
+            seen = self._order[slice(*np.searchsorted(problem.rows, (first, end), sorter=self._order))]
+        found = self.multipliers[seen] @ -self.head.feature_weights
+        if self.common is not None:
+            found += self.common if problem.row_weights is None else problem.row_weights[seen, None] * self.common
         if problem.rows is None:
             return found
         spread = np.zeros((end - first, found.shape[1]))  # rows without targets push nothing
@@ -592,7 +588,7 @@ class FittedHead(HeadTerms):
 
 
 @dataclass(frozen=True)
-class BlockwiseHead(HeadTerms):
+class BlockwiseHead:
     """The large-margin problem solved over blocks of rows: its multipliers are read off the weights, block by block.
 
     The value is that of the loss as it is smoothed, and so are its gap and gradient; ``bias`` is what smoothing adds to
@@ -600,8 +596,8 @@ class BlockwiseHead(HeadTerms):
     """
 
     head: LinearHead
-    kl_weights: float
-    margin: float
+    terms: Mapping[str, float]
+    value: float
     gap: float
     bias: float
     status: Status
@@ -609,7 +605,7 @@ class BlockwiseHead(HeadTerms):
     problem: MarginHead
     view: HeadView
     weights: Floats  # (outputs, d), standard normal a priori
-    common: Floats | None  # (K,): what centring takes from the gradient of a row that counts once
+    common: Floats | None  # (K,): what the mean that is taken off adds to the gradient of a row that counts once
     parts: Sequence[HeadPart] = ()  # of the rows, where they are in this process
 
     @property

@@ -1,7 +1,7 @@
 """What rows ask of a linear head: classes, signs or numbers, and the loss of missing them.
 
 A loss is a regularizer of the scores of all rows, and its dual form (`regbayes.framework.dual_forms`) is all that a
-solver sees of it. Prices are part of the targets: a price of zero, or a cell that is not there, asks for nothing.
+solver sees of it. C is part of the targets: a C of zero, or a cell that is not there, asks for nothing.
 
 Where rows have some outputs and not others, as in several tasks, targets are a list, `Observations`, or where most are
 there a matrix with holes, `ObservedMatrix`. A task with numbers or with two classes has one output there, a task with
@@ -209,10 +209,10 @@ class Observations:
 
     def dual_form(self, loss: Loss, C: float, epsilon: float = 0.0) -> BoxDual:
         """Return the conjugate of the loss of minus the scores, with a tube of half-width epsilon around numbers."""
-        prices, squared = C * self.weights, loss.startswith("squared")
+        penalties, squared = C * self.weights, loss.startswith("squared")
         if loss.endswith("hinge"):
-            return hinge_form(prices, squared, self.targets, margin=1.0)
-        return tube_form(-self.targets, epsilon, prices, squared)
+            return hinge_form(penalties, squared, self.targets, margin=1.0)
+        return tube_form(-self.targets, epsilon, penalties, squared)
 
     def layout(self, outputs: Outputs, sharing: float) -> TaskLayout:
         """Return which features and weights belong to each observation, where groups of outputs share weights."""

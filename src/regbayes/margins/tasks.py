@@ -26,7 +26,6 @@ from regbayes.framework.newton import Cutoff, SharedPrior, solve_boxes
 from regbayes.margins.head import (
     MAX_CURVATURE,
     MIN_ROWS_PER_WEIGHT,
-    HeadTerms,
     HeadView,
     Tolerance,
     afford_sample,
@@ -201,8 +200,8 @@ class TaskHead:
         penalty = self.penalty(weights)
         return BlockwiseTasks(
             weights=weights,
-            kl_weights=penalty,
-            margin=found.value - penalty,
+            terms={"kl_weights": penalty, "margin": found.value - penalty},
+            value=found.value,
             gap=found.gap,
             status=found.status,
             n_passes=found.n_passes,
@@ -303,8 +302,8 @@ class TaskHead:
         penalty = self.penalty(weights)
         return FittedTasks(
             weights=weights,
-            kl_weights=penalty,
-            margin=found.primal - penalty,
+            terms={"kl_weights": penalty, "margin": found.primal - penalty},
+            value=found.primal,
             gap=found.gap,
             problem=self,
             n_rows=len(columns),
@@ -411,13 +410,13 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class FittedTasks(HeadTerms):
+class FittedTasks:
     """The solved large-margin problem of several tasks at given features."""
 
     weights: TaskWeights
-    kl_weights: float  # divergence of the weights from their prior, |own|^2 / 2 + |common|^2 / 2
-    margin: float  # the loss, prices included
-    gap: float  # the sum of both is above its minimum by this at most
+    terms: Mapping[str, float]  # kl_weights: from their prior, |own|^2 / 2 + |common|^2 / 2; margin: the loss
+    value: float  # their sum
+    gap: float  # it is above its minimum by this at most
     problem: TaskHead
     n_rows: int
     n_features: int
@@ -439,12 +438,12 @@ class FittedTasks(HeadTerms):
 
 
 @dataclass(frozen=True)
-class BlockwiseTasks(HeadTerms):
+class BlockwiseTasks:
     """The large-margin problem of several tasks solved over blocks: multipliers are read off the weights, by block."""
 
     weights: TaskWeights
-    kl_weights: float
-    margin: float
+    terms: Mapping[str, float]
+    value: float
     gap: float
     status: Status
     n_passes: int

@@ -196,7 +196,7 @@ def solve_classifiers(
     assert isinstance(found, FittedHead)
     weights = np.zeros_like(blank.weights)
     weights[used] = found.head.weights.reshape(weights.shape[1], len(used), -1).transpose(1, 0, 2)
-    return Margins(replace(blank, weights=weights), found.multipliers, found.margin, found.gap)
+    return Margins(replace(blank, weights=weights), found.multipliers, found.terms["margin"], found.gap)
 
 
 def keep_better(found: Margins, earlier: Classifiers, data: Data, q: Floats, head: MarginHead) -> Margins:

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from regbayes.kernels.arrays import to_host
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
@@ -91,7 +93,7 @@ class FeatureWeightsDisplay:
         FeatureWeightsDisplay
         """
         check_is_fitted(estimator, "coef_features_")
-        coef = np.atleast_2d(np.asarray(estimator.coef_features_, dtype=np.float64))
+        coef = np.atleast_2d(np.asarray(to_host(estimator.coef_features_), dtype=np.float64))
         sizes = np.sqrt(np.mean(coef**2, axis=0))
         if features is None:
             order = np.argsort(-sizes, kind="stable")
@@ -142,8 +144,9 @@ class FeatureWeightsDisplay:
 
 def _output_names(estimator: Any, n_outputs: int) -> tuple[list[Any], str]:
     """Name the rows of `coef_features_`: tasks, classes, or classes of tasks."""
-    tasks = np.asarray(getattr(estimator, "tasks_", ())).tolist()
+    tasks = to_host(getattr(estimator, "tasks_", ())).tolist()
     classes = getattr(estimator, "classes_", None)
+    classes = classes if classes is None or isinstance(classes, list) else to_host(classes)
     if len(tasks) > 1:
         if n_outputs == len(tasks):
             return tasks, "task"
@@ -222,7 +225,7 @@ class TopWordsDisplay:
         TopWordsDisplay
         """
         check_is_fitted(estimator, "components_")
-        components = np.asarray(estimator.components_, dtype=np.float64)
+        components = np.asarray(to_host(estimator.components_), dtype=np.float64)
         if n_words < 1:
             raise ValueError(f"n_words must be at least 1, got {n_words}")
         names = getattr(estimator, "feature_names_in_", None) if feature_names is None else feature_names

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from regbayes._types import Floats
 from regbayes.estimators._bases import in_use
+from regbayes.kernels.arrays import to_host
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -194,13 +195,13 @@ class FeatureUseDisplay:
         """
         check_consistent_length(X, y)
         probabilities = getattr(estimator, "feature_probabilities", estimator.transform)
-        psi = np.asarray(probabilities(X))
+        psi = to_host(probabilities(X))
         overall = psi.mean(axis=0)
         if features is None:
             order = np.argsort(-overall, kind="stable")
             features = order[in_use(psi)[order]]
         features = np.asarray(features, dtype=np.intp)
-        labels = np.zeros(0) if y is None else np.asarray(y)
+        labels = np.zeros(0) if y is None else to_host(y)
         classes = np.unique(labels)
         by_class = [psi[labels == label][:, features].mean(axis=0) for label in classes]
         display = cls(overall[features], by_class, classes=classes.tolist(), features=features.tolist())

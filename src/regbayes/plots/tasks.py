@@ -15,6 +15,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from sklearn.utils.validation import check_is_fitted
 
 from regbayes._types import Floats, Integers
+from regbayes.kernels.arrays import to_host
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,7 +129,7 @@ class TaskRelationsDisplay:
         TaskRelationsDisplay
         """
         check_is_fitted(estimator, ["coef_features_", "tasks_"])
-        coef = np.asarray(estimator.coef_features_)
+        coef = to_host(estimator.coef_features_)
         if len(coef) != len(estimator.tasks_):
             raise ValueError(
                 f"task relations need one output per task, but {len(estimator.tasks_)} task(s) have {len(coef)}: some "
@@ -137,7 +138,7 @@ class TaskRelationsDisplay:
         if centred == "auto":
             model = getattr(estimator, "best_estimator_", estimator)
             centred = getattr(model, "_layout", None) == "ragged"
-        scores = np.asarray(estimator.transform(X)) @ coef.T
+        scores = to_host(estimator.transform(X)) @ coef.T
         names = estimator.tasks_.tolist() if tasks is None else list(tasks)
         name = "correlation beyond the average task" if centred else "correlation"
         return cls(correlations(scores, centred=bool(centred)), tasks=names, name=name).plot(ax=ax, **plot_kwargs)

@@ -32,11 +32,7 @@ class StickExpectations:
     log_use: Floats  # (K,): E[log pi_k]
     log_rest: Floats  # (K,): L_k, the tightest multinomial bound on E[log(1 - pi_k)]
     log_parts: Floats  # (K,): t_m, whose running log-sum-exp is L
-
-    @property
-    def log_odds(self) -> Floats:
-        """Prior log-odds of each feature."""
-        return self.log_use - self.log_rest
+    log_odds: Floats  # (K,): of each feature a priori, the first less the second
 
 
 def prior_sticks(alpha: float, n_features: int) -> Sticks:
@@ -50,7 +46,8 @@ def stick_expectations(sticks: Sticks) -> StickExpectations:
     digamma_first, digamma_both = digamma(g1), digamma(g1 + g2)
     before = np.concatenate([[0.0], np.cumsum(digamma_first)[:-1]])
     t = digamma(g2) + before - np.cumsum(digamma_both)
-    return StickExpectations(np.cumsum(digamma_first - digamma_both), np.logaddexp.accumulate(t), t)
+    log_use, log_rest = np.cumsum(digamma_first - digamma_both), np.logaddexp.accumulate(t)
+    return StickExpectations(log_use, log_rest, t, log_use - log_rest)
 
 
 def update_sticks(sticks: Sticks, counts: Floats, n_rows: float, alpha: float) -> Sticks:

@@ -54,15 +54,15 @@ def _number_scores(outcomes: Outcomes, predicted: Floats) -> list[Score]:
         names, columns = _task_columns(outcomes)
         shares = columns[:, names.index("R²")]
         return [("R²", float(np.nanmean(shares)), "share of a target's variance that is explained, mean over targets")]
-    found = [("R²", _explained(residual, pooled), "share of the targets' variance that is explained")]
+    found = [("R²", _explain_variance(residual, pooled), "share of the targets' variance that is explained")]
     if len(outcomes.task_names) > 1:
         meaning = "share of the variance around each task's own mean that is explained"
-        found.append(("R² within tasks", _explained(residual, outcomes.values - _task_means(outcomes)), meaning))
+        found.append(("R² within tasks", _explain_variance(residual, outcomes.values - _task_means(outcomes)), meaning))
     found.append(("RMSE", float(np.sqrt(np.mean(residual**2))), "root mean squared error, in units of the target"))
     return found
 
 
-def _explained(residual: Floats, spread: Floats) -> float:
+def _explain_variance(residual: Floats, spread: Floats) -> float:
     total = float(np.sum(spread**2))
     return 1.0 - float(np.sum(residual**2)) / total if total > 0 else float("nan")
 

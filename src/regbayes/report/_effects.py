@@ -144,7 +144,7 @@ def _column_effects(
     deviations = columns.deviations()
     steps = np.where(deviations > 0, deviations, 1.0)
     numbers = np.flatnonzero(np.isfinite(deviations))
-    compared = {place: _compared(columns, place) for place in range(len(columns.names))}
+    compared = {place: _find_values(columns, place) for place in range(len(columns.names))}
     linear = _is_linear(asking, columns, numbers, steps, compared)
     n_all = len(columns.names)
     n_rows = min(MAX_ASKED // (4 * n_all), MAX_CELLS // (4 * n_all**2))
@@ -187,7 +187,7 @@ def _column_effects(
     return Effects(
         linear=linear,
         answer=answer,
-        **_named(outputs, n_outputs),
+        **_name_outputs(outputs, n_outputs),
         names=tuple(columns.names[place] for place in order),
         kinds=tuple(kinds),
         sizes=sizes[order],
@@ -207,12 +207,12 @@ def _column_effects(
     )
 
 
-def _named(outputs: Outputs, n: int) -> dict[str, Any]:
+def _name_outputs(outputs: Outputs, n: int) -> dict[str, Any]:
     names = outputs.names if len(outputs.names) == n else [f"output {place}" for place in range(n)]
     return {"output_title": outputs.title, "outputs": tuple(names)}
 
 
-def _compared(columns: Columns, place: int) -> tuple[list[str], list[Any]]:
+def _find_values(columns: Columns, place: int) -> tuple[list[str], list[Any]]:
     """Return the values of a column that are compared, the first with the others: their names, and they themselves."""
     column = columns.column(place)
     values = columns.categories(place) if column.dtype == object else []
@@ -329,7 +329,7 @@ def _word_effects(
     """Return what one more occurrence of a word does, for the words that seem to matter most."""
     X = scipy.sparse.csr_array(latent.X)
     documents = X[_spread(X.shape[0], N_DOCUMENTS)]
-    chosen = _telling_words(latent, X)
+    chosen = _find_distinctive_words(latent, X)
 
     def ask(counts: Any) -> Floats:
         return asking(counts if scipy.sparse.issparse(latent.X) else counts.toarray())[:, 0]
@@ -346,7 +346,7 @@ def _word_effects(
     return Effects(
         linear=False,
         answer=answer,
-        **_named(outputs, slopes.shape[1]),
+        **_name_outputs(outputs, slopes.shape[1]),
         names=tuple(str(words[chosen[i]]) for i in order),
         kinds=("word",) * len(order),
         sizes=slopes[order],
@@ -366,7 +366,7 @@ def _word_effects(
     )
 
 
-def _telling_words(latent: LatentModel, X: Any) -> Integers:
+def _find_distinctive_words(latent: LatentModel, X: Any) -> Integers:
     """Return the words whose features have the largest weights, frequent ones before rare ones."""
     components = np.asarray(latent.model.components_, dtype=np.float64)
     documents = np.asarray((X != 0).sum(axis=0)).ravel().astype(np.float64)

@@ -96,9 +96,9 @@ def answers_of(rows: Integers, outcomes: Outcomes | None) -> tuple[list[str], li
 def _mistakes(cells: list[int], outcomes: Outcomes, predicted: NDArray[Any]) -> str:
     """Say which of a row's labels are wrong; an empty string if none is."""
     wrong = [cell for cell in cells if outcomes.values[cell] != predicted[cell]]
-    missed = [name for name in (_named(cell, outcomes.values, outcomes) for cell in wrong) if name]
-    added = [name for name in (_named(cell, predicted, outcomes) for cell in wrong) if name]
-    parts = [f"{verb} {_listed(names)}" for verb, names in (("misses", missed), ("adds", added)) if names]
+    missed = [name for name in (_name_label(cell, outcomes.values, outcomes) for cell in wrong) if name]
+    added = [name for name in (_name_label(cell, predicted, outcomes) for cell in wrong) if name]
+    parts = [f"{verb} {_join_names(names)}" for verb, names in (("misses", missed), ("adds", added)) if names]
     return "; ".join(parts)
 
 
@@ -106,17 +106,17 @@ def _answer(cells: list[int], values: NDArray[Any], outcomes: Outcomes) -> str:
     if not cells:
         return "no target" if outcomes.layout != "matrix" else "no label"
     if outcomes.layout == "matrix" and outcomes.kind == "classes":
-        found = [_named(cell, values, outcomes) for cell in cells]
-        return _listed([name for name in found if name]) or "none"
+        found = [_name_label(cell, values, outcomes) for cell in cells]
+        return _join_names([name for name in found if name]) or "none"
     if outcomes.layout == "matrix":
-        return _listed([f"{outcomes.task_names[outcomes.tasks[cell]]} {values[cell]:.3g}" for cell in cells])
+        return _join_names([f"{outcomes.task_names[outcomes.tasks[cell]]} {values[cell]:.3g}" for cell in cells])
     cell = cells[0]
     if outcomes.kind == "numbers":
         return f"{values[cell]:.4g}".replace("-", "−")
     return outcomes.class_names[outcomes.tasks[cell]][values[cell]]
 
 
-def _named(cell: int, values: NDArray[Any], outcomes: Outcomes) -> str:
+def _name_label(cell: int, values: NDArray[Any], outcomes: Outcomes) -> str:
     """Name a label that a row has; of two classes the first is the absence of it."""
     task, labels = outcomes.task_names[outcomes.tasks[cell]], outcomes.class_names[outcomes.tasks[cell]]
     if len(labels) <= 2:
@@ -124,7 +124,7 @@ def _named(cell: int, values: NDArray[Any], outcomes: Outcomes) -> str:
     return f"{task}: {labels[values[cell]]}"
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = len(names) - MAX_LABELS
     return ", ".join(names[:MAX_LABELS]) + (f" and {more} more" if more > 0 else "")
 

@@ -15,7 +15,7 @@ from regbayes.report._targets import Outcomes, label_text
 
 N_BINS = 24
 N_LOADINGS = 15
-N_TELLING = 10
+N_DISTINCTIVE = 10
 N_QUANTILES = 5
 IDENTICAL = 0.01  # of its range, by which a feature may differ from another that counts as the same
 
@@ -93,14 +93,14 @@ def separation(values: Floats, outcomes: Outcomes) -> tuple[Floats, list[str]]:
     for place in range(len(outcomes.task_names) if several else 1):
         mine = outcomes.tasks == place if several else np.ones(len(outcomes.rows), dtype=bool)
         x, t = values[outcomes.rows[mine]], outcomes.values[mine]
-        shares.append(_explained_share(x, t, outcomes.kind))
+        shares.append(_explain_share(x, t, outcomes.kind))
     table = np.array(shares).reshape(-1, values.shape[1])
     best = table.argmax(axis=0)
     names = [outcomes.task_names[place] if several else "" for place in best]
     return table.max(axis=0), names
 
 
-def _explained_share(x: Floats, target: NDArray[Any], kind: str) -> Floats:
+def _explain_share(x: Floats, target: NDArray[Any], kind: str) -> Floats:
     total = np.sum((x - x.mean(axis=0)) ** 2, axis=0) if len(x) else np.zeros(x.shape[1])
     if len(x) < 2:
         return np.zeros(x.shape[1])
@@ -185,15 +185,15 @@ def distributions(components: Floats) -> Floats:
     return np.asarray(components / components.sum(axis=1, keepdims=True))
 
 
-def telling_inputs(topics: Floats) -> Integers:
-    """Return the words that tell each topic from the others, (topics, at most N_TELLING).
+def find_distinctive_inputs(topics: Floats) -> Integers:
+    """Return the words that tell each topic from the others, (topics, at most N_DISTINCTIVE).
 
     They are ranked by the term score of Blei and Lafferty (2009): a word's probability in the topic times the logarithm
     of its ratio to the geometric mean over all topics. Words that are frequent everywhere have none.
     """
     logarithms = np.log(np.maximum(topics, np.finfo(np.float64).tiny))
     scores = topics * (logarithms - logarithms.mean(axis=0))
-    return np.argsort(-scores, axis=1, kind="stable")[:, : min(N_TELLING, topics.shape[1])].astype(np.int64)
+    return np.argsort(-scores, axis=1, kind="stable")[:, : min(N_DISTINCTIVE, topics.shape[1])].astype(np.int64)
 
 
 def top_loadings(components: Floats) -> tuple[Integers, Floats]:

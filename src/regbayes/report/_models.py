@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.pipeline import Pipeline
 
 from regbayes._types import Flags, Floats, Integers
+from regbayes.estimators._arrays import at_home
 from regbayes.estimators._bases import in_use
 
 NEGLIGIBLE = 0.01  # of the largest contribution to the scores
@@ -67,6 +68,7 @@ def find_latent(estimator: Any, X: Any) -> LatentModel:
             f"estimator must be a fitted model with latent features (components_ and transform), alone or inside a "
             f"pipeline, a search or MultiLabelThresholdCV; got {type(node).__name__} without them"
         )
+    node = at_home(node)
     return LatentModel(node, node if head is None else head, X, names, tuple(steps), answering, tuple(interruptions))
 
 
@@ -144,7 +146,7 @@ def moves_answers(contribution: Floats) -> Flags:
 def shown_features(in_use: Flags, use: Floats, contribution: Floats, limit: int) -> Integers:
     """Return the features to show, the most used first.
 
-    They are those in use, and others that move the scores all the same: graded features do, although none of them is
+    They are those in use, and others that move the scores all the same: soft features do, although none of them is
     ever fully on.
     """
     worthwhile = in_use | moves_answers(contribution)

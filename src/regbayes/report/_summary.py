@@ -1,4 +1,4 @@
-"""The model in a few lines: its name, settings and scores, and the course of its fit."""
+"""The model in a few lines: its name, settings and scores, and the history of its fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regbayes.report._answers import scores_of
 from regbayes.report._examples import dense_rows
 from regbayes.report._models import LatentModel, used
 from regbayes.report._targets import Outcomes
-from regbayes.report.data import Course, Level, Model, Sample
+from regbayes.report.data import History, Level, Model, Sample
 
 MAX_RECORDS = 300  # of the trace
 MAX_VALUE_TEXT = 90
@@ -116,14 +116,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= MAX_VALUE_TEXT else text[:MAX_VALUE_TEXT] + "…"
 
 
-def course_of(model: Any) -> Course | None:
+def collect_history(model: Any) -> History | None:
     """Return the trace of a fit, thinned; None if there is none."""
     trace = getattr(model, "trace_", None)
     if trace is None or len(trace) == 0:
         return None
     kept = np.unique(np.linspace(0, len(trace) - 1, min(len(trace), MAX_RECORDS)).round().astype(int))
     names = tuple(trace.terms)
-    return Course(
+    return History(
         iterations=np.asarray(trace.iterations)[kept],
         objective=np.asarray(trace.objective)[kept],
         term_names=names,

@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import type_of_target
 
 from regbayes._types import Integers
 from regbayes.estimators._task_bases import Layout, Targets, natural, read_targets
+from regbayes.kernels.arrays import to_host
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ def read_outcomes(
     if targets.layout == "matrix" and not hasattr(model, "tasks_"):
         known = None  # of indicators, as scikit-learn has them: the classes are the columns' numbers
     classes = _classes(targets, answers, known)
-    codes = _coded(targets.values, targets.tasks, classes)
-    coded = None if answers is None else _coded(answers, targets.tasks, classes)
+    codes = _encode(targets.values, targets.tasks, classes)
+    coded = None if answers is None else _encode(answers, targets.tasks, classes)
     names = [_class_names(these, targets, target_names) for these in classes]
     return Outcomes(kind, targets.layout, task_names, names, classes, targets.rows, targets.tasks, codes, coded)
 
@@ -136,7 +137,7 @@ def _classes(targets: Targets, answers: NDArray[Any] | None, known: Any) -> list
     found = []
     for place in range(n_tasks):
         mine = slice(None) if pooled else targets.tasks == place
-        parts = [given[place], targets.values[mine]] + ([] if answers is None else [answers[mine]])
+        parts = [to_host(given[place]), targets.values[mine]] + ([] if answers is None else [answers[mine]])
         parts = [natural(np.asarray(part), "y") for part in parts if len(part)]
         if len({part.dtype.kind in "US" for part in parts}) > 1:
             raise ValueError("y has other labels than the estimator was fitted to: text beside numbers")
@@ -146,7 +147,7 @@ def _classes(targets: Targets, answers: NDArray[Any] | None, known: Any) -> list
     return found
 
 
-def _coded(values: NDArray[Any], tasks: Integers, classes: list[NDArray[Any]]) -> Integers:
+def _encode(values: NDArray[Any], tasks: Integers, classes: list[NDArray[Any]]) -> Integers:
     codes = np.empty(len(values), dtype=np.int64)
     for place in np.unique(tasks):
         mine = tasks == place

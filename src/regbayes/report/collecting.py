@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import is_classifier
+from sklearn.utils import get_tags
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from regbayes._types import Floats, Integers
@@ -31,7 +32,7 @@ from regbayes.report._models import (
     shown_features,
     used,
 )
-from regbayes.report._summary import Told, course_of, summary_of
+from regbayes.report._summary import Told, collect_history, summary_of
 from regbayes.report._targets import Outcomes, label_text, read_outcomes
 from regbayes.report.data import (
     Cell,
@@ -185,7 +186,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
         sure = "own" if own_predictions else "other"
     else:
         sure = "own"
-    judged = _judged(latent, values, outcomes, outputs, prediction_scores, sure, pool)
+    judged = _judge(latent, values, outcomes, outputs, prediction_scores, sure, pool)
     pictures = None if rows.image_shape is None else shown.thumbnails(rows.at(pool.rows), rows.image_shape)
     told = Told(
         scores or {},
@@ -198,7 +199,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
         title=title or f"{type(estimator).__name__} on {_num_samples(X)} {data_name}",
         kind=rows.kind,
         model=summary_of(estimator, latent, values, outcomes, told),
-        course=course_of(latent.model),
+        history=collect_history(latent.model),
         features=features,
         examples=replace(
             shown.describe(pool.rows, outcomes, row_names, texts, pictures), **_row_inputs(rows, effects, pool.rows)
@@ -229,7 +230,9 @@ def _effects(
     called: str,
 ) -> Effects | None:
     answer = "score" if is_classifier(estimator) else called
-    columns = None if rows.kind == "text" else rows.columns
+    # Effects are what a step down and a step up make, and counts of words may not go below zero.
+    is_counted = get_tags(latent.model).input_tags.positive_only
+    columns = None if rows.kind == "text" or is_counted else rows.columns
     return effects_of(estimator, latent, columns, outputs, rows.input_names, task, rows.image_shape, answer)
 
 
@@ -268,10 +271,10 @@ def _rows(
     columns = Columns.read(X, feature_names, "x" if latent.steps else "input ")
     if feature_names is not None and len(feature_names) not in (n_inputs, 0 if columns is None else len(columns.names)):
         raise ValueError(f"feature_names has {len(feature_names)} names, but the model has {n_inputs} inputs")
-    return _Rows(latent.X, columns, _encoding(latent, X, columns, feature_names, n_inputs), chosen, shape)
+    return _Rows(latent.X, columns, _describe_encoding(latent, X, columns, feature_names, n_inputs), chosen, shape)
 
 
-def _encoding(
+def _describe_encoding(
     latent: LatentModel, X: Any, columns: Columns | None, given: Sequence[str] | None, n_inputs: int
 ) -> Encoding:
     """Say where the model's inputs come from, and what they are called."""
@@ -310,11 +313,11 @@ def _features(
     groups = latent_features.groups_of(outcomes)
     counts, means, deviations = latent_features.group_statistics(chosen, groups)
     histogram, limits = latent_features.histograms(chosen, unit=unit, shares=topics)
-    telling: tuple[tuple[str, ...], ...] = ()
+    distinctive: tuple[tuple[str, ...], ...] = ()
     if topics and len(kept):
         components = latent_features.distributions(components)
-        words = latent_features.telling_inputs(components)
-        telling = tuple(tuple(rows.input_names[place] for place in mine) for mine in words)
+        words = latent_features.find_distinctive_inputs(components)
+        distinctive = tuple(tuple(rows.input_names[place] for place in mine) for mine in words)
     places, loadings = latent_features.top_loadings(components)
     pictures, limit = (None, 0.0) if rows.image_shape is None else shown.loading_pictures(components, rows.image_shape)
     separation, separates = np.full(len(kept), np.nan), [""] * len(kept)
@@ -356,7 +359,7 @@ def _features(
         example_values=np.take_along_axis(chosen, top.T, axis=0).T,
         example_inputs=example_inputs,
         noun="topic" if topics else "feature",
-        telling=telling,
+        distinctive=distinctive,
         example_input_names=example_names,
         loading_units=_loading_units(rows, places, loadings) if additive else None,
         influence=contribution[kept],
@@ -436,7 +439,7 @@ def _count_note(model: Any, n_used: int, n_components: int, noun: str) -> str:
     if hasattr(model, "tasks_") and getattr(model, "temperature_", 0.0) > 0:
         return (
             f"{n_used} of {n_components} features are on for some input and off for another. At a temperature above 0 "
-            "features are graded and all of them are used, so n_components is a budget; at temperature=0 their number "
+            "features are soft and all of them are used, so n_components is a budget; at temperature=0 their number "
             "follows the data."
         )
     if n_used == n_components > 1:
@@ -460,7 +463,7 @@ def _loading_title(model: Any, components: Floats) -> str:
     return "weight of the input in the feature"
 
 
-def _judged(
+def _judge(
     latent: LatentModel,
     values: Floats,
     outcomes: Outcomes | None,

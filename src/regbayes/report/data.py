@@ -101,9 +101,9 @@ class Reliability:
     note: str  # whose probabilities, and how far off they are
 
 
-@persistable(name="regbayes.report.Course")
+@persistable(name="regbayes.report.History")
 @dataclass(frozen=True, eq=False)
-class Course:
+class History:
     """The objective over the iterations, at no more of them than a picture needs."""
 
     iterations: Integers  # (n,)
@@ -114,7 +114,7 @@ class Course:
     seconds: float
     n_rises: int
     largest_rise: float
-    note: str = ""  # what to know of a course that is no descent
+    note: str = ""  # what to know of a fit that is no descent
 
 
 @persistable(name="regbayes.report.Features")
@@ -162,7 +162,7 @@ class Features:
     ]  # (F, E, S): values of the inputs with the largest loadings
 
     noun: str = "feature"  # what a feature is called: "topic" where values are shares of documents
-    telling: tuple[tuple[str, ...], ...] = ()  # (F, W): inputs that tell a topic from the others
+    distinctive: tuple[tuple[str, ...], ...] = ()  # (F, W): inputs that tell a topic from the others
     example_input_names: tuple[tuple[str, ...], ...] = ()  # (F, S)
     loading_units: Floats | None = None  # (F, T): the loadings in the units of the inputs, where they have others
     influence: Floats | None = None  # (F,): how much it moves the answers
@@ -243,7 +243,7 @@ class ReportData(Saveable):
     title: str
     kind: Kind
     model: Model
-    course: Course | None
+    history: History | None
     features: Features
     examples: Examples
     prediction_note: str  # whose predictions are judged

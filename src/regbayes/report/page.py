@@ -34,7 +34,7 @@ SCRIPTS = (
     "topics.js",
     "answers.js",
     "tasks.js",
-    "course.js",
+    "history.js",
     "page.js",
 )
 STYLES = ("base.css", "explorer.css", "charts.css", "screens.css")

@@ -1,6 +1,6 @@
 """Other ways to the optimum, for where Newton's method gives up.
 
-Weights that span many nats are approached from flatter ones, steep prices from milder ones, and equalities that are
+Weights that span many nats are approached from flatter ones, large penalties from smaller ones, and equalities that are
 nearly combinations of others are replaced by what is left of them.
 """
 
@@ -20,7 +20,11 @@ from regbayes.framework.dual_forms import BoxDual
 from regbayes.framework.log_partition import WeightedAtoms
 
 TEMPERED_NATS = 30.0  # log-weights that span less than this are not flattened
-MILDEST, MILDER_STEP, LEAST_STEP = 1e-8, 10.0, 1.05  # prices in units of those asked for, and the steps on the way back
+SMALLEST, SMALLER_STEP, LEAST_STEP = (
+    1e-8,
+    10.0,
+    1.05,
+)  # penalties in units of those asked for, and the steps on the way back
 STAGE_TOLERANCE = 1e-8  # of stages on that way: what the next one is extrapolated from
 LEAST_NATS = 0.01
 FIRST_NATS, MOST_STAGES = 5.0, 100  # of the way back from even weights: its first stage, and how many at most
@@ -87,22 +91,22 @@ def take_apart(problem: Dual, partition: WeightedAtoms, max_iter: int, stalled: 
     )
 
 
-def start_from_milder_prices(
+def start_from_smaller_penalties(
     problem: Dual, partition: WeightedAtoms, max_iter: int, stalled: DualSolution
 ) -> DualSolution | None:
-    """Approach steep prices from milder ones: multipliers grow with the prices where these cannot get what they ask.
+    """Approach large penalties from smaller ones: multipliers grow with them where these cannot get what they ask.
 
-    Once it is settled which atoms have mass, the multipliers are linear in the prices but for terms of one over them.
+    Once it is settled which atoms have mass, multipliers are linear in the penalties but for terms of one over them.
     """
     box = problem.stack.box
     if box is not None and not np.any(np.isfinite(box.lower * box.upper) & (box.lower < box.upper) | (box.ridge > 0)):
-        return None  # all prices are infinite
+        return None  # all penalties are infinite
     known: list[tuple[float, Floats]] = []
-    factor, ratio, n_iter = MILDEST, MILDER_STEP, stalled.n_iter
+    factor, ratio, n_iter = SMALLEST, SMALLER_STEP, stalled.n_iter
     for _ in range(MOST_STAGES):
         stack = problem.stack.scaled(factor) if factor < 1 else problem.stack
         stage = Dual(partition, stack, problem.tol if factor == 1 else STAGE_TOLERANCE)
-        begin = _extrapolated(known, factor, stack)
+        begin = _extrapolate(known, factor, stack)
         if len(known) == 1:
             begin = stack.clip(known[0][1] * (factor / known[0][0]))
         solution = run_newton(stage, stage.enter_domain(begin), 60, watch=False)
@@ -111,7 +115,7 @@ def start_from_milder_prices(
             if factor == 1:
                 return replace(solution, n_iter=min(n_iter, max_iter))
             known = [*known[-1:], (factor, solution.stacked)]
-            ratio = min(ratio**1.5, MILDER_STEP)
+            ratio = min(ratio**1.5, SMALLER_STEP)
         else:
             ratio = ratio**0.5
         if not known or ratio < LEAST_STEP:
@@ -138,7 +142,7 @@ def start_from_flatter_weights(
         flatter = WeightedAtoms(partition.features, log_weights - np.logaddexp.reduce(log_weights))
         stage = Dual(flatter, problem.stack, problem.tol if temperature == 1 else 1e-6)
         solution = run_newton(
-            stage, stage.enter_domain(_extrapolated(known, temperature, problem.stack)), 40, watch=False
+            stage, stage.enter_domain(_extrapolate(known, temperature, problem.stack)), 40, watch=False
         )
         if solution.status is Status.CONVERGED:
             if temperature == 1:
@@ -155,7 +159,7 @@ def start_from_flatter_weights(
     return None
 
 
-def _extrapolated(known: list[tuple[float, Floats]], temperature: float, stack: Stack) -> Floats:
+def _extrapolate(known: list[tuple[float, Floats]], temperature: float, stack: Stack) -> Floats:
     if not known:
         return stack.start()
     if len(known) == 1:

@@ -38,12 +38,10 @@ def find_least_move(problem: Dual, partition: GaussianAffine, box: BoxDual) -> D
     move = basis[:, :rank] @ along
     phi = np.zeros(len(aim))
     phi[kept] = scipy.linalg.solve_triangular(triangle, along, check_finite=False)
-    return _certified(problem, partition, box, phi / problem.unit, move)
+    return _certify(problem, partition, box, phi / problem.unit, move)
 
 
-def _certified(
-    problem: Dual, partition: GaussianAffine, box: BoxDual, phi: Floats, move: Floats
-) -> DualSolution | None:
+def _certify(problem: Dual, partition: GaussianAffine, box: BoxDual, phi: Floats, move: Floats) -> DualSolution | None:
     """Write down the move with its certificate; None where it does not meet the equalities."""
     expectation = partition.mean + partition.factor @ move
     away = np.abs(partition.factor @ move - (box.linear - partition.mean))

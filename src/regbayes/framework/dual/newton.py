@@ -135,12 +135,12 @@ def _newton_step(problem: Dual, point: Point, damping: float, error: float) -> t
     target = _model_minimum(problem, point, damping, error)
     noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point).gap
     direction = target - point.u
-    predicted = _predicted_change(problem, point, target)
+    predicted = _predict_change(problem, point, target)
     if problem.stack.box is None and not predicted < -noise:
         # The model of a logarithm is none beyond a point: go as far as the conjugates themselves fall.
         for _ in range(MAX_SHORTENED):
             shorter = point.u + 0.5 * direction
-            change = _predicted_change(problem, point, shorter)
+            change = _predict_change(problem, point, shorter)
             if np.isfinite(change) and not change < predicted:
                 break
             direction, target, predicted = 0.5 * direction, shorter, change
@@ -155,19 +155,19 @@ def _newton_step(problem: Dual, point: Point, damping: float, error: float) -> t
         trial = problem.at(problem.stack.clip(point.u + length * direction), last=error < LAST_STEP)
         if trial.objective <= point.objective + ARMIJO * length * predicted + noise:
             if length < 0.25:
-                trial = _lengthened(problem, point, direction, length, trial)
+                trial = _lengthen(problem, point, direction, length, trial)
             return trial, damping / 10 if length == 1.0 else min(damping * 10, 1.0)
         length = min(0.5 * length, _careful_length(problem, direction)) if halvings == 0 else 0.5 * length
     return None, damping
 
 
-def _predicted_change(problem: Dual, point: Point, target: Floats) -> float:
+def _predict_change(problem: Dual, point: Point, target: Floats) -> float:
     """How the objective would change if A were linear."""
     here, there = point.objective - point.log_partition, problem.stack.conjugate(target)
     return there - here - float(problem.seen(point) @ (target - point.u))
 
 
-def _lengthened(problem: Dual, point: Point, direction: Floats, length: float, trial: Point) -> Point:
+def _lengthen(problem: Dual, point: Point, direction: Floats, length: float, trial: Point) -> Point:
     """Go on along a direction by doublings as long as the objective falls: a careful step may have been too careful.
 
     Where one atom has all the mass there is no curvature, and the next one may be thousands of nats away.
@@ -197,7 +197,7 @@ def _careful_length(problem: Dual, direction: Floats) -> float:
 
 
 def find_equalities(box: BoxDual) -> Flags:
-    """Coordinates that must have one value: multipliers of any sign and size, at no price."""
+    """Coordinates that must have one value: multipliers of any sign and size, at no cost."""
     return box.is_free & (box.ridge == 0)
 
 

@@ -174,16 +174,16 @@ class Dual:
         for p in self.stack.pieces:
             s = slice(p.start, p.stop)
             near = nearest_in_domain(p.regularizer, x[s], self.unit[s])
-            own, off = self._charged(p, near, x[s], point.u[s])
-            # A steep price times the last digit of x is a gap that nothing closes: the edge is taken, as for a box.
+            own, off = self._charge(p, near, x[s], point.u[s])
+            # A large penalty times the last digit of x is a gap that nothing closes: the edge is taken, as for a box.
             edge = np.asarray(p.regularizer.prox(x[s] + self.step[s] * point.u[s], self.step[s]), dtype=np.float64)
             if np.all(np.abs(edge - x[s]) <= self.most_violation * self.along[s]):
-                at_edge, off_edge = self._charged(p, edge, x[s], point.u[s])
+                at_edge, off_edge = self._charge(p, edge, x[s], point.u[s])
                 own, off = (at_edge, off_edge) if at_edge < own else (own, off)
             gap, violation = gap + own, max(violation, off)
         return Certificate(gap, violation)
 
-    def _charged(self, p: Piece, y: Floats, x: Floats, u: Floats) -> Certificate:
+    def _charge(self, p: Piece, y: Floats, x: Floats, u: Floats) -> Certificate:
         """The gap of one part at y instead of x, with what its multipliers ask for the way; and that way."""
         away = np.abs(y - x)
         gap = abs(p.regularizer.fenchel_young(y, u))
@@ -250,7 +250,7 @@ class Dual:
 def _box_certificate(box: BoxDual, u: Floats, x: Floats, unit: Floats, most: float) -> Certificate:
     """The certificate of a box, coordinate by coordinate, each at the point near x that bounds its gap best.
 
-    A hard constraint is met up to rounding, and so is a steep one that is met exactly: its price times the last digit
+    A hard constraint is met up to rounding, and so is a steep one that is met exactly: its penalty times the last digit
     of x would be a gap that nothing can close. Both are taken at the edge, and the way there is charged for.
     """
     if box.is_linear:  # equalities

@@ -13,7 +13,7 @@ import numpy as np
 from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.framework.composite import Stack
-from regbayes.framework.dual.detours import start_from_flatter_weights, start_from_milder_prices, take_apart
+from regbayes.framework.dual.detours import start_from_flatter_weights, start_from_smaller_penalties, take_apart
 from regbayes.framework.dual.least_move import find_least_move
 from regbayes.framework.dual.newton import is_collinear, run_newton
 from regbayes.framework.dual.problem import Dual, DualSolution
@@ -69,7 +69,7 @@ def solve_dual(
         other = take_apart(problem, partition, max_iter, found)
         return other if other is not None and other.status is Status.CONVERGED else found
     if found.status is Status.STALLED and isinstance(partition, WeightedAtoms):
-        for helped in (take_apart, start_from_milder_prices, start_from_flatter_weights):
+        for helped in (take_apart, start_from_smaller_penalties, start_from_flatter_weights):
             other = helped(problem, partition, max_iter, found)
             if other is not None and other.status is Status.CONVERGED:
                 return other

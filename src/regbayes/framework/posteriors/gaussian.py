@@ -21,7 +21,7 @@ from regbayes.framework.posteriors.base import (
     as_probabilities,
     concatenated,
 )
-from regbayes.kernels.arrays import lies_elsewhere, to_host
+from regbayes.kernels.arrays import is_plain, to_host
 
 
 @final
@@ -147,7 +147,7 @@ def _affine_rows(feature: Any, d: int) -> Floats:
     if isinstance(feature, OnEvent):
         raise TypeError("given(event) is not affine; draw from the Gaussian and use Samples")
     if not callable(feature):
-        feature = to_host(feature) if lies_elsewhere(feature) else feature
+        feature = feature if is_plain(feature) else to_host(feature)
         if np.asarray(feature).dtype.kind not in "biuf":
             raise TypeError(
                 f"features of a Gaussian are arrays of coefficients or affine functions, got {feature!r}; "

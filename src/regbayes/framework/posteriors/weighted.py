@@ -33,22 +33,22 @@ from regbayes.framework.posteriors.base import (
     concatenated,
 )
 from regbayes.framework.resampling import to_arviz
-from regbayes.kernels import arrays
+from regbayes.kernels import arrays, arrays_atoms
 
 SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long sum
 IN_RANGE = 1e150  # variances between one over this and this have squares that are numbers
 
 
-def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
+def _normalise(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
     if log_weights is None:
         return np.full(n, -np.log(n))
     given = np.asarray(arrays.to_host(log_weights), dtype=np.float64)
     if given.shape != (n,):
-        raise ValueError(f"{name} must have one entry per atom, shape ({n},), got {given.shape}")
+        raise ValueError(f"{name} must have one entry for each draw or model, shape ({n},), got {given.shape}")
     if np.any(np.isnan(given)) or np.any(given == np.inf):
-        raise ValueError(f"{name} holds NaN or +inf; an atom without weight has log-weight -inf")
+        raise ValueError(f"{name} holds NaN or +inf; a draw or model without weight has log-weight -inf")
     if not np.any(given > -np.inf):
-        raise ValueError(f"{name} gives no atom any weight")
+        raise ValueError(f"{name} gives no draw or model any weight")
     if name == "log_weights" and n > 1 and given.min() >= 0 and abs(given.sum() - 1) < SUM_TOLERANCE:
         raise ValueError(
             "log_weights are non-negative and sum to one, as weights do and logarithms of weights hardly ever: pass "
@@ -58,7 +58,7 @@ def _normalised(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
     return normalised
 
 
-def _centred(column: Floats, weights: Floats) -> tuple[Floats, float]:
+def _centre(column: Floats, weights: Floats) -> tuple[Floats, float]:
     """Return a feature less its expectation in units of the largest distance, whose squares stay in range; the unit."""
     column = np.ascontiguousarray(column)
     with np.errstate(over="ignore"):
@@ -110,7 +110,7 @@ class Weighted(Posterior):
         psi = as_features(self, features).values
         phi = as_multipliers(multipliers, psi.shape[1])
         if arrays.lies_elsewhere(psi):
-            scores = self.log_weights + arrays.to_host(arrays.score_atoms(psi, None, phi))
+            scores = self.log_weights + arrays.to_host(arrays_atoms.score_atoms(psi, None, phi))
         else:
             scores = self.log_weights + psi @ phi
         return self.reweight(scores - logsumexp(scores))
@@ -132,7 +132,7 @@ class Weighted(Posterior):
         weights = self.weights
 
         def spread(column: Floats) -> float:
-            away, unit = _centred(column, weights)
+            away, unit = _centre(column, weights)
             return unit * float(np.sqrt(weights @ away**2))
 
         return np.array([spread(column) for column in arrays.to_host(as_features(self, features).values).T])
@@ -160,7 +160,7 @@ class Weighted(Posterior):
             row[:] = column[order[np.minimum(places, len(order) - 1)]]
         return out.reshape(values.shape[1], *wanted.shape)
 
-    def _chosen(self, rng: np.random.Generator | int | None, size: int) -> NDArray[np.intp]:
+    def _choose(self, rng: np.random.Generator | int | None, size: int) -> NDArray[np.intp]:
         return np.random.default_rng(rng).choice(self.n_atoms, size=size, p=self.weights)
 
 
@@ -208,7 +208,7 @@ class Finite(Weighted):
             with np.errstate(divide="ignore"):
                 log_weights = np.log(given)
         name = "log_weights" if probabilities is None else "probabilities"
-        self.log_weights = _normalised(log_weights, self.draws.size, name)
+        self.log_weights = _normalise(log_weights, self.draws.size, name)
         if log_weights is not None:
             self.log_evidence = float(logsumexp(arrays.to_host(log_weights)))
 
@@ -225,7 +225,7 @@ class Finite(Weighted):
 
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
         """Draw models, in the form in which they were given."""
-        chosen = self._chosen(rng, size)
+        chosen = self._choose(rng, size)
         if self.objects is not None:
             return [self.objects[i] for i in chosen]
         return _take(self.draws, chosen)
@@ -312,7 +312,7 @@ class Samples(Weighted):
         chains: bool | None = None,
     ) -> None:
         self.draws = as_draws(draws, variables=variables, chains=chains)
-        self.log_weights = _normalised(log_weights, self.draws.size, "log_weights")
+        self.log_weights = _normalise(log_weights, self.draws.size, "log_weights")
 
     def by_chain(self, series: Floats) -> Floats:
         """Return numbers per draw, (n, ...), as (n_chains, n_draws, ...)."""
@@ -360,7 +360,7 @@ class Samples(Weighted):
         values, weights = arrays.to_host(as_features(self, features).values), self.weights
 
         def alone(column: Floats) -> tuple[float, float, float]:
-            away, unit = _centred(column, weights)
+            away, unit = _centre(column, weights)
             return self.n_atoms * monte_carlo_error(self.by_chain(weights * away)), float(weights @ away**2), unit
 
         with np.errstate(over="ignore", invalid="ignore"):
@@ -400,7 +400,7 @@ class Samples(Weighted):
 
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
         """Draw by the weights, in the form in which the draws were given."""
-        return _take(self.draws, self._chosen(rng, size))
+        return _take(self.draws, self._choose(rng, size))
 
     def to_arviz(self, rng: np.random.Generator | int | None = None) -> Any:
         """Return an ArviZ object: draws resampled by the weights, the weights, and the groups that came with them."""

@@ -114,13 +114,13 @@ class Regularizer(ABC):
         low, high = (np.asarray(self.prox(np.full(size, side), TINY_STEP), dtype=np.float64) for side in (-FAR, FAR))
         return np.where(low > -FAR / 2, low, -np.inf), np.where(high < FAR / 2, high, np.inf)
 
-    def moved(self, by: Floats) -> Regularizer:
+    def shift(self, by: Floats) -> Regularizer:
         """Return ``g(x - by)``, with targets moved rather than x, so that digits far from zero are not lost."""
         from regbayes.framework.regularizers.combinations import Shifted
 
         return Shifted(self, by)
 
-    def rescaled(self, scale: Floats) -> Regularizer:
+    def rescale(self, scale: Floats) -> Regularizer:
         """Return ``g(scale * x)``, with scales that are equal within a block."""
         from regbayes.framework.regularizers.combinations import Rescaled
 
@@ -221,7 +221,7 @@ def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_i
 
 
 def check_penalties(name: str, value: ArrayLike) -> float | Floats:
-    """Return one positive price as a float, or several, none of them negative, as a 1-D array; infinite is allowed."""
+    """Return one positive penalty as a float, or several, none of them negative, as an array; they may be infinite."""
     if np.ndim(value) == 0:
         return check_positive(name, float(np.asarray(value)), allow_inf=True)
     penalties = np.array(value, dtype=np.float64)

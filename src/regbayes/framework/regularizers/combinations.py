@@ -104,8 +104,8 @@ class Sum(Regularizer):
     def atoms(self, size: int) -> list[Atom]:
         return [atom for part in self.parts for atom in part.atoms(size)]
 
-    def moved(self, by: Floats) -> Sum:
-        return Sum([part.moved(by) for part in self.parts])
+    def shift(self, by: Floats) -> Sum:
+        return Sum([part.shift(by) for part in self.parts])
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         ends = [part.domain(size) for part in self.parts]
@@ -205,9 +205,9 @@ class Blocks(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return np.concatenate([part.dual_start(n) for part, n in zip(self.parts, self.sizes, strict=True)])
 
-    def moved(self, by: Floats) -> Blocks:
+    def shift(self, by: Floats) -> Blocks:
         runs = self._split(np.broadcast_to(by, self.size))
-        return Blocks([part.moved(run) for part, run in zip(self.parts, runs, strict=True)], self.sizes)
+        return Blocks([part.shift(run) for part, run in zip(self.parts, runs, strict=True)], self.sizes)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         ends = [part.domain(n) for part, n in zip(self.parts, self.sizes, strict=True)]
@@ -252,15 +252,15 @@ class Scaled(Regularizer):
         form = self.regularizer.dual_form(size)
         if isinstance(form, SimplexDual):
             return SimplexDual(form.linear, form.row, self.factor * form.total, form.ridge / self.factor)
-        return self._scaled(form) if isinstance(form, BoxDual) else None
+        return self._scale_form(form) if isinstance(form, BoxDual) else None
 
-    def _scaled(self, form: BoxDual) -> BoxDual:
+    def _scale_form(self, form: BoxDual) -> BoxDual:
         f = self.factor
         return BoxDual(form.linear, form.absolute, form.ridge / f, f * form.lower, f * form.upper)
 
     def dual_model(self, u: Floats) -> BoxDual | None:
         model = self.regularizer.dual_model(u / self.factor)
-        return None if model is None else self._scaled(model)
+        return None if model is None else self._scale_form(model)
 
     def fenchel_young(self, x: Floats, u: Floats) -> float:
         return self.factor * self.regularizer.fenchel_young(x, u / self.factor)
@@ -274,14 +274,14 @@ class Scaled(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return self.factor * self.regularizer.dual_start(size)
 
-    def moved(self, by: Floats) -> Scaled:
-        return Scaled(self.regularizer.moved(by), self.factor)
+    def shift(self, by: Floats) -> Scaled:
+        return Scaled(self.regularizer.shift(by), self.factor)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         return self.regularizer.domain(size)
 
-    def rescaled(self, scale: Floats) -> Scaled:
-        return Scaled(self.regularizer.rescaled(scale), self.factor)
+    def rescale(self, scale: Floats) -> Scaled:
+        return Scaled(self.regularizer.rescale(scale), self.factor)
 
     def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(x)
@@ -342,15 +342,15 @@ class Shifted(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return self.regularizer.dual_start(size)
 
-    def moved(self, by: Floats) -> Shifted:
+    def shift(self, by: Floats) -> Shifted:
         return Shifted(self.regularizer, self.by + by)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         low, high = self.regularizer.domain(size)
         return low + self.by, high + self.by
 
-    def rescaled(self, scale: Floats) -> Shifted:
-        return Shifted(self.regularizer.rescaled(scale), self.by / scale)
+    def rescale(self, scale: Floats) -> Shifted:
+        return Shifted(self.regularizer.rescale(scale), self.by / scale)
 
     def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(as_floats(x) - self.by)
@@ -392,14 +392,14 @@ class Reflected(Regularizer):
         form = self.regularizer.dual_form(size)
         if not isinstance(form, BoxDual):
             return None  # a reflected simplex is not a simplex
-        return self._reflected(form)
+        return self._reflect_form(form)
 
-    def _reflected(self, form: BoxDual) -> BoxDual:
+    def _reflect_form(self, form: BoxDual) -> BoxDual:
         return BoxDual(self.about - form.linear, form.absolute, form.ridge, -form.upper, -form.lower)
 
     def dual_model(self, u: Floats) -> BoxDual | None:
         model = self.regularizer.dual_model(-u)
-        return None if model is None else self._reflected(model)
+        return None if model is None else self._reflect_form(model)
 
     def fenchel_young(self, x: Floats, u: Floats) -> float:
         return self.regularizer.fenchel_young(self.about - x, -u)
@@ -414,15 +414,15 @@ class Reflected(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return -self.regularizer.dual_start(size)
 
-    def moved(self, by: Floats) -> Reflected:
+    def shift(self, by: Floats) -> Reflected:
         return Reflected(self.regularizer, self.about + by)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         low, high = self.regularizer.domain(size)
         return self.about - high, self.about - low
 
-    def rescaled(self, scale: Floats) -> Reflected:
-        return Reflected(self.regularizer.rescaled(scale), self.about / scale)
+    def rescale(self, scale: Floats) -> Reflected:
+        return Reflected(self.regularizer.rescale(scale), self.about / scale)
 
     def slack(self, x: ArrayLike) -> Floats:
         return self.regularizer.slack(self.about - as_floats(x))
@@ -471,16 +471,16 @@ class Signed(Regularizer):
 
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
-        return self._signed(form) if isinstance(form, BoxDual) else None
+        return self._sign_form(form) if isinstance(form, BoxDual) else None
 
     def dual_model(self, u: Floats) -> BoxDual | None:
         model = self.regularizer.dual_model(self.signs * u)
-        return None if model is None else self._signed(model)
+        return None if model is None else self._sign_form(model)
 
     def fenchel_young(self, x: Floats, u: Floats) -> float:
         return self.regularizer.fenchel_young(self.signs * x, self.signs * u)
 
-    def _signed(self, form: BoxDual) -> BoxDual:
+    def _sign_form(self, form: BoxDual) -> BoxDual:
         up = np.broadcast_to(self.signs, len(form)) > 0
         lower, upper = np.where(up, form.lower, -form.upper), np.where(up, form.upper, -form.lower)
         return BoxDual(self.signs * form.linear, form.absolute, form.ridge, lower, upper)
@@ -495,8 +495,8 @@ class Signed(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return self.signs * self.regularizer.dual_start(size)
 
-    def moved(self, by: Floats) -> Signed:
-        return Signed(self.regularizer.moved(self.signs * by), self.signs)
+    def shift(self, by: Floats) -> Signed:
+        return Signed(self.regularizer.shift(self.signs * by), self.signs)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         low, high = self.regularizer.domain(size)
@@ -547,16 +547,16 @@ class Rescaled(Regularizer):
             scale = self.scale[:: form.n_classes]
             linear = form.linear[form.row] / scale[:, None]
             return SimplexDual(linear, np.arange(len(form)), form.total * scale, form.ridge / scale / scale)
-        return None if form is None else self._rescaled(form)
+        return None if form is None else self._rescale_form(form)
 
     def dual_model(self, u: Floats) -> BoxDual | None:
         model = self.regularizer.dual_model(u / self.scale)
-        return None if model is None else self._rescaled(model)
+        return None if model is None else self._rescale_form(model)
 
     def fenchel_young(self, x: Floats, u: Floats) -> float:
         return self.regularizer.fenchel_young(self.scale * x, u / self.scale)
 
-    def _rescaled(self, form: BoxDual) -> BoxDual:
+    def _rescale_form(self, form: BoxDual) -> BoxDual:
         ridge = form.ridge / self.scale / self.scale
         bounds = form.lower * self.scale, form.upper * self.scale
         return BoxDual(form.linear / self.scale, form.absolute / self.scale, ridge, *bounds)

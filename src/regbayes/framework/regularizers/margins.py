@@ -1,7 +1,7 @@
 """Losses of large-margin learning: hinges of any power, multi-class hinges, the epsilon-insensitive loss.
 
 Prices may differ from coordinate to coordinate, or from row to row, so that one object is the loss of a data set. A
-price of zero asks for nothing.
+penalty of zero asks for nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Hinge(Regularizer):
     Parameters
     ----------
     C : float or array of shape (m,), default=1.0
-        Price of a violation; one for each coordinate, or one for all.
+        Penalty on a violation; one for each coordinate, or one for all.
     power : float, default=1.0
         1 is the hinge, 2 the squared hinge; any number >= 1.
     """
@@ -87,7 +87,7 @@ class Hinge(Regularizer):
         if self.power == 1:
             return diagonal_blocks((x < 0) | (x >= weight), x)
         k, v = self.power, np.maximum(self.prox(x, step), 0.0)
-        # v^(k - 2) is infinite at zero for k < 2, and the derivative zero; without a price there is no curvature.
+        # v^(k - 2) is infinite at zero for k < 2, and the derivative zero; without a penalty there is no curvature.
         with np.errstate(divide="ignore", invalid="ignore"):
             curvature = np.where(weight > 0, weight * k * (k - 1) * v ** (k - 2), 0.0)
         return diagonal_blocks(
@@ -109,11 +109,12 @@ class Hinge(Regularizer):
 def _power_prox(x: Reals, weight: Reals, power: float) -> Floats:
     """Solve ``v + weight power v^(power - 1) = x`` on [0, x] by bisection: monotone, so it cannot fail."""
     low, high = np.zeros_like(x, dtype=np.float64), np.asarray(x, dtype=np.float64).copy()
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        above = middle + weight * power * middle ** (power - 1) > x
-        high = np.where(above, middle, high)
-        low = np.where(above, low, middle)
+    with np.errstate(over="ignore"):  # what overflows is above x
+        for _ in range(80):
+            middle = 0.5 * (low + high)
+            above = middle + weight * power * middle ** (power - 1) > x
+            high = np.where(above, middle, high)
+            low = np.where(above, low, middle)
     return 0.5 * (low + high)
 
 
@@ -198,7 +199,7 @@ class MultiClassHinge(_MultiClass):
     Parameters
     ----------
     C : float or array of shape (rows,), default=1.0
-        Price of a violation; one for each row, or one for all.
+        Penalty on a violation; one for each row, or one for all.
     cost : array of shape (classes,) or (rows, classes), default=None
         Cost of each class, zero for the true one. Without it x is one block and costs are zero.
     labels : array of shape (rows,), default=None
@@ -326,7 +327,7 @@ class EpsilonInsensitive(Regularizer):
     epsilon : float, default=0.0
         Half-width of the free tube.
     C : float or array of shape (m,), default=1.0
-        Price of a violation; one for each coordinate, or one for all.
+        Penalty on a violation; one for each coordinate, or one for all.
     power : {1, 2}, default=1
         2 charges the squared violation.
     """
@@ -385,7 +386,7 @@ class EpsilonInsensitive(Regularizer):
         reach = self.C if self.power == 1 else np.where(np.asarray(self.C) > 0, np.inf, 0.0)
         return np.clip(u, -np.asarray(reach), reach)
 
-    def moved(self, by: Floats) -> EpsilonInsensitive:
+    def shift(self, by: Floats) -> EpsilonInsensitive:
         return EpsilonInsensitive(self.target + by, self.epsilon, self.C, self.power)
 
     def slack(self, x: ArrayLike) -> Floats:

@@ -61,7 +61,7 @@ class Equal(Regularizer):
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.target, -np.inf, np.inf)
 
-    def moved(self, by: Floats) -> Equal:
+    def shift(self, by: Floats) -> Equal:
         return Equal(self.target + by)
 
     def slack(self, x: ArrayLike) -> Floats:
@@ -101,7 +101,7 @@ class AtMost(Regularizer):
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.bound, 0.0, np.inf)
 
-    def moved(self, by: Floats) -> AtMost:
+    def shift(self, by: Floats) -> AtMost:
         return AtMost(self.bound + by)
 
     def slack(self, x: ArrayLike) -> Floats:
@@ -141,7 +141,7 @@ class AtLeast(Regularizer):
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.bound, -np.inf, 0.0)
 
-    def moved(self, by: Floats) -> AtLeast:
+    def shift(self, by: Floats) -> AtLeast:
         return AtLeast(self.bound + by)
 
     def slack(self, x: ArrayLike) -> Floats:
@@ -182,7 +182,7 @@ class Interval(Regularizer):
         middle, free = self.low + 0.5 * (self.high - self.low), np.full(size, np.inf)
         return BoxDual(middle, 0.5 * (self.high - self.low), np.zeros(size), -free, free)
 
-    def moved(self, by: Floats) -> Interval:
+    def shift(self, by: Floats) -> Interval:
         return Interval(self.low + by, self.high + by)
 
     def slack(self, x: ArrayLike) -> Floats:
@@ -275,10 +275,10 @@ class Ball(Regularizer):
         linear, reach = np.broadcast_to(self.target, size).copy(), np.full(size, self.C)
         return BoxDual(linear, np.full(size, self.radius), np.zeros(size), -reach, reach)
 
-    def moved(self, by: Floats) -> Ball:
+    def shift(self, by: Floats) -> Ball:
         return Ball(self.target + by, self.radius, self.norm, self.C)
 
-    def rescaled(self, scale: Floats) -> Ball:
+    def rescale(self, scale: Floats) -> Ball:
         factor = float(scale[0])
         return Ball(self.target / factor, self.radius / factor, self.norm, self.C * factor)
 
@@ -320,7 +320,7 @@ class Ridge(Regularizer):
         linear = np.broadcast_to(self.target, size).copy()
         return BoxDual(linear, np.zeros(size), np.full(size, self.scale), -bound, bound)
 
-    def moved(self, by: Floats) -> Ridge:
+    def shift(self, by: Floats) -> Ridge:
         return Ridge(self.target + by, self.scale)
 
     def slack(self, x: ArrayLike) -> Floats:

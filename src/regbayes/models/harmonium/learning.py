@@ -197,7 +197,7 @@ class Sampler:
             return Watched(params, None, terms)
         head = self.head.solve(self.rows.statistics @ params.weights, warm_start, DEFAULT_SCHEDULE.first)
         assert isinstance(head, FittedHead)
-        return Watched(params, head, terms | head.terms)
+        return Watched(params, head, {**terms, **head.terms})
 
     def step(self, sweep: Sweep) -> StepResult[Sweep]:
         """Sweep over the rows once."""

@@ -57,7 +57,8 @@ class Annealing(WarmUp):
                     params = settle_sticks(params, stats.counts[order], stats.n_rows, settings.alpha)
                     search = descent.start(joint, params, multipliers)
                 self.latest = search = yield Phase(self.problem, search, n_steps, TOL)
-                params, multipliers = search.at.params, search.at.multipliers
+                params, head = search.at.params, search.at.head
+                multipliers = None if head is None else head.multipliers
         return (yield from self._prune(search))
 
     def _start(self) -> Params:
@@ -89,8 +90,8 @@ class Part:
     def of(cls, X: Rows, rows: Integers) -> Part:
         """Describe some of the rows."""
         part = X.take(rows)
-        mean = part.combine(part.weigh(np.ones((len(part), 1))))[0] / part.total_weight
-        return cls(rows, part.total_weight, mean, part.total_weight * (part.mean_square - float(mean @ mean)))
+        mean = part.combine(part.weigh(np.ones((len(part), 1))))[0] / part.totals.n_rows
+        return cls(rows, part.totals.n_rows, mean, part.totals.n_rows * (part.totals.mean_square - float(mean @ mean)))
 
     def halve(self, X: Rows) -> tuple[Floats, Flags]:
         """Return the main direction of the rows, by power iteration from the longest, and which lie ahead on it."""
@@ -122,6 +123,6 @@ def divide_rows(data: Data, n_parts: int) -> Floats:
         rows = parts.pop(widest).rows
         parts += [Part.of(X, rows[ahead]), Part.of(X, rows[~ahead])]
     parts.sort(key=lambda part: -part.weight)
-    middle = MIDDLE * np.sqrt(X.mean_square)
+    middle = MIDDLE * np.sqrt(X.totals.mean_square)
     found = [part.mean if np.linalg.norm(part.mean) > middle else part.halve(X)[0] for part in parts]
     return np.array([mean for mean in found if np.any(mean)]).reshape(-1, X.n_inputs)

@@ -63,7 +63,7 @@ def learn(data: Data, before: Batches, options: OnlineOptions = OPTIONS) -> tupl
 
     The model's embedding is that of the batch.
     """
-    settings, state, n_rows = before.settings, before.state, data.X.total_weight
+    settings, state, n_rows = before.settings, before.state, data.X.totals.n_rows
     total = state.n_rows + n_rows
     state = online.step(make_model(settings), state, data.X, _ask(data, settings), n_rows, total, options)
     head = None if state.weights is None else online.linear_head(state, settings.fit_intercept)

@@ -1,7 +1,7 @@
 """Rows of iLSVM on a device: the arrays of the rows' size stay there, and K-sized sums come to the host.
 
 The model, its descent and its parameters are those of `model.py`; what is done with a block of rows is done by
-`regbayes.kernels.arrays`. The start and the warm-up see few rows, which come to the host (`DeviceRows.take`).
+`regbayes.kernels.arrays_features`. The start and the warm-up see few rows, which come to the host (`DeviceRows.take`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.joint.model import Inferred
-from regbayes.kernels import arrays
-from regbayes.kernels.arrays import DeviceArray, Swept, namespace_of, to_device, to_host
+from regbayes.kernels import arrays, arrays_features
+from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
+from regbayes.kernels.arrays_features import Swept
 from regbayes.margins.device import DeviceColumns, DeviceHead, DeviceInputs
 from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm import warmup
-from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Pulled, Settings, State, Stats
-from regbayes.priors.indian_buffet import stick_expectations
+from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Pulled, Settings, State, Stats, Totals
 
 BLOCK_ROWS = 1 << 20  # work on a block is launched operation by operation: few large ones
 
@@ -50,29 +50,17 @@ class DeviceRows:
         return int(self.X.shape[1])
 
     @cached_property
-    def total_weight(self) -> float:
-        """What the rows count together, N."""
-        return float(len(self)) if self.weights is None else float(self.weights.sum())
-
-    @cached_property
     def counts(self) -> DeviceArray | None:
         """How often each row counts, (N,), on the device; None: once."""
         return None if self.weights is None else to_device(self.weights, self.X)
 
-    @property
-    def mean_square(self) -> float:
-        """Mean squared length of the rows."""
-        return float(self.squares.sum()) / self.total_weight
-
     @cached_property
-    def squares(self) -> Floats:
-        """Sum of the squares of each input, shape (D,), on the host."""
-        return _square_inputs(self.X, self.mean, self.counts)
-
-    @cached_property
-    def total(self) -> Floats:
-        """The sum of the centred rows, each as often as it counts, shape (D,)."""
-        return _add_rows(self.X, self.counts) - self.total_weight * self.mean
+    def totals(self) -> Totals:
+        """Sums over the rows as they are, on the host."""
+        n_rows = float(len(self)) if self.weights is None else float(self.weights.sum())
+        total = _add_rows(self.X, self.counts) - n_rows * self.mean
+        squares = _square_inputs(self.X, self.mean, self.counts)
+        return Totals(n_rows, total, squares, float(squares.sum()) / n_rows)
 
     @property
     def max_taken(self) -> int:
@@ -120,7 +108,9 @@ class DeviceRows:
         field = params.mean_field
         products = to_device(field.directions, self.X) @ self.X.T
         constant = field.constant - field.directions @ self.mean
-        return arrays.sweep_features(products, constant, field.coupling, field.start[0], params.n_sweeps, self.counts)
+        return arrays_features.sweep_features(
+            products, constant, field.coupling, field.start[0], params.n_sweeps, self.counts
+        )
 
     def infer_features(self, params: Params, few: bool = False) -> DeviceArray:
         """Return the features of the rows, shape (N, K)."""
@@ -129,12 +119,13 @@ class DeviceRows:
     def infer(self, params: Params) -> Inferred[Stats]:
         """Infer the features of the rows, and sum what the rest of the model needs; `HostRows.infer` is the law."""
         swept, field = self.sweep(params), params.mean_field
-        sums = arrays.sum_features(swept, field.coupling, field.start[0], self.counts)
-        explained = (sums.by_theta - float(sums.counts @ field.constant)) / params.precision
-        second, squared_norm = sums.gram.copy(), float(np.sum(self.squares / params.ratios))
+        sums = arrays_features.sum_features(swept, field.coupling, field.start[0], self.counts)
+        explained = (sums.by_theta - float(sums.counts @ field.constant)) / field.precision
+        totals, second = self.totals, sums.gram.copy()
+        squared_norm = float(np.sum(totals.squares / field.ratios))
         np.fill_diagonal(second, sums.counts)  # z z = z
         stats = Stats(
-            self.total_weight, squared_norm, self.total, sums.counts, sums.counts, second, explained, sums.entropy
+            totals.n_rows, squared_norm, totals.rows, sums.counts, sums.counts, second, explained, sums.entropy
         )
         return Inferred(swept.history[-1].T, stats, (swept.history[:-1], sums.gram))
 
@@ -145,7 +136,7 @@ class DeviceRows:
         stats, field, (earlier, gram) = inferred.stats, params.mean_field, inferred.cache
         history = [*earlier, inferred.features.T]
         given = None if gradient is None else gradient.T
-        left, by_coupling, left_sum = arrays.reverse_features(
+        left, by_coupling, left_sum = arrays_features.reverse_features(
             given, history, field.coupling, field.start[0], weight, self.counts, (stats.counts, gram)
         )
         cross, coupled, summed = arrays.gather(arrays.multiply_rows(self.X.T, left).T, by_coupling, left_sum)
@@ -184,11 +175,11 @@ class DeviceRows:
     def bound(self, params: Params) -> DeviceArray:
         """Return a lower bound on each row's log-density, shape (N,); `HostRows.bound` is the law."""
         xp, psi = namespace_of(self.X), self.infer_features(params)
-        expected = stick_expectations(params.sticks)
+        expected = params.mean_field.expected
         rest, entropy = 1.0 - psi, xp.sum(arrays.find_entropy(xp)(psi), axis=1)
         away = self.X - reconstruct(psi, params, self.mean)
         away = away if params.noise_ratios is None else away / to_device(np.sqrt(params.noise_ratios), psi)
-        squares = np.diag(params.mean_field.coupling) / params.precision
+        squares = np.diag(params.mean_field.coupling) / params.mean_field.precision
         residual = xp.sum(away * away, axis=1) + (psi * rest) @ to_device(squares, psi)
         residual += self.n_inputs * (psi @ to_device(params.variances, psi))
         prior = psi @ to_device(expected.log_use, psi) + rest @ to_device(expected.log_rest, psi)

@@ -12,7 +12,6 @@ from regbayes.kernels.slab import Swept
 from regbayes.models.ilsvm.device import DeviceRows, reconstruct
 from regbayes.models.ilsvm.model import Pulled, Stats
 from regbayes.models.ilsvm.slab import SlabParams
-from regbayes.priors.indian_buffet import stick_expectations
 
 
 def sweep(rows: DeviceRows, params: SlabParams) -> tuple[Swept, DeviceArray]:
@@ -23,7 +22,7 @@ def sweep(rows: DeviceRows, params: SlabParams) -> tuple[Swept, DeviceArray]:
 
 def _sweep(rows: DeviceRows, params: SlabParams) -> tuple[SweptSlab, DeviceArray]:
     """Return the same, all (K, n)."""
-    directions = params.precision * params.loadings
+    directions = params.mean_field.precision * params.loadings
     projections = rows.project(directions, -(directions @ params.offset)).T
     return _sweeps(params).sweep(projections), projections
 
@@ -44,13 +43,13 @@ def infer(rows: DeviceRows, params: SlabParams) -> Inferred[Stats]:
     )
     np.fill_diagonal(second, squares)
     stats = Stats(
-        n_rows=rows.total_weight,
-        squared_norm=float(rows.squares.sum()),
-        total=rows.total,
+        n_rows=rows.totals.n_rows,
+        squared_norm=float(rows.totals.squares.sum()),
+        total=rows.totals.rows,
         counts=on,
         first_moment=amounts,
         second_moment=second,
-        explained=float(above) / params.precision + float(amounts @ (params.loadings @ params.offset)),
+        explained=float(above) / params.mean_field.precision + float(amounts @ (params.loadings @ params.offset)),
         entropy=-float(divergence),
     )
     return Inferred(swept.amounts.T, stats, projections)
@@ -71,7 +70,7 @@ def bound(rows: DeviceRows, params: SlabParams) -> DeviceArray:
     """Return a lower bound on each row's log-density at fixed global parameters, (n,)."""
     swept, _ = sweep(rows, params)
     xp, psi, amounts, squares = namespace_of(rows.X), swept.psi, swept.amounts, swept.squares
-    expected = stick_expectations(params.sticks)
+    expected = params.mean_field.expected
     lengths = to_device(np.einsum("kd,kd->k", params.loadings, params.loadings), psi)
     spread = (squares - amounts * amounts) @ lengths + rows.n_inputs * (squares @ to_device(params.variances, psi))
     away = rows.X - reconstruct(amounts, params, rows.mean)

@@ -95,7 +95,7 @@ def fit(
         after the warm-up. With consistent margins the objective never rises in it. A fit that is
         stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
     """
-    problem = ILSVMProblem.of(data, settings, SlabFeatures if settings.slab else BinaryFeatures)
+    problem = ILSVMProblem(data, settings, SlabFeatures if settings.slab else BinaryFeatures)
     joint, multipliers = problem.joint, _known_start(problem, start)
     is_new, starts = not isinstance(start, State), _list_starts(start, settings)
     there = replace(starts[0], temperature=settings.temperature)
@@ -148,7 +148,7 @@ def fit(
         stage=stage or STAGES[margins],
     )
     at, model = result.state.at, cast(BinaryFeatures, joint.model)
-    result = replace(result, objective=model.normalise(result.objective, at.params, data.X.total_weight))
+    result = replace(result, objective=model.normalise(result.objective, at.params, data.X.totals.n_rows))
     try:
         return replace(result, state=_finish(problem, at, FINAL), status=halted or result.status)
     except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
@@ -295,25 +295,27 @@ def pad_state(state: State, settings: Settings) -> State:
     if missing == 0:
         return state
     params = pad(state.params, settings.n_components, settings.alpha)
-    D, N = params.loadings.shape[1], state.embedding.shape[0]
+    D = params.loadings.shape[1]
     anywhere = HostRows(np.zeros((1, D)), np.zeros(D))
     constant = params.infer(anywhere)[0, n_kept:]
 
-    def widen(values: Any, constant: Floats) -> Any:
-        if isinstance(values, np.ndarray):
-            return np.hstack([values, np.broadcast_to(constant, (N, missing))])
-        return append_columns(values, constant)
-
-    psi, embedding = state.probabilities, widen(state.embedding, constant)
-    if psi is not None:
-        psi = widen(psi, params.infer_probabilities(anywhere)[0, n_kept:])
+    added = {"embedding": constant}
+    if state.probabilities is not None:
+        added["probabilities"] = params.infer_probabilities(anywhere)[0, n_kept:]
+    wider: dict[str, Any] = {}
+    for name, values in added.items():
+        known = getattr(state, name)
+        if isinstance(known, np.ndarray):
+            wider[name] = np.hstack([known, np.broadcast_to(values, (len(known), missing))])
+        else:
+            wider[name] = append_columns(known, values)
     head = state.head
     if head is not None:
         latent, rest = np.split(head.weights, [n_kept], axis=1)
         weights = np.hstack([latent, np.zeros((len(latent), missing)), rest])
         centre = np.concatenate([head.centre, constant if head.fit_intercept else np.zeros(missing)])
         head = LinearHead(weights, centre, head.fit_intercept)
-    return replace(state, params=params, embedding=embedding, probabilities=psi, head=head)
+    return replace(state, params=params, head=head, **wider)
 
 
 # --- whether there was anything to find, judged on rows that a fit has not seen

@@ -2,8 +2,8 @@
 
 Rows are ``x_n = b + W' z_n + noise`` with binary features z, Gaussian loadings W and an offset b. Features are inferred
 by sweeps of mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so
-margins act on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's
-generative part is ``r F_T / T``, eq. (25), (29)-(30).
+margins act on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). Few features can
+be inferred exactly instead, eq. (127)-(128). The objective's generative part is ``r F_T / T``, eq. (25), (29)-(30).
 
 From top to bottom: rows, parameters and statistics, the model (`BinaryFeatures`), its functions, and what a fit is told
 and works on (`Settings`, `Data`, `ILSVMProblem`, `State`). Everything that is done with rows is a pure function of a
@@ -13,7 +13,7 @@ block of them whose sums add up. A row of weight w counts w times in every sum.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol, Self
@@ -33,7 +33,14 @@ from regbayes.kernels.enumeration import Enumerated, enumerate_features, reverse
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
-from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations, update_sticks
+from regbayes.priors.indian_buffet import (
+    StickExpectations,
+    Sticks,
+    cross_entropy_features,
+    kl_sticks,
+    stick_expectations,
+    update_sticks,
+)
 
 UNLABELED = -1  # the label of rows that shape the features but have no margin
 EXACT = 0  # sweeps of features that are few enough to enumerate what rows may have on
@@ -48,6 +55,16 @@ SCHEDULE = ToleranceSchedule(
 FINAL = Tolerance(gap=1e-4, max_epochs=300.0, smoothing=0.03)  # of the head once the features stand
 FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
 VARIANCE_FLOOR = 1e-8  # of the inputs' mean square: a model that explains the rows exactly stays proper
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Sums over centred rows, each as often as it counts, on the host."""
+
+    n_rows: float  # N, what the rows count together
+    rows: Floats  # (D,): their sum, which is not zero for some of the rows
+    squares: Floats  # (D,): sum of the squares of each input
+    mean_square: float  # mean squared length of a row
 
 
 class Rows(Protocol):
@@ -72,16 +89,8 @@ class Rows(Protocol):
         """How many columns the rows have, D."""
 
     @property
-    def total_weight(self) -> float:
-        """What the rows count together, N."""
-
-    @property
-    def mean_square(self) -> float:
-        """Mean squared length of the rows."""
-
-    @property
-    def total(self) -> Floats:
-        """The sum of the centred rows, each as often as it counts, shape (D,), on the host."""
+    def totals(self) -> Totals:
+        """Sums over the rows as they are."""
 
     @property
     def max_taken(self) -> int:
@@ -90,10 +99,6 @@ class Rows(Protocol):
     @property
     def max_threads(self) -> int:
         """How many threads may take the blocks, at most."""
-
-    @property
-    def squares(self) -> Floats:
-        """Sum of the squares of each input, shape (D,), on the host."""
 
     def blocks(self) -> list[Self]:
         """Return the rows in blocks of fixed size."""
@@ -177,30 +182,16 @@ class HostRows:
         return MAPPED_TAKEN if is_mapped(self.X) else sys.maxsize
 
     @cached_property
-    def total_weight(self) -> float:
-        """What the rows count together, N."""
-        return float(len(self)) if self.weights is None else float(self.weights.sum())
-
-    @property
-    def mean_square(self) -> float:
-        """Mean squared length of the rows."""
-        return float(self.squares.sum()) / self.total_weight
-
-    @cached_property
-    def squares(self) -> Floats:
-        """Sum of the squares of each input, shape (D,)."""
-        found = np.zeros(self.n_inputs)
+    def totals(self) -> Totals:
+        """Sums over the rows as they are."""
+        total, squares = np.zeros(self.n_inputs), np.zeros(self.n_inputs)
         for rows in row_blocks(len(self)):  # no copy of all rows
             part = self.X[rows] - self.mean
             counted = part if self.weights is None else part * self.weights[rows, None]
-            found += np.einsum("nd,nd->d", counted, part)
-        return found
-
-    @cached_property
-    def total(self) -> Floats:
-        """The sum of the centred rows, each as often as it counts, shape (D,): not zero for some of the rows."""
-        weights = np.ones(len(self)) if self.weights is None else self.weights
-        return weights @ self.X - weights.sum() * self.mean
+            total += counted.sum(axis=0)
+            squares += np.einsum("nd,nd->d", counted, part)
+        n_rows = float(len(self)) if self.weights is None else float(self.weights.sum())
+        return Totals(n_rows, total, squares, float(squares.sum()) / n_rows)
 
     def blocks(self) -> list[HostRows]:
         """Return the rows in blocks of fixed size."""
@@ -260,8 +251,8 @@ class HostRows:
         weighed = self.weigh(psi)
         counts = weighed.sum(axis=0)
         # theta is c Phi x plus a constant for each feature, so the product with X need not be formed again.
-        explained = (float(np.vdot(weighed, theta)) - float(counts @ field.constant)) / params.precision
-        return Inferred(psi, self.summarize(psi, weighed, counts, explained, params.ratios))
+        explained = (float(np.vdot(weighed, theta)) - float(counts @ field.constant)) / field.precision
+        return Inferred(psi, self.summarize(psi, weighed, counts, explained, field.ratios))
 
     def summarize(
         self, psi: Floats, weighed: Floats, counts: Floats, explained: float, ratios: Floats | float
@@ -272,8 +263,9 @@ class HostRows:
         entropy = -float(on + np.vdot(self.weigh(rest), np.log(np.maximum(rest, tiny))))
         second = weighed.T @ psi
         np.fill_diagonal(second, counts)  # z z = z
-        squared_norm = float(np.sum(self.squares / ratios))
-        return Stats(self.total_weight, squared_norm, self.total, counts, counts, second, explained, entropy)
+        totals = self.totals
+        squared_norm = float(np.sum(totals.squares / ratios))
+        return Stats(totals.n_rows, squared_norm, totals.rows, counts, counts, second, explained, entropy)
 
     def pull_back(self, params: Params, weight: float, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)."""
@@ -294,11 +286,11 @@ class HostRows:
     def bound(self, params: Params) -> Floats:
         """Return a lower bound on each row's log-density at fixed global parameters, shape (N,)."""
         psi = self.infer_features(params)
-        expected = stick_expectations(params.sticks)
+        expected = params.mean_field.expected
         # E||x - b - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
-        squares = np.diag(params.mean_field.coupling) / params.precision
+        squares = np.diag(params.mean_field.coupling) / params.mean_field.precision
         spread = psi * (1.0 - psi) @ squares + self.n_inputs * (psi @ params.variances)
-        residual = (np.square(self.array() - reconstruct(psi, params)) / params.ratios).sum(axis=1) + spread
+        residual = (np.square(self.array() - reconstruct(psi, params)) / params.mean_field.ratios).sum(axis=1) + spread
         log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
         entropies = entr(psi).sum(axis=1) + entr(1.0 - psi).sum(axis=1)
         normaliser = 0.5 * self.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
@@ -354,7 +346,7 @@ def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows
         return kind(X, mean if isinstance(mean, np.ndarray) else to_host(mean).astype(np.float64), weights)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         rows = kind.centre(X, weights)
-        mean_square = rows.mean_square
+        mean_square = rows.totals.mean_square
     vanishes = mean_square < np.finfo(np.float64).tiny
     if not np.isfinite(mean_square) or (vanishes and np.any(rows.mean != to_host(X))):
         raise ValueError(f"X is too {'small' if mean_square < 1 else 'large'} to square it: give it in other units")
@@ -370,6 +362,9 @@ class MeanField:
     coupling: Floats  # (K, K): A = c Phi R^-1 Phi'
     log_odds: Floats  # (K,): a, of the features a priori, at this temperature
     start: Floats  # (1, K): where the sweeps start
+    precision: float  # c = 1 / (sigma^2 T)
+    ratios: Floats | float  # (D,): rho, or one where all are: their roots are the units in which noise is the same
+    expected: StickExpectations  # of the sticks, docs/math.md eq. (21)-(22)
 
 
 @persistable(name="regbayes.ilsvm.Params")
@@ -388,25 +383,18 @@ class Params:
     noise_ratios: Floats | None = None  # (D,): rho, of each input's noise to sigma^2, their product 1; None: all are 1
 
     @cached_property
-    def precision(self) -> float:
-        """``c = 1 / (sigma^2 T)``."""
-        return 1.0 / (self.noise_variance * self.temperature)
-
-    @property
-    def ratios(self) -> Floats | float:
-        """``rho``, (D,), or one where all are: their roots are the units in which inputs have the same noise."""
-        return 1.0 if self.noise_ratios is None else self.noise_ratios
-
-    @cached_property
     def mean_field(self) -> MeanField:
         """What the sweeps over a row's features need, eq. (31)."""
-        directions = self.precision * (self.loadings / self.ratios)
+        precision = 1.0 / (self.noise_variance * self.temperature)
+        ratios = 1.0 if self.noise_ratios is None else self.noise_ratios
+        directions = precision * (self.loadings / ratios)
         coupling = directions @ self.loadings.T
-        spread = 0.5 * (np.diag(coupling) + self.precision * self.loadings.shape[1] * self.variances)
-        log_odds = stick_expectations(self.sticks).log_odds / self.temperature
-        return MeanField(
-            directions, log_odds - spread - directions @ self.offset, coupling, log_odds, expit(log_odds)[None, :]
-        )
+        spread = 0.5 * (np.diag(coupling) + precision * self.loadings.shape[1] * self.variances)
+        expected = stick_expectations(self.sticks)
+        log_odds = expected.log_odds / self.temperature
+        constant = log_odds - spread - directions @ self.offset
+        start = expit(log_odds)[None, :]
+        return MeanField(directions, constant, coupling, log_odds, start, precision, ratios, expected)
 
     def infer(self, rows: Rows, few: bool = False) -> Floats:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
@@ -445,7 +433,7 @@ class PosteriorStats(RowSums):
 
     def explain(self, params: Params) -> Stats:
         """Return the statistics with what the loadings explain."""
-        return replace(self.rows, explained=float(np.vdot(self.cross, params.loadings / params.ratios)))
+        return replace(self.rows, explained=float(np.vdot(self.cross, params.loadings / params.mean_field.ratios)))
 
 
 @dataclass(frozen=True)
@@ -484,8 +472,8 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         T, D = params.temperature, params.loadings.shape[1]
         log_normaliser = 0.5 * stats.n_rows * D * np.log(2.0 * np.pi * params.noise_variance)
         likelihood = 0.5 * expected_residual(stats, params) / params.noise_variance + log_normaliser
-        features = cross_entropy_features(stick_expectations(params.sticks), stats.counts, stats.n_rows)
-        ratio, prior = params.variances / params.prior_variance, params.precision * params.prior_variance
+        features = cross_entropy_features(params.mean_field.expected, stats.counts, stats.n_rows)
+        ratio, prior = params.variances / params.prior_variance, params.mean_field.precision * params.prior_variance
         loadings = 0.5 * (D * (ratio - 1.0 - np.log(ratio)) + np.diag(params.mean_field.coupling) / prior)
         return {
             "likelihood": self.weight * float(likelihood) / T,
@@ -500,27 +488,31 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         It can be compared between models with different numbers of features; J itself cannot. What the variance of a
         feature's loadings costs where it is on counts as part of its prior.
         """
-        odds = params.mean_field.log_odds - 0.5 * params.precision * params.loadings.shape[1] * params.variances
-        empty = stick_expectations(params.sticks).log_rest / params.temperature + np.logaddexp(0.0, odds)
+        odds = (
+            params.mean_field.log_odds - 0.5 * params.mean_field.precision * params.loadings.shape[1] * params.variances
+        )
+        empty = params.mean_field.expected.log_rest / params.temperature + np.logaddexp(0.0, odds)
         return objective + self.weight * n_rows * float(empty.sum())
 
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
         """Gradient of J by the position: loadings and offset, docs/math.md eq. (34), shape (K + 1, D)."""
-        r, loadings, offset = self.weight, params.loadings, params.offset
+        r, loadings, offset, field = self.weight, params.loadings, params.offset, params.mean_field
         couplings = pulled.coupling + pulled.coupling.T + r * stats.second_moment
         acting = pulled.theta - r * stats.first_moment  # on what is left of the rows, which the offset is taken off
         through = pulled.cross - np.outer(acting, offset) - pulled.theta[:, None] * loadings + couplings @ loadings
-        by_loadings = params.precision * through + (r / (params.temperature * params.prior_variance)) * loadings
-        by_offset = params.precision * (r * (stats.n_rows * offset - stats.total) - acting @ loadings)
-        return np.vstack([by_loadings, by_offset]) / np.sqrt(params.ratios)
+        by_loadings = (
+            params.mean_field.precision * through + (r / (params.temperature * params.prior_variance)) * loadings
+        )
+        by_offset = field.precision * (r * (stats.n_rows * offset - stats.total) - acting @ loadings)
+        return np.vstack([by_loadings, by_offset]) / np.sqrt(field.ratios)
 
     def position(self, params: Params) -> Floats:
         """Return the loadings and, last, the offset, shape (K + 1, D)."""
-        return np.vstack([params.loadings, params.offset]) / np.sqrt(params.ratios)
+        return np.vstack([params.loadings, params.offset]) / np.sqrt(params.mean_field.ratios)
 
     def move(self, params: Params, position: Reals) -> Params:
         """Return the parameters with other loadings and another offset."""
-        moved = position.astype(np.float64, copy=False) * np.sqrt(params.ratios)
+        moved = position.astype(np.float64, copy=False) * np.sqrt(params.mean_field.ratios)
         return replace(params, loadings=moved[:-1], offset=moved[-1])
 
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
@@ -532,7 +524,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def first_length(self, params: Params) -> float:
         """Move the loadings by a share of their length."""
-        return FIRST_MOVE * float(np.linalg.norm(params.loadings / np.sqrt(params.ratios)))
+        return FIRST_MOVE * float(np.linalg.norm(params.loadings / np.sqrt(params.mean_field.ratios)))
 
     def update_blocks(self, params: Params, stats: Stats) -> Params:
         """Sticks and variances in closed form at the current features."""
@@ -584,9 +576,10 @@ def infer_exactly(rows: Rows, params: Params) -> Inferred[Stats]:
     theta, found = enumerate_rows(rows, params)
     counts = np.diag(found.second_moment)
     by_theta, entropy = gather(sum_of(rows.weigh(found.psi) * theta), sum_of(rows.weigh(found.entropies[:, None])))
-    explained = (float(by_theta) - float(counts @ params.mean_field.constant)) / params.precision
-    squared_norm, second = float(np.sum(rows.squares / params.ratios)), found.second_moment
-    stats = Stats(rows.total_weight, squared_norm, rows.total, counts, counts, second, explained, float(entropy))
+    explained = (float(by_theta) - float(counts @ params.mean_field.constant)) / params.mean_field.precision
+    totals, second = rows.totals, found.second_moment
+    squared_norm = float(np.sum(totals.squares / params.mean_field.ratios))
+    stats = Stats(totals.n_rows, squared_norm, totals.rows, counts, counts, second, explained, float(entropy))
     return Inferred(found.psi, stats, theta)
 
 
@@ -606,11 +599,11 @@ def pull_back_exactly(
 def bound_exactly(rows: Rows, params: Params) -> Floats:
     """Return a lower bound on each row's log-density, at temperature one the tightest of any q(z), shape (n,)."""
     _, found = enumerate_rows(rows, params)
-    scales = np.sqrt(params.ratios)
+    scales = np.sqrt(params.mean_field.ratios)
     scaled = rows.project(np.eye(rows.n_inputs) / scales, -params.offset / scales)
     squares = namespace_of(scaled).sum(scaled * scaled, axis=1)
     normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
-    nothing_on = float(stick_expectations(params.sticks).log_rest.sum() - normaliser)
+    nothing_on = float(params.mean_field.expected.log_rest.sum() - normaliser)
     # T times the expected logit of a state is its log-density above that of a row with nothing on.
     states = params.temperature * (found.log_partitions - found.entropies)
     return states + found.entropies - (0.5 / params.noise_variance) * squares + nothing_on
@@ -618,10 +611,10 @@ def bound_exactly(rows: Rows, params: Params) -> Floats:
 
 def expected_residual(stats: Stats, params: Params) -> float:
     """``sum_n E||x_n - b - W z_n||^2``, docs/math.md eq. (25), in units of the inputs' noise ratios."""
-    products = float(np.vdot(stats.second_moment, params.mean_field.coupling)) / params.precision
+    products = float(np.vdot(stats.second_moment, params.mean_field.coupling)) / params.mean_field.precision
     spread = float(params.loadings.shape[1] * (np.diag(stats.second_moment) @ params.variances))
     left = stats.total - stats.first_moment @ params.loadings  # sum of what the features leave of the rows
-    offset = float(params.offset / params.ratios @ (stats.n_rows * params.offset - 2.0 * left))
+    offset = float(params.offset / params.mean_field.ratios @ (stats.n_rows * params.offset - 2.0 * left))
     return stats.squared_norm - 2.0 * stats.explained + products + spread + offset
 
 
@@ -661,7 +654,7 @@ def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimat
     if estimate_noise:
         noise = max(expected_residual(stats, params) / (stats.n_rows * D), floor)
     if estimate_prior:
-        lengths = float(np.trace(params.mean_field.coupling)) / params.precision
+        lengths = float(np.trace(params.mean_field.coupling)) / params.mean_field.precision
         squares = lengths + D * float(np.sum(params.variances))
         prior = max(squares / (K * D), floor)
     return replace(params, noise_variance=noise, prior_variance=prior)
@@ -753,32 +746,41 @@ class Data:
         return Data(X, self.labels[rows], self.weights[rows], self.cost)
 
 
-@dataclass(frozen=True)
 class ILSVMProblem:
-    """Data and settings, and the descent problem that they make."""
+    """Data and settings, and the descent problem that they make.
 
-    data: Data
-    settings: Settings
+    Parameters
+    ----------
+    data : Data
+    settings : Settings
+    features : type, default=BinaryFeatures
+        The model.
+    like : ILSVMProblem, default=None
+        Another one of the same data with the same margins: its model, its blocks of rows and its head are taken.
+    """
+
+    features: type[BinaryFeatures]
     head: MarginHead | None  # None for the unsupervised model
-    features: type[BinaryFeatures] = BinaryFeatures  # the model
+    unit: float  # what one unit of every labelled row's loss is worth in J, or one nat of every row if that is more
+    joint: JointProblem[Rows, Params, Stats]
 
-    @classmethod
-    def of(cls, data: Data, settings: Settings, features: type[BinaryFeatures] = BinaryFeatures) -> ILSVMProblem:
-        """Put the problem together."""
-        supervised = settings.C > 0 and len(data.labeled) > 0
-        return cls(data, settings, data.X.build_head(data, settings) if supervised else None, features)
-
-    @property
-    def unit(self) -> float:
-        """What one unit of every labelled row's loss is worth in J, or one nat of every row if that is more."""
-        settings, data = self.settings, self.data
-        nat = settings.generative_weight / settings.temperature * data.X.total_weight
-        return max(nat, settings.C * float(data.weights[data.labeled].sum()))
-
-    @cached_property
-    def joint(self) -> JointProblem[Rows, Params, Stats]:
-        """The descent problem."""
-        settings = self.settings
+    def __init__(
+        self,
+        data: Data,
+        settings: Settings,
+        features: type[BinaryFeatures] = BinaryFeatures,
+        like: ILSVMProblem | None = None,
+    ) -> None:
+        X, labeled = data.X, data.labeled
+        if like is None:
+            head = X.build_head(data, settings) if settings.C > 0 and len(labeled) > 0 else None
+            blocks: Sequence[Rows] = X.blocks()
+            executor = make_executor(min(settings.n_threads, X.max_threads))
+        else:
+            head, features, blocks, executor = like.head, like.features, like.joint.blocks, like.joint.executor
+        self.data, self.settings, self.features, self.head = data, settings, features, head
+        nat = settings.generative_weight / settings.temperature * X.totals.n_rows
+        self.unit = max(nat, settings.C * float(data.weights[labeled].sum()))
         estimated = settings.estimate_noise or settings.estimate_prior
         options = DescentOptions(
             SCHEDULE,
@@ -787,12 +789,8 @@ class ILSVMProblem:
             # A fit whose variances are estimated is not over before they have been.
             blocks_below=settings.tol * self.unit if estimated else -np.inf,
         )
-        model = self.features(
-            settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior
-        )
-        X = self.data.X
-        executor = make_executor(min(settings.n_threads, X.max_threads))
-        return JointProblem(model, X.blocks(), self.head, options, executor)
+        model = features(settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior)
+        self.joint = JointProblem(model, blocks, head, options, executor)
 
 
 @persistable(name="regbayes.ilsvm.State")

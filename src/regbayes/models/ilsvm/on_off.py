@@ -71,7 +71,7 @@ def find_on_off(X: HostRows, settings: Settings) -> Settings:
     they were.
     """
     D = X.n_inputs
-    if settings.on_off is None or not FEWEST_INPUTS <= D <= FEW_INPUTS or X.total_weight < ROWS_PER_INPUT * D:
+    if settings.on_off is None or not FEWEST_INPUTS <= D <= FEW_INPUTS or X.totals.n_rows < ROWS_PER_INPUT * D:
         return settings
     some = X.take(slice(None, None, -(-len(X) // MOST_ROWS)))
     noise, are_all = analyse_noise(some, settings.n_components)
@@ -100,8 +100,8 @@ def analyse_noise(X: HostRows, n_components: int) -> tuple[Floats | None, bool]:
     are_all : bool
         Whether there is room for more factors.
     """
-    N, D = X.total_weight, X.n_inputs
-    moments = X.combine(X.weigh(X.project(np.eye(D)))) / N
+    N, D = X.totals.n_rows, X.n_inputs
+    moments = X.moment(np.eye(D)) / N
     varies = np.diag(moments) > np.finfo(np.float64).eps * np.diag(moments).max()
     if varies.sum() < FEWEST_INPUTS:
         return None, False
@@ -131,9 +131,9 @@ def analyse_noise(X: HostRows, n_components: int) -> tuple[Floats | None, bool]:
 def _are_explained(X: HostRows, settings: Settings) -> bool:
     """Return whether on/off features, at a temperature of one, leave hardly more of the rows than their noise."""
     unlabeled = Data(X, np.full(len(X), UNLABELED), np.ones(len(X)), np.zeros((1, 1)))
-    problem = ILSVMProblem.of(unlabeled, replace(settings, C=0.0, generative_weight=1.0))
+    problem = ILSVMProblem(unlabeled, replace(settings, C=0.0, generative_weight=1.0))
     search = descent.start(problem.joint, initial_params(X, problem.settings)[0])
-    noise = settings.noise_variance * X.total_weight * X.n_inputs
+    noise = settings.noise_variance * X.totals.n_rows * X.n_inputs
     signal = search.at.stats.squared_norm - noise
 
     def left(search: Search) -> float:
@@ -153,8 +153,8 @@ def _are_denser(problem: ILSVMProblem, search: Search) -> bool:
     Rows that vary by degrees can use one more on/off feature as well as others: what they leave of the rows does not
     tell then, but densities do (of the on/off features, their bound under the exact posterior).
     """
-    X, alpha = problem.data.X, problem.settings.alpha
-    trial = next(Enumeration(problem, 1.0).add_feature(search), None)
+    X, alpha = problem.data.X.take(None), problem.settings.alpha
+    trial = next(Enumeration.of(problem, None, is_new=True).add_feature(search), None)
     if trial is None or not isinstance(trial.start, Params):
         return False  # there may be no more
     search = _descend(problem, descent.start(problem.joint, replace(trial.start, n_sweeps=EXACT)), STEPS)
@@ -164,18 +164,19 @@ def _are_denser(problem: ILSVMProblem, search: Search) -> bool:
     psi, K = params.infer(X), len(params.loadings)
     weights = X.weigh(np.ones((len(X), 1)))[:, 0]
     certain = replace(params, variances=np.full(K, np.finfo(np.float64).tiny))  # loadings as they are, as the factors'
-    gained = float(weights @ certain.bound(X)) / X.total_weight - score_factors(X, noise_of_inputs(params), K)
-    return gained >= DENSER * K and float(np.mean((psi > 0.1) & (psi < 0.9))) <= UNDECIDED
+    gained = float(weights @ certain.bound(X)) / X.totals.n_rows - score_factors(X, noise_of_inputs(params), K)
+    undecided = float(weights @ np.mean((psi > 0.1) & (psi < 0.9), axis=1)) / X.totals.n_rows
+    return gained >= DENSER * K and undecided <= UNDECIDED
 
 
-def score_factors(X: Rows, noise: Floats, n_factors: int) -> float:
+def score_factors(X: HostRows, noise: Floats, n_factors: int) -> float:
     """Return the mean log-density of rows under the factor analysis with so many factors; ``noise`` is a first guess.
 
     Its maximum likelihood is where the noise is what factors leave of each input (Joreskog 1967): principal factors in
     units of the noise, again and again.
     """
     D = X.n_inputs
-    moments = X.combine(X.weigh(X.project(np.eye(D)))) / X.total_weight
+    moments = X.moment(np.eye(D)) / X.totals.n_rows
     total, scored = np.diag(moments), -np.inf
     varies = total > np.finfo(np.float64).eps * total.max()
     for _ in range(ITERATIONS):
@@ -204,10 +205,10 @@ class Enumeration(WarmUp):
 
     def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> Phases:
         """Go through the phases of any warm-up; then descend under the exact posterior, with new noise in rounds."""
-        wanted = self.problem  # features may be judged at another temperature, and with another weight
         search = yield from super().run(starts, multipliers, is_new)
         if not is_new or len(search.at.params.loadings) > MOST_ENUMERATED:
             return search
+        wanted = self.wanted  # features may have been judged at another temperature, and with another weight
         X, alpha = wanted.data.X, wanted.settings.alpha
         search = descent.start(wanted.joint, replace(search.at.params, n_sweeps=EXACT), search.at.warm_start)
         for _ in range(ROUNDS):
@@ -229,7 +230,7 @@ def noise_of_inputs(params: Params) -> Floats:
 def renew_noise(at: Evaluation, X: Rows, alpha: float) -> Params:
     """Return the model with the noise and the sticks that fit its features of the rows."""
     params, stats = at.params, at.stats
-    params = update_noise(params, stats, X.combine(X.weigh(params.infer(X))), X.squares)
+    params = update_noise(params, stats, X.combine(X.weigh(params.infer(X))), X.totals.squares)
     return settle_sticks(params, stats.counts, stats.n_rows, alpha)
 
 

@@ -31,7 +31,7 @@ from regbayes.models.ilsvm.model import (
     reconstruct,
     update_offset,
 )
-from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks, stick_expectations
+from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks
 
 
 @persistable(name="regbayes.ilsvm.SlabParams")
@@ -44,18 +44,19 @@ class SlabParams(Params):
     @cached_property
     def log_odds(self) -> Floats:
         """Prior log-odds of the features, less their price, ``a``, shape (K,)."""
-        return stick_expectations(self.sticks).log_odds - self.price
+        return self.mean_field.expected.log_odds - self.price
 
     @cached_property
     def amount_precisions(self) -> Floats:
         """Precision of each amount given that its feature is on, ``p``, docs/math.md eq. (121), shape (K,)."""
-        return 1.0 + np.diag(self.mean_field.coupling) + self.precision * self.loadings.shape[1] * self.variances
+        field = self.mean_field
+        return 1.0 + np.diag(field.coupling) + field.precision * self.loadings.shape[1] * self.variances
 
     def sweep(self, rows: Rows) -> tuple[Swept, Floats]:
         """Return what the sweeps find for rows, and the projections that they begin with."""
         if not isinstance(rows, HostRows):
             return _on_device().sweep(rows, self)
-        directions = self.precision * self.loadings
+        directions = self.mean_field.precision * self.loadings
         projections = rows.project(directions)
         projections -= directions @ self.offset
         coupling = self.mean_field.coupling
@@ -75,7 +76,7 @@ class SlabParams(Params):
             return _on_device().bound(rows, self)
         swept, _ = self.sweep(rows)
         psi, amounts = swept.psi, swept.amounts
-        expected = stick_expectations(self.sticks)
+        expected = self.mean_field.expected
         squares = np.einsum("kd,kd->k", self.loadings, self.loadings)
         spread = (swept.squares - amounts**2) @ squares + rows.n_inputs * (swept.squares @ self.variances)
         residual = np.square(rows.array() - reconstruct(amounts, self)).sum(axis=1) + spread
@@ -111,14 +112,15 @@ class SlabFeatures(BinaryFeatures):
             return _on_device().infer(rows, params)
         swept, projections = params.sweep(rows)
         weighed = rows.weigh(swept.amounts)
-        amounts = weighed.sum(axis=0)
-        above = float(np.vdot(weighed, projections)) / params.precision  # what is explained of rows less the offset
+        amounts, totals = weighed.sum(axis=0), rows.totals
+        # What is explained of rows less the offset.
+        above = float(np.vdot(weighed, projections)) / params.mean_field.precision
         second = weighed.T @ swept.amounts
         np.fill_diagonal(second, rows.weigh(swept.squares).sum(axis=0))
         stats = Stats(
-            n_rows=rows.total_weight,
-            squared_norm=float(rows.squares.sum()),
-            total=rows.total,
+            n_rows=totals.n_rows,
+            squared_norm=float(totals.squares.sum()),
+            total=totals.rows,
             counts=rows.weigh(swept.psi).sum(axis=0),
             first_moment=amounts,
             second_moment=second,
@@ -151,7 +153,7 @@ class SlabFeatures(BinaryFeatures):
         """``r F_T / T`` term by term, docs/math.md eq. (120): the features and sticks are not tempered."""
         assert isinstance(params, SlabParams)
         r, priced = self.weight, params.price * float(stats.counts.sum())
-        features = cross_entropy_features(stick_expectations(params.sticks), stats.counts, stats.n_rows)
+        features = cross_entropy_features(params.mean_field.expected, stats.counts, stats.n_rows)
         return super().terms(params, stats) | {
             "kl_features": r * (features + priced - stats.entropy),
             "kl_sticks": r * kl_sticks(params.sticks, self.alpha),
@@ -160,8 +162,8 @@ class SlabFeatures(BinaryFeatures):
     def normalise(self, objective: float, params: Params, n_rows: float) -> float:
         """Return the objective less what empty features say: it can be compared between numbers of features."""
         assert isinstance(params, SlabParams)
-        spread = np.log1p(params.precision * params.loadings.shape[1] * params.variances)
-        empty = stick_expectations(params.sticks).log_rest + np.logaddexp(0.0, params.log_odds - 0.5 * spread)
+        spread = np.log1p(params.mean_field.precision * params.loadings.shape[1] * params.variances)
+        empty = params.mean_field.expected.log_rest + np.logaddexp(0.0, params.log_odds - 0.5 * spread)
         return objective + self.weight * n_rows * float(empty.sum())
 
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.linalg import eigh
@@ -42,7 +42,6 @@ from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 Evaluation = descent.Evaluation[Params, Stats]
 Search = descent.Search[Params, Stats]
 
-NOISE_SHARE = 0.5  # of the inputs' variance that is put down to noise when nothing is said
 PRIOR_RATIO = 1 / 0.3  # prior variance of a loading, in noise variances
 SIGNAL = 10.0  # mean squared length of rows in units of tempered noise where features are soft
 EARLY_ROWS = 4096  # what the warm-up makes do with
@@ -79,19 +78,13 @@ LENGTHS = (0.25, 0.5, 1.0)  # of a new feature's loadings, relative to those of 
 GLANCE = Tolerance(gap=1e-2, max_epochs=1.0)  # of the head where features are ranked
 
 
-def default_noise_variance(X: Rows) -> float:
-    """Half of the inputs' mean square. It scales as the inputs do; only its product with the temperature matters."""
-    mean_square = X.mean_square / X.n_inputs
-    return NOISE_SHARE * mean_square if mean_square > 0 else 1.0
-
-
 def soft_temperature(X: Rows, noise_variance: float, ratios: Floats | None = None) -> float:
     """Return the temperature at which rows have a squared length of `SIGNAL` on average, in units of tempered noise.
 
     Features are soft there and predict best.
     """
-    squares = X.squares if ratios is None else X.squares / ratios
-    return max(1.0, float(squares.sum()) / X.total_weight / (SIGNAL * noise_variance))
+    squares = X.totals.squares if ratios is None else X.totals.squares / ratios
+    return max(1.0, float(squares.sum()) / X.totals.n_rows / (SIGNAL * noise_variance))
 
 
 def judging_temperature(X: Rows, settings: Settings) -> float:
@@ -135,7 +128,7 @@ def initial_params(X: HostRows, settings: Settings) -> list[Params]:
     if settings.noise_ratios is not None:
         scales = np.sqrt(settings.noise_ratios)
         X = X.scale(scales)
-    N, D = X.total_weight, X.n_inputs
+    N, D = X.totals.n_rows, X.n_inputs
     most = min(settings.n_components, D, len(X))
     moments, directions = leading_directions(X.moment, D, most)
     variances = np.maximum(moments / N, 0.0)
@@ -166,7 +159,7 @@ def initial_params(X: HostRows, settings: Settings) -> list[Params]:
 
 def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, settings: Settings) -> Params:
     """Return parameters with sticks and variances as if each feature were on in its share of the rows."""
-    N, K = X.total_weight, len(loadings)
+    N, K = X.totals.n_rows, len(loadings)
     params = Params(
         loadings=loadings,
         offset=offset,
@@ -188,7 +181,7 @@ def noise_ratios(X: Rows, noise_variance: float) -> Floats:
     What the other inputs do not predict of an input, linearly, is its own: noise, as long as it is no larger a share of
     its variance than in all of them. Many inputs, or few rows, do not tell.
     """
-    N, D = X.total_weight, X.n_inputs
+    N, D = X.totals.n_rows, X.n_inputs
     if D > FEW_INPUTS or N < ROWS_PER_INPUT * D:
         return np.ones(D)
     moments = X.combine(X.weigh(X.project(np.eye(D)))) / (N - D)
@@ -238,7 +231,7 @@ def separate(X: Rows, loadings: Floats) -> Floats:
     if not np.all(squares > 0):
         return loadings
     scores = X.project(loadings / squares[:, None])
-    weighed = X.weigh(scores) / X.total_weight
+    weighed = X.weigh(scores) / X.totals.n_rows
     rotation = np.eye(len(loadings))
     for _ in range(ROTATIONS):
         turned = scores @ rotation.T
@@ -272,8 +265,8 @@ def on_off(X: Rows, loadings: Floats) -> tuple[Floats, Floats]:
     order = np.argsort(-squares, kind="stable")
     loadings = loadings[order]
     scores = X.project(loadings)
-    spread = np.sqrt(np.mean(X.weigh(scores**2), axis=0) * len(X) / X.total_weight)
-    third = np.mean(X.weigh(scores**3), axis=0) * len(X) / X.total_weight
+    spread = np.sqrt(np.mean(X.weigh(scores**2), axis=0) * len(X) / X.totals.n_rows)
+    third = np.mean(X.weigh(scores**3), axis=0) * len(X) / X.totals.n_rows
     skewness = np.divide(third, spread**3, out=np.zeros_like(third), where=spread > 0)
     shares = np.clip(0.5 * (1.0 - np.abs(skewness) / np.sqrt(skewness**2 + 4.0)), RAREST, 0.5)
     signs = np.where(skewness < 0, -1.0, 1.0)
@@ -336,8 +329,8 @@ class NoisyInputs:
         explained = np.einsum("kd,kd->d", loadings, inputs.combine(inputs.weigh(psi)))
         products = np.einsum("kd,kd->d", loadings, stats.second_moment @ loadings)
         spread = float(np.diag(stats.second_moment) @ params.variances)
-        left = inputs.total - stats.first_moment @ loadings
-        squares = inputs.squares - 2.0 * explained + products + spread
+        left = inputs.totals.rows - stats.first_moment @ loadings
+        squares = inputs.totals.squares - 2.0 * explained + products + spread
         return squares + offset * (stats.n_rows * offset - 2.0 * left)
 
 
@@ -356,42 +349,66 @@ class Phase:
 Phases = Generator[Phase, Search, Search]  # gives phases to whoever makes them, and hears where each of them ended
 
 
+def change_temperature(problem: ILSVMProblem, temperature: float) -> ILSVMProblem:
+    """Return a problem at a temperature that may not be the final one.
+
+    The generative part is divided by the temperature; on the way its weight is larger by the square root of it.
+    """
+    settings = problem.settings
+    weight = settings.generative_weight * float(np.sqrt(temperature / settings.temperature))
+    settings = replace(settings, temperature=temperature, generative_weight=weight)
+    return ILSVMProblem(problem.data, settings, like=problem)
+
+
 @dataclass
 class WarmUp:
     """The phases before the descent, on the rows that they are content with.
 
     Parameters
     ----------
-    problem : ILSVMProblem
+    wanted : ILSVMProblem
         At the wanted temperature.
+    problem : ILSVMProblem
+        At the temperature at which features are judged.
     share : float
         Of all rows that these are: what features are worth grows with the rows, their price does not.
+    spread : float
+        How far apart objectives are, relative to those of soft features: the generative part is divided by T.
+    noisy : NoisyInputs or None
+        The inputs that have more noise than the model says, for features that are colder than soft.
     """
 
+    wanted: ILSVMProblem
     problem: ILSVMProblem
     share: float
+    spread: float = 1.0
+    noisy: NoisyInputs | None = None
     worth: ClassVar[float] = WORTH
     latest: Search | None = field(default=None, init=False)  # the model, as far as it has got
 
     @classmethod
-    def of(cls, problem: ILSVMProblem, early_rows: Integers | None, is_new: bool) -> WarmUp:
+    def of(cls, problem: ILSVMProblem, early_rows: Integers | None, is_new: bool) -> Self:
         """Return the warm-up of a new fit, on some of its rows where these are given; or of an earlier one, on all."""
         # Variances estimated while the features are still warm put everything down to noise, and no feature is left.
         fixed = replace(problem.settings, estimate_noise=False, estimate_prior=False)
         data = problem.data.take(early_rows) if is_new else problem.data
-        if data is problem.data:
-            return cls(replace(problem, settings=fixed), 1.0)
-        part = ILSVMProblem.of(data, fixed, problem.features)
-        return cls(part, part.data.X.total_weight / problem.data.X.total_weight)
+        X, like = data.X, problem if data is problem.data else None
+        wanted = judging = ILSVMProblem(data, fixed, problem.features, like)
+        share = X.totals.n_rows / problem.data.X.totals.n_rows
+        if fixed.slab or not is_new:
+            return cls(wanted, wanted, share)
+        T, soft = judging_temperature(X, fixed), soft_temperature(X, fixed.noise_variance, fixed.noise_ratios)
+        if fixed.temperature > T:
+            judging = change_temperature(wanted, T)
+        noisy = None
+        if fixed.noise_ratios is None and (1.0 - ROUNDING) * soft >= T:
+            noisy = NoisyInputs.of(X, fixed.noise_variance)
+        return cls(wanted, judging, share, float(np.sqrt(max(1.0, soft / T))), noisy)
 
     def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> Phases:
         """Go through the phases; an earlier fit had its first steps and its features were judged: it is cooled only."""
         if not is_new:
             return (yield from self._cool(starts[0], multipliers))
-        wanted, settings = self.problem, self.problem.settings
-        judging = judging_temperature(wanted.data.X, settings)
-        if judging < settings.temperature:
-            self.problem = self._at(judging)
         # Take out features that are not worth having, then add some while they are.
         search = self.latest = yield from self._choose_start(starts)
         search = yield from self._prune(search)
@@ -400,17 +417,10 @@ class WarmUp:
             search = self.latest = larger
         if len(search.at.params.loadings) > before:
             search = yield from self._prune(search)
-        if self.problem is not wanted:
-            params = replace(search.at.params, temperature=settings.temperature)
-            search = descent.start(wanted.joint, params, search.at.warm_start)
+        if self.problem is not self.wanted:
+            params = replace(search.at.params, temperature=self.wanted.settings.temperature)
+            search = descent.start(self.wanted.joint, params, search.at.warm_start)
         return search
-
-    @property
-    def _spread(self) -> float:
-        """How far apart objectives are, relative to those of soft features: the generative part is divided by T."""
-        settings = self.problem.settings
-        soft = soft_temperature(self.problem.data.X, settings.noise_variance, settings.noise_ratios)
-        return float(np.sqrt(max(1.0, soft / settings.temperature)))
 
     def _choose_start(self, starts: Sequence[Params]) -> Phases:
         """Return the best start after its first steps: the rotation is decided first, then the number of directions.
@@ -419,7 +429,7 @@ class WarmUp:
         first steps of a start that is warmer than wanted are taken at its temperature, and then it is cooled down.
         """
         wanted, K = self.problem.settings.temperature, len(starts[0].loadings)
-        unit = self._spread * self.problem.unit
+        unit = self.spread * self.problem.unit
         n_rotations = 1
         while n_rotations < len(starts) and len(starts[n_rotations].loadings) == K:
             n_rotations += 1
@@ -432,7 +442,7 @@ class WarmUp:
         kind = int(np.argmax(np.array(values) <= min(values) + BETTER_ROTATION * unit)) if raced else 0
         best: Search | None = None
         for start in starts[kind::n_rotations]:
-            problem, n_steps = self._at(max(start.temperature, wanted)), FIRST_STEPS
+            problem, n_steps = change_temperature(self.problem, max(start.temperature, wanted)), FIRST_STEPS
             begin: Params | Search = replace(start, temperature=problem.settings.temperature)
             if raced and len(start.loadings) == K and start.temperature <= wanted:  # the first of them were taken
                 begin, n_steps = raced[kind], FIRST_STEPS - raced[kind].n_steps
@@ -451,7 +461,7 @@ class WarmUp:
         """Lower the temperature to the wanted one in phases; a model that is there is returned as it came."""
         wanted = self.problem.settings.temperature
         while params.temperature > wanted or search is None:
-            problem = self._at(max(COOLING * params.temperature, wanted))
+            problem = change_temperature(self.problem, max(COOLING * params.temperature, wanted))
             cooler = replace(params, temperature=problem.settings.temperature)
             search = yield Phase(problem, cooler, COOLING_STEPS, COOLING_TOL, multipliers, keep)
             if keep is None:
@@ -459,36 +469,18 @@ class WarmUp:
             params, multipliers = search.at.params, search.at.warm_start
         return search
 
-    def _at(self, temperature: float) -> ILSVMProblem:
-        """Return the problem at a temperature that may not be the final one.
-
-        The generative part is divided by the temperature; on the way its weight is larger by the square root of it.
-        """
-        settings = self.problem.settings
-        weight = settings.generative_weight * float(np.sqrt(temperature / settings.temperature))
-        return replace(self.problem, settings=replace(settings, temperature=temperature, generative_weight=weight))
-
     def _judge(self, at: Evaluation) -> float:
         """Return the normalised objective; of some rows, as large as their share in that of all of them."""
         model = self.problem.joint.model
         assert isinstance(model, BinaryFeatures)
         price = at.terms["kl_loadings"] + at.terms["kl_sticks"]
         value = model.normalise(at.objective, at.params, at.stats.n_rows) - (1.0 - self.share) * price
-        noisy, params = self._noisy_inputs, at.params
+        noisy, params = self.noisy, at.params
         if noisy is None:
             return value
         # By the objective alone a feature would be worth having that explains nothing but the noise of an input.
         left = noisy.expected_residuals(params.infer(self.problem.data.X), at)
-        return value - 0.5 * model.weight * params.precision * float(noisy.excess @ left)
-
-    @cached_property
-    def _noisy_inputs(self) -> NoisyInputs | None:
-        """The inputs that have more noise than the model says, for features that are colder than soft."""
-        X, settings = self.problem.data.X, self.problem.settings
-        if settings.noise_ratios is not None:
-            return None
-        is_soft = settings.temperature > (1.0 - ROUNDING) * soft_temperature(X, settings.noise_variance)
-        return None if is_soft or settings.slab else NoisyInputs.of(X, settings.noise_variance)
+        return value - 0.5 * model.weight * params.mean_field.precision * float(noisy.excess @ left)
 
     def _prune(self, search: Search) -> Phases:
         """Take out features that are not worth having, in turn those whose absence seems to matter least.
@@ -540,8 +532,8 @@ class WarmUp:
         if len(at.params.loadings) >= self.problem.settings.n_components:
             return None
         # New features that are colder than soft learn labels by heart: they have to be worth more, and that in X.
-        worth = BIRTH_WORTH * self.problem.unit * self._spread ** (1 if self.problem.head is None else 2)
-        by_heart = 1.0 - 1.0 / self._spread**2  # share of what margins gain
+        worth = BIRTH_WORTH * self.problem.unit * self.spread ** (1 if self.problem.head is None else 2)
+        by_heart = 1.0 - 1.0 / self.spread**2  # share of what margins gain
         for direction in self._ask_for_features(at):
             best, lowest = at.params, np.inf
             for larger in self._with(at, direction):
@@ -563,7 +555,7 @@ class WarmUp:
         data, params, r = self.problem.data, at.params, self.problem.settings.generative_weight
         # What the model leaves of the rows is X less these features times what they say, the offset among them.
         features = np.hstack([params.infer(data.X), np.ones((len(data.X), 1))])
-        said, scales = np.vstack([params.loadings, params.offset]), np.sqrt(params.ratios)
+        said, scales = np.vstack([params.loadings, params.offset]), np.sqrt(params.mean_field.ratios)
         multipliers = np.zeros((len(data.X), 1))
         phi: Floats | None = None if at.head is None else at.head.multipliers
         if phi is not None:
@@ -583,12 +575,12 @@ class WarmUp:
     def _with(self, at: Evaluation, direction: Floats) -> list[Params]:
         """Return models with one more feature behind the others, along what they leave of the rows, of all lengths."""
         params, X, alpha = at.params, self.problem.data.X, self.problem.settings.alpha
-        scales = np.sqrt(params.ratios)
+        scales = np.sqrt(params.mean_field.ratios)
         along = direction / scales
         left = X.project(along[None, :])[:, 0] - along @ params.offset
         left -= params.infer(X) @ (params.loadings @ along)
         score = HostRows.centre(left[:, None], weights=X.weights)
-        spread = np.sqrt(score.mean_square)
+        spread = np.sqrt(score.totals.mean_square)
         loading, share = on_off(score, np.full((1, 1), spread))
         counts = np.append(at.stats.counts, share * at.stats.n_rows)
         variance = 1.0 / (1.0 / params.prior_variance + counts[-1] / params.noise_variance)

@@ -201,12 +201,12 @@ def update_spread(found: Moments, prior: TaskPrior, posterior: TaskPosterior) ->
     )
     sizes = members.sum(axis=0)
     covariances = (scatter + PSEUDO_TASKS * np.eye(p) / p) / (sizes + PSEUDO_TASKS)[:, None, None]
-    errors = _expected_errors(found, posterior)
+    errors = _expect_errors(found, posterior)
     noise = (float(np.sum(members * errors)) + PSEUDO_NOISE) / (float(found.counts.sum()) + 1.0)
     return replace(prior, shares=sizes / sizes.sum(), covariances=covariances, noise_variance=noise)
 
 
-def _expected_errors(found: Moments, posterior: TaskPosterior) -> Floats:
+def _expect_errors(found: Moments, posterior: TaskPosterior) -> Floats:
     """Expected squared errors of each task in each cluster, (T, C)."""
     w = posterior.weights
     explained = np.einsum("tcp,tpq,tcq->tc", w, found.grams, w) + np.einsum(

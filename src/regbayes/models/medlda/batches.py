@@ -82,7 +82,7 @@ def learn(
     model, total = make_model(settings), before.state.n_rows + n_rows
     state = online.step(model, state, kept, make_head(kept, asked, settings), n_rows, total, options)
     head = online.linear_head(state, fit_intercept=True, weight_variance=settings.weight_variance)
-    at = Evaluation(state.params, state.stats.scale(state.n_rows), None, {})
+    at = Evaluation.of(state.params, state.stats.scale(state.n_rows), {}, None)
     return Batches(settings, state), fitted_topics(at, model, head)
 
 

@@ -24,7 +24,8 @@ from regbayes.joint import descent
 from regbayes.joint.descent import Evaluation, JointProblem, Search
 from regbayes.joint.model import Inferred
 from regbayes.kernels import cuda
-from regbayes.kernels.arrays import DeviceArray, HingeRows, TubeRows, gather, namespace_of, sum_of, to_device, to_host
+from regbayes.kernels.arrays import DeviceArray, gather, namespace_of, sum_of, to_device, to_host
+from regbayes.kernels.arrays_losses import HingeRows, TubeRows
 from regbayes.kernels.arrays_topics import (
     DeviceDocuments,
     add_at,

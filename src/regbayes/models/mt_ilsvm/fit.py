@@ -17,7 +17,7 @@ from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
 from regbayes.joint.descent import Evaluation, RowProblem
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs
-from regbayes.margins.tasks import BlockwiseTasks, SolvedTasks, TaskHead, TaskWeights
+from regbayes.margins.tasks import MIN_BLOCK_TARGETS, BlockwiseTasks, SolvedTasks, TaskHead, TaskWeights
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Latent,
@@ -57,6 +57,9 @@ COLLAPSING = 0.2
 
 FIRST_STEP, SHRINK, GROW, MAX_HALVINGS = 0.3, 0.5, 1.2, 20
 """The first step of the descent, what a refused one is multiplied by and an accepted one, and the most refusals."""
+FIRST_MOVE = 16.0
+"""Root mean square of what the first step changes the logits by, at most, where targets are many: these pull harder
+the more they are, a longer step sets all features to 0 or 1 at once, and halving it takes a pass over the rows."""
 LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0
 """Duality gap of the large-margin problems, relative to their value, and what it is for a tolerance of the fit."""
 EARLY_GAP = 50.0
@@ -260,11 +263,13 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         view=lambda point: problem.state(point.latent, point.at.head.weights),
         stage=STAGES[settings.margins],
     )
-    at = result.state.at
+    at, status = result.state.at, status or result.status
     if at.head.gap > problem.tolerance.gap * at.head.value:  # the last solve was one of those that may end early
-        at, _ = problem.evaluate(at.params, at.warm_start, problem.tolerance)
+        try:
+            at, _ = problem.evaluate(at.params, at.warm_start, problem.tolerance)
+        except KeyboardInterrupt:  # the model has the weights that are there, and a status that says so
+            status = Status.INTERRUPTED
     state = problem.state(result.state.latent, at.head.weights)
-    status = status or result.status
     return FitResult(state, result.trace, status, result.n_iter, result.kept_iteration, result.objective)
 
 
@@ -433,9 +438,11 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
     """
     model, head = problem.model, point.at.head
     params = model.update_blocks(point.at.params)  # features stay as they are, and with them the head
-    at = Evaluation(params, NoSums(), head, {**model.terms(params), **head.terms})
+    at = Evaluation.of(params, NoSums(), model.terms(params), head)
     direction = model.wanted_logits(params, point.pulled) - params.latent.logits
     length = point.step_length
+    if np.isinf(point.gained) and problem.n_targets >= MIN_BLOCK_TARGETS:
+        length = min(length, FIRST_MOVE / max(float(np.sqrt(np.mean(np.square(direction)))), 1e-300))
     for _ in range(MAX_HALVINGS):
         moved = model.move(params, params.latent.logits + length * direction)
         found = _evaluate_if_no_higher(problem, moved, at, point.gained)
@@ -472,7 +479,7 @@ def _evaluate_if_no_higher(
     for tolerance in tighter:
         fitted = look.solve(warm_start=warm_start, tolerance=tolerance)
         if fitted.value <= room:
-            return Evaluation(params, NoSums(), fitted, {**terms, **fitted.terms}), look.inferred
+            return Evaluation.of(params, NoSums(), terms, fitted), look.inferred
         if fitted.value - fitted.gap > room:
             return None
         if isinstance(fitted, BlockwiseTasks) and fitted.status is Status.STOPPED:

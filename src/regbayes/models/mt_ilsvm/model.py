@@ -57,7 +57,7 @@ class Settings:
     loss : {"hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"}
         What a target that is missed costs.
     C : float
-        Price of one unit of loss.
+        Penalty on one unit of loss.
     epsilon : float
         Half-width of the free tube of the two regression losses.
     task_sharing : float

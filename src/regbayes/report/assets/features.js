@@ -188,7 +188,7 @@ class FeatureExplorer {
       if (high.length) return (features.probabilities ? 'most of ' : 'most in ') + names.join(', ');
       return features.probabilities ? 'a minority everywhere' : 'in no class more than in others';
     }
-    if (features.telling.length) return features.telling[place].slice(0, 4).join(', ');
+    if (features.distinctive.length) return features.distinctive[place].slice(0, 4).join(', ');
     return features.loading_names[place]
       .slice(0, 3)
       .map((name, i) => (features.loading_values[place][i] < 0 ? '−' : '') + name)
@@ -359,13 +359,13 @@ class FeatureExplorer {
       value: features.loading_values[place][i],
       shown: units && (units[i] === null ? sign(features.loading_values[place][i]) : sign(units[i])),
     }));
-    const telling = features.telling[place];
+    const distinctive = features.distinctive[place];
     return withCsv(
       panel(
         title,
         sentence(features.loading_title) +
           (units ? ', in their own units; bars are in those of the model. The largest ones' : '; the largest ones'),
-        telling && h('p', { class: 'telling' }, h('span', { class: 'soft' }, 'Telling words: '), telling.join(', ')),
+        distinctive && h('p', { class: 'distinctive' }, h('span', { class: 'soft' }, 'Distinctive words: '), distinctive.join(', ')),
         bars(items),
       ),
       this.fileName('loading', place),

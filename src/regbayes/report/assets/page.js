@@ -69,7 +69,7 @@ function featureTile(features) {
   if (inUse || !features.number.length)
     return tile('features in use', text(inUse), '', `of ${all} that there could be`);
   const different = features.number.filter((_, i) => (features.twins?.[i] ?? -1) < 0 && !features.idle?.[i]).length;
-  return tile('different features', text(different), '', `of ${all}: graded, none is ever fully on or off`);
+  return tile('different features', text(different), '', `of ${all}: soft, none is ever fully on or off`);
 }
 
 function tile(name, value, spread, note, mark) {
@@ -330,7 +330,7 @@ function build() {
         tasksView(data),
       ),
     countSection(data),
-    data.course && courseSection(data),
+    data.history && historySection(data),
     settingsSection(data),
     guideSection(data),
   ].filter(Boolean);

@@ -20,7 +20,7 @@ function topicsAtAGlance(data, explorer) {
       h('td', { class: 'num' }, h('button', { type: 'button', class: 'link' }, features.number[place])),
       h('td', null, one ? weightBar(features.weights[place][0], limit, format) : speaksFor(features, place)),
       h('td', { class: 'num share' }, (100 * features.mean[place]).toFixed(1) + '%'),
-      h('td', { class: 'words' }, features.telling[place].slice(0, GLANCE_WORDS).join(', ')),
+      h('td', { class: 'words' }, features.distinctive[place].slice(0, GLANCE_WORDS).join(', ')),
     );
   const heads = ['topic', one ? 'weight' : 'speaks for', 'share', 'words that tell it from the others'];
   const lead = one
@@ -58,7 +58,7 @@ function topicsAtAGlance(data, explorer) {
         features.number[place],
         features.mean[place],
         ...features.weights[place],
-        features.telling[place].join(' '),
+        features.distinctive[place].join(' '),
       ]),
   );
 }

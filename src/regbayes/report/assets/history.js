@@ -1,16 +1,16 @@
 // Convergence: the objective and its terms over the iterations.
 
-function courseSection(data) {
-  const { course } = data;
+function historySection(data) {
+  const { history } = data;
   const hidden = new Set();
   const series = [
-    ...course.term_names.map((name, i) => ({
+    ...history.term_names.map((name, i) => ({
       name,
-      values: course.terms[i],
+      values: history.terms[i],
       colour: `var(--${SERIES[i % SERIES.length]})`,
       width: 1.6,
     })),
-    { name: 'objective', values: course.objective, colour: 'var(--text)', width: 2.4 },
+    { name: 'objective', values: history.objective, colour: 'var(--text)', width: 2.4 },
   ];
   const readout = h('p', { class: 'readout' }, '');
   const box = h('div');
@@ -18,7 +18,7 @@ function courseSection(data) {
     const parts = series
       .filter(({ name }) => !hidden.has(name))
       .map(({ name, values }) => `${name} ${text(values[i], 5)}`);
-    readout.textContent = `iteration ${course.iterations[i]}: ` + parts.join(', ');
+    readout.textContent = `iteration ${history.iterations[i]}: ` + parts.join(', ');
   };
   const lines = () =>
     chart('The objective and its terms over the iterations', (width) => {
@@ -30,7 +30,7 @@ function courseSection(data) {
         }));
       const finite = seen.flatMap(({ change }) => change).filter((value) => value !== null);
       const [low, high] = [Math.min(0, ...finite), Math.max(0, ...finite)];
-      const span = [course.iterations[0], course.iterations.at(-1)];
+      const span = [history.iterations[0], history.iterations.at(-1)];
       const {
         x,
         y,
@@ -45,12 +45,12 @@ function courseSection(data) {
       const follow = (event) => {
         const bounds = cover.getBoundingClientRect();
         const at = span[0] + ((span[1] - span[0]) * (event.clientX - bounds.left)) / (bounds.width || 1);
-        const i = course.iterations.reduce(
-          (best, value, j) => (Math.abs(value - at) < Math.abs(course.iterations[best] - at) ? j : best),
+        const i = history.iterations.reduce(
+          (best, value, j) => (Math.abs(value - at) < Math.abs(history.iterations[best] - at) ? j : best),
           0,
         );
-        cursor.setAttribute('x1', x(course.iterations[i]));
-        cursor.setAttribute('x2', x(course.iterations[i]));
+        cursor.setAttribute('x1', x(history.iterations[i]));
+        cursor.setAttribute('x2', x(history.iterations[i]));
         cursor.setAttribute('opacity', 1);
         tell(i);
       };
@@ -69,7 +69,7 @@ function courseSection(data) {
           stroke,
           'stroke-width': thick,
           'stroke-linejoin': 'round',
-          points: change.map((value, i) => (value === null ? '' : `${x(course.iterations[i])},${y(value)}`)).join(' '),
+          points: change.map((value, i) => (value === null ? '' : `${x(history.iterations[i])},${y(value)}`)).join(' '),
         }),
       );
       return [
@@ -98,21 +98,21 @@ function courseSection(data) {
     ),
   );
   box.append(lines());
-  tell(course.iterations.length - 1);
-  const rises = course.note
-    ? course.note
-    : course.n_rises
-      ? `It rose ${course.n_rises} time${course.n_rises === 1 ? '' : 's'}, by ${text(course.largest_rise)} at most.`
+  tell(history.iterations.length - 1);
+  const rises = history.note
+    ? history.note
+    : history.n_rises
+      ? `It rose ${history.n_rises} time${history.n_rises === 1 ? '' : 's'}, by ${text(history.largest_rise)} at most.`
       : 'It never rose.';
   return foldedSection(
-    'course',
+    'history',
     'Convergence',
-    `${plural(course.n_iter, 'iteration')} in ${text(course.seconds, 2)} s. The objective is the sum of its terms, and the fit makes it small. ${rises}`,
+    `${plural(history.n_iter, 'iteration')} in ${text(history.seconds, 2)} s. The objective is the sum of its terms, and the fit makes it small. ${rises}`,
     withCsv(
       panel('The objective', 'And its terms, less what they were at the start', legend, box, readout),
       'objective',
-      ['iteration', 'objective', ...course.term_names],
-      () => course.iterations.map((at, i) => [at, course.objective[i], ...course.terms.map((term) => term[i])]),
+      ['iteration', 'objective', ...history.term_names],
+      () => history.iterations.map((at, i) => [at, history.objective[i], ...history.terms.map((term) => term[i])]),
     ),
   );
 }
