@@ -91,7 +91,7 @@ def changepoint() -> Built:
         numpyro.factor("y", jax.nn.logsumexp(logs))
         numpyro.deterministic("year", jax.nn.softmax(logs) @ years)
 
-    at = mesh(u=np.linspace(-0.7, 2.0, 271), v=np.linspace(-1.2, 1.6, 281))
+    at = mesh(u=np.linspace(-4.0, 3.5, 376), v=np.linspace(-4.5, 3.5, 401))
     rates = np.exp(np.column_stack([at["u"], at["v"]]))
     inner = terms(rates[:, :1], rates[:, 1:], np)
     logs = norm.logpdf(at["u"]) + norm.logpdf(at["v"]) + logsumexp(inner, axis=1)

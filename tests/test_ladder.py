@@ -416,6 +416,38 @@ def test_features_without_a_gradient_are_reweighted_where_that_carries():
     assert sure.status == "boundary"
 
 
+class Careful(ExactGrid):
+    """Long runs diverge, each at a share of its draws, and may draw x from elsewhere."""
+
+    shares = (0.01, 0.005)
+    moved = (0.0, 0.0)
+    n_long = 0
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        other = np.random.default_rng(seed).normal(size=(self.n_chains, n_draws))
+        if not final:
+            return Run({**found.variables, "other": other})
+        i, self.n_long = self.n_long, self.n_long + 1
+        diverging = np.zeros((self.n_chains, n_draws), dtype=bool)
+        diverging.flat[: round(self.shares[i] * diverging.size)] = True
+        return Run({**found.variables, "other": other + self.moved[i]}, statistics={"diverging": diverging})
+
+
+def test_divergences_that_smaller_steps_make_fewer_and_that_change_nothing_are_accepted():
+    assert quietly(Careful(GRID, standard), E("x") == 3).status == "optimal"
+    for shares, moved in (
+        ((0.02, 0.015), (0.0, 0.0)),  # too many
+        ((0.005, 0.005), (0.0, 0.0)),  # no fewer: smaller steps say nothing
+        ((0.01, 0.005), (0.0, 1.0)),  # fewer, and another distribution of what no constraint sees
+    ):
+        sampler = Careful(GRID, standard)
+        sampler.shares, sampler.moved = shares, moved
+        result = quietly(sampler, E("x") == 3)
+        assert result.status == "unreliable"
+        assert "diverged" in result.reasons[0]
+
+
 class OneSided(ExactGrid):
     """Short runs visit both sides of zero, long ones only one: a feature that is even does not see it."""
 

@@ -34,6 +34,7 @@ from regbayes.framework.feasibility import examine
 from regbayes.framework.features import evaluate_features
 from regbayes.framework.ladder_checks import (
     R_HAT_SHORT,
+    agrees_with_care,
     can_look,
     describe_contradiction,
     find_ascent,
@@ -59,6 +60,7 @@ K_STEP, K_FINAL = 0.7, 0.5  # k-hat up to which weights show the way, and up to 
 KISH_FINAL = 0.5  # share of a final run's draws that its last reweighting must leave
 MILD = 0.95  # a share from which on no weight is large, and k-hat has no say
 CONTRADICTED, FLATLY = 2.0, 4.0  # surprise from which on a run is made again, and from which on nothing is believed
+AGREED = 1.0  # surprise up to which two long runs agree: what chance does in all but one of a thousand
 ABSURD, MOST_ABSURD = 10.0, 2  # surprise that no chance explains, and how many runs in the pool may show it
 RUNAWAY, MOST_RUNAWAYS = 10.0, 3  # standard deviations off its prediction at which a short run is left out; how many
 KNOWN = 100.0  # effective draws by which the pool may contradict such a run
@@ -427,7 +429,9 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
         return replace(climb, excuses=(sentence,))
     if last.surprise > CONTRADICTED:
         return replace(climb, excuses=(word,))
-    doubts = find_doubts(stage.run, stage.rung, stage.r_hat, stage.r_hat_of)
+    longs = [s.run for s in climb.stages if s.final]
+    careful = len(longs) > 1 and last.surprise <= AGREED and agrees_with_care(longs[-2], longs[-1])
+    doubts = find_doubts(stage.run, stage.rung, stage.r_hat, stage.r_hat_of, careful)
     doubts += find_other_mode(problem.sampler, tilt, [s.run for s in climb.stages], stage.run)
     doubts += _find_missed(climb) + _find_contradicted(climb)
     doubts += _find_heavy_tail(problem, climb, solution.multipliers) if not tilt.is_none else ()

@@ -19,6 +19,8 @@ R_HAT_FINAL = 1.05
 MOST_SCALARS = 500  # whose R-hat is looked at
 MOST_DIVERGENCES = 0.002  # share of the draws
 FEW_DIVERGENCES = 4
+CAREFUL_DIVERGENCES = 0.01  # the same, where a run with smaller steps had fewer and agrees with the one before
+FEWER = 0.75
 LEAST_ENERGY = 0.2  # E-BFMI
 FEWEST_EFFECTIVE = 100.0
 RATIO, RATIOS, SURE = 0.8, 4, 5.0  # of gains round by round that approach a limit; how many; standard errors to it
@@ -89,8 +91,23 @@ def _evenly(n: int, at_most: int) -> Integers:
     return np.unique(np.linspace(0, n - 1, min(n, at_most)).round().astype(np.int64))
 
 
-def find_doubts(run: Run, rung: Rung, r_hat: float, of: str) -> tuple[str, ...]:
-    """What speaks against the chains of a final run."""
+def agrees_with_care(first: Run, second: Run) -> bool:
+    """Whether a run had fewer divergences than one before it, and its chains are alike in all variables.
+
+    What divergences hide depends on the step size. A second run has smaller steps after them: where it had fewer, and
+    the same distribution, there is no sign that they hid anything.
+    """
+    counts = [int(np.sum(run.statistics.get("diverging", 0))) for run in (first, second)]
+    if counts[1] > FEWER * counts[0]:
+        return False
+    n = min(first.n_draws, second.n_draws)
+    known = dict(_scalars(first))
+    pairs = ((known[name], chains) for name, chains in _scalars(second) if name in known)
+    return all(rank_r_hat(np.concatenate([a[:, -n:], b[:, -n:]])) <= R_HAT_FINAL for a, b in pairs if np.ptp(b) > 0)
+
+
+def find_doubts(run: Run, rung: Rung, r_hat: float, of: str, careful: bool = False) -> tuple[str, ...]:
+    """What speaks against the chains of a final run; ``careful`` where it agrees with one of larger steps."""
     doubts = []
     n = run.n_chains * run.n_draws
     if r_hat > R_HAT_FINAL:
@@ -99,7 +116,7 @@ def find_doubts(run: Run, rung: Rung, r_hat: float, of: str) -> tuple[str, ...]:
             "posterior has several modes. Reparametrize the model, or draw more: n_draws."
         )
     divergences = int(np.sum(run.statistics.get("diverging", 0)))
-    if divergences > max(FEW_DIVERGENCES, MOST_DIVERGENCES * n):
+    if divergences > max(FEW_DIVERGENCES, (CAREFUL_DIVERGENCES if careful else MOST_DIVERGENCES) * n):
         doubts.append(
             f"{divergences} of {n} draws diverged: the sampler does not see all of the tilted posterior, and "
             "expectations may be off. Reparametrize the model (a non-centred one, say), or raise the target acceptance."

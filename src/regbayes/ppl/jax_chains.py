@@ -122,7 +122,9 @@ class JAXModel(Sampler):
         elif isinstance(left, Adaptation):
             covariance = left.covariance
         step, target = (left.step, left.target) if isinstance(left, Adaptation) else (FIRST_STEP, TARGET)
-        windows = () if goes_on else COLD if cold or left is None else LONG if final else SHORT
+        windows: tuple[tuple[int, bool, bool], ...] = COLD if cold or left is None else LONG if final else SHORT
+        if goes_on and target <= TARGET:  # otherwise with smaller steps, since it diverged
+            windows = ()
         chains = _Chains(compiled, tilt.multipliers, positions, seed, covariance, step, target)
         for n_steps, renewed, alone in windows:
             diverging = chains.adapt(n_steps, renewed, alone)
