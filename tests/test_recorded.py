@@ -36,7 +36,8 @@ def message(case: Case, old: Parts, new: Parts, apart: dict[str, float]) -> str:
 
 
 # Losses with a kink, no generative part, or two starts that are as good: the features that are left hang on last bits,
-# and another processor's answer is as good. Its parts are compared, and that the objective is no worse than a little.
+# and another processor's answer is as good. Its parts are compared, and that the objective is no worse than a little
+# (`predictive only` ends at 14.39 or, where rounding is that of a processor without AVX-512, at 15.34).
 LAST_BITS = (
     *("ilsvm/cost", "ilsvm/no intercept"),
     *("ilsvm/consistent hinge ovr", "ilsvm/cost hinge", "ilsvm/predictive only", "ilsvm/transductive hinge"),
@@ -52,7 +53,7 @@ def test_answers_are_as_recorded(case):
     apart = differences(old, new)
     if case.name in LAST_BITS:
         assert old.keys() == new.keys()
-        assert np.min(new["objective"]) <= 1.05 * np.min(old["objective"])
+        assert np.min(new["objective"]) <= 1.1 * np.min(old["objective"])
         return
     assert max(apart.values()) <= case.tolerance, message(case, old, new, apart)
 
