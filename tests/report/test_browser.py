@@ -54,12 +54,18 @@ def show(browser, tmp_path) -> Iterator[Any]:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: None if request.url == path.as_uri() else complaints.append(request.url))
         page.goto(path.as_uri())
+        wait_for_charts(page)
         return page
 
     yield opened
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+def wait_for_charts(page) -> None:
+    """Wait until the next frame is over: charts are drawn in it, when their width is known."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def wait_until(page, condition: str) -> None:
@@ -248,16 +254,16 @@ def test_tables_are_sorted_by_their_heads(show):
 
 
 def test_terms_of_the_objective_can_be_hidden(show):
-    from playwright.sync_api import expect
-
     data = data_of("images")
     page = show(data)
     lines = page.locator("#history polyline")
     assert not page.locator("#history .legend").is_visible()  # folded until somebody wants to know
     page.locator("#history summary").click()
-    expect(lines).to_have_count(len(data.history.term_names) + 1)
+    wait_for_charts(page)
+    assert lines.count() == len(data.history.term_names) + 1
     page.locator("#history .legend button").first.click()
-    expect(lines).to_have_count(len(data.history.term_names))  # it waits: the chart is drawn again at the next frame
+    wait_for_charts(page)
+    assert lines.count() == len(data.history.term_names)
 
 
 def test_data_that_were_changed_by_hand_are_owned_up_to(browser, tmp_path):
@@ -312,6 +318,7 @@ def test_an_input_that_is_clicked_on_shows_its_effect_and_its_curve(show):
     order = np.argsort(-np.abs(effects.sizes[:, 0]), kind="stable")
     assert heads.all_inner_texts() == [effects.names[i] for i in order]
     page.locator("#effects .effect").nth(1).click()
+    wait_for_charts(page)
     assert page.locator(".effect-detail h3").inner_text() == effects.names[order[1]]
     assert page.locator(".effect[aria-pressed=true] .effect-name").all_inner_texts() == [effects.names[order[1]]]
     assert page.locator(".effect-curve").count() == 1
@@ -378,7 +385,7 @@ def test_a_row_that_is_clicked_on_is_shown_whole(show):
     shown = dialog.locator("dd").all_inner_texts()[-3:]
     np.testing.assert_allclose([number(text) for text in shown], data.examples.inputs[place], rtol=1e-3)
     page.get_by_role("button", name="Close").click()
-    assert page.locator("dialog").count() == 0
+    dialog.wait_for(state="detached")  # a browser tells a dialog that it was closed a moment later
 
 
 def test_what_must_be_known_first_is_said_first(show):
