@@ -57,6 +57,12 @@ def answer(sampler: Any, asked: Any, seed: int) -> Any:
             return error
 
 
+def forget_compiled() -> None:
+    """Give compiled code back: of twenty models it is more pieces of memory than one process may have."""
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+
+
 def report(case: Case, seeds: range) -> None:
     found = [answer(case.sampler, case.asked, seed) for seed in seeds]
     words = collections.Counter(str(getattr(r, "status", "error")) for r in found)
@@ -81,6 +87,7 @@ def report(case: Case, seeds: range) -> None:
         if np.isfinite(case.plain):
             line += f" | gradients {np.mean([r.n_gradients for r in good]) / case.plain:.2f}x"
     print(line, flush=True)
+    forget_compiled()
 
 
 def of_grid(name: str, log_density: Callable[..., Any], asked: Any, feasible: bool = True) -> Case:
@@ -338,6 +345,7 @@ def fresh_cases(only: str) -> tuple[list[Case], list[Case]]:
         centred = values - weights @ values
         covariance = centred.T @ (weights[:, None] * centred)
         plain = count_plain(model, *args)
+        forget_compiled()
         good.append(Case(name, NumPyroModel(model, *args), asked, exact.multipliers, exact.kl, covariance, plain))
     chosen = [case for case in pathologies() + family_pathologies() if only in case[0]]
     return good, [Case(name, NumPyroModel(model, *args), asked) for name, model, args, asked in chosen]

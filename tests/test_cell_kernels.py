@@ -10,31 +10,31 @@ from regbayes.kernels.cells import (
     Listed,
     add_curvature,
     add_list_curvature,
-    ask,
+    evaluate,
+    evaluate_list,
     find_multipliers,
-    look,
-    look_at_list,
-    pull_list,
+    make_forms,
+    pull_back_list,
     reference_add_curvature,
     reference_add_list_curvature,
-    reference_look,
-    reference_look_at_list,
+    reference_evaluate,
+    reference_evaluate_list,
 )
 
 N, K, M = 70, 5, 4
 
 
 def make(kind, rng):
-    """What is asked: signs with holes, numbers with holes and a tube, numbers everywhere, also of weighted rows."""
+    """What is forms: signs with holes, numbers with holes and a tube, numbers everywhere, also of weighted rows."""
     if kind == "signs":
         side = rng.choice(np.array([-1, 0, 1], dtype=np.int8), size=(N, M))
-        return ask(-side, np.array(0.0), rng.uniform(1.0, 2.0, size=(N, 1)), side, None)
+        return make_forms(-side, np.array(0.0), rng.uniform(1.0, 2.0, size=(N, 1)), side, None)
     values = rng.normal(size=(N, M))
     if kind == "tube":
-        return ask(values, np.array(0.3), rng.uniform(1.0, 2.0, size=(1, M)), None, rng.random((N, M)) < 0.7)
+        return make_forms(values, np.array(0.3), rng.uniform(1.0, 2.0, size=(1, M)), None, rng.random((N, M)) < 0.7)
     if kind == "weighted":
-        return ask(values, np.array(0.0), rng.uniform(1.0, 2.0, size=(N, 1)), None, None)
-    return ask(
+        return make_forms(values, np.array(0.0), rng.uniform(1.0, 2.0, size=(N, 1)), None, None)
+    return make_forms(
         values.astype(np.float32),
         np.zeros((N, 1)) if kind == "zero tubes" else np.array(0.0),
         np.array(1.5),
@@ -43,8 +43,8 @@ def make(kind, rng):
     )
 
 
-def loss_of(features, weights, constant, asked):
-    return reference_look(features, weights, constant, asked, np.empty((N, M))).loss
+def loss_of(features, weights, constant, forms):
+    return reference_evaluate(features, weights, constant, forms, np.empty((N, M))).loss
 
 
 @pytest.fixture(params=["signs", "tube", "zero tubes", "numbers", "weighted"])
@@ -56,7 +56,7 @@ def problem(request):
 
 def test_a_look_is_that_of_the_law(problem):
     here, law, alone = (np.empty((N, M)) for _ in range(3))
-    found, expected = look(*problem, here), reference_look(*problem, law)
+    found, expected = evaluate(*problem, here), reference_evaluate(*problem, law)
     find_multipliers(*problem, alone)
     for phi in (here, alone):
         np.testing.assert_allclose(phi, law, atol=1e-12)
@@ -71,44 +71,44 @@ def test_many_rows_are_looked_at_in_pieces(kind, monkeypatch):
     rng = np.random.default_rng(3)
     at = rng.normal(size=(N, K)), rng.normal(size=(M, K)), rng.normal(size=M), make(kind, rng)
     here, law, room = np.empty((N, M)), np.empty((N, M)), np.empty((PIECE_ROWS, M))
-    expected = reference_look(*at, law)
+    expected = reference_evaluate(*at, law)
     for phi in (here, room):
-        found = look(*at, phi)
+        found = evaluate(*at, phi)
         assert found.loss == pytest.approx(expected.loss, rel=1e-12)
         np.testing.assert_allclose(found.pulled, expected.pulled, atol=1e-9)
         np.testing.assert_allclose(found.totals, expected.totals, atol=1e-9)
     np.testing.assert_allclose(here, law, atol=1e-11)
-    features, weights, _, asked = at
+    features, weights, _, forms = at
     curvature, by_law = np.zeros((M, K, K)), np.zeros((M, K, K))
-    add_curvature(features, weights, asked, curvature)
-    reference_add_curvature(features, weights, asked, by_law)
+    add_curvature(features, weights, forms, curvature)
+    reference_add_curvature(features, weights, forms, by_law)
     np.testing.assert_allclose(curvature, by_law, rtol=1e-11, atol=1e-9)
 
 
 def test_curvature_is_that_of_the_law_and_is_added(problem):
-    features, weights, _, asked = problem
+    features, weights, _, forms = problem
     found, expected = np.ones((M, K, K)), np.ones((M, K, K))
-    add_curvature(features, weights, asked, found)
-    reference_add_curvature(features, weights, asked, expected)
+    add_curvature(features, weights, forms, found)
+    reference_add_curvature(features, weights, forms, expected)
     np.testing.assert_allclose(found, expected, atol=1e-11)
 
 
 def test_sums_are_minus_the_derivative_of_the_loss_and_curvature_is_the_second(problem):
-    features, weights, constant, asked = problem
+    features, weights, constant, forms = problem
     direction = np.random.default_rng(1).normal(size=weights.shape)
     step = 1e-6
     slope = (
-        loss_of(features, weights + step * direction, constant, asked)
-        - loss_of(features, weights - step * direction, constant, asked)
+        loss_of(features, weights + step * direction, constant, forms)
+        - loss_of(features, weights - step * direction, constant, forms)
     ) / (2 * step)
-    seen = look(*problem, np.empty((N, M)))
+    seen = evaluate(*problem, np.empty((N, M)))
     assert slope == pytest.approx(-np.vdot(seen.pulled, direction), rel=1e-6)
     ahead, behind = (
-        look(features, weights + sign * step * direction, np.zeros(M), asked, np.empty((N, M))).pulled
+        evaluate(features, weights + sign * step * direction, np.zeros(M), forms, np.empty((N, M))).pulled
         for sign in (1.0, -1.0)
     )
     curvature = np.zeros((M, K, K))
-    add_curvature(features, weights, asked, curvature)
+    add_curvature(features, weights, forms, curvature)
     bent = np.einsum("mij,mj->mi", curvature, direction)
     np.testing.assert_allclose((behind - ahead) / (2 * step), bent, rtol=1e-5, atol=1e-5)
 
@@ -133,34 +133,34 @@ def listed_problem(request):
         values = -side.astype(np.float64)
     tube = np.array(0.3 if kind == "tube" else 0.0)
     few = stiffness[rows, outputs] if kind == "weighted" else np.array(1.5)
-    asked = ask(values[rows, outputs], tube, few, None if side is None else side[rows, outputs], None)
+    forms = make_forms(values[rows, outputs], tube, few, None if side is None else side[rows, outputs], None)
     holes = None if side is None else np.where(there, side, 0).astype(np.int8)
-    matrix = ask(values, tube, stiffness, holes, there if side is None else None)
-    return (features, weights, constant), asked, listed, matrix, (rows, outputs)
+    matrix = make_forms(values, tube, stiffness, holes, there if side is None else None)
+    return (features, weights, constant), forms, listed, matrix, (rows, outputs)
 
 
-def test_a_look_at_a_list_is_that_of_the_law_and_of_the_matrix_with_holes(listed_problem):
-    at, asked, listed, matrix, places = listed_problem
+def test_an_evaluation_of_a_list_is_that_of_the_law_and_of_the_matrix_with_holes(listed_problem):
+    at, forms, listed, matrix, places = listed_problem
     here, law, alone = (np.empty((len(listed.rows), 1)) for _ in range(3))
     everywhere = np.empty((N, M))
-    found = look_at_list(*at, asked, listed, here)
-    look_at_list(*at, asked, listed, alone, sums=False)
-    for expected in (reference_look_at_list(*at, asked, listed, law), reference_look(*at, matrix, everywhere)):
+    found = evaluate_list(*at, forms, listed, here)
+    evaluate_list(*at, forms, listed, alone, sums=False)
+    for expected in (reference_evaluate_list(*at, forms, listed, law), reference_evaluate(*at, matrix, everywhere)):
         assert found.loss == pytest.approx(expected.loss, rel=1e-12)
         np.testing.assert_allclose(found.pulled, expected.pulled, atol=1e-11)
         np.testing.assert_allclose(found.totals, expected.totals, atol=1e-11)
     for phi in (here, alone, law):
         np.testing.assert_allclose(phi[:, 0], everywhere[places], atol=1e-12)
     pulled = np.ones((N, K))
-    pull_list(here, at[1], listed, pulled)
+    pull_back_list(here, at[1], listed, pulled)
     np.testing.assert_allclose(pulled, 1.0 + everywhere @ at[1], atol=1e-11)
 
 
 def test_curvature_of_a_list_is_that_of_the_law_and_of_the_matrix_with_holes(listed_problem):
-    (features, weights, _), asked, listed, matrix, _ = listed_problem
+    (features, weights, _), forms, listed, matrix, _ = listed_problem
     found, law, everywhere = (np.ones((M, K, K)) for _ in range(3))
-    add_list_curvature(features, weights, asked, listed, found)
-    reference_add_list_curvature(features, weights, asked, listed, law)
+    add_list_curvature(features, weights, forms, listed, found)
+    reference_add_list_curvature(features, weights, forms, listed, law)
     reference_add_curvature(features, weights, matrix, everywhere)
     np.testing.assert_allclose(found, law, atol=1e-11)
     np.testing.assert_allclose(found, everywhere, atol=1e-11)
@@ -168,9 +168,9 @@ def test_curvature_of_a_list_is_that_of_the_law_and_of_the_matrix_with_holes(lis
 
 def test_an_empty_list_adds_nothing():
     listed = Listed(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
-    asked = ask(np.array(0.0), np.array(0.0), np.array(1.0), None, None)
-    seen = look_at_list(np.ones((3, 2)), np.ones((2, 2)), np.zeros(2), asked, listed, np.empty((0, 1)))
+    forms = make_forms(np.array(0.0), np.array(0.0), np.array(1.0), None, None)
+    seen = evaluate_list(np.ones((3, 2)), np.ones((2, 2)), np.zeros(2), forms, listed, np.empty((0, 1)))
     found = np.zeros((2, 2, 2))
-    add_list_curvature(np.ones((3, 2)), np.ones((2, 2)), asked, listed, found)
+    add_list_curvature(np.ones((3, 2)), np.ones((2, 2)), forms, listed, found)
     assert seen.loss == 0.0
     assert not any(sums.any() for sums in (seen.pulled, seen.totals, found))

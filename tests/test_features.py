@@ -89,6 +89,7 @@ def test_values_already_evaluated_are_not_copied(unnamed: Draws) -> None:
 @pytest.mark.parametrize(
     ("features", "kind", "message"),
     [
+        (lambda muu: muu, TypeError, r"several variables, by name;.* as 'muu', which is no variable.*: muu\.mu, say"),
         (lambda v: v.mu.mean(), TypeError, r"what features returned is of type float64; .*called with all 40 draws"),
         (
             lambda v: v.mu[:10],

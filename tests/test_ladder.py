@@ -417,10 +417,11 @@ def test_features_without_a_gradient_are_reweighted_where_that_carries():
 
 
 class Careful(ExactGrid):
-    """Long runs diverge, each at a share of its draws, and may draw x from elsewhere."""
+    """Long runs diverge, each at a share of its draws, and may draw another variable from elsewhere."""
 
     shares = (0.01, 0.005)
     moved = (0.0, 0.0)
+    steps: tuple[float, float] | None = (0.2, 0.1)
     n_long = 0
 
     def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
@@ -431,18 +432,24 @@ class Careful(ExactGrid):
         i, self.n_long = self.n_long, self.n_long + 1
         diverging = np.zeros((self.n_chains, n_draws), dtype=bool)
         diverging.flat[: round(self.shares[i] * diverging.size)] = True
-        return Run({**found.variables, "other": other + self.moved[i]}, statistics={"diverging": diverging})
+        statistics = {"diverging": diverging}
+        if self.steps is not None:
+            statistics["step_size"] = np.full(diverging.shape, self.steps[i])
+        return Run({**found.variables, "other": other + self.moved[i]}, statistics=statistics)
 
 
 def test_divergences_that_smaller_steps_make_fewer_and_that_change_nothing_are_accepted():
     assert quietly(Careful(GRID, standard), E("x") == 3).status == "optimal"
-    for shares, moved in (
-        ((0.02, 0.015), (0.0, 0.0)),  # too many
-        ((0.005, 0.005), (0.0, 0.0)),  # no fewer: smaller steps say nothing
-        ((0.01, 0.005), (0.0, 1.0)),  # fewer, and another distribution of what no constraint sees
+    smaller = Careful.steps
+    for shares, moved, steps in (
+        ((0.02, 0.015), (0.0, 0.0), smaller),  # too many
+        ((0.005, 0.005), (0.0, 0.0), smaller),  # no fewer: smaller steps say nothing
+        ((0.01, 0.005), (0.0, 1.0), smaller),  # fewer, and another distribution of what no constraint sees
+        ((0.01, 0.005), (0.0, 0.0), (0.1, 0.1)),  # fewer by chance
+        ((0.01, 0.005), (0.0, 0.0), None),  # nobody knows
     ):
         sampler = Careful(GRID, standard)
-        sampler.shares, sampler.moved = shares, moved
+        sampler.shares, sampler.moved, sampler.steps = shares, moved, steps
         result = quietly(sampler, E("x") == 3)
         assert result.status == "unreliable"
         assert "diverged" in result.reasons[0]

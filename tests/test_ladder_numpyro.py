@@ -95,7 +95,7 @@ def test_arviz_gets_chains_statistics_and_names_of_plates(answer):
     tree = answer.to_arviz()
     assert dict(tree["posterior"].sizes)["chain"] == 4
     assert tree["posterior"]["theta"].dims == ("chain", "draw", "school")
-    assert set(tree["sample_stats"].data_vars) >= {"diverging", "energy", "n_steps"}
+    assert set(tree["sample_stats"].data_vars) >= {"diverging", "energy", "n_steps", "step_size"}
 
 
 def test_the_users_model_comes_back_with_the_factor(answer):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
+from scipy.optimize import root
 
-from ladder_tools import ExactGaussian
+from ladder_tools import ExactGaussian, ExactGrid
 from regbayes import E, Finite, InfeasibleError, Samples, regularize
 from regbayes.framework.composite import Stack
 from regbayes.framework.redundant import find_redundancy
@@ -88,3 +91,31 @@ def test_a_sampler_in_single_precision() -> None:
     wrong = [*asked[:2], E(lambda x: x[:, 0] + x[:, 1]) == 5.01]
     with pytest.raises(InfeasibleError, match="contradict"):
         regularize(Single(np.zeros(3), np.eye(3)), wrong)
+
+
+def bent(x: np.ndarray) -> np.ndarray:
+    """x where the posterior is, and not where the tilt leads."""
+    return x + np.maximum(x - 5, 0) - 2 * np.maximum(x - 6, 0)
+
+
+def test_features_that_are_the_same_for_the_posterior_alone() -> None:
+    grid = np.linspace(-14, 14, 4001)
+    values = np.column_stack([grid, bent(grid)])
+
+    def miss(phi: np.ndarray) -> np.ndarray:
+        logs = values @ phi - 0.5 * grid**2
+        weights = np.exp(logs - logs.max())
+        return weights @ values / weights.sum() - 5
+
+    phi = root(miss, np.array([7.0, -2.0])).x
+    sampler = ExactGrid(grid, lambda x: -0.5 * x**2)
+    n_optimal = 0
+    for seed in range(4):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = regularize(sampler, [E("x") == 5, E(bent) == 5], seed=seed)
+        if result.status == "optimal":  # both were called so with the second multiplier at 0, and missed by .3
+            n_optimal += 1
+            assert np.allclose(result.after, 5)
+            assert np.all(np.abs(result.multipliers - phi) <= 5 * result.multipliers_mcse)
+    assert n_optimal > 0

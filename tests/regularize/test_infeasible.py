@@ -232,3 +232,18 @@ def test_a_ball_just_outside_is_refuted_before_a_face_is_tried(monkeypatch):
     result = regularize(Finite(np.arange(2.0)), problem.features, problem.regularizer, raise_infeasible=False)
     assert result.status == "infeasible"
     assert len(steps) < 60
+
+
+def test_a_probability_above_one_is_not_a_matter_of_more_draws():
+    draws = Samples(np.random.default_rng(0).normal(size=500))
+    positive = E(lambda x: x > 0, name="positive")
+    for asked in (positive == 1.2, positive <= -0.1):
+        with pytest.raises(InfeasibleError, match="lies between 0 and 1") as caught:
+            regularize(draws, asked)
+        assert "draw again" not in str(caught.value)
+    with pytest.raises(InfeasibleError, match="other draws may reach further"):
+        regularize(draws, E(lambda x: x > 10, name="large") == 0.5)
+    along = [1.0, 0.0]  # a linear feature of a Gaussian, which is no probability
+    with pytest.raises(InfeasibleError) as caught:
+        regularize(Gaussian(np.zeros(2), np.eye(2)), [E(along) == 2.0, E(along) == 3.0])
+    assert "lies between 0 and 1" not in str(caught.value)

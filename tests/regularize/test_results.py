@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -159,3 +161,27 @@ def test_statuses_in_older_files_are_found():
     assert found is not None
     assert found.cls is Status
     assert {"OPTIMAL", "BOUNDARY", "INFEASIBLE", "ITERATION_LIMIT"} <= set(Status.__members__)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("n", [100, 400])
+def test_a_probability_that_is_rarely_large_has_a_mean(seed, n):
+    a = np.random.default_rng(seed).normal(size=n)
+    rare = 1 / (1 + np.exp(10 - 5 * a))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", regbayes.UnreliableWeightsWarning)  # few draws are left
+        found = regularize(Samples({"a": a}), E(rare) == 1.1 * rare.mean())
+    assert not any("no mean" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_feature_without_a_mean_is_doubted_however_even_its_weights_are(seed):
+    a, b = np.random.default_rng(seed).normal(size=(2, 4, 1000))
+    draws = regbayes.Samples({"a": a, "b": b}, chains=True)
+    with pytest.warns(regbayes.UnreliableWeightsWarning, match=r"feature in E\(ratio\) == 3 may have no mean"):
+        regularize(draws, E(lambda v: v.a / v.b, name="ratio") == 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        regularize(draws, E(lambda v: np.arctan(v.a / v.b), name="angle") == 0.1)
+        regularize(draws, E(lambda v: v.a / (5 + v.b), name="far from its pole") == 0.01)
+        regularize(draws, E(lambda v: np.exp(1.5 * v.a)) <= 1)  # the tilt takes the tail away

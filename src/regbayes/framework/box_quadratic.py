@@ -335,7 +335,7 @@ def _interior_point(problem: _Model, start: Floats, far: bool) -> tuple[Floats, 
     best = snapped = split.joined(inner.w)
     best_error, since_best = np.inf, 0
     for _ in range(MAX_STEPS):
-        error = inner.look()
+        error = inner.evaluate()
         if not (np.isfinite(error) and np.max(np.abs(inner.w)) < RUNAWAY * inner.size):
             break  # without bound
         since_best += 1
@@ -368,7 +368,7 @@ class _Interior:
         self.z_low = self.low * (size if far else level / self.to_low)
         self.z_high = self.high * (size if far else level / self.to_high)
 
-    def look(self) -> float:
+    def evaluate(self) -> float:
         """Take slopes and complementarity; return how far from a solution they are."""
         split = self.split
         slope = self.hessian @ split.joined(self.w)

@@ -70,11 +70,11 @@ class CellLosses:
         return cls(_few(form.linear), _few(form.absolute), _few(1.0 / form.ridge), _sides(form), None)
 
     @property
-    def asked(self) -> kernels.Asked:
+    def forms(self) -> kernels.CellForms:
         """What is asked of the cells, as kernels take it: a matrix of them, or a list as a column."""
-        return kernels.ask(self.linear, self.absolute, self.stiffness, self.side, self.seen)
+        return kernels.make_forms(self.linear, self.absolute, self.stiffness, self.side, self.seen)
 
-    def look(self, scores: Floats) -> tuple[float, Floats]:
+    def evaluate(self, scores: Floats) -> tuple[float, Floats]:
         """Return the sum of the losses, and the multipliers; the scores are overwritten."""
         away = self._shrink(scores)
         if self.stiffness.ndim:
@@ -127,16 +127,16 @@ class CellBlock(ABC):
         """Add the loss's second derivative to that of other rows (outputs, d, d)."""
 
     @abstractmethod
-    def pull(self, phi: Floats, weights: Floats) -> Floats:
+    def pull_back(self, phi: Floats, weights: Floats) -> Floats:
         """Return the sum over the outputs of each row's multipliers times weights (outputs, k), shape (n, k)."""
 
     def multipliers(self, weights: Floats) -> Floats:
         """Return phi, as the losses have the cells."""
-        return self.losses.look(self.scores(weights))[1]
+        return self.losses.evaluate(self.scores(weights))[1]
 
     def sums(self, weights: Floats) -> BlockSums:
-        """Look at the rows at given weights (outputs, d)."""
-        loss, phi = self.losses.look(self.scores(weights))
+        """Evaluate the rows at given weights (outputs, d)."""
+        loss, phi = self.losses.evaluate(self.scores(weights))
         return BlockSums(loss, 0.0, 0.0, self.combine(phi, len(weights)))
 
     def curvature(self, weights: Floats) -> Floats:
@@ -186,17 +186,17 @@ class CellMatrix(CellBlock):
         if at is None:
             return super().multipliers(weights)
         phi = np.empty((len(self.features), len(own)))
-        kernels.find_multipliers(*at, self.losses.asked, phi)
+        kernels.find_multipliers(*at, self.losses.forms, phi)
         return phi
 
     def sums(self, weights: Floats) -> BlockSums:
-        """Look at the rows at given weights (outputs, d)."""
+        """Evaluate the rows at given weights (outputs, d)."""
         own = self._own(weights)
         at = split_columns(self.features, own)
         if at is None:
             return super().sums(weights)
         room = np.empty((min(len(self.features), kernels.PIECE_ROWS), len(own)))
-        seen = kernels.look(*at, self.losses.asked, room)
+        seen = kernels.evaluate(*at, self.losses.forms, room)
         pulled = seen.pulled
         if not isinstance(self.features, np.ndarray):
             pulled = self.features.join_sums(seen.pulled, seen.totals)
@@ -206,11 +206,11 @@ class CellMatrix(CellBlock):
         """Add the loss's second derivative to that of other rows (outputs, d, d)."""
         features, own = np.ascontiguousarray(self._array(), dtype=np.float64), self._own(weights)
         mine = found if self.outputs is None else np.zeros((len(own), *found.shape[1:]))
-        kernels.add_curvature(features, own, self.losses.asked, mine)
+        kernels.add_curvature(features, own, self.losses.forms, mine)
         if self.outputs is not None:
             found[self.outputs] += mine
 
-    def pull(self, phi: Floats, weights: Floats) -> Floats:
+    def pull_back(self, phi: Floats, weights: Floats) -> Floats:
         """Return each row's multipliers (n, m) times weights (outputs, k), shape (n, k)."""
         return phi @ self._own(weights)
 
@@ -254,15 +254,15 @@ class CellList(CellBlock):
         if at is None:
             return super().multipliers(weights)
         phi = np.empty((len(self.listed.rows), 1))
-        kernels.look_at_list(*at, self.losses.asked, self.listed, phi, sums=False)
+        kernels.evaluate_list(*at, self.losses.forms, self.listed, phi, sums=False)
         return phi[:, 0]
 
     def sums(self, weights: Floats) -> BlockSums:
-        """Look at the rows at given weights (outputs, d)."""
+        """Evaluate the rows at given weights (outputs, d)."""
         at = split_columns(self.features, weights)
         if at is None:
             return super().sums(weights)
-        seen = kernels.look_at_list(*at, self.losses.asked, self.listed, np.empty((len(self.listed.rows), 1)))
+        seen = kernels.evaluate_list(*at, self.losses.forms, self.listed, np.empty((len(self.listed.rows), 1)))
         pulled = seen.pulled
         if not isinstance(self.features, np.ndarray):
             pulled = self.features.join_sums(seen.pulled, seen.totals)
@@ -271,12 +271,12 @@ class CellList(CellBlock):
     def add_curvature(self, weights: Floats, found: Floats) -> None:
         """Add the loss's second derivative to that of other rows (outputs, d, d)."""
         features = np.ascontiguousarray(self._array(), dtype=np.float64)
-        kernels.add_list_curvature(features, weights, self.losses.asked, self.listed, found)
+        kernels.add_list_curvature(features, weights, self.losses.forms, self.listed, found)
 
-    def pull(self, phi: Floats, weights: Floats) -> Floats:
+    def pull_back(self, phi: Floats, weights: Floats) -> Floats:
         """Return the sum over each row's cells of multipliers (c,) times weights (outputs, k), shape (n, k)."""
         found = np.zeros((len(self.features), weights.shape[1]))
-        kernels.pull_list(phi[:, None], weights, self.listed, found)
+        kernels.pull_back_list(phi[:, None], weights, self.listed, found)
         return found
 
     def _segments(self) -> Iterator[tuple[int, slice]]:
@@ -294,7 +294,7 @@ class CellRun:
     mixes: ClassVar[bool] = False
 
     def sums(self, weights: Floats) -> BlockSums:
-        """Look at the rows at given weights (outputs, d)."""
+        """Evaluate the rows at given weights (outputs, d)."""
         return reduce(add, (block.sums(weights) for block in self.blocks))
 
     def curvature(self, weights: Floats) -> Floats:
@@ -350,7 +350,7 @@ class CellTargets:
         losses = CellLosses.of(form, rows, columns, (n_rows, len(present)))
         return cls(losses, None if len(present) == n_outputs else present, None)
 
-    def see(self, features: Reals | Columns) -> CellBlock:
+    def bind(self, features: Reals | Columns) -> CellBlock:
         """Return the rows as Newton's method sees them."""
         if self.listed is None:
             return CellMatrix(features, self.losses, self.outputs)
@@ -368,7 +368,7 @@ def sampled_cells(features: Reals, form: BoxDual, rows: Sequence[Integers]) -> l
         mine = np.flatnonzero((places >= piece.start) & (places < piece.stop))
         n_rows = piece.stop - piece.start
         own = CellTargets.of(form.take(mine), places[mine] - piece.start, outputs[mine], n_rows, len(rows))
-        found.append(own.see(features[piece]))
+        found.append(own.bind(features[piece]))
     return found
 
 

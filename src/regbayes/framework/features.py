@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -106,6 +106,8 @@ def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Featur
     if is_data_array(feature):
         values, names = _flatten(draws, feature, argument, base)
         return Features(_as_matrix(values, argument), tuple(names))
+    if isinstance(feature, Mapping):
+        raise TypeError(f"{argument} has several variables, by name; it may be {expected}.")
     values = numeric_array(feature, argument, expected)
     if values.ndim > 2 or values.shape[0] != n or 0 in values.shape:
         raise ValueError(f"{argument} is an array of shape {values.shape}; it may be {expected}.")
@@ -167,6 +169,10 @@ def call_feature(function: Callable[..., Any], draws: Draws, argument: str) -> t
     else:
         received = described(draws.variables) if draws.named else f"an array of shape {draws.variables[UNNAMED].shape}"
     got = f"it was called with all {draws.size} draws at once ({received})"
+    alone = _required_arguments(function)
+    if names is None and draws.named and len(alone) == 1:  # a name that was mistyped, or lambda v: v.mu
+        one = f"{alone[0]}.{next(iter(draws.variables))}"
+        got += f" as {alone[0]!r}, which is no variable's name and so stands for all of them: {one}, say"
 
     def call(view: Any) -> Any:
         return function(view) if names is None else function(*(view[name] for name in names))
@@ -190,13 +196,7 @@ def _variables_asked_for(function: Callable[..., Any], draws: Draws) -> list[str
     """Names of variables that a function has for its arguments, or None where it takes all draws as one."""
     if not draws.named:
         return None
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # written in C
-        return None
-    asked = [
-        p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
+    asked = _required_arguments(function)
     if len(asked) == 1:
         return asked if asked[0] in draws.variables else None
     unknown = [name for name in asked if name not in draws.variables]
@@ -207,6 +207,16 @@ def _variables_asked_for(function: Callable[..., Any], draws: Draws) -> list[str
             "lambda v: v.mu, that gets all of them."
         )
     return asked or None
+
+
+def _required_arguments(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return []
+    return [
+        p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
 
 
 def _flatten(draws: Draws, array: Any, argument: str, base: str) -> tuple[Array, list[str]]:

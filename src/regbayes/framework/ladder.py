@@ -156,7 +156,7 @@ class Climb:
     stages: tuple[Stage, ...] = ()
     pool: Pool | None = None
     rough: tuple[int, ...] | None = None  # features without a gradient, once known
-    redundancy: Redundancy | None = None  # features that follow from others, by the draws of the posterior
+    redundancy: Redundancy | None = None  # features that follow from others, by all draws so far
     ending: Ending | None = None
     excuses: tuple[str, ...] = field(default=())  # what spoke against the last final run
 
@@ -282,6 +282,8 @@ def _add(problem: Problem, climb: Climb, found: Run) -> Climb:
     flat = values.reshape(-1, values.shape[2])
     if not climb.stages or plan.goes_on:
         climb = replace(climb, redundancy=find_redundancy(flat, problem.stack))
+    if climb.redundancy is not None:  # features may be the same where the posterior is, and not where a tilt leads
+        climb = replace(climb, redundancy=climb.redundancy.restrict(flat))
     if climb.redundancy is not None:
         values = climb.redundancy.settle(flat).reshape(values.shape)
     rung = Rung(values, plan.phi)

@@ -21,13 +21,12 @@ MOST_DIVERGENCES = 0.002  # share of the draws
 FEW_DIVERGENCES = 4
 CAREFUL_DIVERGENCES = 0.01  # the same, where a run with smaller steps had fewer and agrees with the one before
 FEWER = 0.75
+SMALLER = 0.9  # the same for their step size: adaptation ends by chance within some per cent
 LEAST_ENERGY = 0.2  # E-BFMI
 FEWEST_EFFECTIVE = 100.0
 RATIO, RATIOS, SURE = 0.8, 4, 5.0  # of gains round by round that approach a limit; how many; standard errors to it
 CLEAR = 0.05  # share of the way that the limit must leave: what only a limit meets is not shown to be impossible
 HEAVY_TAIL, STRONG_TILT = 0.05, 1.0  # as for reweighted draws (`result`)
-WILD = 0.5  # shape of a tail from which on a mean has no variance
-LARGEST = 0.05  # share of all squares that one draw has then; clumps of values have odd shapes, but no such draw
 RAY_STARTS, RAY_DIRECTIONS = 4, 64
 RAY_LENGTHS = 2.0 ** np.arange(21)  # standard deviations, up to a million
 RISEN = 10.0  # nats above its start that a ray must end with
@@ -92,13 +91,14 @@ def _evenly(n: int, at_most: int) -> Integers:
 
 
 def agrees_with_care(first: Run, second: Run) -> bool:
-    """Whether a run had fewer divergences than one before it, and its chains are alike in all variables.
+    """Whether smaller steps made divergences fewer, and left the distribution of every variable as it was.
 
-    What divergences hide depends on the step size. A second run has smaller steps after them: where it had fewer, and
-    the same distribution, there is no sign that they hid anything.
+    What divergences hide depends on the step size: where smaller steps have fewer, and find the same distribution,
+    there is no sign that they hid anything. Where the steps are not known to be smaller, fewer are chance.
     """
+    sizes = [float(np.mean(run.statistics.get("step_size", math.nan))) for run in (first, second)]
     counts = [int(np.sum(run.statistics.get("diverging", 0))) for run in (first, second)]
-    if counts[1] > FEWER * counts[0]:
+    if not sizes[1] < SMALLER * sizes[0] or counts[1] > FEWER * counts[0]:
         return False
     n = min(first.n_draws, second.n_draws)
     known = dict(_scalars(first))
@@ -147,22 +147,6 @@ def has_heavy_tail(first: Rung, phi: Floats) -> str | None:
             "the tilt may not exist: the posterior's tail of <multipliers, psi> looks heavier than exponential (shape "
             f"{shape:.2f} ± {error:.2f}). Constrain a feature with a lighter tail: a logarithm or a probability."
         )
-    return None
-
-
-def find_wild_mean(rung: Rung, labels: Sequence[str]) -> str | None:
-    """Whether the mean of a feature is made by a few draws, so that reweighting them shows nothing."""
-    for values, label in zip((rung.flat - rung.mean).T, labels, strict=True):
-        if np.max(values**2) <= LARGEST * np.sum(values**2):
-            continue
-        for side in (1.0, -1.0):
-            shape, error = score_tail(side * values, rung.effective_size / len(values))
-            if shape > WILD and shape - 2 * error > HEAVY_TAIL:
-                return (
-                    f"the feature in {label} may have no mean: its largest draws look like a tail without a variance "
-                    f"(shape {shape:.2f} ± {error:.2f}), and a few of them make the average. A ratio whose denominator "
-                    "can be zero does that. Constrain a bounded function of it, or a probability."
-                )
     return None
 
 

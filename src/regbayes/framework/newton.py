@@ -78,7 +78,7 @@ class Block(Protocol):
         """Whether outputs mix in the second derivative; `product` is asked for where they do, and are many."""
 
     def sums(self, weights: Floats) -> BlockSums:
-        """Look at the rows at given weights (outputs, d); the curvature costs far more than the rest."""
+        """Evaluate the rows at given weights (outputs, d); the curvature costs far more than the rest."""
 
     def curvature(self, weights: Floats) -> Floats:
         """Return the loss's second derivative, (outputs, d, outputs, d), or its diagonal blocks, (outputs, d, d).
@@ -146,7 +146,7 @@ class BoxBlock:
         return self.form.derivatives(-self._scores(weights))
 
     def sums(self, weights: Floats) -> BlockSums:
-        """Look at the rows at given weights (outputs, d)."""
+        """Evaluate the rows at given weights (outputs, d)."""
         form, scores = self.form, self._scores(weights)
         phi = form.derivatives(-scores)
         away = -scores - form.linear
@@ -217,7 +217,7 @@ class SimplexBlock:
         return self._by_scores(self._solve_rows(weights)[0])
 
     def sums(self, weights: Floats) -> BlockSums:
-        """Look at the rows at given weights (classes, d)."""
+        """Evaluate the rows at given weights (classes, d)."""
         omega, margins, active = self._solve_rows(weights)
         ridge = np.where(np.isinf(self.form.ridge), 1.0, self.form.ridge)  # of rows that are out, of no consequence
         total, squares = omega.sum(axis=1), np.square(omega).sum(axis=1)

@@ -8,6 +8,7 @@ and its multiplier goes to the others: 0 remains, which says that its constraint
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,9 @@ import numpy as np
 
 from regbayes._types import Floats, Indices
 from regbayes.framework.composite import Stack
+from regbayes.kernels import arrays
+from regbayes.kernels.arrays import DeviceArray
+from regbayes.kernels.arrays_atoms import score_atoms
 
 ROUNDINGS = 32.0  # of a feature's largest value: noise of what is computed in a few dozen steps
 MOST_ROWS = 2000  # draws that show which features are combinations
@@ -31,15 +35,33 @@ class Redundancy:
     slopes: Floats  # (k, m): of the others in each
     offsets: Floats  # (k,)
 
-    def settle(self, values: Floats) -> Floats:
+    def settle(self, values: DeviceArray) -> DeviceArray:
         """Return features of draws, (n, m), with these replaced by their combinations where that is rounding alone."""
-        settled = values.copy()
-        noise = _noise(values)
-        for d, slope, offset in zip(self.features, self.slopes, self.offsets, strict=True):
-            combined = values @ slope + offset
-            if np.max(np.abs(values[:, d] - combined)) <= 2 * (noise[d] + np.abs(slope) @ noise):
-                settled[:, d] = combined
+        xp = arrays.namespace_of(values)
+        settled = xp.astype(values, xp.float64, copy=True)
+        for d, combined in self._find_holding(values):
+            settled[:, int(self.features[d])] = combined
         return settled
+
+    def restrict(self, values: DeviceArray) -> Redundancy | None:
+        """Return what of this holds at other draws too, whose features are (n, m)."""
+        holding = [d for d, _ in self._find_holding(values)]
+        if len(holding) == len(self.features):
+            return self
+        if not holding:
+            return None
+        return Redundancy(self.features[holding], self.slopes[holding], self.offsets[holding])
+
+    def _find_holding(self, values: DeviceArray) -> Iterator[tuple[int, DeviceArray]]:
+        """Which of these, and their combinations of the others, (n,), where they are the same up to rounding."""
+        xp = arrays.namespace_of(values)
+        noise = _noise(_choose_rows(values, MOST_ROWS), _find_largest(values))
+        for d, (feature, slope, offset) in enumerate(zip(self.features, self.slopes, self.offsets, strict=True)):
+            combined = score_atoms(values, None, slope) + float(offset)
+            if float(xp.max(xp.abs(values[:, int(feature)] - combined))) <= 2 * (
+                noise[feature] + np.abs(slope) @ noise
+            ):
+                yield d, combined
 
     @cached_property
     def folding(self) -> Floats:
@@ -59,14 +81,14 @@ class Redundancy:
         return phi, moved
 
 
-def find_redundancy(values: Floats, stack: Stack) -> Redundancy | None:
+def find_redundancy(values: DeviceArray, stack: Stack) -> Redundancy | None:
     """Look among equalities for features, (n, m), that are combinations of earlier ones at all draws."""
     asked = _targets(stack)
     equal = np.flatnonzero(np.isfinite(asked))
     if not 2 <= len(equal) <= MOST or not _may_combine(values, equal):
         return None
-    rows = values[np.unique(np.linspace(0, len(values) - 1, MOST_ROWS).astype(int))]
-    noise, centre, spread = _noise(values), rows.mean(axis=0), rows.std(axis=0)
+    rows = _choose_rows(values, MOST_ROWS)
+    noise, centre, spread = _noise(rows, _find_largest(values)), rows.mean(axis=0), rows.std(axis=0)
     centred = rows - centre
     n_different = len(np.unique(rows[:, equal], axis=0))
     kept: list[int] = []
@@ -107,15 +129,21 @@ def _targets(stack: Stack) -> Floats:
     return np.where(least == most, least, asked)
 
 
-def _may_combine(values: Floats, chosen: Indices) -> bool:
+def _choose_rows(values: DeviceArray, most: int) -> Floats:
+    """Features of some draws, from all parts of the run, on the host."""
+    rows = values[:: -(-values.shape[0] // most), :]
+    return rows if isinstance(rows, np.ndarray) else np.asarray(arrays.to_host(rows), dtype=np.float64)
+
+
+def _may_combine(values: DeviceArray, chosen: Indices) -> bool:
     """Whether a few draws leave it open that some of these features are combinations of others, up to rounding.
 
     Every problem with equalities is asked, so it has to take little beside the solution of a small one.
     """
-    rows = values[:: 1 + len(values) // (FEW_ROWS + 2 * len(chosen))]
+    rows = _choose_rows(values, FEW_ROWS + 2 * len(chosen))
     if len(chosen) < values.shape[1]:
         rows = rows[:, chosen]
-    noise = _noise(rows)
+    noise = _noise(rows, np.abs(rows).max(axis=0))
     noise[noise == 0.0] = 1.0
     rows = (rows - rows.sum(axis=0) / len(rows)) / noise  # no squares of large numbers
     gram = rows.T @ rows / len(rows)
@@ -129,9 +157,15 @@ def _may_combine(values: Floats, chosen: Indices) -> bool:
     return bool(least <= len(spread) * max((SLACK / spread.min()) ** 2, ROUNDINGS * np.finfo(np.float64).eps))
 
 
-def _noise(values: Floats) -> Floats:
-    """Rounding errors of features, (n, m), by the type that their numbers fit in; shape (m,)."""
+def _noise(rows: Floats, largest: Floats) -> Floats:
+    """Rounding errors of features, by their largest values and the type that the numbers of some draws fit in; (m,)."""
     with np.errstate(over="ignore"):
-        single = np.array_equal(values.astype(np.float32), values)
+        single = np.array_equal(rows.astype(np.float32), rows)
     eps = np.finfo(np.float32 if single else np.float64).eps
-    return ROUNDINGS * float(eps) * np.abs(values).max(axis=0)
+    return ROUNDINGS * float(eps) * largest
+
+
+def _find_largest(values: DeviceArray) -> Floats:
+    """The largest distance of each feature from zero, (m,)."""
+    lowest, highest = arrays.find_ranges(values)
+    return np.maximum(-lowest, highest)

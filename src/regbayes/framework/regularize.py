@@ -28,15 +28,15 @@ from regbayes.framework.faces import (
 from regbayes.framework.feasibility import Verdict, examine
 from regbayes.framework.features import Features, OnEvent, Picked
 from regbayes.framework.ladder import BackendError, Climb, Ending, LadderSettings, Problem, Stage, climb_ladder
-from regbayes.framework.ladder_checks import find_wild_mean
 from regbayes.framework.log_partition import LogPartition, WeightedAtoms
 from regbayes.framework.posteriors import Gaussian, Posterior, Samples
-from regbayes.framework.posteriors.weighted import Weighted
+from regbayes.framework.posteriors.weighted import Weighted, within_device_memory
 from regbayes.framework.redundant import Redundancy, find_redundancy
 from regbayes.framework.regularizers import Blocks, Regularizer
 from regbayes.framework.resampled import ResampledPosterior, build_result
-from regbayes.framework.result import DRAW_AGAIN, RegularizedPosterior
+from regbayes.framework.result import DRAW_AGAIN, RegularizedPosterior, find_wild_mean
 from regbayes.framework.sampler import Run, Sampler
+from regbayes.kernels.arrays import DeviceArray, to_host
 
 MOST_NAMED = 5  # constraints that an error message lists
 MIN_REWEIGHTED = 100  # effective draws, for features that only reweighting can serve
@@ -164,37 +164,50 @@ def regularize(  # noqa: PLR0913 - options, all by name
         raise ValueError(f"tol must be positive, got {tol!r}")
     if max_iter < 0:
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
-    evaluated, g, labels = _gather(posterior, features, regularizer)
-    _check_events(posterior, features, regularizer)
-    stack = Stack.of(g, len(labels))
-    evaluated, redundancy = _settle(posterior, evaluated, stack)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no certificate takes what is no number
-        problem = _Problem.of(posterior.bind(evaluated), stack)
-        start = None if warm_start is None else problem.from_user(warm_start)
-        outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
-        result = _result(posterior, evaluated, g, labels, problem, outcome)
-    result = _fold(result, redundancy, stack)
-    lost = None
-    if result.status is Status.BOUNDARY and regularizer is None:
-        lost = _find_lost_event(result, _as_constraints(features))
-    if lost is not None:
-        result = replace(result, status=Status.INFEASIBLE)
-        if raise_infeasible:
-            raise InfeasibleError(_lost_event_message(result, lost), result)
-    elif result.status is Status.INFEASIBLE and raise_infeasible:
-        message = _infeasible_message(posterior, labels, problem, outcome)
-        if isinstance(posterior, Samples) and not (outcome.verdict is not None and outcome.verdict.constant):
-            message += f"; other draws may reach further. {DRAW_AGAIN}"
-        raise InfeasibleError(message, result)
-    _warn_of_doubts(result)
-    return result
+    with within_device_memory(posterior):
+        evaluated, g, labels = _gather(posterior, features, regularizer)
+        _check_events(posterior, features, regularizer)
+        stack = Stack.of(g, len(labels))
+        evaluated, redundancy = _settle(posterior, evaluated, stack)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no certificate takes what is no number
+            problem = _Problem.of(posterior.bind(evaluated), stack)
+            start = None if warm_start is None else problem.from_user(warm_start)
+            outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
+            result = _result(posterior, evaluated, g, labels, problem, outcome)
+        result = _fold(result, redundancy, stack)
+        lost = None
+        if result.status is Status.BOUNDARY and regularizer is None:
+            lost = _find_lost_event(result, _as_constraints(features))
+        if lost is not None:
+            result = replace(result, status=Status.INFEASIBLE)
+            if raise_infeasible:
+                raise InfeasibleError(_lost_event_message(result, lost), result)
+        elif result.status is Status.INFEASIBLE and raise_infeasible:
+            message = _infeasible_message(posterior, labels, problem, outcome)
+            raise InfeasibleError(message + _way_out(posterior, evaluated.values, stack, outcome), result)
+        _warn_of_doubts(result)
+        return result
+
+
+def _way_out(posterior: Posterior, values: DeviceArray, stack: Stack, outcome: _Outcome) -> str:
+    """What to do where constraints cannot be met, if it is known."""
+    if isinstance(posterior, Weighted) and _asks_beyond_probabilities(values, stack):
+        return "; a probability, the mean of a yes or no, lies between 0 and 1"
+    if isinstance(posterior, Samples) and not (outcome.verdict is not None and outcome.verdict.constant):
+        return f"; other draws may reach further. {DRAW_AGAIN}"
+    return ""
+
+
+def _asks_beyond_probabilities(values: DeviceArray, stack: Stack) -> bool:
+    """Whether some feature is 0 at some draws, 1 at all others, and is asked for more than 1 or less than 0."""
+    asked = zip(stack.index, *stack.domain, strict=True)
+    beyond = {int(i) for i, low, high in asked if low > 1 or high < 0}
+    return any(np.array_equal(np.unique(to_host(values[:, i])), (0, 1)) for i in beyond)
 
 
 def _settle(posterior: Posterior, evaluated: Features, stack: Stack) -> tuple[Features, Redundancy | None]:
     """Features of draws or models whose combinations hold exactly where they hold up to rounding."""
-    if not (isinstance(posterior, Weighted) and isinstance(evaluated.values, np.ndarray)):
-        return evaluated, None
-    redundancy = find_redundancy(evaluated.values, stack)
+    redundancy = find_redundancy(evaluated.values, stack) if isinstance(posterior, Weighted) else None
     if redundancy is None:
         return evaluated, None
     return replace(evaluated, values=redundancy.settle(evaluated.values)), redundancy
@@ -308,10 +321,10 @@ def _reweight(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Cl
     stage = climb.stages[-1]
     assert climb.ending is not None
     assert climb.rough is not None
-    wild = find_wild_mean(stage.rung, labels)
+    draws = Samples(stage.run.variables, chains=True)
+    wild = find_wild_mean(draws, stage.rung.flat, stage.rung.mean, labels)
     if wild is not None:
         return replace(climb, ending=Ending(Status.UNRELIABLE, (wild,), -1, refused=True)), None
-    draws = Samples(stage.run.variables, chains=True)
     evaluated = Features(stage.rung.flat, tuple(f"psi[{i}]" for i in range(len(labels))))
     plain = _Problem.of(draws.bind(evaluated), Stack.of(g, len(labels)))
     outcome = _solve(plain.partition, plain.stack, 1e-9, 200, None)

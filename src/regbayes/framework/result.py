@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,16 +16,18 @@ from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.framework.constraints import Conditional, E
-from regbayes.framework.diagnostics import reliable_threshold, score_tail
+from regbayes.framework.diagnostics import autocorrelation_time, reliable_threshold, score_tail
 from regbayes.framework.features import Features
 from regbayes.framework.monte_carlo import Influences, find_errors, find_influences
 from regbayes.framework.posteriors import Posterior, Samples
 from regbayes.framework.regularizers import Regularizer
-from regbayes.kernels.arrays import to_host
+from regbayes.kernels.arrays import DeviceArray, find_ranges, sum_squares, to_host
 
 FEW_DRAWS = 100  # effective ones below which errors of errors are large too, unless few draws were given
 EVEN_SHARES = 4.0  # no draw has more times its share than this: the variance of averages is bounded by as much
 HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
+WILD = 0.5  # shape of a tail from which on a mean has no variance
+LARGEST = 0.05  # share of all squares that one draw has then; clumps of values have odd shapes, but no such draw
 STRONG_TILT = 1.0  # nats between the top score and the average one; below, the tail has no say
 DRAW_AGAIN = (
     "Draw more, or draw again under the tilt: regularize(draws, constraints, resample=model), where model is the one "
@@ -182,7 +185,11 @@ class RegularizedPosterior(Saveable):
             isinstance(self.posterior, Samples) and effective < self.posterior.n_atoms / 2
         ):  # otherwise the weights are mild, and each feature is not asked for
             effective = self.effective_sample_size
-        return tuple(_doubts(self.posterior, self.base, effective))
+        doubts = _doubts(self.posterior, self.base, effective)
+        if isinstance(self.posterior, Samples):
+            wild = find_wild_mean(self.posterior, self.features.values, self.after, self.labels)
+            doubts += [] if wild is None else [wild]
+        return tuple(doubts)
 
     def to_arviz(self, rng: np.random.Generator | int | None = None) -> Any:
         """Return the regularized posterior as an ArviZ object (`Samples` only); ``rng`` is a generator or a seed."""
@@ -308,3 +315,40 @@ def _doubts(samples: Any, base: Posterior, effective: float) -> list[str]:
                 "alone. Constrain a feature with a lighter tail, such as a logarithm or a probability."
             )
     return doubts
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def find_wild_mean(samples: Samples, values: DeviceArray, mean: Floats, labels: Sequence[str]) -> str | None:
+    """Whether the mean of a feature, (n, m), is made by a few draws, whose weights then show nothing of its tail.
+
+    What lies between 0 and 1 at every draw is taken for a probability, which has a mean, however rarely it is large.
+    """
+    weights = samples.weights
+    at_most, squares = _bound_squares(values, mean, weights)
+    for j in map(int, np.flatnonzero(at_most > LARGEST * squares)):
+        column = to_host(values[:, j]).astype(np.float64)
+        centred = column - mean[j]
+        is_bounded = column.min() >= 0.0 and column.max() <= 1.0
+        if is_bounded or not np.max(weights * centred**2) > LARGEST * squares[j]:
+            continue
+        efficiency = 1 / max(1.0, autocorrelation_time(samples.by_chain(centred)))
+        for side in (1.0, -1.0):
+            shape, error = score_tail(side * centred[weights > 0], efficiency)
+            if shape - error > WILD:
+                return (
+                    f"the feature in {labels[j]} may have no mean: its largest draws look like a tail without a "
+                    f"variance (shape {shape:.2f} ± {error:.2f}), and a few of them make the average. A ratio whose "
+                    "denominator can be zero does that. Constrain a bounded function of it, or a probability."
+                )
+    return None
+
+
+def _bound_squares(values: DeviceArray, mean: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """The largest weighted square of each feature's distance from its mean, or more, and the sum of all, (m,) both."""
+    if not isinstance(values, np.ndarray):  # no copy of all draws in a device's memory
+        low, high = find_ranges(values)
+        return float(weights.max()) * np.maximum(high - mean, mean - low) ** 2, sum_squares(values, mean, weights)
+    squares = np.subtract(values.T, mean[:, None], order="C")
+    squares *= squares
+    squares *= weights
+    return squares.max(axis=1), squares.sum(axis=1)

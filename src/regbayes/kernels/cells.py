@@ -2,7 +2,7 @@
 
 NumPy needs a dozen calls for a block of rows, and takes the interpreter's lock after each. With four threads that does
 not matter, and with sixteen they mostly wait for it. Cells are a matrix, rows by outputs, or a list, output by output.
-What is asked of them is as `regbayes.framework.cells` has it: numbers that broadcast to the matrix, or to a list that
+Their losses are as `regbayes.framework.cells` has it: numbers that broadcast to the matrix, or to a list that
 is a column.
 """
 
@@ -19,8 +19,8 @@ from regbayes.kernels._compile import compiled, compiled_inline, read_only
 PIECE_ROWS = 2048  # that are looked at together
 
 
-class Asked(NamedTuple):
-    """What is asked of cells; each has two axes, of which either may have length one."""
+class CellForms(NamedTuple):
+    """The losses of cells; each has two axes, of which either may have length one."""
 
     linear: NDArray[Any]
     """Minus the targets."""
@@ -33,8 +33,8 @@ class Asked(NamedTuple):
     """Whether multipliers have either sign, wherever there is a cell."""
 
 
-class Seen(NamedTuple):
-    """What a look at cells finds, beside the multipliers that it writes."""
+class CellSums(NamedTuple):
+    """What an evaluation of cells finds, beside the multipliers that it writes."""
 
     loss: float
     pulled: Floats
@@ -54,16 +54,16 @@ class Listed(NamedTuple):
     """(s + 1,): where their cells begin and end."""
 
 
-def ask(
+def make_forms(
     linear: NDArray[Any],
     absolute: NDArray[Any],
     stiffness: NDArray[Any],
     side: NDArray[np.int8] | None,
     seen: NDArray[np.bool_] | None,
-) -> Asked:
-    """Return what is asked of cells as the kernels take it, without a copy of what is large."""
+) -> CellForms:
+    """Return the losses of cells as the kernels take it, without a copy of what is large."""
     whole = np.ones((1, 1), dtype=np.int8) if seen is None else seen.view(np.int8)
-    return Asked(
+    return CellForms(
         read_only(_two_axes(linear)),
         read_only(_two_axes(absolute).astype(np.float64, copy=False)),
         read_only(_two_axes(stiffness).astype(np.float64, copy=False)),
@@ -79,56 +79,56 @@ def _two_axes(values: NDArray[Any]) -> NDArray[Any]:
 # --- The law, in plain NumPy
 
 
-def reference_look(features: Floats, weights: Floats, constant: Floats, asked: Asked, phi: Floats) -> Seen:
-    """`look` in plain NumPy: the law."""
-    away = -(features @ weights.T + constant) - asked.linear
-    away = away - np.clip(away, -asked.absolute, asked.absolute)
-    away = away * (asked.side != 0) if asked.is_free else asked.side * np.maximum(asked.side * away, 0.0)
-    phi[...] = asked.stiffness * away
-    return Seen(0.5 * float(np.vdot(phi, away)), phi.T @ features, phi.sum(axis=0))
+def reference_evaluate(features: Floats, weights: Floats, constant: Floats, forms: CellForms, phi: Floats) -> CellSums:
+    """`evaluate` in plain NumPy: the law."""
+    away = -(features @ weights.T + constant) - forms.linear
+    away = away - np.clip(away, -forms.absolute, forms.absolute)
+    away = away * (forms.side != 0) if forms.is_free else forms.side * np.maximum(forms.side * away, 0.0)
+    phi[...] = forms.stiffness * away
+    return CellSums(0.5 * float(np.vdot(phi, away)), phi.T @ features, phi.sum(axis=0))
 
 
-def reference_add_curvature(features: Floats, weights: Floats, asked: Asked, found: Floats) -> None:
+def reference_add_curvature(features: Floats, weights: Floats, forms: CellForms, found: Floats) -> None:
     """`add_curvature` in plain NumPy: the law."""
     phi = np.empty((len(features), len(weights)))
-    unit = asked._replace(stiffness=np.ones((1, 1)))
-    reference_look(features, weights, np.zeros(len(weights)), unit, phi)
-    curved = (phi != 0.0) | (asked.is_free & (asked.absolute == 0.0) & (asked.side != 0))
-    bent = np.broadcast_to(asked.stiffness, phi.shape) * curved
+    unit = forms._replace(stiffness=np.ones((1, 1)))
+    reference_evaluate(features, weights, np.zeros(len(weights)), unit, phi)
+    curved = (phi != 0.0) | (forms.is_free & (forms.absolute == 0.0) & (forms.side != 0))
+    bent = np.broadcast_to(forms.stiffness, phi.shape) * curved
     for output, own in enumerate(bent.T):
         found[output] += (features * own[:, None]).T @ features
 
 
-def reference_look_at_list(
-    features: Floats, weights: Floats, constant: Floats, asked: Asked, listed: Listed, phi: Floats
-) -> Seen:
-    """`look_at_list` in plain NumPy: the law."""
-    away, output_of = _reference_shrink(features, weights, constant, asked, listed)
-    phi[...] = asked.stiffness * away
+def reference_evaluate_list(
+    features: Floats, weights: Floats, constant: Floats, forms: CellForms, listed: Listed, phi: Floats
+) -> CellSums:
+    """`evaluate_list` in plain NumPy: the law."""
+    away, output_of = _reference_shrink(features, weights, constant, forms, listed)
+    phi[...] = forms.stiffness * away
     pulled, totals = np.zeros(weights.shape), np.zeros(len(weights))
     np.add.at(pulled, output_of, phi * features[listed.rows])
     np.add.at(totals, output_of, phi[:, 0])
-    return Seen(0.5 * float(np.vdot(phi, away)), pulled, totals)
+    return CellSums(0.5 * float(np.vdot(phi, away)), pulled, totals)
 
 
 def reference_add_list_curvature(
-    features: Floats, weights: Floats, asked: Asked, listed: Listed, found: Floats
+    features: Floats, weights: Floats, forms: CellForms, listed: Listed, found: Floats
 ) -> None:
     """`add_list_curvature` in plain NumPy: the law."""
-    away, output_of = _reference_shrink(features, weights, np.zeros(len(weights)), asked, listed)
-    curved = (away != 0.0) | (asked.is_free & (asked.absolute == 0.0) & (asked.side != 0))
+    away, output_of = _reference_shrink(features, weights, np.zeros(len(weights)), forms, listed)
+    curved = (away != 0.0) | (forms.is_free & (forms.absolute == 0.0) & (forms.side != 0))
     seen = features[listed.rows]
-    np.add.at(found, output_of, (asked.stiffness * curved)[:, :, None] * seen[:, :, None] * seen[:, None, :])
+    np.add.at(found, output_of, (forms.stiffness * curved)[:, :, None] * seen[:, :, None] * seen[:, None, :])
 
 
 def _reference_shrink(
-    features: Floats, weights: Floats, constant: Floats, asked: Asked, listed: Listed
+    features: Floats, weights: Floats, constant: Floats, forms: CellForms, listed: Listed
 ) -> tuple[Floats, NDArray[np.int64]]:
     output_of = np.repeat(listed.outputs, np.diff(listed.edges))
     scores = np.einsum("ck,ck->c", features[listed.rows], weights[output_of]) + constant[output_of]
-    away = -scores[:, None] - asked.linear
-    away = away - np.clip(away, -asked.absolute, asked.absolute)
-    return away * (asked.side != 0) if asked.is_free else asked.side * np.maximum(asked.side * away, 0.0), output_of
+    away = -scores[:, None] - forms.linear
+    away = away - np.clip(away, -forms.absolute, forms.absolute)
+    return away * (forms.side != 0) if forms.is_free else forms.side * np.maximum(forms.side * away, 0.0), output_of
 
 
 # --- Loops
@@ -146,7 +146,7 @@ def _shrink(score: float, linear: float, absolute: float, side: int, is_free: bo
 
 
 @compiled
-def _look(
+def _evaluate(
     features: Floats,
     weights: Floats,
     constant: Floats,
@@ -166,7 +166,7 @@ def _look(
     absolute_tall, absolute_wide = absolute.shape[0] > 1, absolute.shape[1] > 1
     stiff_tall, stiff_wide = stiffness.shape[0] > 1, stiffness.shape[1] > 1
     side_tall, side_wide = side.shape[0] > 1, side.shape[1] > 1
-    for first in range(0, n, PIECE_ROWS):  # rows that fit a cache with what is asked of them
+    for first in range(0, n, PIECE_ROWS):  # rows that fit a cache with their losses
         x = features[first : min(first + PIECE_ROWS, n)]
         found = phi[first : first + x.shape[0]] if keeps else phi[: x.shape[0]]
         np.dot(x, weights, found)
@@ -244,7 +244,7 @@ def _add_curvature(
 
 
 @compiled
-def _look_at_list(
+def _evaluate_list(
     features: Floats,
     weights: Floats,
     constant: Floats,
@@ -324,7 +324,7 @@ def _add_list_curvature(
 
 
 @compiled
-def _pull_list(
+def _pull_back_list(
     phi: Floats,
     weights: Floats,
     rows: NDArray[np.int32],
@@ -340,43 +340,49 @@ def _pull_list(
                     found[rows[c], k] += multiplier * weights[outputs[s], k]
 
 
-def look(features: Floats, weights: Floats, constant: Floats, asked: Asked, phi: Floats) -> Seen:
-    """Look at cells whose scores are ``features @ weights.T + constant``; write their multipliers, (n, outputs).
+def evaluate(features: Floats, weights: Floats, constant: Floats, forms: CellForms, phi: Floats) -> CellSums:
+    """Evaluate cells whose scores are ``features @ weights.T + constant``; write their multipliers, (n, outputs).
 
     Where ``phi`` has fewer rows, `PIECE_ROWS`, it is room to work in: it ends with the multipliers of some rows.
     """
-    return Seen(*_look(read_only(features), np.ascontiguousarray(weights.T), constant, *asked, True, phi))
+    return CellSums(*_evaluate(read_only(features), np.ascontiguousarray(weights.T), constant, *forms, True, phi))
 
 
-def find_multipliers(features: Floats, weights: Floats, constant: Floats, asked: Asked, phi: Floats) -> None:
-    """Write the multipliers of cells, as `look` does, and sum nothing."""
-    _look(read_only(features), np.ascontiguousarray(weights.T), constant, *asked, False, phi)
+def find_multipliers(features: Floats, weights: Floats, constant: Floats, forms: CellForms, phi: Floats) -> None:
+    """Write the multipliers of cells, as `evaluate` does, and sum nothing."""
+    _evaluate(read_only(features), np.ascontiguousarray(weights.T), constant, *forms, False, phi)
 
 
-def add_curvature(features: Floats, weights: Floats, asked: Asked, found: Floats) -> None:
+def add_curvature(features: Floats, weights: Floats, forms: CellForms, found: Floats) -> None:
     """Add the second derivative of the losses in each output's weights to that of other rows, (outputs, k, k)."""
-    _add_curvature(read_only(features), np.ascontiguousarray(weights.T), *asked, found)
+    _add_curvature(read_only(features), np.ascontiguousarray(weights.T), *forms, found)
 
 
 def _fix(listed: Listed) -> Listed:
     return Listed(read_only(listed.rows), read_only(listed.outputs), read_only(listed.edges))
 
 
-def look_at_list(
-    features: Floats, weights: Floats, constant: Floats, asked: Asked, listed: Listed, phi: Floats, sums: bool = True
-) -> Seen:
-    """Look at listed cells, as `look` does; write their multipliers, (c, 1). Without sums those of rows are zero."""
+def evaluate_list(
+    features: Floats,
+    weights: Floats,
+    constant: Floats,
+    forms: CellForms,
+    listed: Listed,
+    phi: Floats,
+    sums: bool = True,
+) -> CellSums:
+    """Evaluate listed cells and write their multipliers, (c, 1); without sums those of rows are zero."""
     pulled, totals = np.zeros(weights.shape), np.zeros(len(weights))
     own = np.ascontiguousarray(weights)
-    loss = _look_at_list(read_only(features), own, constant, *asked, *_fix(listed), sums, phi, pulled, totals)
-    return Seen(loss, pulled, totals)
+    loss = _evaluate_list(read_only(features), own, constant, *forms, *_fix(listed), sums, phi, pulled, totals)
+    return CellSums(loss, pulled, totals)
 
 
-def add_list_curvature(features: Floats, weights: Floats, asked: Asked, listed: Listed, found: Floats) -> None:
+def add_list_curvature(features: Floats, weights: Floats, forms: CellForms, listed: Listed, found: Floats) -> None:
     """Add the second derivative of the losses of listed cells to that of other rows, (outputs, k, k)."""
-    _add_list_curvature(read_only(features), np.ascontiguousarray(weights), *asked, *_fix(listed), found)
+    _add_list_curvature(read_only(features), np.ascontiguousarray(weights), *forms, *_fix(listed), found)
 
 
-def pull_list(phi: Floats, weights: Floats, listed: Listed, found: Floats) -> None:
+def pull_back_list(phi: Floats, weights: Floats, listed: Listed, found: Floats) -> None:
     """Add the weights of each row's outputs, times their multipliers (c, 1), to what rows have, (n, k)."""
-    _pull_list(read_only(phi), np.ascontiguousarray(weights), *_fix(listed), found)
+    _pull_back_list(read_only(phi), np.ascontiguousarray(weights), *_fix(listed), found)

@@ -137,6 +137,7 @@ class JAXModel(Sampler):
         flat = self._variables_in_blocks(trail.reshape(-1, d))
         variables = {name: values.reshape(n, n_draws, *values.shape[1:]) for name, values in flat.items()}
         statistics = {name: kept[name] for name in ("diverging", "energy", "n_steps", "acceptance_rate", "lp")}
+        statistics["step_size"] = np.repeat(chains.step_sizes[:, None], n_draws, axis=1)
         if np.mean(kept["diverging"]) > DIVERGING:
             target = MOST_CAREFUL if final and target >= CAREFUL else max(target, CAREFUL)
         adaptation = Adaptation(chains.step, chains.covariance, target)
@@ -299,6 +300,11 @@ class _Chains:
     def _begin(self, step: float) -> Averaging:
         logs = _array(np.full(len(self.positions), math.log(step)))
         return Averaging(logs, logs, _array(0.0))
+
+    @property
+    def step_sizes(self) -> Floats:
+        """What draws are made with, (n_chains,)."""
+        return np.exp(np.asarray(self._average.log_average, dtype=np.float64))
 
     def _run(self, n_steps: int, adapts: bool, alone: bool = False) -> dict[str, Array]:
         import jax

@@ -17,7 +17,8 @@ from regbayes.ppl.symbolic import trace_features
 MULTIPLIERS, FACTOR = "regularization_multipliers", "regularization"
 COLD, SHORT, LONG = 300, 50, 100  # warm-up steps of a first run, of a run that starts warm, of a final one
 JITTER = 1.0
-TARGET, CAREFUL = 0.8, 0.95
+TARGET, CAREFUL, MOST_CAREFUL = 0.8, 0.95, 0.99  # acceptance asked for; after divergences; after more in a final run
+DIVERGING = 1e-3  # share of the draws from which on the next run is made with more care
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,10 @@ class PyMCModel(Sampler):
         if covariance is None and isinstance(left, Adaptation):
             covariance = left.covariance
         step, target = (left.step, left.target) if isinstance(left, Adaptation) else (None, TARGET)
-        tune = 0 if goes_on else COLD if cold or left is None else LONG if final else SHORT
+        if goes_on:
+            tune = 0 if target <= TARGET else SHORT  # with smaller steps where it diverged
+        else:
+            tune = COLD if cold or left is None else LONG if final else SHORT
         kept = [
             compiled.chain(tilt.multipliers, z, n_draws, tune, covariance, step, target, int(s))
             for z, s in zip(positions, rng.integers(2**31, size=len(positions)), strict=True)
@@ -105,10 +109,11 @@ class PyMCModel(Sampler):
         flat = compiled.variables(trail.reshape(-1, trail.shape[2]))
         variables = {n: v.reshape(len(kept), n_draws, *v.shape[1:]) for n, v in flat.items()}
         statistics = {name: np.array([chain.statistics[name] for chain in kept]) for name in kept[0].statistics}
-        careful = CAREFUL if np.mean(statistics["diverging"]) > 1e-3 else target
+        if np.mean(statistics["diverging"]) > DIVERGING:
+            target = MOST_CAREFUL if final and target >= CAREFUL else max(target, CAREFUL)
         step = float(np.exp(np.mean([np.log(chain.step) for chain in kept])))
         spread = np.cov(trail.reshape(-1, trail.shape[2]).T).reshape(trail.shape[2], -1)
-        adaptation = Adaptation(step, spread if covariance is None else covariance, careful)
+        adaptation = Adaptation(step, spread if covariance is None else covariance, target)
         return Run(variables, trail, statistics, sum(chain.n_gradients for chain in kept), adaptation)
 
     def log_density(self, tilt: Tilt, positions: Floats) -> Floats | None:
@@ -333,5 +338,6 @@ class _Compiled:
             "energy": np.array([float(r["energy"]) for r in rows]),
             "n_steps": np.array([int(r["tree_size"]) for r in rows]),
             "acceptance_rate": np.array([float(r["mean_tree_accept"]) for r in rows]),
+            "step_size": np.array([float(r["step_size_bar"]) for r in rows]),  # "step_size" is tuning's last
         }
         return _Chain(np.array(kept), statistics, n_gradients, float(rows[-1]["step_size_bar"]))

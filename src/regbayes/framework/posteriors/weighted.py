@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, partial
 from typing import Any, ClassVar, cast, final
 
 import numpy as np
@@ -34,6 +35,7 @@ from regbayes.framework.posteriors.base import (
 )
 from regbayes.framework.resampling import to_arviz
 from regbayes.kernels import arrays, arrays_atoms
+from regbayes.kernels.device_memory import free_bytes, within_memory
 
 SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long sum
 IN_RANGE = 1e150  # variances between one over this and this have squares that are numbers
@@ -408,3 +410,27 @@ class Samples(Weighted):
 
     def __repr__(self) -> str:
         return f"Samples({self.n_atoms} draws of {', '.join(self.draws.variables)})"
+
+
+def within_device_memory(posterior: Posterior) -> AbstractContextManager[None]:
+    """Say how many draws fit where the memory of the device that they lie on does not do."""
+    if not isinstance(posterior, Weighted):
+        return nullcontext()
+    there = [values for values in posterior.draws.variables.values() if arrays.lies_elsewhere(values)]
+    if not there:
+        return nullcontext()
+    n_bytes = sum(math.prod(values.shape) * (4 if "32" in str(values.dtype) else 8) for values in there)
+    return within_memory(there[0], partial(_describe_room, there[0], posterior.n_atoms, n_bytes))
+
+
+def _describe_room(there: Any, n_draws: int, n_bytes: int) -> str:
+    """Say what fits, with as many features as a draw has numbers: they are there twice, once in other units."""
+    free, fits = free_bytes(there), ""
+    if free is not None:
+        fits = (
+            f" About {(free + n_bytes) * n_draws // (3 * n_bytes):,} such draws fit with as many features as numbers."
+        )
+    return (
+        f"the memory of the device does not hold {n_draws:,} draws ({n_bytes / 1e9:.2g} GB) and features of them."
+        f"{fits} Give every second draw, only the variables=[...] that are needed, or float32; or copy them to the host"
+    )
