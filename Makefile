@@ -64,7 +64,7 @@ test-plain: setup  ## run the tests as on a plainer processor, without AVX-512
 # array operations run on every library and device that is found.
 GPU_PYTHON ?= $(BIN)/python
 test-gpu:  ## run the tests of arrays on devices, where there is a graphics card
-	SCIPY_ARRAY_API=1 PYTHONPATH=src:$$PYTHONPATH $(GPU_PYTHON) -m pytest tests/test_arrays.py $(wildcard tests/test_device_*.py) $(PYTEST_ARGS)
+	SCIPY_ARRAY_API=1 PYTHONPATH=src:$$PYTHONPATH $(GPU_PYTHON) -m pytest tests/test_arrays.py $(wildcard tests/test_device_*.py) tests/test_own_model_torch.py $(PYTEST_ARGS)
 
 lint: setup  ## check style and formatting
 	$(BIN)/ruff check .

@@ -180,14 +180,14 @@ def time_losses(device: Device, n: int, L: int, M: int, kind: str) -> None:
     ovr, classes = HingeRows(C, labels=labels), ClassRows(C, labels, None, 0.1)
     bytes_ = HingeRows(one, signs=arrays.to_device(signs, scores, arrays.namespace_of(scores).int8))
     reals = HingeRows(one, signs=arrays.to_device(signs, scores))
-    phi = classes.look(device.normal(L, n, seed=3)).multipliers
+    phi = classes.evaluate(device.normal(L, n, seed=3)).multipliers
     drawn = device.time(lambda: device.normal(L, n, seed=3))
-    show(f"look, one-vs-rest, {kind}", device.time(lambda: ovr.look(some)))
-    seconds = device.time(lambda: classes.look(device.normal(L, n, seed=3)))
-    show(f"look, multi-class, {kind}", seconds - drawn, f"and {1e3 * drawn:.2f} ms to draw scores")
-    show(f"bend, multi-class, {kind}", device.time(lambda: classes.bend(some, phi)))
-    show(f"look, tasks, {kind}", device.time(lambda: reals.look(scores)))
-    show(f"look, tasks, signs of a byte, {kind}", device.time(lambda: bytes_.look(scores)))
+    show(f"losses, one-vs-rest, {kind}", device.time(lambda: ovr.evaluate(some)))
+    seconds = device.time(lambda: classes.evaluate(device.normal(L, n, seed=3)))
+    show(f"losses, multi-class, {kind}", seconds - drawn, f"and {1e3 * drawn:.2f} ms to draw scores")
+    show(f"curvature, multi-class, {kind}", device.time(lambda: classes.multiply_curvature(some, phi)))
+    show(f"losses, tasks, {kind}", device.time(lambda: reals.evaluate(scores)))
+    show(f"losses, tasks, signs of a byte, {kind}", device.time(lambda: bytes_.evaluate(scores)))
 
 
 def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> None:
@@ -411,7 +411,7 @@ def time_task_parts(device: Device, problem: TaskProblem, point: Point, inferred
         show("  curvature", device.time(lambda: sample.curvature(weights)), f"of {len(seen)} rows")
         curvature = sample.curvature(weights)
         show("  systems", device.time(lambda: prior.solve(curvature, weights)))
-    show("  gradient by features", device.time(lambda: block.pull(weights, -weights[:, : len(columns.centre)].T)))
+    show("  gradient by features", device.time(lambda: block.pull_back(weights, -weights[:, : len(columns.centre)].T)))
     show("  gradient by features, and back", device.time(lambda: problem.pull_back(point.at, inferred)))
 
 

@@ -103,7 +103,7 @@ def task_margins(n: int, k: int, n_tasks: int, threads: Sequence[int], repetitio
     solved = head.solve(blocks, None, goal, make_executor(threads[-1]))
     weights = solved.weights.weights
     parts = head.parts(tuple(map(len, blocks)), make_executor(1))
-    seen = runs_of([part.targets.see(part.columns(block)) for part, block in zip(parts, blocks, strict=True)])
+    seen = runs_of([part.targets.bind(part.columns(block)) for part, block in zip(parts, blocks, strict=True)])
     pairs = list(zip(places, blocks, strict=True))
 
     def pull(executor: Any) -> object:

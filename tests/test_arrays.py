@@ -175,11 +175,11 @@ def test_a_constant_is_added_and_multipliers_say_where_losses_bend(place: Place,
     columns, rows = block.columns, block.rows
     scores, change = (to_host(columns.scores(w)).astype(np.float64) for w in (weights, direction))
     constant = np.arange(len(scores)) - 1.0
-    seen = rows.look(place(scores - constant[:, None]), place(constant))
+    seen = rows.evaluate(place(scores - constant[:, None]), place(constant))
     assert_close(seen.multipliers, law.multipliers(weights).T, tol)
     assert_close(seen.totals, law.multipliers(weights).sum(axis=0), tol)
     assert str(seen.totals.dtype).endswith("float64")
-    bent = rows.bend(place(change - constant[:, None]), seen.multipliers, place(constant))
+    bent = rows.multiply_curvature(place(change - constant[:, None]), seen.multipliers, place(constant))
     assert_close(columns.combine(bent.coefficients), law.product(weights, direction), tol)
     assert_close(bent.totals, np.asarray(to_host(bent.coefficients), np.float64).sum(axis=1), tol)
 
@@ -190,11 +190,11 @@ def test_signs_of_a_byte_are_zero_where_nothing_is_asked(place: Place, shape: tu
     signs, C, scores = rng.integers(-1, 2, size=(3, 50)), rng.random(shape) + 0.5, rng.normal(size=(3, 50))
     small, wide = HingeRows(place(C), signs=place(signs.astype(np.int8))), place(C * np.abs(signs))
     dense = HingeRows(wide, signs=place(signs.astype(np.float64)))
-    found, expected = (rows.look(place(scores.copy())) for rows in (small, dense))  # scores may be overwritten
+    found, expected = (rows.evaluate(place(scores.copy())) for rows in (small, dense))  # scores may be overwritten
     for one, other in zip(found, expected, strict=True):
         assert_close(one, to_host(other), 10 * place.tol)
     change = rng.normal(size=(3, 50))
-    bent, wanted = (rows.bend(place(change.copy()), expected.multipliers) for rows in (small, dense))
+    bent, wanted = (rows.multiply_curvature(place(change.copy()), expected.multipliers) for rows in (small, dense))
     assert_close(bent.coefficients, to_host(wanted.coefficients), place.tol)
 
 

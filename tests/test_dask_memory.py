@@ -147,12 +147,10 @@ def spill_fractions(client):
 
 def wait_for_spilling(client):
     """Wait until workers have let go of what they no longer need."""
-    for _ in range(30):
-        client.run(gc.collect)
-        found = spill_fractions(client)
-        if all(found):
-            break
+    deadline = time.monotonic() + 30.0
+    while not all(found := spill_fractions(client)) and time.monotonic() < deadline:
         time.sleep(0.1)
+        client.run(gc.collect)
     return found
 
 

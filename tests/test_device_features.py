@@ -457,7 +457,7 @@ def test_out_of_memory_says_what_fits_and_leaves_nothing(monkeypatch: pytest.Mon
         raise torch.OutOfMemoryError("tried to allocate")
 
     monkeypatch.setattr(device.DeviceRows, "infer", fail)
-    monkeypatch.setattr("regbayes.estimators._arrays._free_bytes", lambda _: 10_000)
+    monkeypatch.setattr("regbayes.estimators._arrays.free_bytes", lambda _: 10_000)
     model = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0)
     with pytest.raises(MemoryError, match=WHAT_FITS):
         model.fit(torch.asarray(X), torch.asarray(y))
@@ -485,7 +485,7 @@ def test_out_of_memory_anywhere_says_what_fits(model, failing: str, monkeypatch:
         held.append(weakref.ref(array))
         raise RuntimeError("CUDA error: out of memory")
 
-    monkeypatch.setattr("regbayes.estimators._arrays._free_bytes", lambda _: 10_000)
+    monkeypatch.setattr("regbayes.estimators._arrays.free_bytes", lambda _: 10_000)
     fitted = sklearn.clone(model).fit(torch.asarray(X), torch.asarray(y))
     before = dict(vars(model))
     monkeypatch.setattr(failing, fail)

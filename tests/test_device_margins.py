@@ -98,7 +98,7 @@ def test_rows_in_pieces_are_all_rows(
         rows = TubeRows(place(C), place(targets.values.T), 0.1)
     block = DeviceBlock(DeviceColumns(place(features.T), np.zeros(d)), rows)
     monkeypatch.setattr(device, "PASS_ROOM", 30 * M)
-    assert len(list(block.look(weights))) == 4
+    assert len(list(block.evaluate(weights))) == 4
     expected, found = law.sums(weights), block.sums(weights)
     tol = 100 * place.tol
     for name in ("loss", "excess", "bias"):
@@ -107,7 +107,7 @@ def test_rows_in_pieces_are_all_rows(
     phi, matrix = law.multipliers(weights).reshape(n, M), rng.normal(size=(2, M))
     np.testing.assert_allclose(to_host(block.multipliers(weights)), phi.T, rtol=0, atol=tol * np.abs(phi).max())
     np.testing.assert_allclose(
-        to_host(block.pull(weights, matrix)), matrix @ phi.T, rtol=0, atol=tol * np.abs(phi).max() * M
+        to_host(block.pull_back(weights, matrix)), matrix @ phi.T, rtol=0, atol=tol * np.abs(phi).max() * M
     )
     monkeypatch.setattr(device, "SQUARE_ROOM", rows_per_piece * d * (d + 1) // 2)
     for at in (weights, 2.0 * weights):  # what is kept of the first is of use for the second

@@ -151,3 +151,29 @@ def test_infeasible_problems_are_told_as_on_the_host(place: Place, tmp_path) -> 
     np.testing.assert_allclose(edge.posterior.weights, [0, 0, 0, 0, 0, 1.0], atol=1e-12)
     edge.save(tmp_path / "edge")
     assert isinstance(regbayes.load(tmp_path / "edge").posterior.draws.variables["x"], np.ndarray)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_all_shares_of_a_simplex_can_be_asked_for(place: Place, dtype: str) -> None:
+    """They sum to one, so that one constraint follows from the others, up to rounding that differs by where it is."""
+    shares = np.random.default_rng(0).dirichlet([2.0, 3.0, 4.0], size=3000).astype(dtype)
+    wanted = E("share") == [0.25, 0.35, 0.4]
+    here, there = (regularize(Samples({"share": held}), [wanted]) for held in (shares, place(shares)))
+    assert here.status == there.status == "optimal"
+    np.testing.assert_allclose(there.multipliers, here.multipliers, rtol=1e-6)
+    assert there.multipliers[2] == 0.0
+
+
+def test_memory_that_does_not_do_says_how_many_draws_fit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OutOfMemoryError(RuntimeError):
+        """As PyTorch and CuPy name theirs."""
+
+    def fail(*_: object) -> None:
+        raise OutOfMemoryError
+
+    draws = make_draws(200)
+    size = 4 if "single" in place.name else 8
+    monkeypatch.setattr("regbayes.framework.posteriors.weighted.free_bytes", lambda _: 200 * 4 * size)
+    monkeypatch.setattr(DeviceAtoms, "_moments", fail)
+    with pytest.raises(MemoryError, match=r"does not hold 200 draws .*About 133 such draws fit.*copy them to the host"):
+        regularize(Samples(place(draws)), constrain(draws))

@@ -174,19 +174,19 @@ def by_operations(rows, scores, direction, constant):
     """Look at rows and bend by array operations alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda, "is_cuda", lambda _: False)
-        seen = rows.look(scores.clone(), constant)
-        return seen, rows.bend(direction.clone(), seen.multipliers, constant)
+        seen = rows.evaluate(scores.clone(), constant)
+        return seen, rows.multiply_curvature(direction.clone(), seen.multipliers, constant)
 
 
 def check_look(kernels, rows, scores, direction, constant):
     expected, wanted = by_operations(rows, scores, direction, constant)
     launched, small = kernels.launched, getattr(rows, "smoothing", 1.0) if kernels.dtype == "float32" else 1.0
-    found = rows.look(scores.clone(), constant)
+    found = rows.evaluate(scores.clone(), constant)
     for one, other in zip(found[:3], expected[:3], strict=True):  # excess and bias are differences of losses
         kernels.close(one, other, 10 / small * max(1.0, float(expected.loss)))
     for one, other in zip(found[3:], expected[3:], strict=True):
         kernels.close(one, other, 10 / small)
-    bent = rows.bend(direction.clone(), expected.multipliers, constant)
+    bent = rows.multiply_curvature(direction.clone(), expected.multipliers, constant)
     for one, other in zip(bent, wanted, strict=True):
         kernels.close(one, other, 10)
     assert kernels.launched == launched + 2
@@ -253,7 +253,7 @@ def test_parts_of_targets_are_looked_at_in_place(kernels):
 def test_losses_of_what_is_not_a_number_are_none(kernels):
     scores, labels = kernels(np.array([[0.0, np.nan], [1.0, 2.0], [0.5, 0.1]])), kernels(np.array([1, 1]))
     for rows in (HingeRows(kernels(np.ones(2)), labels=labels), ClassRows(kernels(np.ones(2)), labels, None, 0.1)):
-        assert torch.isnan(rows.look(scores.clone()).loss)
+        assert torch.isnan(rows.evaluate(scores.clone()).loss)
 
 
 def test_arrays_that_the_kernels_do_not_take_are_left_to_operations(kernels):
@@ -266,10 +266,10 @@ def test_arrays_that_the_kernels_do_not_take_are_left_to_operations(kernels):
     assert not cuda_rows.takes(whole.to(torch.int8))
     assert not cuda_rows.takes(whole, n_classes=2000)
     check = ClassRows(kernels(np.ones(3)), kernels(np.array([0, 1, 1999])), None, 0.1)
-    check.look(kernels(np.zeros((2000, 3))))
-    HingeRows(kernels(np.ones(3)), labels=kernels(np.arange(3))).look(whole[:, 2:5])
+    check.evaluate(kernels(np.zeros((2000, 3))))
+    HingeRows(kernels(np.ones(3)), labels=kernels(np.arange(3))).evaluate(whole[:, 2:5])
     signs = kernels(np.tile([[1], [-1], [0]], (1, 4)).astype(np.int8)).T
     rows = HingeRows(kernels(np.ones(3)), signs=signs)  # next to each other along the first axis
     expected, _ = by_operations(rows, whole[:, :3], whole[:, :3], None)
-    kernels.close(rows.look(kernels(np.zeros((4, 3)))).loss, expected.loss)
+    kernels.close(rows.evaluate(kernels(np.zeros((4, 3)))).loss, expected.loss)
     assert kernels.launched == 0

@@ -294,7 +294,7 @@ def test_too_little_memory_says_how_many_documents_fit(monkeypatch):
 
     X, proportions = make_corpus()
     monkeypatch.setattr(_topics.device, "fit", fail)
-    monkeypatch.setattr(_topics, "_free_bytes", lambda _: 1_000_000)
+    monkeypatch.setattr(_topics, "free_bytes", lambda _: 1_000_000)
     model = classifier()
     with pytest.raises(MemoryError, match=r"hold 120 documents.*About [1-9][0-9,]* documents like these fit.*blocks"):
         model.fit(put(X.toarray(), "torch"), put(proportions[:, :2].argmax(1), "torch"))

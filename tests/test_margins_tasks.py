@@ -139,7 +139,7 @@ def test_cells_are_a_matrix_where_most_exist_and_take_few_bytes():
     for name in ("all", "missing", "few", "ragged", "weighted"):
         head, features = make_head("squared_hinge", rng, **OPTIONS[name])
         (part,) = head.parts((N,), Threads(1))
-        kinds[name] = type(part.targets.see(features))
+        kinds[name] = type(part.targets.bind(features))
         losses = part.targets.losses
         sizes[name] = sum(a.nbytes for a in vars(losses).values() if a is not None) / len(head.observations)
     assert kinds.pop("few") is kinds.pop("ragged") is CellList
@@ -147,7 +147,7 @@ def test_cells_are_a_matrix_where_most_exist_and_take_few_bytes():
     assert sizes["all"] <= 2.2  # a sign, and minus the sign; the rest once
     assert sizes["weighted"] <= 6.0  # and the weights once for each row
     ragged, features = make_head("squared_hinge", rng, **OPTIONS["ragged"])
-    blocks = [part.targets.see(features) for part in ragged.parts((N // 4,) * 4, Threads(1))]
+    blocks = [part.targets.bind(features) for part in ragged.parts((N // 4,) * 4, Threads(1))]
     assert [block.outputs.tolist() for block in blocks] == [[0], [1], [2], [3]]  # no products with what is not there
 
 

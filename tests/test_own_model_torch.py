@@ -41,6 +41,7 @@ from regbayes.joint.model import JointModel  # noqa: E402
 from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost  # noqa: E402
 
 nn = torch.nn
+CARD = torch.cuda.is_available()
 ROOT = Path(__file__).parent.parent
 
 
@@ -51,6 +52,12 @@ def linear(inputs, outputs):
 def linear_model(**options):
     encoder, decoder = linear(D, K), linear(K, D)
     return from_torch(encoder, lambda rows, z: 0.5 * ((rows - decoder(z)) ** 2).sum(1), **options)
+
+
+def linear_model_on(device):
+    torch.manual_seed(0)
+    encoder, decoder = linear(D, K).to(device), linear(K, D).to(device)
+    return from_torch(encoder, lambda rows, z: 0.5 * ((rows - decoder(z)) ** 2).sum(1))
 
 
 class VAE(nn.Module):
@@ -614,6 +621,17 @@ def test_the_classifier_is_the_fit_below_it(fitted):
     assert fits_its_rows(classifier.predict(X), y)
     assert classifier.trace_.rises.count == 0
     assert list(classifier.get_feature_names_out()) == ["marginclassifier0", "marginclassifier1"]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not CARD, reason="no card"))])
+def test_rows_and_modules_may_lie_anywhere(device):
+    """Tensors, with a graph or without, and modules on a card: answers are those of NumPy's rows, and on the host."""
+    X, y = make_data()
+    rows, labels = torch.asarray(X, device=device).requires_grad_(), torch.asarray(y, device=device)
+    model = MarginClassifier(linear_model_on(device), max_iter=20, tol=1e-2, random_state=0)
+    expected = model.fit(X, y).decision_function(X)
+    np.testing.assert_allclose(model.fit(rows, labels).decision_function(rows), expected)
+    assert isinstance(model.predict(rows), np.ndarray)
 
 
 def test_a_saved_classifier_predicts_as_before_once_it_has_its_code(fitted, tmp_path):

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from sklearn import config_context
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.callback import with_callbacks
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._types import Floats, Integers, Reals
@@ -37,7 +36,14 @@ from regbayes.dask.rows import (
     read_collections,
 )
 from regbayes.engine import FitResult, Status
-from regbayes.estimators._bases import FitReporter, InterruptedWarning, UnscaledWarning, check_several, column_ranges
+from regbayes.estimators._bases import (
+    FitReporter,
+    InterruptedWarning,
+    UnscaledWarning,
+    check_labels,
+    check_several,
+    column_ranges,
+)
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, Version
 from regbayes.kernels.arrays import is_plain, sum_squares, to_host
@@ -46,7 +52,6 @@ from regbayes.models.ilsvm.device import DeviceRows
 
 START_ROWS = 10_000  # that the start is fitted on
 SAMPLE_BYTES = 1 << 28  # of the rows that come to the client, at most
-TEXT = "USO"  # kinds of labels that do not go with numbers
 
 
 class OnCluster(BaseEstimator):
@@ -424,9 +429,8 @@ class Labels:
         labeled = np.ones(len(y), dtype=bool) if unlabeled is None else np.asarray(y != unlabeled, dtype=bool)
         if not labeled.any():
             return cls(y[:0], np.zeros(0, np.int64), np.zeros(0), len(y), float(weights.sum()))
-        with _comparable_labels():
-            check_classification_targets(y[labeled])
-            classes, codes = np.unique(y[labeled], return_inverse=True)
+        check_labels(y[labeled])
+        classes, codes = np.unique(y[labeled], return_inverse=True)
         return cls(
             classes,
             np.bincount(codes),
@@ -460,24 +464,12 @@ def join_classes(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """Return the classes of two blocks as one array."""
     if not len(one) or not len(other):
         return one if len(one) else other
-    if (one.dtype.kind in TEXT) != (other.dtype.kind in TEXT):
+    if isinstance(one.tolist()[0], str) != isinstance(other.tolist()[0], str):
         raise ValueError(
             f"labels in y are text in some blocks and numbers in others ({one.tolist()[0]!r}, {other.tolist()[0]!r}): "
             "give all blocks one dtype"
         )
-    with _comparable_labels():
-        return np.union1d(one, other)
-
-
-@contextmanager
-def _comparable_labels() -> Iterator[None]:
-    """Say so where labels have no order, because some are text and others are not."""
-    try:
-        yield
-    except TypeError as error:
-        raise ValueError(
-            f"labels in y are of several types ({error}): give all of them as text, or as numbers"
-        ) from None
+    return np.union1d(one, other)
 
 
 def code_labels(block: Block, classes: NDArray[Any], unlabeled: Any, rest: int) -> Integers:

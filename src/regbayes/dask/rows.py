@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
 from regbayes.dask.storage import check_room, settle, trim_memory
+from regbayes.estimators._bases import find_missing
 from regbayes.estimators._topics import check_largest, numbers_of, read_device_counts
 from regbayes.kernels.arrays import is_plain, join, namespace_of, take_rows, to_host
 from regbayes.models.medlda.device import DeviceCorpus
@@ -313,15 +314,9 @@ def read_targets(y: Any, named: str) -> NDArray[Any]:
         values = column_or_1d(values)
     if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
         raise ValueError(f"{named}, y contains NaN or infinity")
-    if values.dtype.kind == "O" and _has_holes(values):
+    if values.dtype.kind == "O" and find_missing(values).any():
         raise ValueError(f"{named}, y has missing values: leave their rows out, or give them a label of their own")
     return values
-
-
-def _has_holes(values: NDArray[Any]) -> bool:
-    from pandas import isna
-
-    return bool(isna(values).any())
 
 
 def read_holes(y: Any, named: str) -> NDArray[Any]:

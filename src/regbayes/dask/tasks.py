@@ -51,7 +51,7 @@ from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.margins.tasks import BlockwiseTasks, Draw, TaskColumns, TaskHead, TaskRows, TaskWeights
 from regbayes.models.mt_ilsvm import model as mt_ilsvm
 from regbayes.models.mt_ilsvm.device import BLOCK_ROWS, DeviceTaskModel
-from regbayes.models.mt_ilsvm.fit import Look, Problem, build_head, first_model
+from regbayes.models.mt_ilsvm.fit import InferredTasks, Problem, build_head, first_model
 from regbayes.models.mt_ilsvm.model import HostRows, NoSums, Posterior, Settings, State, find_rows
 
 NO_FACTORS = mt_ilsvm.Factors(*(np.zeros((0, 0)) for _ in range(4)))  # of parameters that are sent to rows
@@ -371,7 +371,7 @@ def judge_cells(targets: CellTargets, piece: CellBlock, weights: Floats) -> Judg
     losses, scores = targets.losses, piece.scores(weights)
     assert losses.side is not None
     wrong = losses.stiffness * ((losses.side != 0) & ((scores > 0) != (losses.side > 0)))
-    alone = targets.see(np.ones((len(piece.features), 1)))
+    alone = targets.bind(np.ones((len(piece.features), 1)))
     negative, positive = (alone.combine(losses.stiffness * (losses.side == s), len(weights))[:, 0] for s in (-1, 1))
     return Judged(float(wrong.sum()), negative, positive)
 
@@ -436,18 +436,18 @@ class RemoteTasks(Problem):
         version = Version(next(self._numbers), model, Posterior(latent, NO_FACTORS))
         return version, self.places.share(version)
 
-    def look(self, params: Posterior) -> Look:
-        """Look at the rows at some parameters."""
+    def infer(self, params: Posterior) -> InferredTasks:
+        """Infer the features of the rows at some parameters, where they lie."""
         version, shared = self.share(params)
-        return Look(shared, partial(self._solve, version, shared))
+        return InferredTasks(shared, partial(self._solve, version, shared))
 
     def evaluate(
         self, params: Posterior, warm_start: Any, tolerance: Tolerance
     ) -> tuple[Evaluation[Posterior, NoSums], Any]:
         """Compute J. Return it with the name of what inference found."""
-        look = self.look(params)
-        head = look.solve(warm_start=warm_start, tolerance=tolerance)
-        return Evaluation.of(params, NoSums(), self.model.terms(params), head), look.inferred
+        rows = self.infer(params)
+        head = rows.solve(warm_start=warm_start, tolerance=tolerance)
+        return Evaluation.of(params, NoSums(), self.model.terms(params), head), rows.inferred
 
     def pull_back(self, at: Evaluation[Posterior, NoSums], inferred: Any) -> Any:
         """Return what the head's gradient by features is by the probabilities."""

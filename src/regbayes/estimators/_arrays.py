@@ -7,9 +7,7 @@ are worked on where they lie, and what comes back has their kind and device.
 from __future__ import annotations
 
 import copy
-import gc
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +17,7 @@ from sklearn import get_config
 from sklearn.utils.validation import _check_y, check_array, check_consistent_length, validate_data
 
 from regbayes.kernels.arrays import is_plain, is_sparse, lies_elsewhere, namespace_of, to_host, without_graph
+from regbayes.kernels.device_memory import free_bytes
 
 NO_LABELS = "no_validation"  # as scikit-learn says it
 ROW_ARRAYS = 7  # of rows times features and outputs, that a fit has beside the inputs at its most
@@ -165,29 +164,6 @@ def working_on(estimator: Any, X: Any) -> Iterator[None]:
     follow(estimator, X)
 
 
-@contextmanager
-def within_memory(X: Any, describe: Callable[[], str]) -> Iterator[None]:
-    """Say what fits where the memory of a device does not hold what is made of an array there.
-
-    The error that is the cause would keep the arrays of all the calls that it went through, and with them the memory,
-    for as long as someone looks at it: they are let go first.
-    """
-    try:
-        yield
-    except Exception as error:
-        if is_plain(X) or not _is_out_of_memory(error):
-            raise
-        traceback.clear_frames(error.__traceback__)
-        gc.collect()  # problems refer to themselves
-        raise MemoryError(describe()) from error
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether a device had no room: PyTorch and CuPy have a name for it, and NVIDIA's libraries have their own."""
-    said = str(error)
-    return "OutOfMemory" in type(error).__name__ or "out of memory" in said or "ALLOC_FAILED" in said
-
-
 def follow(estimator: Any, X: Any) -> None:
     """Put the fitted attributes that are numbers where rows lie; floats have their precision."""
     for name, value in list(vars(estimator).items()):
@@ -226,7 +202,7 @@ def put_beside(values: NDArray[Any], X: Any) -> Any:
     return namespace_of(X).asarray(np.ascontiguousarray(values), dtype=dtype, device=X.device)
 
 
-def choose_classes(scores: Any, classes: Any) -> Any:
+def pick_classes_there(scores: Any, classes: Any) -> Any:
     """Return the class that scores name where they lie: (n,) of two classes, (n, n_classes) of more."""
     xp, known = namespace_of(scores), to_host(classes)
     best = xp.astype(scores > 0, xp.int64) if scores.ndim == 1 else xp.argmax(scores, axis=1)
@@ -242,25 +218,10 @@ def describe_room(estimator: Any, X: Any) -> str:
     n_outputs = len(getattr(estimator, "_outputs", getattr(estimator, "classes_", ())))
     copies = 2 if getattr(type(estimator), "_standardizes", False) else 1
     of_row = size * (copies * n_inputs + ROW_ARRAYS * (int(estimator.n_components) + n_outputs))
-    free, fits = _free_bytes(X), ""
+    free, fits = free_bytes(X), ""
     if free is not None:
         fits = f" About {max(0, (free + size * n_rows * n_inputs) // of_row):,} of these rows fit."
     return (
         f"the memory of the device does not hold {n_rows:,} rows and what is made of them, up to {of_row:,} bytes a "
         f"row.{fits} Give fewer, or float32; or rows in blocks: regbayes.dask, or partial_fit on the host"
     )
-
-
-def _free_bytes(X: Any) -> int | None:
-    """Return the free memory of the device that an array lies on, that which its library holds back among it."""
-    library = type(X).__module__.partition(".")[0]
-    if library == "torch" and "cuda" in str(X.device):
-        import torch
-
-        kept = torch.cuda.memory_reserved(X.device) - torch.cuda.memory_allocated(X.device)
-        return int(torch.cuda.mem_get_info(X.device)[0] + kept)
-    if library == "cupy":
-        import cupy
-
-        return int(cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes())
-    return None

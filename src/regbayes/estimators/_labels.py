@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
 from regbayes.estimators._arrays import answer_beside, on_host
-from regbayes.estimators._bases import chosen_classes, cost_matrix
+from regbayes.estimators._bases import cost_matrix, pick_classes
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._task_bases import (
     Layout,
@@ -237,10 +237,10 @@ def labels_of_tasks(
 ) -> NDArray[Any]:
     """Return the labels that scores name: a column per task of a matrix, one per row otherwise."""
     if layout != "matrix":
-        return chosen_classes(np.asarray(scores), np.asarray(classes))
+        return pick_classes(np.asarray(scores), np.asarray(classes))
     by_task = scores if isinstance(scores, list) else list(scores.T)
     classes = classes if isinstance(classes, list) else [classes] * len(by_task)
-    columns = [chosen_classes(*pair) for pair in zip(by_task, classes, strict=True)]
+    columns = [pick_classes(*pair) for pair in zip(by_task, classes, strict=True)]
     if len({column.dtype.kind in "US" for column in columns}) > 1:  # text beside numbers
         columns = [column.astype(object) for column in columns]
     return np.stack(columns, axis=1)

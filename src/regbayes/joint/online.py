@@ -70,7 +70,7 @@ class Picture:
 
     def settle(self, weights: Floats, total: float) -> Picture:
         """Return the picture with the same curvature of which given weights are the best ones for so many rows."""
-        return Picture(self.curvature, _bend(self.curvature, weights) + weights / total)
+        return Picture(self.curvature, _multiply(self.curvature, weights) + weights / total)
 
 
 @persistable(name="regbayes.online.State")
@@ -145,7 +145,7 @@ def observe(
         block = head.newton_block(part, features, view)
         if weights is None:
             weights = np.zeros((head.targets.n_outputs, head.n_columns(features.shape[1])))
-        seen = _look(block, weights, n_rows)
+        seen = _draw_picture(block, weights, n_rows)
         # Where only weights are known of earlier rows, they were the best: the losses of these rows are flat there.
         earlier = seen.settle(weights, total) if picture is None else picture
         picture = seen if state.n_rows == 0 else earlier.blend(seen, rate)
@@ -208,13 +208,13 @@ def linear_head(state: OnlineState[Any], fit_intercept: bool, weight_variance: f
     return LinearHead(float(np.sqrt(weight_variance)) * state.weights, state.centre, fit_intercept)
 
 
-def _look(block: Any, weights: Floats, n_rows: float) -> Picture:
+def _draw_picture(block: Any, weights: Floats, n_rows: float) -> Picture:
     """Return the losses of a batch near given weights, as of one row."""
     curvature = block.curvature(weights) / n_rows
-    return Picture(curvature, _bend(curvature, weights) + block.sums(weights).pulled / n_rows)
+    return Picture(curvature, _multiply(curvature, weights) + block.sums(weights).pulled / n_rows)
 
 
-def _bend(curvature: Floats, weights: Floats) -> Floats:
+def _multiply(curvature: Floats, weights: Floats) -> Floats:
     """Return the product of second derivatives with weights, (outputs, d)."""
     if curvature.ndim == 4:
         return np.einsum("idje,je->id", curvature, weights)

@@ -158,7 +158,7 @@ def newton_blocks(
     return found if easing is None else [piece.ease()[easing] for piece in found]
 
 
-def look_at(
+def evaluate_pieces(
     block: HeldRows[Any], version: Version, view: HeadView | None, easing: int | None, what: str, *at: Floats
 ) -> Any:
     """Return what Newton's method asks of a block: its ``sums``, ``curvature`` or ``product`` at given weights."""
@@ -197,23 +197,23 @@ class RemoteRows:
     easing: int | None = None
 
     def sums(self, weights: Floats) -> Any:
-        """Look at the rows at given weights."""
-        return self._look("sums", weights)
+        """Evaluate the rows at given weights."""
+        return self._sum("sums", weights)
 
     def curvature(self, weights: Floats) -> Any:
         """Return the loss's second derivative over all rows."""
-        return self._look("curvature", weights)
+        return self._sum("curvature", weights)
 
     def product(self, weights: Floats, direction: Floats) -> Any:
         """Return the loss's second derivative times a direction."""
-        return self._look("product", weights, direction)
+        return self._sum("product", weights, direction)
 
     def ease(self) -> list[RemoteRows]:
         """Return the rows in easier problems."""
         return [replace(self, easing=index) for index in range(self.n_easier)]
 
-    def _look(self, what: str, *at: Floats) -> Any:
-        return self.places.sum(look_at, self.shared, self.view, self.easing, what, *at)
+    def _sum(self, what: str, *at: Floats) -> Any:
+        return self.places.sum(evaluate_pieces, self.shared, self.view, self.easing, what, *at)
 
 
 @dataclass(frozen=True)
@@ -265,14 +265,14 @@ class RemoteProblem(Generic[Rows, Params, Stats]):
         view = problem.view(sums.weight, sums.features, tolerance.smoothing)
         n_here = sum(self.sample.lengths)
         parts = problem.parts(self.sample.lengths)
-        looked_at: list[Any] = []  # pieces of the sample, from the first on, as far as they were needed
+        seen: list[Any] = []  # pieces of the sample, from the first on, as far as they were needed
 
-        def see(n_rows: int) -> Floats:
-            while sum(map(len, (piece.features for piece in looked_at))) < n_rows:
-                place = len(looked_at)
+        def gather(n_rows: int) -> Floats:
+            while sum(map(len, (piece.features for piece in seen))) < n_rows:
+                place = len(seen)
                 inferred = self.model.infer(self.sample.pieces[place], version.params)
-                looked_at.append(problem.newton_block(parts[place], inferred.features, view))
-            return np.concatenate([piece.features.array() for piece in looked_at])[:n_rows]
+                seen.append(problem.newton_block(parts[place], inferred.features, view))
+            return np.concatenate([piece.features.array() for piece in seen])[:n_rows]
 
         def sample(level: int) -> list[Any] | None:
             n_rows = problem.n_sampled(level, len(view.centre))
@@ -281,8 +281,8 @@ class RemoteProblem(Generic[Rows, Params, Stats]):
             if n_rows > n_here or (self.share >= 1.0 and level > 0):
                 return None
             share = self.share * n_rows / n_here
-            return problem.sampled_blocks(see(n_rows), np.arange(n_rows), view, share)
+            return problem.sampled_blocks(gather(n_rows), np.arange(n_rows), view, share)
 
-        see(1)
-        rows = RemoteRows(self.places, shared, view, problem.mixes, n_easier=len(looked_at[0].ease()))
+        gather(1)
+        rows = RemoteRows(self.places, shared, view, problem.mixes, n_easier=len(seen[0].ease()))
         return problem.solve_newton([rows], sample, view, sums.weight, warm_start, tolerance, Serial())

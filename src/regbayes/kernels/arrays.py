@@ -229,11 +229,14 @@ def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
 
 
 def count_not_finite(array: DeviceArray) -> int:
-    """Count the NaN and infinite values."""
-    xp = namespace_of(array)
+    """Count the NaN and infinite values, by pieces: flags and integers of all at once would be as much memory again."""
+    xp, n_bad = namespace_of(array), 0
     if not xp.isdtype(array.dtype, "real floating"):
         return 0
-    return int(xp.sum(xp.astype(~xp.isfinite(array), xp.int64)))
+    width = max(1, int(np.prod(array.shape[1:])))
+    for rows in pieces(array.shape[0], max(1, ROOM // width)):
+        n_bad += int(xp.sum(xp.astype(~xp.isfinite(array[rows, ...]), xp.int64)))
+    return n_bad
 
 
 def find_ranges(array: Any) -> tuple[Floats, Floats]:

@@ -34,7 +34,7 @@ class RowLosses(NamedTuple):
     totals: DeviceArray  # (outputs,): the multipliers summed over rows, in double precision
 
 
-class Bent(NamedTuple):
+class CurvatureProduct(NamedTuple):
     """Second derivatives of rows' losses by their scores, times a change of the scores."""
 
     coefficients: DeviceArray  # (outputs, n)
@@ -50,16 +50,16 @@ class HingeRows:
     signs: DeviceArray | None = None  # (outputs, n): the signs, where they are no classes; 0: none. int8 will do
     margin: float = 1.0
 
-    def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
-        """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
+    def evaluate(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
+        """Evaluate rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         targets, kind = self.labels, cuda_rows.LABELS
         if self.signs is not None:
             targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
         if cuda_rows.takes(scores, constant, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
             return _launch_boxes(scores, constant, self.C, targets, self.margin, kind)
         signs, above = self._signs(scores), _shift(scores, constant)  # few passes over memory, in place where it can be
-        if self._price is not None:
-            return self._look_at_one_price(above, signs)
+        if self._uniform is not None:
+            return self._evaluate_uniform(above, signs)
         above *= signs
         above -= self.margin
         missed = namespace_of(scores).clip(above, None, 0.0)
@@ -68,20 +68,22 @@ class HingeRows:
         return _found(-0.5 * sum_products(weighed, missed), weighed)
 
     @cached_property
-    def _price(self) -> float | None:
-        """The price, where there is one for all and PyTorch, which can multiply three numbers in a pass."""
+    def _uniform(self) -> float | None:
+        """C, where there is one for all and PyTorch, which can multiply three numbers in a pass."""
         return float(self.C) if is_torch(self.C) and tuple(self.C.shape) == (1, 1) else None
 
-    def _look_at_one_price(self, scores: DeviceArray, signs: DeviceArray) -> RowLosses:
-        xp, none, price = namespace_of(scores), scores.new_zeros(()), cast("float", self._price)
+    def _evaluate_uniform(self, scores: DeviceArray, signs: DeviceArray) -> RowLosses:
+        xp, none, C = namespace_of(scores), scores.new_zeros(()), cast("float", self._uniform)
         missed = xp.addcmul(none - self.margin, scores, signs, out=scores)
         missed.clamp_(max=0.0)
-        weighed = xp.addcmul(none, missed, signs, value=-2.0 * price, out=missed)
-        return _found(sum_products(weighed, weighed) * (0.25 / price if price else 0.0), weighed)
+        weighed = xp.addcmul(none, missed, signs, value=-2.0 * C, out=missed)
+        return _found(sum_products(weighed, weighed) * (0.25 / C if C else 0.0), weighed)
 
-    def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
+    def multiply_curvature(
+        self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None
+    ) -> CurvatureProduct:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
-        return _bend(self.C, change, constant, multipliers)
+        return _multiply_curvature(self.C, change, constant, multipliers)
 
     def _signs(self, scores: DeviceArray) -> DeviceArray:
         xp = namespace_of(scores)
@@ -91,7 +93,7 @@ class HingeRows:
         return 2.0 * xp.astype(true_classes(self.labels, scores), scores.dtype) - 1.0
 
     def _has_gaps(self, scores: DeviceArray) -> bool:
-        """Whether signs may be zero where the price is not."""
+        """Whether signs may be zero where C is not."""
         return self.signs is not None and self.signs.dtype == namespace_of(scores).int8
 
 
@@ -103,8 +105,8 @@ class TubeRows:
     values: DeviceArray  # (outputs, n)
     epsilon: float
 
-    def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
-        """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
+    def evaluate(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
+        """Evaluate rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         if cuda_rows.takes(scores, constant, self.C, self.values):
             return _launch_boxes(scores, constant, self.C, self.values, self.epsilon, cuda_rows.TUBE)
         xp = namespace_of(scores)
@@ -114,9 +116,11 @@ class TubeRows:
         weighed = 2.0 * self.C * away
         return _found(0.5 * sum_products(weighed, away), weighed)
 
-    def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
+    def multiply_curvature(
+        self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None
+    ) -> CurvatureProduct:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
-        return _bend(self.C, change, constant, multipliers if self.epsilon > 0.0 else None)
+        return _multiply_curvature(self.C, change, constant, multipliers if self.epsilon > 0.0 else None)
 
 
 @dataclass(frozen=True)
@@ -133,11 +137,11 @@ class ClassRows:
     cost: DeviceArray | None  # (classes, n): of each wrong class; None: 1
     smoothing: float  # delta
 
-    def look(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
-        """Look at rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
+    def evaluate(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
+        """Evaluate rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp, delta = namespace_of(scores), self.smoothing
         if cuda_rows.takes(scores, constant, self.C, self.cost, whole=self.labels, n_classes=scores.shape[0]):
-            sums = cuda_rows.look_at_classes(scores, constant, self.C, self.labels, self.cost, delta, bent=False)
+            sums = cuda_rows.evaluate_classes(scores, constant, self.C, self.labels, self.cost, delta, bent=False)
             return RowLosses(sums[0], sums[1], sums[2], scores, sums[3:])
         omega, margins, truth = self._solve(_shift(scores, constant))
         total = xp.sum(omega, axis=0)
@@ -151,23 +155,25 @@ class ClassRows:
         phi = xp.where(truth, total, -omega)
         return RowLosses(sum_of(loss), sum_of(loss - exact), sum_of(bias), phi, sum_of(phi, axis=1))
 
-    def bend(self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None) -> Bent:
+    def multiply_curvature(
+        self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None
+    ) -> CurvatureProduct:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
         if cuda_rows.takes(change, constant, self.C, multipliers, whole=self.labels, n_classes=change.shape[0]):
-            sums = cuda_rows.look_at_classes(
+            sums = cuda_rows.evaluate_classes(
                 change, constant, self.C, self.labels, multipliers, self.smoothing, bent=True
             )
-            return Bent(change, sums[3:])
+            return CurvatureProduct(change, sums[3:])
         xp, change = namespace_of(change), _shift(change, constant)
         truth, active = true_classes(self.labels, change), multipliers < 0.0
-        own, shared, _ = self.slopes(active)
+        own, shared, _ = self.differentiate(active)
         mine = xp.take_along_axis(change, self.labels[None, :], axis=0)
         among = xp.where(active, change - mine, xp.zeros_like(mine))
         omega = own * among - xp.where(active, shared * xp.sum(among, axis=0), xp.zeros_like(mine))
         found = xp.where(truth, -xp.sum(omega, axis=0), omega)
-        return Bent(found, sum_of(found, axis=1))
+        return CurvatureProduct(found, sum_of(found, axis=1))
 
-    def slopes(self, active: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    def differentiate(self, active: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """Return how multipliers follow margins: ``own`` times each less ``shared`` times the sum; and their number."""
         xp, delta = namespace_of(active), self.smoothing
         count = xp.sum(xp.astype(active, self.C.dtype), axis=0)
@@ -203,21 +209,23 @@ def _found(loss: DeviceArray, multipliers: DeviceArray) -> RowLosses:
 def _launch_boxes(
     scores: DeviceArray, constant: DeviceArray | None, C: DeviceArray, targets: DeviceArray, margin: float, kind: int
 ) -> RowLosses:
-    losses, totals = cuda_rows.look_at_boxes(scores, constant, C, targets, margin, kind)
+    losses, totals = cuda_rows.evaluate_boxes(scores, constant, C, targets, margin, kind)
     loss = sum_of(losses)
     none = 0.0 * loss
     return RowLosses(loss, none, none, scores, totals)
 
 
-def _bend(C: DeviceArray, change: DeviceArray, constant: DeviceArray | None, multipliers: DeviceArray | None) -> Bent:
+def _multiply_curvature(
+    C: DeviceArray, change: DeviceArray, constant: DeviceArray | None, multipliers: DeviceArray | None
+) -> CurvatureProduct:
     """Return ``2 C`` times a change where there are multipliers; None: everywhere."""
     if cuda_rows.takes(change, constant, C, multipliers):
         kind = cuda_rows.ALL_BENT if multipliers is None else cuda_rows.BENT
-        return Bent(change, cuda_rows.look_at_boxes(change, constant, C, multipliers, 0.0, kind)[1])
+        return CurvatureProduct(change, cuda_rows.evaluate_boxes(change, constant, C, multipliers, 0.0, kind)[1])
     found = 2.0 * C * _shift(change, constant)
     if multipliers is not None:
         found *= namespace_of(change).astype(multipliers != 0.0, change.dtype)
-    return Bent(found, sum_of(found, axis=1))
+    return CurvatureProduct(found, sum_of(found, axis=1))
 
 
 def _shift(scores: DeviceArray, constant: DeviceArray | None) -> DeviceArray:

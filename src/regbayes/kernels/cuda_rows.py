@@ -61,7 +61,7 @@ def reverse(gradient: Any, psi: Any, table: Any, weights: Any, weight: float, le
     _launch("reverse", _width(K), n_blocks, ROW_THREADS, 0, [left, gradient, psi, table, weights, *numbers])
 
 
-def look_at_boxes(scores: Any, constant: Any, C: Any, targets: Any, margin: float, kind: int) -> Any:
+def evaluate_boxes(scores: Any, constant: Any, C: Any, targets: Any, margin: float, kind: int) -> Any:
     """Write multipliers, or their changes, over scores; return losses and sums of what is written, (2, outputs)."""
     n_outputs, n = scores.shape
     n_parts = -(-n // (BOX_THREADS * BOX_TURNS))
@@ -72,7 +72,7 @@ def look_at_boxes(scores: Any, constant: Any, C: Any, targets: Any, margin: floa
     return sums.sum(-1)
 
 
-def look_at_classes(scores: Any, constant: Any, C: Any, labels: Any, beside: Any, smoothing: float, bent: bool) -> Any:
+def evaluate_classes(scores: Any, constant: Any, C: Any, labels: Any, beside: Any, smoothing: float, bent: bool) -> Any:
     """Write multipliers, or their changes, over scores; return loss, excess, bias and sums, (3 + classes,)."""
     (n_classes, n), itemsize = scores.shape, scores.dtype.itemsize
     n_threads = next(size for size in (128, 64, 32) if n_classes * (size + 1) * itemsize <= ROOM)

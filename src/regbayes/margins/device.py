@@ -190,13 +190,13 @@ class DeviceBlock:
         """Whether outputs mix in the second derivative."""
         return isinstance(self.rows, ClassRows)
 
-    def look(self, weights: Floats) -> Iterator[tuple[DeviceColumns, RowLosses]]:
+    def evaluate(self, weights: Floats) -> Iterator[tuple[DeviceColumns, RowLosses]]:
         """Look at the rows at given weights (outputs, d), piece by piece."""
         there = self.columns.place(weights)
         for rows in arrays.pieces(len(self), max(1, PASS_ROOM // len(weights))):
             columns = self.columns.cut(rows)
             targets = self.rows if columns is self.columns else cut_targets(self.rows, rows)
-            yield columns, targets.look(columns.products(there), there.constant)
+            yield columns, targets.evaluate(columns.products(there), there.constant)
 
     def known_multipliers(self, weights: Floats) -> DeviceArray | None:
         """Return phi, (outputs, n), if these very weights were those of the last look and it was kept."""
@@ -204,18 +204,18 @@ class DeviceBlock:
 
     def multipliers(self, weights: Floats) -> DeviceArray:
         """Return phi, (outputs, n)."""
-        return arrays.join([seen.multipliers for _, seen in self.look(weights)], axis=1)
+        return arrays.join([seen.multipliers for _, seen in self.evaluate(weights)], axis=1)
 
-    def pull(self, weights: Floats, matrix: Floats) -> DeviceArray:
+    def pull_back(self, weights: Floats, matrix: Floats) -> DeviceArray:
         """Return a matrix (k, outputs) times phi, (k, n)."""
         there = to_device(matrix, self.columns.features)
-        return arrays.join([there @ seen.multipliers for _, seen in self.look(weights)], axis=1)
+        return arrays.join([there @ seen.multipliers for _, seen in self.evaluate(weights)], axis=1)
 
     def sums(self, weights: Floats) -> BlockSums:
         """Look at the rows at given weights (outputs, d); one transfer brings what was found."""
         found = []
         self._bent.clear()  # the multipliers of before need not be held beside those of now
-        for columns, seen in self.look(weights):
+        for columns, seen in self.evaluate(weights):
             numbers = [seen.loss, seen.excess, seen.bias] if self.mixes else [seen.loss]
             found.append(_pack(*numbers, seen.totals, columns.sum_rows(seen.multipliers)))
             if self.keeps_multipliers and len(columns) == len(self):
@@ -259,7 +259,7 @@ class DeviceBlock:
         if self.known_multipliers(weights) is None:  # a system is solved with many products at the same weights
             self._bent[:] = weights, self.multipliers(weights)
         there = self.columns.place(direction)
-        bent = self.rows.bend(self.columns.products(there), self._bent[1], there.constant)
+        bent = self.rows.multiply_curvature(self.columns.products(there), self._bent[1], there.constant)
         return self.columns.finish(*arrays.gather(self.columns.sum_rows(bent.coefficients), bent.totals))
 
     def ease(self) -> list[DeviceBlock]:
@@ -283,7 +283,7 @@ def _bend_outputs(targets: Targets, phi: DeviceArray) -> DeviceArray:
     """Return the second derivatives by each output's score, (outputs, n), at multipliers (outputs, n)."""
     xp = namespace_of(phi)
     if not isinstance(targets, ClassRows):
-        return targets.bend(xp.ones_like(phi), phi).coefficients
+        return targets.multiply_curvature(xp.ones_like(phi), phi).coefficients
     signed, own, shared = _sign_classes(targets, phi)
     return own * xp.abs(signed) - shared * signed * signed
 
@@ -311,7 +311,7 @@ def _bend_pairs(seen: DeviceArray, targets: ClassRows, phi: DeviceArray) -> Devi
 def _sign_classes(targets: ClassRows, phi: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     """Return 1 for classes with a multiplier and minus their number for the true one, (classes, n), and slopes."""
     xp, active = namespace_of(phi), phi < 0.0
-    own, shared, count = targets.slopes(active)
+    own, shared, count = targets.differentiate(active)
     truth = arrays_losses.true_classes(targets.labels, phi)
     return xp.where(truth, -count, xp.astype(active, phi.dtype)), own, shared
 
@@ -468,7 +468,7 @@ class DeviceHead(MarginHead):
     ) -> DeviceArray:
         """Return the derivative of the value by the features of a block of rows, by Danskin's theorem, (n, K)."""
         latent = np.sqrt(self.weight_variance) * weights[:, : len(view.centre)]
-        found = self.newton_block(part, features, view).pull(weights, -latent.T)
+        found = self.newton_block(part, features, view).pull_back(weights, -latent.T)
         if common is not None:
             shared = to_device(common, found)[:, None]
             found += shared if part.row_weights is None else shared * part.row_weights

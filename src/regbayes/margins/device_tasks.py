@@ -104,7 +104,7 @@ class DeviceTaskHead(TaskHead):
         self, part: DevicePart, features: DeviceArray, view: HeadView | None, weights: Floats, common: Floats | None
     ) -> DeviceArray:
         """Return the derivative of the value by the features of a block, by Danskin's theorem, (n, K)."""
-        return self.newton_block(part, features).pull(weights, -weights[:, : features.shape[1]].T).T
+        return self.newton_block(part, features).pull_back(weights, -weights[:, : features.shape[1]].T).T
 
     def _draw_rows(self, n_wanted: int, parts: Sequence[DevicePart], like: DeviceArray) -> Any:
         """Return rows among which every output has about so many targets, and these, which stand for all.

@@ -142,7 +142,7 @@ class TaskHead:
         """Take Newton steps: rows stay where they are, and weights are all that is kept."""
         parts = self.parts(tuple(len(block) for block in blocks), executor)
         seen = [part.columns(block) for part, block in zip(parts, blocks, strict=True)]
-        rows = runs_of([part.targets.see(columns) for part, columns in zip(parts, seen, strict=True)])
+        rows = runs_of([part.targets.bind(columns) for part, columns in zip(parts, seen, strict=True)])
         n_features = blocks[0].shape[1]
         is_exact = self._prefers_exact(tolerance.gap, sum(map(len, blocks)), self.n_columns(n_features))
 
@@ -343,8 +343,8 @@ class TaskPart:
 
     def gradient(self, features: Reals, weights: Floats) -> Floats:
         """Return the derivative of the value by the features of the rows, by Danskin's theorem, (n, K)."""
-        block: CellBlock = self.targets.see(self.columns(features))
-        return block.pull(block.multipliers(weights), -weights[:, : features.shape[1]])
+        block: CellBlock = self.targets.bind(self.columns(features))
+        return block.pull_back(block.multipliers(weights), -weights[:, : features.shape[1]])
 
     def pick(self, columns: TaskColumns, drawn: Integers) -> Floats:
         """Return what outputs see of those rows that were drawn, numbered as all rows are, (n, P)."""
@@ -476,7 +476,7 @@ class TaskRows:
 
     def newton_block(self, part: TaskPart, features: Reals, view: HeadView | None = None) -> CellBlock:
         """Return a piece as Newton's method sees it."""
-        return part.targets.see(part.columns(features))
+        return part.targets.bind(part.columns(features))
 
     def gradient_of(
         self, part: TaskPart, features: Reals, view: HeadView | None, weights: Floats, common: Floats | None

@@ -72,7 +72,7 @@ TIGHTER_GAPS = (1.0, 0.1, 0.01)
 
 
 @dataclass(frozen=True)
-class Look:
+class InferredTasks:
     """Rows at some parameters, before the head is solved for."""
 
     inferred: Any  # what the gradient needs of them
@@ -103,16 +103,16 @@ class Problem(RowProblem[Floats, Any, Any]):
         gap = float(np.clip(GAP_PER_TOL * self.settings.tol, SMALLEST_GAP, LARGEST_GAP))
         return Tolerance(gap, DEFAULT_MAX_EPOCHS)
 
-    def look(self, params: Posterior) -> Look:
-        """Look at the rows at some parameters."""
+    def infer(self, params: Posterior) -> InferredTasks:
+        """Infer the features of the rows at some parameters; the head is solved for when it is asked."""
         head = self.head
         assert head is not None
         inferred = self.executor.map(partial(self.model.infer, params=params), self.blocks)
         features, n_features = [part.features for part in inferred], params.latent.logits.shape[1]
         if head.takes_blocks(n_features):
-            return Look(inferred, partial(head.solve, features, executor=self.executor))
+            return InferredTasks(inferred, partial(head.solve, features, executor=self.executor))
         seen = head.design(features)
-        return Look(inferred, partial(head.solve_design, seen, n_features), partial(head.bound, seen))
+        return InferredTasks(inferred, partial(head.solve_design, seen, n_features), partial(head.bound, seen))
 
     def no_weights(self) -> TaskWeights:
         """Return the weights of outputs that have not been solved for."""
@@ -463,12 +463,12 @@ def _evaluate_if_no_higher(
     no multipliers are kept, the gap may be what the last step gained, within limits: it is measured by the prior, and
     what Newton steps leave is far less. While steps gain much, a pass over the rows for the certificate alone is saved.
     """
-    look = problem.look(params)  # a device infers features while the host goes on
+    rows = problem.infer(params)  # a device infers features while the host goes on
     terms, tolerance = problem.model.terms(params), problem.tolerance
     room, warm_start = before.objective - sum(terms.values()), carry_weights(problem, before, params)
     if room < 0:
         return None
-    if look.bound is not None and look.bound(warm_start.multipliers) > room:
+    if rows.bound is not None and rows.bound(warm_start.multipliers) > room:
         return None
     tighter = [replace(tolerance, gap=factor * tolerance.gap, ceiling=room) for factor in TIGHTER_GAPS]
     value = before.head.value
@@ -477,9 +477,9 @@ def _evaluate_if_no_higher(
         enough = min(EARLY_SHARE * gained, EARLY_LEFT * value)
         tighter.insert(0, replace(tighter[0], gap=gap, enough=enough))
     for tolerance in tighter:
-        fitted = look.solve(warm_start=warm_start, tolerance=tolerance)
+        fitted = rows.solve(warm_start=warm_start, tolerance=tolerance)
         if fitted.value <= room:
-            return Evaluation.of(params, NoSums(), terms, fitted), look.inferred
+            return Evaluation.of(params, NoSums(), terms, fitted), rows.inferred
         if fitted.value - fitted.gap > room:
             return None
         if isinstance(fitted, BlockwiseTasks) and fitted.status is Status.STOPPED:
