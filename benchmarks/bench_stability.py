@@ -9,8 +9,9 @@
     python benchmarks/bench_stability.py --rows "wine" "digits" --yardstick            # answers of a linear SVM
     python benchmarks/bench_stability.py --smoke
 
-A row is a data set and a model at its defaults: iLSVM ("default"), iLSVM at temperature 0.02 ("reading"), and
-IBPFactorAnalysis ("factors"). Each is fitted ten times to the same 70 % of the rows from other seeds ("seeds"), and ten
+A row is a data set and a model at its defaults: iLSVM ("default"), iLSVM at temperature 0.02 ("reading") and with
+amounts ("amounts", the mode that the documentation shows for reading), IBPFactorAnalysis ("factors") and the same with
+amounts ("factor amounts"). Each is fitted ten times to the same 70 % of the rows from other seeds ("seeds"), and ten
 times to a random 90 % of those, with rows and columns in another order and another seed ("subsamples"). Sets, splits
 and seeds are fixed here. All fits are compared on the same new rows, the other 30 % (at most 1000). Columns:
   objective   the normalised objective on the same rows: best, and by how much the worst is above it; "best known" is
@@ -24,10 +25,11 @@ and seeds are fixed here. All fits are compared on the same new rows, the other 
               has; median and lowest over fits
   accuracy    on the new rows, mean and standard error
   s           CPU seconds of a fit, mean (machines and neighbours differ: compare trees within a run alone)
-The objective is ``J - sum_k r N (-L_k / T - log(1 + exp(a_k')))``, without what an empty feature contributes, so that
-fits with other numbers of features can be compared; it is evaluated here, by one formula for every tree. For the fit to
-a subsample it is that of the same loadings on all training rows, the classifier solved anew there. Random loadings are
-combinations of rows, about as many and as long as those of a fit: they judge a tree whose own start ignores the seed.
+The objective is ``J - sum_k r N (-L_k / T - log(1 + exp(a_k')))`` (its like for amounts), without what an empty
+feature contributes, so that fits with other numbers of features can be compared; it is evaluated here, by one formula
+for every tree. For the fit to a subsample it is that of the same loadings on all training rows, the classifier solved
+anew there. Random loadings are combinations of rows, about as many and as long as those of a fit: they judge a tree
+whose own start ignores the seed.
 
 With --planted there is another table: many sets, each with so many planted features, on in 10 to 50 % of 50 rows for
 each of them, four inputs for each of them and signal-to-noise 1 per input; one fit to each, in reading mode and by
@@ -176,11 +178,13 @@ SETS: dict[str, Callable[[], Table]] = {
 MODES: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("ILSVMClassifier", {}),
     "reading": ("ILSVMClassifier", {"temperature": 0.02}),
+    "amounts": ("ILSVMClassifier", {"slab": "half-normal"}),
     "factors": ("IBPFactorAnalysis", {}),
+    "factor amounts": ("IBPFactorAnalysis", {"slab": "half-normal"}),
 }
 SETTINGS = {"titanic": {"C": 3.0}}  # of iLSVM, where they are not the defaults
 ROWS = {f"{name}, {mode}": (name, mode) for name in SETS if name != "smoke" for mode in MODES}
-SMOKE = {f"smoke, {mode}": ("smoke", mode) for mode in ("default", "factors")}
+SMOKE = {f"smoke, {mode}": ("smoke", mode) for mode in ("default", "factors", "factor amounts")}
 
 
 @dataclass(frozen=True)
@@ -242,8 +246,13 @@ def normalised_objective(model: Any, n: int) -> float:
     T, D = params.temperature, params.loadings.shape[1]
     expected = stick_expectations(params.sticks)
     there = np.any(params.loadings != 0, axis=1)  # those that the trace's objective counts
-    logits = (expected.log_use - expected.log_rest) / T - D * params.variances / (2.0 * params.noise_variance * T)
-    empty = -expected.log_rest / T - np.logaddexp(0.0, logits)
+    spread = D * params.variances / (params.noise_variance * T)
+    if model.slab:  # features are not tempered, and an amount that nothing speaks of has its prior
+        logits = expected.log_use - expected.log_rest - params.price - 0.5 * np.log1p(spread)
+        empty = -expected.log_rest - np.logaddexp(0.0, logits)
+    else:
+        logits = (expected.log_use - expected.log_rest) / T - 0.5 * spread
+        empty = -expected.log_rest / T - np.logaddexp(0.0, logits)
     weight = 1.0
     if hasattr(model, "classes_"):
         told = make_supervision(model.get_params(), len(model.classes_), 1.0)
@@ -442,7 +451,7 @@ def near_median(counts: np.ndarray) -> float:
 
 
 HEADER = (
-    f"{'row':24}{'kind':>11}{'tree':>8}{'objective':>11}{'worst':>9}{'best known':>12}{'< 1 %':>7}{'count':>11}"
+    f"{'row':31}{'kind':>11}{'tree':>8}{'objective':>11}{'worst':>9}{'best known':>12}{'< 1 %':>7}{'count':>11}"
     f"{'near':>6}{'agree':>13}{'match':>13}{'truth':>13}{'accuracy':>18}{'s':>8}"
 )
 
@@ -459,7 +468,7 @@ def line_of(name: str, kind: str, tree: str, found: dict[str, Any], best: float)
     accuracy = np.array(found["accuracy"])
     error = accuracy.std(ddof=1) / np.sqrt(len(accuracy)) if len(accuracy) > 1 else 0.0
     return (
-        f"{name:24}{kind:>11}{tree:>8}{lowest:11.2f}{100 * (objective.max() - lowest) / abs(lowest):+8.2f}%{best:12.2f}"
+        f"{name:31}{kind:>11}{tree:>8}{lowest:11.2f}{100 * (objective.max() - lowest) / abs(lowest):+8.2f}%{best:12.2f}"
         f"{within:7.0%}{f'{counts.min()} {np.median(counts):g} {counts.max()}':>11}{near_median(counts):6.0%}"
         f"{both(found['agree']):>13}{both(found['match']):>13}{both(found.get('truth', [])):>13}"
         f"{f'{accuracy.mean():.4f} +- {error:.4f}' if len(accuracy) else '-':>18}{np.mean(found['seconds']):8.2f}"
@@ -474,7 +483,7 @@ def leave_out_missing(rows: dict[str, tuple[str, str]]) -> dict[str, tuple[str, 
             SETS[data_name]()
             found[name] = (data_name, mode)
         except FileNotFoundError as error:
-            print(f"{name:24} skipped: {error}")
+            print(f"{name:31} skipped: {error}")
     return found
 
 
@@ -544,7 +553,7 @@ def measure_needed(
     rows: dict[str, tuple[str, str]], trees: dict[str, Path], records: Records, options: argparse.Namespace
 ) -> None:
     """Fit each row once, take features out one by one, and print the lowest rises of the objective."""
-    print(f"{'row':24}{'tree':>8}{'features':>10}{'lowest rise':>13}{'descended':>11}")
+    print(f"{'row':31}{'tree':>8}{'features':>10}{'lowest rise':>13}{'descended':>11}")
     asked = {(name, tree): json.dumps([name, NEEDED, digest_of(trees[tree])]) for name, tree in product(rows, trees)}
     with ThreadPoolExecutor(options.jobs) as pool:
         futures = {
@@ -554,7 +563,7 @@ def measure_needed(
         for (name, tree), future in futures.items():
             at_once, descended = (np.array(future.result()[how]) for how in ("at once", "descended"))
             lowest = f"{100 * at_once.min():12.2f}%{100 * descended.min():10.2f}%"
-            print(f"{name:24}{tree:>8}{len(at_once):10}{lowest}", flush=True)
+            print(f"{name:31}{tree:>8}{len(at_once):10}{lowest}", flush=True)
 
 
 def measure_yardstick(names: list[str], n_fits: int) -> None:
@@ -569,7 +578,7 @@ def measure_yardstick(names: list[str], n_fits: int) -> None:
             answers.append(model.fit(data.train.X[rows], data.train.y[rows]).predict(data.new.X))
         agree = [np.mean(one == other) for one, other in combinations(answers, 2)]
         accuracy = np.mean([np.mean(one == data.new.y) for one in answers])
-        print(f"{name:24}{f'{np.median(agree):.3f} {np.min(agree):.3f}':>13}{accuracy:10.4f}", flush=True)
+        print(f"{name:31}{f'{np.median(agree):.3f} {np.min(agree):.3f}':>13}{accuracy:10.4f}", flush=True)
 
 
 def check_smoke(found: list[tuple[str, str, str, dict[str, Any]]]) -> None:

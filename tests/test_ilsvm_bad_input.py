@@ -110,7 +110,9 @@ def test_a_constant_column_has_no_loadings():
     assert np.abs(fitted.components_[:, -1]).max() < 1e-6 * np.abs(fitted.components_).max()
 
 
-@pytest.mark.parametrize("rows", [np.zeros((20, 3)), np.full((20, 3), 0.1)], ids=["zeros", "constant"])
+@pytest.mark.parametrize(
+    "rows", [np.zeros((20, 3)), np.full((20, 3), 0.1), np.ones((20, 600))], ids=["zeros", "constant", "many inputs"]
+)
 def test_rows_that_are_all_the_same_say_so(rows):
     labels = np.arange(20) % 2
     for make in (ilsvm, ibp):
@@ -118,6 +120,12 @@ def test_rows_that_are_all_the_same_say_so(rows):
             fitted = make().fit(rows, labels)
         assert np.all(np.isfinite(fitted.components_))
     assert ilsvm().fit(rows, labels > 0).score(rows, labels) == 0.5
+
+
+def test_two_kinds_of_rows_are_told_apart_without_a_word():
+    kinds = np.array([[0.0, 0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 2.0, 3.0, 4.0]])
+    labels = np.arange(200) // 100
+    assert ilsvm().fit(kinds[labels], labels).score(kinds, [0, 1]) == 1.0
 
 
 @every_classifier
@@ -141,6 +149,18 @@ def test_two_rows_are_enough_and_one_is_not():
 # --- labels
 
 
+def text_and_numbers(first):
+    labels = np.full(160, "a", dtype=object)
+    labels[y == y[0] if first == "number" else y != y[0]] = 1
+    return labels
+
+
+def test_rows_without_labels_may_be_of_another_type():
+    labels = np.where(y % 2 == 0, "even", "odd").astype(object)
+    labels[::5] = -1
+    assert ilsvm(unlabeled=-1).fit(X, labels).classes_.tolist() == ["even", "odd"]
+
+
 @every_classifier
 @pytest.mark.parametrize(
     ("labels", "message"),
@@ -151,8 +171,10 @@ def test_two_rows_are_enough_and_one_is_not():
         (y[:-1], "inconsistent numbers of samples"),
         (np.where(y == 0, np.nan, y), "contains NaN"),
         (None, "requires y to be passed"),
+        (text_and_numbers(first="text"), r"of several types \('a', 1\): give all of them as text, or as numbers"),
+        (text_and_numbers(first="number"), r"of several types \('a', 1\): give all of them as text, or as numbers"),
     ],
-    ids=["one class", "regression", "one-hot", "short", "nan", "none"],
+    ids=["one class", "regression", "one-hot", "short", "nan", "none", "text first", "number first"],
 )
 def test_labels_that_cannot_be_learned(make, labels, message):
     with pytest.raises(ValueError, match=message):

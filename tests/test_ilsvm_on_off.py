@@ -16,11 +16,22 @@ from ilsvm_model_tools import EXACT, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.model import EXACT as ENUMERATED
-from regbayes.models.ilsvm.model import BinaryFeatures, HostRows, ILSVMProblem, OnOff, centre_rows, expected_residual
+from regbayes.models.ilsvm.model import (
+    MOST_EXACT,
+    BinaryFeatures,
+    HostRows,
+    ILSVMProblem,
+    OnOff,
+    centre_rows,
+    expected_residual,
+)
 from regbayes.models.ilsvm.on_off import (
     LEAST_NOISE,
     MOST_ENUMERATED,
+    NO_NOISE,
     analyse_noise,
+    are_tangled,
+    count_factors,
     find_on_off,
     score_factors,
     update_noise,
@@ -131,9 +142,8 @@ def test_noise_of_a_factor_analysis_is_that_of_rows_with_exactly_these_moments()
     factor = np.linalg.cholesky(loadings.T @ loadings + np.diag(noise))
     basis = np.linalg.qr(rng.standard_normal((4000, 12)))[0]
     rows = np.sqrt(4000) * basis @ factor.T
-    found, are_all = analyse_noise(HostRows(rows, np.zeros(12)), 50)
-    assert are_all
-    assert not analyse_noise(HostRows(rows, np.zeros(12)), 2)[1]
+    found, n_factors = analyse_noise(HostRows(rows, np.zeros(12)), 50)
+    assert n_factors == 2
     shares = noise / (noise + np.square(loadings).sum(axis=0))
     assert found / noise * shares == pytest.approx(shares, abs=0.02)  # it ends where shares hardly change
     units = np.exp(rng.uniform(-2.0, 2.0, 12))
@@ -142,13 +152,47 @@ def test_noise_of_a_factor_analysis_is_that_of_rows_with_exactly_these_moments()
 
 def test_inputs_that_determine_each_other_have_no_noise_and_constant_ones_do_not_matter():
     rng = np.random.default_rng(1)
-    one_hot = np.eye(5)[rng.integers(0, 5, 300)]
-    assert analyse_noise(centre_rows(np.hstack([one_hot, one_hot[:, ::-1] * 2.0])), 50)[0] is None
+    twice = np.repeat(rng.standard_normal((300, 4)), 2, axis=1)
+    assert analyse_noise(centre_rows(twice), 50, NO_NOISE)[0] == pytest.approx(NO_NOISE * twice.var(axis=0), rel=1e-3)
     X = planted(5, 1)[0]
     wider = np.insert(X, [3, 7], 1.0, axis=1)
     (found, _), constant = analyse_noise(centre_rows(wider), 50), np.ptp(wider, axis=0) == 0
     assert found[~constant] == pytest.approx(analyse_noise(centre_rows(X), 50)[0], rel=1e-8)
     assert np.all(found > LEAST_NOISE * 0.1)
+
+
+@pytest.mark.parametrize("D", [5, 6, 10, 15, 40])
+def test_factors_that_can_be_told_leave_no_fewer_correlations_than_they_have_numbers(D):
+    """Loadings, up to a rotation, and noise of each input, against variances and covariances."""
+
+    def spare(K):
+        return D * (D + 1) // 2 - (D * K - K * (K - 1) // 2 + D)
+
+    K = count_factors(D)
+    assert spare(K) >= 0
+    assert spare(K + 1) < 0
+
+
+def draw_sum(K, seed, noise, inputs=4, nonnegative=False, rows=100):
+    """Rows and new rows, with the planted features of these; noise is a share of each input's signal."""
+    rng = np.random.default_rng([seed, K])
+    Z = (rng.random((rows * K + 500, K)) < np.linspace(0.15, 0.5, K)).astype(float)
+    loadings = rng.standard_normal((K, inputs * K))
+    signal = Z @ (np.abs(loadings) if nonnegative else loadings)
+    X = signal + np.sqrt(noise) * signal.std(axis=0) * rng.standard_normal(signal.shape)
+    return X[:-500], X[-500:], Z[-500:]
+
+
+def test_a_start_of_exact_features_has_no_more_than_can_be_enumerated():
+    """What rows are is asked of some of them; all of them may tell more directions from the noise."""
+    X, _, _ = draw_sum(14, 1, noise=0.1)
+    rows = centre_rows(X)
+    settings = make_settings(rows, n_components=50, on_off=OnOff(1.0, 0.3, 2)).with_noise(0.1, np.ones(X.shape[1]))
+    (start,) = warmup.initial_params(rows, settings)
+    assert len(start.loadings) > MOST_EXACT
+    (start,) = warmup.initial_params(rows, replace(settings, n_sweeps=ENUMERATED))
+    assert len(start.loadings) == MOST_EXACT
+    assert start.n_sweeps == ENUMERATED
 
 
 def ask(X):
@@ -322,6 +366,68 @@ def test_planted_features_come_back_as_they_were(K):
         model.fit(X, y)
         assert loaded(model).sum() == K
         assert np.median(matched(model.transform(new)[:, loaded(model)], Z)) >= 0.95
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.01, 1e-3, 0.0])
+@pytest.mark.parametrize("K", [3, 5, 10])
+def test_planted_features_come_back_however_little_noise_there_is(K, noise):
+    X, new, Z = draw_sum(K, 1, noise)
+    model = IBPFactorAnalysis(30).fit(X)
+    assert loaded(model).sum() == K
+    assert np.min(matched(model.transform(new)[:, loaded(model)], Z)) >= 0.98
+    if K <= MOST_ENUMERATED and noise >= 0.01:  # what exact features leave of the rows is little more than it is
+        found = model.noise_variance_ * model.noise_ratios_ / np.var(X, axis=0)
+        assert np.all(found < 3.0 * noise)
+
+
+@pytest.mark.parametrize("K", [5, 9])
+def test_features_that_explain_the_same_inputs_are_inferred_exactly_from_the_start_on(K):
+    """Nonnegative loadings: sweeps of mean field leave a sixth of such rows and more."""
+    X, new, Z = draw_sum(K, 1, 0.1, nonnegative=True, rows=40 if K > MOST_ENUMERATED else 100)
+    _, found = ask(X)
+    assert found.n_sweeps == ENUMERATED
+    start = warmup.initial_params(centre_rows(X), replace(found, temperature=1.0))[0]
+    assert are_tangled(centre_rows(X), replace(start, n_sweeps=2))
+    model = IBPFactorAnalysis(30, max_iter=20).fit(X)
+    assert loaded(model).sum() == K
+    assert np.min(matched(model.transform(new)[:, loaded(model)], Z)) >= 0.98
+
+
+def test_rows_that_vary_by_degrees_along_the_same_inputs_are_no_sums_of_on_off_features():
+    """On/off features leave little of them, because they have one sum: densities tell."""
+    rng = np.random.default_rng(3)
+    for kind in ("uniform", "normal"):
+        signal = getattr(rng, "random" if kind == "uniform" else "standard_normal")((400, 5)) @ np.abs(
+            rng.standard_normal((5, 20))
+        )
+        settings, found = ask(signal + signal.std(axis=0) * rng.standard_normal(signal.shape))
+        assert found == replace(settings, by_degrees=True)
+
+
+def test_half_as_many_features_as_inputs_come_back():
+    X, new, Z = draw_sum(5, 1, 0.1, inputs=2)
+    model = IBPFactorAnalysis(30).fit(X)
+    assert loaded(model).sum() == 5
+    assert np.min(matched(model.transform(new)[:, loaded(model)], Z)) >= 0.98
+
+
+def test_a_start_of_scores_without_noise_is_the_planted_model():
+    """Every score is decided as it was drawn, and least squares give loadings and offset exactly."""
+    rng = np.random.default_rng(2)
+    # Exactly independent, on in a quarter, a half and a third of the rows.
+    Z = np.array(list(product((1.0, 0.0, 0.0, 0.0), (0.0, 1.0), (1.0, 0.0, 0.0))) * 10)
+    planted_loadings, offset = np.abs(rng.standard_normal((3, 9))), rng.standard_normal(9)
+    rows = centre_rows(Z @ planted_loadings + offset)
+    moments, directions = warmup.leading_directions(rows.moment, 9, 3)
+    scores = warmup.separate(rows, np.sqrt(moments[:, None] / len(Z)) * directions)
+    loadings, shares, found = warmup.decide(rows, scores)
+    assert np.sort(shares) == pytest.approx([0.25, 1 / 3, 0.5])
+    order = np.argsort(shares)
+    signs = np.sign(np.einsum("kd,kd->k", loadings[order], planted_loadings[[0, 2, 1]]))
+    assert signs[:2] == pytest.approx(1.0)  # half of the rows: either side may be on
+    assert loadings[order] == pytest.approx(signs[:, None] * planted_loadings[[0, 2, 1]], abs=1e-8)
+    nothing_on = offset + (planted_loadings[1] if signs[2] < 0 else 0.0)
+    assert found + rows.mean == pytest.approx(nothing_on, abs=1e-8)
 
 
 def test_units_of_the_inputs_do_not_matter_where_features_are_on_or_off():

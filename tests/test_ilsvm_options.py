@@ -8,6 +8,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from scipy.special import logsumexp
+from sklearn.datasets import load_wine
 
 from ilsvm_estimator_tools import digits, ibp, ilsvm, ilsvm_cv, overlapping
 from reference_tools import fits_its_rows
@@ -303,6 +304,15 @@ def test_the_unit_of_the_inputs_does_not_matter(factor, include_inputs):
     np.testing.assert_allclose(scaled.embedding_, fitted.embedding_, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(scaled.components_, factor * fitted.components_, rtol=1e-3, atol=1e-4 * factor)
     np.testing.assert_allclose(scaled.decision_function(factor * X), fitted.decision_function(X), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("factor", [0.01, 1000.0])
+def test_a_close_race_of_rotations_ends_alike_in_every_unit(factor):
+    """Units add a constant to every objective, and a share of that would decide the race of wine's rotations."""
+    rows, labels = load_wine(return_X_y=True)
+    rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
+    fitted, scaled = (ILSVMClassifier(10, max_iter=8, tol=0.0).fit(c * rows, labels) for c in (1.0, factor))
+    np.testing.assert_allclose(scaled.embedding_, fitted.embedding_, rtol=1e-3, atol=1e-5)
 
 
 def test_shifted_inputs_give_the_same_features():

@@ -161,11 +161,17 @@ def test_the_table_can_be_read():
     text = repr(found)
     assert "3 features, 2 resamples and 1 other starts" in text
     lines = text.splitlines()
-    assert len(lines) == 2 + 3 + 1
+    assert len(lines) == 2 + 3 + 2
+    assert lines[-1].startswith("2 of 3 came back in 80% of the fits or more: ")
     assert lines[2].split() == ["0", "100%", "1.00", "1.00"]
     assert lines[4].split()[:2] == ["2", "0%"]
     assert list(found.table()) == ["feature", "returned", "median_likeness", "lowest_likeness"]
     assert {len(column) for column in found.table().values()} == {3}
+
+
+def test_fits_are_counted_in_whole_numbers():
+    with pytest.raises(TypeError, match="n_resamples must be a whole number"):
+        feature_stability(Planted(random_state=0).fit(X), X, n_resamples=1.5)
 
 
 def test_it_is_saved_and_loaded(tmp_path):

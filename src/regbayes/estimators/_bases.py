@@ -24,6 +24,7 @@ from sklearn.base import (
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, compute_class_weight
+from sklearn.utils._missing import is_scalar_nan
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
@@ -37,16 +38,16 @@ from regbayes.estimators._arrays import (
     NO_LABELS,
     bring_beside,
     bring_here,
-    choose_classes,
     describe_room,
     is_elsewhere,
+    pick_classes_there,
     read_features,
     read_there,
-    within_memory,
     working_on,
 )
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of, to_host
+from regbayes.kernels.device_memory import within_memory
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import UNLABELED
 
@@ -161,7 +162,7 @@ def check_unlabeled(unlabeled: Any) -> None:
         raise ValueError(f"unlabeled must be one value, that of y where there is no label; got {unlabeled!r}")
 
 
-def labeled_rows(y: NDArray[Any], unlabeled: Any) -> Flags:
+def find_labeled(y: NDArray[Any], unlabeled: Any) -> Flags:
     """Which rows have a label: all those whose label is not the value that stands for "none"."""
     if unlabeled is None:
         return np.ones(len(y), dtype=bool)
@@ -178,9 +179,9 @@ def column_ranges(X: Any) -> tuple[Floats, Floats]:
 
 
 def in_use(psi: Floats) -> Flags:
-    """Features that are on somewhere and not the same everywhere: max > .5 and max - min > .1 over the rows."""
+    """Features that are not the same everywhere: max - min > .1 over the rows. A soft one may be on in none."""
     lowest, highest = column_ranges(psi)
-    return np.asarray((highest > 0.5) & (highest - lowest > 0.1))
+    return np.asarray(highest - lowest > 0.1)
 
 
 def warn_of_no_features() -> None:
@@ -211,7 +212,8 @@ def warn_of_noise() -> None:
     """Say that what was found in the rows does not hold in others."""
     warnings.warn(
         "nothing was found: on rows that were set aside inputs do not vary together, and labels, if there are any, are "
-        "predicted no better than by the largest class. The features describe these rows alone.",
+        "not predicted clearly better than by the largest class. The features may describe these rows alone; few rows, "
+        "or labels that are hard to predict, can look the same.",
         ConvergenceWarning,
         stacklevel=3,
     )
@@ -235,7 +237,32 @@ class TruncationWarning(ConvergenceWarning):
     """The truncation binds: the data may ask for more features than n_components allows."""
 
 
-def coded_classes(estimator: Any, y: NDArray[Any]) -> tuple[NDArray[Any], Integers]:
+def check_labels(y: Any) -> None:
+    """Refuse what are no labels, holes, and text among numbers: scikit-learn's word hangs on which of them is first."""
+    if getattr(getattr(y, "dtype", None), "kind", "") == "O":
+        values = np.asarray(y)
+        if find_missing(values).any():
+            raise ValueError("y has missing values: leave their rows out, or give them a label of their own")
+        examples = {isinstance(label, str): label for label in values.ravel().tolist()}
+        if len(examples) > 1:
+            raise ValueError(
+                f"labels in y are of several types ({examples[True]!r}, {examples[False]!r}): give all of them as "
+                "text, or as numbers"
+            )
+    check_classification_targets(y)
+
+
+def find_missing(values: NDArray[Any]) -> Flags:
+    """Return which entries of an array are missing: NaN, None, or pandas' NA."""
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind != "O":
+        return np.zeros(values.shape, dtype=bool)
+    flat = [value is None or is_scalar_nan(value) or type(value).__name__ == "NAType" for value in values.ravel()]
+    return np.array(flat, dtype=bool).reshape(values.shape)
+
+
+def encode_classes(estimator: Any, y: NDArray[Any]) -> tuple[NDArray[Any], Integers]:
     """Return the classes and the code of each label, having seen that there is something to tell apart."""
     classes, codes = np.unique(y, return_inverse=True)
     check_several(estimator, classes)
@@ -288,10 +315,10 @@ def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
     return matrix
 
 
-def chosen_classes(scores: Any, classes: Any) -> NDArray[Any]:
+def pick_classes(scores: Any, classes: Any) -> NDArray[Any]:
     """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
     if not isinstance(scores, np.ndarray):
-        return choose_classes(scores, classes)
+        return pick_classes_there(scores, classes)
     best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
     return np.asarray((classes if isinstance(classes, np.ndarray) else to_host(classes))[best])
 
@@ -665,9 +692,9 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         with keep_on_failure(self), room_for(self, X):
             given, y = read_rows(self, X, y, ensure_min_samples=2)
             rows, labels, weights = drop_weightless(given, y, sample_weight)
-            check_classification_targets(labels)
-            labeled = labeled_rows(labels, self.unlabeled)
-            self.classes_, found = coded_classes(self, labels[labeled])
+            labeled = find_labeled(labels, self.unlabeled)
+            check_labels(labels[labeled])
+            self.classes_, found = encode_classes(self, labels[labeled])
             data = fit_data(given, y, sample_weight=sample_weight)
             with fit_beside(self, given):
                 self._learn(self._describe_rows(rows, labeled, found, weights, given, data))
@@ -700,7 +727,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row, shape (n_samples,)."""
-        return chosen_classes(self._class_scores(X), self.classes_)
+        return pick_classes(self._class_scores(X), self.classes_)
 
 
 def binary_difference(attributes: dict[str, Any]) -> dict[str, Any]:

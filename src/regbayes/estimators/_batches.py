@@ -23,9 +23,9 @@ from regbayes.estimators._bases import (
     check_known_classes,
     check_several,
     drop_weightless,
+    find_labeled,
     fit_data,
     known_codes,
-    labeled_rows,
     one_blas_thread,
     row_weights,
     warn_if_unscaled,
@@ -150,7 +150,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
             named = self.classes_
         labeled = np.ones(len(labels), dtype=bool)
         if self.unlabeled is not None:
-            labeled = labeled_rows(labels, self.unlabeled) if first else np.asarray(labels != self.unlabeled)
+            labeled = find_labeled(labels, self.unlabeled) if first else np.asarray(labels != self.unlabeled)
         found = known_codes(labels[labeled], named)
         self.classes_ = named
         data = fit_data(given, y, sample_weight=sample_weight)
@@ -183,7 +183,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         work_here(self, X, "fit_weights")
         self._check_squared("fit_weights")
         everywhere, given = validate_data(self, X, bring_here(y, "y"), dtype=[np.float64, np.float32], reset=False)
-        weights, labeled = row_weights(sample_weight, everywhere), labeled_rows(given, self.unlabeled)
+        weights, labeled = row_weights(sample_weight, everywhere), find_labeled(given, self.unlabeled)
         kept = labeled if weights is None else labeled & (weights > 0)
         places = None if kept.all() else np.flatnonzero(kept)
         if places is not None:

@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils import _safe_indexing, check_array, check_consistent_length, column_or_1d
-from sklearn.utils._missing import is_scalar_nan
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from regbayes._types import Flags, Floats, Integers
@@ -27,6 +26,7 @@ from regbayes.estimators._arrays import answer_beside, bring_targets, on_host
 from regbayes.estimators._bases import (
     IterativeEstimator,
     check_unlabeled,
+    find_missing,
     fit_beside,
     fit_data,
     keep_on_failure,
@@ -139,7 +139,7 @@ def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = (
 
 
 def _find_observed(values: NDArray[Any], unlabeled: Any) -> Flags:
-    observed = ~_find_missing(values)
+    observed = ~find_missing(values)
     if unlabeled is not None:
         check_unlabeled(unlabeled)
         observed &= np.asarray(values != unlabeled, dtype=bool)
@@ -214,7 +214,7 @@ def checked_ids(task: ArrayLike, n_rows: int) -> NDArray[Any]:
     ids = column_or_1d(task)
     if len(ids) != n_rows:
         raise ValueError(f"task must have one entry per row: it has {len(ids)}, and there are {n_rows} rows")
-    if np.any(_find_missing(ids)):
+    if np.any(find_missing(ids)):
         raise ValueError("task contains NaN or None; every row must say which task it belongs to")
     return natural(ids, "task")
 
@@ -256,15 +256,6 @@ def natural(values: NDArray[Any], name: str) -> NDArray[Any]:
     if len(kinds) > 1:
         raise ValueError(f"{name} mixes text with other types; use one type")
     return np.array(values.tolist()) if len(values) else np.zeros(0)
-
-
-def _find_missing(values: NDArray[Any]) -> Flags:
-    if values.dtype.kind == "f":
-        return np.isnan(values)
-    if values.dtype.kind != "O":
-        return np.zeros(values.shape, dtype=bool)
-    flat = [value is None or is_scalar_nan(value) or type(value).__name__ == "NAType" for value in values.ravel()]
-    return np.array(flat, dtype=bool).reshape(values.shape)
 
 
 def column_names(given: Any, n_tasks: int) -> NDArray[Any]:

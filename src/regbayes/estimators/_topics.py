@@ -28,7 +28,6 @@ from sklearn.utils.validation import (
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import FitResult, Status, make_executor
 from regbayes.estimators._arrays import (
-    _free_bytes,
     bring_beside,
     bring_here,
     check_numbers,
@@ -37,7 +36,6 @@ from regbayes.estimators._arrays import (
     is_elsewhere,
     name_place,
     put_beside,
-    within_memory,
 )
 from regbayes.estimators._bases import (
     N_JOBS,
@@ -51,6 +49,7 @@ from regbayes.estimators._bases import (
     warn_of_status,
 )
 from regbayes.kernels.arrays import is_sparse, namespace_of, to_host, without_graph
+from regbayes.kernels.device_memory import free_bytes, within_memory
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda import batches, device, gibbs, meanfield, posterior, topics
@@ -694,7 +693,7 @@ def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:
         n_entries = int((some != 0).sum()) * n_documents // max(some.shape[0], 1)
     of_model = (int(model.n_components), int(model.n_sweeps))
     per_document, tables = device.n_bytes(n_documents, n_entries, n_words, *of_model, itemsize)
-    free, fits = _free_bytes(numbers), ""
+    free, fits = free_bytes(numbers), ""
     if free is not None:
         fits = f" About {max(0, int((free - tables) / per_document)):,} documents like these fit."
     return (

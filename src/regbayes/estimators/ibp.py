@@ -39,9 +39,9 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     ``n_components`` is only where it is cut off, and ``n_components_`` says how many the data use. In front of a
     linear classifier this is the two-stage baseline of `ILSVMClassifier`, which learns both together.
 
-    Parameters to turn first: ``temperature``, then ``alpha``, and ``transform_temperature`` for a classifier behind it;
-    ``n_components`` only has to be large enough. ``noise_variance``, ``prior_variance`` and ``n_sweeps`` are about the
-    model, the rest about how it is fitted.
+    Parameters to turn first: ``slab`` ("half-normal" for rows that vary by degrees), ``temperature``, then ``alpha``,
+    and ``transform_temperature`` for a classifier behind it; ``n_components`` only has to be large enough.
+    ``noise_variance``, ``prior_variance`` and ``n_sweeps`` are about the model, the rest about how it is fitted.
 
     Parameters
     ----------
@@ -63,9 +63,10 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
     slab : {"half-normal"} or None, default=None
-        Whether a feature is on or off (None), or off or on by an amount with a half-normal prior. `transform` returns
-        expected amounts then, and `feature_probabilities` the probabilities of being on; "auto" is 0.05 for
-        ``temperature``.
+        Whether a feature is on or off (None), or off or on by an amount with a half-normal prior. Of rows that vary by
+        degrees, features with amounts come back from most of the rows, and on/off ones often do not: None is for rows
+        that are sums of on/off parts. `transform` returns expected amounts then, and `feature_probabilities` the
+        probabilities of being on; "auto" is 0.05 for ``temperature``.
     n_sweeps : int, default=2
         Sweeps of mean-field inference for a row: more tell features that occur together apart. Where rows are found to
         be sums of on/off features, eight of them or fewer are inferred exactly.
@@ -77,8 +78,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     components_ : array of shape (n_components, n_features)
         Loadings of the features.
     n_components_ : int
-        Features in use: on somewhere (probability above .5) and not the same everywhere (range above .1) over the
-        training rows.
+        Features in use: those whose probabilities are not the same for all training rows (range above .1).
     embedding_ : array of shape (n_samples, n_components)
         Posterior means of the training rows' features, at the temperature of the fit: probabilities or, with
         ``slab``, amounts.

@@ -348,7 +348,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         Whether margins act on the features that prediction infers, or on the posterior of the training rows, which
         is the paper's algorithm.
     unlabeled : object, default=None
-        A value of y that marks rows without a label: they shape the features and have no margin. None: no value does.
+        A value of y that marks rows without a label, a number or text but not NaN: they shape the features and have no
+        margin. None: no value does.
     transductive : bool, default=False
         Whether unlabelled rows get margins too, under guessed labels that count more and more (Joachims 1999), up to
         what labelled rows of their class do.
@@ -390,8 +391,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     multi_class_ : {"crammer_singer", "ovr"}
         What was used, also where "auto" chose it.
     n_components_ : int
-        Features in use: on somewhere (probability above .5) and not the same everywhere (range above .1) over the
-        training rows.
+        Features in use: those whose probabilities are not the same for all training rows (range above .1).
     components_ : array of shape (n_components, n_features)
         Loadings of the features.
     coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
@@ -412,7 +412,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     noise_variance_, prior_variance_ : float
     noise_ratios_ : array of shape (n_features,)
         Noise variance of each input over ``noise_variance_``; their product is one. All are one, except in rows that
-        were found to be sums of on/off features.
+        were found to be sums of on/off features; the noise of an input is at least a twentieth of its variance there,
+        or a ten thousandth where features are inferred exactly.
     objective_ : float
         Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
         different numbers of features can be compared, which those in ``trace_`` cannot.
@@ -437,9 +438,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
 
     Rows are taken for sums of on/off features, below ``temperature=0.2``, if such features leave hardly more of them
     than the noise of a factor analysis (section 3.4 there). The units of the inputs do not matter then, features are
-    inferred at a temperature of one by two sweeps at least, eight features or fewer exactly, and
-    ``generative_weight="auto"`` is three times as large. A number for ``noise_variance`` or ``prior_variance``
-    prevents it.
+    inferred at a temperature of one by two sweeps at least, eight features or fewer exactly (ten, if sweeps cannot tell
+    them apart), and ``generative_weight="auto"`` is three times as large. A number for ``noise_variance`` or
+    ``prior_variance`` prevents it.
 
     Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
     docs/scale.md.

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.estimators._arrays import bring_here, refuse_elsewhere
-from regbayes.estimators._bases import labeled_rows, row_weights
+from regbayes.estimators._bases import check_labels, find_labeled, row_weights
 from regbayes.estimators._folds import split_scored
 from regbayes.estimators._list_search import ClassifierSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators.ilsvm import ILSVMClassifier
@@ -177,9 +176,10 @@ class ILSVMClassifierCV(ClassifierSearch):
         """
         refuse_elsewhere(X, type(self).__name__)
         rows, labels = validate_data(self, X, bring_here(y, "y"), dtype=np.float64, ensure_min_samples=2)
-        check_classification_targets(labels)
+        labeled = find_labeled(labels, self.unlabeled)
+        check_labels(labels[labeled])
         weights = row_weights(sample_weight, rows)
-        scored = labeled_rows(labels, self.unlabeled) & counted_rows(weights, len(labels))
+        scored = labeled & counted_rows(weights, len(labels))
         folds = split_scored(self.cv, labels, scored, classifier=True)
         model = self._make_model(check_random_state(self.random_state))
         metadata = {"sample_weight": weights}

@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
 from regbayes._registry import persistable
@@ -19,12 +19,13 @@ from regbayes.estimators._arrays import put_beside
 from regbayes.estimators._bases import (
     POSITIVE,
     check_known_classes,
+    check_labels,
     check_several,
-    chosen_classes,
     cost_matrix,
     fit_data,
     keep_on_failure,
     known_codes,
+    pick_classes,
     weights_by_class,
 )
 from regbayes.estimators._calibration import NoProbabilities
@@ -352,7 +353,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         if first:
-            check_classification_targets(y)
+            check_labels(y)
             self._several = type_of_target(y) == "multilabel-indicator"
         labels = _indicators(y) if self._several else column_or_1d(y, warn=True)
         check_consistent_length(counts, labels)
@@ -420,7 +421,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         scores = self.decision_function(X)
         if self._several:
             return put_beside(to_host(scores > 0).astype(np.int64), scores)
-        return chosen_classes(scores, self.classes_)
+        return pick_classes(scores, self.classes_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

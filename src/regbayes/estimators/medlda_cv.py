@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import _fit_context
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import _check_y, check_consistent_length, column_or_1d
 
 from regbayes._registry import persistable
-from regbayes.estimators._bases import row_weights
+from regbayes.estimators._bases import check_labels, row_weights
 from regbayes.estimators._folds import DEFAULT_FOLDS, split_scored
 from regbayes.estimators._list_search import ClassifierSearch, ListSearch, counted_rows, keep_frame, list_constraints
 from regbayes.estimators._topics import read_counts
@@ -206,7 +206,7 @@ n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks
         self.verbose = verbose
 
     def _read_targets(self, y: Any) -> NDArray[Any]:
-        check_classification_targets(y)
+        check_labels(y)
         if type_of_target(y) == "multilabel-indicator":
             return y.toarray() if hasattr(y, "toarray") else np.asarray(y)
         return column_or_1d(y, warn=True)

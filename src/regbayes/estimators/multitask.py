@@ -334,7 +334,7 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
     classes_ : array of shape (n_classes,), or list of such arrays
         The classes; those of each task, if the columns of Y have different ones.
     n_components_ : int
-        Features in use: on for some input (above .5) and not the same for all (range above .1).
+        Features in use: those that are not the same for all inputs (range above .1).
     components_ : array of shape (n_components, n_features)
         Probability that a feature has an input column.
     coef_features_ : array of shape (n_outputs, n_components)
@@ -482,7 +482,7 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
     tasks_ : array of shape (n_tasks,)
         The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
     n_components_ : int
-        Features in use: on for some input (above .5) and not the same for all (range above .1).
+        Features in use: those that are not the same for all inputs (range above .1).
     components_ : array of shape (n_components, n_features)
         Probability that a feature has an input column.
     coef_features_ : array of shape (n_tasks, n_components)

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
@@ -20,13 +19,15 @@ from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     POSITIVE,
     FitReporter,
-    chosen_classes,
-    coded_classes,
+    check_labels,
     drop_weightless,
+    encode_classes,
     fit_data,
     generator,
+    pick_classes,
     warn_of_status,
 )
+from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.margins.targets import Classes, Signs, zero_one_cost
 
 
@@ -115,17 +116,17 @@ class MarginClassifier(
         Parameters
         ----------
         X : array-like of shape (n_samples, ...)
-            Rows of any shape that the encoder takes.
+            Rows of any shape that the encoder takes, from anywhere: they go to where the model's parameters are.
         y : array-like of shape (n_samples,)
         sample_weight : array-like of shape (n_samples,), default=None
             What each row counts, in the generative loss and in the margins: two is as if it were there twice.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, allow_nd=True)
-        check_classification_targets(y)
+        X, y = validate_data(self, _bring_home(X), _bring_home(y), dtype=np.float64, allow_nd=True)
+        check_labels(y)
         self.row_shape_ = X.shape[1:]
         given = fit_data(X, y, sample_weight=sample_weight)
         X, y, weights = drop_weightless(X, y, sample_weight)
-        self.classes_, codes = coded_classes(self, y)
+        self.classes_, codes = encode_classes(self, y)
         C = np.full(len(X), float(self.C)) if weights is None else self.C * weights
         targets: Classes | Signs = Classes(codes, zero_one_cost(len(self.classes_)), C)
         if self.multi_class == "ovr" and len(self.classes_) > 2:
@@ -174,7 +175,7 @@ class MarginClassifier(
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the features of rows, shape (n_samples, n_components); no labels are needed."""
-        params = self.params_
+        params, X = self.params_, _bring_home(X)
         if len(np.shape(X)) != 1 + len(self.row_shape_):  # n_features_in_ says little of rows with several axes
             raise ValueError(
                 f"X must have rows of shape {tuple(self.row_shape_)}, as in fit, got X of shape {np.shape(X)}"
@@ -190,4 +191,9 @@ class MarginClassifier(
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row."""
-        return chosen_classes(self.decision_function(X), self.classes_)
+        return pick_classes(self.decision_function(X), self.classes_)
+
+
+def _bring_home(array: Any) -> Any:
+    """Return an array of another library as NumPy's: the model itself says where its rows lie."""
+    return array if is_plain(array) else to_host(array)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from regbayes._types import Floats, Integers
 from regbayes.estimators._search import Samples, fit_quietly
 
 LEAST_SPREAD = 1e-3  # of the largest standard deviation: what varies less has been left out by the model
+USUALLY = 0.8  # share of the fits in which a feature comes back that can be read
 
 
 @persistable(name="regbayes.FeatureStability")
@@ -34,7 +36,7 @@ class FeatureStability(Saveable):
     ----------
     numbers : array of shape (n_features,)
         Which features of the model they are: columns of ``transform`` that vary. ``n_components_`` of a model may be
-        smaller: it does not count features that no row clearly has.
+        smaller: it does not count features that are nearly the same for all rows.
     likeness : array of shape (n_fits, n_features)
         Of each feature in each of the other fits, those to resamples first.
     n_found : array of shape (n_fits,)
@@ -89,7 +91,11 @@ class FeatureStability(Saveable):
         for n, share, middle, lowest in zip(*self.table().values(), strict=True):
             lines.append(f"{n:8d}{share:10.0%}{middle:8.2f}{lowest:8.2f}")
         found = f"features found: {self.n_found.min()} to {self.n_found.max()}; median match {self.match:.2f}"
-        return "\n".join([head, *lines, found])
+        steady = int(np.sum(self.returned >= USUALLY))
+        verdict = f"{steady} of {len(self.numbers)} came back in {USUALLY:.0%} of the fits or more"
+        if steady < len(self.numbers):
+            verdict += ": the others say more about the sample than about what it is a sample of"
+        return "\n".join([head, *lines, found, verdict])
 
 
 def feature_stability(
@@ -242,7 +248,10 @@ def _is_fitted(model: Any) -> bool:
     return True
 
 
-def _check_amounts(n_resamples: int, n_seeds: int, subsample: float, threshold: float) -> None:
+def _check_amounts(n_resamples: Any, n_seeds: Any, subsample: float, threshold: float) -> None:
+    for name, value in (("n_resamples", n_resamples), ("n_seeds", n_seeds)):
+        if not isinstance(value, Integral):
+            raise TypeError(f"{name} must be a whole number, got {value!r}")
     if min(n_resamples, n_seeds) < 0 or n_resamples + n_seeds == 0:
         raise ValueError(f"there must be fits to compare with: got n_resamples={n_resamples} and n_seeds={n_seeds}")
     for name, value in (("subsample", subsample), ("threshold", threshold)):

@@ -19,9 +19,18 @@ import numpy as np
 
 from regbayes._types import Flags, Floats, Integers
 from regbayes.joint import descent
-from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, update_offset
+from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Rows, Settings, update_offset
 from regbayes.models.ilsvm.slab import convert_params
-from regbayes.models.ilsvm.warmup import Phase, Phases, WarmUp, make_params, settle_sticks, take_features
+from regbayes.models.ilsvm.warmup import (
+    Phase,
+    Phases,
+    WarmUp,
+    find_noise_edge,
+    leading_directions,
+    make_params,
+    settle_sticks,
+    take_features,
+)
 
 PRICES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the full price
 STEPS = (30, 20, 20, 20, 50)  # of descent in each round at a price
@@ -29,6 +38,7 @@ ROUNDS = 2  # at each price, with new sticks before each
 TOL = 1e-4  # gain per row, in units of its loss, below which a round is over
 WORTH = 1e-3  # what a feature must be worth per row, in units of its loss, to stay
 START_LENGTH = 1.0  # squared length of a loading at the start, in units of the tempered noise
+PER_DIRECTION = 2  # features of the start: amounts are never negative, so a direction takes one for either way
 MIDDLE = 1e-3  # of the rows' spread: a mean nearer to theirs says nothing about a part
 POWER_STEPS = 30  # towards the direction along which a part of the rows is divided
 
@@ -64,10 +74,12 @@ class Annealing(WarmUp):
     def _start(self) -> Params:
         """Return the start: loadings from as many parts of the rows as there may be features, all of them as frequent.
 
-        A row has alpha features.
+        A row has alpha features. There are two for each direction in which rows stand out from the noise, at most:
+        what margins find beyond these they learn by heart, and without labels they are pruned again.
         """
         data, settings = self.problem.data, self.problem.settings
-        directions = divide_rows(data, settings.n_components)
+        n_clear = count_clear(data.X.take(None), settings)
+        directions = divide_rows(data, min(settings.n_components, PER_DIRECTION * n_clear))
         if len(directions) == 0:  # all rows are the same
             directions = np.eye(1, data.X.n_inputs)
         lengths = np.linalg.norm(directions, axis=1, keepdims=True)
@@ -75,6 +87,13 @@ class Annealing(WarmUp):
         loadings = np.sqrt(START_LENGTH * tempered) * directions / lengths
         shares = np.full(len(loadings), settings.alpha / (settings.alpha + len(loadings)))
         return convert_params(make_params(loadings, shares, np.zeros(data.X.n_inputs), data.X, settings), settings)
+
+
+def count_clear(X: HostRows, settings: Settings) -> int:
+    """Return in how many directions rows stand out from the noise, as far as features can ask for more of them."""
+    moments = leading_directions(X.moment, X.n_inputs, min(settings.n_components, X.n_inputs, len(X)))[0]
+    edge = find_noise_edge(X, settings.noise_variance)
+    return max(1, int(np.sum(moments > edge * X.totals.n_rows)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +137,8 @@ def divide_rows(data: Data, n_parts: int) -> Floats:
     while len(parts) < n_parts:
         widest = max(range(len(parts)), key=lambda place: parts[place].scatter)
         _, ahead = parts[widest].halve(X)
-        if not ahead.any():
-            break  # copies of one row are left
+        if not ahead.any() or ahead.all():
+            break  # copies of one row are left, which differ by rounding at most
         rows = parts.pop(widest).rows
         parts += [Part.of(X, rows[ahead]), Part.of(X, rows[~ahead])]
     parts.sort(key=lambda part: -part.weight)

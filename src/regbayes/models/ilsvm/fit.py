@@ -52,7 +52,8 @@ CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 FEWEST_ROWS = 40  # that can be judged to be noise, or not
 MOST_ROWS = 4096  # that are looked at
 CLEAR = 3.0  # standard errors
-LEARNED_SHARE = 2 / 3  # of the rows: labels of the others are predicted
+RANK = 1e-6  # of the columns of a category, relative to the largest singular value: all of them add up to a constant
+FOLDS = 3  # of the rows: labels of each are predicted by a model of the others
 WARM_UP = "warm-up"  # a stage, as callbacks see it
 STAGES: dict[MarginKind, str] = {"consistent": "descent", "posterior": "alternation"}
 
@@ -326,41 +327,75 @@ def is_noise(data: Data, settings: Settings, rng: np.random.Generator) -> bool:
 
     Inputs vary together if the direction along which one half of the rows varies most, in units of each input, is one
     along which the other half varies more than inputs do alone. Where they do not, a model that is fitted to some of
-    the labelled rows predicts the labels of the others no better than their largest class does.
+    the labelled rows predicts the labels of the others no better than their largest class does. Columns that code one
+    category vary together by the coding, which is no finding where there are labels to ask.
     """
     rows = rng.permutation(len(data.X))[:MOST_ROWS]
-    if len(rows) < FEWEST_ROWS or varies_together(data.X, rows):
+    labeled = rows[np.isin(rows, data.labeled)] if settings.C > 0 else rows[:0]
+    asks_labels = len(labeled) >= FEWEST_ROWS
+    if len(rows) < FEWEST_ROWS or varies_together(data.X, rows, decode=asks_labels):
         return False
-    labeled = rows[np.isin(rows, data.labeled)]
-    if settings.C == 0 or len(labeled) < FEWEST_ROWS:
-        return True
-    return not predicts_labels(data, settings, labeled)
+    return not (asks_labels and predicts_labels(data, settings, labeled))
 
 
-def varies_together(X: Rows, rows: Integers) -> bool:
-    """Return whether the main direction of each half of some rows is one in which the other half varies more."""
+def varies_together(X: Rows, rows: Integers, decode: bool = False) -> bool:
+    """Return whether the main direction of each half of some rows is one in which the other half varies more.
+
+    With ``decode``, columns that code one category do not count as varying together.
+    """
     scaled = X.take(rows).array()
     spread = scaled.std(axis=0)
     scaled = scaled[:, spread > 0] / spread[spread > 0]
     if scaled.shape[1] < 2:
-        return bool(scaled.shape[1])  # one input varies by itself: there is nothing to compare it with
+        return True  # one input varies by itself, or none does: there is nothing to compare it with
     scaled -= scaled.mean(axis=0)
+    if decode:
+        scaled = decode_categories(scaled)
     errors = []
     halves = np.array_split(scaled, 2)
     for seen, unseen in (halves, halves[::-1]):
         around = HostRows(seen, np.zeros(seen.shape[1]))
         squares = np.square(unseen @ leading_directions(around.moment, seen.shape[1], 1)[1][0])
-        errors.append((squares.mean() - 1.0) / max(squares.std() / np.sqrt(len(squares)), np.finfo(np.float64).tiny))
+        errors.append((squares.mean() - 1.0) / max(squares.std() / np.sqrt(len(squares)), np.finfo(np.float64).eps))
     return bool(np.mean(errors) > CLEAR / np.sqrt(2.0))
 
 
+def decode_categories(columns: Floats) -> Floats:
+    """Return centred columns in which those that may code one category are uncorrelated, with a variance of one.
+
+    Such columns have two values, and no row has the larger one of two of them.
+    """
+    coded = np.flatnonzero(np.all((columns == columns.min(axis=0)) | (columns == columns.max(axis=0)), axis=0))
+    on = columns[:, coded] == columns[:, coded].max(axis=0)
+    together = on.T.astype(np.float64) @ on
+    groups: list[list[int]] = []
+    for j in range(len(coded)):
+        for group in groups:
+            if not together[j, group].any():
+                group.append(j)
+                break
+        else:
+            groups.append([j])
+    found = [np.delete(columns, coded, axis=1)]
+    for group in groups:
+        left, sizes, _ = np.linalg.svd(columns[:, coded[group]], full_matrices=False)
+        found.append(np.sqrt(len(columns)) * left[:, sizes > RANK * sizes[0]])
+    return np.hstack(found)
+
+
 def predicts_labels(data: Data, settings: Settings, rows: Integers) -> bool:
-    """Return whether a model of some of the rows predicts the labels of the others better than the largest class."""
-    n = round(LEARNED_SHARE * len(rows))
-    seen, unseen = data.take(rows[:n]), data.take(rows[n:])
-    state = fit(seen, settings, initial_params(seen.X.take(None), settings)).state
-    right = unseen.X.choose(state, state.params.infer(unseen.X)) == unseen.labels
-    # Of two classes as large as each other, the one that leads in some rows is behind in the others.
-    share = float(np.bincount(unseen.labels).max()) / len(unseen.labels)
-    error = np.sqrt(max(share * (1.0 - share), 1e-12) * len(right))
-    return bool(right.sum() - share * len(right) > CLEAR * error)
+    """Return whether models of most of the rows predict the labels of the others better than the largest class.
+
+    Fold by fold, until it is clear: few rows, or labels that are hard to predict, tell only all together.
+    """
+    share = float(np.bincount(data.labels[rows]).max()) / len(rows)
+    gained = variance = 0.0
+    for unseen_rows in np.array_split(rows, FOLDS):
+        seen, unseen = data.take(rows[~np.isin(rows, unseen_rows)]), data.take(unseen_rows)
+        state = fit(seen, settings, initial_params(seen.X.take(None), settings)).state
+        right = unseen.X.choose(state, state.params.infer(unseen.X)) == unseen.labels
+        gained += float(np.sum(right)) - share * len(right)
+        variance += max(share * (1.0 - share), 1e-12) * len(right)
+        if gained > CLEAR * np.sqrt(variance):
+            return True
+    return False

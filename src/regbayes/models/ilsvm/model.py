@@ -44,6 +44,7 @@ from regbayes.priors.indian_buffet import (
 
 UNLABELED = -1  # the label of rows that shape the features but have no margin
 EXACT = 0  # sweeps of features that are few enough to enumerate what rows may have on
+MOST_EXACT = 10  # features that are: a row has one of 1024 states
 
 MAPPED_TAKEN = 8192  # rows of a file that a start may be made of
 MAX_TRIALS = 8

@@ -6,7 +6,8 @@ each input's own size, no temperature, and a generative part that labels do not 
 on/off features leave a sixth of the signal or more; independent scores are no start there.
 
 Where few features are found (`Enumeration`), mean field gives way to the exact posterior of the rows, and the noise to
-what these features leave of each input: two features that explain the same inputs are told apart by it.
+what these features leave of each input: two features that explain the same inputs are told apart by it. Where mean
+field is far from it at the start (`are_tangled`), it does so before the rows are asked.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from regbayes._types import Floats
+from regbayes._types import Flags, Floats
 from regbayes.joint import descent
 from regbayes.models.ilsvm.model import (
     EXACT,
+    MOST_EXACT,
     UNLABELED,
     Data,
     HostRows,
@@ -33,6 +35,7 @@ from regbayes.models.ilsvm.model import (
 )
 from regbayes.models.ilsvm.warmup import (
     FEW_INPUTS,
+    ROUNDING,
     Evaluation,
     Phase,
     Phases,
@@ -48,17 +51,20 @@ MOST_ROWS = 2000  # that are asked
 ITERATIONS, SETTLED = 50, 2e-3  # of the factor analysis, and the change of a noise share at which it has settled
 COUNT_EVERY = 5  # iterations between two counts of the factors
 RIDGE = 1e-8  # on the correlations: inputs may be sums of others
-LEAST_NOISE = 0.05  # of an input's variance: less is no noise, but inputs that determine each other
-MOST_DETERMINED = 0.1  # of the inputs that may have no noise
+LEAST_NOISE = 0.05  # of an input's variance, that features are looked for with: with less, sweeps end where they began
+NO_NOISE = 1e-4  # of an input's variance: inputs may determine each other
 LEAST_SIGNAL = 0.1  # of the noise: less is chance
 STEPS = 6  # of descent before features are compared with the factors
 HOPELESS = 0.3  # share of the signal left by a start that no descent makes good
 LEFT = 0.08  # share of the signal that on/off features may leave
 MISSED = 0.15  # the same where one feature more is looked for: the rarest may not stand out from the noise
-DENSER = 0.09  # nats per row and feature by which on/off features then have to beat as many factors
+DENSER_LARGER = 0.09  # nats per row and feature by which on/off features then have to beat as many factors
+DENSER = 0.05  # the same for features that mean field cannot tell apart
 UNDECIDED = 0.1  # share of the probabilities between a tenth and nine tenths that there may be then
 TAKEN = 0.04  # the same that they may take from the noise: inputs that are on or off themselves have it taken whole
-MOST_ENUMERATED = 8  # features whose posterior is exact: a row has one of 256 states
+MOST_ENUMERATED = 8  # features whose posterior is exact in the end: a row has one of 256 states
+TANGLED = 0.25  # nats per row between mean field and the posterior, above which it is exact from the start on
+COMPARED_ROWS = 250  # by which that is told
 ROUNDS, ROUND_STEPS, ROUND_TOL = 6, 8, 1e-3  # of descent under the exact posterior, with new noise before each
 DENSITY_ROUNDS = 3  # the same before densities are compared
 SETTLED_NOISE = 1e-2  # relative change of an input's noise at which the rounds end
@@ -67,50 +73,86 @@ SETTLED_NOISE = 1e-2  # relative change of an input's noise at which the rounds 
 def find_on_off(X: HostRows, settings: Settings) -> Settings:
     """Return the settings for rows that are sums of on/off features, with their noise, or that vary by degrees.
 
-    Rows with many inputs or with factors for half of them, and few rows for each input, do not tell: settings are as
+    Rows with many inputs or as many factors as can be told, and few rows for each input, do not tell: settings are as
     they were.
     """
     D = X.n_inputs
     if settings.on_off is None or not FEWEST_INPUTS <= D <= FEW_INPUTS or X.totals.n_rows < ROWS_PER_INPUT * D:
         return settings
     some = X.take(slice(None, None, -(-len(X) // MOST_ROWS)))
-    noise, are_all = analyse_noise(some, settings.n_components)
-    if not are_all:
+    n_varying = int(find_varying(some.totals.squares).sum())
+    if n_varying < FEWEST_INPUTS:
         return settings
-    if noise is not None:
-        variance = float(np.exp(np.mean(np.log(noise))))
-        told = settings.with_noise(variance, noise / variance)
-        if _are_explained(some, replace(told, temperature=1.0)):
-            return told
-    return replace(settings, by_degrees=True)
+    noise, n_factors = analyse_noise(some, settings.n_components)
+    if n_factors >= min(settings.n_components, count_factors(n_varying)):
+        return settings
+    variance = float(np.exp(np.mean(np.log(noise))))
+    told = settings.with_noise(variance, noise / variance)
+    start = initial_params(some, replace(told, temperature=1.0))[0]
+    if are_tangled(some, start):
+        told, start = replace(told, n_sweeps=EXACT), replace(start, n_sweeps=EXACT)
+    if _are_explained(some, told, start):
+        return told
+    return replace(settings, by_degrees=True) if n_factors < n_varying // 2 else settings
 
 
-def analyse_noise(X: HostRows, n_components: int) -> tuple[Floats | None, bool]:
-    """Return the noise variance of each input by a factor analysis, and whether that had all factors there are.
+def are_tangled(X: HostRows, params: Params) -> bool:
+    """Return whether mean field is far from the posterior of the rows, under parameters at a temperature of one.
+
+    The bounds on the rows' densities differ by its divergence from the posterior. Features that all explain the same
+    inputs, as nonnegative loadings do, are not told apart by sweeps; many cannot be enumerated.
+    """
+    if len(params.loadings) > MOST_EXACT:
+        return False
+    some = X.take(slice(None, None, -(-len(X) // COMPARED_ROWS)))
+    apart = replace(params, n_sweeps=EXACT).bound(some) - params.bound(some)
+    return float(some.weigh(apart[:, None]).sum()) > TANGLED * some.totals.n_rows
+
+
+def find_varying(squares: Floats) -> Flags:
+    """Return which inputs vary, by the sums of their squares or their variances, shape (D,)."""
+    return squares > np.finfo(np.float64).eps * squares.max()
+
+
+def count_factors(n_inputs: int) -> int:
+    """Return how many factors are looked for at most: as many as correlations can tell from the inputs' own noise.
+
+    More of them and the noise of each input are more numbers than there are correlations (Ledermann 1937). Of four
+    inputs that is one factor, and two are looked for all the same, half as many as there are inputs.
+    """
+    return max(n_inputs // 2, int(0.5 * (2 * n_inputs + 1 - np.sqrt(8 * n_inputs + 1))))
+
+
+def analyse_noise(X: HostRows, n_components: int, least: float = LEAST_NOISE) -> tuple[Floats, int]:
+    """Return the noise variance of each input by a factor analysis, and the number of its factors.
 
     Principal factors of the correlations, in units of the noise of the last iteration; at first that is what the other
-    inputs do not predict of an input, linearly, which is too much. Those count that vary by more
-    than noise alone does (Marchenko and Pastur 1967), and half of the inputs at most. Inputs that do not vary have the
+    inputs do not predict of an input, linearly, which is too much. Those count that vary by more than noise alone does
+    (Marchenko and Pastur 1967), and no more than can be told (`count_factors`). Inputs that do not vary have the
     geometric mean of the others.
+
+    Parameters
+    ----------
+    X : HostRows
+    n_components : int
+        Factors at most.
+    least : float
+        Share of an input's variance that is noise at least.
 
     Returns
     -------
-    noise : array of shape (D,) or None
-        None: inputs determine each other.
-    are_all : bool
-        Whether there is room for more factors.
+    noise : array of shape (D,)
+    n_factors : int
     """
     N, D = X.totals.n_rows, X.n_inputs
     moments = X.moment(np.eye(D)) / N
-    varies = np.diag(moments) > np.finfo(np.float64).eps * np.diag(moments).max()
-    if varies.sum() < FEWEST_INPUTS:
-        return None, False
+    varies = find_varying(np.diag(moments))
     spread = np.sqrt(np.diag(moments)[varies])
     correlations = moments[np.ix_(varies, varies)] / np.outer(spread, spread)
     d = len(correlations)
-    edge, most = (1.0 + np.sqrt(d / N)) ** 2, max(1, min(n_components, d // 2))
+    edge, most = (1.0 + np.sqrt(d / N)) ** 2, max(1, min(n_components, count_factors(d)))
     shares = 1.0 / np.diag(np.linalg.inv(correlations + RIDGE * np.eye(d)))  # what the other inputs do not predict
-    shares = np.clip(shares, LEAST_NOISE, 1.0)
+    shares = np.clip(shares, least, 1.0)
     K = 0
     for iteration in range(ITERATIONS):
         scale = np.sqrt(shares)
@@ -118,46 +160,52 @@ def analyse_noise(X: HostRows, n_components: int) -> tuple[Floats | None, bool]:
         if iteration % COUNT_EVERY == 0:
             K = int(np.clip(np.sum(values > edge), 1, most))
         explained = np.square(vectors[:, -K:]) @ np.maximum(values[-K:] - 1.0, 0.0)
-        before, shares = shares, np.clip(1.0 - shares * explained, LEAST_NOISE, 1.0)
+        before, shares = shares, np.clip(1.0 - shares * explained, least, 1.0)
         if np.abs(shares - before).max() < SETTLED:
             break
-    if np.mean(shares <= LEAST_NOISE) > MOST_DETERMINED:
-        return None, most > K
     noise = np.full(D, np.exp(np.mean(np.log(shares * spread**2))))
     noise[varies] = shares * spread**2
-    return noise, most > K
+    return noise, K
 
 
-def _are_explained(X: HostRows, settings: Settings) -> bool:
+def _are_explained(X: HostRows, settings: Settings, start: Params) -> bool:
     """Return whether on/off features, at a temperature of one, leave hardly more of the rows than their noise."""
     unlabeled = Data(X, np.full(len(X), UNLABELED), np.ones(len(X)), np.zeros((1, 1)))
-    problem = ILSVMProblem(unlabeled, replace(settings, C=0.0, generative_weight=1.0))
-    search = descent.start(problem.joint, initial_params(X, problem.settings)[0])
+    problem = ILSVMProblem(unlabeled, replace(settings, temperature=1.0, C=0.0, generative_weight=1.0))
+    search = descent.start(problem.joint, start)
     noise = settings.noise_variance * X.totals.n_rows * X.n_inputs
-    signal = search.at.stats.squared_norm - noise
 
     def left(search: Search) -> float:
-        return (expected_residual(search.at.stats, search.at.params) - noise) / signal
+        residual = expected_residual(search.at.stats, search.at.params)
+        return (residual - noise) / (search.at.stats.squared_norm - noise)
 
-    if signal < LEAST_SIGNAL * noise or left(search) > HOPELESS:
+    if search.at.stats.squared_norm < (1.0 + LEAST_SIGNAL) * noise or left(search) > HOPELESS:
         return False
     search = _descend(problem, search, STEPS)
+    told, least = noise_of_inputs(start), LEAST_NOISE * X.totals.squares / X.totals.n_rows
+    if left(search) <= MISSED and np.any(told <= (1.0 + ROUNDING) * least):  # there may be less noise to leave
+        own, _ = analyse_noise(X, settings.n_components, NO_NOISE)
+        noise = X.totals.n_rows * float(np.sum(own / start.mean_field.ratios))
     if left(search) <= LEFT or len(search.at.params.loadings) >= MOST_ENUMERATED:
-        return -TAKEN <= left(search) <= LEFT
-    return left(search) <= MISSED and _are_denser(problem, search)
+        # Sums of scores by degrees are sums of on/off features, too, where all of them explain the same inputs.
+        is_left = -TAKEN <= left(search) <= LEFT
+        return is_left and (start.n_sweeps != EXACT or _are_denser(problem, search, DENSER))
+    if left(search) > MISSED:
+        return False
+    trial = next(Enumeration.of(problem, None, is_new=True).add_feature(search), None)
+    if trial is None or not isinstance(trial.start, Params):
+        return False  # there may be no more
+    search = _descend(problem, descent.start(problem.joint, replace(trial.start, n_sweeps=EXACT)), STEPS)
+    return _are_denser(problem, search, DENSER_LARGER, UNDECIDED)
 
 
-def _are_denser(problem: ILSVMProblem, search: Search) -> bool:
-    """Return whether rows are likelier under one on/off feature more than under as many factors, and features decided.
+def _are_denser(problem: ILSVMProblem, search: Search, gain: float, undecided: float = 1.0) -> bool:
+    """Return whether rows are likelier under few on/off features than under as many factors, and features decided.
 
     Rows that vary by degrees can use one more on/off feature as well as others: what they leave of the rows does not
     tell then, but densities do (of the on/off features, their bound under the exact posterior).
     """
     X, alpha = problem.data.X.take(None), problem.settings.alpha
-    trial = next(Enumeration.of(problem, None, is_new=True).add_feature(search), None)
-    if trial is None or not isinstance(trial.start, Params):
-        return False  # there may be no more
-    search = _descend(problem, descent.start(problem.joint, replace(trial.start, n_sweeps=EXACT)), STEPS)
     for _ in range(DENSITY_ROUNDS):
         search = _descend(problem, descent.start(problem.joint, renew_noise(search.at, X, alpha)), STEPS)
     params = search.at.params
@@ -165,8 +213,8 @@ def _are_denser(problem: ILSVMProblem, search: Search) -> bool:
     weights = X.weigh(np.ones((len(X), 1)))[:, 0]
     certain = replace(params, variances=np.full(K, np.finfo(np.float64).tiny))  # loadings as they are, as the factors'
     gained = float(weights @ certain.bound(X)) / X.totals.n_rows - score_factors(X, noise_of_inputs(params), K)
-    undecided = float(weights @ np.mean((psi > 0.1) & (psi < 0.9), axis=1)) / X.totals.n_rows
-    return gained >= DENSER * K and undecided <= UNDECIDED
+    unsure = float(weights @ np.mean((psi > 0.1) & (psi < 0.9), axis=1)) / X.totals.n_rows
+    return gained >= gain * K and unsure <= undecided
 
 
 def score_factors(X: HostRows, noise: Floats, n_factors: int) -> float:
@@ -178,7 +226,7 @@ def score_factors(X: HostRows, noise: Floats, n_factors: int) -> float:
     D = X.n_inputs
     moments = X.moment(np.eye(D)) / X.totals.n_rows
     total, scored = np.diag(moments), -np.inf
-    varies = total > np.finfo(np.float64).eps * total.max()
+    varies = find_varying(total)
     for _ in range(ITERATIONS):
         scale = np.sqrt(noise)
         values, vectors = np.linalg.eigh(moments / np.outer(scale, scale))
@@ -187,7 +235,7 @@ def score_factors(X: HostRows, noise: Floats, n_factors: int) -> float:
         score = -0.5 * (np.sum(np.log(2.0 * np.pi * noise)) + np.sum(np.log(factors)) + beyond + rest.sum())
         scored = max(scored, float(score))
         explained = np.square(vectors[:, -n_factors:]) @ (factors - 1.0)
-        noise = np.where(varies, np.clip(total - noise * explained, LEAST_NOISE * total, total), noise)
+        noise = np.where(varies, np.clip(total - noise * explained, NO_NOISE * total, total), noise)
     return scored
 
 
@@ -206,11 +254,12 @@ class Enumeration(WarmUp):
     def run(self, starts: Sequence[Params], multipliers: Any, is_new: bool) -> Phases:
         """Go through the phases of any warm-up; then descend under the exact posterior, with new noise in rounds."""
         search = yield from super().run(starts, multipliers, is_new)
-        if not is_new or len(search.at.params.loadings) > MOST_ENUMERATED:
+        params = search.at.params
+        if not is_new or (len(params.loadings) > MOST_ENUMERATED and params.n_sweeps != EXACT):
             return search
         wanted = self.wanted  # features may have been judged at another temperature, and with another weight
         X, alpha = wanted.data.X, wanted.settings.alpha
-        search = descent.start(wanted.joint, replace(search.at.params, n_sweeps=EXACT), search.at.warm_start)
+        search = descent.start(wanted.joint, replace(params, n_sweeps=EXACT), search.at.warm_start)
         for _ in range(ROUNDS):
             at, params = search.at, renew_noise(search.at, X, alpha)
             before, noise = noise_of_inputs(at.params), noise_of_inputs(params)
@@ -253,8 +302,8 @@ def update_noise(params: Params, stats: Stats, cross: Floats, squares: Floats) -
     products = np.einsum("kd,kd->d", loadings, stats.second_moment @ loadings)
     above = offset * (stats.n_rows * offset - 2.0 * (stats.total - stats.first_moment @ loadings))
     residuals = squares - explained + products + above + np.square(loadings).sum(axis=0) / ratio
-    noise = np.maximum(residuals, LEAST_NOISE * squares) / stats.n_rows
-    noise = np.where(squares > np.finfo(np.float64).eps * squares.max(), noise, noise_of_inputs(params))
+    noise = np.maximum(residuals, NO_NOISE * squares) / stats.n_rows
+    noise = np.where(find_varying(squares), noise, noise_of_inputs(params))
     variance = float(np.exp(np.mean(np.log(noise))))
     factor = variance / params.noise_variance
     return replace(

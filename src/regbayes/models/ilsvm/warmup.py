@@ -28,6 +28,7 @@ from regbayes.joint import descent
 from regbayes.margins.head import Tolerance
 from regbayes.models.ilsvm.model import (
     EXACT,
+    MOST_EXACT,
     UNLABELED,
     BinaryFeatures,
     HostRows,
@@ -58,6 +59,7 @@ CLEARLY_MORE = 1.25  # noise of an input, relative to the noise variance, for it
 MORE = 1.5  # directions that a start may have, relative to those that stand out from the noise
 RACE_STEPS = 10  # of descent, at the wanted temperature, after which rotations are compared
 BETTER_ROTATION = 2e-2  # gain per row, in units of its loss, for which a rotation is taken that is not preferred, soft
+LOWER_END = 1.5e-2  # share of the loss for which it is taken after its first steps, where the race was close
 BETTER = 1e-2  # the same for more directions
 RAREST = 0.05  # share of the rows that are taken to have a feature, at least, at the start
 
@@ -119,10 +121,9 @@ def initial_params(X: HostRows, settings: Settings) -> list[Params]:
     """Return starts, those that are preferred first: principal directions as on/off features, and an offset to match.
 
     As many directions as stand out from the noise and, where features are colder than soft, half as many more; each
-    number of them rotated so that each has few inputs, and so that the rows have independent scores. Along a direction
-    that is noise alone, rows vary by the noise variance times ``(1 + sqrt(D / N))^2`` at most (Marchenko and Pastur
-    1967). Of rows that are sums of on/off features (`on_off.find_on_off`) the scores alone are a start, of rows
-    that are not the few inputs alone; both where that was not asked.
+    number of them rotated so that each has few inputs, and so that the rows have independent scores. Of rows that are
+    sums of on/off features (`on_off.find_on_off`) the scores alone are a start, of rows that are not the few inputs
+    alone; both where that was not asked.
     """
     scales = np.ones(X.n_inputs)
     if settings.noise_ratios is not None:
@@ -130,13 +131,15 @@ def initial_params(X: HostRows, settings: Settings) -> list[Params]:
         X = X.scale(scales)
     N, D = X.totals.n_rows, X.n_inputs
     most = min(settings.n_components, D, len(X))
+    if settings.n_sweeps == EXACT:  # features that are to be enumerated stay few enough
+        most = min(most, MOST_EXACT)
     moments, directions = leading_directions(X.moment, D, most)
     variances = np.maximum(moments / N, 0.0)
     soft = soft_temperature(X, settings.noise_variance)
     settings = replace(settings, temperature=judging_temperature(X, settings))
     warmer = max(settings.temperature, min(START_HEAT * settings.temperature, soft))
     is_cold = warmer > (1.0 + ROUNDING) * settings.temperature and settings.noise_ratios is None
-    edge = settings.noise_variance * (1.0 + np.sqrt(D / N)) ** 2
+    edge: float | Floats = find_noise_edge(X, settings.noise_variance)
     if is_cold:
         edge = edge * (directions**2 @ noise_ratios(X, settings.noise_variance))
     rank = max(1, int(np.sum(variances > RANK * variances[0])))
@@ -152,9 +155,19 @@ def initial_params(X: HostRows, settings: Settings) -> list[Params]:
         rotations.append((partial(separate, X), settings))
     for n in numbers:
         for rotate, heated in rotations:
-            loadings, shares = on_off(X, rotate(np.sqrt(variances[:n, None]) * directions[:n]))
-            starts.append(make_params(scales * loadings, shares, -scales * (shares @ loadings), X, heated))
+            rotated = rotate(np.sqrt(variances[:n, None]) * directions[:n])
+            if settings.noise_ratios is None:
+                loadings, shares = on_off(X, rotated)
+                offset = -shares @ loadings
+            else:
+                loadings, shares, offset = decide(X, rotated)
+            starts.append(make_params(scales * loadings, shares, scales * offset, X, heated))
     return starts
+
+
+def find_noise_edge(X: Rows, noise_variance: float) -> float:
+    """Return by how much rows vary at most along a direction that is noise alone (Marchenko and Pastur 1967)."""
+    return noise_variance * float(1.0 + np.sqrt(X.n_inputs / X.totals.n_rows)) ** 2
 
 
 def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, settings: Settings) -> Params:
@@ -168,8 +181,7 @@ def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, setti
         noise_variance=settings.noise_variance,
         prior_variance=settings.prior_variance,
         temperature=settings.temperature,
-        # A start has as many features as may be; whether they are few enough to enumerate is seen when it has settled.
-        n_sweeps=settings.on_off.n_sweeps if settings.n_sweeps == EXACT and settings.on_off else settings.n_sweeps,
+        n_sweeps=settings.n_sweeps,
         noise_ratios=settings.noise_ratios,
     )
     return settle_sticks(params, shares * N, N, settings.alpha)
@@ -199,11 +211,12 @@ def leading_directions(moment: Callable[[Floats], Floats], D: int, n: int) -> tu
 
     The matrix is given by its products with rows of vectors, (m, D) -> (m, D). Permuting inputs permutes the result.
     """
-    if D <= FEW_INPUTS or n >= D - 1:
+    start = None if D <= FEW_INPUTS or n >= D - 1 else moment(np.ones((1, D))) + 1.0
+    if start is None or not np.any(moment(start)):  # the second of rows that are all the same
         values, vectors = eigh(moment(np.eye(D)), subset_by_index=(D - n, D - 1))
     else:
         operator = LinearOperator((D, D), matvec=lambda v: moment(v.reshape(1, D))[0], dtype=np.float64)
-        values, vectors = eigsh(operator, n, v0=moment(np.ones((1, D)))[0] + 1.0, tol=1e-4)
+        values, vectors = eigsh(operator, n, v0=start[0], tol=1e-4)
     order = np.argsort(-values, kind="stable")
     return values[order], vectors[:, order].T
 
@@ -271,6 +284,33 @@ def on_off(X: Rows, loadings: Floats) -> tuple[Floats, Floats]:
     shares = np.clip(0.5 * (1.0 - np.abs(skewness) / np.sqrt(skewness**2 + 4.0)), RAREST, 0.5)
     signs = np.where(skewness < 0, -1.0, 1.0)
     return loadings * (signs / np.sqrt(shares * (1.0 - shares)))[:, None], shares
+
+
+def decide(X: Rows, loadings: Floats) -> tuple[Floats, Floats, Floats]:
+    """Turn loadings of independent scores into those of on/off features, the largest first, by deciding every score.
+
+    A score of a feature that is on in a share p of the rows, as its skewness says (`on_off`), has two values,
+    ``-sqrt(p / (1 - p))`` and ``sqrt((1 - p) / p)``; nearer to the second, the feature is on. Least squares on features
+    that are decided have what moments of scores have not: loadings that noise does not shorten, all at once.
+
+    Returns
+    -------
+    loadings : array of shape (K, D)
+    shares : array of shape (K,)
+        Of the rows that have each feature.
+    offset : array of shape (D,)
+    """
+    squares = np.einsum("kd,kd->k", loadings, loadings)
+    loadings = loadings[np.argsort(-squares, kind="stable")]
+    N, inverse = X.totals.n_rows, np.asarray(np.linalg.pinv(loadings), dtype=np.float64)
+    scores = X.project(inverse.T)
+    skewness = X.weigh(scores**3).sum(axis=0) / N
+    shares = np.clip(0.5 * (1.0 - np.abs(skewness) / np.sqrt(skewness**2 + 4.0)), RAREST, 0.5)
+    middle = (0.5 - shares) / np.sqrt(shares * (1.0 - shares))
+    decided = np.column_stack([np.where(skewness < 0, -scores, scores) > middle, np.ones(len(scores))])
+    weighed = X.weigh(decided)
+    found: Floats = np.linalg.lstsq(decided.T @ weighed, X.combine(weighed), rcond=None)[0].astype(np.float64)
+    return found[:-1], weighed[:, :-1].sum(axis=0) / N, found[-1]
 
 
 def random_loadings(X: Rows, settings: Settings, rng: np.random.Generator) -> Floats:
@@ -425,35 +465,66 @@ class WarmUp:
     def _choose_start(self, starts: Sequence[Params]) -> Phases:
         """Return the best start after its first steps: the rotation is decided first, then the number of directions.
 
-        A few steps from the starts with fewest directions tell rotations apart; many would bring them together. The
-        first steps of a start that is warmer than wanted are taken at its temperature, and then it is cooled down.
+        The first steps of a start that is warmer than wanted are taken at its temperature, and then it is cooled down.
         """
         wanted, K = self.problem.settings.temperature, len(starts[0].loadings)
-        unit = self.spread * self.problem.unit
         n_rotations = 1
         while n_rotations < len(starts) and len(starts[n_rotations].loadings) == K:
             n_rotations += 1
-        raced: list[Search] = []
-        values: list[float] = []
-        for start in starts[:n_rotations] if n_rotations > 1 else ():
-            cold, keep = replace(start, temperature=wanted), raced[0] if raced else None
-            raced.append((yield Phase(self.problem, cold, RACE_STEPS, TOL, keep=keep)))
-            values.append(self._judge(raced[-1].at))
-        kind = int(np.argmax(np.array(values) <= min(values) + BETTER_ROTATION * unit)) if raced else 0
+        kind, raced = 0, None
+        if n_rotations > 1:
+            kind, raced = yield from self._race(starts[:n_rotations])
         best: Search | None = None
         for start in starts[kind::n_rotations]:
-            problem, n_steps = change_temperature(self.problem, max(start.temperature, wanted)), FIRST_STEPS
-            begin: Params | Search = replace(start, temperature=problem.settings.temperature)
-            if raced and len(start.loadings) == K and start.temperature <= wanted:  # the first of them were taken
-                begin, n_steps = raced[kind], FIRST_STEPS - raced[kind].n_steps
-            trial = yield Phase(problem, begin, n_steps, TOL, keep=best)
+            problem = change_temperature(self.problem, max(start.temperature, wanted))
+            trial, raced = raced, None
+            if trial is None or problem.settings.temperature > wanted:
+                begin = replace(start, temperature=problem.settings.temperature)
+                trial = yield Phase(problem, begin, FIRST_STEPS, TOL, keep=best)
             if best is None:
                 self.latest = trial
             trial = yield from self._cool(trial.at.params, trial.at.warm_start, trial, best)
-            if best is None or self._judge(trial.at) < self._judge(best.at) - BETTER * unit:
+            if best is None or self._judge(trial.at) < self._judge(best.at) - BETTER * self.spread * self.problem.unit:
                 best = trial
         assert best is not None
         return best
+
+    def _race(self, starts: Sequence[Params]) -> Generator[Phase, Search, tuple[int, Search]]:
+        """Return which rotation to take, the first unless another is ahead, and how far its first steps came.
+
+        A few steps tell apart rotations that end far from each other; many would bring them together. Where a few do
+        not tell, all take their first steps, and the end counts. A start that is to be heated has its own to take.
+        """
+        problem, runners = self.problem, list[Search]()
+        for start in starts:
+            cold = replace(start, temperature=problem.settings.temperature)
+            runners.append((yield Phase(problem, cold, RACE_STEPS, TOL, keep=self.latest)))
+            self.latest = runners[0]
+        values = np.array([self._judge(runner.at) for runner in runners])
+        far = BETTER_ROTATION * self.spread * problem.unit
+        kind = int(np.argmax(values <= values.min() + far))
+        if starts[kind].temperature > problem.settings.temperature:
+            return kind, runners[kind]
+        if np.ptp(values) > far:
+            return kind, (yield Phase(problem, runners[kind], FIRST_STEPS - runners[kind].n_steps, TOL))
+        kind, runners = yield from self._go_on(runners, TOL)
+        # One that gains little by little is behind where it has stopped: it has to be so after all first steps as well.
+        if kind > 0 and (yield from self._go_on(runners, 0.0))[0] == 0:
+            kind = 0
+        return kind, runners[kind]
+
+    def _go_on(self, runners: Sequence[Search], tol: float) -> Generator[Phase, Search, tuple[int, list[Search]]]:
+        """Let all take their first steps; return which to take, the first unless another ends lower, and the ends."""
+        ends: list[Search] = []
+        for runner in runners:
+            keep = ends[0] if ends else None
+            ends.append((yield Phase(self.problem, runner, FIRST_STEPS - runner.n_steps, tol, keep=keep)))
+        values = np.array([self._judge(end.at) for end in ends])
+        # Less what the units of the inputs add to every objective: a share of that would mean nothing.
+        settings, totals = self.problem.settings, self.problem.data.X.totals
+        units = 0.5 * totals.n_rows * len(totals.rows) * np.log(2.0 * np.pi * settings.noise_variance)
+        loss = values.min() - settings.generative_weight / settings.temperature * units
+        return int(np.argmax(values <= values.min() + LOWER_END * abs(loss))), ends
 
     def _cool(
         self, params: Params, multipliers: Any, search: Search | None = None, keep: Search | None = None
@@ -528,8 +599,8 @@ class WarmUp:
 
     def _add_feature(self, search: Search) -> Generator[Phase, Search, Search | None]:
         """Return the model with one more feature that is worth having, or None."""
-        at = search.at
-        if len(at.params.loadings) >= self.problem.settings.n_components:
+        at, most = search.at, self.problem.settings.n_components
+        if len(at.params.loadings) >= (most if at.params.n_sweeps != EXACT else min(most, MOST_EXACT)):
             return None
         # New features that are colder than soft learn labels by heart: they have to be worth more, and that in X.
         worth = BIRTH_WORTH * self.problem.unit * self.spread ** (1 if self.problem.head is None else 2)
