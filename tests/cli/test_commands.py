@@ -93,6 +93,11 @@ def test_fit_says_which_features_come_back(folder):
     fitted = load_model(str(folder / "stable.model"))
     assert fitted.report.features.returned.shape == fitted.report.features.number.shape
     assert fitted.estimator.n_init == 2
+    again = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "m", *QUICK, *more, "--json").json
+    returned = {row["feature"]: row["returned"] for row in again["stability"]["features"]}
+    shown = fitted.report.features
+    assert [returned[k] for k in shown.number.tolist()] == shown.returned.tolist()
+    assert f"median match {again['stability']['match']:.2f}" in done.err
 
 
 def test_fit_with_cross_validation_reports_every_setting(folder):
@@ -365,6 +370,10 @@ def test_names_that_were_probably_meant_are_named(folder, tmp_path):
     assert wrong.err.rstrip().endswith("Did you mean 'kind'?")
     far = run_here("fit", folder / "flowers.csv", "-t", "elephants", "-o", tmp_path / "m")
     assert "Did you mean" not in far.err
+    names = (folder / "flowers.csv").read_text().splitlines()[0].split(",")
+    both = run_here("fit", folder / "flowers.csv", "-t", "kind", "--ignore", ",".join(names[:2]), "-o", tmp_path / "m")
+    assert both.code == 3
+    assert both.err.rstrip().endswith("For several columns, give the option once for each")
     head, *rows = (folder / "new.csv").read_text().splitlines()
     (tmp_path / "loud.csv").write_text("\n".join([head.upper(), *rows]) + "\n")
     run = run_here("predict", folder / "flowers.model", tmp_path / "loud.csv")

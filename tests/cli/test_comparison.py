@@ -161,6 +161,15 @@ def test_what_is_said_of_a_model(numbers, classes):
     assert wild["sentences"][0].startswith("This model is useless: on rows that it had not seen it is no better than")
 
 
+def test_a_plain_model_that_is_no_better_than_a_constant_is_not_recommended(classes):
+    y = np.array(["often", "seldom"])[(np.arange(80) % 3 == 0).astype(int)]
+    problem = replace(classes, X=np.zeros((80, 3)), y=y)
+    found = judge(problem, np.full(80, "seldom"))
+    assert score_of(found, "linear") == score_of(found, "baseline") > score_of(found, "model")
+    assert found["beaten_by"] == []
+    assert not any("predicts clearly better" in said for said in found["sentences"])
+
+
 def test_a_system_that_fails_or_takes_too_long_costs_nothing(numbers, monkeypatch):
     monkeypatch.setattr(comparison, "PATIENCE", 0.0)
     found = judge(numbers, numbers.y, patience=0.0)
@@ -252,6 +261,7 @@ def test_no_compare_leaves_out_the_plain_models(folder):
     found = fit(folder, "sum", "--no-compare", "--features-only", "--json").json
     assert [row["role"] for row in found["comparison"]["systems"]] == ["model", "baseline"]
     assert found["comparison"]["systems"][1]["score"] < 0
+    assert found["comparison"]["systems"][0]["things"] == found["n_components_in_use"]
     assert found["useless"] is False
 
 

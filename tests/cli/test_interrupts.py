@@ -70,6 +70,7 @@ def test_a_signal_ends_the_search_and_keeps_the_best_settings(data, monkeypatch,
     )
     assert any(f"(C={found['settings']['C']})" in warning for warning in found["warnings"])
     assert [row["role"] for row in found["comparison"]["systems"]] == ["model", "baseline"]  # no more is fitted
+    assert found["comparison"]["best_of"] == 1  # of three that there were to try
     assert "stopped" in repr(load(data / "m"))
 
 
@@ -80,6 +81,7 @@ def test_what_is_kept_is_named_where_no_setting_was_tried_on_every_fold(data, mo
     assert done.json["settings"] == {"C": best.params["C"]}
     assert done.json["cross_validation"]["folds"] == 1
     assert "the best of 2 settings that were tried on 1 of 3 folds" in done.json["kept"]
+    assert any("the best of 2 settings on these folds" in said for said in done.json["comparison"]["sentences"])
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.05])

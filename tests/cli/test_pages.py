@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix
@@ -153,10 +155,26 @@ def test_the_page_of_an_interrupted_fit_says_so(folder, monkeypatch):
     given = {"data": str(folder / "flowers.csv"), "target": ["kind"], "output": str(folder / "m")}
     model = train(FitRequest(**given, C=[0.5, 1.0], n_components=[3], max_iter=4, folds=2), Output(quiet=True))
     assert model.facts["interrupted"]
-    ((level, words),) = model.report.model.notices
+    (level, words), *others = model.report.model.notices
     assert level == "warning"
     assert "was interrupted" in words
+    assert [told for _, told in others] == model.facts["warnings"]
+    assert not any("nterrupted" in told for told in model.facts["warnings"])  # that is said once
     assert f"C={model.facts['settings']['C']}" in words
+
+
+def test_the_page_says_what_the_fit_warned_of(folder):
+    options = ("--no-cv", "--n-components", 4, "--max-iter", 1, "--json")
+    done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "short.model", *options)
+    (warning,) = done.json["warnings"]
+    assert "stopped at max_iter=1" in warning
+    model = load_model(str(folder / "short.model"))
+    assert model.facts["warnings"] == [warning]
+    for data in ((), (folder / "new.csv",)):
+        assert page_of(folder, folder / "short.model", *data)[0]["model"]["notices"] == [["warning", warning]]
+    older = {name: value for name, value in model.facts.items() if name != "warnings"}
+    replace(model, facts=older).save(folder / "older.model")
+    assert page_of(folder, folder / "older.model", folder / "new.csv")[0]["model"]["notices"] == []
 
 
 def test_what_is_said_of_an_interrupted_fit():

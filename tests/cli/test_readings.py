@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.model_selection import StratifiedKFold
 
 from cli_tools import run_here
-from regbayes import ILSVMClassifierCV, load
+from regbayes import ILSVMClassifierCV, feature_stability, load
 from regbayes.cli.dates import expand_dates, find_dates
 from regbayes.cli.inputs import TableInputs
 from regbayes.cli.tables import read_table
@@ -117,6 +117,8 @@ def test_whole_numbers_that_would_lose_digits_are_names(tmp_path):
     assert table.column("id").tolist() == ids
     assert table.column("big").dtype == float  # exact as they are
     assert any("more than 15 digits" in remark for remark in table.remarks)
+    mixed = read(tmp_path, f"id\n1\n{2**53}\n{ids[1]}\n")
+    assert any(f"more than 15 digits, like {ids[1]}," in remark for remark in mixed.remarks)
     long = read(tmp_path, "id\n" + "9" * 400 + "\n" + "8" * 400 + "\n")
     assert long.column("id").dtype == object
 
@@ -264,6 +266,34 @@ def test_weights_choose_the_settings_too(folder):
     folds = StratifiedKFold(2, shuffle=True, random_state=0)
     search = ILSVMClassifierCV(2, Cs=[1.0], max_iter=2, cv=folds, random_state=0).fit(X, kept.kind, weights)
     assert done.json["cross_validation"]["mean"] == pytest.approx(search.best_score_)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_weights_are_those_of_the_fits_that_features_may_come_back_in(folder):
+    drop = ("--ignore", "grade", "--ignore", "mark", "--ignore", "day", "--ignore", "price")
+    more = ("--stability", 3, "--json", *ONE)
+    done = run_here("fit", folder / "t.csv", "-t", "kind", "--weight", "times", *drop, "-o", folder / "w", *more)
+    assert done.code == 0, done.err
+    kept = pd.read_csv(folder / "t.csv").query("times > 0")
+    model = load(folder / "w")
+    given = (model.estimator, model.inputs.transform(kept), kept.kind.to_numpy())
+    options = {"n_resamples": 3, "random_state": 0}
+    found = feature_stability(*given, **options, sample_weight=kept.times.to_numpy(float))
+    plain = feature_stability(*given, **options)
+    lowest = [row["lowest_likeness"] for row in done.json["stability"]["features"]]
+    np.testing.assert_allclose(lowest, found.table()["lowest_likeness"])
+    assert not np.allclose(lowest, plain.table()["lowest_likeness"])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_of_a_useless_model_of_weighed_rows_it_is_said_that_they_may_be_cells(tmp_path):
+    cells = [f"{sex},{age},{answer},{9 + (age == 'old')}" for sex in "mf" for age in ("old", "new") for answer in "yn"]
+    (tmp_path / "cells.csv").write_text("\n".join(["sex,age,answer,n", *cells]) + "\n")
+    given = (tmp_path / "cells.csv", "-t", "answer", "-o", tmp_path / "m", "--json", "--folds", 2, *ONE[:4], "--C", 1)
+    for weight, said in ((("--weight", "n"), True), (("--ignore", "n"), False)):
+        done = run_here("fit", *given, *weight)
+        assert done.json["useless"], done.err
+        assert any("folds leave out whole cells: --no-cv" in told for told in done.json["warnings"]) is said
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ SEARCH = ("--n-components", 3, "--max-iter", 3, "--folds", 2, "--C", 0.3, "--C",
 FITS = {  # model -> data and options
     "flowers": ("flowers.csv", "-t", "kind", *ONE),
     "flowers-search": ("flowers.csv", "-t", "kind", *SEARCH),
+    "flowers-stability": ("flowers.csv", "-t", "kind", "--stability", 2, *ONE),
     "numbers": ("numbers.csv", "-t", "sum", "-t", "difference", *ONE),
     "numbers-search": ("numbers.csv", "-t", "sum", "-t", "difference", *SEARCH),
     "groups": ("numbers.csv", "-t", "sum", "--task", "group", "--ignore", "difference", *ONE),
@@ -45,10 +46,15 @@ TASK_SEARCH_KEYS = {
     for place in ("settings", "cross_validation.candidates[]")
     for name in ("include_inputs", "temperature")
 }
+STABILITY_KEYS = {
+    *(f"stability.{name}" for name in ("resamples", "threshold", "match")),
+    *(f"stability.features[].{name}" for name in ("feature", "returned", "median_likeness", "lowest_likeness")),
+}
 TOPIC_KEYS = {"topics[].topic", "topics[].share", "topics[].words[]"}
 KEYS_OF_FITS = {
     "flowers": FIT_KEYS,
     "flowers-search": SEARCH_KEYS,
+    "flowers-stability": FIT_KEYS | STABILITY_KEYS,
     "numbers": FIT_KEYS,
     "numbers-search": SEARCH_KEYS | TASK_SEARCH_KEYS,
     "groups": FIT_KEYS,

@@ -243,7 +243,7 @@ class WholeFile:
         from joblib import effective_n_jobs
 
         from regbayes import dask as on_cluster
-        from regbayes.cli.progress import is_interrupt
+        from regbayes.cli.interrupts import is_interrupt
 
         rows = max(1, BLOCK_BYTES // (8 * X.shape[1]))
         model = getattr(on_cluster, type(estimator).__name__)(**estimator.get_params())

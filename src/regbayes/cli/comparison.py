@@ -125,12 +125,17 @@ def compare(
             reason = f"failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
             judged.append(Judged(system.role, system.name, (), (), 0.0, note=reason))
     table = [_row(one, model, problem) for one in judged]
+    constants = [one for one in judged if one.role == "baseline" and one.rows]
     found = {
         "folds": len(folds),
         "best_of": n_settings,
         "systems": table,
         "useless": _is_useless(table),
-        "beaten_by": [row["name"] for row in table[1:] if row["role"] != "baseline" and _clearly_better(row)],
+        "beaten_by": [
+            one.name
+            for one, row in zip(judged, table, strict=True)
+            if one.role in ("linear", "boosting") and _clearly_better(row) and _beats(one, constants, problem)
+        ],
         "never_answered": never_answered(problem, model),
         "interrupted": interrupted,
     }
@@ -178,6 +183,12 @@ def _is_useless(table: Sequence[dict[str, Any]]) -> bool:
 
 def _clearly_better(row: dict[str, Any]) -> bool:
     return row["difference"] is not None and row["difference"] > max(CLEARLY * row["error"], 1e-9)
+
+
+def _beats(one: Judged, constants: Sequence[Judged], problem: Problem) -> bool:
+    """Whether a system is better than all constants by more than a standard error, as a model must be to be of use."""
+    differences = [_compare_pairs(problem, constant, one) for constant in constants]
+    return all(difference < -error for difference, error in differences)
 
 
 def never_answered(problem: Problem, model: Judged) -> list[str]:

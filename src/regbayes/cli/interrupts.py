@@ -6,12 +6,13 @@ import math
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-__all__ = ["forget", "catch_signals", "held", "ignore"]
+__all__ = ["catch_signals", "forget", "held", "ignore", "is_interrupt"]
 
 ALARM = getattr(signal, "SIGALRM", None)  # there is none on Windows
 GRACE = 1.0  # seconds after a signal in which the next one waits: what the first one ended is put away meanwhile
@@ -59,6 +60,13 @@ def catch_signals() -> Iterator[None]:
         forget()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def is_interrupt(found: warnings.WarningMessage) -> bool:
+    """Whether a warning says that Ctrl-C ended something."""
+    from regbayes.estimators._bases import InterruptedWarning
+
+    return issubclass(found.category, InterruptedWarning)
 
 
 def forget() -> None:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelFile", "classes_by_target", "features_in_use", "load_model", "open_model"]
 
-NEGLIGIBLE = 1e-3  # of the largest weight
-
 
 @persistable(name="regbayes.cli.ModelFile")
 @dataclass(frozen=True, eq=False)
@@ -193,9 +191,10 @@ def features_in_use(estimator: Any) -> Integers:
     use.
     """
     from regbayes.estimators._bases import in_use
+    from regbayes.report._models import NEGLIGIBLE
 
     if hasattr(estimator, "embedding_"):
-        return np.flatnonzero(in_use(estimator.embedding_))
+        return np.flatnonzero(in_use(getattr(estimator, "probabilities_", estimator.embedding_)))
     if not hasattr(estimator, "tasks_"):
         return np.arange(len(estimator.components_))
     weights = np.abs(estimator.coef_features_).max(axis=0)

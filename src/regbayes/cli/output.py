@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from regbayes.cli.interrupts import is_interrupt
+
 __all__ = ["Output", "called_as"]
 
 
@@ -38,16 +40,19 @@ class Output:
         self.json = json
         self.quiet = quiet
         self.warnings: list[str] = []
+        self.interruptions: list[str] = []  # those of them that say what Ctrl-C ended: a page has its own words for it
 
     def say(self, text: str) -> None:
         """Say what is being done, on stderr."""
         if not self.quiet:
             _stderr().print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str, *, interruption: bool = False) -> None:
         """Say what the user should know, on stderr, once."""
         if text not in self.warnings:
             self.warnings.append(text)
+            if interruption:
+                self.interruptions.append(text)
             console = _stderr()
             console.print("warning: ", style="yellow", end="")
             console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -121,7 +126,7 @@ class Output:
                 yield heard
             finally:
                 for found in later:
-                    self.warn(str(found.message))
+                    self.warn(str(found.message), interruption=is_interrupt(found))
 
 
 def jsonable(value: Any) -> Any:

@@ -131,12 +131,13 @@ def _collect(model: ModelFile, table: Table, X: Any, y: NDArray[Any], shown: Map
     inputs, spec, facts = model.inputs, model.target, model.facts
     source = Path(facts["source"]).name
     more = " and more" if len(spec.names) > 3 else ""
+    doubts = [("warning", words) for words in facts.get("warnings", ())]  # older files have none
     told = {
         "title": f"Predicting {', '.join(spec.names[:3])}{more} from {source}",
         "target_names": list(spec.names) if len(spec.names) > 1 else None,
         "target_name": spec.names[0] if len(spec.names) == 1 else "target",
         **shown,
-        "notices": [*interruption(facts), *shown.get("notices", ())],
+        "notices": [*interruption(facts), *shown.get("notices", ()), *doubts],
     }
     if isinstance(inputs, WordCounts):
         return collect(model.estimator, X, y, feature_names=inputs.get_feature_names_out().tolist(), **told)

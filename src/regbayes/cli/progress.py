@@ -12,21 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes.cli.errors import counted
+from regbayes.cli.interrupts import is_interrupt
 from regbayes.cli.output import Output
 
 if TYPE_CHECKING:
     from regbayes.search import FoldRecord
 
-__all__ = ["SearchWatch", "is_interrupt"]
+__all__ = ["Compiling", "SearchWatch"]
 
 PLAIN_SECONDS = 15.0  # between lines where there is no terminal
-
-
-def is_interrupt(found: warnings.WarningMessage) -> bool:
-    """Whether a warning says that Ctrl-C ended something."""
-    from regbayes.estimators._bases import InterruptedWarning
-
-    return issubclass(found.category, InterruptedWarning)
 
 
 class Compiling:
@@ -109,6 +103,12 @@ class SearchWatch:
         """Fits of the search."""
         return self.n_settings * self.n_folds
 
+    @property
+    def n_rivals(self) -> int:
+        """Settings that were tried on as many folds as the chosen one, itself among them: Ctrl-C may leave others."""
+        folds = len(self.records_of(self.chosen))
+        return sum(len(of) == folds for of in self._by_setting())
+
     def add_setting(self) -> None:
         """Hear that one setting more is tried."""
         self.n_settings += 1
@@ -151,18 +151,18 @@ class SearchWatch:
         fit = f"fitting the best settings so far ({settings}) to all rows. Ctrl-C again keeps that fit as it is by then"
         self.output.warn(
             f"interrupted after {counted(len(self.records), 'fit')}: "
-            f"{fit if again else f'the best settings so far ({settings}) are kept'}"
+            f"{fit if again else f'the best settings so far ({settings}) are kept'}",
+            interruption=True,
         )
 
     def kept(self, *, ended_early: bool) -> str:
         """Return what was kept after Ctrl-C: which settings, of how many, tried on how many folds."""
         done, folds = len(self.records), len(self.records_of(self.chosen))
-        tried = sum(len(of) == folds for of in self._by_setting())
         settings = ", ".join(f"{name}={value}" for name, value in self._shown(self.chosen).items())
         last = "was ended early too, at its best state so far" if ended_early else "was finished"
         if done == self.total:
             return f"Interrupted in the last fit, to all rows ({settings}), which was ended at its best state so far."
-        which = f"{counted(tried, 'setting')} that {'was' if tried == 1 else 'were'} tried"
+        which = f"{counted(self.n_rivals, 'setting')} that {'was' if self.n_rivals == 1 else 'were'} tried"
         return (
             f"Interrupted after {done} of {self.total} fits: {settings} is the best of {which} on {folds} of "
             f"{self.n_folds} folds; the last fit, to all rows, {last}."

@@ -245,26 +245,23 @@ def _parse_column(
         found = numbers.astype(np.float64).to_numpy()
     except ValueError:
         return _hardly_numbers(numbers[~absent], text, absent, name, decimal, notes, remarks)
-    if not absent.all() and _loses_digits(numbers[~absent], found[~absent]):
+    example = None if absent.all() else _find_lossy(numbers[~absent], found[~absent])
+    if example is not None:
         remarks.append(
-            f"column {name!r} holds whole numbers of more than 15 digits, like {values[~absent].iloc[0]}, which are "
-            "taken as names: as numbers they would lose digits"
+            f"column {name!r} holds whole numbers of more than 15 digits, like {example}, which are taken as names: as "
+            "numbers they would lose digits"
         )
         return text
     return found
 
 
-def _loses_digits(texts: pd.Series, numbers: NDArray[Any]) -> bool:
-    """Whether whole numbers are so long that they are not what is written any more."""
+def _find_lossy(texts: pd.Series, numbers: NDArray[Any]) -> str | None:
+    """Return the first of whole numbers that is so long that it is not what is written any more."""
     far = np.abs(numbers) >= EXACT
-    return (
-        bool(far.any())
-        and all(re.fullmatch(r"[-+]?\d+", text) for text in texts)
-        and any(
-            not np.isfinite(number) or int(number) != int(text)
-            for number, text in zip(numbers[far], texts[far], strict=True)
-        )
-    )
+    if not far.any() or not all(re.fullmatch(r"[-+]?\d+", text) for text in texts):
+        return None
+    pairs = zip(numbers[far], texts[far], strict=True)
+    return next((text for number, text in pairs if not np.isfinite(number) or int(number) != int(text)), None)
 
 
 def _hardly_numbers(

@@ -25,11 +25,12 @@ from regbayes._types import Floats
 from regbayes.cli import Kind, interrupts
 from regbayes.cli.comparison import Judged, Problem, compare
 from regbayes.cli.errors import BadDataError, StoppedError, UserError, counted
+from regbayes.cli.interrupts import is_interrupt
 from regbayes.cli.modelfile import features_in_use
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
 from regbayes.cli.probabilities import learn_certainty
-from regbayes.cli.progress import Compiling, SearchWatch, is_interrupt
+from regbayes.cli.progress import Compiling, SearchWatch
 from regbayes.cli.scores import metric_name, score_fit
 from regbayes.cli.targets import shown_label
 
@@ -255,7 +256,7 @@ def _compare(
     found = compare(
         problem,
         model,
-        n_settings=watch.n_settings,
+        n_settings=watch.n_rivals,
         with_peers=request.compare and not facts["interrupted"],
         patience=facts["seconds"],
         say=output.say,

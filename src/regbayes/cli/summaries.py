@@ -29,7 +29,7 @@ def summary(model: ModelFile) -> dict[str, Any]:
         "inputs": facts["inputs"],
         "settings": facts["settings"],
         "n_components": estimator.n_components,
-        "n_components_in_use": getattr(estimator, "n_components_", estimator.n_components),
+        "n_components_in_use": len(model.in_use),
         "seconds": facts["seconds"],
         "interrupted": facts["interrupted"],
         "baseline_score": facts["baseline"],
@@ -41,6 +41,8 @@ def summary(model: ModelFile) -> dict[str, Any]:
     }
     if "sample_rows" in facts:  # of a file that was too large to search settings on all rows
         found["sample_rows"] = facts["sample_rows"]
+    if "stability" in facts:  # was asked for
+        found["stability"] = facts["stability"]
     return {**found, "topics": topics_of(model)} if model.of_documents else found
 
 
@@ -129,6 +131,8 @@ def _show_useless(model: ModelFile, comparison: dict[str, Any], out: Output) -> 
     advice = "More rows, other inputs or another target may help; so may a look at how the file was read, above."
     if model.target.kind == "classifier" and comparison["metric"] == "accuracy":
         advice += " Where one class is rare: --balanced."
+    if model.facts.get("weight"):
+        advice += " Where rows are cells of a table of counts, folds leave out whole cells: --no-cv, or one row a case."
     out.banner(f"{comparison['sentences'][0]} It is saved all the same. {advice}")
 
 

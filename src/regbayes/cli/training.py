@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ from regbayes.cli.targets import (
     task_values,
 )
 from regbayes.cli.words import learn_words, show_documents
+
+if TYPE_CHECKING:
+    from regbayes import FeatureStability
 
 __all__ = ["train", "train_documents", "train_table"]
 
@@ -156,7 +159,7 @@ def _fit_and_report(  # noqa: PLR0913 - all that a fit is made of
     output: Output,
     whole: WholeFile | None = None,
 ) -> ModelFile:
-    weights = shown.pop("weights")
+    weights, n_before = shown.pop("weights"), len(output.warnings)
     estimator, predictions, found = fit_model(
         request, spec.kind, X, y, shown.get("task"), output, weights=weights, names=spec.names
     )
@@ -181,10 +184,13 @@ def _fit_and_report(  # noqa: PLR0913 - all that a fit is made of
         "metric": metric,
     }
     if request.stability:
-        shown["stability"] = _find_stability(request, estimator, X, y, shown.get("task"), output)
+        metadata = {"task": shown.get("task"), "sample_weight": weights}
+        shown["stability"] = _find_stability(request, estimator, X, y, metadata, output)
+        facts["stability"] = _plain_stability(shown["stability"])
     shown |= {**_told_on_page(comparison), "reliability": reliability}
     if whole is not None:
         estimator = _fit_whole(whole, estimator, inputs, request, shown, facts, output)
+    facts["warnings"] = [told for told in output.warnings[n_before:] if told not in output.interruptions]
     model = ModelFile(Pipeline([("inputs", inputs), ("model", estimator)]), spec, None, facts, certainty)
     return replace(model, report=_collect_report(model, table, X, y, predictions, shown, output))
 
@@ -202,13 +208,13 @@ def _fit_whole(
     shown["data_name"] = f"a sample of {facts['rows']} training rows"
     facts["sample_rows"] = facts["rows"]
     if facts["interrupted"]:
-        output.warn(SAMPLE_KEPT)
+        output.warn(SAMPLE_KEPT, interruption=True)
         return estimator
     began = time.perf_counter()
     try:
         estimator, ended = whole.refit(estimator, inputs, request, output)
     except KeyboardInterrupt:  # while rows were encoded or read: there is no state of theirs
-        output.warn(SAMPLE_KEPT)
+        output.warn(SAMPLE_KEPT, interruption=True)
         facts |= {"interrupted": True, "kept": SAMPLE_KEPT.capitalize() + "."}
         return estimator
     facts["rows"], facts["seconds"] = len(whole.y), facts["seconds"] + time.perf_counter() - began
@@ -343,8 +349,8 @@ def _check_classes(y: NDArray[Any], spec: TargetSpec, request: FitRequest, outpu
 
 
 def _find_stability(
-    request: FitRequest, estimator: Any, X: Any, y: NDArray[Any], task: NDArray[Any] | None, output: Output
-) -> Any:
+    request: FitRequest, estimator: Any, X: Any, y: NDArray[Any], metadata: dict[str, Any], output: Output
+) -> FeatureStability | None:
     """Fit again to parts of the rows; Ctrl-C leaves the page without, and the model as it is."""
     from regbayes import feature_stability
 
@@ -358,13 +364,26 @@ def _find_stability(
                 n_resamples=request.stability or 0,
                 random_state=request.seed,
                 n_jobs=request.jobs,
-                task=task,
+                **metadata,
             )
     except KeyboardInterrupt:
-        output.warn("stopped before it was seen which features come back; the page does not say")
+        output.warn("stopped before it was seen which features come back; the page does not say", interruption=True)
         return None
     output.say(repr(found))
     return found
+
+
+def _plain_stability(found: FeatureStability | None) -> dict[str, Any] | None:
+    """Return which features came back, for the model's file and for JSON; None where Ctrl-C came before."""
+    if found is None:
+        return None
+    columns = {name: values.tolist() for name, values in found.table().items()}
+    return {
+        "resamples": found.n_resamples,
+        "threshold": found.threshold,
+        "match": found.match,
+        "features": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+    }
 
 
 def _collect_report(

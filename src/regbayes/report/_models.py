@@ -12,7 +12,7 @@ from regbayes._types import Flags, Floats, Integers
 from regbayes.estimators._arrays import at_home
 from regbayes.estimators._bases import in_use
 
-NEGLIGIBLE = 0.01  # of the largest contribution to the scores
+NEGLIGIBLE = 0.01  # of the largest weight, or contribution to the scores
 
 
 @dataclass(frozen=True)
