@@ -86,15 +86,16 @@ def many_groups() -> None:
 def hand_tasks_on(X: np.ndarray, y: np.ndarray, school: np.ndarray) -> None:
     """Tasks inside scikit-learn's own tools."""
     import sklearn
-    from sklearn.model_selection import GridSearchCV, cross_val_score
+    from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
+    folds = KFold(5, shuffle=True, random_state=0)  # rows come school by school: every fold needs some of each
     with sklearn.config_context(enable_metadata_routing=True):
         model = MultiTaskILSVMRegressor(n_components=10, random_state=0)
         model.set_fit_request(task=True).set_predict_request(task=True).set_score_request(task=True)
-        cross_val_score(make_pipeline(StandardScaler(), model), X, y, params={"task": school})
-        search = GridSearchCV(model, {"C": [0.1, 1.0]}).fit(X, y, task=school)
+        cross_val_score(make_pipeline(StandardScaler(), model), X, y, cv=folds, params={"task": school})
+        search = GridSearchCV(model, {"C": [0.1, 1.0]}, cv=folds).fit(X, y, task=school)
         search.best_estimator_.predict(X[:2], task=school[:2])  # GridSearchCV.predict takes rows alone
 
 

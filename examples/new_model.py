@@ -30,9 +30,9 @@ from regbayes.estimators._bases import (
     NOT_NEGATIVE,
     POSITIVE,
     FitReporter,
-    chosen_classes,
-    coded_classes,
+    encode_classes,
     generator,
+    pick_classes,
     warn_of_status,
 )
 from regbayes.joint.descent import DescentOptions, JointProblem, fit_joint
@@ -195,7 +195,7 @@ class PredictivePCAClassifier(Saveable, CallbackSupportMixin, TransformerMixin, 
         """Learn loadings and classifier together."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        self.classes_, codes = coded_classes(self, y)
+        self.classes_, codes = encode_classes(self, y)
         self.mean_ = X.mean(axis=0)
         loadings = 0.1 * generator(self.random_state).standard_normal((X.shape[1], self.n_components))
         start = Params(loadings, float(self.noise_variance))
@@ -224,7 +224,7 @@ class PredictivePCAClassifier(Saveable, CallbackSupportMixin, TransformerMixin, 
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the class of each row."""
-        return chosen_classes(self.decision_function(X), self.classes_)
+        return pick_classes(self.decision_function(X), self.classes_)
 
 
 def main() -> None:

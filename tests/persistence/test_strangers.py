@@ -203,10 +203,10 @@ def test_indices_of_sparse_matrices_are_integers(tmp_path):
 
 
 def seconds_to_refuse(path: Path, message: str) -> float:
-    start = time.process_time()
+    start = time.thread_time()
     with pytest.raises(PersistenceError, match=message):
         load(path)
-    return time.process_time() - start
+    return time.thread_time() - start
 
 
 PRIME = 2**61 - 1  # Python's hash of an integer is its remainder by this
@@ -222,9 +222,9 @@ def test_keys_that_collide_are_refused_at_once(wide, tmp_path):
         assert seconds_to_refuse(tmp_path / "file", "malformed at the object") < 1.0
     else:
         assert max(np.unique([hash(key) for key in keys], return_counts=True)[1]) < 300
-        start = time.process_time()
+        start = time.thread_time()
         assert len(load(tmp_path / "file")) == len(keys)
-        assert time.process_time() - start < 3.0
+        assert time.thread_time() - start < 3.0
 
 
 @pytest.mark.parametrize("kind", ["<f16", "<c8", "<c16", "<M8[s]", "<m8[s]"])
@@ -274,9 +274,9 @@ def test_defaults_of_empty_objects_count_as_values(tmp_path, monkeypatch):
 def test_long_keys_are_not_copied_for_every_element(tmp_path):
     tree = {"dict": {"k" * 1_000_000: {"dict": {"l" * 1_000_000: list(range(100_000))}}}}
     craft(tmp_path / "file", tree)
-    start = time.process_time()
+    start = time.thread_time()
     load(tmp_path / "file")
-    assert time.process_time() - start < 5.0
+    assert time.thread_time() - start < 5.0
     tree["dict"]["k" * 1_000_000]["dict"]["l" * 1_000_000].append({"unknown": 1})
     with pytest.raises(PersistenceError, match="unknown kind of value") as raised:
         load(craft(tmp_path / "file", tree))
