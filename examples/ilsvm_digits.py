@@ -61,7 +61,7 @@ def linear_svc():
 methods = {
     "LinearSVC on the 64 pixels": linear_svc,
     "ten features, then LinearSVC": lambda: make_pipeline(
-        IBPFactorAnalysis(10, transform_temperature=0.3, random_state=0), LinearSVC(random_state=0)
+        IBPFactorAnalysis(10, slab=None, transform_temperature=0.3, random_state=0), LinearSVC(random_state=0)
     ),
     "iLSVM, ten on/off features": lambda: ILSVMClassifier(10, temperature=0.02, random_state=0),
     "iLSVM, ten soft features": lambda: ILSVMClassifier(10, random_state=0),

@@ -35,7 +35,7 @@ def ilsvm_cv(n_components: int = 4, **parameters: Any) -> ILSVMClassifierCV:
 
 
 def ibp(n_components: int = 6, **parameters: Any) -> IBPFactorAnalysis:
-    return IBPFactorAnalysis(n_components, **{"max_iter": 15, "random_state": 0} | parameters)
+    return IBPFactorAnalysis(n_components, **{"slab": None, "max_iter": 15, "random_state": 0} | parameters)
 
 
 class Watch:

@@ -456,10 +456,11 @@ PATHS_CHANGES = {
     "seed": change(random_state=0),
     "other scoring": change(scoring="balanced_accuracy"),
 }
-IBP = {"n_components": 5, "max_iter": 6, "random_state": 0}
+IBP = {"n_components": 5, "slab": None, "max_iter": 6, "random_state": 0}
 IBP_CHANGES = {
     **VARIANCES,
     "amounts": change(slab="half-normal"),
+    "rows asked": change(slab="auto"),
     "temperature": change(temperature=0.1),
     "warmer transform": change(transform_temperature=0.1),
     "alpha": change(alpha=3.0),

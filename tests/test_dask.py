@@ -129,7 +129,7 @@ def test_topics_are_those_of_one_process(client, corpus, monkeypatch, kind):
 
 def test_features_without_labels(client, data, monkeypatch):
     X, _ = data
-    model = IBPFactorAnalysis(4, max_iter=3, tol=0.0, random_state=0)
+    model = IBPFactorAnalysis(4, slab=None, max_iter=3, tol=0.0, random_state=0)
     there = clone(model).fit(cut(X, CUTS[-1]))
     here = fit_here(monkeypatch, clone(model), cut(X, (N,)))
     np.testing.assert_allclose(there.components_, here.components_, atol=1e-10)

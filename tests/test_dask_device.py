@@ -65,7 +65,7 @@ def cut_there(array, dtype=None, others=(), sizes=SIZES):
 def make(kind, **options):
     given = {"max_iter": 4, "tol": 1e-9, "random_state": 0} | options
     if kind == "features":
-        return IBPFactorAnalysis(5, **given)
+        return IBPFactorAnalysis(5, slab=None, **given)
     return ILSVMClassifier(5, multi_class=kind, **given)
 
 

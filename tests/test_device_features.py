@@ -257,7 +257,7 @@ def test_classifier_is_that_of_numpy(place: Place, options: dict) -> None:
 @pytest.mark.usefixtures("dispatch", "in_blocks")
 def test_features_without_labels_are_those_of_numpy(place: Place) -> None:
     X, _ = make_data(250)
-    model = IBPFactorAnalysis(n_components=4, max_iter=8, tol=1e-3, random_state=0)
+    model = IBPFactorAnalysis(n_components=4, slab=None, max_iter=8, tol=1e-3, random_state=0)
     here, there = sklearn.clone(model).fit(X), sklearn.clone(model).fit(place(X))
     tol = 5e-3 if place.tol < 1e-8 else 0.1
     assert np.all(np.diff(there.trace_.objective) <= 0)
@@ -413,7 +413,7 @@ def test_arrays_of_torch_that_numpy_can_read_are_array_likes_without_dispatch() 
     "model",
     [
         ILSVMClassifier(3, max_iter=1, tol=1.0),
-        IBPFactorAnalysis(3, max_iter=1),
+        IBPFactorAnalysis(3, slab=None, max_iter=1),
         MultiTaskILSVMClassifier(3, max_iter=1),
         MedLDAClassifier(3, inference="variational", max_iter=1),
     ],

@@ -420,14 +420,16 @@ def test_a_start_of_scores_without_noise_is_the_planted_model():
     rows = centre_rows(Z @ planted_loadings + offset)
     moments, directions = warmup.leading_directions(rows.moment, 9, 3)
     scores = warmup.separate(rows, np.sqrt(moments[:, None] / len(Z)) * directions)
-    loadings, shares, found = warmup.decide(rows, scores)
+    decided = warmup.decide(rows, scores)
+    loadings, shares = decided.loadings, decided.shares
     assert np.sort(shares) == pytest.approx([0.25, 1 / 3, 0.5])
     order = np.argsort(shares)
     signs = np.sign(np.einsum("kd,kd->k", loadings[order], planted_loadings[[0, 2, 1]]))
     assert signs[:2] == pytest.approx(1.0)  # half of the rows: either side may be on
     assert loadings[order] == pytest.approx(signs[:, None] * planted_loadings[[0, 2, 1]], abs=1e-8)
     nothing_on = offset + (planted_loadings[1] if signs[2] < 0 else 0.0)
-    assert found + rows.mean == pytest.approx(nothing_on, abs=1e-8)
+    assert decided.offset + rows.mean == pytest.approx(nothing_on, abs=1e-8)
+    assert decided.explained == pytest.approx(float(rows.totals.squares.sum()))
 
 
 def test_units_of_the_inputs_do_not_matter_where_features_are_on_or_off():

@@ -31,7 +31,7 @@ def draw(dtype, folder, n=N):
 def make(kind, **options):
     given = {"max_iter": 2, "tol": 0.1, "random_state": 0} | options
     if kind == "features":
-        return IBPFactorAnalysis(4, **given)
+        return IBPFactorAnalysis(4, slab=None, **given)
     return ILSVMClassifier(4, include_inputs=kind == "inputs", multi_class="ovr", **given)
 
 

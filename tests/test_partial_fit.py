@@ -35,7 +35,7 @@ def ilsvm(**parameters):
 
 
 def ibp(**parameters):
-    return IBPFactorAnalysis(**{"n_components": 8, "max_iter": 10, "random_state": 0} | parameters)
+    return IBPFactorAnalysis(**{"n_components": 8, "slab": None, "max_iter": 10, "random_state": 0} | parameters)
 
 
 KNOWN = {}

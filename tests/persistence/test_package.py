@@ -13,7 +13,6 @@ import regbayes
 from persistence_tools import assert_same, round_trip
 from recorded_cases import CASES, is_runnable, observe
 from regbayes import E, regularizers
-from regbayes.models.ilsvm.model import Params
 from regbayes.persistence import PersistenceError, save
 
 DRAWS = np.random.default_rng(0).normal(size=(400, 2))
@@ -95,7 +94,7 @@ def test_cached_properties_are_not_saved(tmp_path):
     fitted = regbayes.IBPFactorAnalysis(n_components=3, max_iter=2, random_state=0).fit(X)
     fitted.transform(X)
     params = fitted._state.params
-    fields = {field.name for field in dataclasses.fields(Params)}
+    fields = {field.name for field in dataclasses.fields(params)}
     assert "mean_field" in vars(params)
     fitted.save(tmp_path / "file")
     found = regbayes.load(tmp_path / "file")

@@ -136,7 +136,9 @@ def _compare(model: Any, test: Any, training: Any) -> list[dict[str, Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are about the systems compared with
         # At a higher temperature: soft features serve a linear classifier better, so this is the pipeline at its best.
-        unlabelled = IBPFactorAnalysis(model.estimator.n_components, transform_temperature=0.3, random_state=0).fit(X)
+        unlabelled = IBPFactorAnalysis(
+            model.estimator.n_components, slab=None, transform_temperature=0.3, random_state=0
+        ).fit(X)
         answers = {
             "linear classifier on the pixels": (X.shape[1], linear.fit(X, y).predict(X_test)),
             "features without labels, then a classifier": (

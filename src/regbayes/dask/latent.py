@@ -43,12 +43,7 @@ from regbayes.estimators._bases import (
     fit_data,
     generator,
 )
-from regbayes.estimators.ilsvm import (
-    UNSUPERVISED,
-    UNSUPERVISED_SLAB,
-    make_settings,
-    make_supervision,
-)
+from regbayes.estimators.ilsvm import make_settings, make_supervision
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, RemoteProblem
 from regbayes.margins.head import MIN_BLOCK_ROWS, Tolerance, order_sample
@@ -209,10 +204,8 @@ class OnClusterFeatures(OnCluster):
         mean_square, D = float(moments.squares.sum() / moments.weight), len(moments.mean)
         parameters = self.get_params(deep=False)
         if labels is None:
-            supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
-            return Recipe(
-                moments.mean, make_settings(parameters, mean_square, D, supervision), NO_COST, supervised=False
-            )
+            settings = ibp.make_unsupervised_settings(parameters, mean_square, D)
+            return Recipe(moments.mean, settings, NO_COST, supervised=False)
         share = 1.0 - labels.rest_weight / moments.weight
         # Rows are taken in blocks here however few they are.
         n_labeled = max(int(labels.counts.sum()), MIN_BLOCK_ROWS)

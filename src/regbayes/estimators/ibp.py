@@ -1,7 +1,8 @@
-"""`IBPFactorAnalysis`: binary latent features of rows, as many as the data ask for, without labels."""
+"""`IBPFactorAnalysis`: latent features that rows have or have not, as many as the data ask for, without labels."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -25,22 +26,40 @@ from regbayes.estimators._bases import (
     room_for,
 )
 from regbayes.estimators._batches import BatchFeatures
-from regbayes.estimators.ilsvm import UNSUPERVISED, UNSUPERVISED_SLAB, BinaryFeatures, make_settings
+from regbayes.estimators.ilsvm import BinaryFeatures, Supervision, make_settings
 from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.models.ilsvm.device import reconstruct as reconstruct_there
-from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, centre_rows, reconstruct
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, State, centre_rows, reconstruct
+
+TEMPERATURE = 0.01  # per input, of on/off features: at a higher one, those that no label holds together fade away
+SLAB_TEMPERATURE = 0.05  # per input, of features with amounts: on planted sets their number is right there
+
+
+def make_unsupervised_settings(parameters: Mapping[str, Any], mean_square: float, n_inputs: int) -> Settings:
+    """Turn parameters into settings without labels; with ``slab="auto"`` they have those of both kinds of features."""
+
+    def settle(slab: str | None) -> Settings:
+        temperature = SLAB_TEMPERATURE if slab else TEMPERATURE
+        nothing = Supervision(0.0, squared=True, one_vs_rest=False, generative_weight=1.0, temperature=temperature)
+        return make_settings({**parameters, "slab": slab}, mean_square, n_inputs, nothing)
+
+    if parameters["slab"] != "auto":
+        return settle(parameters["slab"])
+    return replace(settle(None), amounts=settle("half-normal"))
 
 
 @persistable(skip=("_skl_callbacks",))
 class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
-    """Binary latent features under an Indian buffet prior.
+    """Latent features under an Indian buffet prior: a row has each of them or not, and if so perhaps by an amount.
 
     Each row is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features;
-    ``n_components`` is only where it is cut off, and ``n_components_`` says how many the data use. In front of a
-    linear classifier this is the two-stage baseline of `ILSVMClassifier`, which learns both together.
+    ``n_components`` is only where it is cut off, and ``n_components_`` says how many the data use. Of rows that are
+    sums of on/off parts, and of tables of categories, features are on or off; of rows that vary by degrees, as
+    measurements do, they are on by an amount. In front of a linear classifier this is the two-stage baseline of
+    `ILSVMClassifier`, which learns both together.
 
-    Parameters to turn first: ``slab`` ("half-normal" for rows that vary by degrees), ``temperature``, then ``alpha``,
-    and ``transform_temperature`` for a classifier behind it; ``n_components`` only has to be large enough.
+    Parameters to turn first: ``temperature``, then ``alpha``, and ``transform_temperature`` for a classifier behind it;
+    ``slab`` where the kind of features is to be yours; ``n_components`` only has to be large enough.
     ``noise_variance``, ``prior_variance`` and ``n_sweeps`` are about the model, the rest about how it is fitted.
 
     Parameters
@@ -50,9 +69,10 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     temperature : float or "auto", default="auto"
-        Temperature of the features per input. Less than 0.01 ("auto") gives features that are nearer to on and off,
-        more gives fewer features: those that explain little collapse. Rows that are sums of on/off features and noise
-        are recognised and fitted at temperature 1, with each input's own noise: see the notes of `ILSVMClassifier`.
+        Temperature of the features per input; "auto" is 0.01 for on/off features and 0.05 for those with amounts. Less
+        gives features that are nearer to on and off, more gives fewer: those that explain little collapse. Rows that
+        are sums of on/off features and noise are recognised and fitted at temperature 1, with each input's own noise:
+        see the notes of `ILSVMClassifier`.
     transform_temperature : float or None, default=None
         Temperature at which `transform` infers rows; None is that of the fit. Loadings learned cold and features
         inferred warm often serve a classifier behind them better than either alone.
@@ -62,11 +82,10 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         Steps at most, after a warm-up of a few dozen to a few hundred.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
-    slab : {"half-normal"} or None, default=None
-        Whether a feature is on or off (None), or off or on by an amount with a half-normal prior. Of rows that vary by
-        degrees, features with amounts come back from most of the rows, and on/off ones often do not: None is for rows
-        that are sums of on/off parts. `transform` returns expected amounts then, and `feature_probabilities` the
-        probabilities of being on; "auto" is 0.05 for ``temperature``.
+    slab : {"auto", "half-normal"} or None, default="auto"
+        Whether a feature is on or off (None), or off or on by an amount, which has a half-normal prior. `transform`
+        returns probabilities in the first case, and expected amounts in the second, where `feature_probabilities` are
+        those of being on. "auto" asks the rows (see Notes); ``slab_`` says what it found.
     n_sweeps : int, default=2
         Sweeps of mean-field inference for a row: more tell features that occur together apart. Where rows are found to
         be sums of on/off features, eight of them or fewer are inferred exactly.
@@ -79,11 +98,13 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         Loadings of the features.
     n_components_ : int
         Features in use: those whose probabilities are not the same for all training rows (range above .1).
+    slab_ : {"half-normal"} or None
+        What was used, also where "auto" chose it.
     embedding_ : array of shape (n_samples, n_components)
-        Posterior means of the training rows' features, at the temperature of the fit: probabilities or, with
-        ``slab``, amounts.
+        Posterior means of the training rows' features, at the temperature of the fit: probabilities or, where features
+        have amounts, these.
     probabilities_ : array of shape (n_samples, n_components)
-        With ``slab``: probabilities that the training rows have the features.
+        Where features have amounts: probabilities that the training rows have the features.
     stick_weights_ : array of shape (n_components,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
@@ -111,6 +132,11 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     Notes
     -----
+    ``slab="auto"`` turns the rows' main directions until their scores are independent of each other, and decides each
+    score for one of two values. If that leaves more than 8 % of what inputs have in common, rows vary by degrees, and
+    features have amounts: on/off features of such rows come back from other samples far less often. Where rows do not
+    tell, features are on or off: fewer than four inputs or more than 500, or fewer than five rows for each.
+
     Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
     docs/scale.md.
 
@@ -125,7 +151,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **LATENT_CONSTRAINTS,
-        "slab": [StrOptions({"half-normal"}), None],
+        "slab": [StrOptions({"auto", "half-normal"}), None],
         "transform_temperature": [POSITIVE, None],
     }
 
@@ -136,7 +162,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         alpha: float = 2.0,
         temperature: float | Literal["auto"] = "auto",
         transform_temperature: float | None = None,
-        slab: Literal["half-normal"] | None = None,
+        slab: Literal["auto", "half-normal"] | None = "auto",
         noise_variance: float | Literal["auto", "estimate"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 2,
@@ -168,8 +194,10 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         """Return centred rows as data without labels, and the settings that the parameters stand for."""
         labels = np.full(len(X), UNLABELED, dtype=np.int64)
         unlabeled = Data(X, labels, np.ones(len(X)), np.zeros((1, 1)))
-        supervision = UNSUPERVISED_SLAB if self.slab else UNSUPERVISED
-        return unlabeled, make_settings(self.get_params(deep=False), X.totals.mean_square, X.n_inputs, supervision)
+        return unlabeled, make_unsupervised_settings(self.get_params(deep=False), X.totals.mean_square, X.n_inputs)
+
+    def _attributes(self, state: State) -> dict[str, Any]:
+        return super()._attributes(state) | {"slab_": "half-normal" if state.params.has_amounts else None}
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -202,7 +230,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     def transform(self, X: ArrayLike) -> Floats:
         """Return the posterior means of the features of rows, shape (n_samples, n_components).
 
-        They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
+        They are probabilities or, where features have amounts, these as expected; see `feature_probabilities`.
         """
         with room_for(self, X):
             rows = centre_rows(self._valid_rows(X), self.mean_)

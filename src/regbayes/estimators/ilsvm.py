@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -55,8 +55,6 @@ from regbayes.models.ilsvm.warmup import PRIOR_RATIO, ROUNDING, SIGNAL
 from regbayes.priors.indian_buffet import stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
-UNSUPERVISED_TEMPERATURE = 0.01  # per input: at a higher one, features that no label holds together fade away
-UNSUPERVISED_SLAB_TEMPERATURE = 0.05  # per input: on planted sets the number of features is right there
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
 SLAB_TEMPERATURE = 0.02  # per input: where features with amounts are decided
 SLAB_C = 0.1  # amounts reach several units: the same margins cost less weight
@@ -128,14 +126,13 @@ class BinaryFeatures(LatentModel):
         early_rows = None if goes_on else warmup.draw_early_rows(data.labels, rng)
 
         def draw() -> Iterator[tuple[Any, Integers | None, Settings]]:
-            first_rows, asked = early_rows, settings
+            first_rows = early_rows
             if previous is not None and goes_on:
                 yield previous, None, settings.follow(previous.params)
                 # It did not do: the rows are others than those that it knows the noise of.
                 first_rows = warmup.draw_early_rows(data.labels, rng)
             some = data.X.take(first_rows)
-            if settings.on_off is not None:
-                asked = find_on_off(some, settings)
+            asked = find_on_off(some, settings)
             yield self._start(some, asked, rng), first_rows, asked
             n = min((len(data.X) + 1) // 2, data.X.max_taken)
             while True:  # other starts are those of a random half of the rows
@@ -204,13 +201,6 @@ class Supervision:
     temperature: float  # per input, where nothing else is said
     price: float = 0.0  # of a feature with an amount
     on_off_weight: float = 1.0  # factor on the generative weight where rows are sums of on/off features
-
-
-UNSUPERVISED = Supervision(
-    0.0, squared=True, one_vs_rest=False, generative_weight=1.0, temperature=UNSUPERVISED_TEMPERATURE
-)
-
-UNSUPERVISED_SLAB = replace(UNSUPERVISED, temperature=UNSUPERVISED_SLAB_TEMPERATURE)
 
 
 def make_supervision(

@@ -100,7 +100,7 @@ class FeatureCount(Experiment):
             drawn = make_ibp_classification(max(self._counts(None)), **DRAWN, random_state=cell.seed)
             values["there"] = float(np.sum(drawn.features[:n].sum(axis=0) >= 0.02 * n))
             rows = Sample(drawn.data[:n], drawn.target[:n])
-            model = IBPFactorAnalysis(K, random_state=cell.seed, **FOUND)
+            model = IBPFactorAnalysis(K, slab=None, random_state=cell.seed, **FOUND)
         else:
             train, _ = dataset.split(cell.seed, 0.5)
             rows = train.rows(np.arange(min(n, len(train))))

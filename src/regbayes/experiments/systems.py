@@ -49,7 +49,7 @@ def _ilsvm(context: Context, **settings: Any) -> Any:
 
 
 def _ibp_svm(context: Context, C: float, **settings: Any) -> Any:
-    features = IBPFactorAnalysis(context.n_components, random_state=context.seed, **settings)
+    features = IBPFactorAnalysis(context.n_components, slab=None, random_state=context.seed, **settings)
     return make_pipeline(features, StandardScaler(), LinearSVC(C=C, max_iter=5000, random_state=context.seed))
 
 

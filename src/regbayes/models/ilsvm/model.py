@@ -382,6 +382,7 @@ class Params:
     temperature: float  # T
     n_sweeps: int  # S, or EXACT
     noise_ratios: Floats | None = None  # (D,): rho, of each input's noise to sigma^2, their product 1; None: all are 1
+    has_amounts: ClassVar[bool] = False  # whether features that are on are so by an amount
 
     @cached_property
     def mean_field(self) -> MeanField:
@@ -703,6 +704,7 @@ class Settings:
     on_off: OnOff | None = None  # what holds for rows that are sums of on/off features; None: they are not asked
     noise_ratios: Floats | None = None  # (D,): rho, where they are
     by_degrees: bool = False  # whether they were asked and are not
+    amounts: Settings | None = None  # what holds for rows that vary by degrees; None: they are not asked
 
     def with_noise(self, noise_variance: float, ratios: Floats) -> Settings:
         """Return the settings for rows that are sums of on/off features, with the noise that each input has."""
@@ -718,7 +720,9 @@ class Settings:
         )
 
     def follow(self, params: Params) -> Settings:
-        """Return the settings for a fit that goes on from an earlier one, which may know the noise of each input."""
+        """Return the settings for a fit that goes on from an earlier one, which knows what kind of rows there are."""
+        if self.amounts is not None and params.has_amounts:
+            return self.amounts
         if self.on_off is None or params.noise_ratios is None:
             return self
         found = self.with_noise(params.noise_variance, params.noise_ratios)

@@ -8,6 +8,9 @@ on/off features leave a sixth of the signal or more; independent scores are no s
 Where few features are found (`Enumeration`), mean field gives way to the exact posterior of the rows, and the noise to
 what these features leave of each input: two features that explain the same inputs are told apart by it. Where mean
 field is far from it at the start (`are_tangled`), it does so before the rows are asked.
+
+Where features with amounts may be had instead (`Settings.amounts`), rows are asked for more than that: independent
+scores are decided, and if that leaves much of the signal (`leave_much`), rows vary by degrees, and amounts it is.
 """
 
 from __future__ import annotations
@@ -41,7 +44,10 @@ from regbayes.models.ilsvm.warmup import (
     Phases,
     Search,
     WarmUp,
+    decide,
     initial_params,
+    leading_directions,
+    separate,
     settle_sticks,
 )
 
@@ -76,24 +82,44 @@ def find_on_off(X: HostRows, settings: Settings) -> Settings:
     Rows with many inputs or as many factors as can be told, and few rows for each input, do not tell: settings are as
     they were.
     """
-    D = X.n_inputs
-    if settings.on_off is None or not FEWEST_INPUTS <= D <= FEW_INPUTS or X.totals.n_rows < ROWS_PER_INPUT * D:
+    D, asks = X.n_inputs, settings.on_off is not None or settings.amounts is not None
+    if not asks or not FEWEST_INPUTS <= D <= FEW_INPUTS or X.totals.n_rows < ROWS_PER_INPUT * D:
         return settings
     some = X.take(slice(None, None, -(-len(X) // MOST_ROWS)))
     n_varying = int(find_varying(some.totals.squares).sum())
     if n_varying < FEWEST_INPUTS:
         return settings
     noise, n_factors = analyse_noise(some, settings.n_components)
-    if n_factors >= min(settings.n_components, count_factors(n_varying)):
-        return settings
-    variance = float(np.exp(np.mean(np.log(noise))))
-    told = settings.with_noise(variance, noise / variance)
-    start = initial_params(some, replace(told, temperature=1.0))[0]
-    if are_tangled(some, start):
-        told, start = replace(told, n_sweeps=EXACT), replace(start, n_sweeps=EXACT)
-    if _are_explained(some, told, start):
-        return told
-    return replace(settings, by_degrees=True) if n_factors < n_varying // 2 else settings
+    if settings.on_off is not None and n_factors < min(settings.n_components, count_factors(n_varying)):
+        variance = float(np.exp(np.mean(np.log(noise))))
+        told = settings.with_noise(variance, noise / variance)
+        start = initial_params(some, replace(told, temperature=1.0))[0]
+        if are_tangled(some, start):
+            told, start = replace(told, n_sweeps=EXACT), replace(start, n_sweeps=EXACT)
+        if _are_explained(some, told, start):
+            return told
+        settings = replace(settings, by_degrees=n_factors < n_varying // 2)
+    return settings.amounts if settings.amounts is not None and leave_much(some) else settings
+
+
+def leave_much(X: HostRows) -> bool:
+    """Return whether rows vary by degrees: on/off features, however they are fitted, would leave much of the signal.
+
+    Independent scores of sums of on/off features have two values each. Each decided for the nearer one, they leave
+    hardly more of the rows than noise does, also where mean field cannot tell the features apart and where inputs are
+    on or off themselves; scores that vary by degrees lose a tenth or more of the signal. How many features there may be
+    does not matter.
+    """
+    noise, n_factors = analyse_noise(X, X.n_inputs)
+    own, _ = analyse_noise(X, n_factors, NO_NOISE)
+    scaled, varies = X.scale(np.sqrt(noise)), find_varying(X.totals.squares)
+    N, squares = scaled.totals.n_rows, float(scaled.totals.squares.sum())
+    rest = N * float(np.sum((own / noise)[varies]))
+    if squares < (1.0 + LEAST_SIGNAL) * rest:
+        return False
+    moments, directions = leading_directions(scaled.moment, X.n_inputs, n_factors)
+    factors = np.sqrt(np.maximum(moments / N, 0.0))[:, None] * directions
+    return squares - decide(scaled, separate(scaled, factors)).explained > rest + LEFT * (squares - rest)
 
 
 def are_tangled(X: HostRows, params: Params) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -40,6 +40,7 @@ class SlabParams(Params):
     """What inference of a row's amounts needs to know."""
 
     price: float = field(kw_only=True)  # kappa, of a feature that is on
+    has_amounts: ClassVar[bool] = True
 
     @cached_property
     def log_odds(self) -> Floats:

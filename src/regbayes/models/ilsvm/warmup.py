@@ -160,7 +160,8 @@ def initial_params(X: HostRows, settings: Settings) -> list[Params]:
                 loadings, shares = on_off(X, rotated)
                 offset = -shares @ loadings
             else:
-                loadings, shares, offset = decide(X, rotated)
+                decided = decide(X, rotated)
+                loadings, shares, offset = decided.loadings, decided.shares, decided.offset
             starts.append(make_params(scales * loadings, shares, scales * offset, X, heated))
     return starts
 
@@ -286,19 +287,22 @@ def on_off(X: Rows, loadings: Floats) -> tuple[Floats, Floats]:
     return loadings * (signs / np.sqrt(shares * (1.0 - shares)))[:, None], shares
 
 
-def decide(X: Rows, loadings: Floats) -> tuple[Floats, Floats, Floats]:
-    """Turn loadings of independent scores into those of on/off features, the largest first, by deciding every score.
+@dataclass(frozen=True)
+class Decided:
+    """On/off features of rows whose scores are decided, and what least squares on them say of the rows."""
+
+    loadings: Floats  # (K, D), the largest first
+    shares: Floats  # (K,): of the rows that have each feature
+    offset: Floats  # (D,)
+    explained: float  # sum of the squares of what loadings and offset say of the rows
+
+
+def decide(X: Rows, loadings: Floats) -> Decided:
+    """Turn loadings of independent scores into those of on/off features, by deciding every score.
 
     A score of a feature that is on in a share p of the rows, as its skewness says (`on_off`), has two values,
     ``-sqrt(p / (1 - p))`` and ``sqrt((1 - p) / p)``; nearer to the second, the feature is on. Least squares on features
     that are decided have what moments of scores have not: loadings that noise does not shorten, all at once.
-
-    Returns
-    -------
-    loadings : array of shape (K, D)
-    shares : array of shape (K,)
-        Of the rows that have each feature.
-    offset : array of shape (D,)
     """
     squares = np.einsum("kd,kd->k", loadings, loadings)
     loadings = loadings[np.argsort(-squares, kind="stable")]
@@ -309,8 +313,9 @@ def decide(X: Rows, loadings: Floats) -> tuple[Floats, Floats, Floats]:
     middle = (0.5 - shares) / np.sqrt(shares * (1.0 - shares))
     decided = np.column_stack([np.where(skewness < 0, -scores, scores) > middle, np.ones(len(scores))])
     weighed = X.weigh(decided)
-    found: Floats = np.linalg.lstsq(decided.T @ weighed, X.combine(weighed), rcond=None)[0].astype(np.float64)
-    return found[:-1], weighed[:, :-1].sum(axis=0) / N, found[-1]
+    cross = X.combine(weighed)
+    found: Floats = np.linalg.lstsq(decided.T @ weighed, cross, rcond=None)[0].astype(np.float64)
+    return Decided(found[:-1], weighed[:, :-1].sum(axis=0) / N, found[-1], float(np.vdot(found, cross)))
 
 
 def random_loadings(X: Rows, settings: Settings, rng: np.random.Generator) -> Floats:

@@ -1,0 +1,154 @@
+"""`IBPFactorAnalysis(slab="auto")`: rows say whether their features are on or off, or on by an amount."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import product
+
+import numpy as np
+import pytest
+
+import regbayes
+from regbayes import IBPFactorAnalysis
+from regbayes.models.ilsvm.model import centre_rows
+from regbayes.models.ilsvm.on_off import LEFT, leave_much
+from test_ilsvm_features import matched
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+DEGREES = ("amounts", "normal", "uniform", "exponential")
+
+
+def draw(kind, K=6, n=600, noise=0.5, nonnegative=False, seed=0):
+    """Rows that are sums of scores of a kind, with noise relative to the signal of each input; and the scores."""
+    rng = np.random.default_rng(seed)
+    on = rng.random((n, K)) < np.linspace(0.15, 0.5, K)
+    scores = {
+        "on/off": on.astype(float),
+        "amounts": on * np.abs(rng.standard_normal((n, K))),
+        "normal": rng.standard_normal((n, K)),
+        "uniform": rng.random((n, K)),
+        "exponential": rng.exponential(size=(n, K)),
+    }[kind]
+    loadings = rng.standard_normal((K, 4 * K))
+    signal = scores @ (np.abs(loadings) if nonnegative else loadings)
+    return signal + noise * signal.std(axis=0) * rng.standard_normal(signal.shape), scores
+
+
+def quick(**parameters):
+    return IBPFactorAnalysis(**{"n_components": 12, "max_iter": 4, "random_state": 0} | parameters)
+
+
+# --- the question
+
+
+def decided_share(levels):
+    """Share of the variance of exactly independent scores that is left when each is decided for one of two values."""
+    levels = np.asarray(levels, dtype=float) - np.mean(levels)
+    skewness = np.mean(levels**3) / np.mean(levels**2) ** 1.5
+    share = 0.5 * (1.0 - abs(skewness) / np.sqrt(skewness**2 + 4.0))
+    on = np.sign(skewness or 1.0) * levels / levels.std() > (0.5 - share) / np.sqrt(share * (1.0 - share))
+    between = on.mean() * levels[on].mean() ** 2 + (1 - on.mean()) * levels[~on].mean() ** 2
+    return 1.0 - between / np.mean(levels**2)
+
+
+@pytest.mark.parametrize("levels", [(0, 1, 1), (0, 0, 0, 1), (0, 1, 2), (0, 0, 2, 4), (0, 0, 0, 9, 10)])
+def test_what_is_left_of_independent_scores_without_noise_is_the_variance_within_two_values(levels):
+    """Every combination of levels as often: scores are exactly independent, and the sum over features is one share."""
+    scores = np.array(list(product(levels, repeat=3)), dtype=float)
+    rows = centre_rows(np.tile(scores, (4, 1)) @ np.random.default_rng(0).standard_normal((3, 12)))
+    share = decided_share(levels)
+    assert abs(share - LEFT) > 0.01  # neither answer hangs on the last bits
+    assert leave_much(rows) == (share > LEFT)
+
+
+@pytest.mark.parametrize("kind", DEGREES)
+@pytest.mark.parametrize("noise", [0.2, 1.0])
+def test_scores_that_vary_by_degrees_leave_much(kind, noise):
+    assert leave_much(centre_rows(draw(kind, noise=noise)[0]))
+
+
+@pytest.mark.parametrize(("K", "noise", "nonnegative"), [(3, 1.0, False), (8, 1.0, False), (20, 0.3, True)])
+def test_on_off_scores_leave_little_also_where_mean_field_cannot_tell_them_apart(K, noise, nonnegative):
+    X, _ = draw("on/off", K, 100 * K, noise, nonnegative)
+    units = np.exp(np.random.default_rng(1).uniform(-2.0, 2.0, X.shape[1]))
+    assert not leave_much(centre_rows(X * units))
+    weights = np.repeat([1.0, 2.0], [len(X) - len(X) // 2, len(X) // 2])
+    assert not leave_much(centre_rows(X, weights=weights))
+
+
+def test_a_table_of_categories_leaves_little():
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(0, 4, (500, 3))
+    kinds[:, 1] = np.where(rng.random(500) < 0.7, kinds[:, 0], kinds[:, 1])  # categories that go together
+    assert not leave_much(centre_rows(np.hstack([kinds[:, [j]] == np.arange(4) for j in range(3)]).astype(float)))
+
+
+# --- the estimator
+
+
+@pytest.mark.parametrize(("kind", "found"), [("amounts", "half-normal"), ("on/off", None)])
+def test_the_fit_is_that_of_the_kind_that_rows_have(kind, found):
+    X, _ = draw(kind)
+    asked, told = quick().fit(X), quick(slab=found).fit(X)
+    assert asked.slab_ == told.slab_ == found
+    assert hasattr(asked, "probabilities_") == (found is not None)
+    for name in ("components_", "embedding_", "stick_weights_", "offset_"):
+        np.testing.assert_array_equal(getattr(asked, name), getattr(told, name))
+    assert asked.objective_ == told.objective_
+    np.testing.assert_array_equal(asked.score_samples(X), told.score_samples(X))
+
+
+def test_what_is_planted_comes_back_whatever_its_kind():
+    for kind in ("on/off", "amounts"):
+        X, scores = draw(kind, K=4, noise=0.3)
+        model = IBPFactorAnalysis(20, random_state=0).fit(X)
+        assert model.n_components_ == 4
+        found = model.transform(X)
+        assert np.median(matched(scores, found[:, np.ptp(found, axis=0) > 1e-3])) > 0.95
+
+
+@pytest.mark.parametrize("kind", ["amounts", "on/off"])
+def test_truncation_order_and_units_do_not_change_the_kind(kind):
+    X, _ = draw(kind)
+    rng = np.random.default_rng(3)
+    shuffled = X[rng.permutation(len(X))][:, rng.permutation(X.shape[1])]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", regbayes.TruncationWarning)  # two features are too few on purpose
+        kinds = {quick(max_iter=0, **change).fit(rows).slab_ for rows, change in (
+            (X, {}), (X, {"n_components": 2}), (X, {"n_components": 100}), (shuffled, {}), (1e3 * X + 7.0, {}),
+            (X, {"noise_variance": 0.3}), (X, {"temperature": 0.03}),
+        )}  # fmt: skip
+    assert kinds == {"half-normal" if kind == "amounts" else None}
+
+
+def test_rows_that_cannot_tell_have_on_off_features():
+    X, _ = draw("amounts")
+    for rows in (X[:, :3], X[:100], np.tile(X, 21)[:, :501]):
+        assert quick(max_iter=0).fit(rows).slab_ is None
+
+
+def test_a_fit_that_goes_on_keeps_the_kind_of_features_that_it_has():
+    amounts, on_off = draw("amounts")[0], draw("on/off")[0]
+    for first, second, found in ((amounts, on_off, "half-normal"), (on_off, amounts, None)):
+        model = quick(warm_start=True).fit(first)
+        assert model.fit(second).slab_ == found
+        assert model.set_params(warm_start=False).fit(second).slab_ != found
+        batches = quick().partial_fit(first)
+        before = batches.components_.copy()
+        assert batches.partial_fit(second).slab_ == found
+        assert np.any(batches.components_ != before)
+
+
+def test_a_model_that_was_saved_knows_its_kind(tmp_path):
+    X, _ = draw("amounts")
+    model = quick().fit(X)
+    model.save(tmp_path / "model")
+    again = regbayes.load(tmp_path / "model")
+    assert (again.slab, again.slab_) == ("auto", "half-normal")
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
+
+
+def test_other_words_are_refused():
+    with pytest.raises(ValueError, match="slab"):
+        quick(slab="normal").fit(draw("on/off")[0])
