@@ -7,12 +7,14 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.stats import skew
 
 import regbayes
 from regbayes import IBPFactorAnalysis
 from regbayes.models.ilsvm.model import centre_rows
-from regbayes.models.ilsvm.on_off import LEFT, leave_much
+from regbayes.models.ilsvm.on_off import LEFT, SKEWED, decide_rows
 from test_ilsvm_features import matched
+from test_ilsvm_on_off import with_rare_feature
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -54,34 +56,77 @@ def decided_share(levels):
 
 @pytest.mark.parametrize("levels", [(0, 1, 1), (0, 0, 0, 1), (0, 1, 2), (0, 0, 2, 4), (0, 0, 0, 9, 10)])
 def test_what_is_left_of_independent_scores_without_noise_is_the_variance_within_two_values(levels):
-    """Every combination of levels as often: scores are exactly independent, and the sum over features is one share."""
+    """Every combination of levels as often: scores are exactly independent, and all of them leave the same share."""
     scores = np.array(list(product(levels, repeat=3)), dtype=float)
     rows = centre_rows(np.tile(scores, (4, 1)) @ np.random.default_rng(0).standard_normal((3, 12)))
-    share = decided_share(levels)
-    assert abs(share - LEFT) > 0.01  # neither answer hangs on the last bits
-    assert leave_much(rows) == (share > LEFT)
+    assert decide_rows(rows).share == pytest.approx(decided_share(levels), abs=4e-3)  # a trace of noise
 
 
 @pytest.mark.parametrize("kind", DEGREES)
 @pytest.mark.parametrize("noise", [0.2, 1.0])
 def test_scores_that_vary_by_degrees_leave_much(kind, noise):
-    assert leave_much(centre_rows(draw(kind, noise=noise)[0]))
+    assert decide_rows(centre_rows(draw(kind, noise=noise)[0])).share > LEFT
 
 
 @pytest.mark.parametrize(("K", "noise", "nonnegative"), [(3, 1.0, False), (8, 1.0, False), (20, 0.3, True)])
 def test_on_off_scores_leave_little_also_where_mean_field_cannot_tell_them_apart(K, noise, nonnegative):
     X, _ = draw("on/off", K, 100 * K, noise, nonnegative)
     units = np.exp(np.random.default_rng(1).uniform(-2.0, 2.0, X.shape[1]))
-    assert not leave_much(centre_rows(X * units))
-    weights = np.repeat([1.0, 2.0], [len(X) - len(X) // 2, len(X) // 2])
-    assert not leave_much(centre_rows(X, weights=weights))
+    for rest in (decide_rows(centre_rows(X * units)), decide_rows(centre_rows(X))):
+        assert rest.share < LEFT
+        assert rest.skewness < SKEWED
+
+
+def test_a_weight_of_two_is_the_row_twice():
+    X, _ = draw("amounts", n=300)
+    weights = np.repeat([1.0, 2.0], [200, 100])
+    once, twice = decide_rows(centre_rows(X, weights=weights)), decide_rows(centre_rows(np.vstack([X, X[200:]])))
+    assert (once.share, once.skewness) == pytest.approx((twice.share, twice.skewness), rel=1e-9)
+
+
+def test_the_skewness_is_that_of_what_is_left_of_the_inputs():
+    """On/off scores of little noise are decided as they were drawn: what is left is the noise, and it is skewed."""
+    X, scores = draw("on/off", K=3, noise=0.0, n=2000)
+    noise = 0.1 * (np.random.default_rng(5).exponential(size=X.shape) - 1.0)
+    left = noise - noise.mean(axis=0)
+    left -= (basis := np.column_stack([scores, np.ones(len(X))])) @ np.linalg.lstsq(basis, left, rcond=None)[0]
+    rest = decide_rows(centre_rows(X + noise))
+    assert rest.skewness == pytest.approx(np.mean(np.abs(skew(left, axis=0))), rel=1e-6)
+    assert rest.skewness > 1.5
 
 
 def test_a_table_of_categories_leaves_little():
     rng = np.random.default_rng(0)
     kinds = rng.integers(0, 4, (500, 3))
     kinds[:, 1] = np.where(rng.random(500) < 0.7, kinds[:, 0], kinds[:, 1])  # categories that go together
-    assert not leave_much(centre_rows(np.hstack([kinds[:, [j]] == np.arange(4) for j in range(3)]).astype(float)))
+    assert (
+        decide_rows(centre_rows(np.hstack([kinds[:, [j]] == np.arange(4) for j in range(3)]).astype(float))).share
+        < LEFT
+    )
+
+
+def planted_with_noise(seed):
+    """Sums of five on/off features and noise of the same size, in units of each input."""
+    rng = np.random.default_rng(seed)
+    signal = (rng.random((500, 5)) < np.linspace(0.1, 0.5, 5)) @ rng.standard_normal((5, 20))
+    return signal / signal.std(axis=0) + rng.standard_normal(signal.shape)
+
+
+@pytest.mark.parametrize("seed", [2, 8])
+def test_rows_that_seem_to_be_sums_of_on_off_features_vary_by_degrees_if_what_these_leave_is_no_noise(seed):
+    X = planted_with_noise(seed)
+    for rows, found in ((X, None), (np.exp(0.5 * X), "half-normal")):
+        recognised = quick(slab=None, n_components=30, max_iter=0).fit(rows)
+        assert np.ptp(recognised.noise_ratios_) > 0.0
+        assert quick(n_components=30, max_iter=0).fit(rows).slab_ == found
+
+
+def test_a_rare_feature_that_does_not_stand_out_from_the_noise_is_no_amount():
+    X, _ = with_rare_feature()
+    rest = decide_rows(centre_rows(X))
+    assert rest.share > 2 * LEFT
+    assert rest.skewness < SKEWED / 2
+    assert IBPFactorAnalysis(30).fit(X).slab_ is None
 
 
 # --- the estimator

@@ -429,7 +429,8 @@ def test_a_start_of_scores_without_noise_is_the_planted_model():
     assert loadings[order] == pytest.approx(signs[:, None] * planted_loadings[[0, 2, 1]], abs=1e-8)
     nothing_on = offset + (planted_loadings[1] if signs[2] < 0 else 0.0)
     assert decided.offset + rows.mean == pytest.approx(nothing_on, abs=1e-8)
-    assert decided.explained == pytest.approx(float(rows.totals.squares.sum()))
+    said = decided.features @ loadings + decided.offset
+    np.testing.assert_allclose(said, rows.array(), atol=1e-8)
 
 
 def test_units_of_the_inputs_do_not_matter_where_features_are_on_or_off():

@@ -9,14 +9,14 @@ Where few features are found (`Enumeration`), mean field gives way to the exact 
 what these features leave of each input: two features that explain the same inputs are told apart by it. Where mean
 field is far from it at the start (`are_tangled`), it does so before the rows are asked.
 
-Where features with amounts may be had instead (`Settings.amounts`), rows are asked for more than that: independent
-scores are decided, and if that leaves much of the signal (`leave_much`), rows vary by degrees, and amounts it is.
+Where features with amounts may be had instead (`Settings.amounts`), independent scores of the rows are decided for one
+of two values each, and rows whose signal that leaves much of vary by degrees (`decide_rows`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,7 @@ LEAST_SIGNAL = 0.1  # of the noise: less is chance
 STEPS = 6  # of descent before features are compared with the factors
 HOPELESS = 0.3  # share of the signal left by a start that no descent makes good
 LEFT = 0.08  # share of the signal that on/off features may leave
+SKEWED = 0.5  # skewness of what they leave of an input, above which it is not noise alone
 MISSED = 0.15  # the same where one feature more is looked for: the rarest may not stand out from the noise
 DENSER_LARGER = 0.09  # nats per row and feature by which on/off features then have to beat as many factors
 DENSER = 0.05  # the same for features that mean field cannot tell apart
@@ -97,29 +98,52 @@ def find_on_off(X: HostRows, settings: Settings) -> Settings:
         if are_tangled(some, start):
             told, start = replace(told, n_sweeps=EXACT), replace(start, n_sweeps=EXACT)
         if _are_explained(some, told, start):
-            return told
+            return _ask_for_amounts(some, settings, recognised=True) or told
         settings = replace(settings, by_degrees=n_factors < n_varying // 2)
-    return settings.amounts if settings.amounts is not None and leave_much(some) else settings
+    return _ask_for_amounts(some, settings, recognised=False) or settings
 
 
-def leave_much(X: HostRows) -> bool:
-    """Return whether rows vary by degrees: on/off features, however they are fitted, would leave much of the signal.
+def _ask_for_amounts(X: HostRows, settings: Settings, recognised: bool) -> Settings | None:
+    """Return the settings of features with amounts, where they may be had and rows vary by degrees, or nothing.
 
-    Independent scores of sums of on/off features have two values each. Each decided for the nearer one, they leave
-    hardly more of the rows than noise does, also where mean field cannot tell the features apart and where inputs are
-    on or off themselves; scores that vary by degrees lose a tenth or more of the signal. How many features there may be
-    does not matter.
+    Rows that are recognised as sums of on/off features vary by degrees only if what these leave is no normal noise: a
+    rare feature that does not stand out leaves some of the signal, too.
+    """
+    if settings.amounts is None:
+        return None
+    rest = decide_rows(X)
+    return settings.amounts if rest.share > LEFT and (not recognised or rest.skewness > SKEWED) else None
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What is left of rows when their independent scores are decided."""
+
+    share: float  # of the signal, docs/math.md eq. (129)
+    skewness: float  # of what is left of an input, its mean size: normal noise has none
+
+
+def decide_rows(X: HostRows) -> Rest:
+    """Decide independent scores of rows, each for one of two values, and say what that leaves of the rows.
+
+    Scores of sums of on/off features have two values each: they leave hardly more than noise does, also where mean
+    field cannot tell the features apart and where inputs are on or off themselves. Scores that vary by degrees lose a
+    tenth of the signal or more. No feature is fitted, and how many there may be does not matter.
     """
     noise, n_factors = analyse_noise(X, X.n_inputs)
     own, _ = analyse_noise(X, n_factors, NO_NOISE)
     scaled, varies = X.scale(np.sqrt(noise)), find_varying(X.totals.squares)
     N, squares = scaled.totals.n_rows, float(scaled.totals.squares.sum())
-    rest = N * float(np.sum((own / noise)[varies]))
-    if squares < (1.0 + LEAST_SIGNAL) * rest:
-        return False
+    noises = N * float(np.sum((own / noise)[varies]))
+    if squares < (1.0 + LEAST_SIGNAL) * noises:
+        return Rest(0.0, 0.0)  # there is no signal that could be left
     moments, directions = leading_directions(scaled.moment, X.n_inputs, n_factors)
     factors = np.sqrt(np.maximum(moments / N, 0.0))[:, None] * directions
-    return squares - decide(scaled, separate(scaled, factors)).explained > rest + LEFT * (squares - rest)
+    found = decide(scaled, separate(scaled, factors))
+    left = scaled.array()[:, varies] - found.features @ found.loadings[:, varies] - found.offset[varies]
+    second, third = (scaled.weigh(left**power).sum(axis=0) / N for power in (2, 3))
+    skewness = np.divide(third, second**1.5, out=np.zeros_like(third), where=second > 0)
+    return Rest((N * float(second.sum()) - noises) / (squares - noises), float(np.abs(skewness).mean()))
 
 
 def are_tangled(X: HostRows, params: Params) -> bool:

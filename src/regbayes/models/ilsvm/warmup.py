@@ -23,7 +23,7 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from regbayes._types import Floats, Indices, Integers
+from regbayes._types import Flags, Floats, Indices, Integers
 from regbayes.joint import descent
 from regbayes.margins.head import Tolerance
 from regbayes.models.ilsvm.model import (
@@ -289,12 +289,12 @@ def on_off(X: Rows, loadings: Floats) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Decided:
-    """On/off features of rows whose scores are decided, and what least squares on them say of the rows."""
+    """On/off features of rows whose scores are decided, and the least squares of the rows on them."""
 
+    features: Flags  # (N, K): whether rows have them
+    shares: Floats  # (K,): of the rows that have each
     loadings: Floats  # (K, D), the largest first
-    shares: Floats  # (K,): of the rows that have each feature
     offset: Floats  # (D,)
-    explained: float  # sum of the squares of what loadings and offset say of the rows
 
 
 def decide(X: Rows, loadings: Floats) -> Decided:
@@ -311,11 +311,11 @@ def decide(X: Rows, loadings: Floats) -> Decided:
     skewness = X.weigh(scores**3).sum(axis=0) / N
     shares = np.clip(0.5 * (1.0 - np.abs(skewness) / np.sqrt(skewness**2 + 4.0)), RAREST, 0.5)
     middle = (0.5 - shares) / np.sqrt(shares * (1.0 - shares))
-    decided = np.column_stack([np.where(skewness < 0, -scores, scores) > middle, np.ones(len(scores))])
+    features = np.where(skewness < 0, -scores, scores) > middle
+    decided = np.column_stack([features, np.ones(len(scores))])
     weighed = X.weigh(decided)
-    cross = X.combine(weighed)
-    found: Floats = np.linalg.lstsq(decided.T @ weighed, cross, rcond=None)[0].astype(np.float64)
-    return Decided(found[:-1], weighed[:, :-1].sum(axis=0) / N, found[-1], float(np.vdot(found, cross)))
+    found: Floats = np.linalg.lstsq(decided.T @ weighed, X.combine(weighed), rcond=None)[0].astype(np.float64)
+    return Decided(features, weighed[:, :-1].sum(axis=0) / N, found[:-1], found[-1])
 
 
 def random_loadings(X: Rows, settings: Settings, rng: np.random.Generator) -> Floats:
