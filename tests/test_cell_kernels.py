@@ -25,7 +25,7 @@ N, K, M = 70, 5, 4
 
 
 def make(kind, rng):
-    """What is forms: signs with holes, numbers with holes and a tube, numbers everywhere, also of weighted rows."""
+    """Losses of cells: signs with holes, numbers with holes and a tube, numbers everywhere, also of weighted rows."""
     if kind == "signs":
         side = rng.choice(np.array([-1, 0, 1], dtype=np.int8), size=(N, M))
         return make_forms(-side, np.array(0.0), rng.uniform(1.0, 2.0, size=(N, 1)), side, None)

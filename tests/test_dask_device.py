@@ -392,9 +392,10 @@ def test_blocks_that_are_cut_otherwise_are_joined(monkeypatch, many):
     np.testing.assert_allclose(found.coef_features_, expected.coef_features_, rtol=1e-10, atol=1e-12)
 
 
-def test_a_device_without_room_is_named():
+@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, RuntimeError])
+def test_a_device_without_room_is_named(kind):
     def fill(block):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
+        raise kind("CUDA out of memory.")
 
     with pytest.raises(MemoryError, match="more workers, each with a device of its own, or give X as float32"):
         _visit_block(fill, None)

@@ -27,8 +27,8 @@ calls = {{
 call = calls[{method!r}]
 call()  # compiled now
 signal.signal(signal.SIGALRM, signal.default_int_handler)
-signal.setitimer(signal.ITIMER_REAL, 0.1)
 try:
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
     while True:
         call()
 except KeyboardInterrupt:

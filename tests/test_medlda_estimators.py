@@ -340,6 +340,7 @@ def test_parameters_that_cannot_be(make, y, parameters):
         ({}, None, "requires y to be passed"),
         ({}, np.repeat("one", 300), "at least 2 classes"),
         ({}, NUMBERS, "continuous"),
+        ({}, [None, *LABELS[1:]], "y has missing values"),
     ],
     ids=str,
 )

@@ -307,6 +307,8 @@ def nan_rows():
         ((MORE[:100], more[:100], ["a", "b"]), "not what it was in the first call"),
         ((MORE[:100, :5], more[:100]), "5 features"),
         ((MORE[:100], None), "requires y"),
+        ((MORE[:100], [None, *more[1:100]]), "y has missing values"),
+        ((MORE[:100], np.array([1, *more[1:100]], dtype=object)), r"of several types \('[abc]', 1\)"),
         ((nan_rows(), more[:100]), "NaN"),
         ((1e200 * MORE[:100], more[:100]), "too large to square"),
         ((MORE[:100], more[:99]), "inconsistent"),
@@ -372,6 +374,8 @@ def test_the_second_look_needs_a_model_a_squared_loss_and_known_classes():
     before = state_of(model)
     with pytest.raises(ValueError, match=r"y has \['new'\]"):
         model.fit_weights(X, np.repeat("new", N))
+    with pytest.raises(ValueError, match="y has missing values"):
+        model.fit_weights(X, [None, *y[1:]])
     assert state_of(model) == before
 
 

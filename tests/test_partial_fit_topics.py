@@ -157,6 +157,8 @@ def test_batches_that_are_refused_leave_the_model_as_it_was():
         ((MORE[:, :7], MORE_LABELS), "features"),
         ((-MORE, MORE_LABELS), "[Nn]egative"),
         ((MORE, MORE_LABELS, ["x", "y"]), "first call"),
+        ((MORE, [None, *MORE_LABELS[1:]]), "y has missing values"),
+        ((MORE, np.array([1, *MORE_LABELS[1:]], dtype=object)), "of several types"),
     ]:
         with pytest.raises(ValueError, match=message):
             model.partial_fit(*given)

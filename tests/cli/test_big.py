@@ -86,7 +86,8 @@ def test_a_sample_has_some_of_every_class():
 
 def test_a_classifier_is_fitted_to_all_rows_and_says_so(path, small_limits, tmp_path):
     out = tmp_path / "plants.model"
-    run = run_here("fit", path, "--target", "kind", "--ignore", "height", "--ignore", "weight", "--output", out, *QUICK)
+    targets = ("--target", "kind", "--ignore", "height", "--ignore", "weight")
+    run = run_here("fit", path, *targets, "--output", out, *QUICK[2:], "--n-components", 12)
     assert run.code == 0, run.err
     said = " ".join(run.err.split())
     assert "more than 10,000 cells are not read into memory" in said
@@ -96,6 +97,7 @@ def test_a_classifier_is_fitted_to_all_rows_and_says_so(path, small_limits, tmp_
     assert found["rows"] == N - 10  # without a target
     assert 400 <= found["sample_rows"] <= 410  # and some more of the rare class
     model = load(out)
+    assert found["n_components_in_use"] == model.estimator.n_components_ == model.report.features.all_in_use.sum() < 12
     assert not hasattr(model.estimator, "embedding_")  # as large as the rows
     assert sorted(model.estimator.classes_) == ["fern", "lichen", "moss"]
     notes = [words for level, words in model.report.model.notices if level == "note"]

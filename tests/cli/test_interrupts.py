@@ -13,7 +13,7 @@ import pytest
 
 from cli_tools import run_here
 from regbayes import load
-from regbayes.cli import interrupts
+from regbayes.cli import interrupts, search
 from regbayes.cli.progress import SearchWatch
 from regbayes.estimators._search import _collect_records
 
@@ -44,11 +44,19 @@ def send_after(n: int, numbers: tuple[int, ...], monkeypatch) -> list:
         heard(watch, record)
         records.append(record)
         if len(records) == n:
-            for number in numbers:
-                os.kill(os.getpid(), number)
+            send_all(numbers)
 
     monkeypatch.setattr(SearchWatch, "__call__", hear)
     return records
+
+
+def send_all(numbers: tuple[int, ...]) -> None:
+    """Send signals to this process; the first one raises, and the others come all the same."""
+    if numbers:
+        try:
+            os.kill(os.getpid(), numbers[0])
+        finally:
+            send_all(numbers[1:])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -84,15 +92,18 @@ def test_what_is_kept_is_named_where_no_setting_was_tried_on_every_fold(data, mo
     assert any("the best of 2 settings on these folds" in said for said in done.json["comparison"]["sentences"])
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.05])
+@pytest.mark.parametrize("pause", [None, 0.0, 0.05])
 def test_a_second_signal_at_once_keeps_a_model_all_the_same(data, monkeypatch, pause):
-    monkeypatch.setattr(interrupts, "GRACE", 0.1)
+    monkeypatch.setattr(interrupts, "GRACE", 0.0 if pause is None else 0.1)
     send_after(4, (signal.SIGINT,), monkeypatch)
     told = SearchWatch.tell_interrupted
 
     def tell(watch, *given, **named):
         told(watch, *given, **named)
-        threading.Timer(pause, os.kill, (os.getpid(), signal.SIGINT)).start()
+        if pause is None:  # nothing is between what is told and the signal
+            send_all((signal.SIGINT,))
+        else:
+            threading.Timer(pause, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     monkeypatch.setattr(SearchWatch, "tell_interrupted", tell)
     long = ("--max-iter", 100_000, *SEARCH[4:], "--n-components", 30)
@@ -111,6 +122,23 @@ def test_two_signals_with_two_processes_keep_the_best_state(data, monkeypatch):
     assert len(records) >= 1
     assert f"Interrupted after {len(records)} of 9 fits" in done.json["kept"]
     assert "Traceback" not in done.err
+    assert run_here("predict", data / "m", data / "t.npz").code == 0
+
+
+@pytest.mark.parametrize(("name", "code"), [("fit_alone", 130), ("learn_certainty", 0)])
+def test_a_signal_just_before_or_after_the_last_fit_does_not_cost_the_model(data, monkeypatch, name, code):
+    meant, sent = getattr(search, name), []
+
+    def interrupt(*given):
+        sent.append(name)
+        send_all((signal.SIGINT,))
+        return meant(*given)
+
+    monkeypatch.setattr(search, name, interrupt)
+    small = ("--C", 0.001, "--C", 0.01)  # the best is the largest: another is tried, and fitted
+    done = run_here("fit", data / "t.npz", "-o", data / "m", *SEARCH[:6], *small, "--json")
+    assert (sent, done.code) == ([name], code), done.err
+    assert done.json["settings"] == {"C": 0.1}
     assert run_here("predict", data / "m", data / "t.npz").code == 0
 
 

@@ -159,7 +159,7 @@ def test_topics_at_a_glance_open_below(show):
     assert page.locator(".texts").count() == 2  # top-ranked documents, and the worst
     show(data_of("text"))
     page.set_viewport_size(PHONE)
-    assert page.locator(".glance .share").first.is_hidden()
+    page.locator(".glance .share").first.wait_for(state="hidden")
 
 
 def test_sorting_puts_the_largest_first(show):

@@ -185,10 +185,10 @@ class ModelFile(Saveable):
 
 
 def features_in_use(estimator: Any) -> Integers:
-    """Return the features that are in use, by their numbers: on for some rows and off for others, or with some weight.
+    """Return the features that are in use, by their numbers: not the same for all rows, or with some weight.
 
     Features that are linear in the inputs (MT-iLSVM) are soft, and used as far as they have weight. All topics are in
-    use.
+    use. Where a model has no features of training rows, which were too many, those are in use that it did not empty.
     """
     from regbayes.estimators._bases import in_use
     from regbayes.report._models import NEGLIGIBLE
@@ -196,7 +196,7 @@ def features_in_use(estimator: Any) -> Integers:
     if hasattr(estimator, "embedding_"):
         return np.flatnonzero(in_use(getattr(estimator, "probabilities_", estimator.embedding_)))
     if not hasattr(estimator, "tasks_"):
-        return np.arange(len(estimator.components_))
+        return np.flatnonzero(np.any(estimator.components_ != 0, axis=1))
     weights = np.abs(estimator.coef_features_).max(axis=0)
     return np.flatnonzero(weights > NEGLIGIBLE * weights.max(initial=0.0))
 

@@ -197,13 +197,15 @@ def fit_model(
             else:
                 search = make_search(request, kind, X, y, metadata, folds)
                 estimator, watch, facts = _fit_searching(search, estimator, request, X, y, metadata, output)
-                predictions = watch.unseen_predictions(watch.chosen, len(y))
-                facts["certainty"], facts["reliability"] = None, None
-                if kind != "regressor":
-                    tried = watch.records_of(watch.chosen)
-                    facts["certainty"], facts["reliability"] = learn_certainty(
-                        estimator, tried, y, weights, request.seed
-                    )
+                with interrupts.held():  # Ctrl-C that comes now must not cost the model
+                    predictions = watch.unseen_predictions(watch.chosen, len(y))
+                    facts["certainty"], facts["reliability"] = None, None
+                    if kind != "regressor":
+                        tried = watch.records_of(watch.chosen)
+                        facts["certainty"], facts["reliability"] = learn_certainty(
+                            estimator, tried, y, weights, request.seed
+                        )
+                    interrupts.forget()
             facts["seconds"] = time.perf_counter() - began - compiling.seconds
     except InvalidParameterError as error:
         raise UserError(str(error)) from None
@@ -271,25 +273,13 @@ def fit_alone(
     y: NDArray[Any],
     metadata: Metadata,
     output: Output,
-    *,
-    asked_before: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
-    """Fit to all rows; Ctrl-C keeps the best state so far.
-
-    Where the user had asked to stop before (``asked_before``) and asks again before there is a state, the fit is made
-    as short as it can be: so many settings were tried for it.
-    """
+    """Fit to all rows; Ctrl-C keeps the best state so far, once there is one."""
     bar = int(not output.quiet and sys.stderr.isatty())
     estimator.set_params(verbose=bar, n_jobs=request.jobs or 1)  # one fit at a time has all the cores
     with _catch_warnings(request, output) as heard:
-        try:
-            estimator.fit(X, y, **metadata)
-            interrupted = any(map(is_interrupt, heard))
-        except KeyboardInterrupt:  # before there was a state to keep
-            if not asked_before:
-                raise
-            _fit_shortly(estimator, X, y, metadata)
-            interrupted = True
+        estimator.fit(X, y, **metadata)
+    interrupted = any(map(is_interrupt, heard))
     estimator.set_params(verbose=0, n_jobs=None)
     return estimator, {
         "settings": {"C": _margin_penalty(estimator)},
@@ -299,9 +289,12 @@ def fit_alone(
     }
 
 
-def _fit_shortly(estimator: Any, X: Any, y: NDArray[Any], metadata: Metadata) -> Any:
+def _fit_shortly(
+    estimator: Any, request: FitRequest, X: Any, y: NDArray[Any], metadata: Metadata, output: Output
+) -> Any:
     """Make a fit as short as it can be, and let nothing interrupt it."""
-    with interrupts.held():
+    with interrupts.held(), _catch_warnings(request, output):
+        estimator.set_params(verbose=0, n_jobs=None)
         return estimator.set_callbacks(StopAtOnce()).fit(X, y, **metadata).set_callbacks()
 
 
@@ -358,14 +351,17 @@ def _fit_searching(
             raise StoppedError("interrupted before the first fit was done; nothing was written") from None
         if watch.told or len(watch.records) == watch.total:  # on the way to the last fit, where there is no state yet
             watch.chosen = search.best_params_ if "best_params_" in vars(search) else watch.best()
-            with _catch_warnings(request, output):
-                estimator = _fit_shortly(base.set_params(**watch.chosen), X, y, metadata)
+            estimator = _fit_shortly(base.set_params(**watch.chosen), request, X, y, metadata, output)
             ended_early = True
         else:  # before a setting was tried on every fold
-            watch.tell_interrupted(watch.best())
-            base.set_params(**watch.chosen)
-            estimator, alone = fit_alone(base, request, X, y, metadata, output, asked_before=True)
-            ended_early = alone["interrupted"]
+            best = watch.best()
+            try:
+                watch.tell_interrupted(best)
+                estimator, alone = fit_alone(base.set_params(**best), request, X, y, metadata, output)
+                ended_early = alone["interrupted"]
+            except KeyboardInterrupt:  # again, before there was a state to keep: so many settings were tried for it
+                estimator = _fit_shortly(base.set_params(**best), request, X, y, metadata, output)
+                ended_early = True
         interrupted = True
     if not interrupted:
         estimator, interrupted, ended_early = _extend(search, watch, request, X, y, metadata, output)
@@ -431,14 +427,19 @@ def _extend(
         if interrupted:
             watch.tell_interrupted(best, again=False)
         return estimator, interrupted, False
-    estimator, alone = fit_alone(clone(estimator).set_params(**watch.chosen), request, X, y, metadata, output)
+    estimator = clone(estimator).set_params(**watch.chosen)
+    try:
+        estimator, alone = fit_alone(estimator, request, X, y, metadata, output)
+        ended_early = alone["interrupted"]
+    except KeyboardInterrupt:  # before there was a state to keep
+        estimator, ended_early = _fit_shortly(estimator, request, X, y, metadata, output), True
     for edge in edges:
         if watch.chosen[edge.name] == edge.further:
             output.warn(
                 f"the best {edge.name}={edge.further} is the {edge.end} value that was tried, even with one more: try "
                 f"others with {OPTIONS[edge.name].removeprefix('the values of ')}"
             )
-    return estimator, interrupted or alone["interrupted"], alone["interrupted"]
+    return estimator, interrupted or ended_early, ended_early
 
 
 def _values_to_try(search: Any) -> dict[str, Sequence[Any]]:

@@ -31,6 +31,7 @@ from distributed import CancelledError, Client, Future, get_client, wait
 from regbayes.dask.storage import find_in_libc, give_pages_back, settle_again
 from regbayes.joint.remote import HeldRows, Version
 from regbayes.kernels.arrays import is_mapped, is_plain, lies_elsewhere
+from regbayes.kernels.device_memory import is_out_of_memory
 
 PATIENCE_S = 60.0  # to wait for a worker where all are gone; those that were killed come back
 WATCH_S = 5.0  # how often it is seen to whether there is anybody left to wait for
@@ -264,7 +265,7 @@ def _visit_block(function: Callable[..., Any], block: Any, *arguments: Any) -> A
     try:
         return function(block, *arguments)
     except Exception as error:
-        if "OutOfMemory" in type(error).__name__:  # of PyTorch and CuPy, which need not be installed
+        if is_out_of_memory(error):
             raise MemoryError(
                 "the device of a worker has no room for its rows. Start more workers, each with a device of its own, "
                 f"or give X as float32. ({error})"

@@ -238,18 +238,26 @@ class TruncationWarning(ConvergenceWarning):
 
 
 def check_labels(y: Any) -> None:
-    """Refuse what are no labels, holes, and text among numbers: scikit-learn's word hangs on which of them is first."""
-    if getattr(getattr(y, "dtype", None), "kind", "") == "O":
-        values = np.asarray(y)
-        if find_missing(values).any():
-            raise ValueError("y has missing values: leave their rows out, or give them a label of their own")
-        examples = {isinstance(label, str): label for label in values.ravel().tolist()}
-        if len(examples) > 1:
-            raise ValueError(
-                f"labels in y are of several types ({examples[True]!r}, {examples[False]!r}): give all of them as "
-                "text, or as numbers"
-            )
+    """Refuse what are no labels, holes, and text among numbers."""
+    check_label_types(y)
     check_classification_targets(y)
+
+
+def check_label_types(y: Any) -> None:
+    """Refuse holes, and text among numbers: they have no order, and scikit-learn's word hangs on which is first."""
+    if isinstance(y, list | tuple) and not any(isinstance(label, list | tuple | np.ndarray) for label in y):
+        y = np.asarray(y)
+    if getattr(getattr(y, "dtype", None), "kind", "") != "O":
+        return
+    values = np.asarray(y)
+    if find_missing(values).any():
+        raise ValueError("y has missing values: leave their rows out, or give them a label of their own")
+    examples = {isinstance(label, str): label for label in values.ravel().tolist()}
+    if len(examples) > 1:
+        text, other = (np.asarray(examples[is_text]).tolist() for is_text in (True, False))  # no np.str_('a')
+        raise ValueError(
+            f"labels in y are of several types ({text!r}, {other!r}): give all of them as text, or as numbers"
+        )
 
 
 def find_missing(values: NDArray[Any]) -> Flags:
@@ -271,6 +279,7 @@ def encode_classes(estimator: Any, y: NDArray[Any]) -> tuple[NDArray[Any], Integ
 
 def known_codes(y: NDArray[Any], classes: NDArray[Any]) -> Integers:
     """Return the code of each label among classes that were named before."""
+    check_label_types(y)
     unknown = np.setdiff1d(y, classes)
     if len(unknown):
         raise ValueError(

@@ -60,8 +60,8 @@ class Features(Table1):
         """What is done."""
         return (
             f"Truncation {self.n_components}; latent models at their default settings, peers tuned as in `table1`, on "
-            "the splits of `table1`. A feature is in use if its value is above one half for some test row and not the "
-            "same for all. Averages are over test rows, whose features are inferred without labels. Top-ranked "
+            "the splits of `table1`. A feature is in use if its values differ between test rows by more than .1. "
+            "Averages are over test rows, whose features are inferred without labels. Top-ranked "
             f"examples are the {N_TOP} test rows with the largest values of a feature.",
             "The paper: about 45 features are active on TRECVID2003 (Figure 4); the probability that a feature is "
             "active falls with its number (Figure 5, Flickr); features shown by their 5 top-ranked images are mostly "

@@ -21,14 +21,14 @@ def within_memory(X: Any, describe: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_plain(X) or not _is_out_of_memory(error):
+        if is_plain(X) or not is_out_of_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)
         gc.collect()  # problems refer to themselves
         raise MemoryError(describe()) from error
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether a device had no room: PyTorch and CuPy have a name for it, and NVIDIA's libraries have their own."""
     said = str(error)
     return "OutOfMemory" in type(error).__name__ or "out of memory" in said or "ALLOC_FAILED" in said

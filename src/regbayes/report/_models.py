@@ -108,9 +108,11 @@ def used(latent: LatentModel, values: Floats) -> Flags:
     """
     if not has_sticks(latent.model):
         return np.asarray(np.ptp(values, axis=0) > 0)
-    if hasattr(latent.model, "embedding_"):
-        return in_use(latent.model.probabilities_ if has_amounts(latent.model) else latent.model.embedding_)
-    return in_use(np.asarray(latent.model.components_).T)  # a feature is a set of inputs
+    if hasattr(latent.model, "tasks_"):
+        return in_use(np.asarray(latent.model.components_).T)  # a feature is a set of inputs
+    if not hasattr(latent.model, "embedding_"):  # training rows were too many to keep theirs
+        return in_use(values)
+    return in_use(latent.model.probabilities_ if has_amounts(latent.model) else latent.model.embedding_)
 
 
 def has_sticks(model: Any) -> bool:
@@ -146,8 +148,8 @@ def moves_answers(contribution: Floats) -> Flags:
 def shown_features(in_use: Flags, use: Floats, contribution: Floats, limit: int) -> Integers:
     """Return the features to show, the most used first.
 
-    They are those in use, and others that move the scores all the same: soft features do, although none of them is
-    ever fully on.
+    They are those in use, and others that move the scores all the same: soft features of several tasks do, although
+    none of them prefers some inputs to others.
     """
     worthwhile = in_use | moves_answers(contribution)
     order = np.argsort(-use, kind="stable")

@@ -438,9 +438,9 @@ def _count_note(model: Any, n_used: int, n_components: int, noun: str) -> str:
         return f"The model has {n_components} {noun}s, a number that was fixed beforehand."
     if hasattr(model, "tasks_") and getattr(model, "temperature_", 0.0) > 0:
         return (
-            f"{n_used} of {n_components} features are on for some input and off for another. At a temperature above 0 "
-            "features are soft and all of them are used, so n_components is a budget; at temperature=0 their number "
-            "follows the data."
+            f"{n_used} of {n_components} features take some inputs more than others. At a temperature above 0 features "
+            "are soft and all of them are used, so n_components is a budget; at temperature=0 their number follows the "
+            "data."
         )
     if n_used == n_components > 1:
         return (

@@ -298,7 +298,7 @@ class FeatureExplorer {
           'h3',
           null,
           sentence(this.noun) + ' ' + number,
-          !features.all_in_use[number] && h('span', { class: 'soft small' }, ' (never fully on)'),
+          !features.all_in_use[number] && h('span', { class: 'soft small' }, ' (hardly in use)'),
         ),
         h(
           'div',

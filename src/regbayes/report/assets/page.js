@@ -69,7 +69,7 @@ function featureTile(features) {
   if (inUse || !features.number.length)
     return tile('features in use', text(inUse), '', `of ${all} that there could be`);
   const different = features.number.filter((_, i) => (features.twins?.[i] ?? -1) < 0 && !features.idle?.[i]).length;
-  return tile('different features', text(different), '', `of ${all}: soft, none is ever fully on or off`);
+  return tile('different features', text(different), '', `of ${all}: soft, none is counted as in use`);
 }
 
 function tile(name, value, spread, note, mark) {
