@@ -628,3 +628,14 @@ def test_the_page_of_an_interrupted_search_says_what_was_kept():
     ((_, words),) = collect(search, X, y).model.notices
     assert "ILSVMClassifierCV was interrupted after 4 of 6 fits" in words
     assert str(search.best_params_) in words
+
+
+def test_small_amounts_are_no_probabilities_also_where_a_model_has_forgotten_its_training_rows():
+    rng = np.random.default_rng(0)
+    X = (0.1 * rng.exponential(size=(120, 3))) @ rng.standard_normal((3, 12)) + 0.01 * rng.standard_normal((120, 12))
+    model = ibp(4, slab="half-normal").fit(X)
+    rows = X.mean(axis=0) + 0.3 * (X - X.mean(axis=0)) / model.transform(X).max()  # amounts below one
+    for name in ("embedding_", "probabilities_"):
+        delattr(model, name)
+    assert model.transform(rows).max() <= 1.0
+    assert not collect(model, rows).features.probabilities

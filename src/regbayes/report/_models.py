@@ -122,7 +122,7 @@ def has_sticks(model: Any) -> bool:
 
 def has_amounts(model: Any) -> bool:
     """Whether features are off or on by an amount, which need not be below one."""
-    return hasattr(model, "probabilities_")
+    return getattr(getattr(getattr(model, "_state", None), "params", None), "has_amounts", False)
 
 
 def weights_of(latent: LatentModel) -> Floats | None:
