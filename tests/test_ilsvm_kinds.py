@@ -121,6 +121,18 @@ def test_rows_that_seem_to_be_sums_of_on_off_features_vary_by_degrees_if_what_th
         assert quick(n_components=30, max_iter=0).fit(rows).slab_ == found
 
 
+@pytest.mark.parametrize("two_valued", [False, True])
+def test_few_factors_that_leave_something_skewed_are_no_on_off_features_of_inputs_that_vary_by_degrees(two_valued):
+    rng = np.random.default_rng(0)
+    X = (rng.random((600, 2)) < 0.4) @ np.sign(rng.standard_normal((2, 8))) + rng.exponential(size=(600, 8))
+    if two_valued:  # four of eight inputs are enough
+        X[:, :4] = X[:, :4] > np.median(X[:, :4], axis=0)
+    rest = decide_rows(centre_rows(X))
+    assert rest.share < LEFT
+    assert rest.skewness > SKEWED
+    assert quick(max_iter=0).fit(X).slab_ == (None if two_valued else "half-normal")
+
+
 def test_a_rare_feature_that_does_not_stand_out_from_the_noise_is_no_amount():
     X, _ = with_rare_feature()
     rest = decide_rows(centre_rows(X))

@@ -133,10 +133,10 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     Notes
     -----
     ``slab="auto"`` turns the rows' main directions until their scores are independent of each other, and decides each
-    score for one of two values. If that leaves more than 8 % of what inputs have in common, rows vary by degrees, and
-    features have amounts: on/off features of such rows come back from other samples far less often (docs/math.md,
-    section 3.4). Where rows cannot tell, features are on or off: fewer than four inputs or more than 500, or fewer than
-    five rows for each.
+    score for one of two values. If that leaves more than 8 % of what inputs have in common, or what is left is not
+    normal noise (of inputs that are not on or off themselves), rows vary by degrees, and features have amounts: on/off
+    features of such rows come back from other samples far less often (docs/math.md, section 3.4). Where rows cannot
+    tell, features are on or off: fewer than four inputs or more than 500, or fewer than five rows for each.
 
     Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
     docs/scale.md.

@@ -30,7 +30,7 @@ from regbayes.models.ilsvm.model import (
     State,
     Stats,
 )
-from regbayes.models.ilsvm.on_off import Enumeration
+from regbayes.models.ilsvm.on_off import Enumeration, find_two_valued
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
 from regbayes.models.ilsvm.warmup import (
     Search,
@@ -365,7 +365,7 @@ def decode_categories(columns: Floats) -> Floats:
 
     Such columns have two values, and no row has the larger one of two of them.
     """
-    coded = np.flatnonzero(np.all((columns == columns.min(axis=0)) | (columns == columns.max(axis=0)), axis=0))
+    coded = np.flatnonzero(find_two_valued(columns))
     on = columns[:, coded] == columns[:, coded].max(axis=0)
     together = on.T.astype(np.float64) @ on
     groups: list[list[int]] = []

@@ -106,13 +106,22 @@ def find_on_off(X: HostRows, settings: Settings) -> Settings:
 def _ask_for_amounts(X: HostRows, settings: Settings, recognised: bool) -> Settings | None:
     """Return the settings of features with amounts, where they may be had and rows vary by degrees, or nothing.
 
-    Rows that are recognised as sums of on/off features vary by degrees only if what these leave is no normal noise: a
-    rare feature that does not stand out leaves some of the signal, too.
+    Rows do not vary by degrees if their decided scores leave little, or on/off features do (``recognised``: a rare one
+    that does not stand out leaves some of the signal), and what is left is normal noise. What is left of inputs that
+    are on or off themselves is not; they have on/off features if little is left.
     """
     if settings.amounts is None:
         return None
     rest = decide_rows(X)
-    return settings.amounts if rest.share > LEFT and (not recognised or rest.skewness > SKEWED) else None
+    leaves_little, is_noise = rest.share <= LEFT, rest.skewness <= SKEWED
+    if (is_noise and recognised) or (leaves_little and (is_noise or np.mean(find_two_valued(X.array())) >= 0.5)):
+        return None
+    return settings.amounts
+
+
+def find_two_valued(columns: Floats) -> Flags:
+    """Return which columns have no more than two values, shape (D,)."""
+    return np.all((columns == columns.min(axis=0)) | (columns == columns.max(axis=0)), axis=0)
 
 
 @dataclass(frozen=True)
@@ -142,7 +151,8 @@ def decide_rows(X: HostRows) -> Rest:
     found = decide(scaled, separate(scaled, factors))
     left = scaled.array()[:, varies] - found.features @ found.loadings[:, varies] - found.offset[varies]
     second, third = (scaled.weigh(left**power).sum(axis=0) / N for power in (2, 3))
-    skewness = np.divide(third, second**1.5, out=np.zeros_like(third), where=second > 0)
+    is_left = second > NO_NOISE * scaled.totals.squares[varies] / N  # less is rounding
+    skewness = np.divide(third, second**1.5, out=np.zeros_like(third), where=is_left)
     return Rest((N * float(second.sum()) - noises) / (squares - noises), float(np.abs(skewness).mean()))
 
 
