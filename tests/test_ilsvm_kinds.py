@@ -130,7 +130,9 @@ def test_few_factors_that_leave_something_skewed_are_no_on_off_features_of_input
     rest = decide_rows(centre_rows(X))
     assert rest.share < LEFT
     assert rest.skewness > SKEWED
-    assert quick(max_iter=0).fit(X).slab_ == (None if two_valued else "half-normal")
+    with_constants = np.hstack([X, np.ones((len(X), 8))])
+    for rows in (X, with_constants):
+        assert quick(max_iter=0).fit(rows).slab_ == (None if two_valued else "half-normal")
 
 
 def test_a_rare_feature_that_does_not_stand_out_from_the_noise_is_no_amount():

@@ -64,6 +64,7 @@ STEPS = 6  # of descent before features are compared with the factors
 HOPELESS = 0.3  # share of the signal left by a start that no descent makes good
 LEFT = 0.08  # share of the signal that on/off features may leave
 SKEWED = 0.5  # skewness of what they leave of an input, above which it is not noise alone
+TWO_VALUED = 0.5  # share of the inputs that are on or off themselves, from which on what is left may be skewed
 MISSED = 0.15  # the same where one feature more is looked for: the rarest may not stand out from the noise
 DENSER_LARGER = 0.09  # nats per row and feature by which on/off features then have to beat as many factors
 DENSER = 0.05  # the same for features that mean field cannot tell apart
@@ -80,8 +81,8 @@ SETTLED_NOISE = 1e-2  # relative change of an input's noise at which the rounds 
 def find_on_off(X: HostRows, settings: Settings) -> Settings:
     """Return the settings for rows that are sums of on/off features, with their noise, or that vary by degrees.
 
-    Rows with many inputs or as many factors as can be told, and few rows for each input, do not tell: settings are as
-    they were.
+    Many inputs or very few, and few rows for each, tell neither; as many factors as can be told, or as there may be
+    features, do not tell whether rows are such sums. Settings are as they were then.
     """
     D, asks = X.n_inputs, settings.on_off is not None or settings.amounts is not None
     if not asks or not FEWEST_INPUTS <= D <= FEW_INPUTS or X.totals.n_rows < ROWS_PER_INPUT * D:
@@ -113,8 +114,9 @@ def _ask_for_amounts(X: HostRows, settings: Settings, recognised: bool) -> Setti
     if settings.amounts is None:
         return None
     rest = decide_rows(X)
+    two_valued = find_two_valued(X.array())[find_varying(X.totals.squares)]
     leaves_little, is_noise = rest.share <= LEFT, rest.skewness <= SKEWED
-    if (is_noise and recognised) or (leaves_little and (is_noise or np.mean(find_two_valued(X.array())) >= 0.5)):
+    if (is_noise and recognised) or (leaves_little and (is_noise or two_valued.mean() >= TWO_VALUED)):
         return None
     return settings.amounts
 
