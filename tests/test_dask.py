@@ -44,6 +44,7 @@ from regbayes.models.ilsvm.model import EXACT, Data, ILSVMProblem, centre_rows
 from regbayes.models.ilsvm.on_off import SETTLED_NOISE
 from regbayes.models.ilsvm.warmup import drop_empty
 from test_ilsvm_features import planted
+from test_ilsvm_kinds import draw as draw_scores
 
 dd, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
 
@@ -162,6 +163,28 @@ def test_a_warm_start_forgets_noise_that_is_given_now(monkeypatch):
     fit_here(monkeypatch, model, cut(rows, (100, 150)))
     assert model.noise_variance_ == 2.0
     np.testing.assert_array_equal(model.noise_ratios_, 1.0)
+
+
+@pytest.mark.parametrize(("kind", "found"), [("amounts", "half-normal"), ("on/off", None)])
+@pytest.mark.parametrize("asked", ["auto", "half-normal", None])
+def test_the_sample_says_which_kind_of_features_rows_have_and_a_warm_start_may_say_another(
+    monkeypatch, kind, found, asked
+):
+    X = cut(draw_scores(kind)[0], (250, 350))
+    model = IBPFactorAnalysis(12, max_iter=3, warm_start=True, random_state=0)
+    assert fit_here(monkeypatch, model, X).slab_ == found
+    first = model.objective_
+    model.set_params(slab=asked)
+    fit_here(monkeypatch, model, X)
+    assert model.slab_ == (found if asked == "auto" else asked)
+    if model.slab_:
+        assert model._state.params.temperature == pytest.approx(0.05 * X.shape[1])
+    if model.slab_ == found:
+        assert model.objective_ <= first
+    local = model.to_local()
+    probabilities = model.feature_probabilities(X).compute()
+    np.testing.assert_allclose(probabilities, local.feature_probabilities(X.compute()), atol=1e-12)
+    assert np.array_equal(probabilities, model.transform(X).compute()) == (model.slab_ is None)
 
 
 def test_features_with_amounts(client, data):

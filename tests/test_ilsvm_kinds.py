@@ -199,6 +199,29 @@ def test_a_fit_that_goes_on_keeps_the_kind_of_features_that_it_has():
         assert np.any(batches.components_ != before)
 
 
+@pytest.mark.parametrize(
+    ("kind", "found", "other"), [("amounts", "half-normal", None), ("on/off", None, "half-normal")]
+)
+def test_batches_after_a_fit_keep_its_kind_of_features_whatever_is_asked_for_now(kind, found, other):
+    X, _ = draw(kind)
+    expected, model = quick(slab=found).fit(X), quick().fit(X).set_params(slab=other)
+    for batch in (X[:300], X[300:]):
+        expected.partial_fit(batch)
+        assert model.partial_fit(batch).slab_ == found
+    assert hasattr(model, "probabilities_") == (found is not None)
+    np.testing.assert_array_equal(model.components_, expected.components_)
+    np.testing.assert_array_equal(model.transform(X), expected.transform(X))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_a_file_say_what_they_say_in_memory(tmp_path, dtype):
+    X = draw("amounts", n=2500)[0].astype(dtype)
+    np.save(tmp_path / "rows.npy", X)
+    mapped = quick().fit(np.load(tmp_path / "rows.npy", mmap_mode="r"))
+    assert mapped.slab_ == "half-normal"
+    np.testing.assert_allclose(mapped.components_, quick().fit(X.astype(float)).components_, rtol=1e-6, atol=1e-8)
+
+
 def test_a_model_that_was_saved_knows_its_kind(tmp_path):
     X, _ = draw("amounts")
     model = quick().fit(X)

@@ -63,7 +63,7 @@ from regbayes.models.ilsvm.model import (
     Stats,
     centre_rows,
 )
-from regbayes.models.ilsvm.slab import SlabFeatures
+from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
 from regbayes.models.ilsvm.warmup import drop_empty
 
 NO_COST = np.zeros((1, 1))
@@ -244,8 +244,8 @@ class OnClusterFeatures(OnCluster):
             interrupted = fit_start(local, sample.take(slice(START_ROWS)))
             previous, mean = local._state, local.mean_
             start = Start(None, local, previous, interrupted)
-        params = drop_empty(previous.params)
-        settings = settings.follow(params)
+        settings = settings.follow(previous.params)
+        params = drop_empty(convert_params(previous.params, settings))
         noise = params.noise_variance if settings.estimate_noise else settings.noise_variance
         prior = params.prior_variance if settings.estimate_prior else settings.prior_variance
         changed = {

@@ -75,7 +75,7 @@ class BatchFeatures(LatentModel):
         self._set_batches(learned)
 
     def _take_fitted_scales(self, settings: Settings) -> Settings:
-        """Return settings with the scales that the fitted model has."""
+        """Return settings with the scales and the kind of features that the fitted model has."""
         params = self._state.params
         return replace(
             settings.follow(params),
@@ -85,6 +85,7 @@ class BatchFeatures(LatentModel):
             temperature=params.temperature,
             n_sweeps=params.n_sweeps,
             input_scale=self._state.input_scale,
+            slab=params.has_amounts,
         )
 
     def _check_batch_settings(self, settings: Settings) -> None:
