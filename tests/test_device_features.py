@@ -39,6 +39,7 @@ from regbayes.models.ilsvm.model import (
 )
 from regbayes.plots import FeatureWeightsDisplay
 from regbayes.report import write_report
+from test_ilsvm_kinds import draw
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -266,6 +267,15 @@ def test_features_without_labels_are_those_of_numpy(place: Place) -> None:
     assert there.score(place(X)) == pytest.approx(here.score(X), rel=tol)
     assert_close(there.inverse_transform(place(here.embedding_)), here.inverse_transform(here.embedding_), tol)
     assert isinstance(there.transform(place(X)), type(place(X)))
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+@pytest.mark.parametrize(("kind", "found"), [("amounts", "half-normal"), ("on/off", None)])
+def test_rows_elsewhere_say_which_kind_of_features_they_have(place: Place, kind: str, found: str | None) -> None:
+    X, _ = draw(kind, K=3, n=300)
+    model = IBPFactorAnalysis(n_components=6, max_iter=0, random_state=0).fit(place(X))
+    assert model.slab_ == found
+    assert isinstance(model.transform(place(X)), type(place(X)))
 
 
 @pytest.mark.usefixtures("dispatch", "in_blocks")

@@ -49,14 +49,17 @@ def decided_share(levels):
     levels = np.asarray(levels, dtype=float) - np.mean(levels)
     skewness = np.mean(levels**3) / np.mean(levels**2) ** 1.5
     share = 0.5 * (1.0 - abs(skewness) / np.sqrt(skewness**2 + 4.0))
-    on = np.sign(skewness or 1.0) * levels / levels.std() > (0.5 - share) / np.sqrt(share * (1.0 - share))
+    on = np.sign(skewness) * levels / levels.std() > (0.5 - share) / np.sqrt(share * (1.0 - share))
     between = on.mean() * levels[on].mean() ** 2 + (1 - on.mean()) * levels[~on].mean() ** 2
     return 1.0 - between / np.mean(levels**2)
 
 
-@pytest.mark.parametrize("levels", [(0, 1, 1), (0, 0, 0, 1), (0, 1, 2), (0, 0, 2, 4), (0, 0, 0, 9, 10)])
+@pytest.mark.parametrize("levels", [(0, 1, 1), (0, 0, 0, 1), (0, 2, 5), (0, 0, 2, 4), (0, 0, 0, 9, 10)])
 def test_what_is_left_of_independent_scores_without_noise_is_the_variance_within_two_values(levels):
-    """Every combination of levels as often: scores are exactly independent, and all of them leave the same share."""
+    """Every combination of levels as often: scores are exactly independent, and all of them leave the same share.
+
+    No level is half-way between the two values, where rounding would decide.
+    """
     scores = np.array(list(product(levels, repeat=3)), dtype=float)
     rows = centre_rows(np.tile(scores, (4, 1)) @ np.random.default_rng(0).standard_normal((3, 12)))
     assert decide_rows(rows).share == pytest.approx(decided_share(levels), abs=4e-3)  # a trace of noise
@@ -95,14 +98,20 @@ def test_the_skewness_is_that_of_what_is_left_of_the_inputs():
     assert rest.skewness > 1.5
 
 
+def test_inputs_of_which_nothing_is_left_have_no_skewness():
+    """What is left of them is rounding, whose skewness could be anything."""
+    X, scores = draw("on/off", K=3, noise=0.0)
+    noisy = scores @ np.ones((3, 1)) + 0.3 * np.random.default_rng(1).standard_normal((len(X), 1))
+    assert decide_rows(centre_rows(X)).skewness == 0.0
+    assert decide_rows(centre_rows(np.hstack([X, noisy]))).skewness < 0.05
+
+
 def test_a_table_of_categories_leaves_little():
     rng = np.random.default_rng(0)
     kinds = rng.integers(0, 4, (500, 3))
     kinds[:, 1] = np.where(rng.random(500) < 0.7, kinds[:, 0], kinds[:, 1])  # categories that go together
-    assert (
-        decide_rows(centre_rows(np.hstack([kinds[:, [j]] == np.arange(4) for j in range(3)]).astype(float))).share
-        < LEFT
-    )
+    columns = np.hstack([kinds[:, [j]] == np.arange(4) for j in range(3)])
+    assert decide_rows(centre_rows(columns.astype(float))).share < LEFT
 
 
 def planted_with_noise(seed):
