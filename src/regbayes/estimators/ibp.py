@@ -85,7 +85,8 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     slab : {"auto", "half-normal"} or None, default="auto"
         Whether a feature is on or off (None), or off or on by an amount, which has a half-normal prior. `transform`
         returns probabilities in the first case, and expected amounts in the second, where `feature_probabilities` are
-        those of being on. "auto" asks the rows (see Notes); ``slab_`` says what it found.
+        those of being on. "auto" asks the rows (see Notes), and ``slab_`` says what it found; a fit that goes on from
+        another keeps the kind of features that are there.
     n_sweeps : int, default=2
         Sweeps of mean-field inference for a row: more tell features that occur together apart. Where rows are found to
         be sums of on/off features, eight of them or fewer are inferred exactly.
@@ -135,8 +136,10 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     ``slab="auto"`` turns the rows' main directions until their scores are independent of each other, and decides each
     score for one of two values. If that leaves more than 8 % of what inputs have in common, or what is left is not
     normal noise (of inputs that are not on or off themselves), rows vary by degrees, and features have amounts: on/off
-    features of such rows come back from other samples far less often (docs/math.md, section 3.4). Where rows cannot
-    tell, features are on or off: fewer than four inputs or more than 500, or fewer than five rows for each.
+    features of such rows come back from other samples far less often. Rows that are recognised as sums of on/off
+    features (see ``temperature``) may leave more, if it is normal noise (docs/math.md, section 3.4). Where rows cannot
+    tell, features are on or off: fewer than four inputs that vary, more than 500 inputs, or fewer than five rows for
+    each.
 
     Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
     docs/scale.md.
@@ -205,7 +208,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     def partial_fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from a batch of rows, of which nothing is kept.
 
-        The first batch has a fit as any other: features, how many there are, centre and scales are learned from it, so
+        The first batch has a fit as any other: features, their kind and number, centre and scales are learned from it:
         it should have a thousand rows or more, in no particular order. Every further batch, of some dozens of rows or
         more, moves the features a little. After ``fit`` learning goes on from there. Parameters are read in the first
         call; ``embedding_`` and ``n_components_`` are those of the last batch.

@@ -174,7 +174,8 @@ class BinaryFeatures(LatentModel):
     def feature_probabilities(self, X: ArrayLike) -> Floats:
         """Return the probabilities that rows have the features, shape (n_samples, n_components).
 
-        Without ``slab`` they are what `transform` returns; with it, `transform` returns the expected amounts.
+        Where features are on or off, they are what `transform` returns, at the temperature of the fit; where features
+        have amounts, `transform` returns these as expected.
         """
         with room_for(self, X):
             rows = centre_rows(self._valid_rows(X), self.mean_)
