@@ -28,6 +28,7 @@ from regbayes.models.ilsvm.model import (
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
 from regbayes.models.ilsvm.warmup import pad
 from regbayes.priors.indian_buffet import kl_sticks, stick_expectations
+from test_ilsvm_features import loaded, matched
 
 SLAB = {"slab": True, "price": 1.0}
 
@@ -258,6 +259,30 @@ def test_there_are_two_features_at_most_for_each_direction_of_the_rows(C):
     assert len(annealing.Annealing.of(problem, None, is_new=True)._start().loadings) == 4
 
 
+def shared_by(K, D=40, seed=0):
+    """Rows that vary as much along each of K directions at right angles, and along no other."""
+    rng = np.random.default_rng(seed)
+    scores = rng.standard_normal((400, K))
+    scores = np.linalg.qr(scores - scores.mean(axis=0))[0]  # uncorrelated, with mean zero
+    return scores @ np.linalg.qr(rng.standard_normal((D, K)))[0].T
+
+
+@pytest.mark.parametrize(("K", "factor"), [(3, 1.0), (8, 1.0), (16, 0.5), (32, 0.25)])
+def test_the_temperature_falls_with_the_directions_that_share_the_signal(K, factor):
+    for X in (shared_by(K), 1e3 * shared_by(K, seed=1)):
+        rows = centre_rows(X)
+        settings = make_settings(rows, **SLAB, temperature=2.0, adapts=True, noise_variance=1e-6 * float(X.var()))
+        assert annealing.adapt_temperature(rows, settings).temperature == pytest.approx(2.0 * factor, rel=1e-3)
+        told = replace(settings, adapts=False)
+        assert annealing.adapt_temperature(rows, told) is told
+
+
+def test_rows_that_do_not_vary_keep_the_temperature():
+    rows = centre_rows(np.ones((20, 5)))
+    settings = replace(make_slab_problem(0)[0].settings, temperature=2.0, adapts=True)
+    assert annealing.adapt_temperature(rows, settings).temperature == 2.0
+
+
 def test_copies_of_one_row_are_one_part():
     X = np.repeat([[1.0, 2.0], [3.0, -1.0]], 5, axis=0)
     data = Data(centre_rows(X), np.repeat([0, 1], 5), np.ones(10), 1.0 - np.eye(2))
@@ -391,6 +416,35 @@ def test_planted_amounts_come_back_without_labels():
     assert np.all(np.isfinite(model.score_samples(X)))
     left = np.square(X - model.inverse_transform(found)).sum() / np.square(X - X.mean(axis=0)).sum()
     assert left < 0.2
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_many_amounts_come_back_as_many_as_there_are():
+    """Twenty-four features share the signal: at the temperature of a few they melt together."""
+    rng = np.random.default_rng(0)
+    amounts = (rng.random((1200, 24)) < 0.3) * np.abs(rng.standard_normal((1200, 24)))
+    signal = amounts @ rng.standard_normal((24, 72))
+    X = signal + signal.std(axis=0) * rng.standard_normal(signal.shape)
+    likeness, temperatures = [], []
+    for temperature in ("auto", 0.05):
+        model = IBPFactorAnalysis(40, slab="half-normal", temperature=temperature, max_iter=20).fit(X)
+        likeness.append(np.median(matched(amounts, model.transform(X)[:, loaded(model)])))
+        temperatures.append(model._state.params.temperature / X.shape[1])
+        assert abs(model.n_components_ - 24) <= 1 or temperature != "auto"
+    assert likeness[0] > 0.8 > likeness[1]
+    assert 0.02 < temperatures[0] < 0.03
+    assert temperatures[1] == pytest.approx(0.05)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_fit_that_goes_on_keeps_the_temperature_that_it_has_found():
+    X = 10.0 * shared_by(16)
+    model = IBPFactorAnalysis(20, slab="half-normal", warm_start=True, max_iter=1).fit(X)
+    found = model._state.params.temperature
+    assert found < 0.04 * X.shape[1]
+    assert model.fit(X[:, :1] * X)._state.params.temperature == found
+    assert model.partial_fit(X)._state.params.temperature == found
+    assert model.set_params(temperature=0.05).fit(X)._state.params.temperature == pytest.approx(0.05 * X.shape[1])
 
 
 def test_pictures_and_the_page_show_them(fitted):

@@ -69,10 +69,10 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     temperature : float or "auto", default="auto"
-        Temperature of the features per input; "auto" is 0.01 for on/off features and 0.05 for those with amounts. Less
-        gives features that are nearer to on and off, more gives fewer: those that explain little collapse. Rows that
-        are sums of on/off features and noise are recognised and fitted at temperature 1, with each input's own noise:
-        see the notes of `ILSVMClassifier`.
+        Temperature of the features per input; "auto" is 0.01 for on/off features and 0.05 for those with amounts, less
+        where more than eight directions share the signal of the rows. Less gives features that are nearer to on and
+        off, more gives fewer: those that explain little collapse. Rows that are sums of on/off features and noise are
+        recognised and fitted at temperature 1, with each input's own noise: see the notes of `ILSVMClassifier`.
     transform_temperature : float or None, default=None
         Temperature at which `transform` infers rows; None is that of the fit. Loadings learned cold and features
         inferred warm often serve a classifier behind them better than either alone.

@@ -39,6 +39,7 @@ from regbayes.kernels.arrays import to_host
 from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm.annealing import adapt_temperature
 from regbayes.models.ilsvm.model import (
     UNLABELED,
     Data,
@@ -132,7 +133,7 @@ class BinaryFeatures(LatentModel):
                 # It did not do: the rows are others than those that it knows the noise of.
                 first_rows = warmup.draw_early_rows(data.labels, rng)
             some = data.X.take(first_rows)
-            asked = find_on_off(some, settings)
+            asked = adapt_temperature(some, find_on_off(some, settings))
             yield self._start(some, asked, rng), first_rows, asked
             n = min((len(data.X) + 1) // 2, data.X.max_taken)
             while True:  # other starts are those of a random half of the rows
@@ -283,6 +284,7 @@ def make_settings(
         n_threads=effective_n_jobs(given["n_jobs"]),
         slab=bool(given["slab"]),
         price=supervision.price,
+        adapts=bool(given["slab"]) and given["temperature"] == "auto" and supervision.C == 0,
         on_off=on_off,
     )
 

@@ -22,6 +22,7 @@ from regbayes.joint import descent
 from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Rows, Settings, update_offset
 from regbayes.models.ilsvm.slab import convert_params
 from regbayes.models.ilsvm.warmup import (
+    FEW_INPUTS,
     Phase,
     Phases,
     WarmUp,
@@ -38,6 +39,7 @@ ROUNDS = 2  # at each price, with new sticks before each
 TOL = 1e-4  # gain per row, in units of its loss, below which a round is over
 WORTH = 1e-3  # what a feature must be worth per row, in units of its loss, to stay
 START_LENGTH = 1.0  # squared length of a loading at the start, in units of the tempered noise
+SHARED = 8.0  # directions that may share the signal at the full temperature, without labels
 PER_DIRECTION = 2  # features of the start: amounts are never negative, so a direction takes one for either way
 MIDDLE = 1e-3  # of the rows' spread: a mean nearer to theirs says nothing about a part
 POWER_STEPS = 30  # towards the direction along which a part of the rows is divided
@@ -89,11 +91,33 @@ class Annealing(WarmUp):
         return convert_params(make_params(loadings, shares, np.zeros(data.X.n_inputs), data.X, settings), settings)
 
 
+def adapt_temperature(X: HostRows, settings: Settings) -> Settings:
+    """Return the settings with a lower temperature where more than `SHARED` directions share the signal of the rows.
+
+    A feature that explains little of the rows beside the temperature melts, and of a signal that many directions share
+    each explains little. How many do is docs/math.md eq. (130).
+    """
+    if not settings.adapts:
+        return settings
+    signal = find_signal(X, settings)
+    n_sharing = float(signal.sum()) ** 2 / max(float(signal @ signal), np.finfo(np.float64).tiny)
+    return replace(settings, temperature=settings.temperature * min(1.0, SHARED / max(n_sharing, 1.0)))
+
+
 def count_clear(X: HostRows, settings: Settings) -> int:
-    """Return in how many directions rows stand out from the noise, as far as features can ask for more of them."""
-    moments = leading_directions(X.moment, X.n_inputs, min(settings.n_components, X.n_inputs, len(X)))[0]
-    edge = find_noise_edge(X, settings.noise_variance)
-    return max(1, int(np.sum(moments > edge * X.totals.n_rows)))
+    """Return in how many directions rows stand out from the noise, at least one."""
+    return max(1, int(np.sum(find_signal(X, settings) > 0)))
+
+
+def find_signal(X: HostRows, settings: Settings) -> Floats:
+    """Return by how much rows vary more than noise does along their main directions, falling, shape (n,).
+
+    Of many inputs these are as many directions as there may be features.
+    """
+    D = X.n_inputs
+    most = min(len(X), D if D <= FEW_INPUTS else min(settings.n_components, D))
+    variances = leading_directions(X.moment, D, most)[0] / X.totals.n_rows
+    return np.maximum(variances - find_noise_edge(X, settings.noise_variance), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

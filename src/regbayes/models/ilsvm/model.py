@@ -701,6 +701,7 @@ class Settings:
     n_threads: int
     slab: bool = False  # features with amounts, or binary ones
     price: float = 0.0  # kappa, of a feature with an amount that is on
+    adapts: bool = False  # whether T is lowered for rows whose signal many directions share
     on_off: OnOff | None = None  # what holds for rows that are sums of on/off features; None: they are not asked
     noise_ratios: Floats | None = None  # (D,): rho, where they are
     by_degrees: bool = False  # whether they were asked and are not
@@ -722,7 +723,9 @@ class Settings:
     def follow(self, params: Params) -> Settings:
         """Return the settings for a fit that goes on from an earlier one, which knows what kind of rows there are."""
         if self.amounts is not None and params.has_amounts:
-            return self.amounts
+            return self.amounts.follow(params)
+        if self.adapts and params.has_amounts:
+            return replace(self, temperature=params.temperature)
         if self.on_off is None or params.noise_ratios is None:
             return self
         found = self.with_noise(params.noise_variance, params.noise_ratios)
