@@ -425,12 +425,13 @@ def test_many_amounts_come_back_as_many_as_there_are():
     amounts = (rng.random((1200, 24)) < 0.3) * np.abs(rng.standard_normal((1200, 24)))
     signal = amounts @ rng.standard_normal((24, 72))
     X = signal + signal.std(axis=0) * rng.standard_normal(signal.shape)
-    likeness, temperatures = [], []
+    counts, likeness, temperatures = [], [], []
     for temperature in ("auto", 0.05):
         model = IBPFactorAnalysis(40, slab="half-normal", temperature=temperature, max_iter=20).fit(X)
+        counts.append(model.n_components_)
         likeness.append(np.median(matched(amounts, model.transform(X)[:, loaded(model)])))
         temperatures.append(model._state.params.temperature / X.shape[1])
-        assert abs(model.n_components_ - 24) <= 1 or temperature != "auto"
+    assert abs(counts[0] - 24) <= 1 < 24 - counts[1]
     assert likeness[0] > 0.8 > likeness[1]
     assert 0.02 < temperatures[0] < 0.03
     assert temperatures[1] == pytest.approx(0.05)
@@ -438,13 +439,15 @@ def test_many_amounts_come_back_as_many_as_there_are():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_fit_that_goes_on_keeps_the_temperature_that_it_has_found():
-    X = 10.0 * shared_by(16)
+    X, by_few = shared_by(16), shared_by(3)  # of which a new fit has the full temperature
     model = IBPFactorAnalysis(20, slab="half-normal", warm_start=True, max_iter=1).fit(X)
     found = model._state.params.temperature
     assert found < 0.04 * X.shape[1]
-    assert model.fit(X[:, :1] * X)._state.params.temperature == found
-    assert model.partial_fit(X)._state.params.temperature == found
-    assert model.set_params(temperature=0.05).fit(X)._state.params.temperature == pytest.approx(0.05 * X.shape[1])
+    assert model.fit(by_few)._state.params.temperature == found
+    assert model.partial_fit(by_few)._state.params.temperature == found
+    full = pytest.approx(0.05 * X.shape[1])
+    assert model.set_params(temperature=0.05).fit(X)._state.params.temperature == full
+    assert clone(model).set_params(temperature="auto", warm_start=False).fit(by_few)._state.params.temperature == full
 
 
 def test_pictures_and_the_page_show_them(fitted):

@@ -91,17 +91,23 @@ def find_on_off(X: HostRows, settings: Settings) -> Settings:
     n_varying = int(find_varying(some.totals.squares).sum())
     if n_varying < FEWEST_INPUTS:
         return settings
-    noise, n_factors = analyse_noise(some, settings.n_components)
-    if settings.on_off is not None and n_factors < min(settings.n_components, count_factors(n_varying)):
-        variance = float(np.exp(np.mean(np.log(noise))))
-        told = settings.with_noise(variance, noise / variance)
-        start = initial_params(some, replace(told, temperature=1.0))[0]
-        if are_tangled(some, start):
-            told, start = replace(told, n_sweeps=EXACT), replace(start, n_sweeps=EXACT)
-        if _are_explained(some, told, start):
-            return _ask_for_amounts(some, settings, recognised=True) or told
-        settings = replace(settings, by_degrees=n_factors < n_varying // 2)
-    return _ask_for_amounts(some, settings, recognised=False) or settings
+    asked = settings if settings.on_off is None else _recognise(some, settings, n_varying)
+    return _ask_for_amounts(some, settings, recognised=asked.noise_ratios is not None) or asked
+
+
+def _recognise(X: HostRows, settings: Settings, n_varying: int) -> Settings:
+    """Return the settings for rows that are sums of on/off features, or that are not, as far as factors tell."""
+    noise, n_factors = analyse_noise(X, settings.n_components)
+    if n_factors >= min(settings.n_components, count_factors(n_varying)):
+        return settings
+    variance = float(np.exp(np.mean(np.log(noise))))
+    told = settings.with_noise(variance, noise / variance)
+    start = initial_params(X, replace(told, temperature=1.0))[0]
+    if are_tangled(X, start):
+        told, start = replace(told, n_sweeps=EXACT), replace(start, n_sweeps=EXACT)
+    if _are_explained(X, told, start):
+        return told
+    return replace(settings, by_degrees=True) if n_factors < n_varying // 2 else settings
 
 
 def _ask_for_amounts(X: HostRows, settings: Settings, recognised: bool) -> Settings | None:
