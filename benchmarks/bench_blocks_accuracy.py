@@ -25,8 +25,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from regbayes import ILSVMClassifier
-from regbayes.datasets import DataError, load_scene15
 from regbayes.margins import head
+from regbayes_paper.data import DataError, load_scene15
 
 FEATURES = 20
 SETS = {"digits": load_digits, "scene15": load_scene15}

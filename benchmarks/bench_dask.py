@@ -31,7 +31,7 @@ from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.joint.remote import RemoteProblem
 from regbayes.margins.head import order_sample
 from regbayes.models.ilsvm.model import SCHEDULE, BinaryFeatures, Params, centre_rows
-from regbayes.priors.indian_buffet import prior_sticks
+from regbayes.models.indian_buffet import prior_sticks
 
 N_CLASSES, N_BLOCKS = 10, 8
 

@@ -28,11 +28,6 @@ from threadpoolctl import threadpool_limits
 
 from regbayes import ILSVMClassifier
 from regbayes.engine import Serial, make_executor
-from regbayes.framework.composite import Stack
-from regbayes.framework.device_atoms import DeviceAtoms
-from regbayes.framework.dual import solve_dual
-from regbayes.framework.log_partition import WeightedAtoms
-from regbayes.framework.regularizers import AtMost, Blocks, Equal
 from regbayes.joint import descent
 from regbayes.kernels import arrays, arrays_features, cuda_rows
 from regbayes.kernels.arrays_losses import ClassRows, HingeRows
@@ -49,6 +44,11 @@ from regbayes.models.mt_ilsvm.fit import Point, carry_weights, descend, start_la
 from regbayes.models.mt_ilsvm.fit import Problem as TaskProblem
 from regbayes.models.mt_ilsvm.model import Settings as TaskSettings
 from regbayes.models.mt_ilsvm.model import resolve_scales
+from regbayes.regularization.composite import Stack
+from regbayes.regularization.device_atoms import DeviceAtoms
+from regbayes.regularization.dual import solve_dual
+from regbayes.regularization.log_partition import WeightedAtoms
+from regbayes.regularization.regularizers import AtMost, Blocks, Equal
 
 WARM = Tolerance(gap=1e-3, max_epochs=20.0)
 

@@ -34,12 +34,12 @@ from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
 
 from regbayes.engine import Threads, make_executor, row_blocks
-from regbayes.framework.coordinate_ascent import MarginSolution, TaskLayout, solve_box, solve_simplex
-from regbayes.framework.dual_forms import BoxDual, SimplexDual
-from regbayes.framework.newton import BoxBlock, NewtonSolution, SharedPrior, SimplexBlock, solve_boxes, solve_simplexes
 from regbayes.kernels.sweeps import reverse_features, sweep_features
+from regbayes.margins.coordinate_ascent import MarginSolution, TaskLayout, solve_box, solve_simplex
 from regbayes.margins.head import MarginHead, Tolerance, solve_tasks
+from regbayes.margins.newton import BoxBlock, NewtonSolution, SharedPrior, SimplexBlock, solve_boxes, solve_simplexes
 from regbayes.margins.targets import Classes, Signs, layout_of, zero_one_cost
+from regbayes.regularization.dual_forms import BoxDual, SimplexDual
 
 TOLERANCES = [30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4]
 NOISE = 0.01

@@ -74,7 +74,7 @@ def news_data(smoke: bool) -> tuple[Any, Any, Any, Any]:
     if smoke:
         X, y = draw(600, 12, 400, 60)
         return X[:400], y[:400], X[400:], y[400:]
-    from regbayes.datasets import load_20newsgroups
+    from regbayes_paper.data import load_20newsgroups
 
     bunch = load_20newsgroups()
     return bunch.data[bunch.train], bunch.target[bunch.train], bunch.data[bunch.test], bunch.target[bunch.test]
@@ -212,7 +212,7 @@ def movies(smoke: bool, jobs: int) -> None:
         X, y = draw(600, 12, 400, 60)
         y = y.astype(float)
     else:
-        from regbayes.datasets import load_movie_reviews
+        from regbayes_paper.data import load_movie_reviews
 
         bunch = load_movie_reviews()
         X, y = bunch.data, bunch.target

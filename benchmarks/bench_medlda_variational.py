@@ -67,7 +67,7 @@ def movies(smoke: bool) -> None:
         X, y = draw(600, 12, 400, 60)
         y = y.astype(float)
     else:
-        from regbayes.datasets import load_movie_reviews
+        from regbayes_paper.data import load_movie_reviews
 
         bunch = load_movie_reviews()
         X, y = bunch.data, bunch.target

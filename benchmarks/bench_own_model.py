@@ -32,7 +32,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, train_test_split
 from sklearn.svm import LinearSVC
 
-from regbayes.datasets import DataError, load_scene15
+from regbayes_paper.data import DataError, load_scene15
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 SETTINGS = {  # weight of the generative part, decay of the encoder, dropout; C is 1: only its ratio to these counts

@@ -38,8 +38,8 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from regbayes import ILSVMClassifierCV, MedLDAClassifierCV, MultiTaskILSVMClassifierCV
-from regbayes.datasets import DataError, load_20newsgroups, load_scene15, load_yeast
 from regbayes.estimators._calibration import bin_predictions
+from regbayes_paper.data import DataError, load_20newsgroups, load_scene15, load_yeast
 
 SETS = ("digits", "scene15", "newsgroups", "yeast")
 

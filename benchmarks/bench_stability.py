@@ -242,7 +242,7 @@ class Fit:
 def normalised_objective(model: Any, n: int) -> float:
     """Return the objective at the end of the model's trace less what features without loadings would contribute."""
     from regbayes.estimators.ilsvm import make_supervision
-    from regbayes.priors.indian_buffet import stick_expectations
+    from regbayes.models.indian_buffet import stick_expectations
 
     params = model._state.params
     T, D = params.temperature, params.loadings.shape[1]

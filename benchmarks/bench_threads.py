@@ -26,14 +26,14 @@ from bench_large_margin import latent_features
 from threadpoolctl import threadpool_limits
 
 from regbayes.engine import make_executor, row_blocks
-from regbayes.framework.cells import runs_of, sampled_cells
-from regbayes.framework.coordinate_ascent import solve_box
-from regbayes.framework.log_partition import WeightedAtoms
 from regbayes.kernels.meanfield import WordCounts
+from regbayes.margins.cells import runs_of, sampled_cells
+from regbayes.margins.coordinate_ascent import solve_box
 from regbayes.margins.head import SAMPLE_PER_WEIGHT, MarginHead, Tolerance, design
 from regbayes.margins.targets import Classes, layout_of, observe_classes, zero_one_cost
 from regbayes.margins.tasks import TaskHead
 from regbayes.models.medlda.meanfield import LabelFreeTopics, make_topics, select_documents
+from regbayes.regularization.log_partition import WeightedAtoms
 
 Work = Callable[[Any], object]  # of an executor
 

@@ -14,7 +14,7 @@ from regbayes._registry import declare_provider
 # The names below are imported when they are first used, so that the command line answers at once. Type checkers and
 # editors read this list; at run time _HOMES says where each name lives, and a test holds the two together.
 if TYPE_CHECKING:
-    from regbayes import baselines, datasets, metrics, plots, ppl, regularizers, report, search
+    from regbayes import datasets, metrics, plots, ppl, regularizers, report, search
     from regbayes.estimators import (
         FeatureStability,
         GridEdgeWarning,
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
         UnscaledWarning,
         feature_stability,
     )
-    from regbayes.framework.constraints import Corr, E, Var
-    from regbayes.framework.empirical_bayes import empirical_bayes
-    from regbayes.framework.moments import RegularizedMoments, regularize_moments
-    from regbayes.framework.posteriors import Finite, Gaussian, Samples
-    from regbayes.framework.regularize import (
+    from regbayes.persistence import load
+    from regbayes.regularization.constraints import Corr, E, Var
+    from regbayes.regularization.empirical_bayes import empirical_bayes
+    from regbayes.regularization.moments import RegularizedMoments, regularize_moments
+    from regbayes.regularization.posteriors import Finite, Gaussian, Samples
+    from regbayes.regularization.regularize import (
         InfeasibleError,
         NotConvergedWarning,
         SamplingError,
         UnreliableWeightsWarning,
         regularize,
     )
-    from regbayes.framework.resampled import ResampledPosterior
-    from regbayes.framework.result import RegularizedPosterior
-    from regbayes.persistence import load
+    from regbayes.regularization.result import RegularizedPosterior
+    from regbayes.resampling.result import ResampledPosterior
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "regbayes.estimators": (
@@ -77,23 +77,23 @@ _HOMES = {
         "UnscaledWarning",
         "feature_stability",
     ),
-    "regbayes.framework.constraints": ("Corr", "E", "Var"),
-    "regbayes.framework.empirical_bayes": ("empirical_bayes",),
-    "regbayes.framework.moments": ("RegularizedMoments", "regularize_moments"),
-    "regbayes.framework.posteriors": ("Finite", "Gaussian", "Samples"),
-    "regbayes.framework.regularize": (
+    "regbayes.regularization.constraints": ("Corr", "E", "Var"),
+    "regbayes.regularization.empirical_bayes": ("empirical_bayes",),
+    "regbayes.regularization.moments": ("RegularizedMoments", "regularize_moments"),
+    "regbayes.regularization.posteriors": ("Finite", "Gaussian", "Samples"),
+    "regbayes.regularization.regularize": (
         "InfeasibleError",
         "NotConvergedWarning",
         "SamplingError",
         "UnreliableWeightsWarning",
         "regularize",
     ),
-    "regbayes.framework.resampled": ("ResampledPosterior",),
-    "regbayes.framework.result": ("RegularizedPosterior",),
+    "regbayes.resampling.result": ("ResampledPosterior",),
+    "regbayes.regularization.result": ("RegularizedPosterior",),
     "regbayes.persistence": ("load",),
 }
 
-_MODULES = ("baselines", "datasets", "metrics", "plots", "ppl", "regularizers", "report", "search")
+_MODULES = ("datasets", "metrics", "plots", "ppl", "regularizers", "report", "search")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # A saved file may hold classes of any of these; they are imported when a file names a class that is not known yet.
@@ -115,7 +115,6 @@ for _module, _names in (
     ("regbayes.estimators.stability", ("regbayes.FeatureStability",)),
     ("regbayes.estimators.thresholds", ("regbayes.MultiLabelThresholdCV",)),
     *((home, ()) for home in _HOMES if home != "regbayes.estimators"),
-    ("regbayes.baselines", ()),
 ):
     declare_provider(_module, _names)
 
@@ -168,7 +167,6 @@ __all__ = [
     "UnscaledWarning",
     "Var",
     "__version__",
-    "baselines",
     "datasets",
     "empirical_bayes",
     "feature_stability",

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from regbayes.framework.regularizers import *  # noqa: F403
-from regbayes.framework.regularizers import __all__ as __all__
+from regbayes.regularization.regularizers import *  # noqa: F403
+from regbayes.regularization.regularizers import __all__ as __all__

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from regbayes._types import Floats
-from regbayes.framework.dual_forms import BoxDual, SimplexDual
-from regbayes.framework.regularizers import Regularizer
+from regbayes.regularization.dual_forms import BoxDual, SimplexDual
+from regbayes.regularization.regularizers import Regularizer
 
 __all__ = ["check_regularizer"]
 

@@ -16,7 +16,7 @@ from regbayes.cli.errors import BadDataError, UserError
 from regbayes.cli.output import Output
 from regbayes.cli.tables import Table, make_frame, read_table
 from regbayes.cli.words import LONGEST_WORD, TOKEN, WordCounts, learn_words
-from regbayes.datasets import load_20newsgroups
+from regbayes_paper.data import load_20newsgroups
 
 QUICK = ("--no-cv", "--n-components", 3, "--max-iter", 15)
 
@@ -95,9 +95,9 @@ def test_text_sets_are_known_by_name(tmp_path, monkeypatch):
     np.savez(tmp_path / "20newsgroups_bydate.npz", **parts, **words, **split)
     monkeypatch.setenv("REGBAYES_DATA", str(tmp_path))
     monkeypatch.setattr(
-        "regbayes.datasets.loaders._check_shapes", lambda known, arrays, path: (_joined(arrays), str(path))
+        "regbayes_paper.data.loaders._check_shapes", lambda known, arrays, path: (_joined(arrays), str(path))
     )
-    monkeypatch.setattr("regbayes.datasets._files._check_digest", lambda *_: None)
+    monkeypatch.setattr("regbayes_paper.data.files._check_digest", lambda *_: None)
     posts = read_documents("20newsgroups:test")
     assert posts.column("group").tolist() == ["v"]
     assert posts.column("document").tolist() == ["b"]
@@ -121,7 +121,7 @@ def test_text_sets_are_those_of_the_loaders():
 
 
 def _joined(arrays):
-    from regbayes.datasets.loaders import _with_matrix
+    from regbayes_paper.data.loaders import _with_matrix
 
     return _with_matrix(arrays, "here")
 

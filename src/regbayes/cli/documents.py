@@ -77,7 +77,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _read_built_in(path: str) -> Table:
-    from regbayes.datasets import DataError, DataNotFoundError
+    from regbayes_paper.data import DataError, DataNotFoundError
 
     name, _, part = path.partition(":")
     try:
@@ -95,7 +95,7 @@ def _read_built_in(path: str) -> Table:
 
 
 def _newsgroups() -> tuple[Table, dict[str, NDArray[Any]]]:
-    from regbayes.datasets import load_20newsgroups
+    from regbayes_paper.data import load_20newsgroups
 
     found = load_20newsgroups()
     columns = {"group": found.target_names[found.target]}
@@ -103,7 +103,7 @@ def _newsgroups() -> tuple[Table, dict[str, NDArray[Any]]]:
 
 
 def _reviews() -> tuple[Table, dict[str, NDArray[Any]]]:
-    from regbayes.datasets import load_movie_reviews
+    from regbayes_paper.data import load_movie_reviews
 
     found = load_movie_reviews()
     columns: dict[str, NDArray[Any]] = {"rating": found.target}

@@ -389,8 +389,8 @@ def read_npz(path: str, *, sparse: bool = False) -> Table:
     columns, whose names are ``label_names``. With ``sparse``, X is the table's counts, and ``class_names`` name the
     classes of y.
     """
-    from regbayes.datasets._files import DataError
-    from regbayes.datasets._files import read_npz as read_arrays
+    from regbayes_paper.data.files import DataError
+    from regbayes_paper.data.files import read_npz as read_arrays
 
     try:
         arrays = read_arrays(Path(path))

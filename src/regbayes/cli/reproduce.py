@@ -14,7 +14,7 @@ from regbayes.cli.options import Request
 from regbayes.cli.output import Output
 
 if TYPE_CHECKING:
-    from regbayes.experiments.runner import Outcome
+    from regbayes_paper.experiments.runner import Outcome
 
 __all__ = ["EPILOG", "ReproduceRequest", "reproduce"]
 
@@ -62,8 +62,8 @@ class ReproduceRequest(Request):
 
 def reproduce(request: ReproduceRequest) -> None:
     """Rerun one of the paper's tables or figures: its systems, its numbers, and the peers you would use instead."""
-    from regbayes.datasets import DataError, DataNotFoundError
-    from regbayes.experiments import run
+    from regbayes_paper.data import DataError, DataNotFoundError
+    from regbayes_paper.experiments import run
 
     resume_collection()
     out = Output(json=request.json, quiet=request.quiet)

@@ -20,13 +20,13 @@ from regbayes.dask._bases import FeatureRange
 from regbayes.dask.places import Workers, find_client, wait_for
 from regbayes.dask.rows import HOST, check_kinds, delay_blocks, kind_of, place_blocks, read_collections
 from regbayes.engine import Serial
-from regbayes.framework.device_atoms import DeviceAtoms
-from regbayes.framework.diagnostics import pareto_k, tail_size
-from regbayes.framework.draws import UNNAMED, as_draws
-from regbayes.framework.features import Features, OnEvent, Picked, evaluate_features
-from regbayes.framework.log_partition import FEW, WeightedAtoms, find_units, standardize
-from regbayes.framework.posteriors.base import Expectations, Posterior, as_features, as_multipliers
 from regbayes.kernels import arrays, arrays_atoms
+from regbayes.regularization.device_atoms import DeviceAtoms
+from regbayes.regularization.diagnostics import pareto_k, tail_size
+from regbayes.regularization.draws import UNNAMED, as_draws
+from regbayes.regularization.features import Features, OnEvent, Picked, evaluate_features
+from regbayes.regularization.log_partition import FEW, WeightedAtoms, find_units, standardize
+from regbayes.regularization.posteriors.base import Expectations, Posterior, as_features, as_multipliers
 
 # --- what is done with a block
 
@@ -104,7 +104,7 @@ def _size_of_atoms(atoms: WeightedAtoms) -> int:
 
 
 class BlockAtoms:
-    """Weighted draws on workers as a `regbayes.framework.log_partition.LogPartition`: a look at them is a trip."""
+    """Weighted draws on workers as a `regbayes.regularization.log_partition.LogPartition`: a look at them is a trip."""
 
     def __init__(self, rows: Workers) -> None:
         self.rows = rows

@@ -39,14 +39,14 @@ from regbayes.estimators._labels import (
 )
 from regbayes.estimators._task_bases import Layout, Targets, column_names, find_targets, natural
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
-from regbayes.framework.cells import CellBlock, CellTargets, sampled_cells
-from regbayes.framework.newton import EASED
 from regbayes.joint.descent import Evaluation
 from regbayes.joint.model import RowSums
 from regbayes.joint.remote import HeldRows, RemoteRows, Version, pull_back
 from regbayes.kernels.arrays import gather, is_plain, namespace_of, pieces, sum_of, take_rows, to_device
+from regbayes.margins.cells import CellBlock, CellTargets, sampled_cells
 from regbayes.margins.device import PASS_ROOM, DeviceBlock, cut_targets
 from regbayes.margins.head import SAMPLE_PER_WEIGHT, Tolerance
+from regbayes.margins.newton import EASED
 from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.margins.tasks import BlockwiseTasks, Draw, TaskColumns, TaskHead, TaskRows, TaskWeights
 from regbayes.models.mt_ilsvm import model as mt_ilsvm

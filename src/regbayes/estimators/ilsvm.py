@@ -53,7 +53,7 @@ from regbayes.models.ilsvm.model import (
 )
 from regbayes.models.ilsvm.on_off import find_on_off
 from regbayes.models.ilsvm.warmup import PRIOR_RATIO, ROUNDING, SIGNAL
-from regbayes.priors.indian_buffet import stick_weights
+from regbayes.models.indian_buffet import stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has

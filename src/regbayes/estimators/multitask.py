@@ -42,9 +42,9 @@ from regbayes.estimators._task_bases import (
 )
 from regbayes.kernels.arrays import is_plain
 from regbayes.margins.targets import ObservedMatrix
+from regbayes.models.indian_buffet import stick_weights
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, Problem, fit, prepare, stages_of
 from regbayes.models.mt_ilsvm.model import Settings, State, decision, features, input_factor
-from regbayes.priors.indian_buffet import stick_weights
 
 RAGGED_SHARING = 1.0
 """Default of rho for ragged tasks, one question asked of many groups: half of a weight's prior variance is common."""

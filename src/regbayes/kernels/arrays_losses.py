@@ -1,4 +1,4 @@
-"""Losses of rows at given scores, (outputs, n), over arrays of any library; `framework/newton.py` has the law.
+"""Losses of rows at given scores, (outputs, n), over arrays of any library; `margins/newton.py` has the law.
 
 On a CUDA device kernels of `cuda_rows.py` go from scores to multipliers in one pass over memory.
 """
@@ -127,7 +127,7 @@ class TubeRows:
 class ClassRows:
     """Squared multi-class hinges, ``C max_c(0, cost_c + score_c - score_true)^2``, smoothed inside each row.
 
-    `regbayes.framework.newton.SimplexBlock` has the law. Multipliers are ``max(0, wanted - (1 - delta) total) / delta``
+    `regbayes.margins.newton.SimplexBlock` has the law. Multipliers are ``max(0, wanted - (1 - delta) total) / delta``
     and their sum is ``total``: it is found without sorting, by Newton's method from below, which for a function in
     pieces ends after a few steps.
     """

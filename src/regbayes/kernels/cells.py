@@ -2,7 +2,7 @@
 
 NumPy needs a dozen calls for a block of rows, and takes the interpreter's lock after each. With four threads that does
 not matter, and with sixteen they mostly wait for it. Cells are a matrix, rows by outputs, or a list, output by output.
-Their losses are as `regbayes.framework.cells` has it: numbers that broadcast to the matrix, or to a list that
+Their losses are as `regbayes.margins.cells` has it: numbers that broadcast to the matrix, or to a list that
 is a column.
 """
 

@@ -1,5 +1,5 @@
 // Rows of iLSVM and of large margins on a GPU: sweeps over binary features, their reverse, and losses at given scores.
-// The NumPy functions of sweeps.py and framework/newton.py are the law, arrays_*.py say the same in array operations.
+// The NumPy functions of sweeps.py and margins/newton.py are the law, arrays_*.py say the same in array operations.
 // Arrays are feature-major, (K, n): neighbouring threads have neighbouring rows. A sum over rows is written in parts,
 // one for each block of threads, so that the same rows give the same bits. Compiled with REAL (float or double) and
 // WIDTH (features, a multiple of STEP) defined. Which arrays may be missing is said by numbers: has_...

@@ -1,6 +1,6 @@
 """A linear head over rows on a device: `MarginHead` with blocks that lie there, for losses that are squared.
 
-Newton's method (`framework/newton.py`) and all that is K-sized stay on the host. A look at the rows is a product with
+Newton's method (`margins/newton.py`) and all that is K-sized stay on the host. A look at the rows is a product with
 weights, a function of each row's scores and a product back, on the device; numbers of the size of the weights come
 back. Rows without targets have a price of zero.
 """
@@ -17,11 +17,11 @@ import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import Executor
-from regbayes.framework.newton import EASED, MAX_DENSE, SMOOTHING, BlockSums, SharedPrior
 from regbayes.kernels import arrays, arrays_losses
 from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
 from regbayes.kernels.arrays_losses import ClassRows, HingeRows, RowLosses, TubeRows
 from regbayes.margins.head import BlockwiseHead, HeadPart, HeadView, LinearHead, MarginHead, Tolerance, order_sample
+from regbayes.margins.newton import EASED, MAX_DENSE, SMOOTHING, BlockSums, SharedPrior
 from regbayes.margins.targets import Classes
 
 MORE_ROWS = 4  # times as many as on the host that the curvature comes from: there they cost little, and save passes
@@ -169,7 +169,7 @@ def cut_targets(targets: Any, rows: Any) -> Any:
 
 @dataclass(frozen=True)
 class DeviceBlock:
-    """Rows on a device as Newton's method sees them: a `regbayes.framework.newton.Block`.
+    """Rows on a device as Newton's method sees them: a `regbayes.margins.newton.Block`.
 
     Scores are taken in pieces, so that no array of outputs x rows is held. A curvature that is kept stays on the
     device, for a `DevicePrior`.

@@ -26,8 +26,8 @@ import numpy as np
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, Serial, Status
-from regbayes.framework.cells import CellLosses, CellMatrix
-from regbayes.framework.coordinate_ascent import (
+from regbayes.margins.cells import CellLosses, CellMatrix
+from regbayes.margins.coordinate_ascent import (
     DEFAULT_MAX_EPOCHS,
     DEFAULT_TOL,
     BoxAscent,
@@ -36,8 +36,7 @@ from regbayes.framework.coordinate_ascent import (
     TaskLayout,
     ascend,
 )
-from regbayes.framework.dual_forms import BoxDual, DualForm, SimplexDual
-from regbayes.framework.newton import (
+from regbayes.margins.newton import (
     MAX_DENSE,
     BoxBlock,
     SharedPrior,
@@ -47,6 +46,7 @@ from regbayes.framework.newton import (
     solve_smoothed,
 )
 from regbayes.margins.targets import Classes, Numbers, Targets, layout_of
+from regbayes.regularization.dual_forms import BoxDual, DualForm, SimplexDual
 
 SMALLEST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
 PATIENT_EPOCHS = 300.0
@@ -262,10 +262,10 @@ class MarginHead:
 
         Parameters
         ----------
-        rows : sequence of `regbayes.framework.newton.Block`
+        rows : sequence of `regbayes.margins.newton.Block`
             All of them, as the view has them.
         sample : callable
-            Rows that the curvature comes from: `regbayes.framework.newton.Sample`.
+            Rows that the curvature comes from: `regbayes.margins.newton.Sample`.
         view : HeadView
         weight : float
             What the rows with targets count together.
@@ -704,7 +704,7 @@ def solve_tasks(
     Parameters
     ----------
     features, form, layout, warm_start, tol, max_epochs, seed
-        As in `regbayes.framework.coordinate_ascent.solve_box`; a Newton step counts as one epoch.
+        As in `regbayes.margins.coordinate_ascent.solve_box`; a Newton step counts as one epoch.
     warm_weights : (tasks, d), optional
         Weights of an earlier solution: a better start for Newton's method than those that multipliers imply, where
         the features have changed.

@@ -1,7 +1,7 @@
 """What rows ask of a linear head: classes, signs or numbers, and the loss of missing them.
 
-A loss is a regularizer of the scores of all rows, and its dual form (`regbayes.framework.dual_forms`) is all that a
-solver sees of it. C is part of the targets: a C of zero, or a cell that is not there, asks for nothing.
+A loss is a regularizer of the scores of all rows, and its dual form (`regbayes.regularization.dual_forms`) is all that
+a solver sees of it. C is part of the targets: a C of zero, or a cell that is not there, asks for nothing.
 
 Where rows have some outputs and not others, as in several tasks, targets are a list, `Observations`, or where most are
 there a matrix with holes, `ObservedMatrix`. A task with numbers or with two classes has one output there, a task with
@@ -24,8 +24,8 @@ from scipy.sparse import csr_matrix
 
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats, Integers
-from regbayes.framework.coordinate_ascent import TaskLayout
-from regbayes.framework.dual_forms import BoxDual, SimplexDual, classes_form, hinge_form, tube_form
+from regbayes.margins.coordinate_ascent import TaskLayout
+from regbayes.regularization.dual_forms import BoxDual, SimplexDual, classes_form, hinge_form, tube_form
 
 
 def zero_one_cost(n_classes: int) -> Floats:

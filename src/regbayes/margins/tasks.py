@@ -19,10 +19,8 @@ from scipy.sparse import csr_matrix
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, Serial, Status
-from regbayes.framework.cells import CellBlock, CellTargets, runs_of, sampled_cells
-from regbayes.framework.coordinate_ascent import sum_by_group
-from regbayes.framework.dual_forms import BoxDual
-from regbayes.framework.newton import Cutoff, SharedPrior, solve_boxes
+from regbayes.margins.cells import CellBlock, CellTargets, runs_of, sampled_cells
+from regbayes.margins.coordinate_ascent import sum_by_group
 from regbayes.margins.head import (
     MAX_CURVATURE,
     MIN_ROWS_PER_WEIGHT,
@@ -32,7 +30,9 @@ from regbayes.margins.head import (
     design,
     solve_tasks,
 )
+from regbayes.margins.newton import Cutoff, SharedPrior, solve_boxes
 from regbayes.margins.targets import Loss, Observations, ObservedMatrix, Outputs
+from regbayes.regularization.dual_forms import BoxDual
 
 MIN_BLOCK_TARGETS = 50_000  # fewer are left to the solvers over one array, which then are faster
 MAX_SAMPLE_SHARE = 0.5  # of the observations: a larger sample costs as much as all of them

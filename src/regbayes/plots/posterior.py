@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from regbayes._types import Floats
-from regbayes.framework.posteriors import Finite, Gaussian, Posterior, Samples
-from regbayes.framework.resampled import ResampledPosterior
-from regbayes.framework.result import RegularizedPosterior
+from regbayes.regularization.posteriors import Finite, Gaussian, Posterior, Samples
+from regbayes.regularization.result import RegularizedPosterior
+from regbayes.resampling.result import ResampledPosterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

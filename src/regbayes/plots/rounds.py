@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regbayes.framework.resampled import ResampledPosterior
+from regbayes.resampling.result import ResampledPosterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,10 +15,10 @@ _HOME_OF = {
     "NumPyroModel": "regbayes.ppl.numpyro",
     "PyMCModel": "regbayes.ppl.pymc",
     "RegularizedELBO": "regbayes.ppl.elbo",
-    "Run": "regbayes.framework.sampler",
-    "Sampler": "regbayes.framework.sampler",
-    "Start": "regbayes.framework.sampler",
-    "Tilt": "regbayes.framework.sampler",
+    "Run": "regbayes.resampling.sampler",
+    "Sampler": "regbayes.resampling.sampler",
+    "Start": "regbayes.resampling.sampler",
+    "Tilt": "regbayes.resampling.sampler",
 }
 
 __all__ = [

@@ -21,11 +21,11 @@ import numpy as np
 
 from regbayes._extras import import_extra
 from regbayes._types import Floats
-from regbayes.framework.constraints import Constraint
-from regbayes.framework.draws import as_draws, listed
-from regbayes.framework.features import OnEvent, Picked, columns_of, pick_columns
-from regbayes.framework.regularizers import KL, GeneralizedKL, Regularizer
-from regbayes.framework.regularizers.base import check_positive
+from regbayes.regularization.constraints import Constraint
+from regbayes.regularization.draws import as_draws, listed
+from regbayes.regularization.features import OnEvent, Picked, columns_of, pick_columns
+from regbayes.regularization.regularizers import KL, GeneralizedKL, Regularizer
+from regbayes.regularization.regularizers.base import check_positive
 
 KINDS = ("sample", "deterministic")
 FAR = 1e6  # where a soft regularizer still has a value

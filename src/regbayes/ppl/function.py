@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from regbayes._types import Array
-from regbayes.framework.sampler import Run, Sampler, Start, Tilt
+from regbayes.resampling.sampler import Run, Sampler, Start, Tilt
 
 
 @final

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regbayes._types import Array, Flags, Floats
-from regbayes.framework.sampler import (
+from regbayes.ppl.smoothness import PAIRS, check_gradients
+from regbayes.ppl.symbolic import trace_features
+from regbayes.resampling.sampler import (
     MOST_DENSE,
     Run,
     Sampler,
@@ -26,8 +28,6 @@ from regbayes.framework.sampler import (
     count_examples,
     shrunken_covariance,
 )
-from regbayes.ppl.smoothness import PAIRS, check_gradients
-from regbayes.ppl.symbolic import trace_features
 
 CHUNK = 25  # steps
 # Warm-up, window by window: steps; whether the mass matrix is taken from them; whether chains have steps of their own.

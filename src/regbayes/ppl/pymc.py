@@ -10,9 +10,9 @@ import numpy as np
 
 from regbayes._extras import import_extra
 from regbayes._types import Array, Flags, Floats
-from regbayes.framework.sampler import Run, Sampler, Start, Tilt, count_examples
 from regbayes.ppl.smoothness import PAIRS, check_gradients
 from regbayes.ppl.symbolic import trace_features
+from regbayes.resampling.sampler import Run, Sampler, Start, Tilt, count_examples
 
 MULTIPLIERS, FACTOR = "regularization_multipliers", "regularization"
 COLD, SHORT, LONG = 300, 50, 100  # warm-up steps of a first run, of a run that starts warm, of a final one

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from regbayes.framework.draws import Draws, as_draws
-from regbayes.framework.features import OnEvent, Picked, call_feature, columns_of, pick_columns
+from regbayes.regularization.draws import Draws, as_draws
+from regbayes.regularization.features import OnEvent, Picked, call_feature, columns_of, pick_columns
 
 ALIASES = {
     "absolute": ("abs",),

@@ -33,7 +33,7 @@ from regbayes.kernels.enumeration import Enumerated, enumerate_features, reverse
 from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
-from regbayes.priors.indian_buffet import (
+from regbayes.models.indian_buffet import (
     StickExpectations,
     Sticks,
     cross_entropy_features,

@@ -31,7 +31,7 @@ from regbayes.models.ilsvm.model import (
     reconstruct,
     update_offset,
 )
-from regbayes.priors.indian_buffet import cross_entropy_features, kl_sticks
+from regbayes.models.indian_buffet import cross_entropy_features, kl_sticks
 
 
 @persistable(name="regbayes.ilsvm.SlabParams")

@@ -38,7 +38,7 @@ from regbayes.models.ilsvm.model import (
     Settings,
     Stats,
 )
-from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
+from regbayes.models.indian_buffet import Sticks, prior_sticks, update_sticks
 
 Evaluation = descent.Evaluation[Params, Stats]
 Search = descent.Search[Params, Stats]

@@ -13,11 +13,12 @@ from scipy.special import expit
 
 from regbayes._types import Floats
 from regbayes.engine import AbsoluteChange, Executor, FitResult, Progress, Serial, Status, StepResult, run
-from regbayes.framework.coordinate_ascent import DEFAULT_MAX_EPOCHS
 from regbayes.joint.descent import Evaluation, RowProblem
+from regbayes.margins.coordinate_ascent import DEFAULT_MAX_EPOCHS
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs
 from regbayes.margins.tasks import MIN_BLOCK_TARGETS, BlockwiseTasks, SolvedTasks, TaskHead, TaskWeights
+from regbayes.models.indian_buffet import Sticks, prior_sticks, update_sticks
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Latent,
@@ -32,7 +33,6 @@ from regbayes.models.mt_ilsvm.model import (
     input_factor,
     resolve_scales,
 )
-from regbayes.priors.indian_buffet import Sticks, prior_sticks, update_sticks
 
 Callback = Callable[[Progress[State]], bool | None]
 PATIENCE = 2  # small changes in a row that count as settled

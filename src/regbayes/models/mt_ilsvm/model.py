@@ -23,8 +23,8 @@ from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.margins.head import design
 from regbayes.margins.targets import Loss
 from regbayes.margins.tasks import TaskHead, TaskWeights
-from regbayes.priors import indian_buffet
-from regbayes.priors.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations
+from regbayes.models import indian_buffet
+from regbayes.models.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations
 
 Margins = Literal["consistent", "posterior", "decoupled"]
 

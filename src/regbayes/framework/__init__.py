@@ -1,1 +1,0 @@
-"""RegBayes itself: regularizers, posteriors, the dual, and ``regularize``. Knows no model."""

@@ -1,0 +1,412 @@
+"""Dual coordinate ascent: multipliers of a dual form, climbed one row at a time until the duality gap is small.
+
+What is solved is the large-margin problem of weights that are standard normal a priori: their posterior mean is a sum
+of features weighted by multipliers, and the multipliers solve a quadratic program over a box (binary margins,
+epsilon-insensitive regression, hard bounds; one task or several that share weights) or over one simplex per row
+(multi-class margins, docs/math.md eq. (26)).
+
+A pass over all rows tells which of them can still move; cheap passes over those alone follow until their part of the
+gap is small against what it was, and then all rows are looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from regbayes._types import Floats, Indices, Reals
+from regbayes.engine import Status
+from regbayes.kernels._compile import read_only
+from regbayes.kernels.box import BoxRows, BoxState, box_check, box_epoch, box_weights
+from regbayes.kernels.simplex import SimplexRows, SimplexState, simplex_check, simplex_epoch, simplex_weights
+from regbayes.regularization.dual_forms import BoxDual, SimplexDual
+
+DEFAULT_TOL = 1e-4
+DEFAULT_MAX_EPOCHS = 1000.0
+# Passes over the rows in play end when their gap has fallen by this factor, or after so many.
+SHRINK_FACTOR = 0.2
+MAX_SHORT_PASSES = 100
+# What a pass sees of the gap, it sees before its steps: the gap itself is worth computing from this factor on.
+CHECK_FACTOR = 3.0
+# More rows than this do not fit the cache: they are visited in random order within random blocks.
+MOST_SCATTERED = 30_000
+BLOCK_ROWS = 32  # larger blocks are of one task, and tasks that share weights then take more passes
+# A hard margin's loss is infinite until it is met. Its gap is measured with a penalty per unit of violation that is
+# this many times the largest multiplier: any penalty above the largest has the same solution.
+PENALTY_FACTOR = 10.0
+
+
+@dataclass(frozen=True)
+class MarginSolution:
+    """The multipliers, the weights they imply and the certificate."""
+
+    dual: Floats  # (n,) or (n, classes): u of a box, omega of simplexes
+    weights: Floats  # (tasks, d) or (classes, d): posterior means of the weights
+    # What the tasks of a group have in common, and so the expected weights of a task without data: rho times the mean
+    # of `common`. `weights` less this is the mean of `own`. No rows for simplexes.
+    shared_weights: Floats  # (groups, d)
+    primal: float  # squared norm of the weights, halved, plus loss
+    gap: float  # above the minimum by this at most
+    n_epochs: float  # row visits divided by rows; a Newton step visits all rows once
+    status: Status  # CONVERGED, ITERATION_LIMIT, or DIVERGED: hard margins that cannot be met
+
+
+@dataclass(frozen=True)
+class TaskLayout:
+    """Which features and which weights belong to each multiplier of a box, when there are several tasks.
+
+    Parameters
+    ----------
+    feature_row : (n,)
+        The row of the features. The labels of one example share it.
+    task : (n,)
+        The task, 0 to tasks - 1.
+    group : (tasks,)
+        Tasks of one group share weights: ``w_t = own_t + sharing * common_group(t)``, all standard normal a priori.
+    sharing : float
+        How strongly (rho); with 0 every task stands alone.
+    """
+
+    feature_row: Indices
+    task: Indices
+    group: Indices
+    sharing: float = 0.0
+
+
+def solve_box(
+    features: Reals,
+    form: BoxDual,
+    layout: TaskLayout | None = None,
+    *,
+    warm_start: Floats | None = None,
+    tol: float = DEFAULT_TOL,
+    max_epochs: float = DEFAULT_MAX_EPOCHS,
+    seed: int = 0,
+) -> MarginSolution:
+    """Solve a large-margin problem whose multipliers live in a box, for one task or for several that share weights.
+
+    For one task it is ``min_w 1/2 |w|^2 + sum_i h_i(-<x_i, w>)``, where ``form`` is the conjugate of ``sum_i h_i``.
+    The dual is ``min_u 1/2 |sum_i u_i x_i|^2 + form(u)``, and ``w = sum_i u_i x_i``.
+
+    Parameters
+    ----------
+    features : (f, d)
+        Single or double precision.
+    form : BoxDual
+        n multipliers.
+    layout : TaskLayout, optional
+        By default there is one task, and row i of ``features`` belongs to multiplier i.
+    warm_start : (n,), optional
+        Multipliers of an earlier solution; they are clipped to the box.
+    tol : float
+        Stop when the duality gap is at most this fraction of the primal objective.
+    max_epochs : float
+        Limit on row visits, in units of n. Zero evaluates the warm start; otherwise all rows are visited at least once.
+    seed : int
+        For the order in which rows are visited.
+    """
+    problem = BoxAscent(features, form, layout, warm_start)
+    return problem.solution(ascend(problem, tol, max_epochs, seed))
+
+
+def solve_simplex(
+    features: Reals,
+    form: SimplexDual,
+    labels: Indices,
+    *,
+    warm_start: Floats | None = None,
+    tol: float = DEFAULT_TOL,
+    max_epochs: float = DEFAULT_MAX_EPOCHS,
+    seed: int = 0,
+) -> MarginSolution:
+    """Solve a multi-class large-margin problem.
+
+    ``min_w 1/2 sum_c |w_c|^2 + sum_n h_n(x_n)``, with ``x_nc = <w_c - w_label(n), features_n>`` and ``form`` the
+    conjugate of ``sum_n h_n``; its dual is docs/math.md eq. (26).
+
+    Parameters
+    ----------
+    features : (n, d)
+        Single or double precision.
+    form : SimplexDual
+    labels : (n,)
+        The true classes.
+    warm_start : (n, classes), optional
+        Multipliers of an earlier solution; where they break the constraints of this one they are scaled to meet them.
+    tol, max_epochs, seed
+        As in `solve_box`.
+    """
+    problem = SimplexAscent(features, form, labels, warm_start)
+    return problem.solution(ascend(problem, tol, max_epochs, seed))
+
+
+class Ascent(Protocol):
+    """A dual problem with its multipliers, as the passes see it."""
+
+    n_rows: int
+    rows: Any
+    state: Any  # an epoch writes it: multipliers, and `in_play`, zero for rows that cannot move any more
+    # A pass of the kernel, `box_epoch` or `simplex_epoch`; with ``restart``, those set aside take part too.
+    epoch: Callable[..., tuple[float, float, float]]
+
+    def squared_norm(self) -> float:
+        """Return the part of the primal objective that is not loss, times two."""
+
+    def certificate(self) -> tuple[float, float]:
+        """Return the primal objective and the duality gap."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where the ascent stopped."""
+
+    primal: float
+    gap: float
+    n_epochs: float
+    status: Status
+
+
+def ascend(problem: Ascent, tol: float, max_epochs: float, seed: int) -> Outcome:
+    """Climb until the duality gap is at most ``tol`` times the primal objective.
+
+    Parameters
+    ----------
+    problem : Ascent
+        Its multipliers are written.
+    tol : float
+        Bound on the gap relative to the primal objective.
+    max_epochs : float
+        Limit on row visits, in units of the number of rows. With zero nothing moves; otherwise at least one pass over
+        all rows is made.
+    seed : int
+        For the order of visits, drawn anew for every pass.
+
+    Returns
+    -------
+    Outcome
+    """
+    if max_epochs <= 0.0:
+        primal, gap = problem.certificate()
+        return Outcome(primal, gap, 0.0, Status.CONVERGED if gap <= tol * abs(primal) else Status.ITERATION_LIMIT)
+    rng = np.random.default_rng(seed)
+    everything = np.arange(problem.n_rows)
+    limit = max_epochs * problem.n_rows
+    n_visits = 0
+    while True:
+        order = shuffled(everything, rng)
+        violation, seen, loss = problem.epoch(problem.rows, order, True, problem.state)
+        n_visits += order.size
+        target = tol * abs(0.5 * problem.squared_norm() + loss)
+        level = SHRINK_FACTOR * max(seen, target)
+        for short_pass in range(MAX_SHORT_PASSES + 1):
+            status = Status.ITERATION_LIMIT if n_visits >= limit else None
+            if np.isinf(violation) or np.isnan(seen):
+                status = Status.DIVERGED
+            is_last = short_pass == MAX_SHORT_PASSES or seen <= level
+            if status is not None or (seen <= CHECK_FACTOR * target and (short_pass == 0 or is_last)):
+                primal, gap = problem.certificate()
+                status = Status.CONVERGED if gap <= tol * abs(primal) else status
+                if status is not None:
+                    return Outcome(primal, gap, n_visits / max(problem.n_rows, 1), status)
+            if is_last:
+                break
+            order = shuffled(order[problem.state.in_play[order] > 0], rng)
+            violation, seen, _ = problem.epoch(problem.rows, order, False, problem.state)
+            n_visits += order.size
+
+
+def shuffled(rows: Indices, rng: np.random.Generator) -> Indices:
+    """Return rows in random order; many of them in random blocks, and in random order within each.
+
+    Memory is then read block by block. Neighbours in ``rows`` stay close, so passes over fewer and fewer rows do too.
+    """
+    if rows.size <= MOST_SCATTERED:
+        return rng.permutation(rows)
+    n_even = rows.size - rows.size % BLOCK_ROWS
+    blocks = rng.permuted(rows[:n_even].reshape(-1, BLOCK_ROWS), axis=1)
+    return np.concatenate([rng.permutation(blocks).ravel(), rng.permutation(rows[n_even:])])
+
+
+class SimplexAscent:
+    """Passes over rows that each hold a simplex of multipliers, from feasible ones; arguments as in `solve_simplex`."""
+
+    epoch = staticmethod(simplex_epoch)
+
+    def __init__(self, features: Reals, form: SimplexDual, labels: Indices, warm_start: Floats | None = None) -> None:
+        features, labels = _as_rows(features), np.ascontiguousarray(labels, dtype=np.int64)
+        n_rows, n_classes = labels.size, int(form.linear.shape[1])
+        if not len(features) == len(form.row) == len(form.total) == len(form.ridge) == n_rows:
+            raise ValueError(f"features has {len(features)} rows, form {len(form.row)} and labels {n_rows}")
+        if not 1 <= n_classes <= np.iinfo(np.int16).max:
+            raise ValueError(f"there must be between 1 and {np.iinfo(np.int16).max} classes; got {n_classes}")
+        if n_rows and not (labels.min() >= 0 and labels.max() < n_classes):
+            raise ValueError(f"labels must lie in 0 .. {n_classes - 1}, the columns of the form")
+        if np.any(form.linear[form.row, labels] != 0.0):
+            raise ValueError("the cost of the true class must be zero")
+        self.rows = SimplexRows(
+            features=features,
+            norms=np.einsum("ij,ij->i", features, features, dtype=np.float64),
+            labels=labels,
+            cost=np.ascontiguousarray(0.0 - form.linear),
+            cost_row=np.ascontiguousarray(form.row, dtype=np.int64),
+            total=np.ascontiguousarray(form.total, dtype=np.float64),
+            ridge=np.ascontiguousarray(form.ridge, dtype=np.float64),
+            penalty=0.0,
+        )
+        omega = _feasible_simplexes(form, labels, warm_start)
+        classes = np.empty((n_rows, n_classes), dtype=np.int16)
+        classes[:] = np.arange(n_classes, dtype=np.int16)
+        in_play = np.full(n_rows, n_classes, dtype=np.int16)
+        self.n_rows = n_rows
+        self.state = SimplexState(omega, simplex_weights(self.rows, omega), classes, in_play)
+        self.has_hard_rows = bool(np.any(np.isinf(form.total) & (form.ridge == 0.0)))
+
+    def squared_norm(self) -> float:
+        """Return twice the part of the primal objective that is not loss."""
+        return float(np.vdot(self.state.weights, self.state.weights))
+
+    def certificate(self) -> tuple[float, float]:
+        """Return the primal objective and the duality gap."""
+        if self.has_hard_rows:
+            largest = float(self.state.omega.sum(axis=1).max(initial=0.0))
+            self.rows = self.rows._replace(penalty=PENALTY_FACTOR * largest)
+        loss, gap = simplex_check(self.rows, self.state)
+        return 0.5 * self.squared_norm() + loss, max(gap, 0.0)
+
+    def solution(self, at: Outcome) -> MarginSolution:
+        """Return the multipliers and weights as they are."""
+        nothing = np.zeros((0, self.state.weights.shape[1]))
+        return MarginSolution(self.state.omega, self.state.weights, nothing, at.primal, at.gap, at.n_epochs, at.status)
+
+
+class BoxAscent:
+    """Passes over rows with one multiplier each, from feasible ones; arguments as in `solve_box`."""
+
+    epoch = staticmethod(box_epoch)
+
+    def __init__(
+        self, features: Reals, form: BoxDual, layout: TaskLayout | None = None, warm_start: Floats | None = None
+    ) -> None:
+        features, n = _as_rows(features), len(form.linear)
+        if layout is None:
+            layout = TaskLayout(np.arange(n), np.zeros(n, dtype=np.int64), np.zeros(1, dtype=np.int64))
+            if len(features) != n:
+                raise ValueError(f"features has {len(features)} rows and form has {n} multipliers")
+        group = _as_indices("group", layout.group, len(layout.group), None)
+        self.rows = BoxRows(
+            features=features,
+            norms=np.einsum("ij,ij->i", features, features, dtype=np.float64),
+            feature_row=_as_indices("feature_row", layout.feature_row, n, len(features)),
+            task=_as_indices("task", layout.task, n, group.size),
+            group=group,
+            linear=_as_column("linear", form.linear, n),
+            absolute=_as_column("absolute", form.absolute, n),
+            ridge=_as_column("ridge", form.ridge, n),
+            lower=_as_column("lower", form.lower, n),
+            upper=_as_column("upper", form.upper, n),
+            sharing=layout.sharing**2,
+            penalty=0.0,
+        )
+        self.n_rows = n
+        unbounded = np.isinf(form.lower) | np.isinf(form.upper)
+        self.has_hard_rows = bool(np.any(unbounded & (form.ridge == 0.0)))
+        start = np.zeros(n) if warm_start is None else _as_column("warm_start", warm_start, n)
+        self.replace_dual(np.clip(start, form.lower, form.upper))
+
+    def common(self) -> Floats:
+        """Return the weights summed over the tasks of each group."""
+        return sum_by_group(self.state.weights, self.rows.group)
+
+    def expected_weights(self) -> Floats:
+        """Return the posterior means of the tasks' weights, those they share included."""
+        if self.rows.sharing == 0.0:
+            return self.state.weights
+        return self.state.weights + (self.rows.sharing * self.common())[self.rows.group]
+
+    def replace_dual(self, dual: Floats) -> None:
+        """Take other multipliers, with the weights they imply."""
+        weights = box_weights(self.rows, dual)
+        common = sum_by_group(weights, self.rows.group)
+        self.state = BoxState(dual, weights, common, np.ones(dual.size, dtype=np.bool_))
+
+    def squared_norm(self) -> float:
+        """Return twice the part of the primal objective that is not loss."""
+        weights = self.state.weights
+        norm = float(np.vdot(weights, weights))
+        if self.rows.sharing == 0.0:
+            return norm
+        common = self.common()
+        return norm + self.rows.sharing * float(np.vdot(common, common))
+
+    def certificate(self) -> tuple[float, float]:
+        """Return the primal objective and the duality gap."""
+        if self.has_hard_rows:
+            largest = float(np.abs(self.state.dual).max(initial=0.0))
+            self.rows = self.rows._replace(penalty=PENALTY_FACTOR * largest)
+        loss, gap = box_check(self.rows, self.state)
+        return 0.5 * self.squared_norm() + loss, max(gap, 0.0)
+
+    def solution(self, at: Outcome) -> MarginSolution:
+        """Return the multipliers and weights as they are."""
+        shared = self.rows.sharing * self.common()
+        return MarginSolution(
+            self.state.dual, self.expected_weights(), shared, at.primal, at.gap, at.n_epochs, at.status
+        )
+
+
+def sum_by_group(weights: Floats, group: Indices) -> Floats:
+    """Return the rows of ``weights`` summed by group."""
+    common = np.zeros((int(group.max(initial=-1)) + 1, weights.shape[1]))
+    np.add.at(common, group, weights)
+    return common
+
+
+def _feasible_simplexes(form: SimplexDual, labels: Indices, warm_start: Floats | None) -> Floats:
+    """Return multipliers that meet the constraints: the warm start, scaled, or all weight on the true class."""
+    shape = labels.size, form.linear.shape[1]
+    is_fixed = np.isfinite(form.total)
+    if warm_start is None:
+        omega = np.zeros(shape)
+        omega[is_fixed, labels[is_fixed]] = form.total[is_fixed]
+        return omega
+    if warm_start.shape != shape:
+        raise ValueError(f"warm_start must have shape {shape}; got {warm_start.shape}")
+    omega = np.maximum(warm_start, 0.0)
+    if not is_fixed.all():
+        omega[~is_fixed, labels[~is_fixed]] = 0.0
+        omega[np.isinf(form.ridge)] = 0.0
+    sums = omega.sum(axis=1)
+    off = np.flatnonzero(is_fixed & (np.abs(sums - form.total) > 1e-12 * form.total))
+    if off.size:
+        omega[off] = np.where(sums[off, None] > 0.0, omega[off], np.eye(form.n_classes)[labels[off]])
+        omega[off] *= (form.total[off] / np.where(sums[off] > 0.0, sums[off], 1.0))[:, None]
+    return omega
+
+
+def _as_rows(features: Reals) -> Reals:
+    """Return a C-contiguous matrix of floats, not to be written to, as a user's may be; single precision is kept."""
+    features = np.asarray(features)
+    if features.ndim != 2:
+        raise ValueError(f"features must be a matrix; got {features.ndim} dimensions")
+    precision = np.float32 if features.dtype == np.float32 else np.float64
+    return read_only(np.ascontiguousarray(features, dtype=precision))
+
+
+def _as_column(name: str, values: ArrayLike, n: int) -> Floats:
+    column = np.ascontiguousarray(values, dtype=np.float64)
+    if column.shape != (n,):
+        raise ValueError(f"{name} must have shape ({n},); got {column.shape}")
+    return column
+
+
+def _as_indices(name: str, values: ArrayLike, n: int, bound: int | None) -> Indices:
+    indices = np.ascontiguousarray(values, dtype=np.int64)
+    if indices.shape != (n,):
+        raise ValueError(f"{name} must have shape ({n},); got {indices.shape}")
+    if n and (indices.min() < 0 or (bound is not None and indices.max() >= bound)):
+        raise ValueError(f"{name} must lie in 0 .. {'' if bound is None else bound - 1}")
+    return indices

@@ -1,0 +1,471 @@
+"""Minimise ``1/2 v'Hv + g*(v)`` where g* is a box's: the model of a Newton step, by a primal-dual interior point.
+
+The number of its steps hardly grows with the number of multipliers (a dozen or two, each a factorisation), however
+large penalties are and however many rows are margins. H is a matrix, or a thin factor, whose systems cost the square
+of its width (a Gaussian of few dimensions with thousands of margins). What lies on a bound in the end is put there
+exactly, and one more step on the others alone takes the last digits: a constraint that holds anyway has multiplier
+zero. Multipliers may come in groups with a given sum (`Groups`): one more unknown for each group, found by a Schur
+complement.
+
+Mehrotra's predictor and corrector: S. Mehrotra (1992), SIAM Journal on Optimization 2(4), 575-601. Thin factors:
+M. C. Ferris and T. S. Munson (2002), SIAM Journal on Optimization 13(3), 783-804.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+from scipy.linalg.lapack import dpotrf, dpotrs
+
+from regbayes._types import Flags, Floats, Indices
+from regbayes.regularization.dual_forms import BoxDual
+from regbayes.regularization.regularizers.projections import project_rows_to_simplex
+
+MAX_STEPS = 60
+PATIENCE = 3  # steps that may pass without progress once it is close: rounding is all that is left
+TO_BOUNDARY = 0.995
+COMPLEMENTARITY = 1e-15  # of the scale of the problem, at which the interior point stops
+EXACT = 1e-14  # of the scale of the problem: a residual that is rounding
+SOLVED = 1e-10  # of the scale of the problem: a larger residual is worth another start
+RUNAWAY = 1e30  # in units where H has unit diagonal
+POLISH_ROUNDS = 8
+REFINEMENTS = 3  # steps with one factorisation where there are no bounds: the later ones take rounding back
+TINY = 1e-300
+MOST_DENSE = 1000  # multipliers strictly inside their bounds that the last step solves for as a matrix
+SMALL_DIAGONAL = 1e-5  # beside a thin factor, in units where H has unit diagonal
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """``H = matrix + diag(diagonal)``, or ``factor factor' + diag(diagonal)`` where a factor is thinner."""
+
+    diagonal: Floats  # (M,)
+    matrix: Floats | None = None  # (M, M)
+    factor: Floats | None = None  # (M, d)
+
+    def __matmul__(self, v: Floats) -> Floats:
+        if self.factor is not None:
+            return np.asarray(self.factor @ (self.factor.T @ v) + self.diagonal * v)
+        assert self.matrix is not None
+        return np.asarray(self.matrix @ v + self.diagonal * v)
+
+    def scaled(self, scale: Floats) -> Curvature:
+        """Return ``diag(scale) H diag(scale)``."""
+        diagonal = self.diagonal * scale**2
+        if self.factor is not None:
+            return Curvature(diagonal, factor=self.factor * scale[:, None])
+        assert self.matrix is not None
+        return Curvature(diagonal, matrix=self.matrix * np.outer(scale, scale))
+
+    def take(self, among: Flags) -> Curvature:
+        """Return rows and columns of some of the multipliers."""
+        if self.factor is not None:
+            return Curvature(self.diagonal[among], factor=self.factor[among])
+        assert self.matrix is not None
+        return Curvature(self.diagonal[among], matrix=self.matrix[np.ix_(among, among)])
+
+    def sizes(self) -> Floats:
+        """Return the diagonal of H."""
+        if self.factor is not None:
+            return np.asarray(np.einsum("ij,ij->i", self.factor, self.factor) + self.diagonal)
+        assert self.matrix is not None
+        return np.asarray(np.diag(self.matrix) + self.diagonal)
+
+    def solver(self, more: Floats | float, among: Flags | None = None) -> Callable[[Floats], Floats]:
+        """Factor ``H + diag(more)``, or its rows and columns ``among`` alone; return what solves with it."""
+        extra = self.diagonal + more
+        if among is not None:
+            extra = extra[among]
+        if self.factor is not None:
+            factor = self.factor if among is None else self.factor[among]
+            if 2 * factor.shape[1] < len(factor) and (among is None or len(factor) > MOST_DENSE):
+                return _thin_solver(factor, extra)
+            matrix = factor @ factor.T
+        else:
+            assert self.matrix is not None
+            matrix = self.matrix.copy() if among is None else self.matrix[np.ix_(among, among)]
+        matrix.ravel()[:: len(matrix) + 1] += extra
+        return _dense_solver(matrix)
+
+
+def _thin_solver(factor: Floats, diagonal: Floats) -> Callable[[Floats], Floats]:
+    """``(F F' + D)^-1`` by Sherman, Morrison and Woodbury, as far as D is not small.
+
+    Entries of D vanish for multipliers strictly inside their bounds, at most about as many as F has columns: these keep
+    a matrix of their own, for dividing by them would cancel all digits.
+    """
+    small = diagonal < SMALL_DIAGONAL
+    if int(small.sum()) > MOST_DENSE:
+        small, diagonal = np.zeros(len(diagonal), dtype=np.bool_), np.maximum(diagonal, SMALL_DIAGONAL)
+    large = ~small
+    outer, weights, inside = factor[large], 1 / diagonal[large], factor[small]
+    inner = (outer * weights[:, None]).T @ outer
+    inner[np.diag_indices_from(inner)] += 1.0
+    root = np.linalg.cholesky(inner)
+    thin = scipy.linalg.solve_triangular(root, inside.T, lower=True, check_finite=False)  # (d, small)
+    block = thin.T @ thin
+    block[np.diag_indices_from(block)] += diagonal[small]
+    solve_block = _dense_solver(block) if block.size else None
+
+    def solve(right: Floats) -> Floats:
+        found = np.empty_like(right)
+        moved = outer.T @ (weights * right[large])
+        if solve_block is not None:
+            half = scipy.linalg.solve_triangular(root, moved, lower=True, check_finite=False)
+            found[small] = solve_block(right[small] - thin.T @ half)
+            moved = moved + inside.T @ found[small]
+        weight_space = scipy.linalg.cho_solve((root, True), moved, check_finite=False)
+        found[large] = weights * (right[large] - outer @ weight_space)
+        return found
+
+    return solve
+
+
+def _dense_solver(matrix: Floats) -> Callable[[Floats], Floats]:
+    """Cholesky in units where the diagonal is one; pseudo-inverse where it breaks down."""
+    size = np.sqrt(np.maximum(matrix.diagonal(), TINY))
+    scaled = matrix / size / size[:, None]
+    root, failed = dpotrf(scaled, lower=1, clean=0)
+    if failed == 0 and root.diagonal().min(initial=1.0) > 1e-7:
+
+        def solve(right: Floats) -> Floats:
+            return np.asarray(dpotrs(root, right / size, lower=1)[0] / size)
+
+        return solve
+    if not np.all(np.isfinite(scaled)):  # an interior point that has left the range of numbers: nothing solves it
+        return lambda right: np.full_like(right, np.nan)
+    values, vectors = np.linalg.eigh(scaled)
+    most = max(float(values[-1]), TINY)
+
+    def solve_singular(right: Floats) -> Floats:
+        # Directions of the last digits are left out, unless the answer lies in them.
+        coefficients = vectors.T @ (right / size)
+        for least in (1e-11, 1e-15 * len(values)):
+            used = values > least * most
+            found = vectors[:, used] @ (coefficients[used] / values[used])
+            if np.linalg.norm(coefficients[~used]) <= 1e-12 * np.linalg.norm(coefficients):
+                break
+        return np.asarray(found) / size
+
+    return solve_singular
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Multipliers without kinks whose lower bounds are zero and whose sum is given: scaled simplexes."""
+
+    member: Indices  # (M,): the number of its group, -1 for multipliers in none
+    total: Floats  # (G,): positive
+
+    @classmethod
+    def none(cls, n: int) -> Groups:
+        """No groups among so many multipliers."""
+        return cls(np.full(n, -1), np.empty(0))
+
+    def __len__(self) -> int:
+        return len(self.total)
+
+    def take(self, among: Flags) -> Groups:
+        """Groups of some of the multipliers, all of their members among them."""
+        return Groups(self.member[among], self.total)
+
+    def levelled(self, sizes: Floats) -> Floats:
+        """Return sizes with those of each group replaced by their mean: projections need one unit."""
+        if not len(self):
+            return sizes
+        inside = self.member >= 0
+        member = self.member[inside]
+        mean = np.bincount(member, sizes[inside]) / np.bincount(member)
+        levelled = sizes.copy()
+        levelled[inside] = mean[member]
+        return levelled
+
+    def scaled(self, scale: Floats) -> Groups:
+        """Return the groups of multipliers divided by a scale that is constant within each."""
+        unit = np.ones(len(self))
+        unit[self.member[self.member >= 0]] = scale[self.member >= 0]
+        return Groups(self.member, self.total / unit)
+
+    def sums(self, v: Floats) -> Floats:
+        """Return the sum of each group."""
+        inside = self.member >= 0
+        return np.bincount(self.member[inside], v[inside], minlength=len(self)).astype(np.float64)
+
+    def rows(self) -> Floats:
+        """Return the matrix that takes the sums, shape (G, M)."""
+        return (self.member == np.arange(len(self))[:, None]).astype(np.float64)
+
+    def spread(self, y: Floats) -> Floats:
+        """Return each group's number at its members, and zero elsewhere."""
+        return np.where(self.member >= 0, y[self.member], 0.0) if len(self) else np.zeros(len(self.member))
+
+    def adjusted(self, v: Floats) -> Floats:
+        """Return v, none of a group's entries negative, multiplied so that each group has its sum."""
+        if not len(self):
+            return v
+        factor = self.total / np.maximum(self.sums(v), TINY)
+        return np.where(self.member >= 0, v * factor[self.member], v)
+
+    def project(self, v: Floats) -> Floats:
+        """Return the nearest point with the groups in their simplexes."""
+        if not len(self):
+            return v
+        v = v.copy()
+        for g, total in enumerate(self.total):
+            members = self.member == g
+            v[members] = project_rows_to_simplex(v[members][None], np.array([total]))[0]
+        return v
+
+
+class _Split:
+    """The box as variables between bounds: a coordinate with a kink at zero is the difference of two."""
+
+    def __init__(self, form: BoxDual, linear: Floats) -> None:
+        n = len(form)
+        both = (form.absolute > 0) & (form.lower < 0) & (form.upper > 0)
+        self.parent = np.concatenate([np.arange(n), np.flatnonzero(both)])
+        self.sign = np.concatenate([np.ones(n), -np.ones(int(both.sum()))])
+        side = np.where(both, 0.0, np.sign(np.where(form.upper <= 0, -1.0, 1.0)))
+        absolute = np.where(both, form.absolute, side * form.absolute)
+        self.lower = np.concatenate([np.where(both, 0.0, form.lower), np.zeros(int(both.sum()))])
+        self.upper = np.concatenate([form.upper, -form.lower[both]])
+        self.cost = np.concatenate([linear + absolute, (form.absolute - linear)[both]])
+        self.has_lower, self.has_upper = np.isfinite(self.lower), np.isfinite(self.upper)
+        self.n = n
+
+    def joined(self, w: Floats) -> Floats:
+        return np.bincount(self.parent, self.sign * w, minlength=self.n).astype(np.float64)
+
+    def interior(self, start: Floats, room: float) -> Floats:
+        """A point well inside the bounds near a start."""
+        w = np.maximum(self.sign * start[self.parent], np.where(self.sign < 0, 0.0, -np.inf))
+        width = self.upper - self.lower
+        inset = np.minimum(room, 0.3 * width)
+        return np.clip(w, self.lower + inset, self.upper - inset)
+
+
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is no number is not taken
+def minimize_box_quadratic(
+    hessian: Curvature, linear: Floats, form: BoxDual, start: Floats, groups: Groups | None = None
+) -> Floats:
+    """Minimise ``1/2 v'Hv + linear'v + sum_i absolute_i |v_i| + ridge_i v_i^2 / 2`` over the form's box.
+
+    The form's own linear term is left to the caller, who may have to take a difference with care.
+
+    Parameters
+    ----------
+    hessian : Curvature
+        Positive semi-definite.
+    linear : array of shape (M,)
+    form : BoxDual
+    start : array of shape (M,)
+        A guess; it need not be in the box.
+    groups : Groups, default=None
+        Sums that are given. None of their members is fixed by its bounds.
+    """
+    groups = Groups.none(len(form)) if groups is None else groups
+    fixed = form.lower == form.upper
+    if np.any(fixed):
+        v, free = np.where(fixed, form.lower, 0.0), ~fixed
+        if np.any(free):
+            pull = (linear + hessian @ v)[free]
+            v[free] = minimize_box_quadratic(hessian.take(free), pull, form.take(free), start[free], groups.take(free))
+        return v
+    whole = Curvature(hessian.diagonal + form.ridge, hessian.matrix, hessian.factor)
+    scale = 1 / np.sqrt(np.maximum(groups.levelled(whole.sizes()), TINY))
+    # In these units H has unit diagonal, so no feature's unit matters; penalties and bounds are measured in them too.
+    problem = _Model(
+        whole.scaled(scale),
+        BoxDual(linear * scale, form.absolute * scale, form.ridge, form.lower / scale, form.upper / scale),
+        groups.scaled(scale),
+    )
+    size = 1 + float(np.max(np.abs(problem.box.linear), initial=0.0))
+    found, error = start / scale, np.inf
+    if len(form) <= MOST_DENSE and not len(groups):
+        # From the step before it is mostly known what lies on a bound: then a system or two are all there is to do.
+        found = _polish(problem, found, problem.forward_backward(found))
+        error = problem.residual(found)
+        if error <= EXACT * size:
+            return np.clip(found * scale, form.lower, form.upper)
+    for far in (False, True):
+        v = _polish(problem, *_interior_point(problem, start / scale, far))
+        here = problem.residual(v)
+        if here < error:
+            found, error = v, here
+        if error <= SOLVED * size:
+            break
+    return np.clip(groups.adjusted(found * scale), form.lower, form.upper)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The problem in units where H has about unit diagonal."""
+
+    hessian: Curvature
+    box: BoxDual
+    groups: Groups
+
+    def forward_backward(self, v: Floats) -> Floats:
+        """A proximal gradient step of length one, whose fixed points are the solutions."""
+        box = self.box
+        forward = v - (self.hessian @ v + box.linear)
+        shrunk = np.sign(forward) * np.maximum(np.abs(forward) - box.absolute, 0.0)
+        return np.clip(self.groups.project(shrunk), box.lower, box.upper)
+
+    def residual(self, v: Floats) -> float:
+        return float(np.max(np.abs(v - self.forward_backward(v)), initial=0.0))
+
+
+def _interior_point(problem: _Model, start: Floats, far: bool) -> tuple[Floats, Floats]:
+    """Return a point near the solution; and the same with what its multipliers hold at a bound or kink put there.
+
+    ``far`` prepares for a solution at bounds far away, and takes more steps where it is not.
+    """
+    hessian, box = problem.hessian, problem.box
+    split = _Split(box, box.linear)
+    if not np.any(split.has_lower | split.has_upper):
+        v, solve = start, hessian.solver(0.0)
+        for _ in range(REFINEMENTS):
+            v = v - solve(hessian @ v + box.linear)
+        return v, v
+    inner = _Interior(problem, split, start, far)
+    best = snapped = split.joined(inner.w)
+    best_error, since_best = np.inf, 0
+    for _ in range(MAX_STEPS):
+        error = inner.evaluate()
+        if not (np.isfinite(error) and np.max(np.abs(inner.w)) < RUNAWAY * inner.size):
+            break  # without bound
+        since_best += 1
+        if error < best_error:
+            best, snapped, best_error, since_best = split.joined(inner.w), inner.snapped(), error, 0
+        if error <= COMPLEMENTARITY or (best_error < 1e-6 and since_best >= PATIENCE):
+            break
+        inner.step()
+    return best, snapped
+
+
+class _Interior:
+    """A point between the bounds with a multiplier for each of them, and Mehrotra's step from it."""
+
+    def __init__(self, problem: _Model, split: _Split, start: Floats, far: bool) -> None:
+        self.hessian, self.groups, self.split = problem.hessian, problem.groups, split
+        self.low, self.high = split.has_lower, split.has_upper
+        self.free = ~(self.low | self.high)
+        self.bounded = int(self.low.sum() + self.high.sum())
+        size = self.size = 1 + float(np.max(np.abs(split.cost), initial=0.0))
+        self.w = split.interior(np.clip(start, -size, size), 0.1 * size)
+        self.y = np.zeros(len(self.groups))  # what the sums of groups cost
+        if len(self.groups):
+            self.w[: split.n] = self.groups.adjusted(self.w[: split.n])
+            self.rows = self.groups.rows()
+        self.to_low = np.where(self.low, self.w - split.lower, 1.0)
+        self.to_high = np.where(self.high, split.upper - self.w, 1.0)
+        # Products of distances and multipliers, equal at the start however far a bound is.
+        level = 0.1 * size * size
+        self.z_low = self.low * (size if far else level / self.to_low)
+        self.z_high = self.high * (size if far else level / self.to_high)
+
+    def evaluate(self) -> float:
+        """Take slopes and complementarity; return how far from a solution they are."""
+        split = self.split
+        slope = self.hessian @ split.joined(self.w)
+        if len(self.groups):
+            slope -= self.groups.spread(self.y)
+        self.slope = split.sign * slope[split.parent] + split.cost
+        residual = self.slope - self.z_low + self.z_high
+        self.mu = float(self.z_low @ self.to_low + self.z_high @ self.to_high) / self.bounded
+        return max(float(np.max(np.abs(residual))) / self.size, self.mu / self.size**2)
+
+    def snapped(self) -> Floats:
+        """The point with what is closer to its bound than the bound's multiplier put on it."""
+        at_high = np.where(self.z_high > self.to_high, self.split.upper, self.w)
+        return self.split.joined(np.where(self.z_low > self.to_low, self.split.lower, at_high))
+
+    def step(self) -> None:
+        """Predict with no complementarity left, see how far that leads, and correct."""
+        low, high, parent, n = self.low, self.high, self.split.parent, self.split.n
+        barrier = self.z_low / self.to_low + self.z_high / self.to_high
+        self.inverse = np.where(self.free, 1.0, 1 / np.maximum(barrier, TINY))
+        self.stiffness = 1 / np.bincount(parent, self.inverse, minlength=n)
+        self.stiffness[parent[self.free]] = 0.0
+        self.solve = self.hessian.solver(self.stiffness)
+        if len(self.groups):
+            self.across = np.stack([self.solve(row) for row in self.rows], axis=1)  # (M, G)
+            self.solve_sums = _dense_solver(self.rows @ self.across)
+        none = np.zeros(len(self.w))
+        dw, dz_low, dz_high, _ = self._direction(none, none)
+        length_w, length_z = self._lengths(dw, dz_low, dz_high)
+        after = float(
+            (self.z_low + length_z * dz_low)[low] @ (self.to_low + length_w * dw)[low]
+            + (self.z_high + length_z * dz_high)[high] @ (self.to_high - length_w * dw)[high]
+        )
+        target = self.mu * (max(after, 0.0) / self.bounded / max(self.mu, TINY)) ** 3
+        dw, dz_low, dz_high, dy = self._direction(
+            np.where(low, target - dw * dz_low, 0.0), np.where(high, target + dw * dz_high, 0.0)
+        )
+        length_w, length_z = self._lengths(dw, dz_low, dz_high, TO_BOUNDARY)
+        self.w, self.y = self.w + length_w * dw, self.y + length_z * dy
+        self.z_low, self.z_high = self.z_low + length_z * dz_low, self.z_high + length_z * dz_high
+        self.to_low = np.where(low, np.maximum(self.to_low + length_w * dw, TINY), 1.0)
+        self.to_high = np.where(high, np.maximum(self.to_high - length_w * dw, TINY), 1.0)
+
+    def _direction(self, push_low: Floats, push_high: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Newton's step towards products of distances and multipliers that equal the pushes."""
+        parent, sign, n = self.split.parent, self.split.sign, self.split.n
+        rho = self.slope - push_low / self.to_low + push_high / self.to_high
+        right = np.bincount(parent, sign * rho * self.inverse, minlength=n)
+        one = np.bincount(parent[self.free], rho[self.free], minlength=n)
+        dv = self.solve(-np.where(self.stiffness > 0, self.stiffness * right, one))
+        dy = self.y[:0]
+        if len(self.groups):
+            lacking = self.groups.total - self.groups.sums(self.w[:n] + dv)
+            dy = self.solve_sums(lacking)
+            dv = dv + self.across @ dy
+            rho[:n] -= self.groups.spread(dy)
+        curve = (self.hessian @ dv)[parent]
+        dw = np.where(self.free, dv[parent], -(rho + sign * curve) * self.inverse)
+        dz_low = np.where(self.low, (push_low - self.z_low * dw) / self.to_low - self.z_low, 0.0)
+        dz_high = np.where(self.high, (push_high + self.z_high * dw) / self.to_high - self.z_high, 0.0)
+        return dw, dz_low, dz_high, dy
+
+    def _lengths(self, dw: Floats, dz_low: Floats, dz_high: Floats, share: float = 1.0) -> tuple[float, float]:
+        along_w = min(_reach(self.to_low, dw, self.low), _reach(self.to_high, -dw, self.high))
+        along_z = min(_reach(self.z_low, dz_low, self.low), _reach(self.z_high, dz_high, self.high))
+        return min(1.0, share * along_w), min(1.0, share * along_z)
+
+
+def _reach(value: Floats, change: Floats, used: Flags) -> float:
+    """How many times a change can be added before a value that must stay positive vanishes."""
+    falls = used & (change < 0)
+    return float(np.min(-value[falls] / change[falls], initial=np.inf))
+
+
+def _polish(problem: _Model, v: Floats, snapped: Floats) -> Floats:
+    """Solve exactly for what is not on a bound or a kink; the better of that and v."""
+    hessian, box, groups = problem.hessian, problem.box, problem.groups
+    error = problem.residual(v)
+    guess = snapped
+    for _ in range(POLISH_ROUNDS):
+        fixed = (guess <= box.lower) | (guess >= box.upper) | ((box.absolute > 0) & (guess == 0))
+        trial, among = guess.copy(), ~fixed
+        if np.any(among):
+            slope = hessian @ trial + box.linear + box.absolute * np.sign(guess)
+            solve = hessian.solver(np.zeros(len(v)), among)
+            move = -solve(slope[among])
+            if len(groups):
+                rows = groups.rows()[:, among]
+                across = np.stack([solve(row) for row in rows], axis=1)
+                lacking = groups.total - groups.sums(trial) - rows @ move
+                move += across @ _dense_solver(rows @ across)(lacking)
+            trial[among] += move
+        trial = np.clip(trial, box.lower, box.upper)
+        trial_error = problem.residual(trial)
+        if trial_error < error:
+            v, error = trial, trial_error
+        elif guess is not snapped:
+            break
+        guess = problem.forward_backward(v)
+    return v

@@ -1,0 +1,436 @@
+"""Minimise ``1/2 v'Hv + c'v + sum_b g_b*(v_b)``: a small quadratic and conjugates known by their proximal maps.
+
+This is the model that a proximal Newton step minimises (`dual`) and what the proximal map of a sum comes down to.
+Two methods share the work. A semismooth Newton step on the fixed-point equation of the proximal gradient map finishes
+at once when the active pieces are right. Where they are not, proximal points find them: each is the minimum of a
+smooth, strongly convex function of as many variables as H has directions, which a Newton method with a line search
+always reaches, however singular H is (the semismooth Newton augmented Lagrangian method of Li, Sun and Toh, SIAM
+Journal on Optimization 28(1), 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._types import Floats, Indices
+from regbayes.regularization.box_quadratic import Groups
+from regbayes.regularization.dual_forms import BoxDual, SimplexDual
+from regbayes.regularization.regularizers.base import Atom, Regularizer
+from regbayes.regularization.regularizers.targets import AtLeast, AtMost, Interval
+
+DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is
+PATIENCE = 6  # proximal points that may pass without progress
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One elementary regularizer and its slice of the stacked dual variable."""
+
+    regularizer: Regularizer
+    start: int
+    stop: int
+
+    @property
+    def block_size(self) -> int:
+        """Length of the blocks that do not interact."""
+        return self.regularizer.block_size or (self.stop - self.start)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A regularizer's elementary parts laid end to end: sums see a coordinate of the expectations more than once."""
+
+    n_features: int
+    pieces: tuple[Piece, ...]
+    index: NDArray[np.intp]  # (M,): the coordinate of the expectations that each stacked one is
+
+    @classmethod
+    def of(cls, regularizer: Regularizer, n_features: int) -> Stack:
+        """Split a regularizer of so many expectations."""
+        atoms = _with_intervals(regularizer.atoms(n_features))
+        starts = list(accumulate((len(atom.index) for atom in atoms), initial=0))
+        runs = zip(atoms, pairwise(starts), strict=True)
+        pieces = tuple(Piece(atom.regularizer, start, stop) for atom, (start, stop) in runs)
+        return cls(n_features, pieces, np.concatenate([atom.index for atom in atoms]))
+
+    @classmethod
+    def of_box(cls, box: BoxDual) -> Stack:
+        """Stack a conjugate that is known as a box alone, one coordinate for each expectation."""
+        stack = cls(len(box), (), np.arange(len(box)))
+        stack.__dict__["box"] = box
+        return stack
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @cached_property
+    def box(self) -> BoxDual | None:
+        """The stacked conjugate as a box, where every part's is one."""
+        forms = [p.regularizer.dual_form(p.stop - p.start) for p in self.pieces]
+        return _join_forms([_hard_classes(form) if isinstance(form, SimplexDual) else form for form in forms])
+
+    def model(self, stacked: Floats) -> BoxDual | None:
+        """The stacked conjugate's quadratic model about a point as a box, where every part has one."""
+        if self.box is not None:
+            return self.box
+        return _join_forms([p.regularizer.dual_model(stacked[p.start : p.stop]) for p in self.pieces])
+
+    def grouped_model(self, stacked: Floats) -> GroupedBox | None:
+        """The stacked conjugate's quadratic model about a point as boxes and simplexes, where every part has one."""
+        boxes: list[BoxDual] = []
+        members: list[Indices] = []
+        totals: list[Floats] = []
+        coupling = np.zeros((len(self), len(self)))
+        for p in self.pieces:
+            form = p.regularizer.dual_form(p.stop - p.start)
+            if isinstance(form, SimplexDual):
+                box, member, total = _of_simplexes(form, sum(map(len, totals)))
+                for row, ridge in enumerate(form.ridge):
+                    if 0 < ridge < np.inf:
+                        first = p.start + row * form.n_classes
+                        coupling[first : first + form.n_classes, first : first + form.n_classes] = ridge
+            else:
+                model = p.regularizer.dual_model(stacked[p.start : p.stop])
+                if model is None:
+                    return None
+                box, member, total = model, np.full(p.stop - p.start, -1), np.empty(0)
+            boxes.append(box)
+            members.append(member)
+            totals.append(total)
+        joined = _join_forms(boxes)
+        assert joined is not None
+        return GroupedBox(joined, Groups(np.concatenate(members), np.concatenate(totals)), coupling)
+
+    @cached_property
+    def domain(self) -> tuple[Floats, Floats]:
+        """Ends of each stacked coordinate's domain, as far as it does not depend on other coordinates."""
+        if self.box is not None:
+            return self.box.domain()
+        ends = [p.regularizer.domain(p.stop - p.start) for p in self.pieces]
+        return np.concatenate([low for low, _ in ends]), np.concatenate([high for _, high in ends])
+
+    @cached_property
+    def blocks(self) -> Indices:
+        """A number for each feature, the same for those whose units must be the same, shape (n_features,)."""
+        label = np.arange(self.n_features)
+        for p in self.pieces:
+            size = p.block_size
+            if size > 1:
+                for start in range(p.start, p.stop, size):
+                    together = self.index[start : start + size]
+                    label[np.isin(label, label[together])] = label[together].min()
+        return label
+
+    def add_up(self, stacked: Floats) -> Floats:
+        """Return the sum over the stacked entries of each coordinate of the expectations, shape (n_features,)."""
+        if self.n_features == len(self.index) == 1:
+            return stacked
+        return np.bincount(self.index, stacked, minlength=self.n_features).astype(np.float64)
+
+    def conjugate(self, stacked: Floats) -> float:
+        """Return the conjugate of all parts."""
+        return self.box.conjugate(stacked) if self.box is not None else conjugate_of(self.pieces, stacked)
+
+    def start(self) -> Floats:
+        """Return where the solver starts, in the domain of the conjugate."""
+        if self.box is not None:
+            return np.clip(0.0, self.box.lower, self.box.upper)
+        return np.concatenate([p.regularizer.dual_start(p.stop - p.start) for p in self.pieces])
+
+    def clip(self, stacked: Floats) -> Floats:
+        """Undo the rounding that leaves the domain of the conjugate by the last digit."""
+        if self.box is not None:
+            return stacked if self.box.is_smooth else np.clip(stacked, self.box.lower, self.box.upper)
+        return clip_to_domain(self.pieces, stacked)
+
+    def slack(self, x: Floats) -> Floats:
+        """Return by how much each expectation lies inside the domain, shape (n_features,)."""
+        least = np.full(self.n_features, np.inf)
+        for p in self.pieces:
+            i = self.index[p.start : p.stop]
+            np.minimum.at(least, i, p.regularizer.slack(x[i]))
+        return least
+
+    def scaled(self, factor: float) -> Stack:
+        """Return the parts with other penalties; what is hard stays hard."""
+        return replace(self, pieces=tuple(replace(p, regularizer=p.regularizer * factor) for p in self.pieces))
+
+    def in_units(self, center: Floats, scale: Floats) -> Stack:
+        """Return the parts as functions of ``(x - center) / scale``."""
+        pieces = []
+        for p in self.pieces:
+            i = self.index[p.start : p.stop]
+            moved = p.regularizer.shift(-center[i]) if np.any(center[i]) else p.regularizer
+            pieces.append(replace(p, regularizer=moved.rescale(scale[i]) if np.any(scale[i] != 1) else moved))
+        return replace(self, pieces=tuple(pieces))
+
+
+def _with_intervals(atoms: list[Atom]) -> list[Atom]:
+    """Put lower and upper bounds of the same expectations together, where no lower one is above the upper one."""
+    kept: list[Atom] = []
+    places: dict[tuple[type, bytes], int] = {}  # of bounds among the kept ones
+    other = {AtLeast: AtMost, AtMost: AtLeast}
+    for atom in atoms:
+        kind = type(atom.regularizer)
+        if len(atoms) > 1 and kind in other:
+            index = atom.index.tobytes()
+            place = places.pop((other[kind], index), None)
+            interval = None if place is None else _interval(kept[place], atom)
+            if place is not None and interval is not None:
+                kept[place] = Atom(interval, atom.index)
+                continue
+            places[kind, index] = len(kept)
+        kept.append(atom)
+    return kept
+
+
+def _interval(one: Atom, other: Atom) -> Interval | None:
+    """A lower and an upper bound as one interval; None where it is empty."""
+    both = {type(atom.regularizer): atom.regularizer for atom in (one, other)}
+    low, high = both[AtLeast], both[AtMost]
+    assert isinstance(low, AtLeast)
+    assert isinstance(high, AtMost)
+    lower, upper = (np.broadcast_to(bound, len(one.index)).copy() for bound in (low.bound, high.bound))
+    return Interval(lower, upper) if np.all(lower <= upper) else None
+
+
+@dataclass(frozen=True)
+class GroupedBox:
+    """A conjugate that is a box, but for sums of multipliers that are given, and squares of sums."""
+
+    box: BoxDual
+    groups: Groups
+    coupling: Floats  # (M, M): 1/2 u' coupling u is added
+
+
+def _hard_classes(form: SimplexDual) -> BoxDual | None:
+    """Classes with an infinite penalty, whose multipliers are independent of each other, as a box; None for others."""
+    return _of_simplexes(form, 0)[0] if np.all(np.isinf(form.total) & (form.ridge == 0)) else None
+
+
+def _of_simplexes(form: SimplexDual, first: int) -> tuple[BoxDual, Indices, Floats]:
+    """Simplexes as bounds, and as groups numbered from ``first``; a row that is out or has no total is in none."""
+    n_rows, width = len(form), form.n_classes
+    out = (form.total == 0) | np.isinf(form.ridge)
+    summed = np.isfinite(form.total) & ~out
+    number = np.where(summed, first + np.cumsum(summed) - 1, -1)
+    zero = np.zeros(n_rows * width)
+    upper = np.where(np.repeat(out, width), 0.0, np.inf)
+    box = BoxDual(form.linear[form.row].ravel(), zero, zero, zero, upper)
+    return box, np.repeat(number, width), form.total[summed]
+
+
+def _join_forms(forms: Sequence[BoxDual | SimplexDual | None]) -> BoxDual | None:
+    boxes = [form for form in forms if isinstance(form, BoxDual)]
+    if len(boxes) < len(forms):
+        return None
+    if len(boxes) == 1:
+        return boxes[0]
+    names = ("linear", "absolute", "ridge", "lower", "upper")
+    return BoxDual(*(np.concatenate([getattr(form, name) for form in boxes]) for name in names))
+
+
+def conjugate_of(pieces: Sequence[Piece], v: Floats) -> float:
+    """``sum_b g_b*(v_b)``."""
+    return float(sum(p.regularizer.conjugate(v[p.start : p.stop]) for p in pieces))
+
+
+def prox_conjugate(pieces: Sequence[Piece], v: Floats, step: Floats) -> Floats:
+    """Proximal map of the stacked conjugate, through Moreau's identity."""
+    out = np.empty_like(v)
+    for p in pieces:
+        s = slice(p.start, p.stop)
+        x = v[s] / step[s]
+        # In this order: where prox changes nothing the answer is zero, not rounding.
+        out[s] = p.regularizer.clip_dual(step[s] * (x - p.regularizer.prox(x, 1.0 / step[s])))
+    return out
+
+
+def clip_to_domain(pieces: Sequence[Piece], v: Floats) -> Floats:
+    """Undo the rounding of a change of units, which can leave a bound by the last digit."""
+    return np.concatenate([p.regularizer.clip_dual(v[p.start : p.stop]) for p in pieces])
+
+
+def block_scale(pieces: Sequence[Piece], diagonal: Floats) -> Floats:
+    """One over the root of H's diagonal, made constant within blocks, so that no feature's unit matters."""
+    level = np.empty(len(diagonal))
+    for p in pieces:
+        block = diagonal[p.start : p.stop].reshape(-1, p.block_size).mean(axis=1)
+        level[p.start : p.stop] = np.repeat(np.where(block > 0, block, 1.0), p.block_size)
+    scale: Floats = 1 / np.sqrt(level)
+    return scale
+
+
+class _Scaled:
+    """The problem in units where H has about unit diagonal."""
+
+    def __init__(self, hessian: Floats, linear: Floats, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
+        self.scale = block_scale(pieces, np.diag(hessian).copy())
+        self.hessian = hessian * np.outer(self.scale, self.scale)
+        self.linear = linear * self.scale
+        self.rounding = 1e-15 * float(np.max(np.abs(self.linear), initial=0.0))
+
+    def solved(self, v: Floats, residual: float, tol: float) -> bool:
+        """Whether the residual at v is below the tolerance, or as small as rounding lets it be."""
+        return residual <= tol + self.rounding + 1e-14 * float(np.max(np.abs(v), initial=0.0))
+
+    def gradient(self, v: Floats) -> Floats:
+        return self.hessian @ v + self.linear
+
+    def prox(self, v: Floats, step: float) -> Floats:
+        return prox_conjugate(self.pieces, self.scale * v, step * self.scale**2) / self.scale
+
+    def forward_backward(self, v: Floats) -> Floats:
+        return self.prox(v - self.gradient(v), 1.0)
+
+    def conjugate(self, v: Floats) -> float:
+        return conjugate_of(self.pieces, clip_to_domain(self.pieces, self.scale * v))
+
+    def prox_jacobian(self, v: Floats, step: float = 1.0) -> Floats:
+        """Generalized Jacobian of the proximal map at v, block-diagonal.
+
+        By Moreau's identity it is one minus that of the regularizer's own proximal map; units are equal within blocks
+        and drop out.
+        """
+        jacobian = np.eye(len(v))
+        for p in self.pieces:
+            scale = self.scale[p.start : p.stop]
+            blocks = p.regularizer.prox_jacobian(v[p.start : p.stop] / (step * scale), 1 / (step * scale**2))
+            places = np.arange(p.start, p.stop).reshape(-1, p.block_size)
+            jacobian[places[:, :, None], places[:, None, :]] -= blocks
+        return jacobian
+
+
+def minimize_composite(
+    hessian: Floats,
+    linear: Floats,
+    pieces: Sequence[Piece],
+    start: Floats,
+    tol: float = 1e-12,
+    max_rounds: int = 50,
+) -> tuple[Floats, float]:
+    """Return a minimiser in the domain of the conjugates and its fixed-point residual (scaled units).
+
+    Parameters
+    ----------
+    hessian : array of shape (M, M)
+        Positive semi-definite; it may be singular.
+    linear : array of shape (M,)
+    pieces : sequence of Piece
+    start : array of shape (M,)
+    tol : float
+        Stop when the residual of the fixed-point equation is below it, or as small as rounding lets it be.
+    max_rounds : int
+        Proximal points at most.
+    """
+    problem = _Scaled(hessian, linear, pieces)
+    best = problem.forward_backward(start / problem.scale)
+    best_residual = _residual(problem, best)
+    root: Floats | None = None
+    v, step = best, 1 + float(np.max(np.abs(best), initial=0.0))
+    residuals: list[float] = []
+    for rounds in range(max_rounds):
+        best, best_residual = _newton(problem, best, best_residual, tol, DETOUR if rounds == 0 else 0)
+        residuals.append(best_residual)
+        if len(residuals) > PATIENCE and best_residual > 0.9 * residuals[-PATIENCE]:
+            break  # as far as rounding lets it go
+        if problem.solved(best, best_residual, tol):
+            break
+        if root is None:
+            root = _square_root(problem.hessian)
+        v = _proximal_point(problem, root, v, step)
+        step = min(10 * step, 1e6 * (1 + float(np.max(np.abs(v), initial=0.0))))
+        residual = _residual(problem, v)
+        if residual < best_residual:
+            best, best_residual = v, residual
+    return clip_to_domain(pieces, best * problem.scale), best_residual
+
+
+def _square_root(hessian: Floats) -> Floats:
+    """F with F F' = H, as many columns as H has directions."""
+    values, vectors = np.linalg.eigh(hessian)
+    used = values > 1e-15 * max(float(values[-1]), 0.0)
+    root: Floats = vectors[:, used] * np.sqrt(values[used])
+    return root
+
+
+def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) -> Floats:
+    """Minimise the problem plus ``||v - start||^2 / (2 step)``, in the space of H's directions.
+
+    With ``1/2 v'Hv = max_w <w, F'v> - 1/2 w'w`` the minimum over v is a proximal map, and what is left is a smooth,
+    strongly convex function of w: a semismooth Newton method with a line search cannot fail on it.
+    """
+
+    def at(w: Floats) -> tuple[float, Floats, Floats]:
+        slope = root @ w + problem.linear
+        forward = start - step * slope
+        v = problem.prox(forward, step)
+        moved = v - start
+        inner = float(slope @ v) + problem.conjugate(v) + float(moved @ moved) / (2 * step)
+        return 0.5 * float(w @ w) - inner, v, forward
+
+    w = root.T @ start
+    value, v, forward = at(w)
+    for _ in range(30):
+        gradient = w - root.T @ v
+        if np.max(np.abs(gradient), initial=0.0) <= 1e-14 * (1 + np.max(np.abs(w), initial=0.0)):
+            break
+        jacobian = problem.prox_jacobian(forward, step)
+        system = np.eye(len(w)) + step * root.T @ (jacobian @ root)
+        direction = -_solve_linear(system, gradient)
+        slope = float(gradient @ direction)
+        length = 1.0
+        for _ in range(30):
+            trial_value, trial_v, trial_forward = at(w + length * direction)
+            if trial_value <= value + 1e-4 * length * slope + 1e-14 * (1 + abs(value)):
+                break
+            length *= 0.5
+        else:
+            break
+        w, value, v, forward = w + length * direction, trial_value, trial_v, trial_forward
+        if -slope <= 1e-15 * (1 + abs(value)):
+            break
+    return v
+
+
+def _residual(problem: _Scaled, v: Floats) -> float:
+    return float(np.max(np.abs(v - problem.forward_backward(v)), initial=0.0))
+
+
+def _newton(problem: _Scaled, v: Floats, residual: float, tol: float, detour: int) -> tuple[Floats, float]:
+    """Semismooth Newton steps; the best point is returned, also when a step on the way to it was worse."""
+    identity = np.eye(len(v))
+    best, best_residual, since_best = v, residual, 0
+    for _ in range(30):
+        if problem.solved(best, best_residual, tol) or since_best > detour:
+            break
+        forward = v - problem.gradient(v)
+        image = problem.prox(forward, 1.0)
+        jacobian = problem.prox_jacobian(forward)
+        system = identity - jacobian + jacobian @ problem.hessian
+        v = problem.forward_backward(v + _solve_linear(system, image - v))
+        residual = _residual(problem, v)
+        if not residual < np.inf:
+            break
+        since_best += 1
+        if residual < 0.5 * best_residual:
+            best, best_residual, since_best = v, residual, 0
+    return best, best_residual
+
+
+def _solve_linear(system: Floats, right: Floats) -> Floats:
+    """Solve, in the least-squares sense where the system is singular (redundant constraints)."""
+    try:
+        step = np.linalg.solve(system, right)
+    except np.linalg.LinAlgError:
+        step = None
+    if step is None or not np.max(np.abs(step), initial=0.0) < 1e10 * (1 + np.max(np.abs(right), initial=0.0)):
+        return np.asarray(np.linalg.lstsq(system, right, rcond=1e-13)[0])
+    return np.asarray(step)

@@ -1,0 +1,395 @@
+"""The readable spelling of constraints: ``E(psi) <= b``, ``E(psi) == b``, ``E(psi).within(eps, of=b)``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from regbayes._types import Floats
+from regbayes.regularization.features import OnEvent, Picked
+from regbayes.regularization.regularizers import (
+    AtLeast,
+    AtMost,
+    Ball,
+    EpsilonInsensitive,
+    Equal,
+    Hinge,
+    Reflected,
+    Regularizer,
+    Ridge,
+    Shifted,
+    Sum,
+)
+from regbayes.regularization.regularizers.base import check_positive
+
+CHAINED = (
+    "a constraint has no truth value, so `a <= E(psi) <= b` cannot work: "
+    "write E(psi).between(a, b), or the list [E(psi) >= a, E(psi) <= b]"
+)
+EITHER_OR = "either-or of constraints is not convex: solve for each alone, and take the answer with the smaller kl"
+STRICT = "a strict inequality is not closed; write <= or >="
+
+
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """What must hold of some expectations: features, and a regularizer of their expectations."""
+
+    features: Any
+    regularizer: Regularizer
+    name: str  # of the features
+    relation: str  # how it reads, with {} for the name of the features, {value} and {upper} for what they must meet
+    values: Floats | None = None  # what each expectation is compared with, where there is one number for each
+    upper: Floats | None = None  # the second such number, of `between`
+    named: bool = False  # whether the user gave the name
+
+    def label(self, which: str | None = None) -> str:
+        """Return how the constraint reads for all its expectations, named ``which``."""
+        value, upper = ("" if numbers is None else _short(numbers) for numbers in (self.values, self.upper))
+        return self.relation.format(which or self.name, value=value, upper=upper)
+
+    def label_each(self, names: Sequence[str]) -> list[str]:
+        """Return how the constraint reads for each of its expectations, by their names."""
+        values, uppers = (_each(numbers, len(names)) for numbers in (self.values, self.upper))
+        write = self.relation.format
+        each = zip(names, values, uppers, strict=True)
+        return [write(name, value=value, upper=upper) for name, value, upper in each]
+
+    def soft(self, penalty: float, power: float = 1.0) -> Constraint:
+        """Return the constraint with a penalty on its violation in place of a hard one.
+
+        Parameters
+        ----------
+        penalty : float
+            Price per unit of violation (of the violation to that power).
+        power : float, default=1.0
+            1 charges in proportion; 2 charges the square (bounds and equalities only).
+        """
+        check_positive("penalty", penalty)
+        soft = _soften(self.regularizer, penalty, power)
+        return replace(self, regularizer=soft, relation=f"soft {self.relation}")
+
+    def __and__(self, other: Any) -> list[Constraint]:
+        if isinstance(other, list):
+            return [self, *other]
+        return [self, other] if isinstance(other, Constraint) else NotImplemented
+
+    def __rand__(self, others: Any) -> list[Constraint]:
+        return [*others, self] if isinstance(others, list) else NotImplemented
+
+    def __or__(self, _: object) -> NoReturn:
+        raise TypeError(EITHER_OR)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(CHAINED)
+
+    def __repr__(self) -> str:
+        return self.label()
+
+
+def _soften(regularizer: Regularizer, penalty: float, power: float) -> Regularizer:
+    if isinstance(regularizer, AtMost):
+        return Shifted(Hinge(penalty, power), regularizer.bound)
+    if isinstance(regularizer, AtLeast):
+        return Reflected(Hinge(penalty, power), regularizer.bound)
+    if isinstance(regularizer, Sum):  # between
+        return Sum([_soften(part, penalty, power) for part in regularizer.parts])
+    if isinstance(regularizer, Equal) and power == 2:
+        return Ridge(regularizer.target, 1 / (2 * penalty))
+    if power != 1:
+        raise ValueError(f"power must be 1 for this constraint (bounds take any power, equalities 1 or 2), got {power}")
+    if isinstance(regularizer, Equal):
+        return EpsilonInsensitive(regularizer.target, 0.0, penalty)
+    if isinstance(regularizer, Ball) and np.isinf(regularizer.C):
+        return Ball(regularizer.target, regularizer.radius, regularizer.norm, penalty)
+    raise ValueError(f"soft() is for hard constraints, and this is a {type(regularizer).__name__}")
+
+
+class E:
+    """The expectation of features, to be compared with what it must be.
+
+    Parameters
+    ----------
+    features : callable, array, str, or list of those
+        What `regularize` accepts for the posterior in question: a function of the models or draws (or of variables, by
+        the names of its arguments, as in ``E(lambda mu, tau: mu / tau)``), its values, or the name of a variable.
+    name : str, default=None
+        How messages call it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes import E, Finite, regularize
+    >>> die = Finite(np.arange(1, 7))
+    >>> loaded = regularize(die, E(lambda face: face) == 4.5)  # Jaynes' die
+    >>> np.round(loaded.posterior.probabilities, 3)
+    array([0.054, 0.079, 0.114, 0.165, 0.24 , 0.347])
+    """
+
+    __hash__ = None  # type: ignore[assignment]  # == builds a constraint
+    __array_ufunc__ = None  # so that `array <= E(psi)` asks E and does not loop over the array
+
+    def __init__(self, features: Any, *more: Any, name: str | None = None) -> None:
+        if more:
+            raise TypeError(
+                f"E takes one thing: write E([{_shown(features)}, {_shown(more[0])}]) for several features, and "
+                f"E({_shown(features)}, name=...) to give it a name"
+            )
+        if isinstance(features, E | Conditional):
+            raise TypeError("E(E(psi)) is not an expectation of features; write E(psi)")
+        self.features = features
+        self.name = name or _guess_name(features)
+        self._named = name is not None
+
+    def __getitem__(self, index: Any) -> E:
+        """One of several expectations: ``E("theta")[0]``, ``E("theta")["Choate"]``, ``E(f)[:2]``."""
+        picked = E(Picked(self.features, index), name=f"{self.name}[{index}]")
+        picked._named = self._named
+        return picked
+
+    def __iter__(self) -> NoReturn:  # or Python would ask for [0], [1], ... without end
+        raise TypeError("E(psi) is not a sequence: how many features it has is known once it meets a posterior")
+
+    def given(self, event: Any, name: str | None = None) -> Conditional:
+        """Return the expectation given an event, to be compared as this one.
+
+        ``E(f).given(A) == b`` is linear in the posterior: it says ``E[(f - b) 1_A] = 0``, and that is what is solved
+        and what tables show. It holds, too, where the answer gives the event no probability at all.
+
+        Parameters
+        ----------
+        event : as ``features``
+            One truth value for each model or draw, as in ``E("mu").given(lambda v: v.tau > 1)``.
+        name : str, default=None
+            How messages call the event.
+        """
+        return Conditional(self, event, name or _guess_name(event).replace("psi", "event"))
+
+    def __le__(self, bound: ArrayLike) -> Constraint:
+        return self._compare(AtMost(_number(bound)), "E({}) <= {value}", bound)
+
+    def __ge__(self, bound: ArrayLike) -> Constraint:
+        return self._compare(AtLeast(_number(bound)), "E({}) >= {value}", bound)
+
+    def __eq__(self, target: ArrayLike) -> Constraint:  # type: ignore[override]
+        return self._compare(Equal(_number(target)), "E({}) == {value}", target)
+
+    def _compare(
+        self, regularizer: Regularizer, relation: str, value: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> Constraint:
+        values, uppers = (None if v is None else np.atleast_1d(np.asarray(v, dtype=float)) for v in (value, upper))
+        return Constraint(self.features, regularizer, self.name, relation, values, uppers, self._named)
+
+    def within(self, eps: float, *, of: ArrayLike, norm: float = 2) -> Constraint:
+        """``||E[psi] - of|| <= eps`` in the 1-, 2- or inf-norm."""
+        check_positive("eps", eps, allow_zero=True)
+        return self._compare(Ball(_number(of), eps, norm), f"E({{}}) within {eps:g} of {{value}}", of)
+
+    def between(self, low: ArrayLike | None, high: ArrayLike | None) -> Constraint:
+        """``low <= E[psi] <= high``; None is no bound on that side."""
+        if low is None and high is None:
+            raise ValueError("between(None, None) is no constraint; give a number on one side at least")
+        if low is None or high is None:
+            return self <= high if high is not None else self >= low  # type: ignore[operator]
+        lower, upper = np.broadcast_arrays(np.atleast_1d(_number(low)), np.atleast_1d(_number(high)))
+        if np.any(lower > upper):
+            raise ValueError(f"between: low must not exceed high, got {_short(lower)} and {_short(upper)}")
+        return self._compare(AtLeast(lower) + AtMost(upper), "{value} <= E({}) <= {upper}", low, high)
+
+    def regularized(self, regularizer: Any) -> Constraint:
+        """Any regularizer of these expectations, for instance ``E(labels).regularized(KL(proportions))``."""
+        if not isinstance(regularizer, Regularizer):
+            hint = f"; write E({self.name}) == {regularizer!r} for a number" if np.isscalar(regularizer) else ""
+            raise TypeError(f"regularized takes one of regbayes.regularizers, got {regularizer!r}{hint}")
+        return self._compare(regularizer, f"{type(regularizer).__name__} of E({{}})")
+
+    def _no_arithmetic(self, *_: object) -> NoReturn:
+        raise TypeError(
+            "expectations are combined inside E: write E(lambda v: f(v) - h(v)) for E(f) - E(h), "
+            "and compare with b / 2 for 2 * E(f) <= b"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_arithmetic
+    __neg__ = __abs__ = _no_arithmetic
+
+    def __pow__(self, _: object) -> NoReturn:
+        raise TypeError(
+            "a power of an expectation is not linear in the posterior: write E(lambda v: f(v)**2) for the expectation "
+            "of a square, and Var(f) with regularize_moments for a variance"
+        )
+
+    def __lt__(self, _: ArrayLike) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __gt__(self, _: ArrayLike) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __ne__(self, _: object) -> NoReturn:
+        raise TypeError("an expectation cannot be constrained to differ from a value: the set is not convex")
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("E(psi) has no truth value; compare it, as in E(psi) <= b")
+
+    def __repr__(self) -> str:
+        return f"E({self.name})"
+
+
+class Conditional:
+    """The expectation of features given an event, to be compared with what it must be."""
+
+    __hash__ = None  # type: ignore[assignment]  # == builds a constraint
+    __array_ufunc__ = None  # so that `array <= E(psi).given(A)` asks this and does not loop over the array
+
+    def __init__(self, expectation: E, event: Any, event_name: str) -> None:
+        self.features = expectation.features
+        self.event = event
+        self.name = expectation.name
+        self.event_name = event_name
+        self._named = expectation._named
+
+    def on_event(self, level: ArrayLike) -> OnEvent:
+        """Return the features less a level where the event holds, and zero elsewhere."""
+        return OnEvent(self.features, self.event, np.atleast_1d(np.asarray(_number(level), dtype=np.float64)))
+
+    def __le__(self, bound: ArrayLike) -> Constraint:
+        return self._compare(AtMost(0.0), "<=", bound)
+
+    def __ge__(self, bound: ArrayLike) -> Constraint:
+        return self._compare(AtLeast(0.0), ">=", bound)
+
+    def __eq__(self, target: ArrayLike) -> Constraint:  # type: ignore[override]
+        return self._compare(Equal(0.0), "==", target)
+
+    def between(self, low: ArrayLike, high: ArrayLike) -> list[Constraint]:
+        """``low <= E[psi | event] <= high``, as two constraints."""
+        return [self >= low, self <= high]
+
+    def _compare(self, regularizer: Regularizer, sign: str, level: ArrayLike) -> Constraint:
+        given = self.on_event(level)
+        if not np.all(np.isfinite(given.level)):
+            raise ValueError(f"a conditional expectation is compared with finite numbers, got {level!r}")
+        event = self.event_name.replace("{", "{{").replace("}", "}}")
+        relation = f"E(({{}} - {{value}}) 1[{event}]) {sign} 0"
+        return Constraint(given, regularizer, self.name, relation, given.level, None, self._named)
+
+    def __lt__(self, _: ArrayLike) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __gt__(self, _: ArrayLike) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("E(psi).given(event) has no truth value; compare it, as in E(psi).given(event) <= b")
+
+    def __repr__(self) -> str:
+        return f"E({self.name} | {self.event_name})"
+
+
+@dataclass(frozen=True, eq=False)
+class MomentConstraint:
+    """What must hold of a variance or a correlation, which are not linear in the posterior."""
+
+    features: tuple[Any, ...]  # one for a variance, two for a correlation
+    sign: str  # <=, >= or ==
+    value: float
+    name: str
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(CHAINED.replace("E(psi)", "Var(psi)").replace("Var(psi).between(a, b), or ", ""))
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.sign} {self.value:g}"
+
+
+class _Moment:
+    """A statistic that is compared with a number."""
+
+    __hash__ = None  # type: ignore[assignment]  # == builds a constraint
+    features: tuple[Any, ...]
+    name: str
+    lowest: float
+    highest: float
+
+    def __le__(self, bound: float) -> MomentConstraint:
+        return self._compare("<=", bound)
+
+    def __ge__(self, bound: float) -> MomentConstraint:
+        return self._compare(">=", bound)
+
+    def __eq__(self, target: float) -> MomentConstraint:  # type: ignore[override]
+        return self._compare("==", target)
+
+    def _compare(self, sign: str, value: float) -> MomentConstraint:
+        number = np.asarray(_number(value), dtype=np.float64)
+        if number.size != 1 or not self.lowest < float(number) < self.highest:
+            between = f"between {self.lowest:g} and {self.highest:g}"
+            raise ValueError(f"{self.name} is compared with one number {between}, got {value!r}")
+        return MomentConstraint(self.features, sign, float(number), self.name)
+
+    def __lt__(self, _: float) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __gt__(self, _: float) -> NoReturn:
+        raise TypeError(STRICT)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Var(_Moment):
+    """The variance of a feature, for `regularize_moments`: ``Var("mu") <= 4``."""
+
+    lowest, highest = 0.0, math.inf
+
+    def __init__(self, features: Any, name: str | None = None) -> None:
+        self.features = (features,)
+        self.name = f"Var({name or _guess_name(features)})"
+
+
+class Corr(_Moment):
+    """The correlation of two features, for `regularize_moments`: ``Corr("mu", "tau") == 0``."""
+
+    lowest, highest = -1.0, 1.0
+
+    def __init__(self, first: Any, second: Any, name: str | None = None) -> None:
+        self.features = (first, second)
+        self.name = f"Corr({name or f'{_guess_name(first)}, {_guess_name(second)}'})"
+
+
+def _number(value: ArrayLike) -> ArrayLike:
+    if isinstance(value, E | Constraint | Conditional):
+        raise TypeError("compare E(psi) with numbers; for two expectations constrain their difference, E(psi1 - psi2)")
+    if isinstance(value, str):
+        raise TypeError(f"compare E(psi) with numbers, not with the text {value!r}")
+    return value
+
+
+def _guess_name(features: Any) -> str:
+    if isinstance(features, str):
+        return features
+    name = getattr(features, "__name__", "psi")
+    return "psi" if name == "<lambda>" else str(name)
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else getattr(value, "__name__", "f").replace("<lambda>", "f")
+
+
+def _each(numbers: Floats | None, n: int) -> list[str]:
+    """Numbers as they are written, one for each of n expectations; empty where there are none."""
+    if numbers is None:
+        return [""] * n
+    written = [f"{number:g}" for number in numbers.tolist()]
+    return written * n if len(written) == 1 else written
+
+
+def _short(numbers: Floats) -> str:
+    """Several numbers in one line, or the number itself where there is one for all."""
+    if numbers.size == 1:
+        return f"{numbers.item():g}"
+    with np.printoptions(precision=4, threshold=6):
+        return str(numbers)

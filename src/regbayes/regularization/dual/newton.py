@@ -1,0 +1,216 @@
+"""Proximal Newton steps on the dual.
+
+The quadratic model is solved by `box_quadratic` or `composite`, a line search makes every step a descent step, and the
+duality gap is the stopping rule. An iteration takes one covariance of the features, a pass over them for each point
+that the line search tries, and the quadratic model.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf
+
+from regbayes._types import Flags, Floats
+from regbayes.engine import Status
+from regbayes.regularization.box_quadratic import Curvature, minimize_box_quadratic
+from regbayes.regularization.composite import minimize_composite
+from regbayes.regularization.dual.problem import MOST_VIOLATION, Certificate, Dual, DualSolution, Point, as_solution
+from regbayes.regularization.dual_forms import BoxDual
+from regbayes.regularization.log_partition import GaussianAffine, WeightedAtoms
+
+ARMIJO = 1e-4
+MAX_HALVINGS = 60
+MAX_SHORTENED = 20  # times that a step is halved before A is looked at
+MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
+DIVERGING_NATS = 60.0  # a tilt that spans this many more than the weights did is looked at: is there a limit?
+MIN_STEPS = 4  # before that look
+ARRIVES = 0.3  # share of the violation that a step leaves, below which there is a limit
+LAST_STEP = 1e-4  # error from which one more step, whose error is about the square, should be the last, or nearly
+SLOW_STEPS = 12  # after which equalities that are nearly combinations of others are looked for
+SLOW_LOOK = 20  # steps after which a violation that is left is looked at in any case
+MOST_GROUPED = 1000  # multipliers up to which simplexes are for the interior point, whose systems are dense
+HIDDEN = 1e-4  # standard deviation of a feature given others: below it a solution is not taken at its word
+
+
+def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> DualSolution:
+    """Step until the certificate is good enough, or a sign that it will not be."""
+    point = problem.at(start)
+    damping = 1e-10
+    certificates: list[Certificate] = []
+    objectives: list[float] = []
+    reached: DualSolution | None = None  # within the tolerance, but not settled
+    for n_iter in range(max_iter + 1):
+        found = problem.certificate(point)
+        certificates.append(found)
+        objectives.append(point.objective)
+        if problem.converged(point, found):
+            reached = as_solution(point, found, Status.CONVERGED, n_iter)
+            if n_iter == max_iter or problem.is_settled(point):
+                return reached
+        if _runs_away(certificates) or _stalls(objectives, certificates):
+            status = Status.STALLED
+            break
+        if n_iter == SLOW_STEPS and is_collinear(problem):
+            status = Status.STALLED
+            break
+        if watch and n_iter >= MIN_STEPS and _diverges(problem, point, certificates):
+            status = Status.DIVERGED
+            break
+        if n_iter == max_iter:
+            status = Status.ITERATION_LIMIT
+            break
+        error = min(1e-3, max(found.violation, found.gap / (1 + abs(point.objective))))
+        accepted, damping = _newton_step(problem, point, damping, error)
+        if accepted is None:
+            status = Status.STALLED
+            break
+        point = accepted
+    return reached or as_solution(point, found, status, n_iter)
+
+
+def _diverges(problem: Dual, point: Point, certificates: list[Certificate]) -> bool:
+    """Whether the tilt spans so many nats that its multipliers may have no limit.
+
+    A heavy tail spans many nats too. There the last steps are about to arrive, each with far less to go than the one
+    before; multipliers without limit gain a nat or so with each, a factor of e.
+    """
+    partition, violation, n_iter = problem.partition, certificates[-1].violation, len(certificates) - 1
+    if not isinstance(partition, WeightedAtoms):
+        return violation > MOST_VIOLATION  # one step solves a Gaussian with equalities or bounds that can be met
+    if n_iter == SLOW_LOOK and violation > MOST_VIOLATION:
+        return True
+    if violation < ARRIVES * certificates[-2].violation:
+        return False
+    reach = np.abs(point.phi) @ (partition.highest - partition.lowest)
+    if reach < DIVERGING_NATS:
+        return False
+    most = DIVERGING_NATS + float(np.ptp(partition.log_weights))
+    return bool(reach > most and partition.span(point.phi) > most)
+
+
+def _runs_away(certificates: list[Certificate]) -> bool:
+    """Whether multipliers grow without bringing the expectations any closer to the domain: a dual without bound."""
+    now = certificates[-1].violation
+    return len(certificates) > 25 and now > 1e-6 and now > 0.5 * certificates[-16].violation
+
+
+def _stalls(objectives: list[float], certificates: list[Certificate]) -> bool:
+    """Whether the last steps did so little for the objective and the gap that rounding must be all that is left."""
+    if len(objectives) <= 10:
+        return False
+    gap, before = certificates[-1].gap, min(found.gap for found in certificates[:-9])
+    return objectives[-10] - objectives[-1] < 1e-3 * gap < np.inf and gap > 0.5 * before
+
+
+def _model_minimum(problem: Dual, point: Point, damping: float, error: float) -> Floats:
+    """Minimise the quadratic model of A plus the conjugates."""
+    index, partition, stack = problem.index, problem.partition, problem.stack
+    floor = max(damping, MIN_DAMPING) * problem.unit**2
+    x, box = problem.seen(point), stack.model(point.u)
+    if box is not None and isinstance(partition, GaussianAffine) and 2 * partition.factor.shape[1] < len(index):
+        curvature = Curvature(floor, factor=partition.factor[index])
+        return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
+    if box is not None and problem.smooth and problem.constant is None:
+        slope = box.linear + box.ridge * point.u - x
+        covariance = problem.covariance(point, slope)
+        hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
+        return point.u - Curvature(floor + box.ridge, matrix=hessian).solver(0.0)(slope)
+    covariance = partition.covariance(point.phi)
+    hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
+    if box is not None:
+        curvature = Curvature(floor, matrix=hessian)
+        return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
+    grouped = stack.grouped_model(point.u) if len(index) <= MOST_GROUPED else None
+    if grouped is not None:
+        curvature = Curvature(floor, matrix=hessian + grouped.coupling)
+        linear = grouped.box.linear - x - hessian @ point.u - floor * point.u
+        return stack.clip(minimize_box_quadratic(curvature, linear, grouped.box, point.u, grouped.groups))
+    hessian = hessian + np.diag(floor)
+    linear = -x - hessian @ point.u
+    return minimize_composite(hessian, linear, stack.pieces, point.u, tol=max(1e-14, 1e-4 * error**2))[0]
+
+
+def _newton_step(problem: Dual, point: Point, damping: float, error: float) -> tuple[Point | None, float]:
+    """One proximal Newton step with backtracking; None when no step descends any further."""
+    target = _model_minimum(problem, point, damping, error)
+    noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point).gap
+    direction = target - point.u
+    predicted = _predict_change(problem, point, target)
+    if problem.stack.box is None and not predicted < -noise:
+        # The model of a logarithm is none beyond a point: go as far as the conjugates themselves fall.
+        for _ in range(MAX_SHORTENED):
+            shorter = point.u + 0.5 * direction
+            change = _predict_change(problem, point, shorter)
+            if np.isfinite(change) and not change < predicted:
+                break
+            direction, target, predicted = 0.5 * direction, shorter, change
+    if not predicted < -noise:
+        # The objective is too coarse to tell by how much it would fall; the certificate is not.
+        trial = problem.at(target, last=True)
+        if 0.98 * max(problem.certificate(point)) > max(problem.certificate(trial)):
+            return trial, damping / 10
+        return (None, damping) if damping > 1e-2 else (point, max(damping * 100, 1e-8))
+    length = 1.0
+    for halvings in range(MAX_HALVINGS):
+        trial = problem.at(problem.stack.clip(point.u + length * direction), last=error < LAST_STEP)
+        if trial.objective <= point.objective + ARMIJO * length * predicted + noise:
+            if length < 0.25:
+                trial = _lengthen(problem, point, direction, length, trial)
+            return trial, damping / 10 if length == 1.0 else min(damping * 10, 1.0)
+        length = min(0.5 * length, _careful_length(problem, direction)) if halvings == 0 else 0.5 * length
+    return None, damping
+
+
+def _predict_change(problem: Dual, point: Point, target: Floats) -> float:
+    """How the objective would change if A were linear."""
+    here, there = point.objective - point.log_partition, problem.stack.conjugate(target)
+    return there - here - float(problem.seen(point) @ (target - point.u))
+
+
+def _lengthen(problem: Dual, point: Point, direction: Floats, length: float, trial: Point) -> Point:
+    """Go on along a direction by doublings as long as the objective falls: a careful step may have been too careful.
+
+    Where one atom has all the mass there is no curvature, and the next one may be thousands of nats away.
+    """
+    while 2 * length < 1:
+        length *= 2
+        farther = problem.at(problem.stack.clip(point.u + length * direction))
+        if not farther.objective < trial.objective:
+            break
+        trial = farther
+    return trial
+
+
+def _careful_length(problem: Dual, direction: Floats) -> float:
+    """A step that the log-partition can bear: as many nats as the logarithm of what was asked for.
+
+    A log-sum-exp changes its curvature by a factor of e for every nat that the scores move apart. One atom may be
+    ahead by hundreds: the curvature there is e^-100, and a Newton step 10^40 too long.
+    """
+    if not isinstance(problem.partition, WeightedAtoms):
+        return 0.5
+    with np.errstate(over="ignore", invalid="ignore"):
+        nats = problem.partition.span(problem.stack.add_up(direction))
+    if not np.isfinite(nats):
+        return 1e-30
+    return 2 * float(np.log1p(nats)) / nats if nats > 1 else 0.5
+
+
+def find_equalities(box: BoxDual) -> Flags:
+    """Coordinates that must have one value: multipliers of any sign and size, at no cost."""
+    return box.is_free & (box.ridge == 0)
+
+
+def is_collinear(problem: Dual) -> bool:
+    """Whether equalities are so nearly combinations of others that rounding hides what is left of them."""
+    box = problem.stack.box
+    if box is None or not isinstance(problem.partition, WeightedAtoms):
+        return False
+    correlation, unit = problem.partition.base_covariance, problem.partition.unit
+    if not (box.is_linear and problem.whole):
+        features = problem.index[find_equalities(box)]
+        correlation, unit = correlation[np.ix_(features, features)], unit[features]
+    if len(unit) < 2:
+        return False
+    root, failed = dpotrf(correlation / unit / unit[:, None], lower=1, clean=0, overwrite_a=1)
+    return failed != 0 or bool(root.diagonal().min() < HIDDEN)

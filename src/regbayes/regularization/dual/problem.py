@@ -1,0 +1,314 @@
+"""The stacked dual ``A(-L'u) + g*(u)`` of eq. (2), docs/math.md: its value at a point, and the certificate there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from regbayes._types import Flags, Floats
+from regbayes.engine import Status
+from regbayes.regularization.composite import Piece, Stack, block_scale, prox_conjugate
+from regbayes.regularization.dual_forms import BoxDual
+from regbayes.regularization.log_partition import GaussianAffine, LogPartition, WeightedAtoms
+from regbayes.regularization.regularizers.base import TINY_STEP, Regularizer
+
+EPSILON = 8 * float(np.finfo(np.float64).eps)
+MOST_VIOLATION = 1e-4  # standard deviations: however coarse the tolerance, a hard constraint is met as well as this
+DEAD_NATS = 16.0  # an atom this far behind the first one, about 1e-7 of its mass, counts as dead
+MOST_ROUNDING = 1e-8  # of a gap or a violation that rounding may account for
+FALLS_QUICKLY = 0.2  # share of an error that a step may leave for its covariance to be corrected, not taken anew
+
+
+@dataclass(frozen=True)
+class DualSolution:
+    """Where the dual solver stopped, with its certificate."""
+
+    stacked: Floats  # (M,): u, one entry per elementary regularizer's coordinate; a warm start for the next solve
+    multipliers: Floats  # (m,): phi, the tilt
+    expectation: Floats  # (m,): E_q[psi]
+    log_partition: float  # A(phi)
+    primal: float
+    dual: float
+    gap: float
+    violation: float  # how far E_q[psi] lies outside the regularizer's domain, in standard deviations
+    status: Status  # CONVERGED, STALLED, ITERATION_LIMIT, or DIVERGED: multipliers that grow without limit
+    n_iter: int
+    log_weights: Floats | None = None  # (supported atoms,): of the tilt, where the multipliers alone would lose digits
+    move: Floats | None = None  # (d,): the same of a Gaussian: how far its mean moves, as a standard one's
+
+
+@dataclass(frozen=True)
+class Point:
+    """A dual iterate and everything evaluated at it."""
+
+    u: Floats
+    phi: Floats
+    log_partition: float
+    expectation: Floats
+    objective: float
+
+
+class Certificate(NamedTuple):
+    """How far a point may be from the optimum, and its expectations from the domain."""
+
+    gap: float
+    violation: float
+
+
+class _Held(NamedTuple):
+    """A covariance, and where it belongs."""
+
+    covariance: Floats
+    phi: Floats
+    expectation: Floats
+    error: float
+
+
+class Dual:
+    """The stacked dual: ``A(-L'u) + g*(u)``."""
+
+    def __init__(self, partition: LogPartition, stack: Stack, tol: float) -> None:
+        self.partition, self.stack, self.index = partition, stack, stack.index
+        # Whether every feature is seen once, in order: then nothing has to be picked.
+        self.whole = len(stack) == stack.n_features and bool((stack.index == np.arange(len(stack))).all())
+        self.unit = partition.unit if self.whole else partition.unit[stack.index]
+        self.tol, self.most_violation = tol, min(tol, MOST_VIOLATION)
+        # Whether the dual is smooth everywhere: a Newton step is then one linear system.
+        self.smooth = stack.box is not None and stack.box.is_smooth
+        self.step = np.empty(0) if stack.box is not None else block_scale(stack.pieces, 1 / self.unit**2) ** 2
+        self.along, self.constant = self.unit, None
+        constant = partition.highest == partition.lowest
+        if constant.any():
+            self.along, self.constant = self._along(constant[stack.index]), self._constants(constant[stack.index])
+        self._held: _Held | None = None
+        self._certified: tuple[Point, Certificate] | None = None  # the last certificate, and of which point
+        self._rounded: tuple[Point, Certificate] | None = None  # the same of the rounding
+        if isinstance(partition, WeightedAtoms):
+            self.magnitude = np.maximum(np.abs(partition.lowest), np.abs(partition.highest))
+            self.most_units = float(((partition.highest - partition.lowest) / partition.unit).max())
+
+    def _constants(self, constant: Flags) -> tuple[Flags, Floats] | None:
+        """Features that no tilt moves, whose multipliers are known: what their regularizers say of that one value."""
+        if self.stack.box is None:
+            return None
+        known = self.stack.box.derivatives(self.partition.lowest[self.index])
+        return constant & np.isfinite(known), np.where(constant & np.isfinite(known), known, 0.0)
+
+    def _along(self, constant: Flags) -> Floats:
+        """Units in which the way to a domain is measured: a constant takes that of what varies in its block.
+
+        Its own is its size, beside which a way that other features have to go may be nothing.
+        """
+        if self.stack.box is not None:
+            return self.unit
+        along = self.unit.copy()
+        for p in self.stack.pieces:
+            for start in range(p.start, p.stop, p.block_size):
+                block = slice(start, start + p.block_size)
+                if np.any(constant[block]) and not np.all(constant[block]):
+                    largest = np.max(self.unit[block][~constant[block]])
+                    along[block] = np.where(constant[block], largest, self.unit[block])
+        return along
+
+    def pinned(self, box: BoxDual) -> BoxDual:
+        """The box with the multipliers of constants fixed."""
+        if self.constant is None:
+            return box
+        at, value = self.constant
+        return replace(box, lower=np.where(at, value, box.lower), upper=np.where(at, value, box.upper))
+
+    def at(self, u: Floats, last: bool = False) -> Point:
+        """Evaluate the dual; ``last`` says that the covariance there will hardly be asked for."""
+        phi = -u if self.whole else -self.stack.add_up(u)
+        value, expectation = self.partition.evaluate(phi, last)
+        return Point(u, phi, value, expectation, value + self.stack.conjugate(u))
+
+    def enter_domain(self, u: Floats) -> Floats:
+        """Return u where the conjugates are finite, and otherwise a point well inside their domain near u."""
+        if np.isfinite(self.stack.conjugate(u)):
+            return u
+        if self.stack.box is not None:
+            return self.stack.clip(u)
+        inside = prox_conjugate(self.stack.pieces, u, block_scale(self.stack.pieces, self.unit**2) ** 2)
+        return inside if np.isfinite(self.stack.conjugate(inside)) else self.stack.start()
+
+    def seen(self, point: Point) -> Floats:
+        """The expectations as the stacked regularizers see them, shape (M,)."""
+        return point.expectation if self.whole else point.expectation[self.index]
+
+    def covariance(self, point: Point, slope: Floats) -> Floats:
+        """The Hessian of A at a point of such a slope, or a good enough one.
+
+        Many atoms with many features: a covariance costs several evaluations. While errors fall quickly, the last one
+        is corrected by what the expectations did since (Broyden, Fletcher, Goldfarb and Shanno).
+        """
+        partition, held = self.partition, self._held
+        if not isinstance(partition, WeightedAtoms):
+            return partition.covariance(point.phi)
+        error = float((np.abs(slope) / self.unit).max())
+        if held is None or error > FALLS_QUICKLY * held.error or partition.has_covariance(point.phi):
+            found = partition.covariance(point.phi)
+        else:
+            moved, gained = point.phi - held.phi, point.expectation - held.expectation
+            curved, along = held.covariance @ moved, float(moved @ gained)
+            if not along > 0:
+                return partition.covariance(point.phi)
+            found = held.covariance - curved[:, None] * (curved / (moved @ curved))
+            found += gained[:, None] * (gained / along)
+        self._held = _Held(found, point.phi, point.expectation, error)
+        return found
+
+    def certificate(self, point: Point) -> Certificate:
+        """Return a bound on the Fenchel-Young gap, and the violation in standard deviations; docs/math.md eq. (7)."""
+        if self._certified is None or self._certified[0] is not point:
+            self._certified = point, self._certify(point)
+        return self._certified[1]
+
+    def _certify(self, point: Point) -> Certificate:
+        x = self.seen(point)
+        if self.stack.box is not None:
+            return _box_certificate(self.stack.box, point.u, x, self.unit, self.most_violation)
+        gap, violation = 0.0, 0.0
+        for p in self.stack.pieces:
+            s = slice(p.start, p.stop)
+            near = nearest_in_domain(p.regularizer, x[s], self.unit[s])
+            own, off = self._charge(p, near, x[s], point.u[s])
+            # A large penalty times the last digit of x is a gap that nothing closes: the edge is taken, as for a box.
+            edge = np.asarray(p.regularizer.prox(x[s] + self.step[s] * point.u[s], self.step[s]), dtype=np.float64)
+            if np.all(np.abs(edge - x[s]) <= self.most_violation * self.along[s]):
+                at_edge, off_edge = self._charge(p, edge, x[s], point.u[s])
+                own, off = (at_edge, off_edge) if at_edge < own else (own, off)
+            gap, violation = gap + own, max(violation, off)
+        return Certificate(gap, violation)
+
+    def _charge(self, p: Piece, y: Floats, x: Floats, u: Floats) -> Certificate:
+        """The gap of one part at y instead of x, with what its multipliers ask for the way; and that way."""
+        away = np.abs(y - x)
+        gap = abs(p.regularizer.fenchel_young(y, u))
+        if not np.any(away):
+            return Certificate(gap, 0.0)
+        off = _in_deviations(away, self.along[p.start : p.stop], p.block_size)
+        return Certificate(gap + float(np.abs(u) @ away + 0.5 * np.sum(off**2)), float(np.max(off)))
+
+    def rounding(self, point: Point) -> Certificate:
+        """How far off rounding alone may put the gap and the violation: features far from zero have few digits left.
+
+        Weights of a tilt over many nats are known to fewer digits too; more than a hair is never put down to that.
+        """
+        if self._rounded is not None and self._rounded[0] is point:
+            return self._rounded[1]
+        x = np.abs(self.seen(point))
+        gap, violation = float(np.abs(point.u) @ x) + abs(point.log_partition), float((x / self.unit).max())
+        if isinstance(self.partition, WeightedAtoms):
+            nats = float(np.abs(point.phi) @ self.magnitude)
+            gap, violation = gap + nats, violation + nats * self.most_units
+        elif isinstance(self.partition, GaussianAffine):
+            # Multipliers of more features than there are dimensions cancel each other in the sum over features.
+            size = np.abs(self.partition.factor)
+            added = (size @ (size.T @ np.abs(point.phi)))[self.index]
+            gap, violation = gap + float(np.abs(point.u) @ added), violation + float(np.max(added / self.unit))
+        most = MOST_ROUNDING * (1 + abs(point.objective))
+        found = Certificate(min(EPSILON * gap, most), min(EPSILON * violation, MOST_ROUNDING))
+        self._rounded = point, found
+        return found
+
+    def converged(self, point: Point, found: Certificate) -> bool:
+        """Whether a certificate is within the tolerance, up to rounding."""
+        if not np.isfinite(point.objective):
+            return False
+        size = 1 + abs(point.objective)
+        if found.gap > (self.tol + MOST_ROUNDING) * size or found.violation > self.most_violation + MOST_ROUNDING:
+            return False  # whatever rounding did
+        slack = self.rounding(point)
+        close = found.gap <= self.tol * size + slack.gap
+        return close and found.violation <= self.most_violation + slack.violation
+
+    def is_settled(self, point: Point) -> bool:
+        """Whether what is left of the violations is nothing beside the atoms that still have mass, too.
+
+        One atom may be a billion times farther out than all others. The standard deviation before the tilt is that
+        atom's, and a billionth of it all that was asked for. Going ``x`` from a tilt of variance ``v`` costs about
+        ``x^2 / 2v``.
+        """
+        partition = self.partition
+        if not isinstance(partition, WeightedAtoms):
+            return True
+        if np.abs(point.phi) @ (partition.highest - partition.lowest) < DEAD_NATS:
+            return True  # all atoms that had mass have some
+        x = self.seen(point)
+        away = np.maximum(np.abs(x - np.clip(x, *self.stack.domain)) - EPSILON * np.abs(x), 0.0)
+        if not away.any() or partition.log_weight_range(point.phi) < DEAD_NATS:
+            return True
+        variances = partition.living_variances(point.phi, DEAD_NATS)
+        varies = (variances > np.square(4 * partition.grain))[self.index]  # others move with the dead ones alone
+        cost = np.sum(np.square(away[varies]) / variances[self.index][varies])
+        return bool(cost <= 2 * self.tol * (1 + abs(point.objective)))
+
+
+def _box_certificate(box: BoxDual, u: Floats, x: Floats, unit: Floats, most: float) -> Certificate:
+    """The certificate of a box, coordinate by coordinate, each at the point near x that bounds its gap best.
+
+    A hard constraint is met up to rounding, and so is a steep one that is met exactly: its penalty times the last digit
+    of x would be a gap that nothing can close. Both are taken at the edge, and the way there is charged for.
+    """
+    if box.is_linear:  # equalities
+        away = np.abs(x - box.linear)
+        off = away / unit
+        return Certificate(float(np.abs(u) @ away + 0.5 * (off @ off)), float(off.max()))
+    low, high = box.domain()
+    inside = np.clip(x, low, high)
+    edge = np.where(u > 0, box.linear + box.absolute, box.linear - box.absolute)
+    to_edge = np.where((u != 0) & (np.abs(edge - x) <= most * unit), edge, inside)
+    at_inside, at_edge = (_fenchel_young(box, u, y) + np.abs(u) * np.abs(y - x) for y in (inside, to_edge))
+    off = np.where(at_edge < at_inside, np.abs(to_edge - x), np.abs(inside - x)) / unit
+    outside = np.abs(inside - x) / unit
+    gap = float(np.sum(np.minimum(at_inside, at_edge) + 0.5 * outside**2))
+    return Certificate(gap, float(np.max(off, initial=0.0)))
+
+
+def _fenchel_young(box: BoxDual, u: Floats, x: Floats) -> Floats:
+    """``g_i(x_i) + g_i*(u_i) - u_i x_i`` of each coordinate, for x in the domain."""
+    away = x - box.linear
+    excess = np.maximum(np.abs(away) - box.absolute, 0.0)
+    side = np.where(away > 0, box.upper, -box.lower)  # how steep g may be on this side
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        best = np.where(excess > 0, np.minimum(excess / box.ridge, side), 0.0)
+        value = np.where(np.isfinite(best), best * excess - 0.5 * box.ridge * best**2, 0.0)
+    return np.abs(value - u * away + box.absolute * np.abs(u) + 0.5 * box.ridge * u**2)
+
+
+def _in_deviations(away: Floats, unit: Floats, block: int) -> Floats:
+    """A move of each block in standard deviations along it: features of one ball may have different units."""
+    rows, units = away.reshape(-1, block), unit.reshape(-1, block)
+    longest = np.max(rows, axis=1, keepdims=True)
+    rows = np.divide(rows, longest, out=np.zeros_like(rows), where=longest > 0)
+    largest = np.max(units, axis=1, keepdims=True)
+    along = np.sqrt(np.sum((rows * (units / largest)) ** 2, axis=1)) * largest[:, 0]
+    return np.divide(np.sum(rows**2, axis=1) * longest[:, 0], along, out=np.zeros(len(rows)), where=along > 0)
+
+
+def nearest_in_domain(regularizer: Regularizer, x: Floats, unit: Floats) -> Floats:
+    """A regularizer's nearest point of its domain; x itself where it is in the domain."""
+    if np.isfinite(regularizer.value(x)):
+        return x
+    step = TINY_STEP * float(np.mean(unit)) ** 2
+    return np.asarray(regularizer.prox(x, step), dtype=np.float64)
+
+
+def as_solution(point: Point, found: Certificate, status: Status, n_iter: int) -> DualSolution:
+    """Write down where a solver stopped."""
+    dual = -point.objective
+    return DualSolution(
+        stacked=point.u,
+        multipliers=point.phi,
+        expectation=point.expectation,
+        log_partition=point.log_partition,
+        primal=dual + found.gap,
+        dual=dual,
+        gap=found.gap,
+        violation=found.violation,
+        status=status,
+        n_iter=n_iter,
+    )

@@ -1,0 +1,102 @@
+"""Empirical Bayes (paper, appendix A, extension 1): alternate the posterior and the model's parameters.
+
+Minimises ``KL(q(M) || p(M, D | theta)) + g(E_q[psi])`` over q and theta in turn, docs/math.md eq. (8). Each half
+lowers the objective, so it never rises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from regbayes._registry import Saveable, persistable
+from regbayes.engine import RelativeChange, Status, StepResult, Trace, run
+from regbayes.regularization.posteriors import Posterior
+from regbayes.regularization.regularize import regularize
+from regbayes.regularization.regularizers import Regularizer
+from regbayes.regularization.result import RegularizedPosterior
+
+Theta = TypeVar("Theta")
+ROUNDING = 1e-9  # rise of the objective, relative to its size, that is put down to rounding and the duality gap
+
+
+class Model(Protocol[Theta]):
+    """What `empirical_bayes` asks of a model: the posterior at given parameters, and parameters for a posterior."""
+
+    def posterior(self, theta: Theta) -> Posterior:
+        """Return the posterior of the model given its parameters, with its ``log_evidence``."""
+
+    def update(self, q: Posterior) -> Theta:
+        """Return the parameters that maximise ``E_q[log p(M, D | theta)]``."""
+
+
+@persistable
+@dataclass(frozen=True, eq=False)
+class EmpiricalBayesResult(Saveable, Generic[Theta]):
+    """Parameters, the regularized posterior at them, and the objective's course."""
+
+    theta: Theta
+    regularized: RegularizedPosterior
+    trace: Trace
+    status: Status
+    n_iter: int
+
+
+@dataclass(frozen=True)
+class _State(Generic[Theta]):
+    theta: Theta
+    regularized: RegularizedPosterior
+
+
+def empirical_bayes(
+    model: Model[Theta],
+    theta: Theta,
+    features: Any,
+    regularizer: Regularizer | None = None,
+    *,
+    tol: float = 1e-8,
+    max_iter: int = 200,
+) -> EmpiricalBayesResult[Theta]:
+    """Fit a model's parameters together with its regularized posterior.
+
+    Parameters
+    ----------
+    model : object with ``posterior(theta)`` and ``update(q)``
+        The posterior must know its ``log_evidence`` (`Finite` does when its log-weights are the log-joint).
+    theta : object
+        Parameters to start from.
+    features, regularizer
+        As in `regularize`.
+    tol : float, default=1e-8
+        Relative change of the objective at which to stop.
+    max_iter : int, default=200
+        Rounds at most.
+
+    Returns
+    -------
+    EmpiricalBayesResult
+        Status ``stalled`` means that ``update`` made the objective rise, so it does not maximise what it should; the
+        best parameters are returned all the same.
+    """
+
+    def solve(parameters: Theta) -> _State[Theta]:
+        posterior = model.posterior(parameters)
+        if posterior.log_evidence is None:
+            raise ValueError("posterior(theta) must carry log_evidence, or rounds cannot be compared")
+        return _State(parameters, regularize(posterior, features, regularizer))
+
+    def terms(state: _State[Theta]) -> dict[str, float]:
+        evidence = state.regularized.base.log_evidence
+        assert evidence is not None
+        regularization = state.regularized.primal - state.regularized.kl
+        return {"divergence": state.regularized.kl - evidence, "regularizer": regularization}
+
+    def step(state: _State[Theta]) -> StepResult[_State[Theta]]:
+        moved = solve(model.update(state.regularized.posterior))
+        before, after = sum(terms(state).values()), sum(terms(moved).values())
+        if after > before + ROUNDING * (1 + abs(before)):
+            return StepResult(state, terms(state), status=Status.STALLED)
+        return StepResult(moved, terms(moved))
+
+    fit = run(step, solve(theta), max_iter=max_iter, objective=terms, stop=RelativeChange(tol))
+    return EmpiricalBayesResult(fit.state.theta, fit.state.regularized, fit.trace, fit.status, fit.n_iter)

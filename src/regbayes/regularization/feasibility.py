@@ -1,0 +1,362 @@
+"""Can the hard constraints be met at all? Linear programs over the atoms, with certificates. docs/math.md eq. (10).
+
+They are asked only where the dual solver's multipliers grow without limit. There are three answers. *Infeasible* comes
+with multipliers that prove it (Farkas): a combination of the constrained expectations that every atom keeps below what
+the constraints ask of it. *On a face*: all distributions that meet the constraints live on some of the atoms. *Inside*:
+every atom can have mass, and the dual has a solution. Balls and other sets with curved edges enter by tangents, each of
+which holds for the whole set, so a proof of infeasibility is one for the set.
+
+Many atoms are not all looked at: a program over a few is solved, its multipliers tell which others would matter, and
+these are added until there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from scipy.optimize import linprog, nnls
+
+from regbayes._types import Flags, Floats, Indices
+from regbayes.regularization.box_quadratic import Curvature, minimize_box_quadratic
+from regbayes.regularization.composite import Piece, Stack
+from regbayes.regularization.dual import nearest_in_domain
+from regbayes.regularization.dual_forms import BoxDual
+from regbayes.regularization.log_partition import GaussianAffine, LogPartition, WeightedAtoms
+
+PRECISION = 1e-10  # of the linear programs: what HiGHS takes as its smallest tolerance
+OUTSIDE = 1e-9  # standard deviations by which a proof must separate atoms from constraints
+ROUNDINGS = 4.0  # of the features as they were given that a proof must exceed too
+ON_FACE = 1e-9  # share of the even distribution that an inner point has at least
+CONSTANT = 1e-5  # of what it could vary: a combination of features that is the same for all atoms
+CHANCE = 10  # different atoms beyond two for each feature with which a constant combination is no accident
+TOUCHES = 1e-8  # of the span of a combination of features: atoms this close to its edge are on it
+ALL_AT_ONCE = 3000  # atoms up to which a program takes all
+ADDED_AT_ONCE = 200
+MOST_ROUNDS = 60
+UNREACHABLE = 1e15  # an expectation that no hard constraint admits
+SUM_PRICE = 1e4  # of weights that do not sum to one, where the least squares are asked for
+MOST_LEAST_SQUARES = 1500  # constraints of a Gaussian beyond which the least sum of changes is enough
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the linear programs found."""
+
+    kind: Literal["infeasible", "face", "inside", "unknown"]
+    repair: Floats | None = None  # (M,): infeasible: how far each stacked constraint must give way at least
+    proof: Floats | None = None  # (M,): infeasible: Farkas multipliers, those of the constraints in conflict not zero
+    constant: bool = False  # infeasible: whether what should move is the same for all atoms, which are many
+    keep: Flags | None = None  # (supported atoms,): face: the atoms on it
+    direction: Floats | None = None  # (m,): face: multipliers that grow without limit towards it
+
+
+@dataclass
+class _Rows:
+    """The hard constraints: coordinates between bounds, in standard deviations about the means, and tangents."""
+
+    used: Indices  # (J,): the stacked coordinates in question
+    feature: Indices  # (J,): of each, the feature
+    center: Floats  # (J,)
+    unit: Floats  # (J,)
+    low: Floats  # (J,)
+    high: Floats  # (J,)
+    curved: list[tuple[Piece, Indices]]  # pieces without bounds of their own, and their places among the J
+    tangents: list[tuple[Floats, float]] = field(default_factory=list)  # (J,), number: <tangent, y> <= number
+
+    @classmethod
+    def of(cls, partition: LogPartition, stack: Stack) -> _Rows | None:
+        """Collect the rows; None where no constraint is hard."""
+        low, high = stack.domain
+        unit = partition.unit[stack.index]
+        hard = np.isfinite(low) | np.isfinite(high)
+        curved = [p for p in stack.pieces if not np.any(hard[p.start : p.stop]) and _is_hard(p, unit)]
+        for p in curved:
+            hard[p.start : p.stop] = True
+        used = np.flatnonzero(hard)
+        if not used.size:
+            return None
+        place = np.cumsum(hard) - 1
+        center, unit = partition.mean[stack.index][used], unit[used]
+        pieces = [(p, place[p.start : p.stop]) for p in curved]
+        return cls(
+            used, stack.index[used], center, unit, (low[used] - center) / unit, (high[used] - center) / unit, pieces
+        )
+
+    def add_tangents(self, y: Floats) -> bool:
+        """Cut off expectations that a curved set does not contain; whether there were any."""
+        added = False
+        for p, places in self.curved:
+            x = self.center[places] + self.unit[places] * y[places]
+            near = nearest_in_domain(p.regularizer, x, self.unit[places])
+            away = (x - near) / np.max(self.unit[places])
+            length = float(np.linalg.norm(away * self.unit[places]))
+            if length > PRECISION * float(np.max(self.unit[places])):
+                tangent = np.zeros(len(self.used))
+                tangent[places] = away * self.unit[places]
+                tangent /= np.linalg.norm(tangent)
+                self.tangents.append(
+                    (tangent, float(tangent[places] @ ((near - self.center[places]) / self.unit[places])))
+                )
+                added = True
+        return added
+
+    def least(self, direction: Floats) -> float:
+        """The least of a combination of coordinates between their bounds; -inf where there is none."""
+        ends = np.where(direction > 0, self.low, self.high)
+        used = direction != 0
+        return float(direction[used] @ ends[used]) if np.all(np.isfinite(ends[used])) else -np.inf
+
+
+def _is_hard(p: Piece, unit: Floats) -> bool:
+    far = UNREACHABLE * (1 + unit[p.start : p.stop])
+    return bool(np.isinf(p.regularizer.value(far)) or np.isinf(p.regularizer.value(-far)))
+
+
+def examine(partition: LogPartition, stack: Stack) -> Verdict:
+    """Decide whether the hard constraints can be met, and whether only on a face."""
+    rows = _Rows.of(partition, stack)
+    if rows is None:
+        return Verdict("inside")
+    columns: _Atoms | _Directions
+    if isinstance(partition, WeightedAtoms):
+        columns = _Atoms(partition, rows)
+    elif isinstance(partition, GaussianAffine):
+        columns = _Directions(partition.factor[rows.feature] / rows.unit[:, None])
+    else:
+        return Verdict("unknown")
+    found = _phase_one(columns, rows)
+    if found is None:
+        return Verdict("unknown")
+    proof, margin, give = found
+    if isinstance(partition, WeightedAtoms) and margin > OUTSIDE:
+        coarse = ROUNDINGS * float(np.abs(proof) @ (partition.grain[rows.feature] / rows.unit))
+        if margin <= coarse:  # the numbers as given are known no better: this proves nothing
+            return Verdict("unknown")
+    if margin > OUTSIDE:
+        least = columns.least_squares(rows)
+        give = give if least is None else least
+        repair, whole = np.zeros(len(stack)), np.zeros(len(stack))
+        repair[rows.used], whole[rows.used] = np.abs(give) * rows.unit, proof / rows.unit
+        return Verdict("infeasible", repair=repair, proof=whole, constant=columns.is_constant(proof))
+    if not isinstance(columns, _Atoms) or rows.curved:
+        return Verdict("inside" if not rows.curved else "unknown")
+    return _face(columns, rows, len(partition.mean))
+
+
+class _Directions:
+    """A Gaussian: expectations move freely along the columns of its factor."""
+
+    def __init__(self, factor: Floats) -> None:
+        self.factor = factor  # (J, d)
+        self.chosen = factor
+        self.bounds = [(None, None)] * factor.shape[1]
+        self.sums = False
+
+    def highest(self, direction: Floats) -> float:
+        """The highest of a combination of expectations: not infinite only where it does not move, up to rounding."""
+        moves = np.linalg.norm(direction @ self.factor)
+        return 0.0 if moves <= 1e-9 * float(np.abs(direction) @ np.linalg.norm(self.factor, axis=1)) else np.inf
+
+    def is_constant(self, direction: Floats) -> bool:
+        """Not known of a Gaussian: what its covariance holds fixed may vary all the same."""
+        return False
+
+    def price(self, direction: Floats, level: float) -> bool:
+        """Nothing to add: all columns are there."""
+        return False
+
+    def least_squares(self, rows: _Rows) -> Floats | None:
+        """The change of least squares that repairs, in standard deviations."""
+        if len(rows.used) > MOST_LEAST_SQUARES or rows.curved:
+            return None
+        values, vectors = np.linalg.svd(self.factor, full_matrices=False)[1::-1]
+        basis = vectors[:, values > 1e-12 * max(float(values[0]), 1e-300)]
+        across = np.eye(len(rows.used)) - basis @ basis.T
+        box = _bounds_only(rows.low, rows.high)
+        y = minimize_box_quadratic(
+            Curvature(np.full(len(box), 1e-12), matrix=across), np.zeros(len(box)), box, np.zeros(len(box))
+        )
+        return across @ y
+
+
+class _Atoms:
+    """Weighted atoms: expectations are averages of columns, of which some are chosen and others added as needed."""
+
+    def __init__(self, partition: WeightedAtoms, rows: _Rows) -> None:
+        self.features, self.feature, self.rows = partition.features, rows.feature, rows
+        n = len(self.features)
+        if n <= ALL_AT_ONCE:
+            self.index = np.arange(n)
+        else:
+            ends = [atoms[rows.feature] for atoms in partition.find_ends()]
+            heaviest = np.argpartition(-partition.log_weights, 50)[:50]
+            self.index = np.unique(np.concatenate([*ends, heaviest]))
+        self.mean = (self.features.mean(axis=0)[rows.feature] - rows.center) / rows.unit  # of an even distribution
+        self.sums = True
+        self.allowed = np.ones(n, dtype=np.bool_)
+        self._choose()
+
+    def narrow(self, keep: Flags) -> None:
+        """Go on with some of the atoms only."""
+        self.allowed = keep
+        self.index = self.index[keep[self.index]]
+        if not self.index.size or int(keep.sum()) <= ALL_AT_ONCE:
+            self.index = np.flatnonzero(keep)[:ALL_AT_ONCE]
+        self.mean = (self.features[keep].mean(axis=0)[self.feature] - self.rows.center) / self.rows.unit
+        self._choose()
+
+    def _choose(self) -> None:
+        chosen = self.features[np.ix_(self.index, self.feature)]
+        self.chosen = ((chosen - self.rows.center) / self.rows.unit).T
+        self.bounds = [(0.0, None)] * len(self.index)
+
+    def scores(self, direction: Floats) -> Floats:
+        """A combination of coordinates, of every atom."""
+        slope = np.bincount(self.feature, direction / self.rows.unit, minlength=self.features.shape[1])
+        return np.asarray(self.features @ slope) - float(direction @ (self.rows.center / self.rows.unit))
+
+    def highest(self, direction: Floats) -> float:
+        """The highest of a combination of coordinates over all atoms."""
+        return float(self.scores(direction).max())
+
+    def is_constant(self, direction: Floats) -> bool:
+        """Whether a combination of coordinates is the same for all atoms, and not because these are few or alike."""
+        could = float(np.abs(direction) @ (np.ptp(self.features, axis=0)[self.feature] / self.rows.unit))
+        if np.ptp(self.scores(direction)) > CONSTANT * could:
+            return False
+        used = np.unique(self.feature[direction != 0])
+        enough = 2 * len(used) + CHANCE
+        return len(np.unique(self.features[: 10 * enough, used], axis=0)) >= enough
+
+    def price(self, direction: Floats, level: float) -> bool:
+        """Add atoms that are higher in a direction than all chosen ones; whether there were any."""
+        if len(self.index) == int(self.allowed.sum()):
+            return False
+        scores = self.scores(direction)
+        higher = np.flatnonzero(self.allowed & (scores > level + PRECISION * (1 + abs(level))))
+        higher = np.setdiff1d(higher, self.index, assume_unique=True)
+        if not higher.size:
+            return False
+        if higher.size > ADDED_AT_ONCE:
+            higher = higher[np.argpartition(-scores[higher], ADDED_AT_ONCE)[:ADDED_AT_ONCE]]
+        self.index = np.unique(np.concatenate([self.index, higher]))
+        self._choose()
+        return True
+
+    def least_squares(self, rows: _Rows) -> Floats | None:
+        """The change of least squares that repairs, in standard deviations; several constraints share it."""
+        if rows.curved:
+            return None
+        equal = rows.low == rows.high
+        above, below = np.isfinite(rows.low) & ~equal, np.isfinite(rows.high) & ~equal
+        place = np.concatenate([np.flatnonzero(equal), np.flatnonzero(above), np.flatnonzero(below)])
+        asked = np.concatenate([rows.low[equal], rows.low[above], rows.high[below]])
+        # By how much an expectation exceeds what is asked of it is a variable too.
+        room = np.diag(np.concatenate([np.zeros(equal.sum()), -np.ones(above.sum()), np.ones(below.sum())]))
+        room = room[:, int(equal.sum()) :]
+        for _ in range(MOST_ROUNDS):
+            price = SUM_PRICE * (1 + float(np.max(np.abs(self.chosen))))
+            matrix = np.block(
+                [[self.chosen[place], room], [np.full((1, len(self.index)), price), np.zeros((1, room.shape[1]))]]
+            )
+            try:
+                found, _ = nnls(matrix, np.append(asked, price))
+            except RuntimeError:  # too many iterations
+                return None
+            off = asked - matrix[:-1] @ found
+            give = np.bincount(place, off, minlength=len(rows.used)).astype(np.float64)
+            if not self.price(give, float((give @ self.chosen).max())):
+                return give
+        return None
+
+
+def _bounds_only(low: Floats, high: Floats) -> BoxDual:
+    zeros = np.zeros(len(low))
+    return BoxDual(zeros, zeros, zeros, low, high)
+
+
+def _phase_one(columns: _Atoms | _Directions, rows: _Rows) -> tuple[Floats, float, Floats] | None:
+    """The least sum of changes that makes the constraints meet: its proof, how far that separates, the changes."""
+    j = len(rows.used)
+    for _ in range(MOST_ROUNDS):
+        k = columns.chosen.shape[1]
+        cost = np.concatenate([np.zeros(k), np.ones(2 * j)])
+        found = _program(rows, np.hstack([columns.chosen, np.eye(j), -np.eye(j)]), cost, columns, 2 * j)
+        if found is None:
+            return None
+        solution, proof, asked = found
+        if columns.price(proof, float(np.max(proof @ columns.chosen, initial=-np.inf))):
+            continue
+        change = solution[k : k + j] - solution[k + j :]
+        margin = asked - columns.highest(proof)
+        if margin <= OUTSIDE and rows.add_tangents(columns.chosen @ solution[:k]):
+            continue
+        return proof, margin, change
+    return None
+
+
+def _face(columns: _Atoms, rows: _Rows, n_features: int) -> Verdict:
+    """The largest share of an even distribution that a solution can have; where there is none, the face."""
+    keep = np.ones(len(columns.features), dtype=np.bool_)
+    direction, narrowed = np.zeros(n_features), False
+    for _ in range(len(rows.used) + MOST_ROUNDS):
+        k = columns.chosen.shape[1]
+        cost = np.concatenate([np.zeros(k), [-1.0]])
+        found = _program(rows, np.column_stack([columns.chosen, columns.mean]), cost, columns, 1)
+        if found is None:
+            return Verdict("unknown")
+        solution, proof, _ = found
+        if columns.price(proof, float((proof @ columns.chosen).max())):
+            continue
+        if solution[k] > ON_FACE:
+            break
+        scores = columns.scores(proof)
+        top, bottom = float(scores[keep].max()), float(scores[keep].min())
+        on_face = keep & (scores >= top - TOUCHES * (top - bottom))
+        if not top - bottom > 0 or np.all(on_face[keep]):
+            return Verdict("unknown")
+        keep, narrowed = on_face, True
+        direction = direction * 1e3 + np.bincount(rows.feature, proof / rows.unit, minlength=n_features)
+        columns.narrow(keep)
+    if not narrowed:
+        return Verdict("inside")
+    return Verdict("face", keep=keep, direction=direction)
+
+
+def _program(
+    rows: _Rows, matrix: Floats, cost: Floats, columns: _Atoms | _Directions, n_more: int
+) -> tuple[Floats, Floats, float] | None:
+    """Minimise a cost subject to the rows; return the solution, the rows' multipliers and what they ask for."""
+    equal = rows.low == rows.high
+    above, below = np.isfinite(rows.low) & ~equal, np.isfinite(rows.high) & ~equal
+    tangents = np.array([t for t, _ in rows.tangents]).reshape(-1, len(rows.used))
+    levels = np.array([level for _, level in rows.tangents])
+    upper = np.vstack([-matrix[above], matrix[below], tangents @ matrix])
+    bounds = np.concatenate([-rows.low[above], rows.high[below], levels])
+    exact, targets = matrix[equal], rows.low[equal]
+    if columns.sums:
+        total = np.concatenate([np.ones(matrix.shape[1] - n_more), np.ones(1) if n_more == 1 else np.zeros(n_more)])
+        exact, targets = np.vstack([exact, total]), np.append(targets, 1.0)
+    more: Sequence[tuple[float, None]] = [(0.0, None)] * n_more
+    answer = linprog(
+        cost, upper if len(upper) else None, bounds if len(upper) else None, exact if len(exact) else None,
+        targets if len(exact) else None, [*columns.bounds, *more], method="highs",
+        options={"primal_feasibility_tolerance": PRECISION, "dual_feasibility_tolerance": PRECISION},
+    )  # fmt: skip
+    if answer.status != 0:
+        return None
+    multipliers = answer.ineqlin.marginals if len(upper) else np.zeros(0)
+    n_above, n_below = int(above.sum()), int(below.sum())
+    proof = np.zeros(len(rows.used))
+    proof[above] -= multipliers[:n_above]
+    proof[below] += multipliers[n_above : n_above + n_below]
+    proof[equal] += answer.eqlin.marginals[: int(equal.sum())]
+    asked = rows.least(proof)
+    tangent_multipliers = multipliers[n_above + n_below :]
+    if tangent_multipliers.size:
+        asked += float(tangent_multipliers @ levels)
+        proof = proof + tangent_multipliers @ tangents
+    return answer.x, proof, asked

@@ -1,0 +1,326 @@
+"""Features of draws: from functions, arrays or names of variables to one matrix with a name for every column."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from regbayes._registry import persistable
+from regbayes._types import Array, Floats
+from regbayes.kernels import arrays
+from regbayes.regularization.draws import (
+    SAMPLE,
+    UNNAMED,
+    Draws,
+    count_not_finite,
+    described,
+    is_data_array,
+    listed,
+    numeric_array,
+)
+
+
+@persistable
+@dataclass(frozen=True)
+class Features:
+    """Features of every draw, and a name for each."""
+
+    values: Floats  # (n, m), C-contiguous; or an array on a device
+    names: tuple[str, ...]  # (m,)
+
+
+@dataclass(frozen=True, eq=False)
+class Picked:
+    """Some of the columns that features have: ``E(f)[0]``."""
+
+    features: Any
+    index: Any  # an integer, a slice, a list of integers, or a label
+
+
+@dataclass(frozen=True, eq=False)
+class OnEvent:
+    """Features less a level where an event holds, zero elsewhere: what ``E(f).given(event) == level`` constrains."""
+
+    features: Any
+    event: Any
+    level: Floats  # (m,) or (1,)
+
+
+def evaluate_features(draws: Draws, features: Any) -> Features:
+    """Evaluate features of every draw: the psi in ``E[psi]``.
+
+    Parameters
+    ----------
+    draws : Draws
+    features : callable, array, str, or list of those
+        A callable gets all draws at once, the array or (named draws) the :class:`Variables`, and returns an array of
+        shape (n,) or (n, m). A callable whose arguments are names of variables gets those variables. Draws that came
+        with dimensions and coordinates are given as xarray objects of dimensions (sample, ...), and as plain arrays to
+        a function that fails on them. An array of shape (n,) or (n, m) holds values already evaluated; an xarray
+        DataArray has the dimensions chain and draw. A string is the name of a variable, all of whose scalars are taken,
+        or of one scalar, as in ``"theta[3]"``; ``"posterior_predictive/y"`` is a variable of another group. A list or
+        tuple puts the columns of its items side by side.
+
+    Returns
+    -------
+    Features
+        Values of shape (n, m), float64 and C-contiguous, and m names. An array that is so already is not copied.
+    """
+    if isinstance(features, list | tuple):
+        if not features:
+            raise ValueError("features is an empty list; it may be a callable, an array, a variable's name or a list.")
+        parts = [_one_feature(draws, item, f"features[{i}]", f"psi_{i}") for i, item in enumerate(features)]
+        if len(parts) == 1:
+            return parts[0]
+        values = arrays.join_columns([part.values for part in parts])
+        return Features(values, tuple(itertools.chain.from_iterable(part.names for part in parts)))
+    return _one_feature(draws, features, "features", "psi")
+
+
+def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Features:
+    if isinstance(feature, Picked):
+        inner = evaluate_features(draws, feature.features)
+        columns = pick_columns(inner.names, feature.index)
+        picked = tuple(inner.names[i] for i in columns)
+        if arrays.lies_elsewhere(inner.values):
+            return Features(arrays.take_columns(inner.values, columns), picked)
+        return Features(np.ascontiguousarray(inner.values[:, columns]), picked)
+    if isinstance(feature, OnEvent):
+        return _on_event(draws, feature)
+    if isinstance(feature, str):
+        values, names = columns_of(draws, feature, argument)
+        return Features(_as_matrix(values, argument), tuple(names))
+    n = draws.size
+    expected = f"an array of shape ({n},) or ({n}, m): one row for each draw, one column for each feature"
+    if callable(feature) and not is_data_array(feature):
+        base = _own_name(feature) or base
+        feature, got = call_feature(feature, draws, argument)
+        argument, expected = f"what {argument} returned", f"{expected}; {got}"
+    if is_data_array(feature):
+        values, names = _flatten(draws, feature, argument, base)
+        return Features(_as_matrix(values, argument), tuple(names))
+    if isinstance(feature, Mapping):
+        raise TypeError(f"{argument} has several variables, by name; it may be {expected}.")
+    values = numeric_array(feature, argument, expected)
+    if values.ndim > 2 or values.shape[0] != n or 0 in values.shape:
+        raise ValueError(f"{argument} is an array of shape {values.shape}; it may be {expected}.")
+    matrix = _as_matrix(values, argument)
+    m = matrix.shape[1]
+    return Features(matrix, (base,) if m == 1 else tuple(f"{base}[{column}]" for column in range(m)))
+
+
+def pick_columns(names: Sequence[str], index: Any) -> list[int]:
+    """Return the columns that an index means: an integer, a slice, a list of integers, or a label."""
+    m = len(names)
+    if isinstance(index, str):
+        found = [i for i, name in enumerate(names) if name == index or name.endswith(f"[{index}]")]
+        if len(found) != 1:
+            raise ValueError(f"E(f)[{index!r}] picks none or several of the features {listed(names)}.")
+        return found
+    if isinstance(index, slice):
+        chosen = list(range(m))[index]
+    else:
+        wanted = np.atleast_1d(np.asarray(index))
+        if wanted.dtype.kind not in "iu" or wanted.ndim != 1:
+            raise TypeError(f"E(f)[{index!r}]: the index may be an integer, a slice, a list of integers or a label.")
+        if np.any((wanted < -m) | (wanted >= m)):
+            raise IndexError(f"E(f)[{index!r}] is out of range: there are {m} features, {listed(names)}.")
+        chosen = [int(i) % m for i in wanted]
+    if not chosen:
+        raise IndexError(f"E(f)[{index!r}] picks none of the {m} features.")
+    return chosen
+
+
+def _on_event(draws: Draws, given: OnEvent) -> Features:
+    inner, event = evaluate_features(draws, given.features), evaluate_features(draws, given.event)
+    holds = arrays.to_host(event.values)
+    if holds.shape[1] != 1 or not np.all((holds == 0) | (holds == 1)):
+        raise ValueError(
+            "given(event): the event must be one true or false for each draw, such as lambda v: v.tau > 1; "
+            f"it has {holds.shape[1]} columns and values from {holds.min():g} to {holds.max():g}."
+        )
+    if given.level.size not in (1, len(inner.names)):
+        raise ValueError(
+            f"given(event) is compared with {given.level.size} numbers, the features are {len(inner.names)}."
+        )
+    level: Any = given.level
+    if arrays.lies_elsewhere(inner.values):
+        level = arrays.to_device(level, inner.values)
+    return Features((inner.values - level) * event.values, inner.names)
+
+
+def _own_name(function: Callable[..., Any]) -> str | None:
+    name: str | None = getattr(function, "__name__", None)
+    return None if name == "<lambda>" else name
+
+
+def call_feature(function: Callable[..., Any], draws: Draws, argument: str) -> tuple[Any, str]:
+    """Call a feature function, and say what it was called with."""
+    names = _variables_asked_for(function, draws)
+    if names is not None:
+        received = described({name: draws.variables[name] for name in names})
+    else:
+        received = described(draws.variables) if draws.named else f"an array of shape {draws.variables[UNNAMED].shape}"
+    got = f"it was called with all {draws.size} draws at once ({received})"
+    alone = _required_arguments(function)
+    if names is None and draws.named and len(alone) == 1:  # a name that was mistyped, or lambda v: v.mu
+        one = f"{alone[0]}.{next(iter(draws.variables))}"
+        got += f" as {alone[0]!r}, which is no variable's name and so stands for all of them: {one}, say"
+
+    def call(view: Any) -> Any:
+        return function(view) if names is None else function(*(view[name] for name in names))
+
+    try:
+        return call(draws.view()), got
+    except Exception as error:
+        # It may be written for plain arrays: v.mu[:, None], or a function of another library. The first error counts.
+        with suppress(Exception):
+            if draws.labelled:
+                return call(draws.view(labelled=False)), got
+        # Or its one argument is all draws and has the name of a variable by chance: lambda x: x["theta"].
+        with suppress(Exception):
+            if names is not None and len(names) == 1:
+                return function(draws.view()), got
+        error.add_note(f"Raised by the callable passed as {argument}; {got}.")
+        raise
+
+
+def _variables_asked_for(function: Callable[..., Any], draws: Draws) -> list[str] | None:
+    """Names of variables that a function has for its arguments, or None where it takes all draws as one."""
+    if not draws.named:
+        return None
+    asked = _required_arguments(function)
+    if len(asked) == 1:
+        return asked if asked[0] in draws.variables else None
+    unknown = [name for name in asked if name not in draws.variables]
+    if asked and unknown:
+        raise ValueError(
+            f"a feature function asks for {listed(asked)}, but the draws have no variable {unknown[0]!r}: they have "
+            f"{listed(draws.variables)}. It may have names of variables for its arguments, or one argument, as in "
+            "lambda v: v.mu, that gets all of them."
+        )
+    return asked or None
+
+
+def _required_arguments(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return []
+    return [
+        p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+
+
+def _flatten(draws: Draws, array: Any, argument: str, base: str) -> tuple[Array, list[str]]:
+    """Values of an xarray DataArray with one row for each draw, and names by its coordinates."""
+    if SAMPLE in array.dims and "chain" in array.coords and array.coords["chain"].dims == (SAMPLE,):
+        array = array.unstack(SAMPLE) if SAMPLE in array.indexes else array
+    if SAMPLE in array.dims:
+        array = array.transpose(SAMPLE, ...)
+        n, rest = array.sizes[SAMPLE], array.dims[1:]
+    elif {"chain", "draw"} <= set(array.dims):
+        array = array.transpose("chain", "draw", ...)
+        n, rest = array.sizes["chain"] * array.sizes["draw"], array.dims[2:]
+        _check_same_draws(draws, array, argument)
+    else:
+        raise ValueError(
+            f"{argument} has the dimensions {tuple(array.dims)}; chain and draw, or {SAMPLE}, must be among them: one "
+            "value for each draw."
+        )
+    values = numeric_array(array.values, argument).reshape(n, -1)
+    if n != draws.size or values.shape[1] == 0:
+        raise ValueError(f"{argument} has the sizes {dict(array.sizes)}; there are {draws.size} draws.")
+    # not the array's own name: xarray keeps theta's for theta**2 and theta.mean("school")
+    axes = [array.coords[dim].values.tolist() if dim in array.coords else range(array.sizes[dim]) for dim in rest]
+    labels = [f"{base}[{', '.join(map(str, label))}]" for label in itertools.product(*axes)]
+    return values, labels if rest else [base]
+
+
+def _check_same_draws(draws: Draws, array: Any, argument: str) -> None:
+    """Refuse an array of other chains and draws than the posterior's, or of the same ones in another order."""
+    sizes = (array.sizes["chain"], array.sizes["draw"])
+    if sizes != (draws.n_chains, draws.n_draws) and (draws.labelled or draws.n_chains > 1):
+        raise ValueError(
+            f"{argument} has {sizes[0]} chains of {sizes[1]} draws, the posterior {draws.n_chains} of {draws.n_draws}: "
+            "take it from the same draws."
+        )
+    for dim in ("chain", "draw"):
+        if dim in draws.coords and dim in array.coords:
+            own, others = draws.coords[dim][1], array.coords[dim].values
+            if not np.array_equal(own, others):
+                raise ValueError(
+                    f"{argument} has other labels of {dim} than the posterior: take it from the same draws."
+                )
+
+
+def columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str]]:
+    """Return the scalars that a name means, one column for each, and their own names."""
+    group, slash, rest = name.partition("/")
+    if slash and name.partition("[")[0] not in draws.variables:
+        values, names = columns_of(draws.group(group, [rest.partition("[")[0]]), rest, argument)
+        return values, [f"{group}/{column}" for column in names]
+    if name in draws.variables:
+        names = draws.column_names(name)
+        if not names:
+            raise ValueError(
+                f"{argument} is {name!r}, which has shape {draws.variables[name].shape}: no scalars in it."
+            )
+        return _flat(draws, name), names
+    variable = name.partition("[")[0]
+    if variable in draws.variables and name != variable:
+        names = draws.column_names(variable)
+        meant = [i for i, known in enumerate(names) if _without_spaces(known) == _without_spaces(name)]
+        if meant:
+            return _flat(draws, variable)[:, meant[0]], [names[meant[0]]]
+        raise ValueError(f"{argument} is {name!r}, but the scalars in {variable!r} are {listed(names)}.")
+    group, dot, rest = name.partition(".")
+    hint = f"; write {f'{group}/{rest}'!r} for a variable of another group" if dot and group in draws.groups else ""
+    raise ValueError(f"{argument} is {name!r}, but the draws have the variables {listed(draws.variables)}{hint}.")
+
+
+def _flat(draws: Draws, name: str) -> Array:
+    """All scalars of a variable side by side."""
+    values = draws.variables[name]
+    return cast("Array", arrays.namespace_of(values).reshape(values, (draws.size, -1)))
+
+
+def _without_spaces(name: str) -> str:
+    """``L[0, 1]`` and ``L[0,1]`` are the same name."""
+    return re.sub(r"\s*,\s*", ",", name)
+
+
+def _as_matrix(values: Array, argument: str) -> Floats:
+    if arrays.lies_elsewhere(values):
+        return _as_matrix_there(values, argument)
+    matrix = np.ascontiguousarray(values, dtype=np.float64).reshape(values.shape[0], -1)
+    n_bad = count_not_finite(matrix)
+    if n_bad:
+        bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
+        raise ValueError(
+            f"{argument} has {n_bad} NaN or infinite values among {matrix.size}, at {bad.size} draws "
+            f"(the first is draw {bad[0]}); all features must be finite."
+        )
+    return matrix
+
+
+def _as_matrix_there(values: Any, argument: str) -> Any:
+    """Features on a device as a matrix of floats there; what was stored in single precision stays so."""
+    xp = arrays.namespace_of(values)
+    if not xp.isdtype(values.dtype, "real floating"):
+        values = xp.astype(values, xp.float64)
+    matrix = xp.reshape(values, (values.shape[0], -1))
+    n_bad = arrays.count_not_finite(matrix)
+    if n_bad:
+        raise ValueError(
+            f"{argument} has {n_bad} NaN or infinite values among {matrix.shape[0] * matrix.shape[1]}; all features "
+            "must be finite."
+        )
+    return matrix

@@ -1,0 +1,134 @@
+"""Monte Carlo errors of a regularized posterior known by draws, docs/math.md eq. (16)-(18).
+
+Other draws of the same posterior would have given other expectations, other multipliers and so another answer. To
+first order each estimate moves by the mean of its *influence*, one number per draw; the standard error is that of this
+mean, along the chains in which the draws came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from regbayes._types import Floats
+from regbayes.regularization.composite import Stack, block_scale
+from regbayes.regularization.diagnostics import average_batches, monte_carlo_error
+from regbayes.regularization.log_partition import find_scales
+from regbayes.regularization.posteriors import Samples
+from regbayes.regularization.redundant import find_redundancy
+from regbayes.regularization.regularizers import Regularizer
+
+
+@dataclass(frozen=True)
+class Influences:
+    """What each draw contributes to the errors of the estimates, averaged in batches where chains are long."""
+
+    samples: Samples  # the tilted draws
+    base: Samples  # as they were
+    scale: Floats  # (m,): the units of what follows
+    values: Floats  # (n, m): the constrained features
+    own: Floats  # (n_chains, n_batches, m): n q_i (psi_i - E_q[psi]), on E_q[psi] at fixed multipliers
+    response: Floats  # (m, m): K with d phi = -K d E[psi]
+    covariance: Floats  # (m, m): of the features under the tilt
+    phi: Floats  # (m,): finite multipliers, on the face where there is one
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def of_multipliers(self) -> Floats:
+        """Return the influence on the multipliers, shape (n_chains, n_batches, m)."""
+        return self._of_scaled_multipliers() / self.scale
+
+    def _of_scaled_multipliers(self) -> Floats:
+        return -self.own @ self.response.T
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def of_expectations(self) -> Floats:
+        """Return the influence on the constrained expectations, which the multipliers react to."""
+        return self._of_scaled_expectations() * self.scale
+
+    def _of_scaled_expectations(self) -> Floats:
+        return self.own + self._of_scaled_multipliers() @ self.covariance
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def of_features(self, values: Floats) -> Floats:
+        """Return the influence on expectations of any features (n, k), shape (n_chains, n_batches, k)."""
+        weighted = self.samples.weights[:, None] * (values - self.samples.weights @ values)
+        covariance = self.values.T @ weighted  # with the constrained ones, (m, k): the mean of `weighted` is zero
+        at_fixed = average_batches(self.samples.by_chain(self.samples.n_atoms * weighted))
+        return at_fixed + self._of_scaled_multipliers() @ covariance
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def of_kl(self) -> Floats:
+        """Return the influence on ``KL(q || p)``, shape (n_chains, n_batches, 1)."""
+        log_partition = self.samples.n_atoms * (self.samples.weights - self.base.weights)
+        moved = self._of_scaled_expectations() @ self.phi - average_batches(self.samples.by_chain(log_partition))
+        return moved[..., None]
+
+
+def find_errors(influence: Floats) -> Floats:
+    """Return the standard errors of means of influences, shape (k,)."""
+    unit = np.max(np.abs(influence), axis=(0, 1))  # whose squares are numbers
+    unit = np.where(np.isfinite(unit) & (unit > 0), unit, 1.0)
+    return np.array([unit[j] * monte_carlo_error(influence[..., j] / unit[j]) for j in range(influence.shape[-1])])
+
+
+def find_influences(
+    samples: Samples, base: Samples, values: Floats, regularizer: Regularizer, stacked: Floats
+) -> Influences:
+    """Linearise the solution in the draws.
+
+    Parameters
+    ----------
+    samples, base : Samples
+        The tilted draws, and as they were.
+    values : array of shape (n, m)
+        The constrained features.
+    regularizer : Regularizer
+    stacked : array of shape (M,)
+        The dual solution, one entry per elementary regularizer's coordinate.
+    """
+    weights = samples.weights
+    stack = Stack.of(regularizer, values.shape[1])
+    found = find_scales(np.maximum(values.max(axis=0), -values.min(axis=0)), stack.blocks)
+    scale = np.ones(values.shape[1]) if found is None else found
+    if found is not None:
+        values, stacked = values / scale, stacked * scale[stack.index]
+        stack = stack.in_units(np.zeros(len(scale)), scale)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expectation = weights @ values
+        centred = values - expectation
+        own = samples.n_atoms * weights[:, None] * centred
+        covariance = centred.T @ own / samples.n_atoms
+        response = _respond(stack, stacked, expectation, covariance)
+    phi = -stack.add_up(stacked)
+    redundancy = find_redundancy(values, stack) if np.any(phi == 0.0) else None
+    if redundancy is not None:  # the multipliers' errors, as the multipliers are given: 0 where they follow from others
+        response = redundancy.folding @ response
+    return Influences(samples, base, scale, values, average_batches(samples.by_chain(own)), response, covariance, phi)
+
+
+def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -> Floats:
+    """How the multipliers answer a change of the expectations: ``d phi = -K d``, docs/math.md eq. (17).
+
+    The dual solution is a fixed point of the proximal gradient map, so it moves as the map's generalized Jacobian says:
+    a constraint that is not active does not answer, one that is answers by the inverse covariance, and a soft one by
+    less.
+    """
+    hessian = covariance[np.ix_(stack.index, stack.index)]
+    step = block_scale(stack.pieces, np.diag(hessian).copy()) ** 2
+    forward = u + step * expectation[stack.index]
+    jacobian = np.eye(len(u))
+    for piece in stack.pieces:
+        s = slice(piece.start, piece.stop)
+        blocks = piece.regularizer.prox_jacobian(forward[s] / step[s], 1 / step[s])
+        places = np.arange(piece.start, piece.stop).reshape(-1, piece.block_size)
+        jacobian[places[:, :, None], places[:, None, :]] -= blocks
+    system = np.eye(len(u)) - jacobian + jacobian @ (step[:, None] * hessian)
+    root = np.sqrt(step)  # in units where the covariance is about one
+    scaled = system * root / root[:, None]
+    if not np.all(np.isfinite(scaled)):
+        return np.full_like(covariance, np.nan)
+    moved = root[:, None] * (np.linalg.pinv(scaled, rcond=1e-10) @ (jacobian * root / root[:, None])) * root
+    response = np.zeros_like(covariance)
+    np.add.at(response, np.ix_(stack.index, stack.index), moved)
+    return response

@@ -1,0 +1,638 @@
+"""``regularize``: the closest posterior for which what was asked holds in expectation, docs/math.md eq. (1)."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from tqdm import tqdm
+
+from regbayes._types import Floats
+from regbayes.engine import Callback, Progress, Status
+from regbayes.kernels.arrays import DeviceArray, to_host
+from regbayes.regularization.composite import Stack
+from regbayes.regularization.constraints import Constraint, E, MomentConstraint
+from regbayes.regularization.draws import is_labelled
+from regbayes.regularization.dual import DualSolution, solve_dual
+from regbayes.regularization.faces import (
+    Face,
+    OutOfReach,
+    find_flat_face,
+    find_out_of_reach,
+    is_interior,
+    narrow_to_face,
+)
+from regbayes.regularization.feasibility import Verdict, examine
+from regbayes.regularization.features import Features, OnEvent, Picked
+from regbayes.regularization.log_partition import LogPartition, WeightedAtoms
+from regbayes.regularization.posteriors import Gaussian, Posterior, Samples
+from regbayes.regularization.posteriors.weighted import Weighted, within_device_memory
+from regbayes.regularization.redundant import Redundancy, find_redundancy
+from regbayes.regularization.regularizers import Blocks, Regularizer
+from regbayes.regularization.result import DRAW_AGAIN, RegularizedPosterior, find_wild_mean
+from regbayes.resampling.result import ResampledPosterior, build_result
+from regbayes.resampling.sampler import Run, Sampler
+from regbayes.resampling.tempering import BackendError, Climb, Ending, LadderSettings, Problem, Stage, climb_ladder
+
+MOST_NAMED = 5  # constraints that an error message lists
+MIN_REWEIGHTED = 100  # effective draws, for features that only reweighting can serve
+
+
+class InfeasibleError(ValueError):
+    """The constraints cannot be met; ``result`` holds what was reached."""
+
+    def __init__(self, message: str, result: RegularizedPosterior) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class SamplingError(RuntimeError):
+    """A model could not be sampled up to an answer; every draw made so far is kept.
+
+    ``stages`` has the runs (each with ``run.variables``, and ``rung`` for features and multipliers). ``result`` is what
+    was reached, where a status says why it is no answer, and None where the sampler itself failed.
+    """
+
+    def __init__(
+        self, message: str, stages: tuple[Stage, ...] = (), result: RegularizedPosterior | None = None
+    ) -> None:
+        super().__init__(message)
+        self.stages = stages
+        self.result = result
+
+
+class NotConvergedWarning(UserWarning):
+    """The solver stopped short of its tolerance; the gap and the violation say how far off the result may be."""
+
+
+class UnreliableWeightsWarning(UserWarning):
+    """The draws are too few, or too far away, to carry the tilt."""
+
+
+def regularize(  # noqa: PLR0913 - options, all by name
+    posterior: Posterior | Sampler | Any,
+    features: Any,
+    regularizer: Regularizer | None = None,
+    *,
+    tol: float = 1e-9,
+    max_iter: int = 200,
+    warm_start: Floats | None = None,
+    raise_infeasible: bool = True,
+    resample: Sampler | None = None,
+    accuracy: float | None = None,
+    n_draws: int = 750,
+    max_rounds: int = 40,
+    seed: int = 0,
+    progress: bool | Callback = False,
+) -> RegularizedPosterior:
+    """Find the distribution closest to a posterior for which something holds in expectation.
+
+    Minimises ``KL(q || p) + g(E_q[psi])`` over all distributions q. Draws are reweighted; a model is sampled again,
+    under the factor that is asked for, until its own draws are the answer.
+
+    Parameters
+    ----------
+    posterior : Finite, Gaussian, Samples, ArviZ or xarray object, or a model of `regbayes.ppl`
+        The posterior p; draws in ArviZ's InferenceData, an xarray DataTree or Dataset are taken as ``Samples(draws)``.
+        A model (``NumPyroModel``, ``PyMCModel``, ``BlackJAXModel`` or another `Sampler`) is sampled.
+    features : constraint, list of constraints, or features psi
+        What must hold, as in ``E(psi) <= b`` or ``[E(f) == 1, (E(h) >= 0).soft(10)]``; or the features, when a
+        regularizer is given.
+    regularizer : Regularizer, default=None
+        The function g of the features' expectations.
+    tol : float, default=1e-9
+        Duality gap, relative to ``1 + |dual|``, and violation of hard constraints, in standard deviations, at which to
+        stop; a violation above 1e-4 is never accepted.
+    max_iter : int, default=200
+        Newton steps at most; what has been reached by then is returned, with its gap.
+    warm_start : array, default=None
+        ``warm_start`` of an earlier result for a similar problem.
+    raise_infeasible : bool, default=True
+        Whether constraints that cannot be met raise `InfeasibleError` or return a result with status infeasible. The
+        same for a model that `SamplingError` would give up.
+    resample : model of `regbayes.ppl`, default=None
+        The model behind the draws, to go on from them where they cannot carry the tilt. Models only, like all below.
+    accuracy : float, default=None
+        Nats that the answer may be off; longer runs are made until it is met. The default is what ``n_draws`` give,
+        about ``m / (2 effective draws)`` for m expectations.
+    n_draws : int, default=750
+        Draws of each chain in the last run.
+    max_rounds : int, default=40
+        Runs at most.
+    seed : int, default=0
+    progress : bool or callable, default=False
+        Whether to show the rounds as they are made; a function is called with each (`engine.Progress`) and may return
+        True to stop.
+
+    Returns
+    -------
+    RegularizedPosterior
+        Of a model a `ResampledPosterior`, which has the rounds too. Its status may also be ``out_of_reach``,
+        ``no_tilt``, ``unreliable`` or ``round_limit``; ``doubts`` says what to do then.
+
+    Warns
+    -----
+    NotConvergedWarning
+        When the solver stopped short of its tolerance: at ``max_iter``, or where no step improves any more.
+    UnreliableWeightsWarning
+        When tilted draws cannot carry the tilt: by their Pareto k-hat, by few effective draws, or by a tail of the
+        tilt that looks heavier than exponential. `RegularizedPosterior.doubts` has the sentences.
+    """
+    if not isinstance(posterior, Posterior) and is_labelled(posterior):
+        posterior = Samples(posterior)
+    if isinstance(posterior, Sampler) or resample is not None:
+        settings = LadderSettings(n_draws=n_draws, max_rounds=max_rounds, accuracy=accuracy, seed=seed)
+        model, given = _as_model(posterior, resample, settings)
+        found = _sample_again(model, features, regularizer, given, settings, progress)
+        return _raise_or_warn(found, raise_infeasible)
+    if isinstance(posterior, RegularizedPosterior):
+        raise TypeError(
+            "posterior is a result of regularize; give its posterior, result.posterior, to go on from there"
+        )
+    if not isinstance(posterior, Posterior):
+        raise TypeError(
+            "posterior must be a Finite, Gaussian or Samples, or an ArviZ or xarray object of draws, got "
+            f"{type(posterior).__name__}; write Samples(draws) for arrays of draws and Finite(models) for enumerated "
+            "models, and take a sampler's draws: Samples(mcmc.get_samples(group_by_chain=True), chains=True). A model "
+            "that is to be sampled is a NumPyroModel(model, data), PyMCModel or BlackJAXModel of regbayes.ppl"
+        )
+    if not tol > 0:
+        raise ValueError(f"tol must be positive, got {tol!r}")
+    if max_iter < 0:
+        raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
+    with within_device_memory(posterior):
+        evaluated, g, labels = _gather(posterior, features, regularizer)
+        _check_events(posterior, features, regularizer)
+        stack = Stack.of(g, len(labels))
+        evaluated, redundancy = _settle(posterior, evaluated, stack)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no certificate takes what is no number
+            problem = _Problem.of(posterior.bind(evaluated), stack)
+            start = None if warm_start is None else problem.from_user(warm_start)
+            outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
+            result = _result(posterior, evaluated, g, labels, problem, outcome)
+        result = _fold(result, redundancy, stack)
+        lost = None
+        if result.status is Status.BOUNDARY and regularizer is None:
+            lost = _find_lost_event(result, _as_constraints(features))
+        if lost is not None:
+            result = replace(result, status=Status.INFEASIBLE)
+            if raise_infeasible:
+                raise InfeasibleError(_lost_event_message(result, lost), result)
+        elif result.status is Status.INFEASIBLE and raise_infeasible:
+            message = _infeasible_message(posterior, labels, problem, outcome)
+            raise InfeasibleError(message + _way_out(posterior, evaluated.values, stack, outcome), result)
+        _warn_of_doubts(result)
+        return result
+
+
+def _way_out(posterior: Posterior, values: DeviceArray, stack: Stack, outcome: _Outcome) -> str:
+    """What to do where constraints cannot be met, if it is known."""
+    if isinstance(posterior, Weighted) and _asks_beyond_probabilities(values, stack):
+        return "; a probability, the mean of a yes or no, lies between 0 and 1"
+    if isinstance(posterior, Samples) and not (outcome.verdict is not None and outcome.verdict.constant):
+        return f"; other draws may reach further. {DRAW_AGAIN}"
+    return ""
+
+
+def _asks_beyond_probabilities(values: DeviceArray, stack: Stack) -> bool:
+    """Whether some feature is 0 at some draws, 1 at all others, and is asked for more than 1 or less than 0."""
+    asked = zip(stack.index, *stack.domain, strict=True)
+    beyond = {int(i) for i, low, high in asked if low > 1 or high < 0}
+    return any(np.array_equal(np.unique(to_host(values[:, i])), (0, 1)) for i in beyond)
+
+
+def _settle(posterior: Posterior, evaluated: Features, stack: Stack) -> tuple[Features, Redundancy | None]:
+    """Features of draws or models whose combinations hold exactly where they hold up to rounding."""
+    redundancy = find_redundancy(evaluated.values, stack) if isinstance(posterior, Weighted) else None
+    if redundancy is None:
+        return evaluated, None
+    return replace(evaluated, values=redundancy.settle(evaluated.values)), redundancy
+
+
+def _fold(result: RegularizedPosterior, redundancy: Redundancy | None, stack: Stack) -> RegularizedPosterior:
+    """The same answer, with multipliers of 0 for constraints that follow from others."""
+    if redundancy is None or result.status is not Status.OPTIMAL:
+        return result
+    phi, stacked = redundancy.fold(result.multipliers, result.warm_start, stack)
+    return replace(result, multipliers=phi, warm_start=stacked)
+
+
+def _as_model(posterior: Any, resample: Any, settings: LadderSettings) -> tuple[Sampler, Run | None]:
+    """The model to sample, and draws of its posterior that are there already."""
+    wholes: tuple[tuple[str, Any, int], ...] = (
+        ("n_draws", settings.n_draws, 20),
+        ("max_rounds", settings.max_rounds, 1),
+        ("seed", settings.seed, 0),
+    )
+    for name, value, least in wholes:
+        if not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    if settings.accuracy is not None and not settings.accuracy > 0:
+        raise ValueError(f"accuracy must be positive, a number of nats, got {settings.accuracy!r}")
+    if resample is None:
+        return posterior, None
+    if not isinstance(resample, Sampler):
+        raise TypeError(f"resample must be a model of regbayes.ppl, got {type(resample).__name__}")
+    if not isinstance(posterior, Samples):
+        raise TypeError(f"resample goes on from draws, Samples(...) or an ArviZ object; got {type(posterior).__name__}")
+    if np.ptp(posterior.log_weights) > 0:
+        raise ValueError("resample goes on from draws of the posterior itself, and these have unequal weights")
+    by_chain = {name: posterior.by_chain(values) for name, values in posterior.draws.variables.items()}
+    flat = resample.find_positions(posterior.draws.variables)
+    positions = None if flat is None else posterior.by_chain(flat)
+    return resample, Run(by_chain, positions)
+
+
+def _sample_again(
+    model: Sampler,
+    features: Any,
+    regularizer: Regularizer | None,
+    given: Run | None,
+    settings: LadderSettings,
+    progress: bool | Callback,
+) -> RegularizedPosterior:
+    """Climb the ladder, and put together what was found."""
+    asked = (_inside(features),) if regularizer is not None else tuple(c.features for c in _as_constraints(features))
+    _check_askable(model, asked)
+    example = Samples(dict(model.example()), chains=False)
+    try:
+        evaluated, g, labels = _gather(example, features, regularizer)
+    except Exception as error:
+        for name in model.observed:
+            if repr(name) in str(error):
+                error.add_note(
+                    f"{name} is observed: data do not move with the posterior, and no constraint moves them."
+                )
+        raise
+    problem = Problem(model, asked, Stack.of(g, len(labels)), labels)
+    callbacks = [progress] if callable(progress) else [_show_round] if progress else []
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        try:
+            climb = climb_ladder(problem, settings, given, callbacks)
+        except BackendError as failure:
+            cause = failure.__cause__
+            made = sum(stage.run.n_chains * stage.run.n_draws for stage in failure.climb.stages)
+            kept = f" The {made} draws made before are in the attribute stages of this error." if made else ""
+            raise SamplingError(
+                f"the sampler failed in round {len(failure.climb.stages)}: {str(cause).rstrip('.')}.{kept}",
+                failure.climb.stages,
+            ) from cause
+        assert climb.ending is not None
+        if climb.ending.reweight:
+            try:
+                _check_events(Samples(climb.stages[-1].run.variables, chains=True), features, regularizer)
+            except ValueError as error:
+                raise SamplingError(f"{error}; no draw of the posterior is in it", climb.stages) from error
+            climb, conditioned = _reweight(climb, g, labels)
+            if conditioned is not None:
+                return conditioned
+        return build_result(problem, climb, g, labels, evaluated.names)
+
+
+def _inside(features: Any) -> Any:
+    """Return what stands inside E(...)."""
+    return features.features if isinstance(features, E) else features
+
+
+def _check_askable(model: Sampler, asked: tuple[Any, ...]) -> None:
+    for part in asked:
+        items = part if isinstance(part, list | tuple) else [part]
+        for item in items:
+            inner = item.features if isinstance(item, Picked) else item
+            if isinstance(inner, str) and inner.partition("[")[0] in model.observed:
+                raise ValueError(
+                    f"E({inner!r}) is a constraint on an observed site: data do not move with the posterior"
+                )
+            if not callable(inner) and isinstance(inner, np.ndarray):
+                raise TypeError(
+                    "values of draws are no features of a model: give a function of its variables, or a name"
+                )
+
+
+def _reweight(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Climb, RegularizedPosterior | None]:
+    """Features without a gradient: take the reweighted draws of the posterior where they can carry the tilt.
+
+    Where an event gets probability one there are no multipliers, and the result is the posterior given the event.
+    """
+    stage = climb.stages[-1]
+    assert climb.ending is not None
+    assert climb.rough is not None
+    draws = Samples(stage.run.variables, chains=True)
+    wild = find_wild_mean(draws, stage.rung.flat, stage.rung.mean, labels)
+    if wild is not None:
+        return replace(climb, ending=Ending(Status.UNRELIABLE, (wild,), -1, refused=True)), None
+    evaluated = Features(stage.rung.flat, tuple(f"psi[{i}]" for i in range(len(labels))))
+    plain = _Problem.of(draws.bind(evaluated), Stack.of(g, len(labels)))
+    outcome = _solve(plain.partition, plain.stack, 1e-9, 200, None)
+    found = _result(draws, evaluated, g, labels, plain, outcome)
+    sure = not found.doubts and found.effective_sample_size >= MIN_REWEIGHTED
+    if sure and found.status is Status.BOUNDARY:
+        return climb, found
+    if sure and found.status is Status.OPTIMAL:
+        solution = replace(outcome.solution, multipliers=found.multipliers, stacked=found.warm_start)
+        return replace(climb, ending=Ending(Status.OPTIMAL, (), -1, solution)), None
+    named = ", ".join(labels[i] for i in climb.rough)
+    word = (
+        f"the feature of {named} has no gradient that a sampler could follow, and the posterior's own draws cannot be "
+        "reweighted that far. Constrain a smooth stand-in, a sigmoid((f - c) / width) in place of an indicator f > c, "
+        "or ask for less. If the feature is smooth, write it with NumPy's or JAX's functions of whole arrays, which "
+        "can be differentiated."
+    )
+    return replace(climb, ending=Ending(Status.OUT_OF_REACH, (word,), -1, refused=True)), None
+
+
+def _show_round(progress: Progress[Climb]) -> None:
+    """Say in one line of the terminal where the rounds are."""
+    stage = progress.state.stages[-1]
+    kind = "final run" if stage.final else "round"
+    left = "" if np.isnan(stage.to_go) else f", {stage.to_go:.3g} nats to go"
+    tqdm.write(f"{kind} {progress.iteration}: {stage.run.n_chains} x {stage.run.n_draws} draws{left}", file=sys.stderr)
+
+
+def _raise_or_warn(result: RegularizedPosterior, raise_infeasible: bool) -> RegularizedPosterior:
+    """Raise or warn where the status is no answer."""
+    if not isinstance(result, ResampledPosterior):
+        return result
+    words = " ".join(result.reasons)
+    if result.refused or result.status in (Status.INFEASIBLE, Status.NO_TILT):
+        if raise_infeasible and result.status is Status.INFEASIBLE:
+            raise InfeasibleError(words, result)
+        if raise_infeasible:
+            raise SamplingError(words, result.stages, result)
+    elif result.status is Status.UNRELIABLE:
+        warnings.warn(words, UnreliableWeightsWarning, stacklevel=3)
+    elif result.status is not Status.OPTIMAL:
+        warnings.warn(words, NotConvergedWarning, stacklevel=3)
+    return result
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The problem in the solver's own units: features ``(psi - center) / scale``, and targets in the same."""
+
+    partition: LogPartition
+    stack: Stack
+    center: Floats  # (m,)
+    scale: Floats  # (m,)
+    plain: bool  # whether these are the user's units
+
+    @classmethod
+    def of(cls, partition: LogPartition, stack: Stack) -> _Problem:
+        found = partition.standardized(stack.blocks)
+        if found is None:
+            m = len(partition.mean)
+            return cls(partition, stack, np.zeros(m), np.ones(m), plain=True)
+        standard, center, scale = found
+        return cls(standard, stack.in_units(center, scale), center, scale, plain=False)
+
+    def from_user(self, warm_start: ArrayLike) -> Floats:
+        start = np.asarray(warm_start, dtype=np.float64)
+        if start.shape != self.stack.index.shape:
+            raise ValueError(f"warm_start must have shape {self.stack.index.shape}, got {start.shape}")
+        if not np.all(np.isfinite(start)):
+            raise ValueError("warm_start must be finite: give the warm_start of an earlier result")
+        return start * self.scale[self.stack.index]
+
+    def to_user(self, expectation: Floats) -> Floats:
+        return expectation if self.plain else self.center + self.scale * expectation
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Where the solver ended, on which face, and what is in the way where it cannot be done."""
+
+    face: Face
+    solution: DualSolution
+    status: Status
+    out_of_reach: OutOfReach | None = None
+    verdict: Verdict | None = None
+
+
+def _gather(
+    posterior: Posterior, features: Any, regularizer: Regularizer | None
+) -> tuple[Features, Regularizer, tuple[str, ...]]:
+    """Bring both ways of calling to one: evaluated features, one regularizer, a label per expectation."""
+    if regularizer is not None:
+        if isinstance(features, Constraint) or (
+            isinstance(features, list) and any(isinstance(c, Constraint) for c in features)
+        ):
+            raise TypeError("a constraint has its regularizer already; give constraints, or features and a regularizer")
+        if not isinstance(regularizer, Regularizer):
+            raise TypeError(f"regularizer must be one of regbayes.regularizers, got {type(regularizer).__name__}")
+        evaluated = posterior.evaluate(_inside(features))
+        _check_size(regularizer, len(evaluated.names), "regularizer")
+        return evaluated, regularizer, evaluated.names
+    constraints = _as_constraints(features)
+    parts = [posterior.evaluate(c.features) for c in constraints]
+    sizes = [len(part.names) for part in parts]
+    for constraint, size in zip(constraints, sizes, strict=True):
+        _check_size(constraint.regularizer, size, constraint)
+    labels = tuple(label for c, part in zip(constraints, parts, strict=True) for label in _labels(c, part.names))
+    g = constraints[0].regularizer if len(parts) == 1 else Blocks([c.regularizer for c in constraints], sizes)
+    return posterior.join(parts), g, labels
+
+
+def _check_events(posterior: Posterior, features: Any, regularizer: Regularizer | None) -> None:
+    """Refuse what is given an event that never happens: it would hold of any posterior."""
+    for constraint in _as_constraints(features) if regularizer is None else ():
+        event = constraint.features.event if isinstance(constraint.features, OnEvent) else None
+        if event is not None and isinstance(posterior, Weighted) and not float(posterior.expectation(event)) > 0:
+            raise ValueError(
+                f"{constraint!r}: the event has probability 0, so nothing can be said given that it happens"
+            )
+
+
+def _find_lost_event(result: RegularizedPosterior, constraints: list[Constraint]) -> Constraint | None:
+    """A constraint on what is given an event that the result lets never happen: no weights of its atoms meet it."""
+    if not isinstance(result.posterior, Weighted):
+        return None
+    for constraint in constraints:
+        given = constraint.features
+        if isinstance(given, OnEvent) and not float(result.posterior.expectation(given.event)) > 0:
+            return constraint
+    return None
+
+
+def _lost_event_message(result: RegularizedPosterior, lost: Constraint) -> str:
+    drawn = isinstance(result.posterior, Samples)
+    atoms = "draws" if drawn else "models"
+    message = (
+        f"the constraint {lost!r} cannot be met unless the event never happens: the {atoms} in it do not reach "
+        "that far, or other constraints rule it out"
+    )
+    return f"{message}; other draws may reach further. {DRAW_AGAIN}" if drawn else message
+
+
+def _as_constraints(given: Any) -> list[Constraint]:
+    if isinstance(given, Constraint):
+        return [given]
+    if any(isinstance(c, MomentConstraint) for c in (given if isinstance(given, list | tuple) else [given])):
+        raise TypeError("variances and correlations are not linear in the posterior: call regularize_moments")
+    if isinstance(given, E) or not isinstance(given, list | tuple):
+        raise TypeError("give constraints such as E(psi) <= b, or features and a regularizer")
+    if not given:
+        raise ValueError("the list of constraints is empty")
+    flat = [c for item in given for c in (item if isinstance(item, list) else [item])]  # between(...) of a condition
+    odd = [item for item in flat if not isinstance(item, Constraint)]
+    if odd:
+        raise TypeError(f"every item of a list of constraints must be one, such as E(psi) <= b; got {odd[0]!r}")
+    return flat
+
+
+def _labels(constraint: Constraint, names: tuple[str, ...]) -> list[str]:
+    """How the constraint on each expectation reads, under the variable's own name where there is one."""
+    if len(names) == 1:
+        return [
+            constraint.label(names[0] if isinstance(constraint.features, Picked) and not constraint.named else None)
+        ]
+    own = [f"{constraint.name}[{i}]" for i in range(len(names))] if constraint.named else names
+    return constraint.label_each(own)
+
+
+def _check_size(regularizer: Regularizer, size: int, what: object) -> None:
+    if regularizer.size is not None and regularizer.size != size:
+        raise ValueError(f"{what}: the regularizer takes {regularizer.size} expectations, the features have {size}")
+
+
+def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None) -> _Outcome:
+    """Solve the dual, on the face of the support that the constraints leave when they leave only a face."""
+    face = Face(partition, 0.0, np.zeros(stack.n_features))
+    if not is_interior(partition, stack):
+        out_of_reach = find_out_of_reach(partition, stack)
+        if out_of_reach is not None:
+            solution = solve_dual(partition, stack, tol=tol, max_iter=0, warm_start=warm_start)
+            return _Outcome(face, solution, Status.INFEASIBLE, out_of_reach=out_of_reach)
+        face = narrow_to_face(face, stack)
+    solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=warm_start)
+    verdict = None
+    while True:
+        looked = verdict is not None
+        if solution.status is not Status.CONVERGED and not looked:
+            verdict = examine(face.partition, stack)
+            if verdict.kind == "infeasible":
+                return _Outcome(face, solution, Status.INFEASIBLE, verdict=verdict)
+        narrower = find_flat_face(face, stack, solution)
+        if narrower is not None:
+            on_face = solve_dual(narrower.partition, stack, tol=tol, max_iter=max_iter)
+            if on_face.status is Status.CONVERGED:
+                face, solution = narrower, on_face
+                continue
+        if solution.status is Status.CONVERGED or looked:
+            break
+        assert verdict is not None
+        if verdict.keep is not None and verdict.direction is not None:
+            face = face.narrow(verdict.keep, verdict.direction)
+            solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, watch=False)
+        elif solution.status is Status.DIVERGED:
+            start = solution.stacked
+            solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=start, watch=False)
+    return _Outcome(face, solution, _status(face, solution))
+
+
+def _status(face: Face, solution: DualSolution) -> Status:
+    if solution.status is Status.CONVERGED:
+        return Status.BOUNDARY if np.any(face.infinite) else Status.OPTIMAL
+    return Status.ITERATION_LIMIT if solution.status is Status.ITERATION_LIMIT else Status.STALLED
+
+
+def _result(
+    base: Posterior,
+    evaluated: Features,
+    g: Regularizer,
+    labels: tuple[str, ...],
+    problem: _Problem,
+    outcome: _Outcome,
+) -> RegularizedPosterior:
+    face, solution, scale = outcome.face, outcome.solution, problem.scale
+    multipliers = solution.multipliers / scale
+    if isinstance(base, Weighted) and isinstance(face.partition, WeightedAtoms):
+        log_weights = solution.log_weights
+        if log_weights is None:
+            log_weights = face.partition.tilted_log_weights(solution.multipliers, solution.log_partition)
+        tilted: Posterior = base.reweight(face.partition.of_all(log_weights))
+    elif isinstance(base, Gaussian) and solution.move is not None:
+        tilted = base.shift(solution.move)
+    else:
+        tilted = base.tilt(evaluated, multipliers)
+    kl = float(solution.multipliers @ solution.expectation) - solution.log_partition - face.log_mass
+    if solution.move is not None:  # large multipliers that cancel each other have fewer digits
+        kl = 0.5 * float(solution.move @ solution.move)
+    after = problem.to_user(solution.expectation)
+    return RegularizedPosterior(
+        posterior=tilted,
+        base=base,
+        regularizer=g,
+        labels=labels,
+        multipliers=np.where(face.infinite != 0, face.infinite, multipliers),
+        before=problem.to_user(problem.partition.mean),
+        after=after,
+        slack=g.slack(after) if problem.plain else problem.stack.slack(solution.expectation) * scale,
+        primal=solution.primal - face.log_mass,
+        dual=solution.dual - face.log_mass,
+        gap=solution.gap,
+        violation=solution.violation,
+        kl=max(kl, 0.0),
+        status=outcome.status,
+        n_iter=solution.n_iter,
+        warm_start=solution.stacked / scale[problem.stack.index],
+        features=evaluated,
+    )
+
+
+def _infeasible_message(posterior: Posterior, labels: tuple[str, ...], problem: _Problem, outcome: _Outcome) -> str:
+    drawn = isinstance(posterior, Samples)
+    unreachable = outcome.out_of_reach
+    if unreachable is not None:
+        i = unreachable.feature
+        needed, reachable = (
+            problem.center[i] + problem.scale[i] * x for x in (unreachable.needed, unreachable.reachable)
+        )
+        label, off = labels[i], abs(unreachable.needed - unreachable.reachable) * problem.scale[i]
+        reach = f"{'these draws reach' if drawn else 'the features reach'} only {reachable:.6g}"
+        if off < 1e-300:  # an open domain, as KL's x > 0
+            return f"the constraint {label} cannot be met: {reach}, on the edge of where it is defined"
+        return f"the constraint {label} cannot be met: it needs {needed:.6g}, and {reach}, off by {off:.6g}"
+    verdict = outcome.verdict
+    assert verdict is not None
+    assert verdict.repair is not None
+    assert verdict.proof is not None
+    missed: dict[str, float] = {}
+    for i, amount in zip(problem.stack.index, np.abs(verdict.repair), strict=True):
+        missed[labels[i]] = max(missed.get(labels[i], 0.0), float(amount * problem.scale[i]))
+    worst = max(missed.values())
+    by_size = sorted(missed.items(), key=lambda item: -item[1])
+    named = [f"{label} (off by {amount:.4g})" for label, amount in by_size if amount > 1e-3 * worst]
+    named = [*named[:MOST_NAMED], f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else named
+    other = " or what these draws can reach" if drawn else " or the posterior"
+    if verdict.constant:
+        other = f": a combination of their features is the same for all {'draws' if drawn else 'models'}"
+    return f"the constraints contradict each other{other}; at the least violation: " + "; ".join(named)
+
+
+def _warn_of_doubts(result: RegularizedPosterior) -> None:
+    if result.status in (Status.ITERATION_LIMIT, Status.STALLED):
+        _warn_of_gap(result)
+    if result.doubts:
+        warnings.warn(" Also, ".join(result.doubts), UnreliableWeightsWarning, stacklevel=3)
+
+
+def _warn_of_gap(result: RegularizedPosterior) -> None:
+    left = f"with gap {result.gap:.1e} and violation {result.violation:.1e} standard deviations, above the tolerance"
+    if result.status is Status.ITERATION_LIMIT:
+        warnings.warn(
+            f"regularize stopped at max_iter={result.n_iter} {left}. Raise max_iter, or tol if this is good enough.",
+            NotConvergedWarning,
+            stacklevel=4,
+        )
+    else:
+        warnings.warn(
+            f"regularize stalled after {result.n_iter} iterations {left}; more iterations would not help. Raise tol "
+            "if this is good enough. Otherwise soften a hard constraint, (E(f) == b).soft(penalty), leave out "
+            "features that are nearly combinations of others, or lower very large penalties and weights.",
+            NotConvergedWarning,
+            stacklevel=4,
+        )

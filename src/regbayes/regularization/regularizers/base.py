@@ -1,0 +1,253 @@
+"""What a regularizer is: a closed convex function g of expectations, known through three faces.
+
+``value`` is g itself, ``conjugate`` its Fenchel conjugate (the dual problem sees only that), ``prox`` its proximal
+map (the solver moves only by that), docs/math.md eq. (4)-(6). Off its domain a function is ``inf``, never a flag.
+Every concrete class is final: variations are wrappers (`combinations`), not subclasses with switches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from regbayes._types import Floats, Reals
+from regbayes.regularization.dual_forms import BoxDual, SimplexDual
+
+if TYPE_CHECKING:
+    from regbayes.regularization.regularizers.combinations import Scaled, Sum
+
+
+@dataclass(frozen=True)
+class Atom:
+    """An elementary regularizer and the coordinates of the expectation vector that it sees."""
+
+    regularizer: Regularizer
+    index: NDArray[np.intp]  # (size,)
+
+
+class Regularizer(ABC):
+    """A closed convex function of a vector of expectations.
+
+    A new one defines `value`, `conjugate`, `prox`, and says through `block_size` which coordinates are independent
+    of each other and through `size` how many it takes; everything else has a default. docs/adding_a_regularizer.md
+    walks through an example.
+    """
+
+    @property
+    def size(self) -> int | None:
+        """Number of coordinates this regularizer takes; None when it takes any number."""
+        return None
+
+    @property
+    def block_size(self) -> int | None:
+        """Coordinates ``[0, b), [b, 2b), ...`` do not interact; 1 is separable, None is one block of everything."""
+        return 1
+
+    @abstractmethod
+    def value(self, x: ArrayLike) -> float:
+        """Return g(x), ``inf`` off the domain."""
+
+    @abstractmethod
+    def conjugate(self, u: ArrayLike) -> float:
+        """Return ``g*(u) = sup_x <u, x> - g(x)``, ``inf`` off its domain."""
+
+    @abstractmethod
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
+        """Return ``argmin_v g(v) + sum_i (v_i - x_i)^2 / (2 step_i)``; steps are equal within a block."""
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        """Return the Jacobian of `prox` at x, one matrix for each block, shape (blocks, block_size, block_size).
+
+        Entry ``[k, i, j]`` is the derivative of the block's i-th coordinate by its j-th. At a kink any limit of
+        Jacobians nearby will do. This default takes finite differences, good to about seven digits, with one call of
+        `prox` for each place in a block; the package's own regularizers know theirs exactly.
+        """
+        x = as_floats(x).astype(np.float64)
+        t = np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape)
+        width = DIFFERENCE * (np.abs(x) + np.sqrt(t))  # the root of a step is a length in the units of x
+        b = self.block_size or x.size
+        jacobian = np.empty((x.size // b, b, b))
+        at = self.prox(x, t)
+        for j in range(b):
+            moved = x.copy()
+            moved[j::b] += width[j::b]
+            jacobian[:, :, j] = (self.prox(moved, t) - at).reshape(-1, b) / (moved - x)[j::b, None]
+        return jacobian
+
+    def clip_dual(self, u: Floats) -> Floats:
+        """Return u moved into the conjugate's domain, for a u that only rounding has put outside it."""
+        return u
+
+    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
+        """Return the conjugate as a box or a simplex, where it is one; None otherwise."""
+        return None
+
+    def dual_model(self, u: Floats) -> BoxDual | None:
+        """Return the conjugate's quadratic model about u as a box: the conjugate itself where it is one."""
+        form = self.dual_form(len(u))
+        return form if isinstance(form, BoxDual) else None
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        """Return ``g(x) + g*(u) - <u, x>``, which is never negative, without cancellation where it can be helped."""
+        return add(self.value(x), self.conjugate(u), -float(u @ x))
+
+    def dual_start(self, size: int) -> Floats:
+        """Return a point of the conjugate's domain to start from: a subgradient at the target, where there is one."""
+        return self.clip_dual(np.zeros(size))
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        """Return the ends of each coordinate's domain, infinite where there is none or coordinates interact.
+
+        An end that does not belong to the domain is returned as the next number inside. This default asks the
+        conjugate where it is a box, and otherwise the proximal map from far away.
+        """
+        form = self.dual_form(size)
+        if isinstance(form, BoxDual):
+            return form.domain()
+        if self.block_size != 1:
+            return np.full(size, -np.inf), np.full(size, np.inf)
+        low, high = (np.asarray(self.prox(np.full(size, side), TINY_STEP), dtype=np.float64) for side in (-FAR, FAR))
+        return np.where(low > -FAR / 2, low, -np.inf), np.where(high < FAR / 2, high, np.inf)
+
+    def shift(self, by: Floats) -> Regularizer:
+        """Return ``g(x - by)``, with targets moved rather than x, so that digits far from zero are not lost."""
+        from regbayes.regularization.regularizers.combinations import Shifted
+
+        return Shifted(self, by)
+
+    def rescale(self, scale: Floats) -> Regularizer:
+        """Return ``g(scale * x)``, with scales that are equal within a block."""
+        from regbayes.regularization.regularizers.combinations import Rescaled
+
+        return Rescaled(self, scale)
+
+    def atoms(self, size: int) -> list[Atom]:
+        """Split into elementary regularizers, each on its own coordinates (sums see the same ones twice)."""
+        return [Atom(self, np.arange(size))]
+
+    def slack(self, x: ArrayLike) -> Floats:
+        """Return by how much each coordinate lies inside the domain (negative: outside by that much)."""
+        x = as_floats(x)
+        outside = np.abs(x - self.prox(x, TINY_STEP)).astype(np.float64)
+        return np.where(outside > 0, -outside, np.inf)
+
+    def __repr__(self) -> str:
+        shown = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        with np.printoptions(precision=4, threshold=6):
+            arguments = ", ".join(f"{name}={_bare(value)}" for name, value in shown.items())
+        return f"{type(self).__name__}({arguments})"
+
+    def __add__(self, other: Regularizer) -> Sum:
+        """Return the pointwise sum of two regularizers of the same expectations."""
+        from regbayes.regularization.regularizers.combinations import Sum
+
+        if not isinstance(other, Regularizer):
+            return NotImplemented
+        return Sum([self, other])
+
+    def __mul__(self, factor: float) -> Scaled:
+        """Return ``factor * g``."""
+        from regbayes.regularization.regularizers.combinations import Scaled
+
+        return Scaled(self, factor)
+
+    __rmul__ = __mul__
+
+
+ROUNDING = 64 * float(np.finfo(np.float64).eps)
+
+
+def _bare(value: object) -> str:
+    """A one-element array reads as its number."""
+    if isinstance(value, np.ndarray):
+        return f"{value.item():.4g}" if value.size == 1 else str(value)
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+DIFFERENCE = 1e-7  # relative width of a finite difference
+FAR = 1e150  # from there the proximal map of a function with a bounded domain comes back
+TINY_STEP = 1e-14  # a proximal step that moves a point onto the domain and hardly anywhere else
+
+
+def as_floats(x: ArrayLike) -> Reals:
+    """Return x as a 1-D floating array, float32 kept."""
+    array = np.atleast_1d(np.asarray(x))
+    if not np.issubdtype(array.dtype, np.floating):
+        array = array.astype(np.float64)
+    return array
+
+
+def like(result: Reals, x: Reals) -> Reals:
+    """Return the result in the precision of the input."""
+    return result.astype(x.dtype, copy=False)
+
+
+def diagonal_blocks(diagonal: ArrayLike, x: Reals) -> Floats:
+    """Return the Jacobian of a separable map at x from the derivative of each coordinate, shape (size, 1, 1)."""
+    return np.broadcast_to(np.asarray(diagonal, dtype=np.float64), x.shape).reshape(-1, 1, 1)
+
+
+def dot(u: ArrayLike, c: ArrayLike) -> float:
+    """Return ``sum u_i c_i`` with the conventions 0 * inf = 0 and inf - inf = inf of convex analysis."""
+    u, c = np.broadcast_arrays(np.asarray(u, dtype=np.float64), np.asarray(c, dtype=np.float64))
+    used = (u != 0) & (c != 0)
+    terms = u[used] * c[used]
+    return np.inf if np.any(terms == np.inf) else float(np.sum(terms))
+
+
+def add(*terms: float) -> float:
+    """Return the sum of extended numbers with the convention inf - inf = inf of convex analysis."""
+    return np.inf if np.inf in terms else float(sum(terms))
+
+
+def hard_excess(excess: Floats, scale: ArrayLike) -> Floats:
+    """Return how far a point lies outside a set, and zero where rounding alone accounts for it."""
+    return np.where(excess > ROUNDING * np.asarray(scale, dtype=np.float64), excess, 0.0)
+
+
+def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_inf: bool = False) -> float:
+    """Return ``value`` as a float, or say what it may be."""
+    number = float(value)
+    good = number > 0 or (allow_zero and number == 0)
+    if not good or np.isnan(number) or (np.isinf(number) and not allow_inf):
+        sign = "non-negative" if allow_zero else "positive"
+        raise ValueError(f"{name} must be a {sign} number{'' if allow_inf else ' and finite'}, got {value!r}")
+    return number
+
+
+def check_penalties(name: str, value: ArrayLike) -> float | Floats:
+    """Return one positive penalty as a float, or several, none of them negative, as an array; they may be infinite."""
+    if np.ndim(value) == 0:
+        return check_positive(name, float(np.asarray(value)), allow_inf=True)
+    penalties = np.array(value, dtype=np.float64)
+    if penalties.ndim != 1 or penalties.size == 0 or not np.all(penalties >= 0):
+        raise ValueError(f"{name} must be a positive number, or a 1-D array of numbers that are not negative")
+    return penalties
+
+
+def check_target(name: str, value: ArrayLike) -> Floats:
+    """Return a finite 1-D target (a scalar broadcasts over all coordinates)."""
+    target = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    if target.ndim != 1 or target.size == 0:
+        raise ValueError(f"{name} must be a number or a 1-D array, got shape {np.shape(value)}")
+    if not np.all(np.isfinite(target)):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return target
+
+
+def common_size(sizes: Sequence[int | None], what: str) -> int | None:
+    """Return the one number of coordinates among ``sizes``, None where all of them take any number."""
+    known = {s for s in sizes if s is not None}
+    if len(known) > 1:
+        raise ValueError(f"{what} take different numbers of expectations: {sorted(known)}")
+    return known.pop() if known else None
+
+
+def size_of(target: Floats) -> int | None:
+    """A one-element target broadcasts over any number of coordinates."""
+    return None if target.size == 1 else target.size

@@ -1,0 +1,214 @@
+"""Every example runs, and every number that a page quotes is one that its script printed.
+
+A page's Python blocks must be in its script word for word, but for their imports (`tests/test_docs.py` sees to those).
+Its text blocks must be lines that the script printed, and each number with a decimal point in its prose must be in the
+output or in the script. Numbers are compared up to what another version of NumPy or BLAS may change: the last digits,
+the number of iterations, and whatever is only rounding.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import runpy
+import subprocess
+import sys
+import textwrap
+import warnings
+from contextlib import chdir, redirect_stdout
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from threadpoolctl import threadpool_limits
+
+ROOT = Path(__file__).parents[2]
+LONG = {"draw_again.py", "ilsvm_digits.py"}  # half a minute each: tables of many fits
+ALONE = {"dask_cluster.py", "dask_tasks.py", "new_model.py"}  # other processes import them, or a name is registered
+EXAMPLES = [
+    pytest.param(path.name, marks=pytest.mark.slow if path.name in LONG else ())
+    for path in sorted((ROOT / "examples").glob("*.py"))
+]
+PAGES = {
+    "docs/problems/known_average.md": "problem_known_average.py",
+    "docs/problems/class_proportions.md": "problem_class_proportions.py",
+    "docs/problems/parity.md": "problem_parity.py",
+    "docs/problems/expert_inequality.md": "problem_expert_inequality.py",
+    "docs/problems/themes.md": "review_themes.py",
+    "docs/statements.md": "statements.py",
+    "docs/adding_a_regularizer.md": "huber_regularizer.py",
+    "docs/adding_a_model.md": "new_model.py",
+    "docs/index.md": "figure1_three_models.py",
+    "docs/models/ilsvm.md": "ilsvm_digits.py",
+    "docs/models/mt_ilsvm.md": "multitask.py",
+    "docs/models/harmonium.md": "harmonium_digits.py",
+    "docs/models/infinite_svm.md": "infinite_svm.py",
+    "docs/report.md": "report_page.py",
+    "docs/own_sampler.md": "own_sampler.py",
+}
+FIGURES = {
+    "problem_known_average.py": "known_average.png",
+    "problem_class_proportions.py": "class_proportions.png",
+    "problem_parity.py": "parity.png",
+    "problem_expert_inequality.py": "expert_inequality.png",
+    "figure1_three_models.py": "three_models.png",
+    "ilsvm_digits.py": "ilsvm_digits.png",
+}
+
+MEASURED = re.compile(r"<!-- measured by (\S+) -->.*?(?=\n## |\Z)", re.DOTALL)
+FENCE = re.compile(r"^([ ]*)```(\w+)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+NUMBER = re.compile(r"[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+RELATIVE, ROUNDING = 5e-3, 1e-6
+GENERAL = {"0.7"}  # the threshold of k-hat, quoted in prose
+
+
+def run(*command: object) -> str:
+    environment = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=ROOT,
+        env=environment,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_here(script: Path, *arguments: object) -> str:
+    """Run a script as a program, but in this process, which has imported most of what it needs."""
+    output, command, status = io.StringIO(), [str(script), *map(str, arguments)], None
+    with warnings.catch_warnings(record=True), redirect_stdout(output), chdir(ROOT), threadpool_limits(1):
+        warnings.resetwarnings()
+        with mock.patch.object(sys, "argv", command):
+            try:
+                runpy.run_path(str(script), run_name="__main__")
+            except SystemExit as end:  # of one that needs what is not installed, and has said so
+                status = end.code
+    assert not status
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+    return output.getvalue()
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [textwrap.dedent(body) for _, kind, body in FENCE.findall(text) if kind == language]
+
+
+def without_imports(code: str) -> str:
+    """Return a block without the imports that it begins with."""
+    lines = code.splitlines(keepends=True)
+    body = [line.startswith(("import ", "from ")) or not line.strip() for line in lines].index(False)
+    return "".join(lines[body:])
+
+
+def prose(page: str) -> str:
+    """The text of a page without its code, and without sections that say which benchmark their numbers are from."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for benchmark in MEASURED.findall(text):
+        assert (ROOT / benchmark).exists(), f"{page} names {benchmark}, which does not exist"
+    return FENCE.sub("", MEASURED.sub("", text))
+
+
+def numbers(text: str) -> list[str]:
+    return [match.replace("−", "-") for match in NUMBER.findall(text)]
+
+
+def close(quoted: str, printed: str) -> bool:
+    decimals = len(quoted.partition("e")[0].partition(".")[2])
+    last_digit = 0.0 if "." not in quoted or "e" in quoted else 10.0**-decimals
+    return abs(float(quoted) - float(printed)) <= ROUNDING + max(1.01 * last_digit, RELATIVE * abs(float(printed)))
+
+
+def same_line(quoted: str, printed: str) -> bool:
+    """Whether two lines say the same, up to spaces and to what rounding may change in their numbers."""
+    quoted, printed = (re.sub(r"in \d+ iterations", "in some iterations", line) for line in (quoted, printed))
+    if NUMBER.sub("#", quoted).split() != NUMBER.sub("#", printed).split():
+        return False
+    return all(close(a, b) for a, b in zip(numbers(quoted), numbers(printed), strict=True))
+
+
+def missing_lines(quoted: str, output: str) -> list[str]:
+    printed = output.splitlines()
+    wanted = [line for line in quoted.splitlines() if line.strip()]
+    return [line for line in wanted if not any(same_line(line, candidate) for candidate in printed)]
+
+
+@pytest.mark.parametrize("script", EXAMPLES)
+def test_example(script, tmp_path):
+    figure = ["--figure", tmp_path / "figure.png"] if script in FIGURES else []
+    output = (run if script in ALONE | LONG else run_here)(ROOT / "examples" / script, *figure)
+    source = (ROOT / "examples" / script).read_text(encoding="utf-8")
+    if figure:
+        assert figure[1].read_bytes().startswith(b"\x89PNG")
+        assert (ROOT / "docs" / "figures" / FIGURES[script]).stat().st_size < 200_000
+    for page in (page for page, its_script in PAGES.items() if its_script == script):
+        for code in map(without_imports, blocks(page, "python")):
+            assert code in source or textwrap.indent(code, "    ") in source, f"{page}: not in {script}:\n{code}"
+        for quoted in blocks(page, "text"):
+            assert not missing_lines(quoted, output), f"{page} quotes lines that {script} does not print"
+        known = numbers(output) + numbers(source)
+        invented = [n for n in numbers(prose(page)) if "." in n and not any(close(n, k) for k in known)]
+        assert set(invented) <= GENERAL, f"{page}: numbers that {script} neither has nor prints"
+
+
+def test_every_problem_has_a_page_and_every_page_its_figure():
+    assert {f"docs/problems/{path.name}" for path in (ROOT / "docs" / "problems").glob("*.md")} <= set(PAGES)
+    assert {path.name for path in (ROOT / "examples").glob("problem_*.py")} <= set(PAGES.values())
+    for page, script in PAGES.items():
+        if script in FIGURES:
+            assert f"figures/{FIGURES[script]}" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_what_its_code_prints(tmp_path):
+    (code, _), (quoted,) = blocks("README.md", "python"), blocks("README.md", "text")  # the second needs a model
+    (tmp_path / "readme.py").write_text(code, encoding="utf-8")
+    output = run(tmp_path / "readme.py")
+    assert not missing_lines(quoted, output)
+    assert len(output.splitlines()) == len(quoted.splitlines())
+    assert all(any(close(n, k) for k in numbers(output)) for n in numbers(prose("README.md")) if "0." in n)
+
+
+DOCUMENTS = [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose(page)):
+        if not target.startswith("http"):
+            assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_anchors_exist(page):
+    for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]*)\)", prose(page)):
+        text = ((ROOT / page).parent / target if target else ROOT / page).read_text(encoding="utf-8")
+        headings = [
+            re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-")
+            for line in text.splitlines()
+            if line.startswith("#")
+        ]
+        assert anchor in headings, f"{page} links to #{anchor}"
+
+
+def test_a_changed_number_is_noticed():
+    printed = "school  4.91  in 3 iterations, gap 1.2e-11\n"
+    assert not missing_lines("school 4.91 in 7 iterations, gap 3.0e-12", printed)
+    assert missing_lines("school 4.99 in 3 iterations, gap 1.2e-11", printed)
+    assert missing_lines("schools 4.91 in 3 iterations, gap 1.2e-11", printed)
+    assert missing_lines("school 4.91 in 3 iterations, gap 1.2e-3", printed)
+
+
+def test_equations_are_numbered_once_and_those_that_the_code_cites_exist():
+    tags = re.findall(r"\\tag\{(\d+)\}", (ROOT / "docs" / "math.md").read_text(encoding="utf-8"))
+    assert len(tags) == len(set(tags))
+    cited = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for first, last in re.findall(r"docs/math\.md eq\. \((\d+)\)(?:-\((\d+)\))?", path.read_text(encoding="utf-8")):
+            cited |= {str(n) for n in range(int(first), int(last or first) + 1)}
+    assert {n for n in cited if int(n) < 20} <= set(tags)

@@ -1,0 +1,46 @@
+"""The page *How sure is it?*: its code runs, and the sets and intervals hold what they promise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mapie")
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how_sure.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Return what the names on the page stand for, when its code has run."""
+    names: dict = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)), names)
+    return names
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_prediction_sets_hold_the_truth_as_often_as_they_say(found):
+    # The coverage given the conformal rows is a beta variable with mean 0.9; then rows are drawn. Five deviations.
+    n = len(found["y_conform"])
+    assert n > 100
+    for coverage in (found["holds_truth"], found["inside"]):
+        assert abs(coverage - 0.9) < 5 * np.sqrt(0.9 * 0.1 * 2 / n)
+    assert 0.8 < found["size"] < 3
+
+
+def test_sets_are_those_of_a_few_lines(found):
+    # Split-conformal sets by hand: classes whose 1 - p is not above the corrected quantile of the true classes' ones.
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    X, y = load_digits(return_X_y=True)
+    _, X_rest, _, y_rest = train_test_split(X / 16, y, train_size=600, stratify=y, random_state=0)
+    rows, new, truth, _ = train_test_split(X_rest, y_rest, test_size=0.5, stratify=y_rest, random_state=0)
+    scores = 1 - found["search"].predict_proba(rows)[np.arange(len(truth)), truth]
+    level = np.ceil((len(truth) + 1) * 0.9) / len(truth)
+    cut = np.quantile(scores, level, method="higher")
+    by_hand = 1 - found["search"].predict_proba(new) <= cut
+    np.testing.assert_array_equal(found["sets"][:, :, 0], by_hand)

@@ -1,0 +1,152 @@
+"""The pages are true: files, folders, objects and links that they name exist, and code has what it uses."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import re
+import symtable
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "regbayes"
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+FOLDERS = {"Framework": "framework", "A model's files": "models", "Experiments": "experiments"}
+"""Where the bare file names of a section lie."""
+
+
+def quoted(text: str) -> list[str]:
+    """Return what stands in backticks, blocks of code left out."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def sections() -> list[tuple[str, str]]:
+    """Return headings of the page, with what stands below each."""
+    parts = re.split(r"^## (.*)$", ARCHITECTURE, flags=re.MULTILINE)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+PATHS = [
+    (heading, name) for heading, text in sections() for name in quoted(text) if re.fullmatch(r"[\w./]*(/|\.py)", name)
+]
+NAMES = sorted({name for name in quoted(ARCHITECTURE) if re.fullmatch(r"(regbayes|joint|engine)(\.\w+)+", name)})
+
+
+def test_the_page_names_files_and_objects():
+    assert len(PATHS) > 40
+    assert "regbayes.engine.run" in NAMES
+
+
+@pytest.mark.parametrize(("heading", "name"), PATHS, ids=lambda value: value)
+def test_every_path_exists(heading, name):
+    if "/" in name.rstrip("/"):
+        assert (ROOT / name).exists() or (PACKAGE / name).exists()
+        return
+    folder = PACKAGE / FOLDERS.get(heading, ".")
+    found = [*folder.rglob(name.rstrip("/")), *ROOT.glob(name.rstrip("/")), *(ROOT / "tests").glob(name.rstrip("/"))]
+    assert any(path.is_dir() == name.endswith("/") for path in found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_exists(name):
+    module, _, attribute = (name if name.startswith("regbayes.") else f"regbayes.{name}").rpartition(".")
+    if not hasattr(importlib.import_module(module), attribute):
+        importlib.import_module(f"{module}.{attribute}")
+
+
+def test_every_layer_that_the_page_lists_is_there():
+    (listed,) = re.findall(r"```layers\n(.*?)```", ARCHITECTURE, flags=re.DOTALL)
+    for line in listed.splitlines():
+        name = line.split()[0]
+        assert (PACKAGE / name).is_dir() if name.endswith("/") else (PACKAGE / f"{name}.py").is_file(), name
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: str(page.relative_to(ROOT / "docs"))
+)
+def test_links_lead_to_files(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if not re.match(r"[a-z]+:", target):
+            assert (page.parent / target).exists(), target
+
+
+# --- code can be copied
+
+YOURS = {
+    "README.md": {"eight_schools", "effects", "errors"},
+    "docs/draw_again.md": {"data", "draws"},
+    "docs/models/baselines.md": {"X", "y", "school"},
+    "docs/models/medlda.md": {"texts", "labels", "new_texts"},
+    "docs/problems/class_proportions.md": {"coefficients", "rows", "unlabelled"},
+    "docs/problems/parity.md": {"posterior", "rows", "train", "group_2"},
+    "docs/problems/themes.md": {"texts", "stars", "new_texts"},
+    "docs/scale.md": {"columns", "mu", "theta"},
+}
+"""What a reader brings to a page: data, draws, a model. The page says what it is."""
+EXCERPTS = {"docs/adding_a_model.md", "docs/own_model.md", "docs/reproduce.md"}
+"""Pages that go through one file, which they name."""
+CODE = re.compile(r"^([ ]*)```python\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+
+
+def code_blocks(page: str) -> list[str]:
+    return [textwrap.dedent(code) for _, code in CODE.findall((ROOT / page).read_text(encoding="utf-8"))]
+
+
+def names_without_origin(code: str) -> set[str]:
+    """Return names that code uses and neither defines nor imports."""
+    whole = symtable.symtable(code, "page", "exec")
+    defined = {symbol.get_name() for symbol in whole.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    used, scopes = set(), [whole]
+    while scopes:
+        scope = scopes.pop()
+        used |= {s.get_name() for s in scope.get_symbols() if s.is_referenced() and (scope is whole or s.is_global())}
+        scopes += scope.get_children()
+    return used - defined - set(dir(builtins))
+
+
+PAGES_WITH_CODE = [
+    page
+    for page in ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
+    if page not in EXCERPTS and code_blocks(page)
+]
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE)
+def test_code_has_what_it_uses(page):
+    """Whoever copies the blocks of a page one after another has every name by the time it is used."""
+    blocks = code_blocks(page)
+    for n_copied in range(1, len(blocks) + 1):
+        assert names_without_origin("\n".join(blocks[:n_copied])) <= YOURS.get(page, set())
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE)
+def test_what_code_imports_from_the_package_is_there(page):
+    for statement in ast.walk(ast.parse("\n".join(code_blocks(page)))):
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").split(".")[0] == "regbayes":
+            module = importlib.import_module(statement.module)
+            assert all(hasattr(module, alias.name) for alias in statement.names)
+
+
+FILES = {"docs/command_line.md", "docs/data.md"}
+"""Pages whose code reads models and data that lie in files."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES_WITH_CODE if page not in {*YOURS, *FILES}])
+def test_code_runs(page, tmp_path, monkeypatch):
+    """And nothing that scikit-learn would swallow goes wrong on the way: fits or scores that fail are NaN there."""
+    pytest.importorskip("arviz", reason="pages load draws with ArviZ")
+    pytest.importorskip("matplotlib", reason="pages plot").use("Agg")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message=r"(?s).*(Scoring failed|fits failed|are non-finite)")
+        for block in code_blocks(page):
+            exec(block, names)

@@ -1,0 +1,129 @@
+"""Losses as dual forms, and drawn data, for the tests of the large-margin step."""
+
+from __future__ import annotations
+
+import warnings
+
+import cvxpy as cp
+import numpy as np
+
+from regbayes.margins.coordinate_ascent import TaskLayout, solve_box, solve_simplex
+from regbayes.margins.head import solve_tasks
+from regbayes.regularization.regularizers import (
+    EpsilonInsensitive,
+    Hinge,
+    MultiClassHinge,
+    MultiClassSquaredHinge,
+    Reflected,
+    Shifted,
+    Signed,
+)
+
+TIGHT = 1e-12
+LIBLINEAR = {"tol": 1e-9, "max_iter": 10_000_000, "random_state": 0}
+
+
+def hinge_loss(signs, C, squared, margin=1.0):
+    """Return ``sum_i C_i max(0, margin - sign_i score_i)``, or with squares, as a regularizer of scores."""
+    return Signed(Shifted(Hinge(C, 2.0 if squared else 1.0), by=-margin), -signs)
+
+
+def tube_loss(values, C, squared, epsilon=0.0):
+    """Return ``sum_i C_i max(0, |score_i - value_i| - epsilon)``, or with squares, as a regularizer of scores."""
+    return EpsilonInsensitive(values, epsilon, C, 2.0 if squared else 1.0)
+
+
+def box_form(loss, n):
+    """What a solver sees of a loss of scores: the conjugate as a function of *minus* the scores."""
+    return Reflected(loss).dual_form(n)
+
+
+def signs_form(signs, C, squared=False):
+    return box_form(hinge_loss(signs, np.broadcast_to(C, signs.shape), squared), signs.size)
+
+
+def hinge_form(n, C):
+    return signs_form(np.ones(n), C)
+
+
+def squared_hinge_form(n, C):
+    return signs_form(np.ones(n), C, squared=True)
+
+
+def tube_form(targets, epsilon, C):
+    return box_form(tube_loss(targets, np.broadcast_to(C, targets.shape), False, epsilon), targets.size)
+
+
+def squared_tube_form(targets, epsilon, C):
+    return box_form(tube_loss(targets, np.broadcast_to(C, targets.shape), True, epsilon), targets.size)
+
+
+def multi_class_form(labels, cost, C, *, squared=False, by_row=False):
+    """Costs by true class, (classes, classes), or by row, (n, classes)."""
+    kind = MultiClassSquaredHinge if squared else MultiClassHinge
+    return kind(C, cost, None if by_row else labels).dual_form(len(labels) * np.shape(cost)[1])
+
+
+def multi_class_squared_form(labels, cost, C, **options):
+    return multi_class_form(labels, cost, C, squared=True, **options)
+
+
+BINARY = {"hinge": hinge_form, "squared_hinge": squared_hinge_form}
+REGRESSION = {"epsilon_insensitive": tube_form, "squared_epsilon_insensitive": squared_tube_form}
+MULTI_CLASS = {"hinge": multi_class_form, "squared_hinge": multi_class_squared_form}
+
+
+def one_task(n):
+    return TaskLayout(np.arange(n), np.zeros(n, dtype=int), np.zeros(1, dtype=int))
+
+
+def solve_one_task(features, form, **options):
+    return solve_tasks(features, form, one_task(len(form)), **options)
+
+
+def solve_classes(features, labels, cost, C, loss="hinge", **options):
+    return solve_simplex(features, MULTI_CLASS[loss](labels, cost, C), labels, **options)
+
+
+# Coordinate ascent alone, and with Newton's help.
+BOX_SOLVERS = {"ascent": solve_box, "tasks": solve_one_task}
+
+
+def binary_data(rng, n=120, d=6):
+    X = rng.normal(size=(n, d)) + 0.5
+    signs = np.where(X @ rng.normal(size=d) + rng.normal(size=n) > 0, 1.0, -1.0)
+    return X, signs
+
+
+def multi_class_data(rng, n=90, d=5, n_classes=4, spread=1.0):
+    centres = rng.normal(size=(n_classes, d))
+    labels = rng.integers(n_classes, size=n)
+    return centres[labels] + spread * rng.normal(size=(n, d)), labels
+
+
+def multi_class_primal(X, labels, cost, C, weights, squared=False):
+    scores = X @ weights.T
+    rows = np.arange(len(labels))
+    slack = np.max(cost[labels] + scores - scores[rows, labels][:, None], axis=1)
+    return 0.5 * np.sum(weights**2) + np.sum(C * (slack**2 if squared else slack))
+
+
+# --- CVXPY ------------------------------------------------------------------------------------------------------------
+
+
+def minimise(objective):
+    """Return CVXPY's minimum, to more digits than it gives by default."""
+    problem = cp.Problem(cp.Minimize(objective))
+    with warnings.catch_warnings():
+        # It warns when it stops a little short of these tolerances; the caller compares with its own.
+        warnings.filterwarnings("ignore", message="Solution may be inaccurate")
+        problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+    assert problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
+    return float(problem.value)
+
+
+def missed_margins(X, labels, weights, cost):
+    """By how much each class comes too close to the true one, as an expression (n, classes), zero for that one."""
+    scores = X @ weights.T
+    own = cp.sum(cp.multiply(scores, np.eye(len(cost))[labels]), axis=1)
+    return cost[labels] + scores - cp.reshape(own, (len(labels), 1), order="C")

@@ -1,0 +1,57 @@
+"""Simulated rows whose latent features are known, and how features are matched with them."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+
+def planted(K, seed, n_new=500, by_input=False):
+    """Rows with signal to noise one, four inputs a feature, fifty rows a feature; and their features.
+
+    The noise of inputs is as large in all of them or, ``by_input``, as the signal in each.
+    """
+    rng = np.random.default_rng(seed)
+    n = 50 * K + n_new
+    Z = (rng.random((n, K)) < rng.uniform(0.1, 0.5, K)).astype(float)
+    signal = Z @ rng.standard_normal((K, 4 * K))
+    variances = signal.var(axis=0)
+    X = signal + np.sqrt(variances if by_input else variances.mean()) * rng.standard_normal(signal.shape)
+    scores = (Z - Z.mean(axis=0)) @ rng.standard_normal((K, 3))
+    return X[:-n_new], np.argmax(scores, axis=1)[:-n_new], X[-n_new:], Z[-n_new:]
+
+
+def matched(A, B):
+    """Absolute correlations of matched columns; a column without a partner has none."""
+    corr = np.abs(np.corrcoef(A.T, B.T)[: A.shape[1], A.shape[1] :])
+    found = np.zeros(max(corr.shape))
+    rows, columns = linear_sum_assignment(-corr)
+    found[: len(rows)] = corr[rows, columns]
+    return found
+
+
+def loaded(model):
+    return np.any(model.components_ != 0.0, axis=1)
+
+
+def with_rare_feature():
+    """Rows of which four of five features stand out, and leave more of them than on/off features should."""
+    rng, shares = np.random.default_rng(221), np.linspace(0.1, 0.5, 5)
+    signal = (rng.random((850, 5)) < shares) @ (loadings := rng.standard_normal((5, 20)))
+    return (signal + signal.std(axis=0) * rng.standard_normal(signal.shape))[:250], loadings
+
+
+def draw_scores(kind, K=6, n=600, noise=0.5, nonnegative=False, seed=0):
+    """Rows that are sums of scores of a kind, with noise relative to the signal of each input; and the scores."""
+    rng = np.random.default_rng(seed)
+    on = rng.random((n, K)) < np.linspace(0.15, 0.5, K)
+    scores = {
+        "on/off": on.astype(float),
+        "amounts": on * np.abs(rng.standard_normal((n, K))),
+        "normal": rng.standard_normal((n, K)),
+        "uniform": rng.random((n, K)),
+        "exponential": rng.exponential(size=(n, K)),
+    }[kind]
+    loadings = rng.standard_normal((K, 4 * K))
+    signal = scores @ (np.abs(loadings) if nonnegative else loadings)
+    return signal + noise * signal.std(axis=0) * rng.standard_normal(signal.shape), scores

@@ -1,0 +1,186 @@
+"""Descent that never rises: against SciPy's L-BFGS-B, on quadratics, and where no step is to be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from regbayes.joint.descent import MEMORY, ToleranceSchedule, direction, dot, update_history
+from regbayes.margins.head import SMALLEST_GAP, Tolerance
+from regbayes_paper.baselines._process import backtrack
+
+RNG = np.random.default_rng(0)
+ROWS, TARGETS = RNG.standard_normal((80, 12)) * np.linspace(0.2, 5.0, 12), RNG.choice([-1.0, 1.0], 80)
+RIDGE = 0.1
+
+
+@dataclass(frozen=True)
+class Point:
+    x: np.ndarray
+    objective: float
+    gradient: np.ndarray
+
+
+def logistic(x):
+    """Ridge-penalised logistic regression: convex, smooth and badly scaled."""
+    margins = TARGETS * (ROWS @ x)
+    objective = float(np.logaddexp(0.0, -margins).sum() + 0.5 * RIDGE * x @ x)
+    return Point(x, objective, -ROWS.T @ (TARGETS * expit(-margins)) + RIDGE * x)
+
+
+def rosenbrock(x):
+    """A curved valley: not convex."""
+    objective = 100.0 * (x[1] - x[0] ** 2) ** 2 + (1.0 - x[0]) ** 2
+    slope = 200.0 * (x[1] - x[0] ** 2)
+    return Point(x, objective, np.array([-2.0 * slope * x[0] - 2.0 * (1.0 - x[0]), slope]))
+
+
+def descend(function, start, n_steps, precondition=None):
+    """All points that steps of descent go through."""
+    points, history = [function(start)], ()
+    for _ in range(n_steps):
+        at = points[-1]
+        way = direction(at.gradient, history, 1.0, precondition)
+        found = backtrack(
+            lambda length, at=at, way=way: function(at.x + length * way), at.objective, dot(at.gradient, way), 30
+        )
+        if found is None:
+            break
+        moved, _ = found
+        history = update_history(history, moved.x - at.x, moved.gradient - at.gradient)
+        points.append(moved)
+    return points
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_convex_problem_ends_where_lbfgsb_ends(scaled):
+    curvature = 0.25 * np.square(ROWS).sum(axis=0) + RIDGE
+    points = descend(logistic, np.zeros(12), 400, (lambda q: q / curvature) if scaled else None)
+    oracle = minimize(
+        lambda x: (logistic(x).objective, logistic(x).gradient),
+        np.zeros(12),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-9},
+    )
+    assert points[-1].objective == pytest.approx(oracle.fun, rel=1e-9)
+    np.testing.assert_allclose(points[-1].x, oracle.x, atol=1e-4)
+
+
+def test_the_objective_never_rises_and_the_valley_is_followed_to_its_end():
+    points = descend(rosenbrock, np.array([-1.2, 1.0]), 400)
+    assert np.all(np.diff([point.objective for point in points]) < 0)
+    np.testing.assert_allclose(points[-1].x, [1.0, 1.0], atol=1e-4)
+
+
+def test_directions_from_as_many_moves_as_dimensions_are_newtons():
+    root = np.random.default_rng(1).standard_normal((5, 5))
+    curvature = root @ root.T + np.eye(5)
+    _, axes = np.linalg.eigh(curvature)  # conjugate history: what was learned along one is not disturbed by another
+    history = ()
+    for axis in axes.T:
+        history = update_history(history, axis, curvature @ axis)
+    gradient = np.arange(1.0, 6.0)
+    np.testing.assert_allclose(direction(gradient, history), -np.linalg.solve(curvature, gradient), rtol=1e-10)
+
+
+def test_a_right_preconditioner_is_newtons_method():
+    curvature = np.diag([1.0, 10.0, 100.0])
+    gradient = np.array([3.0, -2.0, 1.0])
+    newton = -np.linalg.solve(curvature, gradient)
+
+    def precondition(q):
+        return np.linalg.solve(curvature, q)
+
+    np.testing.assert_allclose(direction(gradient, (), precondition=precondition), newton)
+    move = np.array([1.0, 1.0, 0.0])
+    history = update_history((), move, curvature @ move)
+    np.testing.assert_allclose(direction(gradient, history, precondition=precondition), newton)
+
+
+def test_without_moves_the_direction_is_as_long_as_is_said():
+    gradient = np.array([3.0, 4.0])
+    np.testing.assert_allclose(direction(gradient, (), 0.5), [-0.3, -0.4])
+    np.testing.assert_allclose(direction(gradient, ()), -gradient)
+    np.testing.assert_array_equal(direction(np.zeros(2), (), 0.5), np.zeros(2))
+
+
+def test_directions_of_any_moves_that_are_kept_go_downhill():
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        history = ()
+        for _ in range(6):
+            history = update_history(history, rng.standard_normal(4), rng.standard_normal(4))
+        gradient = rng.standard_normal(4)
+        assert dot(gradient, direction(gradient, history, 1.0)) < 0
+
+
+def test_moves_without_positive_curvature_are_not_kept():
+    move = np.array([1.0, 0.0])
+    kept = update_history((), move, np.array([2.0, 0.0]))
+    assert len(kept) == 1
+    for change in ([-1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [np.nan, 0.0]):
+        assert update_history(kept, move, np.array(change)) is kept
+
+
+def test_the_oldest_moves_are_forgotten():
+    history = ()
+    for size in range(1, MEMORY + 4):
+        history = update_history(history, np.full(1, float(size)), np.ones(1))
+    assert [move[0] for move, _ in history] == [float(size) for size in range(4, MEMORY + 4)]
+
+
+@pytest.mark.parametrize("slope", [0.0, 1.0, np.nan])
+def test_uphill_no_point_is_looked_at(slope):
+    def looked_at(_):
+        raise AssertionError("evaluated")
+
+    assert backtrack(looked_at, 0.0, slope, 5) is None
+
+
+def test_steps_that_lead_out_of_the_domain_are_shortened():
+    def barrier(length):
+        x = 1.0 - length * 4.0
+        return Point(np.array([x]), x - np.log(x) if x > 0 else np.inf, np.zeros(1))
+
+    moved, length = backtrack(barrier, 10.0, -1.0, 20)
+    assert 0 < length < 0.25
+    assert moved.objective < 10.0
+    assert backtrack(lambda _: Point(np.zeros(1), np.nan, np.zeros(1)), 0.0, -1.0, 5) is None
+
+
+def test_single_precision_stays_single():
+    gradient = np.ones(3, np.float32)
+    history = update_history((), gradient, 2 * gradient)
+    assert direction(gradient, history).dtype == np.float32
+
+
+SCHEDULE = ToleranceSchedule(Tolerance(1e-2, 3.0), gap_share=0.1, gap_range=(1e-6, 1e-2), epoch_range=(3.0, 10.0))
+
+
+def test_the_gap_follows_what_was_gained():
+    before = Tolerance(gap=1e-3, max_epochs=6.0)
+    clear, hidden = SCHEDULE.after(before, 1.0, 100.0, 0.5), SCHEDULE.after(before, 1.0, 100.0, 2.0)
+    assert clear.gap == pytest.approx(1e-3)  # a tenth of a hundredth
+    assert clear.max_epochs < before.max_epochs < hidden.max_epochs
+    assert SCHEDULE.after(before, 1e-9, 100.0, 0.5).gap == 1e-6
+    assert SCHEDULE.after(before, 90.0, 0.0, 0.0).gap == 1e-2
+
+
+def test_the_passes_stay_in_their_range():
+    longest, shortest = Tolerance(1e-3, 10.0), Tolerance(1e-3, 3.0)
+    assert SCHEDULE.after(longest, 1.0, 100.0, 2.0).max_epochs == 10.0
+    assert SCHEDULE.after(shortest, 1.0, 100.0, 0.5).max_epochs == 3.0
+
+
+def test_looking_again_ends():
+    tolerance, looks = SCHEDULE.first, 0
+    while (tighter := tolerance.tighten()) is not None:
+        assert tighter.gap < tolerance.gap
+        tolerance, looks = tighter, looks + 1
+    assert tolerance.gap == SMALLEST_GAP
+    assert looks <= 7

@@ -1,0 +1,372 @@
+"""The large-margin step against liblinear, CVXPY and the theory of the quadratic programs it solves."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from sklearn.svm import LinearSVC, LinearSVR
+
+from large_margin_tools import (
+    BINARY,
+    BOX_SOLVERS,
+    LIBLINEAR,
+    MULTI_CLASS,
+    REGRESSION,
+    TIGHT,
+    binary_data,
+    box_form,
+    hinge_form,
+    multi_class_data,
+    multi_class_primal,
+    signs_form,
+    solve_classes,
+    solve_one_task,
+    squared_hinge_form,
+    squared_tube_form,
+    tube_form,
+)
+from regbayes.engine import Status
+from regbayes.margins import coordinate_ascent
+from regbayes.margins.coordinate_ascent import TaskLayout, solve_box, solve_simplex
+from regbayes.margins.head import MIN_PATIENCE, solve_tasks
+from regbayes.margins.targets import zero_one_cost
+from regbayes.regularization.posteriors import Gaussian
+from regbayes.regularization.regularize import regularize
+from regbayes.regularization.regularizers import Hinge, Reflected, Ridge, Shifted
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+# --- liblinear ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", BOX_SOLVERS)
+@pytest.mark.parametrize("loss", BINARY)
+@pytest.mark.parametrize("C", [0.02, 1.0])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_box_is_liblinears_classifier(rng, solver, loss, C, intercept):
+    X, signs = binary_data(rng)
+    expected = LinearSVC(C=C, loss=loss, dual=True, fit_intercept=intercept, **LIBLINEAR).fit(X, signs)
+    seen = np.column_stack([X, np.ones(len(X))]) if intercept else X
+    form = signs_form(signs, C, squared=loss == "squared_hinge")
+    solution = BOX_SOLVERS[solver](seen, form, tol=TIGHT, max_epochs=1e5)
+    np.testing.assert_allclose(solution.weights[0, : X.shape[1]], expected.coef_[0], atol=1e-6)
+    if intercept:
+        assert solution.weights[0, -1] == pytest.approx(expected.intercept_[0], abs=1e-6)
+    assert solution.status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("solver", BOX_SOLVERS)
+@pytest.mark.parametrize("loss", REGRESSION)
+@pytest.mark.parametrize("C", [0.02, 1.0])
+def test_box_is_liblinears_regressor(rng, solver, loss, C):
+    X, _ = binary_data(rng)
+    targets = X @ rng.normal(size=X.shape[1]) + rng.normal(size=len(X))
+    expected = LinearSVR(C=C, epsilon=0.3, loss=loss, dual=True, fit_intercept=False, **LIBLINEAR).fit(X, targets)
+    solution = BOX_SOLVERS[solver](X, REGRESSION[loss](targets, 0.3, C), tol=TIGHT, max_epochs=1e5)
+    np.testing.assert_allclose(solution.weights[0], expected.coef_, atol=1e-6)
+
+
+@pytest.mark.parametrize("C", [0.02, 0.5])
+def test_simplex_is_liblinears_crammer_singer(rng, C):
+    X, labels = multi_class_data(rng)
+    model = LinearSVC(C=C, multi_class="crammer_singer", fit_intercept=False, **LIBLINEAR)
+    weight = rng.uniform(0.5, 2.0, size=len(X))
+    cost = zero_one_cost(4)
+    plain = solve_classes(X, labels, cost, C, tol=TIGHT)
+    np.testing.assert_allclose(plain.weights, model.fit(X, labels).coef_, atol=1e-6)
+    weighted = solve_classes(X, labels, cost, C * weight, tol=TIGHT)
+    np.testing.assert_allclose(weighted.weights, model.fit(X, labels, sample_weight=weight).coef_, atol=1e-6)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_box_is_regularize_for_a_gaussian_posterior(rng, power):
+    X, signs = binary_data(rng, n=30, d=4)
+    mean = rng.normal(size=4)
+    margins = X * signs[:, None]
+    regularizer = Reflected(Hinge(C=0.7, power=power), about=1.0)
+    expected = regularize(Gaussian(mean, np.ones(4)), margins, regularizer)
+    shifted = Shifted(regularizer, by=-margins @ mean).dual_form(30)
+    solution = solve_one_task(margins, shifted, tol=TIGHT)
+    np.testing.assert_allclose(mean - solution.weights[0], expected.posterior.mean, atol=1e-5)
+
+
+# --- CVXPY ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", MULTI_CLASS)
+@pytest.mark.parametrize("costs", ["matrix", "rows"])
+def test_simplex_is_the_solution_cvxpy_finds(rng, loss, costs):
+    n, n_classes, by_row = 40, 3, costs == "rows"
+    X, labels = multi_class_data(rng, n=n, n_classes=n_classes)
+    C = rng.uniform(0.1, 0.5, size=n)
+    cost = rng.uniform(0.5, 2.0, size=(n if by_row else n_classes, n_classes))
+    cost_row = np.arange(n) if by_row else labels
+    cost[cost_row, labels] = 0.0
+    weights = cp.Variable((n_classes, X.shape[1]))
+    scores = X @ weights.T
+    own = cp.sum(cp.multiply(scores, np.eye(n_classes)[labels]), axis=1)
+    slack = cp.max(cost[cost_row] + scores - cp.reshape(own, (n, 1), order="C"), axis=1)
+    losses = cp.multiply(C, cp.square(cp.pos(slack)) if loss == "squared_hinge" else slack)
+    problem = cp.Problem(cp.Minimize(0.5 * cp.sum_squares(weights) + cp.sum(losses)))
+    problem.solve(solver=cp.CLARABEL)
+    form = MULTI_CLASS[loss](labels, cost, C, by_row=by_row)
+    solution = solve_simplex(X, form, labels, tol=1e-10, max_epochs=1e5)
+    assert solution.status is Status.CONVERGED
+    assert solution.primal == pytest.approx(problem.value, rel=1e-7)
+    np.testing.assert_allclose(solution.weights, weights.value, atol=1e-4)
+
+
+@pytest.mark.parametrize("sharing", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("loss", ["hinge", "tube"])
+@pytest.mark.parametrize("solver", [solve_box, solve_tasks])
+def test_coupled_tasks_are_the_solution_cvxpy_finds(rng, sharing, loss, solver):
+    n, d, group = 60, 4, np.array([0, 0, 1, 0, 1])
+    X, _ = binary_data(rng, n=25, d=d)
+    feature_row, task = rng.integers(25, size=n), rng.integers(5, size=n)
+    targets = np.where(rng.random(n) > 0.4, 1.0, -1.0) if loss == "hinge" else rng.normal(size=n)
+    C = 0.4
+    own, common = cp.Variable((5, d)), cp.Variable((2, d))
+    scores = cp.sum(cp.multiply(X[feature_row], own[task] + sharing * common[group[task]]), axis=1)
+    slack = 1 - cp.multiply(targets, scores) if loss == "hinge" else cp.abs(targets - scores) - 0.1
+    objective = 0.5 * cp.sum_squares(own) + 0.5 * cp.sum_squares(common) + C * cp.sum(cp.pos(slack))
+    problem = cp.Problem(cp.Minimize(objective))
+    problem.solve(solver=cp.CLARABEL)
+    form = signs_form(targets, C) if loss == "hinge" else tube_form(targets, 0.1, C)
+    solution = solver(X, form, TaskLayout(feature_row, task, group, sharing), tol=TIGHT)
+    assert solution.primal == pytest.approx(problem.value, rel=1e-7)
+    np.testing.assert_allclose(solution.weights, own.value + sharing * common.value[group], atol=1e-4)
+    np.testing.assert_allclose(solution.shared_weights, sharing * common.value, atol=1e-4)
+
+
+def test_hard_margins_are_the_solution_cvxpy_finds(rng):
+    X, signs = binary_data(rng, n=40)
+    X += signs[:, None] * 3.0  # separable
+    weights = cp.Variable(X.shape[1])
+    constraints = [cp.multiply(signs, X @ weights) >= 1]
+    cp.Problem(cp.Minimize(0.5 * cp.sum_squares(weights)), constraints).solve(solver=cp.CLARABEL)
+    solution = solve_box(X * signs[:, None], hinge_form(40, np.inf), tol=1e-10)
+    assert solution.status is Status.CONVERGED
+    np.testing.assert_allclose(solution.weights[0], weights.value, atol=1e-6)
+    assert np.min(signs * (X @ solution.weights[0])) > 1.0 - 1e-6
+
+
+def test_hard_multi_class_margins_are_the_limit_of_soft_ones(rng):
+    X, labels = multi_class_data(rng, n=40, spread=0.1)
+    hard = solve_classes(X, labels, zero_one_cost(4), np.inf, tol=1e-10)
+    soft = solve_classes(X, labels, zero_one_cost(4), 1e4, tol=1e-10)
+    assert hard.status is Status.CONVERGED
+    np.testing.assert_allclose(hard.weights, soft.weights, atol=1e-5)
+    scores = X @ hard.weights.T
+    margins = scores[np.arange(40), labels][:, None] - scores + 2 * np.eye(4)[labels]
+    assert margins.min() > 1.0 - 1e-6
+
+
+@pytest.mark.parametrize("sharing", [0.0, 2.0])
+@pytest.mark.parametrize("loss", ["squared_hinge", "squared_tube"])
+def test_smooth_coupled_tasks_are_the_solution_cvxpy_finds(rng, sharing, loss):
+    n, d, group, C = 200, 4, np.array([0, 1, 0]), 20.0  # a large C is where Newton's method takes over
+    X, _ = binary_data(rng, n=n, d=d)
+    feature_row, task = rng.integers(n, size=n), rng.integers(3, size=n)
+    targets = np.where(rng.random(n) > 0.4, 1.0, -1.0) if loss == "squared_hinge" else rng.normal(size=n)
+    own, common = cp.Variable((3, d)), cp.Variable((2, d))
+    scores = cp.sum(cp.multiply(X[feature_row], own[task] + sharing * common[group[task]]), axis=1)
+    slack = 1 - cp.multiply(targets, scores) if loss == "squared_hinge" else cp.abs(targets - scores) - 0.1
+    objective = 0.5 * cp.sum_squares(own) + 0.5 * cp.sum_squares(common) + C * cp.sum(cp.square(cp.pos(slack)))
+    problem = cp.Problem(cp.Minimize(objective))
+    problem.solve(solver=cp.CLARABEL)
+    squared_hinge = loss == "squared_hinge"
+    form = signs_form(targets, C, squared=True) if squared_hinge else squared_tube_form(targets, 0.1, C)
+    solution = solve_tasks(X, form, TaskLayout(feature_row, task, group, sharing), tol=1e-10)
+    assert solution.status is Status.CONVERGED
+    assert solution.primal == pytest.approx(problem.value, rel=1e-7)
+    np.testing.assert_allclose(solution.weights, own.value + sharing * common.value[group], atol=1e-4)
+    np.testing.assert_allclose(solution.shared_weights, sharing * common.value, atol=1e-4)
+
+
+# --- theory ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", MULTI_CLASS)
+@pytest.mark.parametrize("tol", [1e-1, 1e-4])
+def test_simplex_certificate_is_honest(rng, loss, tol):
+    X, labels = multi_class_data(rng)
+    cost, C = zero_one_cost(4), 0.3
+    solution = solve_classes(X, labels, cost, C, loss, tol=tol)
+    squared = loss == "squared_hinge"
+    assert solution.primal == pytest.approx(multi_class_primal(X, labels, cost, C, solution.weights, squared))
+    signed = (np.eye(4)[labels] * solution.dual.sum(axis=1, keepdims=True) - solution.dual).T
+    np.testing.assert_allclose(signed @ X, solution.weights, atol=1e-10)
+    value = np.sum(solution.dual * cost[labels]) - 0.5 * np.sum(solution.weights**2)
+    if squared:
+        value -= np.sum(solution.dual.sum(axis=1) ** 2) / (4 * C)
+    assert solution.primal - solution.gap == pytest.approx(value, rel=1e-9)
+    assert 0.0 <= solution.gap <= tol * solution.primal
+    optimum = solve_classes(X, labels, cost, C, loss, tol=1e-9, max_epochs=1e5)
+    assert solution.primal - solution.gap <= optimum.primal
+    assert solution.primal >= optimum.primal - optimum.gap
+
+
+@pytest.mark.parametrize("solver", BOX_SOLVERS)
+@pytest.mark.parametrize("form", [hinge_form, squared_hinge_form])
+def test_box_meets_the_optimality_conditions(rng, solver, form):
+    X, signs = binary_data(rng)
+    box = form(len(X), 0.3)
+    margins = X * signs[:, None]
+    solution = BOX_SOLVERS[solver](margins, box, tol=TIGHT)
+    slope = margins @ solution.weights[0] + box.linear + box.ridge * solution.dual
+    at_lower, at_upper = solution.dual <= box.lower, solution.dual >= box.upper
+    assert np.all(slope[at_lower] >= -1e-5)
+    assert np.all(slope[at_upper] <= 1e-5)
+    np.testing.assert_allclose(slope[~at_lower & ~at_upper], 0.0, atol=1e-5)
+    np.testing.assert_allclose(solution.dual @ margins, solution.weights[0], atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", MULTI_CLASS)
+def test_permuting_rows_and_classes_permutes_the_solution(rng, loss):
+    X, labels = multi_class_data(rng)
+    cost = rng.uniform(0.5, 1.5, size=(4, 4)) * zero_one_cost(4)
+    solution = solve_classes(X, labels, cost, 0.2, loss, tol=1e-10, max_epochs=1e5)
+    order, classes = rng.permutation(len(X)), rng.permutation(4)
+    renamed, recosted = np.argsort(classes)[labels[order]], cost[np.ix_(classes, classes)]
+    again = solve_classes(X[order], renamed, recosted, 0.2, loss, tol=1e-10, seed=5, max_epochs=1e5)
+    np.testing.assert_allclose(again.weights, solution.weights[classes], atol=1e-4)
+    assert again.primal == pytest.approx(solution.primal, rel=1e-8)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_permuting_tasks_permutes_the_solution(rng, squared):
+    X, signs = binary_data(rng)
+    task, group, names = rng.integers(4, size=len(X)), np.zeros(4, dtype=int), rng.permutation(4)
+    rows, form = np.arange(len(X)), signs_form(signs, 0.3, squared)
+    solution = solve_tasks(X, form, TaskLayout(rows, task, group, 1.5), tol=1e-11)
+    again = solve_tasks(X, form, TaskLayout(rows, names[task], group, 1.5), tol=1e-11, seed=3)
+    np.testing.assert_allclose(again.weights[names], solution.weights, atol=1e-5)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_tasks_without_sharing_are_separate_problems(rng, squared):
+    X, signs = binary_data(rng)
+    task = rng.integers(3, size=len(X))
+    layout = TaskLayout(np.arange(len(X)), task, np.zeros(3, dtype=int))
+    together = solve_tasks(X, signs_form(signs, 0.3, squared), layout, tol=TIGHT)
+    for t in range(3):
+        mine = task == t
+        alone = solve_one_task(X[mine], signs_form(signs[mine], 0.3, squared), tol=TIGHT)
+        np.testing.assert_allclose(together.weights[t], alone.weights[0], atol=1e-5)
+    np.testing.assert_array_equal(together.shared_weights, 0.0)
+
+
+def test_tasks_that_share_everything_are_one_problem(rng):
+    # With little to gain from own weights (small C) and a large rho, rho * common is one vector of variance rho^2.
+    X, signs = binary_data(rng)
+    task, rho = rng.integers(3, size=len(X)), 300.0
+    margins = X * signs[:, None]
+    layout = TaskLayout(np.arange(len(X)), task, np.zeros(3, dtype=int), rho)
+    together = solve_tasks(margins, squared_hinge_form(len(X), 1e-5), layout, tol=1e-9)
+    one = solve_one_task(rho * margins, squared_hinge_form(len(X), 1e-5), tol=1e-9)
+    assert together.status is one.status is Status.CONVERGED
+    np.testing.assert_allclose(together.weights, np.tile(rho * one.weights, (3, 1)), atol=2e-3)
+    assert np.abs(one.weights * rho).max() > 0.1
+
+
+def test_shared_feature_rows_are_stacked_ones(rng):
+    X, _ = binary_data(rng, n=30)
+    targets = rng.normal(size=60)
+    rows, task, group = np.tile(np.arange(30), 2), np.repeat([0, 1], 30), np.zeros(2, dtype=int)
+    form = tube_form(targets, 0.1, 0.5)
+    shared = solve_tasks(X, form, TaskLayout(rows, task, group, 0.7), tol=1e-6)
+    stacked = solve_tasks(X[rows], form, TaskLayout(np.arange(60), task, group, 0.7), tol=1e-6)
+    np.testing.assert_array_equal(shared.dual, stacked.dual)
+    np.testing.assert_array_equal(shared.weights, stacked.weights)
+
+
+def test_small_C_puts_every_multiplier_at_its_bound(rng):
+    X, labels = multi_class_data(rng)
+    C = 1e-9
+    solution = solve_classes(X, labels, zero_one_cost(4), C, tol=1e-6)
+    assert np.abs(solution.weights).max() < 1e-5
+    X, signs = binary_data(rng)
+    box = solve_box(X, signs_form(signs, C))
+    np.testing.assert_array_equal(box.dual, C * signs)
+    np.testing.assert_allclose(box.weights[0], C * (signs @ X), rtol=1e-9)
+
+
+def test_newton_and_coordinate_ascent_agree(rng):
+    X, signs = binary_data(rng, n=300)
+    layout = TaskLayout(np.arange(300), rng.integers(4, size=300), np.array([0, 0, 1, 1]), 0.8)
+    problem = (X * signs[:, None], squared_hinge_form(300, 1.0), layout)
+    newton = solve_tasks(*problem, tol=1e-11)
+    ascent = solve_box(*problem, tol=1e-11, max_epochs=1e5)
+    assert newton.status is ascent.status is Status.CONVERGED
+    assert newton.n_epochs < 0.2 * ascent.n_epochs
+    np.testing.assert_allclose(newton.weights, ascent.weights, atol=1e-5)
+    np.testing.assert_allclose(newton.shared_weights, ascent.shared_weights, atol=1e-5)
+    np.testing.assert_allclose(newton.dual, ascent.dual, atol=1e-4)
+
+
+def test_one_newton_step_solves_least_squares(rng):
+    # A tube of width zero is the squared loss: the weights are those of ridge regression.
+    X, _ = binary_data(rng)
+    targets, C = rng.normal(size=len(X)), 100.0
+    solution = solve_one_task(X, squared_tube_form(targets, 0.0, C), tol=1e-10)
+    expected = np.linalg.solve(X.T @ X + np.eye(X.shape[1]) / (2 * C), X.T @ targets)
+    np.testing.assert_allclose(solution.weights[0], expected, atol=1e-9)
+    assert solution.n_epochs <= MIN_PATIENCE + 2.0
+
+
+@pytest.mark.parametrize("sharing", [0.0, 1.5])
+def test_many_quadratic_rows_of_several_tasks_are_ridge_regression(rng, sharing):
+    """Ridge regression of all tasks at once has the prior covariance ``I + sharing^2`` between their weights."""
+    n, d, C = 600, 3, 0.7
+    X, y, task = rng.standard_normal((n, d)), rng.standard_normal(n), rng.integers(4, size=n)
+    form = box_form(Ridge(y, 0.5 / C), n)
+    solution = solve_tasks(X, form, TaskLayout(np.arange(n), task, np.zeros(4, dtype=int), sharing))
+    stacked = np.zeros((n, 4, d))
+    stacked[np.arange(n), task] = X
+    covariance = np.kron(np.eye(4) + sharing**2, np.eye(d))
+    flat = stacked.reshape(n, -1)
+    expected = np.linalg.solve(np.linalg.inv(covariance) + 2 * C * flat.T @ flat, 2 * C * flat.T @ y)
+    np.testing.assert_allclose(solution.weights, expected.reshape(4, d), atol=1e-10)
+    assert solution.n_epochs == 1.0
+
+
+def test_rows_that_do_not_fit_the_cache_are_visited_block_by_block(rng):
+    rows = np.sort(rng.choice(10**6, 40_001, replace=False))
+    order = coordinate_ascent.shuffled(rows, rng)
+    np.testing.assert_array_equal(np.sort(order), rows)
+    places = np.searchsorted(rows, order[:40_000]).reshape(-1, coordinate_ascent.BLOCK_ROWS)
+    assert np.all(np.ptp(places, axis=1) == coordinate_ascent.BLOCK_ROWS - 1)
+    assert np.abs(np.corrcoef(order, rows)[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("loss", BINARY)
+def test_the_order_of_visits_does_not_change_the_solution(rng, loss):
+    """Rows repeated at a share of the price are the same problem, and so many of them are visited block by block."""
+    X, signs = binary_data(rng)
+    margins, times = X * signs[:, None], 260
+    few = solve_box(margins, BINARY[loss](len(X), 0.5), tol=1e-8, max_epochs=1e5)
+    assert times * len(X) > coordinate_ascent.MOST_SCATTERED > len(X)
+    many = BINARY[loss](times * len(X), 0.5 / times)
+    blocked = solve_box(np.tile(margins, (times, 1)), many, tol=1e-8, max_epochs=1e5)
+    assert few.status is blocked.status is Status.CONVERGED
+    np.testing.assert_allclose(blocked.weights, few.weights, atol=1e-4)
+    assert abs(blocked.primal - few.primal) <= 1e-8 * few.primal
+
+
+def test_multipliers_worse_than_none_leave_the_start_to_newtons_method(rng):
+    X, signs = binary_data(rng, n=300)
+    problem = (X * signs[:, None], squared_hinge_form(300, 1.0))
+    cold = solve_one_task(*problem, tol=1e-10)
+    bad = 1e3 * rng.random(300)
+    looked_at = solve_one_task(*problem, warm_start=bad, max_epochs=0)
+    assert looked_at.primal - looked_at.gap < 0.0
+    warm = solve_one_task(*problem, warm_start=bad, warm_weights=cold.weights, tol=1e-10)
+    np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-6)
+    assert warm.n_epochs == 1.0
+    with pytest.raises(ValueError, match="warm_weights must have shape"):
+        solve_one_task(*problem, warm_weights=cold.weights[:, :-1])

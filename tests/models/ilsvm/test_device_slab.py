@@ -1,0 +1,170 @@
+"""Features with amounts over arrays of other libraries: held to the NumPy law, and estimators that use them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sklearn
+
+import regbayes
+from array_namespaces import Place, list_places
+from regbayes import IBPFactorAnalysis, ILSVMClassifier
+from regbayes.kernels import arrays_slab
+from regbayes.kernels.arrays import namespace_of, to_host
+from regbayes.kernels.arrays_slab import SlabSweeps
+from regbayes.kernels.slab import reference_reverse_slab, reference_sweep_slab
+from regbayes.margins import head as margins_head
+from regbayes.models.ilsvm import warmup
+from regbayes.models.ilsvm.model import centre_rows
+from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams
+from regbayes.models.indian_buffet import prior_sticks
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+PLACES = list_places()
+
+
+@pytest.fixture(params=PLACES, ids=lambda place: place.name)
+def place(request: pytest.FixtureRequest) -> Place:
+    return request.param
+
+
+@pytest.fixture(params=[place for place in PLACES if place.name != "numpy"], ids=lambda place: place.name)
+def elsewhere(request: pytest.FixtureRequest) -> Place:
+    return request.param
+
+
+def assert_close(found, expected, tol: float) -> None:
+    found, expected = np.asarray(to_host(found), dtype=np.float64), np.asarray(expected, dtype=np.float64)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max(initial=0.0) <= tol * max(1.0, np.abs(expected).max(initial=0.0))
+
+
+def make_sweeps(K: int, n_sweeps: int, n: int = 57) -> tuple[np.ndarray, SlabSweeps]:
+    rng = np.random.default_rng(K)
+    given = rng.normal(size=(K, K)), rng.uniform(1.1, 6.0, K), rng.normal(-2.0, 1.5, K)
+    return rng.normal(scale=4.0, size=(n, K)), SlabSweeps(*given, n_sweeps)
+
+
+@pytest.mark.parametrize("n_sweeps", [1, 2, 3])
+@pytest.mark.parametrize("K", [1, 9, 23])
+def test_sweeps_and_their_reverse_follow_the_law(
+    place: Place, n_sweeps: int, K: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays_slab, "ROOM", 2 * K * n_sweeps * 20)  # three pieces of rows
+    projections, sweeps = make_sweeps(K, n_sweeps)
+    if place.tol > 1e-8:
+        projections = projections.astype(np.float32).astype(np.float64)
+    given = projections, sweeps.coupling, sweeps.precision, sweeps.log_odds, n_sweeps
+    expected = reference_sweep_slab(*given)
+    found = sweeps.sweep(place(projections.T))
+    for name in ("psi", "amounts", "squares"):
+        assert_close(getattr(found, name), getattr(expected, name).T, 10 * place.tol)
+    assert_close(found.divergence, expected.divergence, 10 * place.tol)
+
+    grad = np.random.default_rng(1).normal(size=projections.shape)
+    by_projections = np.empty_like(grad)
+    sums = reference_reverse_slab(grad, *given, by_projections)
+    pulled = sweeps.reverse(place(grad.T), place(projections.T))
+    assert_close(pulled.left, by_projections.T, 10 * place.tol)
+    assert_close(pulled.coupling, sums.coupling, 10 * place.tol)
+    assert_close(pulled.precision, sums.precision, 10 * place.tol)
+    assert_close(pulled.driving, by_projections.sum(axis=0), 10 * place.tol)
+
+
+def test_far_from_zero_everything_stays_finite_and_in_range(place: Place) -> None:
+    drives = np.array([[-1e6, -1e3, -40.0, 0.0, 40.0, 1e3, 1e6]])
+    sweeps = SlabSweeps(np.zeros((1, 1)), np.full(1, 2.0), np.zeros(1), 1)
+    found = sweeps.sweep(place(drives))
+    psi, amounts, squares, divergence = (to_host(each) for each in found)
+    assert all(np.isfinite(each).all() for each in (psi, amounts, squares, divergence))
+    assert np.all((psi >= 0) & (psi <= 1) & (amounts >= 0) & (squares >= 0))
+    assert_close(found.amounts[:, 4:], drives[:, 4:] / 2.0, 10 * place.tol)  # mean of what is all but surely on
+    assert np.isfinite(to_host(sweeps.reverse(place(np.ones_like(drives)), place(drives)).left)).all()
+
+
+def test_the_polynomial_is_the_function_of_the_library(place: Place) -> None:
+    from scipy.special import erfcx
+
+    x = np.concatenate([np.linspace(0.0, 8.0, 41), np.geomspace(8.0, 1e8, 20)])
+    there = place.make(x)
+    assert_close(arrays_slab.find_scaled_erfc(namespace_of(there))(there) / place.make(erfcx(x)), np.ones(61), 1e-14)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_sweeps", [1, 2])
+def test_statistics_gradient_and_bound_are_those_of_numpy(elsewhere: Place, n_sweeps: int, weighted: bool) -> None:
+    place, rng = elsewhere, np.random.default_rng(0)
+    X = rng.normal(size=(80, 6)) + 2.0
+    weights = rng.random(80) + 0.5 if weighted else None
+    here, there = centre_rows(X, weights=weights), centre_rows(place(X), weights=weights)
+    params = SlabParams(
+        rng.normal(size=(5, 6)), 0.1 * rng.normal(size=6), np.full(5, 0.01), prior_sticks(2.0, 5), 1.0, 3.0, 1.3,
+        n_sweeps, price=0.7,
+    )  # fmt: skip
+    model = SlabFeatures(2.0, 0.3)
+    expected, found = model.infer(here, params), model.infer(there, params)
+    assert type(found.stats) is type(expected.stats)
+    tol = 10 * place.tol
+    for name, value in vars(expected.stats).items():
+        assert_close(getattr(found.stats, name), value, tol)
+    assert_close(found.features, expected.features, tol)
+    assert_close(params.infer(there), params.infer(here), tol)
+    assert_close(params.infer_probabilities(there), params.infer_probabilities(here), tol)
+    assert_close(params.bound(there), params.bound(here), tol)
+    gradient = rng.normal(size=(80, 5))
+    for given in (None, gradient):
+        wanted = model.pull_back(here, params, expected, None if given is None else given.copy())
+        pulled = model.pull_back(there, params, found, None if given is None else place(given.T).T)
+        for name, value in vars(wanted).items():
+            assert_close(getattr(pulled, name), value, 10 * tol)
+
+
+# --- estimators
+
+
+def make_data(n: int = 250) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    z = rng.random((n, 3)) < 0.4
+    X = (z * np.abs(rng.normal(size=z.shape))) @ (3.0 * rng.normal(size=(3, 6))) + 0.3 * rng.normal(size=(n, 6)) + 5.0
+    return X, (z[:, 0] + 2 * z[:, 1]) % 3
+
+
+@pytest.fixture
+def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let NumPy's rows have the solver and the warm-up that rows elsewhere have: then the two fits are the same."""
+    monkeypatch.setattr(margins_head, "MIN_BLOCK_ROWS", 1)
+    monkeypatch.setattr(warmup, "EARLY_ROWS", 100)
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+def test_classifier_is_that_of_numpy(elsewhere: Place, tmp_path) -> None:
+    place, (X, y) = elsewhere, make_data()
+    model = ILSVMClassifier(n_components=4, slab="half-normal", max_iter=8, random_state=0)
+    here, there = sklearn.clone(model).fit(X, y), sklearn.clone(model).fit(place(X), place.make(y))
+    double, kind = place.tol < 1e-8, type(place(X))
+    assert there.objective_ == pytest.approx(here.objective_, rel=5e-3 if double else 2e-2)
+    assert np.all(np.diff(there.trace_.objective) <= 0)
+    answers, features, on = there.predict(place(X)), there.transform(place(X)), there.feature_probabilities(place(X))
+    for found in (answers, features, on, there.embedding_, there.probabilities_, there.components_):
+        assert isinstance(found, kind)
+    assert np.mean(to_host(answers) == here.predict(X)) > 0.95
+    if double:
+        assert np.mean(np.abs(to_host(features) - here.transform(X))) < 0.05
+        assert np.mean(np.abs(to_host(on) - here.feature_probabilities(X))) < 0.05
+    assert_close(there.probabilities_, to_host(on), 1e-10 if double else 1e-3)
+    there.save(tmp_path / "model")
+    loaded = regbayes.load(tmp_path / "model")
+    assert isinstance(loaded.probabilities_, np.ndarray)
+    assert_close(loaded.transform(X), to_host(features), 1e-10 if double else 1e-3)
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+def test_features_without_labels_are_those_of_numpy(elsewhere: Place) -> None:
+    place, (X, _) = elsewhere, make_data()
+    model = IBPFactorAnalysis(n_components=4, slab="half-normal", max_iter=8, random_state=0)
+    here, there = sklearn.clone(model).fit(X), sklearn.clone(model).fit(place(X))
+    tol = 5e-3 if place.tol < 1e-8 else 0.1
+    assert np.all(np.diff(there.trace_.objective) <= 0)
+    assert isinstance(there.transform(place(X)), type(place(X)))
+    assert_close(there.transform(place(X)), here.transform(X), tol)
+    assert_close(there.score_samples(place(X)), here.score_samples(X), tol)

@@ -1,0 +1,509 @@
+"""iLSVM and the features without labels over rows of other array libraries: the same as over NumPy's, to rounding."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.utils.estimator_checks import check_array_api_input
+
+import regbayes
+from array_namespaces import Place, list_places
+from regbayes import (
+    IBPFactorAnalysis,
+    ILSVMClassifier,
+    ILSVMClassifierCV,
+    MedLDAClassifier,
+    MultiTaskILSVMClassifier,
+    MultiTaskILSVMClassifierCV,
+    MultiTaskILSVMRegressor,
+)
+from regbayes.joint import descent
+from regbayes.joint.remote import HeldRows, Here, RemoteProblem
+from regbayes.kernels.arrays import to_host
+from regbayes.margins import head as margins_head
+from regbayes.margins.head import Tolerance
+from regbayes.models.ilsvm import device, warmup
+from regbayes.models.ilsvm.model import (
+    UNLABELED,
+    BinaryFeatures,
+    Data,
+    HostRows,
+    ILSVMProblem,
+    Settings,
+    centre_rows,
+)
+from regbayes.plots import FeatureWeightsDisplay
+from regbayes.report import write_report
+from regbayes_paper.baselines import InfiniteSVMClassifier
+from simulated_features import draw_scores
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+PLACES = list_places()
+ELSEWHERE = [place for place in PLACES if place.name != "numpy"]
+TIGHT = Tolerance(gap=1e-12, max_epochs=200.0)
+WHAT_FITS = r"About \d+ of these rows fit.*rows in blocks: regbayes.dask"
+
+
+@pytest.fixture(params=ELSEWHERE, ids=lambda place: place.name)
+def place(request: pytest.FixtureRequest) -> Place:
+    return request.param
+
+
+def make_data(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = rng.random((n, 3)) < 0.4
+    X = 2.0 * z @ rng.normal(size=(3, 6)) + 0.3 * rng.normal(size=(n, 6)) + 5.0
+    return X, (z[:, 0] + 2 * z[:, 1]) % 3
+
+
+def make_settings(**changed) -> Settings:
+    settings = Settings(
+        n_components=5, alpha=2.0, C=1.0, squared=True, one_vs_rest=False, temperature=1.2, generative_weight=0.3,
+        noise_variance=1.0, prior_variance=3.0, estimate_noise=False, estimate_prior=False, fit_intercept=True,
+        input_scale=0.0, n_sweeps=1, max_iter=30, tol=1e-6, n_threads=1,
+    )  # fmt: skip
+    return replace(settings, **changed)
+
+
+def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILSVMProblem, ILSVMProblem, object]:
+    """Return the problem over NumPy's rows and over the same rows elsewhere, and parameters to look at it."""
+    X, labels = make_data()
+    weights = np.random.default_rng(1).random(len(X)) + 0.5 if weighted else None
+    if weighted:
+        labels = np.where(np.arange(len(X)) % 7 == 0, UNLABELED, labels)
+    prices = np.ones(len(X)) if weights is None else weights
+    cost = 1.0 - np.eye(3)
+    here, there = (Data(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
+    params = warmup.initial_params(here.X, settings)[0]
+    local, elsewhere = ILSVMProblem(here, settings), ILSVMProblem(there, settings)
+    if local.head is not None:
+        local.head = replace(local.head, in_blocks=True)
+        local.joint = replace(local.joint, head=local.head)
+    return local, elsewhere, params
+
+
+def assert_close(found, expected, tol: float) -> None:
+    found, expected = np.asarray(to_host(found)), np.asarray(expected)
+    assert np.abs(found - expected).max(initial=0.0) <= tol * max(1.0, np.abs(expected).max(initial=0.0))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_step_too_far_is_no_number_and_no_error(place):
+    """The line search shortens it then; an assertion on a device would end the process."""
+    _, problem, params = make_problems(place, make_settings(C=0.0), weighted=False)
+    far = replace(params, loadings=np.full_like(params.loadings, np.nan))
+    model = problem.joint.model
+    found = model.infer(problem.data.X, far)
+    assert not np.isfinite(sum(model.terms(far, found.stats).values()))
+    assert np.all(np.isnan(to_host(far.bound(problem.data.X))))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_sweeps", [1, 3])
+def test_inference_statistics_and_reverse_are_those_of_numpy(
+    place: Place, n_sweeps: int, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "BLOCK_ROWS", 128)
+    local, elsewhere, params = make_problems(place, make_settings(n_sweeps=n_sweeps), weighted)
+    model, X = BinaryFeatures(2.0, 0.3), elsewhere.data.X
+    assert len(X.blocks()) == 3
+    here = model.infer(local.data.X, params)
+    gradient = np.random.default_rng(2).normal(size=here.features.shape)
+    expected = model.pull_back(local.data.X, params, here, gradient.copy())
+    parts = [model.infer(block, params) for block in X.blocks()]
+    cut = np.split(gradient, [128, 256])
+    pulled = [
+        model.pull_back(block, params, part, place(own.T).T)
+        for block, part, own in zip(X.blocks(), parts, cut, strict=True)
+    ]
+    stats, sums = parts[0].stats + parts[1].stats + parts[2].stats, pulled[0] + pulled[1] + pulled[2]
+    for found, wanted in ((stats, here.stats), (sums, expected)):
+        for name, value in vars(wanted).items():
+            assert_close(getattr(found, name), value, 10 * place.tol)
+    assert_close(X.infer_features(params), here.features, place.tol)
+    assert_close(params.bound(X), params.bound(local.data.X), 10 * place.tol)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> None:
+    X, rng = make_data()[0], np.random.default_rng(3)
+    weights = rng.random(len(X)) if weighted else None
+    here, there = centre_rows(X, weights=weights), centre_rows(place(X), weights=weights)
+    tol, directions, constant = 10 * place.tol, rng.normal(size=(4, 6)), rng.normal(size=4)
+    assert (len(there), there.n_inputs, there.totals.n_rows) == (len(here), here.n_inputs, here.totals.n_rows)
+    assert_close(there.mean, here.mean, tol)
+    assert there.totals.mean_square == pytest.approx(here.totals.mean_square, rel=tol)
+    assert_close(there.project(directions), here.project(directions), tol)
+    assert_close(there.project(directions, constant), here.project(directions) + constant, tol)
+    coefficients = rng.normal(size=(len(X), 4))
+    assert_close(there.combine(place(coefficients)), here.combine(coefficients), tol)
+    assert_close(there.weigh(place(coefficients)), here.weigh(coefficients), tol)
+    some = rng.permutation(len(X))[:20]
+    for rows in (some, slice(3, 9), None):
+        taken, wanted = there.take(rows), here.take(rows)
+        assert_close(taken.array(), wanted.array(), tol)
+        assert (taken.weights is None) == (not weighted)
+        assert taken.totals.n_rows == wanted.totals.n_rows
+
+
+@pytest.mark.parametrize("options", [{"one_vs_rest": True}, {"one_vs_rest": False}, {"input_scale": 0.5}])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_objective_and_gradient_are_those_of_numpy(place: Place, options: dict, weighted: bool) -> None:
+    settings = make_settings(**options)
+    local, elsewhere, params = make_problems(place, settings, weighted)
+    tol = place.tol if place.tol > 1e-8 else 1e-9  # the head is solved to a gap
+    tolerance = TIGHT if place.tol < 1e-8 else Tolerance(1e-6, 50.0)
+    expected, inferred = local.joint.evaluate(params, None, tolerance)
+    found, there = elsewhere.joint.evaluate(params, None, tolerance)
+    assert found.objective == pytest.approx(expected.objective, rel=tol)
+    assert_close(elsewhere.joint.gradient(found, there), local.joint.gradient(expected, inferred), 1000 * tol)
+    # At the same weights there is nothing but rounding between the two.
+    weights, view = expected.head.weights, expected.head.view
+    part, part_there = expected.head.parts[0], found.head.parts[0]
+    features = np.concatenate([block.features for block in inferred])
+    assert_close(
+        elsewhere.head.gradient_of(part_there, there[0].features, view, weights, expected.head.common),
+        local.head.gradient_of(replace(part, n_rows=len(features)), features, view, weights, expected.head.common),
+        10 * place.tol,
+    )
+
+
+@pytest.mark.parametrize("one_vs_rest", [False, True])
+def test_descent_never_rises_and_samples_curvature(
+    place: Place, one_vs_rest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(margins_head, "SAMPLE_PER_WEIGHT", 3)
+    monkeypatch.setattr(margins_head, "CLASS_SAMPLE_PER_WEIGHT", 2)
+    _, problem, params = make_problems(place, make_settings(one_vs_rest=one_vs_rest), weighted=False)
+    search = descent.start(problem.joint, params)
+    first = search.at.objective
+    for _ in range(8):
+        after = descent.step(problem.joint, search).state
+        assert after.at.objective <= search.at.objective
+        search = after
+    assert search.at.objective < first
+    assert problem.head._kept_samples  # the curvature did come from some of the rows
+
+
+def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
+    """One worker with a device, another with a processor: what they send adds up to what one process finds."""
+    settings = make_settings(one_vs_rest=True)
+    local, _, params = make_problems(place, settings, weighted=False)
+    first, second = (ILSVMProblem(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
+    X = centre_rows(place(make_data()[0][:150]), local.data.X.mean)
+    there = ILSVMProblem(replace(first.data, X=X), settings)
+    held = [
+        HeldRows(
+            problem.data.X.blocks(), tuple(map(len, problem.data.X.blocks())), replace(problem.head, in_blocks=True)
+        )
+        for problem in (there, second)
+    ]
+    sample = HeldRows(local.data.X.blocks(), (300,), local.head)
+    remote = RemoteProblem(local.joint.model, Here(held), sample, 1.0, local.joint.options)
+    tolerance = TIGHT if place.tol < 1e-8 else Tolerance(1e-6, 50.0)
+    tol = place.tol if place.tol > 1e-8 else 1e-9
+    expected, inferred = local.joint.evaluate(params, None, tolerance)
+    found, shared = remote.evaluate(params, None, tolerance)
+    assert found.objective == pytest.approx(expected.objective, rel=tol)
+    assert_close(remote.gradient(found, shared), local.joint.gradient(expected, inferred), 1000 * tol)
+
+
+# --- estimators
+
+
+@pytest.fixture
+def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let NumPy's rows have the solver and the warm-up that rows elsewhere have: then the two fits are the same."""
+    monkeypatch.setattr(margins_head, "MIN_BLOCK_ROWS", 1)
+    monkeypatch.setattr(warmup, "EARLY_ROWS", 100)
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+@pytest.mark.parametrize("options", [{"multi_class": "ovr", "include_inputs": True}, {"multi_class": "crammer_singer"}])
+def test_classifier_is_that_of_numpy(place: Place, options: dict) -> None:
+    X, y = make_data(250)
+    model = ILSVMClassifier(n_components=4, max_iter=8, random_state=0, **options)
+    here, there = sklearn.clone(model).fit(X, y), sklearn.clone(model).fit(place(X), place.make(y))
+    double = place.tol < 1e-8
+    # Each operation is held to the law elsewhere. A fit takes decisions, and last bits may lead another way to the end.
+    assert there.objective_ == pytest.approx(here.objective_, rel=5e-3 if double else 2e-2)
+    assert np.all(np.diff(there.trace_.objective) <= 0)
+    kind = type(place(X))
+    for name in (
+        "components_",
+        "coef_features_",
+        "intercept_",
+        "mean_",
+        "offset_",
+        "stick_weights_",
+        "embedding_",
+        "classes_",
+    ):
+        assert isinstance(getattr(there, name), kind), name
+    assert there.components_.dtype == place(X).dtype
+    scores, answers, features = there.decision_function(place(X)), there.predict(place(X)), there.transform(place(X))
+    assert all(isinstance(found, kind) for found in (scores, answers, features))
+    assert scores.dtype == features.dtype == place(X).dtype
+    if double:
+        assert np.mean(np.abs(to_host(scores) - here.decision_function(X))) < 0.1
+        assert np.mean(np.abs(to_host(features) - here.transform(X))) < 0.05
+    assert np.mean(to_host(answers) == here.predict(X)) > 0.95
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+def test_features_without_labels_are_those_of_numpy(place: Place) -> None:
+    X, _ = make_data(250)
+    model = IBPFactorAnalysis(n_components=4, slab=None, max_iter=8, tol=1e-3, random_state=0)
+    here, there = sklearn.clone(model).fit(X), sklearn.clone(model).fit(place(X))
+    tol = 5e-3 if place.tol < 1e-8 else 0.1
+    assert np.all(np.diff(there.trace_.objective) <= 0)
+    assert_close(there.transform(place(X)), here.transform(X), tol)
+    assert_close(there.score_samples(place(X)), here.score_samples(X), tol)
+    assert there.score(place(X)) == pytest.approx(here.score(X), rel=tol)
+    assert_close(there.inverse_transform(place(here.embedding_)), here.inverse_transform(here.embedding_), tol)
+    assert isinstance(there.transform(place(X)), type(place(X)))
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+@pytest.mark.parametrize(("kind", "found"), [("amounts", "half-normal"), ("on/off", None)])
+def test_rows_elsewhere_say_which_kind_of_features_they_have(place: Place, kind: str, found: str | None) -> None:
+    X, _ = draw_scores(kind, K=3, n=300)
+    model = IBPFactorAnalysis(n_components=6, max_iter=0, random_state=0).fit(place(X))
+    assert model.slab_ == found
+    assert isinstance(model.transform(place(X)), type(place(X)))
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+def test_weights_unlabeled_rows_and_names_of_classes(place: Place) -> None:
+    X, y = make_data(300)
+    weights = np.random.default_rng(0).integers(0, 3, size=300).astype(float)
+    y[::5] = -1
+    model = ILSVMClassifier(n_components=5, max_iter=5, tol=1e-2, unlabeled=-1, random_state=0)
+    here = sklearn.clone(model).fit(X, y, sample_weight=weights)
+    there = sklearn.clone(model).fit(place(X), place.make(y), sample_weight=place(weights))
+    assert there.objective_ == pytest.approx(here.objective_, rel=5e-3 if place.tol < 1e-8 else 2e-2)
+    assert there.embedding_.shape == (300, 5)
+    named = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0).fit(place(X), np.array(["a", "b", "c"])[y])
+    assert isinstance(named.predict(place(X)), np.ndarray)  # no other library has text
+    assert set(named.predict(place(X))) <= {"a", "b", "c"}
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+def test_an_earlier_fit_is_cooled_where_its_rows_lie(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = make_data(150)
+    model = ILSVMClassifier(n_components=3, max_iter=2, tol=1e-1, temperature=0.4, warm_start=True, random_state=0)
+    model.fit(place(X), place.make(y))
+
+    def count(rows: device.DeviceRows, chosen: object) -> HostRows:
+        taken.append(len(rows) if chosen is None else len(chosen))
+        return take(rows, chosen)
+
+    taken, take = [], device.DeviceRows.take
+    monkeypatch.setattr(device.DeviceRows, "take", count)
+    monkeypatch.setattr("regbayes.models.ilsvm.fit.MOST_ROWS", 50)  # that the look for noise takes
+    model.set_params(temperature=0.1).fit(place(X), place.make(y))
+    assert max(taken, default=0) <= 50
+    assert np.isfinite(model.objective_)
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+@pytest.mark.parametrize("slab", [None, "half-normal"])
+def test_few_rows_come_to_the_host(slab: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    n, moved, cpu = 1200, [], torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda array: moved.append(array.numel()) or cpu(array))
+    monkeypatch.setattr("regbayes.models.ilsvm.fit.MOST_ROWS", 100)  # that the look for noise takes
+    X, y = make_data(n)
+    model = ILSVMClassifier(n_components=4, slab=slab, max_iter=2, tol=1e-1, random_state=0)
+    model.fit(torch.asarray(X), torch.asarray(y))
+    # A label and an answer of each row come, and of the inputs those of the few rows that the warm-up sees.
+    assert 100 * X.shape[1] <= max(moved) <= n
+
+
+@pytest.mark.usefixtures("dispatch")
+def test_saved_on_the_host_and_loaded_anywhere(place: Place, tmp_path) -> None:
+    X, y = make_data()
+    model = ILSVMClassifier(n_components=5, max_iter=3, tol=1e-1).fit(place(X), place.make(y))
+    model.save(tmp_path / "model")
+    loaded = regbayes.load(tmp_path / "model")
+    assert isinstance(loaded.components_, np.ndarray)
+    assert isinstance(loaded.embedding_, np.ndarray)
+    assert_close(
+        loaded.decision_function(X), to_host(model.decision_function(place(X))), 1e-10 if place.tol < 1e-8 else 1e-3
+    )
+    assert isinstance(loaded.predict(place(X)), type(place(X)))  # NumPy's model answers where it is asked
+    again = model.fit(place(X), place.make(y))
+    assert again.objective_ == model.objective_
+
+
+def test_a_model_that_was_fitted_elsewhere_answers_learns_and_is_shown_here(place: Place, tmp_path) -> None:
+    X, y = make_data(120)
+    with pytest.MonkeyPatch.context() as patch, sklearn.config_context():
+        patch.setenv("SCIPY_ARRAY_API", "1")  # scikit-learn looks for it when it is told to dispatch
+        sklearn.set_config(array_api_dispatch=True)
+        model = ILSVMClassifier(n_components=3, max_iter=2, tol=1e-1, random_state=0).fit(place(X), place.make(y))
+        several = MultiTaskILSVMRegressor(3, max_iter=2).fit(place(X), place(X[:, :2]))
+        answers = to_host(model.predict(place(X)))
+    found = model.predict(X)
+    assert isinstance(found, np.ndarray)
+    assert np.mean(found == answers) > 0.98
+    assert isinstance(several.predict(X), np.ndarray)
+    for one, targets in ((model, y), (several, X[:, :2])):
+        FeatureWeightsDisplay.from_estimator(one)
+        assert write_report(one, X, targets, tmp_path / "page.html").exists()
+    assert isinstance(model.components_, type(place(X)))
+    assert not isinstance(model.components_, np.ndarray)  # to be shown does not move it, to learn here does
+    model.fit_weights(X, y)
+    model.partial_fit(X, y)
+    assert isinstance(model.components_, np.ndarray)
+    assert isinstance(model.classes_, np.ndarray)
+
+
+@pytest.mark.usefixtures("dispatch")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"loss": "hinge"}, "loss"), ({"margins": "posterior"}, "margins"), ({"transductive": True}, "transductive")],
+)
+def test_what_needs_the_host_is_refused(place: Place, options: dict, named: str) -> None:
+    X, y = make_data()
+    model = ILSVMClassifier(unlabeled=-1, **options)
+    with pytest.raises(ValueError, match=f"{named}=.*host"):
+        model.fit(place(X), place.make(y))
+    assert not hasattr(model, "_state")
+    assert not hasattr(model, "classes_")
+
+
+@pytest.mark.parametrize("library", ["array_api_strict", "torch"])
+@pytest.mark.parametrize(
+    "kind", [ILSVMClassifier, IBPFactorAnalysis, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor]
+)
+def test_scikit_learn_finds_its_convention_kept(kind: type, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(library)
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
+    options = {"device_name": "cpu", "dtype_name": "float64"} if library == "torch" else {}
+    check_array_api_input(kind.__name__, kind(n_components=3, max_iter=3), library, **options)
+
+
+@pytest.mark.usefixtures("dispatch")
+def test_mixed_arrays_are_refused(place: Place) -> None:
+    X, y = make_data()
+    with pytest.raises(TypeError, match="y is a numpy array"):
+        ILSVMClassifier().fit(place(X), y)
+    with pytest.raises(TypeError, match="sample_weight is a numpy array"):
+        ILSVMClassifier().fit(place(X), place.make(y), sample_weight=np.ones(len(X)))
+    with pytest.raises(TypeError, match="partial_fit works on the host"):
+        ILSVMClassifier().partial_fit(place(X), place.make(y), classes=[0, 1, 2])
+    with pytest.raises(ValueError, match="requires y"):
+        ILSVMClassifier().fit(place(X), None)
+    for model in (ILSVMClassifier(), ILSVMClassifierCV(), MultiTaskILSVMClassifier(), MultiTaskILSVMClassifierCV()):
+        with pytest.raises(TypeError, match=r"X is on the host and y is a (?!numpy)"):
+            model.fit(X, place.make(y))
+    with pytest.raises(TypeError, match=r"X is on the host and sample_weight is a (?!numpy)"):
+        IBPFactorAnalysis().fit(X, sample_weight=place(np.ones(len(X))))
+
+
+def test_arrays_of_torch_that_numpy_can_read_are_array_likes_without_dispatch() -> None:
+    torch = pytest.importorskip("torch")
+    X, y = make_data(60)
+    model = ILSVMClassifier(n_components=3, max_iter=1, tol=1.0, random_state=0)
+    here = sklearn.clone(model).fit(X, y, sample_weight=np.full(60, 2.0))
+    there = sklearn.clone(model).fit(X, torch.asarray(y), sample_weight=torch.full((60,), 2.0))
+    assert np.array_equal(here.components_, there.components_)
+    with pytest.raises(TypeError, match="X is on the host and y is a torch array on meta"):
+        model.fit(X, torch.empty(60, device="meta"))
+
+
+@pytest.mark.usefixtures("dispatch")
+@pytest.mark.parametrize(
+    "model",
+    [
+        ILSVMClassifier(3, max_iter=1, tol=1.0),
+        IBPFactorAnalysis(3, slab=None, max_iter=1),
+        MultiTaskILSVMClassifier(3, max_iter=1),
+        MedLDAClassifier(3, inference="variational", max_iter=1),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_kinds_of_torch_tensors(model) -> None:
+    """Sparse and complex ones are refused; of those with a graph the numbers are taken."""
+    torch = pytest.importorskip("torch")
+    X, y = make_data(60)
+    X, y = torch.asarray(np.abs(np.rint(X))), torch.asarray(y)
+    with pytest.raises(ValueError, match="Complex data not supported"):
+        model.fit(X.to(torch.complex128), y)
+    with pytest.raises((TypeError, ValueError), match=r"sparse.*takes dense|dense or CSR"):
+        model.fit(X.to_sparse(), y)
+    answer = model.fit(X.clone().requires_grad_(), y).transform(X.clone().requires_grad_())
+    assert not answer.requires_grad
+    assert torch.equal(answer, model.transform(X))
+
+
+@pytest.mark.usefixtures("dispatch")
+def test_half_precision_and_devices_without_dispatch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    X, y = make_data()
+    with pytest.raises(TypeError, match="float16: give it as float32 or float64"):
+        ILSVMClassifier().fit(torch.asarray(X, dtype=torch.float16), torch.asarray(y))
+    with pytest.raises(TypeError, match="InfiniteSVMClassifier works on the host"):
+        InfiniteSVMClassifier().fit(torch.asarray(X), torch.asarray(y))
+    with pytest.raises(TypeError, match="ILSVMClassifierCV works on the host"):
+        regbayes.ILSVMClassifierCV().fit(torch.asarray(X), torch.asarray(y))
+    somewhere = torch.empty((4, 3), device="meta")  # a device that NumPy cannot read
+    with sklearn.config_context(array_api_dispatch=False), pytest.raises(TypeError, match="array_api_dispatch is off"):
+        ILSVMClassifier().fit(somewhere, [0, 1, 0, 1])
+
+
+@pytest.mark.usefixtures("dispatch")
+def test_out_of_memory_says_what_fits_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    X, y = make_data()
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("tried to allocate")
+
+    monkeypatch.setattr(device.DeviceRows, "infer", fail)
+    monkeypatch.setattr("regbayes.estimators._arrays.free_bytes", lambda _: 10_000)
+    model = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0)
+    with pytest.raises(MemoryError, match=WHAT_FITS):
+        model.fit(torch.asarray(X), torch.asarray(y))
+    assert not hasattr(model, "classes_")
+    assert not hasattr(model, "_state")
+
+
+@pytest.mark.usefixtures("dispatch")
+@pytest.mark.parametrize(
+    ("model", "failing"),
+    [
+        (ILSVMClassifier(5, max_iter=2, tol=1.0), "regbayes.estimators._arrays.validate_data"),
+        (ILSVMClassifier(5, max_iter=2, tol=1.0), "regbayes.models.ilsvm.device.DeviceRows.sweep"),
+        (MultiTaskILSVMClassifier(5, max_iter=2), "regbayes.estimators._task_bases.sum_squares"),
+    ],
+)
+def test_out_of_memory_anywhere_says_what_fits(model, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever memory ends: of reading, standardising, learning and predicting; and it is let go."""
+    torch = pytest.importorskip("torch")
+    X, y = make_data()
+    held = []
+
+    def fail(*_: object, **__: object) -> None:
+        array = torch.ones(3)
+        held.append(weakref.ref(array))
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr("regbayes.estimators._arrays.free_bytes", lambda _: 10_000)
+    fitted = sklearn.clone(model).fit(torch.asarray(X), torch.asarray(y))
+    before = dict(vars(model))
+    monkeypatch.setattr(failing, fail)
+    with pytest.raises(MemoryError, match=WHAT_FITS) as raised:
+        model.fit(torch.asarray(X), torch.asarray(y))
+    assert vars(model) == before
+    if "sweep" in failing:
+        with pytest.raises(MemoryError, match=WHAT_FITS):
+            fitted.predict(torch.asarray(X))
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    assert [ref() for ref in held] == [None] * len(held)

@@ -1,0 +1,475 @@
+"""Features with amounts (spike and slab): the model against quadrature, differences and symmetries; the estimators."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+import regbayes
+from ilsvm_model_tools import EXACT, make_data, make_settings, start_of
+from reference_tools import fits_its_rows
+from regbayes import IBPFactorAnalysis, ILSVMClassifier
+from regbayes.models.ilsvm import annealing, fit
+from regbayes.models.ilsvm.model import (
+    Data,
+    ILSVMProblem,
+    Params,
+    centre_rows,
+    expected_residual,
+    update_prior_blocks,
+)
+from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
+from regbayes.models.ilsvm.warmup import pad
+from regbayes.models.indian_buffet import kl_sticks, stick_expectations
+from simulated_features import loaded, matched
+
+SLAB = {"slab": True, "price": 1.0}
+
+
+def make_slab_problem(seed, settings_changes=None, **data_changes):
+    data = make_data(seed, **data_changes)
+    settings = make_settings(data.X, **(SLAB | (settings_changes or {})))
+    problem = ILSVMProblem(data, settings, SlabFeatures)
+    start = convert_params(start_of(problem), settings)
+    rng = np.random.default_rng(seed)
+    loadings = rng.standard_normal(start.loadings.shape) / np.sqrt(start.mean_field.precision)
+    offset = 0.3 * rng.standard_normal(loadings.shape[1])
+    return problem, replace(start, loadings=loadings, offset=offset, variances=rng.uniform(0.01, 0.1, len(loadings)))
+
+
+# --- the objective and its gradient ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_sweeps", [1, 2, 4])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gradient_of_the_generative_part_agrees_with_differences(n_sweeps, weighted):
+    """Without a head J is computed to rounding, and so are differences of fourth order."""
+    times = np.random.default_rng(0).uniform(0.5, 3.0, 60) if weighted else None
+    problem, params = make_slab_problem(1, {"n_sweeps": n_sweeps, "C": 0.0}, row_weights=times)
+    at, inferred = problem.joint.evaluate(params, None, EXACT)
+    gradient = problem.joint.gradient(at, inferred)
+    direction = np.random.default_rng(2).standard_normal(gradient.shape)
+
+    def value(step):
+        moved = problem.joint.model.move(params, problem.joint.model.position(params) + step * direction)
+        return problem.joint.evaluate(moved, None, EXACT)[0].objective
+
+    h = 1e-3
+    numeric = (8.0 * (value(h) - value(-h)) - (value(2 * h) - value(-2 * h))) / (12.0 * h)
+    assert numeric == pytest.approx(np.vdot(gradient, direction), rel=1e-7)
+
+
+@pytest.mark.parametrize("n_sweeps", [1, 3])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("one_vs_rest", [False, True])
+def test_gradient_of_the_whole_objective_agrees_with_differences(n_sweeps, fit_intercept, one_vs_rest):
+    changes = {"n_sweeps": n_sweeps, "fit_intercept": fit_intercept, "one_vs_rest": one_vs_rest}
+    problem, params = make_slab_problem(1, changes | {"input_scale": 0.2, "C": 0.3}, n_unlabeled=8)
+    at, inferred = problem.joint.evaluate(params, None, EXACT)
+    gradient = problem.joint.gradient(at, inferred)
+    direction = np.random.default_rng(2).standard_normal(gradient.shape)
+
+    def value(step):
+        moved = problem.joint.model.move(params, problem.joint.model.position(params) + step * direction)
+        return problem.joint.evaluate(moved, at.warm_start, EXACT)[0].objective
+
+    h = 1e-4
+    assert (value(h) - value(-h)) / (2 * h) == pytest.approx(np.vdot(gradient, direction), rel=2e-4, abs=1e-4)
+
+
+def quadrature_rows(params, rows, n_nodes=60):
+    """Return, for each row, nodes and weights of its features' own distribution, as inference found it (K = 2)."""
+    swept, projections = params.sweep(rows)
+    found = []
+    for row in range(len(rows)):
+        features, amounts = [], np.zeros(2)
+        for k in range(2):  # a feature saw those before it, and none after it
+            drive = projections[row, k] - params.mean_field.coupling[k] @ np.where(np.arange(2) == k, 0.0, amounts)
+            precision = params.amount_precisions[k]
+            nodes, mass = np.polynomial.legendre.leggauss(n_nodes)
+            widest = max(drive / precision, 0.0) + 10.0 / np.sqrt(precision)
+            v = 0.5 * widest * (nodes + 1.0)
+            density = mass * np.exp(drive * v - 0.5 * precision * v**2)
+            psi = swept.psi[row, k]
+            features.append((np.append(0.0, v), np.append(1.0 - psi, psi * density / density.sum())))
+            amounts[k] = swept.amounts[row, k]
+        found.append(features)
+    return found
+
+
+def test_expected_residual_agrees_with_quadrature():
+    problem, params = make_slab_problem(12, {"n_components": 2}, n=4, D=3)
+    X = problem.data.X
+    stats = problem.joint.model.infer(X, params).stats
+    total = 0.0
+    for row, ((v0, p0), (v1, p1)) in zip(X.array(), quadrature_rows(params, X), strict=True):
+        amounts = np.stack([np.broadcast_to(v0[:, None], (len(v0), len(v1))), np.broadcast_to(v1, (len(v0), len(v1)))])
+        expected = np.einsum("kij,kd->ijd", amounts, params.loadings)
+        squares = np.square(row - params.offset - expected).sum(axis=2) + 3.0 * np.einsum(
+            "kij,k->ij", amounts**2, params.variances
+        )
+        total += p0 @ squares @ p1
+    assert expected_residual(stats, params) == pytest.approx(total, rel=1e-8)
+
+
+def test_terms_of_one_feature_are_the_log_evidence_of_rows():
+    """One feature: mean field is exact, and the rows' part of J over r is minus their log-evidence, by quadrature."""
+    problem, params = make_slab_problem(3, {"n_components": 1, "C": 0.0, "temperature": 2.5}, n=6, D=3)
+    X, T, noise = problem.data.X, params.temperature, params.noise_variance
+    at, _ = problem.joint.evaluate(params, None, EXACT)
+    expected = stick_expectations(params.sticks)
+    nodes, mass = np.polynomial.legendre.leggauss(400)
+    v, mass = 6.0 * (nodes + 1.0), 6.0 * mass
+    likelihoods = (
+        np.square(X.array()[:, None, :] - params.offset - v[:, None] * params.loadings[0]).sum(axis=2)
+        + 3 * v**2 * params.variances
+    )
+    off = np.exp(-0.5 * np.square(X.array() - params.offset).sum(axis=1) / (noise * T) + expected.log_rest[0])
+    on = np.exp(-0.5 * likelihoods / (noise * T)) @ (mass * 2.0 * norm.pdf(v))
+    evidence = np.log(off + on * np.exp(expected.log_use[0] - params.price)) - 1.5 * np.log(2 * np.pi * noise) / T
+    nodes, mass = np.polynomial.hermite.hermgauss(4)  # exact for the loadings, whose log-densities are parabolas
+    mean, deviation = params.loadings[0], np.sqrt(params.variances[0])
+    loadings = mean + np.sqrt(2.0) * deviation * nodes[:, None]
+    apart = norm.logpdf(loadings, mean, deviation) - norm.logpdf(loadings, 0.0, np.sqrt(params.prior_variance))
+    kl_loadings = mass @ apart.sum(axis=1) / np.sqrt(np.pi)
+    rest = kl_loadings / T + kl_sticks(params.sticks, problem.settings.alpha)
+    total = problem.settings.generative_weight * (rest - evidence.sum())
+    assert at.objective == pytest.approx(total, rel=1e-9)
+
+
+def test_row_bounds_are_below_the_log_density_and_meet_it_for_orthogonal_loadings():
+    problem, params = make_slab_problem(5, {"n_components": 2, "n_sweeps": 60}, n=8, D=4)
+    X = problem.data.X
+    rng = np.random.default_rng(6)
+    orthogonal = np.linalg.qr(rng.standard_normal((4, 2)))[0].T * [[1.0], [1.5]]
+    nodes, mass = np.polynomial.legendre.leggauss(120)
+    v, mass = 5.0 * (nodes + 1.0), 5.0 * mass * 2.0 * norm.pdf(5.0 * (nodes + 1.0))
+    values, weights = np.append(0.0, v), mass
+    for loadings, tight in ((rng.standard_normal((2, 4)), False), (orthogonal, True)):
+        at_one = replace(params, loadings=loadings, temperature=1.0, price=0.0)
+        expected = stick_expectations(at_one.sticks)
+        first, second = (
+            np.append(np.exp(rest), np.exp(use) * weights)
+            for use, rest in zip(expected.log_use, expected.log_rest, strict=True)
+        )
+        exact = []
+        for row in X.array():
+            left = row - at_one.offset - values[:, None, None] * loadings[0] - values[None, :, None] * loadings[1]
+            squares = np.square(left).sum(axis=2)
+            squares += 4.0 * (values[:, None] ** 2 * at_one.variances[0] + values**2 * at_one.variances[1])
+            exact.append(np.log(first @ np.exp(-0.5 * squares / at_one.noise_variance) @ second))
+        exact = np.array(exact) - 2.0 * np.log(2 * np.pi * at_one.noise_variance)
+        bounds = at_one.bound(X)
+        assert np.all(bounds <= exact + 1e-9)
+        assert not tight or bounds == pytest.approx(exact, abs=1e-6)
+
+
+def test_updates_of_sticks_and_variances_never_raise_the_objective_at_fixed_features():
+    problem, params = make_slab_problem(7, {"C": 0.0})
+    model = problem.joint.model
+    stats = model.infer(problem.data.X, params).stats
+
+    def value(at):
+        return sum(model.terms(at, stats).values())
+
+    best = update_prior_blocks(params, stats, problem.settings.alpha)
+    assert value(best) < value(params)
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        moved = replace(best, variances=best.variances * np.exp(0.1 * rng.standard_normal(len(best.variances))))
+        assert value(moved) > value(best)
+
+
+def test_a_row_of_weight_two_is_the_row_twice():
+    times = np.random.default_rng(0).integers(1, 4, 60)
+    heavy = make_data(30, n_unlabeled=8, row_weights=times.astype(float))
+    rows = np.repeat(np.arange(60), times)
+    repeated = Data(centre_rows(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
+    settings = make_settings(repeated.X, C=0.0, **SLAB)
+    params = convert_params(start_of(ILSVMProblem(repeated, settings)), settings)
+    found = []
+    for data in (heavy, repeated):
+        problem = ILSVMProblem(data, settings, SlabFeatures)
+        at, inferred = problem.joint.evaluate(params, None, EXACT)
+        found.append((at, problem.joint.gradient(at, inferred), annealing.divide_rows(data, 7)))
+    (at, gradient, parts), (there, expected, parts_there) = found
+    assert dict(at.terms) == pytest.approx(dict(there.terms), rel=1e-10)
+    assert gradient == pytest.approx(expected, abs=1e-10 * np.abs(expected).max())
+    assert parts == pytest.approx(parts_there, abs=1e-8)
+
+
+def test_blocks_of_rows_add_up():
+    problem, params = make_slab_problem(8)
+    X, model = problem.data.X, problem.joint.model
+    whole = model.infer(X, params)
+    parts = [model.infer(X.take(rows), params) for rows in (slice(0, 23), slice(23, 60))]
+    joined = parts[0].stats + parts[1].stats
+    for name in ("counts", "first_moment", "second_moment", "explained", "entropy"):
+        assert getattr(joined, name) == pytest.approx(getattr(whole.stats, name), rel=1e-10)
+    assert np.vstack([part.features for part in parts]) == pytest.approx(whole.features, abs=1e-12)
+
+
+def test_features_without_loadings_change_nothing_for_the_others():
+    problem, params = make_slab_problem(9)
+    X = problem.data.X
+    padded = pad(params, 8, problem.settings.alpha)
+    assert padded.infer(X)[:, :5] == pytest.approx(params.infer(X), abs=1e-12)
+    assert np.ptp(padded.infer(X)[:, 5:], axis=0) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_parameters_are_converted_to_the_features_that_are_asked_for():
+    problem, params = make_slab_problem(10)
+    assert isinstance(params, SlabParams)
+    binary = convert_params(params, replace(problem.settings, slab=False))
+    assert type(binary) is Params
+    assert np.array_equal(binary.loadings, params.loadings)
+
+
+# --- the start and the fit -------------------------------------------------------------------------------------------
+
+
+def test_the_start_has_the_classes_first_and_does_not_depend_on_the_order_of_rows_and_columns():
+    data = make_data(11, n=90, n_classes=3)
+    means = annealing.divide_rows(data, 3)
+    of_classes = [data.X.array()[data.labels == c].mean(axis=0) for c in range(3)]
+    assert sorted(map(tuple, np.round(means, 8))) == sorted(map(tuple, np.round(of_classes, 8)))
+    rng = np.random.default_rng(0)
+    rows, columns = rng.permutation(90), rng.permutation(7)
+    moved = Data(centre_rows(data.X.X[rows][:, columns]), data.labels[rows], data.weights[rows], data.cost)
+    parts, there = annealing.divide_rows(data, 8)[:, columns], annealing.divide_rows(moved, 8)
+    assert len(parts) == 8
+    assert np.sort(parts, axis=0) == pytest.approx(np.sort(there, axis=0), abs=1e-6)
+
+
+@pytest.mark.parametrize("C", [0.0, 1.0])
+def test_there_are_two_features_at_most_for_each_direction_of_the_rows(C):
+    """Rows vary along two directions and labels are drawn by lot: none of them is a reason for a feature."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2)) @ (3.0 * rng.normal(size=(2, 12))) + 0.3 * rng.normal(size=(200, 12))
+    data = replace(make_data(0, n=200), X=centre_rows(X))
+    problem = ILSVMProblem(data, make_settings(data.X, **SLAB, n_components=20, C=C), SlabFeatures)
+    assert annealing.count_clear(data.X, problem.settings) == 2
+    assert len(annealing.Annealing.of(problem, None, is_new=True)._start().loadings) == 4
+
+
+def shared_by(K, D=40, seed=0):
+    """Rows that vary as much along each of K directions at right angles, and along no other."""
+    rng = np.random.default_rng(seed)
+    scores = rng.standard_normal((400, K))
+    scores = np.linalg.qr(scores - scores.mean(axis=0))[0]  # uncorrelated, with mean zero
+    return scores @ np.linalg.qr(rng.standard_normal((D, K)))[0].T
+
+
+@pytest.mark.parametrize(("K", "factor"), [(3, 1.0), (8, 1.0), (16, 0.5), (32, 0.25)])
+def test_the_temperature_falls_with_the_directions_that_share_the_signal(K, factor):
+    for X in (shared_by(K), 1e3 * shared_by(K, seed=1)):
+        rows = centre_rows(X)
+        settings = make_settings(rows, **SLAB, temperature=2.0, adapts=True, noise_variance=1e-6 * float(X.var()))
+        assert annealing.adapt_temperature(rows, settings).temperature == pytest.approx(2.0 * factor, rel=1e-3)
+        told = replace(settings, adapts=False)
+        assert annealing.adapt_temperature(rows, told) is told
+
+
+def test_rows_that_do_not_vary_keep_the_temperature():
+    rows = centre_rows(np.ones((20, 5)))
+    settings = replace(make_slab_problem(0)[0].settings, temperature=2.0, adapts=True)
+    assert annealing.adapt_temperature(rows, settings).temperature == 2.0
+
+
+def test_copies_of_one_row_are_one_part():
+    X = np.repeat([[1.0, 2.0], [3.0, -1.0]], 5, axis=0)
+    data = Data(centre_rows(X), np.repeat([0, 1], 5), np.ones(10), 1.0 - np.eye(2))
+    assert len(annealing.divide_rows(data, 6)) == 2
+
+
+def test_descent_of_a_fit_never_rises():
+    data = make_data(12, n=120)
+    settings = make_settings(data.X, C=0.1, generative_weight=0.001, temperature=0.3, max_iter=15, **SLAB)
+    start = start_of(ILSVMProblem(data, settings))
+    result = fit.fit(data, settings, start)
+    assert result.trace.rises.count == 0 if hasattr(result.trace.rises, "count") else not result.trace.rises
+    assert result.state.probabilities.shape == result.state.embedding.shape
+
+
+# --- the estimators --------------------------------------------------------------------------------------------------
+
+
+def planted(seed, n=240, n_features=4, D=16):
+    """Rows that are sums of parts by amounts, and labels that follow from which parts they have."""
+    rng = np.random.default_rng(seed)
+    on = rng.random((n, n_features)) < 0.3
+    amounts = on * (1.0 + np.abs(rng.standard_normal((n, n_features))))
+    loadings = np.zeros((n_features, D))
+    for k in range(n_features):
+        loadings[k, k * D // n_features : (k + 1) * D // n_features] = 2.0
+    labels = on[:, 0].astype(int) + 2 * on[:, 1].astype(int)
+    return amounts @ loadings + 0.5 * rng.standard_normal((n, D)), labels, amounts
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y, _ = planted(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return ILSVMClassifier(6, slab="half-normal", max_iter=30, random_state=0).fit(X, y), X, y
+
+
+def test_scores_are_linear_in_the_amounts(fitted):
+    model, X, y = fitted
+    assert model.transform(X) @ model.coef_features_.T + model.intercept_ == pytest.approx(
+        model.decision_function(X), abs=1e-9
+    )
+    assert model.embedding_ == pytest.approx(model.transform(X), abs=1e-12)
+    psi = model.feature_probabilities(X)
+    assert model.probabilities_ == pytest.approx(psi, abs=1e-12)
+    assert np.all((psi >= 0.0) & (psi <= 1.0))
+    assert np.all(model.transform(X) >= 0.0)
+    assert fits_its_rows(model.predict(X), y)
+    used = np.ptp(psi, axis=0) > 0.1
+    assert model.n_components_ == used.sum()
+
+
+def test_probabilities_of_binary_features_are_what_transform_returns():
+    X, y, _ = planted(1)
+    model = ILSVMClassifier(4, max_iter=3, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+    assert np.array_equal(model.feature_probabilities(X), model.transform(X))
+    assert not hasattr(model, "probabilities_")
+
+
+def test_saved_and_loaded_it_is_the_same(fitted, tmp_path):
+    model, X, _ = fitted
+    model.save(tmp_path / "model.rgb")
+    again = regbayes.load(tmp_path / "model.rgb")
+    assert np.array_equal(again.decision_function(X), model.decision_function(X))
+    assert np.array_equal(again.feature_probabilities(X), model.feature_probabilities(X))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_inputs_weights_unlabelled_rows_and_warm_starts_work_together(fitted):
+    _, X, y = fitted
+    weights = np.ones(len(X))
+    weights[:5] = 0.0
+    hidden = y.copy()
+    hidden[5:15] = -1
+    model = ILSVMClassifier(
+        5, slab="half-normal", include_inputs=True, unlabeled=-1, warm_start=True, max_iter=5, random_state=0
+    ).fit(X, hidden, sample_weight=weights)
+    assert model.probabilities_.shape == model.embedding_.shape == (len(X), 5)
+    scores = model.transform(X) @ model.coef_features_.T + X @ model.coef_inputs_.T
+    offset = model.decision_function(X) - scores
+    assert np.ptp(offset, axis=0) == pytest.approx(0.0, abs=1e-8)
+    before = model.trace_.objective[-1]
+    model.fit(X, hidden, sample_weight=weights)
+    assert model.trace_.objective[0] == pytest.approx(before, rel=1e-3)
+    model.set_params(slab=None, temperature=0.02).fit(X, hidden, sample_weight=weights)  # binary features from there
+    assert not hasattr(model, "probabilities_")
+    assert model.embedding_.max() <= 1.0
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_threads_and_the_unit_of_the_inputs_do_not_matter(fitted):
+    model, X, y = fitted
+    threads = clone(model).set_params(n_jobs=2).fit(X, y)
+    assert np.array_equal(threads.transform(X), model.transform(X))
+    scaled = clone(model).fit(1024.0 * X, y)
+    assert scaled.feature_probabilities(1024.0 * X) == pytest.approx(model.feature_probabilities(X), abs=1e-6)
+
+
+def test_the_other_algorithm_says_that_it_knows_no_amounts(fitted):
+    _, X, y = fitted
+    with pytest.raises(ValueError, match="slab"):
+        ILSVMClassifier(slab="half-normal", margins="posterior").fit(X, y)
+    with pytest.raises(ValueError, match="half-normal"):
+        ILSVMClassifier(slab="gaussian").fit(X, y)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_are_copies_of_a_few_are_divided_no_further(seed):
+    """By rounding, copies of a row lie a little ahead of their own mean: all of them, or none."""
+    kinds = np.random.default_rng(seed).normal(size=(5, 3))
+    X = np.repeat(kinds, [40, 30, 20, 9, 1], axis=0)
+    model = IBPFactorAnalysis(20, slab="half-normal", max_iter=5).fit(X)
+    assert len(annealing.divide_rows(Data(centre_rows(X), np.full(100, -1), np.ones(100), np.zeros((1, 1))), 20)) <= 5
+    assert model.transform(kinds).shape == (5, 20)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_planted_amounts_come_back_without_labels():
+    X, _, amounts = planted(2, n=400)
+    model = IBPFactorAnalysis(8, slab="half-normal", random_state=0).fit(X)
+    found = model.transform(X)
+    in_use = found[:, np.ptp(found, axis=0) > 1e-3]  # the others are constant, and correlate with nothing
+    correlation = np.abs(np.corrcoef(amounts.T, in_use.T)[:4, 4:])
+    assert np.all(correlation.max(axis=1) > 0.95)
+    assert model.inverse_transform(found).shape == X.shape
+    assert np.all(np.isfinite(model.score_samples(X)))
+    left = np.square(X - model.inverse_transform(found)).sum() / np.square(X - X.mean(axis=0)).sum()
+    assert left < 0.2
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_many_amounts_come_back_as_many_as_there_are():
+    """Twenty-four features share the signal: at the temperature of a few they melt together."""
+    rng = np.random.default_rng(0)
+    amounts = (rng.random((1200, 24)) < 0.3) * np.abs(rng.standard_normal((1200, 24)))
+    signal = amounts @ rng.standard_normal((24, 72))
+    X = signal + signal.std(axis=0) * rng.standard_normal(signal.shape)
+    counts, likeness, temperatures = [], [], []
+    for temperature in ("auto", 0.05):
+        model = IBPFactorAnalysis(40, slab="half-normal", temperature=temperature, max_iter=20).fit(X)
+        counts.append(model.n_components_)
+        likeness.append(np.median(matched(amounts, model.transform(X)[:, loaded(model)])))
+        temperatures.append(model._state.params.temperature / X.shape[1])
+    assert abs(counts[0] - 24) <= 1 < 24 - counts[1]
+    assert likeness[0] > 0.8 > likeness[1]
+    assert 0.02 < temperatures[0] < 0.03
+    assert temperatures[1] == pytest.approx(0.05)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_fit_that_goes_on_keeps_the_temperature_that_it_has_found():
+    X, by_few = shared_by(16), shared_by(3)  # of which a new fit has the full temperature
+    model = IBPFactorAnalysis(20, slab="half-normal", warm_start=True, max_iter=1).fit(X)
+    found = model._state.params.temperature
+    assert found < 0.04 * X.shape[1]
+    assert model.fit(by_few)._state.params.temperature == found
+    assert model.partial_fit(by_few)._state.params.temperature == found
+    full = pytest.approx(0.05 * X.shape[1])
+    assert model.set_params(temperature=0.05).fit(X)._state.params.temperature == full
+    assert clone(model).set_params(temperature="auto", warm_start=False).fit(by_few)._state.params.temperature == full
+
+
+def test_pictures_and_the_page_show_them(fitted):
+    pytest.importorskip("matplotlib")
+    from regbayes.plots import FeatureUseDisplay
+    from regbayes.report import collect, render
+
+    model, X, y = fitted
+    shown = FeatureUseDisplay.from_estimator(model, X, y)
+    assert np.all(shown.overall <= 1.0)
+    assert len(shown.features) == model.n_components_
+    page = render(collect(model, X, y))
+    assert "<html" in page
+
+
+def test_every_pair_of_settings_is_accepted_by_the_kernel():
+    """Features with amounts at extreme temperatures stay finite."""
+    X, y, _ = planted(3, n=60)
+    for temperature, n_sweeps in product((1e-6, 100.0), (1, 2)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = ILSVMClassifier(3, slab="half-normal", temperature=temperature, n_sweeps=n_sweeps, max_iter=2).fit(
+                X, y
+            )
+        assert np.all(np.isfinite(model.decision_function(X)))

@@ -1,0 +1,125 @@
+"""Solve a problem, ask the references, and say whether every word of the result was true."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from battery.pieces import View, Wide, narrow, pieces_of, wide
+from battery.problems import Problem, make_problem, named_problems
+from battery.references import Answer, Atoms
+from regbayes import regularize
+from regbayes.regularization.regularize import RegularizedPosterior
+
+VALUE = 1e-6  # of one plus the optimum: how far a value may be off
+MET = 1e-6  # of a feature's half-range, or standard deviation: how far a constraint may be missed
+GIVEN_UP = ("stalled", "iteration_limit")
+ALLOWED = 0.01  # share of the problems with an optimum at which the solver may give up
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One problem's outcome. ``wrong`` is empty where nothing was wrong."""
+
+    label: str  # how to make the problem again
+    name: str
+    status: str
+    answer: Answer
+    wrong: str
+    seconds: float
+    noise: str = ""  # the first warning of NumPy's that got out: no wrong word, but nobody asked for it
+
+    @property
+    def reference(self) -> str:
+        """The reference's word; "no value" where it knows that there is an optimum and not which."""
+        known = self.answer.word not in ("optimum", "boundary") or not np.isnan(self.answer.low)
+        return self.answer.word if known else f"{self.answer.word}, no value"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.label}: {self.name}\n"
+            f"    {self.status}, reference {self.answer.word} ({self.answer.how}): {self.wrong or 'right'}"
+        )
+
+
+def judge(problem: Problem, label: str = "") -> Verdict:
+    """Solve a problem, ask the references and compare."""
+    started = time.perf_counter()
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            result = regularize(problem.posterior, problem.features, problem.regularizer, raise_infeasible=False)
+    except Exception as error:  # whatever it is, it is no answer
+        wrong = f"raised {type(error).__name__}: {error}"
+        seconds = time.perf_counter() - started
+        return Verdict(label, problem.name, type(error).__name__, problem.answer(), wrong, seconds)
+    seconds = time.perf_counter() - started
+    found = problem.answer()
+    wrong = "; ".join(untruths(problem, result, found))
+    noise = next((str(w.message) for w in heard if issubclass(w.category, RuntimeWarning)), "")
+    return Verdict(label, problem.name, str(result.status), found, wrong, seconds, noise)
+
+
+def judge_drawn(seed: int, number: int) -> Verdict:
+    return judge(make_problem(seed, number), f"make_problem({seed}, {number})")
+
+
+def judge_named() -> list[Verdict]:
+    return [judge(problem, f"named_problems()[{i}]") for i, problem in enumerate(named_problems())]
+
+
+def untruths(problem: Problem, result: RegularizedPosterior, found: Answer) -> list[str]:
+    """What a result says that a reference contradicts; empty where nothing is wrong."""
+    status, wrong = str(result.status), []
+    if status == "infeasible":
+        met = problem.reachable or found.word in ("optimum", "boundary")
+        return ["infeasible, but it can be met"] if met else []
+    if found.word == "infeasible" and status not in GIVEN_UP:
+        wrong.append(f"{status}, but it cannot be met")
+    if found.word == "optimum" and status == "boundary":
+        wrong.append("boundary, but a finite tilt reaches the optimum")
+    if not np.isnan(found.low):
+        near = VALUE * (1 + abs(found.low))
+        if result.dual > found.high + near:
+            wrong.append(f"dual {result.dual!r} above the optimum {found.high!r}")
+        if status not in GIVEN_UP and not result.primal >= found.low - near:
+            wrong.append(f"primal {result.primal!r} below the optimum {found.low!r}")
+        if status not in GIVEN_UP and result.primal - result.dual > near:
+            wrong.append(f"{status} with a gap of {result.primal - result.dual:.1e}")
+    if status not in GIVEN_UP and (missed := violation(problem, result)) > MET:
+        wrong.append(f"{status} with a violation of {missed:.1e}")
+    return wrong
+
+
+def violation(problem: Problem, result: RegularizedPosterior) -> float:
+    """How far the result's own posterior is from what was asked, in half-ranges or standard deviations."""
+    base = problem.base
+    z = _expectation(problem, result)
+    view = View(np.arange(len(base.centre)), base.centre, base.unit, np.longdouble(1))
+    # Targets that rounding makes coarse cannot be met any better.
+    coarse = 1 + base.grain / MET
+    off = [
+        np.abs(piece.nearest(z[piece.index]) - z[piece.index]) / coarse[piece.index]
+        for piece in pieces_of(problem.regularizer, view)
+    ]
+    worst = max((float(np.max(amount, initial=0)) for amount in off), default=0.0)
+    return worst if np.all(np.isfinite(narrow(z))) else np.inf
+
+
+def _expectation(problem: Problem, result: RegularizedPosterior) -> Wide:
+    base = problem.base
+    if isinstance(base, Atoms):
+        log_weights = wide(result.posterior.log_weights[problem.posterior.log_weights > -np.inf])
+        q = np.exp(log_weights)
+        return base.expectation(q / np.sum(q))
+    return (wide(problem.features) @ wide(result.posterior.mean) - base.centre) / base.unit
+
+
+def given_up(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], int]:
+    """Those where the solver gave up although a reference found the optimum, and how many optima were found."""
+    solvable = [v for v in verdicts if v.reference == "optimum"]
+    return [v for v in solvable if v.status in GIVEN_UP], len(solvable)

@@ -1,0 +1,179 @@
+"""`regularize` over draws on a device: the same answers as over NumPy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import regbayes
+from array_namespaces import Place, list_places
+from regbayes import E, Finite, Gaussian, Samples, regularize
+from regbayes.kernels import arrays
+from regbayes.regularization.device_atoms import DeviceAtoms
+from regbayes.regularization.log_partition import WeightedAtoms
+from regbayes.regularizers import Equal
+
+PLACES = [place for place in list_places() if place.name not in ("numpy",)]
+
+
+@pytest.fixture(params=PLACES, ids=lambda place: place.name)
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
+    # Arrays that NumPy can read are read; here they stand for those of a graphics card.
+    monkeypatch.setattr(arrays, "lies_elsewhere", lambda array: not arrays.is_plain(array))
+    return request.param
+
+
+def make_draws(n: int = 2000, m: int = 4) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return (rng.normal(size=(n, m)) @ rng.normal(size=(m, m)) + rng.normal(size=m)).astype(np.float32).astype(float)
+
+
+def constrain(draws: np.ndarray):
+    means, spread = draws.mean(axis=0), draws.std(axis=0)
+    aims = means + 0.1 * spread
+    return [E(lambda x: x[:, :2]) == aims[:2], E(lambda x: x[:, 2]) <= float(means[2] - 0.05 * spread[2])]
+
+
+def test_samples_are_regularized_as_on_the_host(place: Place) -> None:
+    draws = make_draws()
+    here = regularize(Samples(draws), constrain(draws))
+    there = regularize(Samples(place(draws)), constrain(draws))
+    assert here.status == there.status
+    np.testing.assert_allclose(there.multipliers, here.multipliers, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(there.after, here.after, rtol=1e-9)
+    assert there.kl == pytest.approx(here.kl, rel=1e-8)
+    assert there.gap <= 1e-8
+    assert isinstance(there.features.values, type(place(draws)))  # what has the size of the draws stayed there
+    for ask in (lambda x: x[:, 3], lambda x: x[:, 3] * x[:, 0]):
+        assert float(there.expectation(ask)) == pytest.approx(float(here.expectation(ask)), rel=1e-6)
+        np.testing.assert_allclose(there.sd(ask), here.sd(ask), rtol=1e-5)
+        np.testing.assert_allclose(there.mcse(ask), here.mcse(ask), rtol=1e-4)
+        np.testing.assert_allclose(there.interval(ask), here.interval(ask), rtol=1e-5)
+    np.testing.assert_allclose(there.multipliers_mcse, here.multipliers_mcse, rtol=1e-5)
+    assert "optimal" in there.summary()
+    assert isinstance(there.sample(0, 7), type(place(draws)))
+    np.testing.assert_allclose(arrays.to_host(there.sample(0, 7)), here.sample(0, 7), rtol=1e-6)
+
+
+def test_kinds_of_torch_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sparse draws and single numbers are refused; of draws with a graph the numbers are taken, and no graph grows."""
+    torch = pytest.importorskip("torch")
+    draws = torch.asarray(make_draws(200))
+    here = regularize(Samples(draws), [E(lambda x: x[:, 0]) >= 1.0])
+    for elsewhere in (False, True):
+        if elsewhere:
+            monkeypatch.setattr(arrays, "lies_elsewhere", lambda array: not arrays.is_plain(array))
+        there = regularize(Samples(draws.clone().requires_grad_()), [E(lambda x: x[:, 0]) >= 1.0])
+        np.testing.assert_allclose(there.multipliers, here.multipliers, rtol=1e-8)
+        assert not getattr(there.features.values, "requires_grad", False)
+        with pytest.raises(TypeError, match="sparse; give it as a dense"):
+            Samples(draws.to_sparse())
+    with pytest.raises(TypeError, match=r"single number on cpu; it may be an array of shape"):
+        regularize(Samples(draws), [E(lambda x: x.mean()) >= 1.0])
+
+
+def test_atoms_that_a_tilt_leaves_without_mass_are_told_there(place: Place) -> None:
+    draws = np.concatenate([make_draws(300), [[-(2.0**20)] * 4]])  # the last one far out, where the tilt does not lead
+    logs, phi = np.full(len(draws), -np.log(len(draws))), np.array([0.3, 0.1, 0.2, 0.4])
+    here, there = WeightedAtoms(draws, logs), DeviceAtoms(place(draws), logs)
+    assert there.log_weight_range(phi) == pytest.approx(here.log_weight_range(phi), rel=1e-6)
+    assert here.log_weight_range(phi) > 1e6
+    alone = WeightedAtoms(draws[:-1], logs[:-1])
+    alone.evaluate(phi)
+    expected = np.diag(alone.covariance(phi))
+    np.testing.assert_allclose(here.living_variances(phi, 1e5), expected, rtol=1e-9)
+    np.testing.assert_allclose(there.living_variances(phi, 1e5), expected, rtol=1e-5)
+    assert "features" not in vars(there)  # they stayed on the device
+
+
+def test_named_draws_weights_and_events(place: Place) -> None:
+    draws = make_draws()
+    log_weights = np.random.default_rng(1).normal(size=len(draws))
+    log_weights[:7] = -np.inf
+    named = {"mu": draws[:, 0], "theta": draws[:, 1:]}
+    asked = [E("mu") == float(draws[:, 0].mean()), E("theta")[1] <= float(draws[:, 2].mean())]
+    asked.append(E("mu").given(lambda v: v["theta"][:, 0] > 0) >= float(draws[:, 0].mean() - 0.1))
+    here = regularize(Samples(named, log_weights), asked)
+    there = regularize(Samples({name: place(values) for name, values in named.items()}, place.make(log_weights)), asked)
+    np.testing.assert_allclose(there.multipliers, here.multipliers, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(there.posterior.weights, here.posterior.weights, rtol=1e-6, atol=1e-15)
+
+
+def test_finite_and_gaussian(place: Place) -> None:
+    faces = np.arange(1.0, 7.0)
+    here, there = (
+        regularize(Finite(models, log_weights=weights), E(lambda x: x) == 4.5)
+        for models, weights in ((faces, np.zeros(6)), (place(faces), place.make(np.zeros(6))))
+    )
+    assert there.multipliers[0] == pytest.approx(here.multipliers[0], rel=1e-10)
+    mean, covariance, F = np.ones(3), np.diag([1.0, 2.0, 3.0]), np.eye(3)[:2]
+    here = regularize(Gaussian(mean, covariance), F, Equal(np.zeros(2)))
+    there = regularize(Gaussian(place(mean), place(covariance)), place(F), Equal(np.zeros(2)))
+    np.testing.assert_allclose(there.multipliers, here.multipliers, rtol=1e-10)
+
+
+@pytest.mark.parametrize("far", [0.0, 1e6])
+def test_log_partition_is_that_of_the_host(place: Place, far: float) -> None:
+    draws = (make_draws() + far).astype(np.float32).astype(float)  # values that agree in most of their digits
+    logs = np.full(len(draws), -np.log(len(draws)))
+    here, there = WeightedAtoms(draws, logs), DeviceAtoms(place(draws), logs)
+    phi = np.array([0.1, -0.2, 0.05, 0.0])
+    tol = 1e-10 * (1.0 + far)
+    assert there.evaluate(phi)[0] == pytest.approx(here.evaluate(phi)[0], abs=tol)
+    np.testing.assert_allclose(there.evaluate(phi)[1], here.evaluate(phi)[1], atol=tol)
+    np.testing.assert_allclose(there.covariance(phi), here.covariance(phi), atol=1e-9 * (1.0 + far) ** 0.5)
+    assert there.span(phi) == pytest.approx(here.span(phi), abs=tol)
+    np.testing.assert_allclose(there.tilted_log_weights(phi, 0.3), here.tilted_log_weights(phi, 0.3), atol=tol)
+    blocks = np.arange(4)
+    moved, wanted = there.standardized(blocks), here.standardized(blocks)
+    assert (moved is None) == (wanted is None)
+    if moved is not None and wanted is not None:
+        np.testing.assert_allclose(moved[1], wanted[1], rtol=1e-12)
+        np.testing.assert_allclose(moved[0].covariance(np.zeros(4)), wanted[0].covariance(np.zeros(4)), rtol=1e-8)
+
+
+def test_bad_draws_are_refused(place: Place) -> None:
+    draws = make_draws()
+    with pytest.raises(TypeError, match="one kind on one device"):
+        regularize(Samples(place(draws)), [E(lambda x: x[:, 0]) == 0.0, E(draws[:, 1]) == 0.0])
+    bad = draws.copy()
+    bad[3, 1] = np.nan
+    with pytest.raises(ValueError, match="1 NaN or infinite"):
+        Samples(place(bad))
+
+
+def test_infeasible_problems_are_told_as_on_the_host(place: Place, tmp_path) -> None:
+    draws = make_draws()
+    with pytest.raises(regbayes.InfeasibleError, match="cannot be met"):
+        regularize(Samples(place(draws)), E(lambda x: x[:, 0]) == 1e3)
+    edge = regularize(Finite(place(np.arange(1.0, 7.0))), E(lambda x: x) >= 6.0)  # a face: features come to the host
+    assert edge.status == "boundary"
+    np.testing.assert_allclose(edge.posterior.weights, [0, 0, 0, 0, 0, 1.0], atol=1e-12)
+    edge.save(tmp_path / "edge")
+    assert isinstance(regbayes.load(tmp_path / "edge").posterior.draws.variables["x"], np.ndarray)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_all_shares_of_a_simplex_can_be_asked_for(place: Place, dtype: str) -> None:
+    """They sum to one, so that one constraint follows from the others, up to rounding that differs by where it is."""
+    shares = np.random.default_rng(0).dirichlet([2.0, 3.0, 4.0], size=3000).astype(dtype)
+    wanted = E("share") == [0.25, 0.35, 0.4]
+    here, there = (regularize(Samples({"share": held}), [wanted]) for held in (shares, place(shares)))
+    assert here.status == there.status == "optimal"
+    np.testing.assert_allclose(there.multipliers, here.multipliers, rtol=1e-6)
+    assert there.multipliers[2] == 0.0
+
+
+def test_memory_that_does_not_do_says_how_many_draws_fit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OutOfMemoryError(RuntimeError):
+        """As PyTorch and CuPy name theirs."""
+
+    def fail(*_: object) -> None:
+        raise OutOfMemoryError
+
+    draws = make_draws(200)
+    size = 4 if "single" in place.name else 8
+    monkeypatch.setattr("regbayes.regularization.posteriors.weighted.free_bytes", lambda _: 200 * 4 * size)
+    monkeypatch.setattr(DeviceAtoms, "_moments", fail)
+    with pytest.raises(MemoryError, match=r"does not hold 200 draws .*About 133 such draws fit.*copy them to the host"):
+        regularize(Samples(place(draws)), constrain(draws))

@@ -1,0 +1,377 @@
+"""Problems that end in a wrong word where a solver is careless: scales, offsets, ties, weights over many nats."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from regbayes import E, Finite, Gaussian, InfeasibleError, NotConvergedWarning, Samples, regularize
+from regbayes.regularization.composite import Stack
+from regbayes.regularization.feasibility import examine
+from regbayes.regularization.log_partition import GaussianAffine, WeightedAtoms
+from regbayes.regularizers import KL, AtLeast, Ball, Equal, GeneralizedKL, Hinge, Reflected
+
+RNG = np.random.default_rng(0)
+Z, NOISE = RNG.normal(size=(2, 1500))
+POSTERIOR = Finite(Z)
+
+
+def tilted_to(values: np.ndarray, target: float, log_weights: np.ndarray | None = None) -> tuple[float, float]:
+    """The multiplier and the divergence of the tilt with a given expectation, by bisection in long double."""
+    psi = values.astype(np.longdouble)
+    logs = np.zeros(len(psi), dtype=np.longdouble) if log_weights is None else log_weights.astype(np.longdouble)
+    logs = logs - logs.max()
+    logs = logs - np.log(np.exp(logs).sum())
+    centre, aim = psi[0], np.longdouble(target)
+    psi, aim = psi - centre, aim - centre
+
+    def at(phi: np.longdouble) -> tuple[np.longdouble, np.longdouble]:
+        scores = logs + phi * psi
+        top = scores.max()
+        weights = np.exp(scores - top)
+        return (weights @ psi) / weights.sum(), top + np.log(weights.sum())
+
+    width = np.ptp(psi)
+    low, high = -np.longdouble(4000) / width, np.longdouble(4000) / width
+    for _ in range(120):
+        middle = (low + high) / 2
+        if at(middle)[0] < aim:
+            low = middle
+        else:
+            high = middle
+    phi = (low + high) / 2
+    return float(phi), float(phi * aim - at(phi)[1])
+
+
+def test_a_constant_beside_a_feature_that_can_be_zero_is_not_infeasible():
+    features = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
+    result = regularize(Finite(np.arange(3.0)), E(features).regularized(KL([0.95, 0.05], 10.0)))
+    assert result.status == "optimal"
+    # With one free expectation x the optimum is that of kl(x) - 10 * 0.05 * log(x).
+    x = np.linspace(1e-4, 1 - 1e-4, 200_001)
+    objective = x * np.log(3 * x) + (1 - x) * np.log((1 - x) * 1.5) - 0.5 * np.log(x / 0.05) + 9.5 * np.log(0.95)
+    assert result.primal == pytest.approx(objective.min(), abs=1e-8)
+    assert result.after[1] == pytest.approx(x[objective.argmin()], abs=1e-4)
+
+
+@pytest.mark.parametrize("ratio", [1e3, 1e6, 1e10, 1e12, 1e13])
+@pytest.mark.parametrize("kind", ["==", ">=", "ball", "two"])
+def test_features_far_from_zero(ratio, kind):
+    stamps = np.round(1e5 * ratio + 1e5 * Z)
+    target = 1024 * round(float(stamps[0] + np.mean(stamps - stamps[0]) + 0.5e5) / 1024)  # exact, and so is 1024 more
+    constraints = {
+        "==": E(stamps) == target,
+        ">=": E(stamps) >= target,
+        "ball": E(stamps).within(1024.0, of=target + 1024.0),
+        "two": [E(stamps) == target, E(NOISE) <= 5.0],
+    }
+    result = regularize(POSTERIOR, constraints[kind])
+    phi, divergence = tilted_to(stamps, target)
+    assert result.status == "optimal"
+    assert result.multipliers[0] == pytest.approx(phi, rel=1e-7)
+    assert result.kl == pytest.approx(divergence, rel=1e-7)
+    weights = result.posterior.probabilities
+    assert float(weights @ (stamps - target)) == pytest.approx(0.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("width", [1e-2, 1e-5, 1e-6, 1e-8, 1e-9])
+def test_equalities_that_nearly_say_the_same(width):
+    apart = regularize(POSTERIOR, [E(Z) == 0.5, E((Z + width * NOISE - Z) / width) == 0.0])
+    result = regularize(POSTERIOR, [E(Z) == 0.5, E(Z + width * NOISE) == 0.5])
+    assert result.status == "optimal"
+    tolerance = max(1e-7, 1e-16 / width)
+    assert result.dual == pytest.approx(apart.dual, abs=tolerance)
+    assert result.dual <= apart.primal + tolerance
+    assert result.primal >= apart.dual - tolerance
+    assert float(result.posterior.probabilities @ NOISE) == pytest.approx(0.0, abs=10 * tolerance)
+
+
+@pytest.mark.parametrize("nats", [10.0, 40.0, 100.0, 400.0, 700.0])
+@pytest.mark.parametrize("share", [1e-6, 0.3, 0.999])
+def test_one_atom_ahead(nats, share):
+    result = regularize(Finite([0, 1], log_weights=[0, -nats]), E(np.array([0.0, 1.0])) >= share)
+    assert result.status == "optimal"
+    log_total = np.log1p(np.exp(-nats))
+    if share <= np.exp(-nats - log_total):
+        assert result.kl == 0.0
+        return
+    assert result.multipliers[0] == pytest.approx(nats + np.log(share / (1 - share)), rel=1e-7)
+    divergence = share * (np.log(share) + nats + log_total) + (1 - share) * (np.log1p(-share) + log_total)
+    assert result.kl == pytest.approx(divergence, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_weights_over_hundreds_of_nats(seed):
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.integers(5, 60)), int(rng.integers(1, 5))
+    features, log_weights = rng.normal(size=(n, m)), -rng.uniform(0, 600, size=n)
+    wanted = features.T @ rng.dirichlet(np.ones(n))
+    result = regularize(Finite(features, log_weights=log_weights), E(lambda x: x) == wanted)
+    assert result.status == "optimal"
+    np.testing.assert_allclose(result.posterior.probabilities @ features, wanted, atol=1e-8)
+    if m == 1:
+        assert result.kl == pytest.approx(tilted_to(features[:, 0], float(wanted[0]), log_weights)[1], rel=1e-8)
+
+
+@pytest.mark.parametrize("weight", [1.0, 1e3, 1e5, 1e7])
+@pytest.mark.parametrize("kind", [KL, GeneralizedKL])
+def test_divergences_of_any_weight(kind, weight):
+    classes = np.eye(3)[RNG.integers(0, 3, size=2000)]
+    target = np.array([0.7, 0.2, 0.1])
+    result = regularize(Finite(classes), E(classes).regularized(kind(target, weight)))
+    assert result.status == "optimal"
+    assert result.n_iter <= 10
+    # The multiplier is the slope of the divergence at the expectation.
+    slope = weight * target / result.after - (weight if kind is GeneralizedKL else 0.0)
+    np.testing.assert_allclose(result.multipliers, slope, rtol=1e-4, atol=1e-4 * weight**0.5)
+    if weight >= 1e3:
+        np.testing.assert_allclose(result.after, target, atol=2 / weight)
+
+
+@pytest.mark.parametrize("m", [199, 201, 320])
+def test_many_equalities_on_a_gaussian(m):
+    d = 350
+    A, b = RNG.normal(size=(m, d)), RNG.normal(size=m)
+    result = regularize(Gaussian(np.zeros(d), np.ones(d)), E(A) == b)
+    assert result.status == "optimal"
+    np.testing.assert_allclose(result.posterior.mean, A.T @ np.linalg.solve(A @ A.T, b), atol=1e-8)
+
+
+@pytest.mark.parametrize("price", [1e3, 1e6, 1e9, 1e12])
+def test_steep_prices_are_hard_constraints(price):
+    hard = regularize(POSTERIOR, [E(Z) >= 0.5, E(NOISE) == 0.3])
+    soft = regularize(POSTERIOR, [(E(Z) >= 0.5).soft(price), (E(NOISE) == 0.3).soft(price)])
+    assert soft.status == "optimal"
+    assert soft.gap <= 1e-9 * (1 + soft.dual)
+    np.testing.assert_allclose(soft.multipliers, hard.multipliers, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e307, 1e150, 1e30, 1e-30, 1e-150, 1e-307])
+def test_features_of_any_magnitude(scale):
+    both = np.column_stack([Z, NOISE]) / 8
+    plain = regularize(POSTERIOR, [E(both[:, 0]) == 0.05, E(both[:, 1]) <= -0.02])
+    other = regularize(POSTERIOR, [E(scale * both[:, 0]) == 0.05 * scale, E(scale * both[:, 1]) <= -0.02 * scale])
+    np.testing.assert_allclose(other.posterior.probabilities, plain.posterior.probabilities, rtol=1e-6)
+    plain = regularize(POSTERIOR, E(both).within(0.01, of=[0.05, 0.05]))
+    other = regularize(POSTERIOR, E(scale * both).within(0.01 * scale, of=[0.05 * scale, 0.05 * scale]))
+    assert plain.status == other.status == "optimal"
+    np.testing.assert_allclose(other.posterior.probabilities, plain.posterior.probabilities, rtol=1e-5)
+    assert other.kl == pytest.approx(plain.kl, rel=1e-6)
+
+
+def test_a_coarse_tolerance_still_meets_hard_constraints():
+    result = regularize(POSTERIOR, [E(Z) == 0.4, E(NOISE) == -0.3], tol=1.0)
+    assert result.status == "optimal"
+    assert result.violation <= 1e-4
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_no_gap_of_zero_where_a_hard_constraint_is_violated(limit):
+    for constraint in (
+        [E(Z) == 0.9, E(NOISE) == -0.9],
+        [E(Z).within(0.01, of=0.9), E(NOISE) >= 0.5],
+        E(np.column_stack([Z, NOISE])).within(0.01, of=[0.9, 0.9]),
+    ):
+        with pytest.warns(NotConvergedWarning, match="gap .* and violation"):
+            result = regularize(POSTERIOR, constraint, max_iter=limit)
+        optimum = regularize(POSTERIOR, constraint)
+        assert result.status == "iteration_limit"
+        assert result.violation > 1e-4
+        assert result.gap > 1e-6
+        assert result.dual <= optimum.dual + 1e-9
+
+
+def test_the_dual_is_a_lower_bound_wherever_it_stops():
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        features = rng.normal(size=(30, 4))
+        wanted = features.T @ rng.dirichlet(np.full(30, 0.5))
+        optimum = regularize(Finite(features), E(lambda x: x) == wanted)
+        for limit in range(5):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                early = regularize(Finite(features), E(lambda x: x) == wanted, max_iter=limit, raise_infeasible=False)
+            assert early.dual <= optimum.primal + 1e-9
+
+
+def hull_edge(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points of the plane, the middle of an edge of their hull, and the normal that points outwards."""
+    points = np.random.default_rng(seed).normal(size=(80, 2))
+    top = int(np.argmax(points[:, 0]))
+    for other in range(80):
+        side = points[other] - points[top]
+        normal = np.array([side[1], -side[0]])
+        if other != top and np.max((points - points[top]) @ normal) <= 1e-12:
+            return points, (points[top] + points[other]) / 2, normal / np.linalg.norm(normal)
+    raise AssertionError("no edge")
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("away", [1.0, 1e-3, 1e-6])
+def test_outside_the_hull_is_infeasible_and_names_the_least_change(away, scale):
+    points, edge, normal = hull_edge(1)
+    wanted = scale * (edge + away * normal)
+    with pytest.raises(InfeasibleError, match="off by"):
+        regularize(Finite(points), E(scale * points) == wanted)
+    partition = WeightedAtoms(scale * points, np.full(80, -np.log(80.0)))
+    verdict = examine(partition, Stack.of(Equal(wanted), 2))
+    assert verdict.kind == "infeasible"
+    # The proof: no atom reaches what a combination of the constraints asks for.
+    assert verdict.proof @ wanted > np.max(scale * points @ verdict.proof)
+    # The change repairs: it leads back to the line through the edge.
+    repaired = wanted - np.sign(normal) * verdict.repair
+    assert (repaired - scale * edge) @ normal == pytest.approx(0.0, abs=1e-4 * scale * away)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_on_the_edge_is_the_boundary_and_inside_is_optimal(scale):
+    points, edge, normal = hull_edge(2)
+    on_edge = regularize(Finite(points), E(scale * points) == scale * edge)
+    assert on_edge.status == "boundary"
+    assert np.count_nonzero(on_edge.posterior.probabilities) == 2
+    inside = regularize(Finite(points), E(scale * points) == scale * (edge - 1e-6 * normal))
+    assert inside.status == "optimal"
+    assert inside.kl < on_edge.kl
+
+
+@pytest.mark.parametrize("away", [0.5, 1e-2, 1e-5])
+def test_a_ball_outside_the_hull_is_infeasible(away):
+    points, edge, normal = hull_edge(3)
+    for norm in (2, np.inf, 1):
+        radius = 0.1 / float(np.linalg.norm(normal, {2: 2, np.inf: 1, 1: np.inf}[norm]))
+        touching = edge + 0.1 * normal
+        with pytest.raises(InfeasibleError, match="off by"):
+            regularize(Finite(points), E(points).within(radius, of=touching + away * normal, norm=norm))
+        assert regularize(Finite(points), E(points).within(radius, of=touching - away * normal, norm=norm)).status == (
+            "optimal"
+        )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_feasibility_agrees_with_a_plain_linear_program(seed):
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.integers(2, 40)), int(rng.integers(1, 9))
+    features = rng.normal(size=(n, m)) * 10.0 ** rng.integers(-3, 4, size=m)
+    bound = features.mean(axis=0) + rng.normal(size=m) * features.std(axis=0)
+    kind = rng.integers(0, 3, size=m)
+    constraints = [
+        [E(features[:, j]) == bound[j], E(features[:, j]) <= bound[j], E(features[:, j]) >= bound[j]][kind[j]]
+        for j in range(m)
+    ]
+    unit = features.std(axis=0)
+    rows, asked = (features / unit).T, bound / unit
+    upper = np.vstack([rows[kind == 1], -rows[kind == 2]])
+    limits = np.concatenate([asked[kind == 1], -asked[kind == 2]])
+    exact, targets = np.vstack([rows[kind == 0], np.ones(n)]), np.append(asked[kind == 0], 1.0)
+    feasible = linprog(
+        np.zeros(n), upper if len(upper) else None, limits if len(limits) else None, exact, targets
+    ).status
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = regularize(Finite(features), constraints, raise_infeasible=False)
+    assert result.status == ("optimal" if feasible == 0 else "infeasible")
+
+
+def test_more_constraints_than_draws():
+    draws = np.random.default_rng(0).normal(size=(5, 8))
+    inside = regularize(Finite(draws), E(lambda x: x) == draws.T @ [0.1, 0.2, 0.3, 0.2, 0.2])
+    assert inside.status == "optimal"
+    off = draws.T @ [0.1, 0.2, 0.3, 0.2, 0.2]
+    off[0] += 0.05
+    with pytest.raises(InfeasibleError, match="these draws"):
+        regularize(Samples(draws), E(lambda x: x) == off)
+
+
+def test_many_equalities_on_draws_are_infeasible_with_a_proof():
+    features = np.random.default_rng(0).normal(size=(4000, 60))
+    wanted = features.mean(axis=0) + 0.6
+    partition = WeightedAtoms(features, np.full(4000, -np.log(4000.0)))
+    verdict = examine(partition, Stack.of(Equal(wanted), 60))
+    assert verdict.kind == "infeasible"
+    assert verdict.proof @ wanted > np.max(features @ verdict.proof)
+    assert regularize(Finite(features), E(features) == wanted, raise_infeasible=False).status == "infeasible"
+    assert regularize(Finite(features), E(features) == features.mean(axis=0) + 0.1).status == "optimal"
+
+
+def test_a_proof_for_a_gaussian():
+    rows = np.array([[1.0, 1.0], [2.0, 2.0], [1.0, 0.0]])
+    verdict = examine(GaussianAffine(np.zeros(3), rows), Stack.of(Equal([1.0, 4.0, 0.0]), 3))
+    assert verdict.kind == "infeasible"
+    np.testing.assert_allclose(verdict.proof @ rows, 0.0, atol=1e-9)
+    assert verdict.proof @ [1.0, 4.0, 0.0] > 1e-3
+
+
+def test_a_ball_in_mixed_units_is_measured_along_its_own_way():
+    features = np.column_stack([Z, 1e-6 * NOISE])
+    with pytest.warns(NotConvergedWarning):
+        result = regularize(POSTERIOR, E(features).within(0.1, of=[0.9, 0.0]), max_iter=0)
+    # Nearly all of the way to the ball is along the first feature, whose unit is one.
+    outside = 0.9 - Z.mean() - 0.1
+    assert result.violation == pytest.approx(outside / Z.std(), rel=1e-2)
+
+
+@pytest.mark.parametrize("start", [[np.nan], [np.inf]])
+def test_a_warm_start_that_is_no_number_is_refused(start):
+    with pytest.raises(ValueError, match="warm_start must be finite"):
+        regularize(POSTERIOR, E(Z) >= 0.5, warm_start=start)
+
+
+@pytest.mark.parametrize("constraint", [E(Z) >= 0.5, [E(Z) >= 0.5, E(NOISE) == 0.1]])
+def test_a_negative_limit_is_refused_whatever_the_solver(constraint):
+    with pytest.raises(ValueError, match="max_iter must be at least 0, got -1"):
+        regularize(POSTERIOR, constraint, max_iter=-1)
+
+
+def test_ten_thousand_margins_on_a_gaussian():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3000, 8))
+    labels = np.sign(rows[:, 0] + rng.normal(size=3000))
+    root = rng.normal(size=(8, 8))
+    result = regularize(
+        Gaussian(np.zeros(8), root @ root.T + np.eye(8)), labels[:, None] * rows, Reflected(Hinge(1.0), 1.0)
+    )
+    assert result.status == "optimal"
+    assert result.gap <= 1e-9 * (1 + result.dual)
+    assert np.all((result.multipliers >= 0) & (result.multipliers <= 1))
+
+
+def test_many_soft_bounds():
+    features = np.random.default_rng(0).normal(size=(300, 80))
+    result = regularize(Finite(features), [(E(features[:, i]) >= 0.1).soft(0.5) for i in range(80)])
+    assert result.status == "optimal"
+    x, phi = result.after, result.multipliers
+    # Complementarity: paid in full where the bound is missed, nothing where it is exceeded.
+    np.testing.assert_allclose(phi[x < 0.1 - 1e-7], 0.5, atol=1e-9)
+    np.testing.assert_allclose(phi[x > 0.1 + 1e-7], 0.0, atol=1e-12)
+
+
+def test_regularizers_without_an_edge_are_not_examined():
+    assert (
+        examine(WeightedAtoms(Z[:, None], np.full(len(Z), -np.log(len(Z)))), Stack.of(Hinge(3.0), 1)).kind == "inside"
+    )
+    assert examine(WeightedAtoms(Z[:, None], np.full(len(Z), -np.log(len(Z)))), Stack.of(AtLeast(0.5), 1)).kind == (
+        "inside"
+    )
+    assert examine(WeightedAtoms(Z[:, None], np.full(len(Z), -np.log(len(Z)))), Stack.of(Ball(9.0, 1.0), 1)).kind == (
+        "infeasible"
+    )
+
+
+@pytest.mark.parametrize("weight", [1e-4, 0.03, 1.0, 30.0])
+@pytest.mark.parametrize("seed", range(8))
+def test_divergences_pull_unnormalised_features_as_far_as_their_gradient(seed, weight):
+    """Minus the gradient of ``weight target log(target / x)`` is the multiplier, far from the target as well."""
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.choice([20, 100])), 3
+    features = np.exp(rng.normal(size=(n, m)) - 1) * (rng.random((n, m)) < 0.7)
+    target = rng.dirichlet(np.ones(m))
+    result = regularize(Finite(np.arange(float(n))), E(features).regularized(KL(target, weight)))
+    assert result.status == "optimal"
+    ratio = result.multipliers * result.after / (weight * target)
+    gap = weight * float(target @ (ratio - 1 - np.log(ratio)))  # Fenchel and Young's: zero where the ratio is one
+    assert gap <= 1e-9 * (1 + abs(result.dual)) + 1e-15
+    tilted = np.exp(features @ result.multipliers)
+    np.testing.assert_allclose(result.posterior.weights, tilted / tilted.sum(), rtol=1e-9)

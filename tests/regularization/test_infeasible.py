@@ -1,0 +1,249 @@
+"""What cannot be met ends in an error that names the constraint and says how far off it is."""
+
+from __future__ import annotations
+
+import re
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+from battery.problems import make_problem
+from regbayes import E, Finite, Gaussian, InfeasibleError, Samples, regularize
+from regbayes.regularization import regularize as regularize_module
+from regbayes.regularization.dual import newton
+from regbayes.regularizers import AtMost, Ball, EpsilonInsensitive, Equal, Hinge, MultiClassHinge, Reflected, Ridge
+
+RNG = np.random.default_rng(0)
+MODELS = RNG.normal(size=(40, 3))
+POSTERIOR = Finite(MODELS, probabilities=RNG.dirichlet(np.full(40, 5.0)))
+
+
+def first(x):
+    return x[:, 0]
+
+
+def second(x):
+    return x[:, 1]
+
+
+def how_far_off(error: InfeasibleError) -> list[float]:
+    return [float(number) for number in re.findall(r"off by ([-+.\de]+)", str(error))]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_target_out_of_reach_names_itself_and_its_distance(scale):
+    posterior = Finite(scale * MODELS)
+    highest = scale * MODELS[:, 0].max()
+    with pytest.raises(InfeasibleError, match=r"E\(first\) >= .* cannot be met") as caught:
+        regularize(posterior, [E(second) <= 0.1 * scale, E(first) >= 3.0 * highest])
+    assert how_far_off(caught.value) == pytest.approx([2 * highest], rel=1e-4)
+    assert "E(second)" not in str(caught.value)
+    assert "these draws" not in str(caught.value)  # enumerated models are all there are
+    assert caught.value.result.status == "infeasible"
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        E(first) == 5.0,
+        E(first) <= -5.0,
+        E(first).between(5.0, 6.0),
+        E(first).within(0.1, of=5.0),
+        E(first).regularized(Hinge(np.inf) + Reflected(Hinge(np.inf), 5.0)),
+        E(first).regularized(EpsilonInsensitive(5.0, 0.3, np.inf)),
+        E(lambda x: x).regularized(MultiClassHinge(np.inf, [5.0, 5.0, 5.0])),
+        E(lambda x: x).within(0.5, of=[2.0, 2.0, 2.0], norm=1),
+    ],
+)
+def test_every_hard_constraint_can_be_found_infeasible(constraint):
+    with pytest.raises(InfeasibleError) as caught:
+        regularize(POSTERIOR, constraint)
+    assert how_far_off(caught.value)
+    returned = regularize(POSTERIOR, constraint, raise_infeasible=False)
+    assert returned.status == "infeasible"
+    assert returned.violation > 1e-3
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_contradictory_pair_shares_the_violation(scale):
+    constraints = [E(first) >= 0.5 * scale, E(second) == 0.0, E(first) <= 0.2 * scale]
+    with pytest.raises(InfeasibleError, match="contradict") as caught:
+        regularize(Finite(scale * MODELS), constraints)
+    assert how_far_off(caught.value) == pytest.approx([0.15 * scale, 0.15 * scale], rel=1e-3)
+    assert "E(first) >=" in str(caught.value)
+    assert "E(first) <=" in str(caught.value)
+    assert "E(second)" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [Finite, Samples])
+def test_a_contradiction_is_told_from_what_these_atoms_miss(kind):
+    with pytest.raises(InfeasibleError, match=r"is the same for all (models|draws)") as caught:
+        regularize(kind(MODELS), [E(first) >= 0.5, E(lambda x: 2 * x[:, 0] + 3) <= 3.4])
+    assert "Draw more" not in str(caught.value)  # more draws, or others, would not help
+    corner = 0.8 * MODELS.max(axis=0)  # inside the range of each feature, outside the hull
+    with pytest.raises(InfeasibleError, match="contradict each other or") as caught:
+        regularize(kind(MODELS), E(lambda x: x) >= corner)
+    assert ("Draw more" in str(caught.value)) == (kind is Samples)
+
+
+def test_what_a_gaussian_holds_fixed_is_no_contradiction():
+    asked = [E([1, 0]) == 0.0, E([1, 1]) == 1.0]
+    assert regularize(Gaussian(np.zeros(2), np.eye(2)), asked).status == "optimal"
+    with pytest.raises(InfeasibleError, match="contradict each other or the posterior"):
+        regularize(Gaussian(np.zeros(2), np.diag([1.0, 0.0])), asked)
+
+
+def least_violation(lower: np.ndarray, upper: np.ndarray, features: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """The violations with the least sum of squares, in standard deviations, over all distributions."""
+    q = cp.Variable(len(features), nonneg=True)
+    give = cp.Variable(features.shape[1])
+    x = features.T @ q - give
+    constraints = [cp.sum(q) == 1]
+    constraints += [x[i] >= lower[i] for i in np.flatnonzero(np.isfinite(lower))]
+    constraints += [x[i] <= upper[i] for i in np.flatnonzero(np.isfinite(upper))]
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(give / unit)), constraints)
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+    return np.abs(give.value)
+
+
+@pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (1e-3, 1.0, 1e4)])
+def test_the_violation_is_the_least_there_is(scales):
+    # Each target is within the range of its feature; together they lie outside the hull.
+    models = MODELS * scales
+    posterior = Finite(models)
+    target = 0.8 * models.max(axis=0)
+    with pytest.raises(InfeasibleError, match="contradict") as caught:
+        regularize(posterior, E(lambda x: x) >= target)
+    give = least_violation(target, np.full(3, np.inf), models, models.std(axis=0))
+    named = {
+        int(i): float(amount) for i, amount in re.findall(r"psi\[(\d)\]\).*?off by ([-+.\de]+)", str(caught.value))
+    }
+    assert named.keys() == {i for i in range(3) if give[i] > 1e-3 * give.max()}
+    for i, amount in named.items():
+        assert amount == pytest.approx(give[i], rel=2e-3)
+
+
+def test_a_linear_programme_says_how_far_a_single_one_can_go():
+    # E(second) is pinned; how high E(first) can go then is a linear programme, and beyond it nothing is feasible.
+    q = cp.Variable(40, nonneg=True)
+    problem = cp.Problem(cp.Maximize(MODELS[:, 0] @ q), [cp.sum(q) == 1, MODELS[:, 1] @ q == -1.0])
+    problem.solve(solver=cp.HIGHS)
+    reach = float(problem.value)
+    assert reach < MODELS[:, 0].max() - 0.1
+    just_inside = regularize(POSTERIOR, [E(second) == -1.0, E(first) >= reach - 1e-3])
+    assert just_inside.status == "optimal"
+    for beyond in (0.3, 0.01):
+        with pytest.raises(InfeasibleError, match=r"E\(first\)"):
+            regularize(POSTERIOR, [E(second) == -1.0, E(first) >= reach + beyond])
+
+
+def test_hard_margins_on_data_that_cannot_be_separated():
+    rng = np.random.default_rng(1)
+    rows, labels = rng.normal(size=(30, 2)), rng.choice([-1.0, 1.0], size=30)
+    margins = labels[:, None] * rows
+    with pytest.raises(InfeasibleError, match="contradict") as caught:
+        regularize(Gaussian(np.zeros(2), np.ones(2)), margins, Reflected(Hinge(np.inf), 1.0))
+    w, give = cp.Variable(2), cp.Variable(30, nonneg=True)
+    unit = np.linalg.norm(margins, axis=1)
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(give / unit)), [margins @ w >= 1 - give])
+    problem.solve(solver=cp.CLARABEL)
+    found = how_far_off(caught.value)
+    assert found == pytest.approx(np.sort(give.value)[::-1][: len(found)].tolist(), rel=1e-2)
+
+
+def test_contradictions_about_a_gaussian():
+    posterior = Gaussian(np.zeros(2), np.eye(2))
+    with pytest.raises(InfeasibleError) as caught:
+        regularize(posterior, [E(np.array([1.0, 1.0])) == 1.0, E(np.array([2.0, 2.0])) == 4.0])
+    # Half the gap of each, in its own standard deviations: x = 1 and x = 2 for the same x.
+    assert how_far_off(caught.value) == pytest.approx([1.0, 0.5], rel=1e-3)
+    assert regularize(posterior, [E(np.array([1.0, 1.0])) == 1.0, E(np.array([2.0, 2.0])) == 2.0]).status == "optimal"
+
+
+def test_constants_can_only_be_what_they_are():
+    posterior = Gaussian(np.zeros(2), np.eye(2))
+    with pytest.raises(InfeasibleError):
+        regularize(posterior, lambda w: np.array([w[0], 3.0]), Equal([1.0, 2.0]))
+    with pytest.raises(InfeasibleError, match="off by 1"):
+        regularize(POSTERIOR, E(np.full(40, 3.0)) == 2.0)
+
+
+def test_draws_that_never_go_there():
+    draws = np.random.default_rng(0).normal(size=1000)
+    with pytest.raises(InfeasibleError) as caught:
+        regularize(Samples({"mu": draws}), E("mu") >= 6.0)
+    assert "E(mu) >= 6" in str(caught.value)
+    assert "these draws reach only" in str(caught.value)
+    assert how_far_off(caught.value) == pytest.approx([6.0 - draws.max()], rel=1e-4)
+
+
+def test_soft_constraints_are_never_infeasible():
+    for constraint in (
+        (E(first) >= 100.0).soft(2.0),
+        (E(first) == 100.0).soft(2.0, power=2),
+        E(lambda x: x).within(0.1, of=50.0).soft(1.0),
+        E(first).regularized(Ridge(1e4, 1.0)),
+    ):
+        result = regularize(POSTERIOR, constraint)
+        assert result.status == "optimal"
+
+
+def test_a_soft_constraint_does_not_hide_a_contradiction():
+    with pytest.raises(InfeasibleError, match="contradict"):
+        regularize(POSTERIOR, [(E(second) >= 3.0).soft(5.0), E(first) >= 0.3, E(first) <= 0.1])
+
+
+@pytest.mark.parametrize("room", [1e-1, 1e-3, 1e-5])
+def test_narrow_feasible_sets_are_not_called_infeasible(room):
+    x = MODELS.T @ RNG.dirichlet(np.full(40, 5.0))
+    for regularizer in (
+        Ball(x, room),
+        Ball(x, room, norm=1),
+        AtMost(x + room) + Reflected(AtMost(-x + room)),
+    ):
+        assert regularize(POSTERIOR, lambda models: models, regularizer).status == "optimal"
+
+
+@pytest.mark.parametrize("part", [0.99, 0.9999, 0.999999])
+def test_targets_close_to_the_hull_are_met(part):
+    corner = MODELS[np.argmax(MODELS @ np.ones(3))]
+    centre = MODELS.mean(axis=0)
+    result = regularize(POSTERIOR, E(lambda x: x) == centre + part * (corner - centre))
+    assert result.status == "optimal"
+    np.testing.assert_allclose(result.after, centre + part * (corner - centre), atol=1e-7)
+
+
+@pytest.mark.parametrize(("sigma", "share"), [(1.0, 0.5), (1.5, 0.35), (2.0, 0.25)])
+def test_no_linear_programme_where_a_heavy_tail_spans_many_nats(sigma, share, monkeypatch):
+    monkeypatch.setattr(regularize_module, "examine", lambda *_: pytest.fail("there is an optimum, and it is near"))
+    features = np.exp(sigma * np.random.default_rng(0).normal(size=(20_000, 3)))
+    result = regularize(Finite(features), E(features) == share * features.mean(axis=0))
+    assert result.status == "optimal"
+    assert np.ptp(features @ result.multipliers) > newton.DIVERGING_NATS
+    np.testing.assert_allclose(result.expectation(features), share * features.mean(axis=0), rtol=1e-7)
+
+
+def test_a_ball_just_outside_is_refuted_before_a_face_is_tried(monkeypatch):
+    # Multipliers that diverge point at a face, here one of two atoms, and no solver comes to an end there.
+    steps, take_step = [], newton._newton_step
+    monkeypatch.setattr(newton, "_newton_step", lambda *arguments: steps.append(1) or take_step(*arguments))
+    problem = make_problem(9102, 737)
+    result = regularize(Finite(np.arange(2.0)), problem.features, problem.regularizer, raise_infeasible=False)
+    assert result.status == "infeasible"
+    assert len(steps) < 60
+
+
+def test_a_probability_above_one_is_not_a_matter_of_more_draws():
+    draws = Samples(np.random.default_rng(0).normal(size=500))
+    positive = E(lambda x: x > 0, name="positive")
+    for asked in (positive == 1.2, positive <= -0.1):
+        with pytest.raises(InfeasibleError, match="lies between 0 and 1") as caught:
+            regularize(draws, asked)
+        assert "draw again" not in str(caught.value)
+    with pytest.raises(InfeasibleError, match="other draws may reach further"):
+        regularize(draws, E(lambda x: x > 10, name="large") == 0.5)
+    along = [1.0, 0.0]  # a linear feature of a Gaussian, which is no probability
+    with pytest.raises(InfeasibleError) as caught:
+        regularize(Gaussian(np.zeros(2), np.eye(2)), [E(along) == 2.0, E(along) == 3.0])
+    assert "lies between 0 and 1" not in str(caught.value)

@@ -1,0 +1,210 @@
+"""Steep prices, simplexes, narrow intervals and many atoms: what the solver does inside, against theorems."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from regbayes import E, Finite, Gaussian, Samples, regularize
+from regbayes.regularization.box_quadratic import Curvature, Groups, minimize_box_quadratic
+from regbayes.regularization.composite import Stack
+from regbayes.regularization.dual_forms import BoxDual
+from regbayes.regularization.log_partition import WeightedAtoms
+from regbayes.regularizers import AtLeast, AtMost, Ball, Equal, MultiClassHinge, MultiClassSquaredHinge, Regularizer
+
+
+def bounds_of(features: np.ndarray, log_weights: np.ndarray, g: Regularizer, result) -> tuple[float, float]:
+    """The dual at the result's multipliers and the primal at its weights, from their definitions."""
+    logs = log_weights - np.logaddexp.reduce(log_weights)
+    dual = -np.logaddexp.reduce(logs + features @ result.multipliers) - g.conjugate(-result.multipliers)
+    log_q = result.posterior.log_weights
+    q = np.exp(log_q)
+    kl = float(q[q > 0] @ (log_q - logs)[q > 0])
+    return dual, kl + g.value(q @ features)
+
+
+# Simplexes in the model of a Newton step
+
+
+@pytest.mark.parametrize("total", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("rank", [2, 9])
+def test_groups_meet_their_sums_and_the_conditions_of_a_minimum(total, rank):
+    """On a simplex the slopes are equal where a multiplier is positive, and not smaller where it is zero."""
+    rng = np.random.default_rng(rank)
+    member = np.array([0, 0, 0, 0, 1, 1, 1, -1, -1])
+    root, linear = rng.normal(size=(9, rank)), total * rng.normal(size=9)
+    zero, free = np.zeros(9), np.full(9, np.inf)
+    lower = np.where(member < 0, -np.inf, 0.0)
+    ridge = np.where(member < 0, 0.5, 0.0)
+    groups = Groups(member, np.array([total, 3 * total]))
+    v = minimize_box_quadratic(
+        Curvature(zero, matrix=root @ root.T), linear, BoxDual(zero, zero, ridge, lower, free), zero, groups
+    )
+    np.testing.assert_allclose(groups.sums(v), groups.total, rtol=1e-12)
+    slope = root @ (root.T @ v) + ridge * v + linear
+    size = np.max(np.abs(linear)) + total
+    np.testing.assert_allclose(slope[member < 0], 0, atol=1e-8 * size)
+    for g in (0, 1):
+        inside, least = member == g, np.min(slope[member == g])
+        assert np.all(v[inside] >= 0)
+        assert float(v[inside] @ (slope[inside] - least)) <= 1e-8 * size * groups.total[g]
+
+
+@pytest.mark.parametrize("kind", [MultiClassHinge, MultiClassSquaredHinge])
+@pytest.mark.parametrize("price", [1e-2, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("nats", [0.0, 80.0])
+def test_classes_at_any_price(kind, price, nats):
+    rng = np.random.default_rng(5)
+    features = rng.gamma(0.5, size=(30, 4)) * [1.0, 3.0, 0.2, 1.0]
+    log_weights = np.where(np.arange(30) == 3, nats, rng.normal(size=30))
+    g = kind(price, [0.5, 0.1, 0.0, 0.3])
+    result = regularize(Finite(np.arange(30), log_weights=log_weights), features, g)
+    dual, primal = bounds_of(features, log_weights, g, result)
+    assert result.status == "optimal"
+    assert primal - dual <= 1e-7 * (1 + abs(dual))
+    np.testing.assert_allclose(result.dual, dual, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("norm", [1, 2, np.inf])
+@pytest.mark.parametrize("price", [1e2, 1e7])
+def test_a_steep_ball_is_the_hard_one(norm, price):
+    """A price above the multipliers' dual norm buys everything."""
+    features = np.random.default_rng(1).normal(size=(400, 6))
+    target = features.mean(axis=0) + 0.2
+    steep, hard = (regularize(Finite(features), features, Ball(target, 0.1, norm, C)) for C in (price, np.inf))
+    assert steep.status == hard.status == "optimal"
+    np.testing.assert_allclose(steep.dual, hard.dual, rtol=1e-7)
+
+
+def test_a_gaussian_with_more_features_than_dimensions_at_a_price_that_buys_nothing():
+    """Multipliers of 1e8 cancel each other; the value is known to the digits that are left."""
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(8, 2))
+    result = regularize(Gaussian(np.zeros(2), np.eye(2)), rows, Ball(rng.normal(size=8), 0.1, 1, 1e4))
+    assert result.status == "optimal"
+    assert result.gap <= 2e-8 * (1 + abs(result.dual))
+
+
+# Intervals
+
+
+@pytest.mark.parametrize("width", [0.0, 1e-9, 1e-6, 1.0])
+def test_an_interval_on_a_gaussian_is_its_nearer_end(width):
+    low = np.array([300.0, -7.0])
+    posterior = Gaussian([10.0, 0.0], np.diag([0.25, 4.0]))
+    result = regularize(posterior, np.eye(2), AtLeast(low) + AtMost(low + width))
+    d = np.array([(300 - 10) / 0.5, min(-7 + width, 0) / 2])
+    assert result.status == "optimal"
+    np.testing.assert_allclose(result.kl, 0.5 * d @ d, rtol=1e-12)
+    assert result.warm_start.shape == (2,)
+
+
+def test_an_interval_has_the_multiplier_of_the_bound_that_holds():
+    draws = np.random.default_rng(0).normal(size=500)
+    posterior = Finite(draws)
+    both, one = (regularize(posterior, c) for c in (E(draws).between(0.2, 0.5), E(draws) >= 0.2))
+    np.testing.assert_allclose(both.multipliers, one.multipliers, rtol=1e-8)
+    other = regularize(posterior, E(draws).between(-0.5, -0.2))
+    np.testing.assert_allclose(other.after, -0.2, rtol=1e-8)
+    assert regularize(posterior, E(draws).between(-0.5, 0.5)).kl == 0
+
+
+def test_bounds_that_cross_stay_two_and_are_infeasible():
+    stack = Stack.of(AtLeast([0.0, 2.0]) + AtMost(1.0), 2)
+    assert len(stack) == 4
+    draws = np.random.default_rng(0).normal(size=(50, 1))
+    result = regularize(Finite(draws), draws, AtLeast(0.2) + AtMost(0.1), raise_infeasible=False)
+    assert result.status == "infeasible"
+
+
+# Nearly collinear equalities with one atom ahead
+
+
+@pytest.mark.parametrize("width", [1e-3, 1e-5])
+def test_equalities_that_nearly_say_the_same_with_one_atom_ahead(width):
+    """The dual in extended precision is a lower bound, and known weights that meet the constraints an upper one."""
+    rng = np.random.default_rng(8)
+    z, e = rng.normal(size=(2, 50))
+    features = np.column_stack([z, z + width * e])
+    logs = np.where(np.arange(50) == 7, 0.0, -60 - rng.exponential(size=50)).astype(np.longdouble)
+    logs -= np.log(np.sum(np.exp(logs)))
+    away = features.astype(np.longdouble) - features[7]
+    # The targets are those of weights that bring the atom ahead down to the others, and tilt all of them.
+    scores = logs - np.where(np.arange(50) == 7, np.longdouble(60), 0)
+    scores += 0.3 * away[:, 0] + 0.2 * (away[:, 1] - away[:, 0]) / width
+    q = np.exp(scores - scores.max())
+    q /= q.sum()
+    target = (q @ away + features[7]).astype(np.float64)
+    result = regularize(Finite(np.arange(50), log_weights=logs.astype(np.float64)), features, Equal(target))
+    assert result.status == "optimal"
+    np.testing.assert_allclose(result.expectation(features), target, rtol=0, atol=1e-9)
+    feasible = float(np.sum(q[q > 0] * (np.log(q[q > 0]) - logs[q > 0])))  # q meets the constraints: an upper bound
+    dual = -float(np.log(np.sum(np.exp(logs + away @ result.multipliers)))) + float(
+        result.multipliers @ (target - features[7])
+    )
+    assert dual <= feasible
+    np.testing.assert_allclose(result.kl, dual, rtol=1e-6)
+
+
+# Passes over the atoms
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 3), (5000, 1), (3000, 8), (20_000, 9), (30_000, 17), (9000, 60)])
+@pytest.mark.parametrize("even", [True, False])
+def test_moments_and_ranges_are_those_of_their_definitions(n, m, even):
+    rng = np.random.default_rng(m)
+    features, logs = rng.normal(size=(n, m)) + 0.5, np.zeros(n) if even else rng.normal(size=n)
+    logs -= np.logaddexp.reduce(logs)
+    atoms = WeightedAtoms(features, logs)
+    np.testing.assert_array_equal(atoms.lowest, features.min(axis=0))
+    np.testing.assert_array_equal(atoms.highest, features.max(axis=0))
+    for atom, value in zip(atoms.find_ends(), (atoms.lowest, atoms.highest), strict=True):
+        np.testing.assert_array_equal(features[atom, np.arange(m)], value)
+    centred = features - np.exp(logs) @ features
+    base = (np.exp(logs)[:, None] * centred).T @ centred
+    np.testing.assert_allclose(atoms.base_covariance, base, rtol=1e-9, atol=1e-12)
+    phi = 0.1 * rng.normal(size=m)
+    scores = logs + features @ phi
+    value = np.logaddexp.reduce(scores)
+    q = np.exp(scores - value)
+    mean = q @ features
+    for last in (True, False):
+        found = WeightedAtoms(features, logs)
+        got = found.evaluate(phi, last)
+        np.testing.assert_allclose(got[0], value, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(got[1], mean, rtol=1e-11, atol=1e-13)
+        for at in (phi, 2 * phi):  # where the last look was, and elsewhere
+            np.testing.assert_allclose(found.span(at), np.ptp(features @ at), rtol=1e-12, atol=1e-13)
+            tilted = found.tilted_log_weights(at, 0.3)
+            np.testing.assert_allclose(tilted, logs + features @ at - 0.3, rtol=1e-12, atol=1e-12)
+        centred = features - mean
+        np.testing.assert_allclose(found.covariance(phi), (q[:, None] * centred).T @ centred, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("away", [0.02, 0.1, 0.25])
+def test_corrected_covariances_lead_to_the_same_tilt(away):
+    """More features than come with their covariance: the tilt meets the equalities, and no other does."""
+    features = np.random.default_rng(2).normal(size=(4000, 30))
+    wanted = features.mean(axis=0) + away
+    result = regularize(Samples(features), E(features) == wanted)
+    assert result.status == "optimal"
+    np.testing.assert_allclose(result.expectation(features), wanted, atol=1e-8)
+    log_q = result.posterior.log_weights
+    np.testing.assert_allclose(log_q - log_q[0], (features - features[0]) @ result.multipliers, atol=1e-9)
+
+
+@pytest.mark.parametrize("nats", [0.0, 1.0, 200.0])
+@pytest.mark.parametrize("n", [100, 70_000])
+def test_one_multiplier_of_many_atoms(n, nats):
+    """In pieces or not: the tilt meets the equality in extended precision, and it is the one of the multiplier."""
+    rng = np.random.default_rng(3)
+    x, logs = rng.normal(size=n), nats * rng.normal(size=n)
+    posterior = Finite(x, log_weights=logs)
+    wanted = 0.9 * float(posterior.weights @ x) + 0.03
+    result = regularize(posterior, E(x) == wanted)
+    assert result.status == "optimal"
+    scores = (logs + result.multipliers[0] * x).astype(np.longdouble)
+    q = np.exp(scores - scores.max())
+    q /= q.sum()
+    np.testing.assert_allclose(float(q @ x), wanted, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(result.posterior.weights, q.astype(float), rtol=1e-6, atol=1e-12)

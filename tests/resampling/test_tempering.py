@@ -1,0 +1,777 @@
+"""Drawing again until a model's own draws are the answer, against closed forms and sums; samplers draw exactly."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import regbayes
+from ladder_tools import ExactGaussian, ExactGrid, StuckGrid
+from regbayes import (
+    E,
+    Finite,
+    Gaussian,
+    InfeasibleError,
+    NotConvergedWarning,
+    Samples,
+    SamplingError,
+    UnreliableWeightsWarning,
+    regularize,
+)
+from regbayes.ppl import FunctionModel, Run, Sampler, Start, Tilt
+from regbayes.resampling.checks import find_ascent, find_escape
+from regbayes.resampling.pool import Rung, pool_rungs
+
+GRID = np.linspace(-12, 12, 4801)
+
+
+def standard(x: np.ndarray) -> np.ndarray:
+    return -0.5 * x**2
+
+
+def gaussian_problem(seed: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(5, 5))
+    return rng.normal(size=5), root @ root.T + np.eye(5), rng.normal(size=(3, 5))
+
+
+def gaussian_constraints(parts: Any, mean: np.ndarray, covariance: np.ndarray, slopes: np.ndarray) -> list[Any]:
+    spread, at = np.sqrt(np.diag(slopes @ covariance @ slopes.T)), slopes @ mean
+    return [E(parts[0]) == at[0] + 5 * spread[0], E(parts[1]) >= at[1] + 2 * spread[1], E(parts[2]) <= at[2]]
+
+
+def nats_off(found: Any, exact: Any) -> float:
+    """KL from the answer to the truth, to second order."""
+    values, away = exact.features.values, found.multipliers - exact.multipliers
+    weights = exact.posterior.weights
+    centred = values - weights @ values
+    return 0.5 * float(weights @ (centred @ away) ** 2)
+
+
+def test_a_gaussian_is_tilted_as_the_closed_form_says():
+    mean, covariance, slopes = gaussian_problem()
+    exact = regularize(Gaussian(mean, covariance), gaussian_constraints(slopes, mean, covariance, slopes))
+    assert exact.kl > 10  # so far that no draw of the posterior could be reweighted
+    functions = [lambda v, k=k: v.x @ slopes[k] for k in range(3)]
+    asked = gaussian_constraints(functions, mean, covariance, slopes)
+    hessian = slopes @ covariance @ slopes.T
+    errors, moved = [], []
+    for seed in range(8):
+        found = regularize(ExactGaussian(mean, covariance), asked, seed=seed)
+        assert found.status == "optimal"
+        assert found.doubts == ()
+        assert len(found.rounds) <= 3 + np.sqrt(2 * exact.kl)
+        away = found.multipliers - exact.multipliers
+        errors.append(0.5 * away @ hessian @ away / found.floor)
+        assert np.all(np.abs(away) <= 4 * found.multipliers_mcse + 1e-12)
+        np.testing.assert_allclose(found.after[:2], exact.after[:2], rtol=1e-6)
+        moved.append((found.kl - exact.kl) / found.kl_mcse)
+        assert found.posterior.n_atoms == 3000
+    assert np.mean(errors) < 2.5
+    assert 0.3 < np.sqrt(np.mean(np.square(moved))) < 1.8  # the standard error of KL is one
+
+
+GRID_PROBLEMS = {
+    "a probability": [E(expit, name="p") == 0.99],
+    "a larger spread": [E(lambda x: x**2, name="square") >= 4],
+    "a smaller spread": [E(lambda x: x**2, name="square") <= 0.01],
+    "two moments": [E("x") == 4, E(lambda x: x**2, name="square") <= 16.2],
+    "two modes with mixing chains": [E(np.abs, name="size") == 4],
+    "between": [E("x").between(3, 4)],
+    "a ball": [E(lambda x: np.column_stack([x, np.tanh(x)]), name="f").within(0.1, of=[3, 0.9])],
+}
+
+
+@pytest.mark.parametrize("name", GRID_PROBLEMS)
+def test_features_of_one_dimension_agree_with_sums(name):
+    asked = GRID_PROBLEMS[name]
+    exact = regularize(Finite({"x": GRID}, log_weights=standard(GRID)), asked)
+    found = [regularize(ExactGrid(GRID, standard), asked, seed=seed) for seed in range(3)]
+    for result in found:
+        assert result.status == "optimal"
+        assert len(result.rounds) <= 3 + np.sqrt(2 * exact.kl)
+        assert abs(result.kl - exact.kl) < 5 * result.kl_mcse
+        assert np.all(np.abs(result.multipliers - exact.multipliers) <= 5 * result.multipliers_mcse + 1e-9)
+    assert np.mean([nats_off(result, exact) / result.floor for result in found]) < 6
+
+
+def test_a_soft_constraint_pays_its_price_and_no_more():
+    asked = (E("x") >= 5).soft(3)
+    found = regularize(ExactGrid(GRID, standard), asked)
+    assert found.status == "optimal"
+    np.testing.assert_allclose(found.multipliers, 3)  # the price
+    assert abs(found.after[0] - 3) < 5 * found.after_mcse[0]
+    assert found.after_mcse[0] > 0
+
+
+def test_what_holds_already_costs_nothing():
+    found = regularize(ExactGrid(GRID, standard), E("x") <= 1)
+    assert found.status == "optimal"
+    assert len(found.rounds) == 2
+    assert found.multipliers[0] == 0
+    assert found.kl == 0
+
+
+def test_a_regularizer_and_features_are_the_same_as_a_constraint():
+    sampler = ExactGrid(GRID, standard)
+    asked = regularize(sampler, E("x") >= 3, seed=4)
+    given = regularize(sampler, "x", regbayes.regularizers.AtLeast(3.0), seed=4)
+    np.testing.assert_array_equal(asked.multipliers, given.multipliers)
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_one_another():
+    first, again, other = (regularize(ExactGrid(GRID, standard), E("x") == 4, seed=seed) for seed in (7, 7, 8))
+    np.testing.assert_array_equal(first.multipliers, again.multipliers)
+    np.testing.assert_array_equal(first.posterior.draws.variables["x"], again.posterior.draws.variables["x"])
+    assert first.multipliers[0] != other.multipliers[0]
+
+
+def test_runs_start_near_where_they_are_going():
+    mean, covariance, slopes = gaussian_problem()
+    sampler = ExactGaussian(mean, covariance)
+    result = regularize(sampler, E(lambda v: v.x @ slopes[0], name="f") == slopes[0] @ mean + 20)
+    assert sampler.starts[1] is None  # the first after the example
+    for start, found in zip(sampler.starts[2:], result.rounds[1:], strict=True):
+        assert start.positions.shape == (4, 5)
+        np.testing.assert_array_equal(start.positions, start.variables["x"])
+        np.testing.assert_allclose(np.diag(start.covariance), np.diag(covariance), rtol=0.6)
+        spread = np.sqrt(slopes[0] @ covariance @ slopes[0])
+        assert np.all(np.abs(start.positions @ slopes[0] - found.expectation[0]) < 6 * spread)
+
+
+def test_an_accuracy_in_nats_is_met_by_longer_runs_or_refused():
+    sampler = ExactGrid(GRID, standard)
+    fine = regularize(sampler, E("x") == 3, accuracy=3e-5)
+    assert fine.status == "optimal"
+    assert fine.floor <= 3e-5
+    assert fine.posterior.n_atoms > 3000
+    with pytest.warns(NotConvergedWarning, match="would take about"):
+        hopeless = regularize(sampler, E("x") == 3, accuracy=1e-9)
+    assert hopeless.status == "round_limit"
+
+
+# --- words
+
+
+def test_contradictions_show_in_the_first_draws():
+    said = r"E\(x\) >= 1 and E\(double\) <= 0 contradict each other"
+    with pytest.raises(InfeasibleError, match=said) as caught:
+        regularize(ExactGrid(GRID, standard), [E("x") >= 1, E(lambda x: 2 * x, name="double") <= 0])
+    assert len(caught.value.result.rounds) == 1
+    assert caught.value.result.status == "infeasible"
+
+
+def test_a_feature_that_does_not_vary_is_what_it_is():
+    def one(x: np.ndarray) -> np.ndarray:
+        return np.ones_like(x)
+
+    with pytest.raises(InfeasibleError, match=r"E\(one\) == 2 cannot be met: its feature is 1 for all 400 draws"):
+        regularize(ExactGrid(GRID, standard), E(one, name="one") == 2)
+    beside = regularize(ExactGrid(GRID, standard), [E(one) <= 2, E("x") == 1])
+    assert beside.status == "optimal"
+    assert abs(beside.multipliers[1] - 1) < 4 * beside.multipliers_mcse[1]
+    # A price on what cannot be had is paid: the whole penalty is the multiplier.
+    paid = regularize(ExactGrid(GRID, standard), (E(one) == 2).soft(3.0))
+    assert paid.status == "optimal"
+    np.testing.assert_allclose(paid.multipliers, 3.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_lies_beyond_a_bound_is_infeasible_by_the_rounds(seed):
+    asked = E(expit, name="p") >= 1.2
+    with pytest.raises(InfeasibleError, match=r"E\(p\) >= 1.2 cannot be met: .* and 1.2 is asked") as caught:
+        regularize(ExactGrid(GRID, standard), asked, seed=seed)
+    result = caught.value.result
+    assert len(result.rounds) > 5  # not from one failed solve
+    assert result.after[0] > 0.98
+    assert regularize(ExactGrid(GRID, standard), asked, seed=seed, raise_infeasible=False).status == "infeasible"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_moments_that_no_distribution_has_are_never_called_optimal(seed):
+    asked = [E("x") == 2, E(lambda x: x**2) == 3]
+    result = quietly(ExactGrid(GRID, standard), asked, seed=seed)
+    assert result.status in ("infeasible", "out_of_reach", "unreliable")
+
+
+def test_what_only_a_limit_meets_is_out_of_reach():
+    with pytest.warns(NotConvergedWarning, match="came no nearer"):
+        result = regularize(ExactGrid(GRID, standard), E(expit, name="p") == 1)
+    assert result.status == "out_of_reach"
+    assert result.after[0] > 0.999
+
+
+def test_few_rounds_are_a_round_limit():
+    with pytest.warns(NotConvergedWarning, match="Raise max_rounds"):
+        result = regularize(ExactGrid(GRID, standard), E("x") == 8, max_rounds=3)
+    assert result.status == "round_limit"
+    assert len(result.rounds) == 3
+    assert 1 < result.after[0] < 8
+    assert result.violation > 1
+    # A round on the way: its own expectation, with its own error, and multipliers that are where it was made.
+    last = result.rounds[result.answer]
+    np.testing.assert_allclose(result.after_mcse, last.mcse)
+    assert result.after_mcse[0] == pytest.approx(last.n_chains**-0.5 * last.n_draws**-0.5, rel=0.3)
+    assert result.multipliers_mcse[0] == 0
+
+
+def two_far_modes(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(-0.5 * (x - 6) ** 2, -0.5 * (x + 6) ** 2)
+
+
+def test_chains_in_different_modes_stop_before_any_tilt():
+    sampler = StuckGrid(GRID, two_far_modes, [1, 1, 1, -1])
+    with pytest.raises(SamplingError, match="does not converge before any tilt: R-hat") as caught:
+        regularize(sampler, E("x") == 1)
+    assert caught.value.result.status == "unreliable"
+    assert caught.value.stages[0].run.variables["x"].shape == (4, 750)
+    assert quietly(sampler, E("x") == 1).status == "unreliable"
+
+
+class SeenGrid(StuckGrid):
+    """Chains that all miss one mode, of a sampler that gives its density away."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        return Run(found.variables, positions=found.variables["x"][..., None])
+
+    def log_density(self, tilt: Tilt, positions: np.ndarray) -> np.ndarray:
+        return self.plain(positions[:, 0]) + (tilt({"x": positions[:, 0]}) if tilt.features else 0.0)
+
+
+def test_a_mode_that_all_chains_missed_is_seen_by_the_density():
+    result = quietly(SeenGrid(GRID, two_far_modes, [1, 1, 1, 1]), E("x") == 5.5)
+    assert result.status == "unreliable"
+    assert "another mode" in result.doubts[0]
+
+
+def heavy(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, -2 * np.log1p(x**2 / 3), -np.inf)
+
+
+def test_a_tilt_of_a_heavy_tail_does_not_exist():
+    wide = np.sinh(np.linspace(1e-3, 8, 4001))
+
+    class Heavy(SeenGrid):
+        def log_weights(self, tilt: Tilt) -> np.ndarray:
+            logs = super().log_weights(tilt) + np.log(np.gradient(self.grid))  # the grid's cells are not even
+            return logs - np.logaddexp.reduce(logs)
+
+    with pytest.raises(SamplingError, match="no normaliser") as caught:
+        regularize(Heavy(wide, heavy, [1, 1, 1, 1]), E("x") >= 3)
+    assert caught.value.result.status == "no_tilt"
+    # and downwards, where it exists, it is found
+    positive = regularize(Heavy(wide, heavy, [1, 1, 1, 1]), E("x") <= 0.5)
+    assert positive.status == "optimal"
+
+
+class ScaleMixture(Sampler):
+    """``x ~ N(0, s²)`` with a lognormal scale s; its coordinates are log s and x."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        rng = np.random.default_rng(seed)
+        log_scale = 0.5 * rng.normal(size=(4, n_draws))
+        x = np.exp(log_scale) * rng.normal(size=(4, n_draws))
+        return Run({"s": np.exp(log_scale), "x": x}, positions=np.stack([log_scale, x], axis=2))
+
+    def plain(self, positions: np.ndarray) -> np.ndarray:
+        log_scale, x = positions.T
+        return -2 * log_scale**2 - log_scale - 0.5 * (x * np.exp(-log_scale)) ** 2
+
+    def log_density(self, tilt: Tilt, positions: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return self.plain(positions) + tilt({"s": np.exp(positions[:, 0]), "x": positions[:, 1]})
+
+
+def test_a_density_that_grows_without_end_along_no_ray_is_climbed():
+    """E exp(phi x) = E exp(phi² s² / 2) is infinite for any phi, though along s and x alone the density falls."""
+    sampler = ScaleMixture()
+    run = sampler.draw(Tilt((), np.zeros(0)), 100, seed=0, start=None, final=False)
+
+    def looked(feature: Any, phi: float) -> tuple[str | None, str | None]:
+        tilt = Tilt((feature,), np.array([phi]))
+        return find_escape(sampler, tilt, run), find_ascent(sampler, tilt, run)
+
+    along, climbed = looked("x", 3.0)
+    assert along is None
+    assert "without end" in climbed
+    # Bounded features have tilts at any multiplier, and so has the logarithm of the scale.
+    assert looked(lambda v: np.tanh(v.x), 30.0) == (None, None)
+    assert looked(lambda v: np.log(v.s), 5.0) == (None, None)
+    # What users read is the variable, not the sampler's coordinate.
+    assert looked("s", 3.0)[0] == "along s, upwards, its density grows without end"
+
+
+class Overflowing(ScaleMixture):
+    """The tilt by log s as a tracer computes it: log(exp(800)) is infinite."""
+
+    def log_density(self, tilt: Tilt, positions: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return self.plain(positions) + tilt.multipliers.sum() * np.log(np.exp(positions[:, 0]))
+
+
+def test_a_feature_that_overflows_is_no_tail():
+    sampler, tilt = Overflowing(), Tilt((lambda v: np.log(v.s),), np.array([2.0]))
+    run = sampler.draw(tilt, 100, seed=0, start=None, final=False)
+    assert np.isinf(sampler.log_density(tilt, np.array([[800.0, 0.0]]))[0])
+    assert find_escape(sampler, tilt, run) is None
+
+
+def test_a_step_to_where_no_tilt_exists_is_taken_back():
+    """Squares of a normal variable: tilts exist below one half, and a sampler without a density does not say so."""
+    wide, asked = np.linspace(-60, 60, 6001), E(lambda x: x**2, name="square") == 10
+    result = quietly(ExactGrid(wide, standard), asked, seed=5)
+    strayed = [r.left_out for r in result.rounds]
+    assert sum(strayed) == 1
+    assert result.rounds[strayed.index(True)].multipliers[0] > 0.5
+    assert "x left out" in result.rounds_table()
+    assert result.status == "optimal"
+    exact = regularize(Finite({"x": wide}, log_weights=standard(wide)), asked)
+    assert abs(result.multipliers[0] - exact.multipliers[0]) < 4 * result.multipliers_mcse[0]
+    assert abs(result.kl - exact.kl) < 5 * result.kl_mcse
+
+
+class Transformed(ExactGrid):
+    """A variable that is a function of the position, drawn on a grid of positions; its density is known anywhere."""
+
+    def __init__(self, grid: Any, log_density: Any, transform: Any) -> None:
+        super().__init__(grid, log_density)
+        self.transform = transform
+
+    def log_density(self, tilt: Tilt, positions: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = self.transform(positions[:, 0])
+            return self.plain(positions[:, 0]) + (tilt({"x": x}) if tilt.features else 0.0)
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        logs = self.log_density(tilt, self.grid[:, None]) + np.log(np.gradient(self.grid))
+        weights = np.exp(logs - logs.max())
+        rng = np.random.default_rng(seed)
+        u = rng.choice(self.grid, size=(self.n_chains, n_draws), p=weights / weights.sum())
+        return Run({"x": self.transform(u)}, positions=u[..., None])
+
+
+def lognormal() -> Transformed:
+    return Transformed(np.linspace(-7, 7, 4001), standard, np.exp)
+
+
+def cauchy() -> Transformed:
+    return Transformed(np.sinh(np.linspace(-12, 12, 6001)), lambda x: -np.log1p(x**2), lambda x: x)
+
+
+NO_TILTS = {
+    "lognormal, up": (lognormal, E("x") >= 10),
+    "lognormal, squares up": (lognormal, E(lambda x: x**2, name="square") >= 50),
+    "Cauchy, mean": (cauchy, E("x") == 1),
+    "Cauchy, absolute value": (cauchy, E(np.abs, name="size") >= 30),
+    "Cauchy, two moments": (cauchy, [E("x") == 0, E(lambda x: x**2, name="square") == 1e7]),
+}
+
+
+@pytest.mark.parametrize("name", NO_TILTS)
+@pytest.mark.parametrize("seed", range(2))
+def test_moments_that_do_not_exist_cannot_be_asked_for(name, seed):
+    build, asked = NO_TILTS[name]
+    result = quietly(build(), asked, seed=seed)
+    assert result.status == "no_tilt"
+    assert "no normaliser" in result.doubts[0]
+
+
+def test_the_same_variables_can_be_moved_where_the_tilt_exists():
+    assert quietly(lognormal(), E("x") <= 0.7).status == "optimal"
+    assert quietly(lognormal(), E(np.log) == 3).status == "optimal"
+    assert quietly(cauchy(), E(np.arctan, name="angle") == 0.8).status == "optimal"
+
+
+class Cautious(ExactGrid):
+    """A sampler that knows which features have gradients, and has divergences where it is told so."""
+
+    smooth = True
+    diverging = 0.0
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        diverging = np.random.default_rng(seed).random((self.n_chains, n_draws)) < self.diverging
+        return Run(found.variables, statistics={"diverging": diverging})
+
+    def find_smooth(self, tilt: Tilt, run: Run) -> np.ndarray:
+        return np.array([self.smooth])
+
+
+def test_features_without_a_gradient_are_reweighted_where_that_carries():
+    sampler = Cautious(GRID, standard)
+    sampler.smooth = False
+    positive = E(lambda x: x > 0, name="positive") == 0.7
+    result = regularize(sampler, positive)
+    assert result.status == "optimal"
+    assert {float(r.multipliers[0]) for r in result.rounds} == {0.0}  # the sampler never followed them
+    assert abs(result.multipliers[0] - np.log(7 / 3)) < 5 * result.multipliers_mcse[0]
+    with pytest.raises(SamplingError, match=r"no gradient .* smooth stand-in"):
+        regularize(sampler, E(lambda x: x > 3.2, name="large") == 0.9)
+    sure = regularize(sampler, E(lambda x: x > 0, name="positive") == 1)
+    assert sure.status == "boundary"
+
+
+class Careful(ExactGrid):
+    """Long runs diverge, each at a share of its draws, and may draw another variable from elsewhere."""
+
+    shares = (0.01, 0.005)
+    moved = (0.0, 0.0)
+    steps: tuple[float, float] | None = (0.2, 0.1)
+    n_long = 0
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        other = np.random.default_rng(seed).normal(size=(self.n_chains, n_draws))
+        if not final:
+            return Run({**found.variables, "other": other})
+        i, self.n_long = self.n_long, self.n_long + 1
+        diverging = np.zeros((self.n_chains, n_draws), dtype=bool)
+        diverging.flat[: round(self.shares[i] * diverging.size)] = True
+        statistics = {"diverging": diverging}
+        if self.steps is not None:
+            statistics["step_size"] = np.full(diverging.shape, self.steps[i])
+        return Run({**found.variables, "other": other + self.moved[i]}, statistics=statistics)
+
+
+def test_divergences_that_smaller_steps_make_fewer_and_that_change_nothing_are_accepted():
+    assert quietly(Careful(GRID, standard), E("x") == 3).status == "optimal"
+    smaller = Careful.steps
+    for shares, moved, steps in (
+        ((0.02, 0.015), (0.0, 0.0), smaller),  # too many
+        ((0.005, 0.005), (0.0, 0.0), smaller),  # no fewer: smaller steps say nothing
+        ((0.01, 0.005), (0.0, 1.0), smaller),  # fewer, and another distribution of what no constraint sees
+        ((0.01, 0.005), (0.0, 0.0), (0.1, 0.1)),  # fewer by chance
+        ((0.01, 0.005), (0.0, 0.0), None),  # nobody knows
+    ):
+        sampler = Careful(GRID, standard)
+        sampler.shares, sampler.moved, sampler.steps = shares, moved, steps
+        result = quietly(sampler, E("x") == 3)
+        assert result.status == "unreliable"
+        assert "diverged" in result.reasons[0]
+
+
+class OneSided(ExactGrid):
+    """Short runs visit both sides of zero, long ones only one: a feature that is even does not see it."""
+
+    one_sided = True
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        return Run({"x": np.abs(found.variables["x"])}) if final and self.one_sided else found
+
+
+def test_a_long_run_that_missed_a_mode_of_earlier_ones_is_unreliable():
+    sampler = OneSided(GRID, standard)
+    asked = E(lambda x: x**2, name="square") == 4
+    with pytest.warns(UnreliableWeightsWarning, match=r"has not been where earlier ones were.*values of x"):
+        assert regularize(sampler, asked).status == "unreliable"
+    sampler.one_sided = False
+    assert regularize(sampler, asked).status == "optimal"
+
+
+class Ratio(Sampler):
+    """Two normal variables; a ratio of them has neither a gradient at its pole nor a mean."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        a, b = np.random.default_rng(seed).normal(size=(2, 4, n_draws))
+        return Run({"a": a, "b": b})
+
+    def find_smooth(self, tilt: Tilt, run: Run) -> np.ndarray:
+        return np.array([False])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_ratio_without_a_mean_is_not_reweighted(seed):
+    with pytest.raises(SamplingError, match="may have no mean") as caught:
+        regularize(Ratio(), E(lambda v: v.a / v.b, name="ratio") == 0.0, seed=seed)
+    assert caught.value.stages
+    assert caught.value.result.status == "unreliable"
+    bounded = regularize(Ratio(), E(lambda v: np.arctan(v.a / v.b) > 0, name="positive") == 0.6, seed=seed)
+    assert bounded.status == "optimal"
+    steps = regularize(Ratio(), E(lambda v: np.floor(3 * v.a) + 0.01 * v.b, name="steps") == 0.3, seed=seed)
+    assert steps.status == "optimal"  # values in clumps, whose tails have odd shapes
+
+
+def test_given_an_event_that_the_first_points_miss():
+    sampler = Cautious(GRID, standard)
+    sampler.smooth = False
+    result = regularize(sampler, E("x").given(lambda x: x > 1.5) == 2.0)
+    assert result.status == "optimal"
+    inside = result.posterior.expectation(lambda x: (x > 1.5) * (x - 2.0))
+    assert abs(float(inside)) < 1e-6
+    with pytest.raises(SamplingError, match="no draw of the posterior is in it") as caught:
+        regularize(sampler, E("x").given(lambda x: x > 20) == 21)
+    assert caught.value.stages
+
+
+def test_divergences_make_an_answer_unreliable():
+    sampler = Cautious(GRID, standard)
+    sampler.diverging = 0.02
+    with pytest.warns(UnreliableWeightsWarning, match="diverged"):
+        result = regularize(sampler, E("x") == 3)
+    assert result.status == "unreliable"
+    assert result.divergences > 20
+    assert "Reparametrize" in str(result)
+
+
+class Forgetful(ExactGrid):
+    """Long runs come from elsewhere than short ones: what a sampler that is broken may do."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        return Run({"x": found.variables["x"] + 0.5 * final})
+
+
+def test_a_run_that_contradicts_its_prediction_is_not_believed():
+    result = quietly(Forgetful(GRID, standard), E("x") == 3)
+    assert result.status == "unreliable"
+    assert "contradicts" in result.doubts[0]
+
+
+class Misled(ExactGrid):
+    """Short runs under a tilt come from elsewhere, so that the first long run is far from what was asked."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+        return Run({"x": found.variables["x"] - 1.5 * (not final and not tilt.is_none)})
+
+
+def test_a_flat_contradiction_is_the_last_word_even_where_the_run_missed_what_was_asked():
+    result = quietly(Misled(GRID, standard), E("x") == 3)
+    assert result.status == "unreliable"
+    assert "contradicts" in result.doubts[0]
+    assert [one.final for one in result.rounds].count(True) == 1
+
+
+class Slow(ExactGrid):
+    """Every draw ten times, as chains that stand still."""
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        found = super().draw(tilt, -(-n_draws // 10), seed=seed, start=start, final=final)
+        return Run({"x": np.repeat(found.variables["x"], 10, axis=1)[:, :n_draws]})
+
+
+def test_a_long_run_waits_until_a_hundred_effective_draws_predict_it():
+    result = quietly(Slow(GRID, standard), E("x") == 0.2, seed=1)
+    first = [one.final for one in result.rounds].index(True)
+    assert result.rounds[0].effective_size < 100
+    assert sum(one.effective_size for one in result.rounds[:first]) >= 100
+
+
+# --- what happens on the way
+
+
+class Failing(ExactGrid):
+    error: BaseException = ValueError("the log-density is NaN")
+    calls = 0
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        self.calls += 1
+        if self.calls == 4:
+            raise self.error
+        return super().draw(tilt, n_draws, seed=seed, start=start, final=final)
+
+
+def test_a_sampler_that_fails_leaves_all_draws_made_before():
+    with pytest.raises(SamplingError, match="failed in round 2: the log-density is NaN") as caught:
+        regularize(Failing(GRID, standard), E("x") == 6)
+    assert [stage.run.variables["x"].shape for stage in caught.value.stages] == [(4, 100)] * 2
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_an_interrupt_returns_the_nearest_round():
+    sampler = Failing(GRID, standard)
+    sampler.error = KeyboardInterrupt()
+    with pytest.warns(NotConvergedWarning, match="interrupted"):
+        result = regularize(sampler, E("x") == 6)
+    assert result.status == "interrupted"
+    assert len(result.rounds) == 2
+    assert 0.5 < result.after[0] < 6
+
+
+def test_a_callback_hears_of_rounds_and_may_stop():
+    heard: list[int] = []
+
+    def stop_after_two(progress: Any) -> bool:
+        heard.append(progress.iteration)
+        return len(progress.state.stages) == 2
+
+    with pytest.warns(NotConvergedWarning, match="asked to stop"):
+        result = regularize(ExactGrid(GRID, standard), E("x") == 6, progress=stop_after_two)
+    assert heard == [1, 2]
+    assert result.status == "stopped"
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    regularize(ExactGrid(GRID, standard), E("x") == 2, progress=True)
+    assert "final run" in capsys.readouterr().err
+
+
+# --- from draws to the model
+
+
+def test_draws_that_are_there_are_gone_on_from():
+    rng = np.random.default_rng(0)
+    draws = Samples({"x": rng.standard_normal((4, 500))}, chains=True)
+    with pytest.raises(InfeasibleError, match="resample="):
+        regularize(draws, E("x") == 6)
+    sampler = Failing(GRID, standard)
+    sampler.calls = 100  # does not fail
+    result = regularize(draws, E("x") == 6, resample=sampler)
+    assert result.status == "optimal"
+    assert sampler.calls == 100 + len(result.rounds)  # the example, and every round but the first
+    assert result.rounds[0].n_draws == 500
+    assert abs(result.multipliers[0] - 6) < 5 * result.multipliers_mcse[0]
+
+
+def test_the_warning_of_weights_that_cannot_carry_names_the_way():
+    draws = Samples({"x": np.random.default_rng(0).standard_normal((4, 500))}, chains=True)
+    with pytest.warns(UnreliableWeightsWarning, match="resample="):
+        regularize(draws, E("x") == 2.6)
+
+
+# --- what is returned
+
+
+@pytest.fixture(scope="module")
+def answer() -> Any:
+    return regularize(ExactGaussian([0.0, 1.0], [[1.0, 0.5], [0.5, 2.0]]), E("x[0]") == 4)
+
+
+def test_the_result_is_a_regularized_posterior_with_its_errors(answer):
+    assert isinstance(answer, regbayes.RegularizedPosterior)
+    assert abs(answer.multipliers[0] - 4) < 5 * answer.multipliers_mcse[0]
+    assert answer.after_mcse[0] == pytest.approx(0, abs=1e-9)
+    assert abs(answer.kl - 8) < 5 * answer.kl_mcse
+    other = answer.expectation("x[1]")  # 1 + 0.5 * 4
+    assert abs(float(other) - 3) < 5 * float(answer.mcse("x[1]")[0])
+    assert answer.r_hat < 1.02
+    assert "optimal:" in str(answer)
+    assert "4x750" in answer.rounds_table()
+    assert answer.to_arviz is not None
+
+
+def test_arviz_gets_the_chains_as_they_were_drawn(answer):
+    pytest.importorskip("arviz")
+    tree = answer.to_arviz()
+    posterior = tree["posterior"]
+    np.testing.assert_array_equal(posterior["x"].values, answer.posterior.draws.variables["x"].reshape(4, 750, 2))
+    weights = np.exp(tree["importance_weights"]["log_weight"].values)
+    np.testing.assert_allclose(np.sum(weights * posterior["x"].values[..., 0]), 4)
+
+
+def test_the_rounds_and_the_shift_have_pictures(answer):
+    pytest.importorskip("matplotlib")
+    from matplotlib import pyplot as plt
+
+    rounds = regbayes.plots.RoundsDisplay.from_result(answer)
+    np.testing.assert_array_equal(rounds.multipliers[-1], answer.rounds[-1].multipliers)
+    assert rounds.axes_[0].get_ylabel() == "expectation"
+    shift = regbayes.plots.PosteriorShiftDisplay.from_result(answer, "x[0]")
+    assert shift.mean_after == pytest.approx(4)
+    assert abs(shift.mean_before) < 0.3
+    np.testing.assert_allclose(np.sum(shift.after * np.diff(shift.edges)), 1, atol=0.01)
+    plt.close("all")
+    with pytest.raises(TypeError, match="reweighted have none"):
+        regbayes.plots.RoundsDisplay.from_result(regularize(Finite([0, 1, 2]), E(lambda x: x) == 1.5))
+
+
+def test_a_result_can_be_saved(answer, tmp_path):
+    answer.save(tmp_path / "answer")
+    loaded = regbayes.load(tmp_path / "answer")
+    np.testing.assert_array_equal(loaded.multipliers, answer.multipliers)
+    assert loaded.rounds_table() == answer.rounds_table()
+    assert str(loaded) == str(answer)
+    with pytest.raises(AttributeError, match="no model"):
+        loaded.to_model()
+
+
+# --- pooling
+
+
+def test_the_pool_finds_the_log_partitions_of_gaussians():
+    rng = np.random.default_rng(0)
+    phis = np.array([0.0, 1.0, 2.0, 3.2])
+    rungs = [Rung(phi + rng.standard_normal((4, 500, 1)), np.array([phi])) for phi in phis]
+    pool = pool_rungs(rungs)
+    for phi, found in zip(phis, pool.log_partitions, strict=True):
+        error = pool.error_of_log_partition(np.array([phi]))
+        assert abs(found - 0.5 * phi**2) <= 4 * error + 1e-12
+        assert error <= 0.06
+    there = pool.tilt(np.array([2.5]))
+    assert abs(there.log_partition - 3.125) < 5 * pool.error_of_log_partition(np.array([2.5]))
+    assert abs(there.expectation[0] - 2.5) < 5 * np.sqrt(pool.error_of_expectation(there)[0, 0])
+
+
+def test_the_error_of_a_log_partition_is_what_repetition_shows():
+    rng = np.random.default_rng(1)
+    found, errors = [], []
+    for _ in range(60):
+        rungs = [Rung(phi + rng.standard_normal((4, 100, 1)), np.array([phi])) for phi in (0.0, 1.1, 2.2)]
+        pool = pool_rungs(rungs)
+        found.append(pool.tilt(np.array([2.2])).log_partition)
+        errors.append(pool.error_of_log_partition(np.array([2.2])))
+    assert 0.75 < np.std(found) / np.mean(errors) < 1.3
+
+
+# --- bad input
+
+
+def test_bad_input_is_named():
+    sampler = ExactGrid(GRID, standard)
+    with pytest.raises(ValueError, match=r"'nothing'.*'x'"):
+        regularize(sampler, E("nothing") == 1)
+    with pytest.raises(TypeError, match="no features of a model"):
+        regularize(sampler, E(np.zeros(400)) == 1)
+    with pytest.raises(ValueError, match="shape"):
+        regularize(sampler, E(lambda x: x[:3]) == 1)
+    with pytest.raises(ValueError, match="accuracy must be positive"):
+        regularize(sampler, E("x") == 1, accuracy=0)
+    with pytest.raises(ValueError, match="n_draws must be an integer of at least 20"):
+        regularize(sampler, E("x") == 1, n_draws=3)
+    with pytest.raises(TypeError, match=r"model of regbayes\.ppl"):
+        regularize(Samples(np.zeros(100)), E("x") == 1, resample=3)
+    with pytest.raises(TypeError, match="goes on from draws"):
+        regularize(Gaussian([0.0], [1.0]), E([1.0]) == 1, resample=sampler)
+    with pytest.raises(ValueError, match="unequal weights"):
+        regularize(Samples(np.zeros(3), log_weights=[-1.0, 0, 0]), E("x") == 1, resample=sampler)
+
+
+def test_a_function_that_cannot_be_called_is_refused_at_once():
+    with pytest.raises(TypeError, match=r"draw\(tilt, n_draws, rng, start\).*too many"):
+        FunctionModel(lambda n_draws: {"x": np.zeros(n_draws)})
+
+
+def test_draws_may_have_variables_that_the_model_has_not():
+    x = np.random.default_rng(0).normal(size=(4, 100))
+    result = quietly(Samples({"x": x, "mine": x**2}, chains=True), E("x") == 3, resample=ExactGrid(GRID, standard))
+    assert result.status == "optimal"
+    assert abs(result.multipliers[0] - 3) < 5 * result.multipliers_mcse[0]
+
+
+def test_a_tilt_off_any_scale_is_not_a_number():
+    tilt = Tilt((lambda x: x**2, "x"), np.array([1.0, 2.0]))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(tilt({"x": np.array([3.0, np.inf, 1e300, -1.0])}), [15, np.nan, np.nan, -1])
+
+
+def test_an_observed_site_cannot_be_constrained():
+    class WithData(ExactGrid):
+        observed = ("y",)
+
+    with pytest.raises(ValueError, match="observed site"):
+        regularize(WithData(GRID, standard), E("y[0]") == 1)
+    with pytest.raises(AttributeError) as caught:
+        regularize(WithData(GRID, standard), E(lambda v: v.y) == 1)
+    assert any("y is observed" in note for note in caught.value.__notes__)
+
+
+def quietly(sampler: Sampler, asked: Any, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return regularize(sampler, asked, raise_infeasible=False, **options)
