@@ -11,7 +11,7 @@
     python benchmarks/bench_medlda.py --smoke                         # all parts, on small generated documents
 
 Settings of our models are the defaults, which were chosen on late posts of the *training* part (and on a part of one
-training half of the reviews); see docs/development/notes/medlda.md. Times are CPU seconds of one thread unless
+training half of the reviews); see docs/decisions.md. Times are CPU seconds of one thread unless
 ``--jobs`` says otherwise; set OMP_NUM_THREADS=1. Rates count every sweep over every token, weights and start-up
 included.
 """

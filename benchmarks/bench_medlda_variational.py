@@ -8,7 +8,7 @@
     python benchmarks/bench_medlda_variational.py --smoke                        # all parts, on generated documents
 
 Settings are the defaults, which were chosen on late posts of the *training* part and on parts of one training half of
-the reviews; see docs/development/notes/medlda.md. Times are CPU seconds of one thread; set OMP_NUM_THREADS=1.
+the reviews; see docs/decisions.md. Times are CPU seconds of one thread; set OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations

@@ -32,8 +32,7 @@ def word_of(name):
 @pytest.mark.parametrize("name", PUBLIC + INTERNAL)
 def test_an_old_name_is_left_nowhere(name):
     word = word_of(name)
-    history = ROOT / "docs" / "development"  # notebooks say what was called how when it was measured
-    left = [path for path in texts() if history not in path.parents and word.search(path.read_text(encoding="utf-8"))]
+    left = [path for path in texts() if word.search(path.read_text(encoding="utf-8"))]
     assert not left
 
 

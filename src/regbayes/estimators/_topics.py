@@ -85,7 +85,7 @@ FEW_DOCUMENTS = 1000  # that tell how many words others have
 LARGEST_COUNT = 1e30  # of single precision not much is left beyond
 
 # Chosen on late posts of a training part of 20 Newsgroups (classes) and on parts of one training half of the movie
-# reviews (numbers); docs/development/notes/medlda.md.
+# reviews (numbers): docs/decisions.md.
 DOC_TOPIC_PRIOR = {"gibbs": 0.1, "consistent": 1.0, "posterior": 0.1}
 SAMPLER_WORD_PRIOR = 0.1
 FIRST_RESPONSE_VARIANCE = 1.0  # that of the targets: topics explain nothing yet

@@ -116,7 +116,7 @@ MULTIWAY: tuple[System, ...] = (
     System(
         "IBP+SVM",
         _ibp_svm,
-        # Learned cold, inferred warm: docs/development/notes/ilsvm.md has what else was tried.
+        # Learned cold, inferred warm.
         grid(temperature=(0.003, 0.01), transform_temperature=(0.3, 1.0), C=(0.1, 1.0)),
         grid(transform_temperature=(0.3, 1.0), C=(0.1,)),
     ),
@@ -353,7 +353,7 @@ RAGGED: tuple[System, ...] = (
     System(
         "MTRL",
         _relations,
-        # Values around those that are best in training folds: docs/development/notes/baselines.md.
+        # Values around those that are best in training folds.
         grid(relation_alpha=(400.0, 700.0, 1000.0, 1500.0), intercept_scaling=(1.0, 3.0))
         + grid(ranged=(True,), relation_alpha=(50.0, 75.0, 100.0, 150.0, 220.0), intercept_scaling=(0.4, 1.0)),
         grid(relation_alpha=(300.0,)) + grid(ranged=(True,), relation_alpha=(50.0,)),

@@ -33,7 +33,7 @@ from regbayes.models.medlda.meanfield import (
 )
 from regbayes.models.medlda.topics import FittedTopics, proportions
 
-OPTIONS = OnlineOptions(step=4.0, step_delay=10.0)  # from training documents of 20 Newsgroups; notes/batches.md
+OPTIONS = OnlineOptions(step=4.0, step_delay=10.0)  # from training documents of 20 Newsgroups: docs/decisions.md
 
 
 @persistable(name="regbayes.medlda.Batches")

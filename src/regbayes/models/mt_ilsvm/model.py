@@ -38,7 +38,7 @@ AUTO_GENERATIVE, LARGE_C = 150.0, 0.03
 
 It is r / tau that multiplies the likelihood, and more features need more of it. At small C the weights are proportional
 to C, so what the margins add to the logits is proportional to C^2 / r; at large C the weights no longer grow, and it is
-proportional to C / r. docs/development/notes/mt_ilsvm.md has the measurements."""
+proportional to C / r. docs/decisions.md has the numbers."""
 
 
 # What is chosen before a fit
