@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 WORKERS ?= 2
 PYTEST_ARGS ?=
-BENCHMARKS := $(sort $(wildcard benchmarks/bench_*.py))
+BENCHMARKS := $(sort $(wildcard benchmarks/bench_*.py)) benchmarks/compare.py
 
 # One BLAS thread per process: the tests run in parallel already. Two Numba threads, so that the tests which compare
 # one thread with several have several.
@@ -18,7 +18,7 @@ export MKL_NUM_THREADS ?= 1
 export NUMBA_NUM_THREADS ?= 2
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo test test-plain test-gpu lint format types bench-smoke reproduce-quick docs-figures clean
+.PHONY: help setup demo test test-plain test-gpu lint format types bench-smoke paper-quick docs-figures clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -34,8 +34,8 @@ $(VENV)/.installed-demo: pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet -e '.[cli,plot]'
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet -e '.[dev]'
+$(VENV)/.installed-dev: pyproject.toml paper/pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet -e '.[dev]' -e ./paper
 	@touch $@ $(VENV)/.installed-demo
 
 setup: $(VENV)/.installed-dev  ## create .venv and install the package with everything development needs
@@ -63,12 +63,14 @@ test-plain: setup  ## run the tests as on a plainer processor, without AVX-512
 # On a machine with a graphics card; GPU_PYTHON names an interpreter there that has PyTorch or CuPy for it. The tests of
 # array operations run on every library and device that is found.
 GPU_PYTHON ?= $(BIN)/python
+DEVICE_TESTS := tests/kernels/test_arrays.py tests/kernels/meanfield $(wildcard tests/*/test_device*.py tests/*/*/test_device*.py)
 test-gpu:  ## run the tests of arrays on devices, where there is a graphics card
-	SCIPY_ARRAY_API=1 PYTHONPATH=src:$$PYTHONPATH $(GPU_PYTHON) -m pytest tests/test_arrays.py $(wildcard tests/test_device_*.py) tests/test_own_model_torch.py $(PYTEST_ARGS)
+	SCIPY_ARRAY_API=1 PYTHONPATH=src:paper/src:$$PYTHONPATH $(GPU_PYTHON) -m pytest $(DEVICE_TESTS) tests/adapters/test_torch.py $(PYTEST_ARGS)
 
-lint: setup  ## check style and formatting
+lint: setup  ## check style, formatting and imports between packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --cache-dir build/import-linter
 
 format: setup  ## rewrite files to the project's style
 	$(BIN)/ruff check --fix .
@@ -80,10 +82,8 @@ types: setup  ## check types
 bench-smoke: setup  ## run every benchmark on a problem small enough to take seconds
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script --smoke"; $(BIN)/python $$script --smoke; done
 
-reproduce-quick: setup  ## run the quick form of every experiment of regbayes.experiments, into build/reproduce
-	@$(BIN)/python -c 'import sys; from regbayes.experiments import EXPERIMENTS, run; \
-		found = [run(what, quick=True, fresh=True, output="build/reproduce", say=lambda _: None) for what in EXPERIMENTS]; \
-		sys.exit(any(outcome.failed for outcome in found))'
+paper-quick: setup  ## run the quick form of every experiment of the paper, into build/paper
+	$(BIN)/python -m regbayes_paper all --quick --fresh --output build/paper
 
 docs-figures: setup  ## draw the figures of the documentation again
 	@set -e; for script in examples/problem_*.py examples/figure1_*.py examples/ilsvm_digits.py; do \
@@ -92,4 +92,4 @@ docs-figures: setup  ## draw the figures of the documentation again
 
 clean:  ## remove caches and build products (not .venv)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src paper tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
