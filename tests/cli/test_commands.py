@@ -356,7 +356,7 @@ def test_json_has_no_numbers_that_json_lacks(capsys):
     assert json.loads(capsys.readouterr().out) == {"x": [0, 1], "warnings": []}
 
 
-@pytest.mark.parametrize("command", ["demo", "fit", "predict", "evaluate", "report", "reproduce"])
+@pytest.mark.parametrize("command", ["demo", "fit", "predict", "evaluate", "report"])
 def test_help_has_examples(command):
     done = run_here(command, "--help")
     assert done.code == 0

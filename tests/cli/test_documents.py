@@ -16,7 +16,6 @@ from regbayes.cli.errors import BadDataError, UserError
 from regbayes.cli.output import Output
 from regbayes.cli.tables import Table, make_frame, read_table
 from regbayes.cli.words import LONGEST_WORD, TOKEN, WordCounts, learn_words
-from regbayes_paper.data import load_20newsgroups
 
 QUICK = ("--no-cv", "--n-components", 3, "--max-iter", 15)
 
@@ -82,48 +81,6 @@ def test_an_npz_of_counts_names_its_classes(tmp_path):
     assert table.column("y").tolist() == ["no", "yes", "no"]
     assert table.words == ("a", "b")
     np.testing.assert_array_equal(table.take(np.array([2, 0])).counts.toarray(), [[0, 3], [0, 2]])
-
-
-def test_text_sets_are_known_by_name(tmp_path, monkeypatch):
-    X = csr_array(np.arange(6).reshape(3, 2) + 1)
-    parts = {f"X_{part}": getattr(X, part) for part in ("data", "indices", "indptr", "shape")}
-    words = {"vocabulary": np.array(["film", "plot"]), "doc_ids": np.array(["a", "b", "c"])}
-    rating = np.array([0.1, 0.5, 0.9])
-    ratings = {"y": rating, "y_class3": np.arange(3), "y_class4": np.arange(3)}
-    np.savez(tmp_path / "movie_review_scale.npz", **parts, **words, **ratings)
-    split = {"train_idx": [0, 2], "test_idx": [1], "class_names": ["u", "v"], "y": np.array([0, 1, 1])}
-    np.savez(tmp_path / "20newsgroups_bydate.npz", **parts, **words, **split)
-    monkeypatch.setenv("REGBAYES_DATA", str(tmp_path))
-    monkeypatch.setattr(
-        "regbayes_paper.data.loaders._check_shapes", lambda known, arrays, path: (_joined(arrays), str(path))
-    )
-    monkeypatch.setattr("regbayes_paper.data.files._check_digest", lambda *_: None)
-    posts = read_documents("20newsgroups:test")
-    assert posts.column("group").tolist() == ["v"]
-    assert posts.column("document").tolist() == ["b"]
-    np.testing.assert_array_equal(posts.counts.toarray(), [[3, 4]])
-    movies = read_documents("movie-reviews")
-    assert movies.targets == ("rating",)
-    assert movies.column("class3").tolist() == [0, 1, 2]
-    with pytest.raises(BadDataError, match="no part 'test'; its parts: none"):
-        read_documents("movie-reviews:test")
-    with pytest.raises(BadDataError, match="its parts: 20newsgroups:train and 20newsgroups:test"):
-        read_documents("20newsgroups:valid")
-
-
-@pytest.mark.data
-def test_text_sets_are_those_of_the_loaders():
-    posts, found = read_documents("20newsgroups:test"), load_20newsgroups()
-    assert posts.counts.nnz == found.data[found.test].nnz
-    assert posts.column("group").tolist() == found.target_names[found.target[found.test]].tolist()
-    assert len(posts.words) == found.data.shape[1]
-    assert read_documents("movie-reviews").n_rows == 5006
-
-
-def _joined(arrays):
-    from regbayes_paper.data.loaders import _with_matrix
-
-    return _with_matrix(arrays, "here")
 
 
 def test_long_documents_and_other_encodings_are_read(tmp_path):

@@ -128,7 +128,6 @@ OPTIONS = {
     ],
     "evaluate": ["--threshold", "model", "data", "--text", *READING, *SAYING],
     "report": ["model", "data", "--output", "-o", "--text", *READING, *SAYING],
-    "reproduce": ["what", "--quick", "--output", "-o", "--seeds", "--jobs", "-j", "--fresh", *SAYING],
 }
 
 

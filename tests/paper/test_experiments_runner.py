@@ -180,15 +180,6 @@ def test_the_files_of_a_run(tmp_path):
     assert all(path.exists() for path in outcome.files)
 
 
-def test_no_figure_without_matplotlib(tmp_path, monkeypatch):
-    said: list[str] = []
-    find = runner.importlib.util.find_spec
-    monkeypatch.setattr(runner.importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
-    outcome = run_experiment(Toy(), tmp_path, say=said.append, show=silent)
-    assert any("regbayes[plot]" in line for line in said)
-    assert [path.suffix for path in outcome.files] == [".txt", ".csv", ".csv"]
-
-
 def test_processes_measure_what_one_process_does(tmp_path):
     alone, together = run(Toy(), tmp_path / "1"), run(Toy(), tmp_path / "2", jobs=2)
     assert together.records == alone.records
@@ -224,7 +215,7 @@ def test_what_was_measured_survives_the_process(tmp_path, number):
     if number == signal.SIGINT:
         assert process.returncode == 0
         assert "1 of 3" in rest
-        assert "The same command goes on from here" in rest
+        assert "The same command continues from here" in rest
     stored = [json.loads(line)["cell"] for line in (tmp_path / "toy.jsonl").read_text().splitlines()]
     assert stored == [{"dataset": "data", "row": row, "setting": "", "seed": 0} for row in ("one", "two")]
     later = Toy()

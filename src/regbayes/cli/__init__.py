@@ -15,7 +15,7 @@ __all__ = ["Format", "Kind", "main", "resume_collection"]
 
 EXTRA = ("pandas", "rich", "typer")
 
-Format = Literal["csv", "parquet", "npz", "npy", "arff", "libsvm"]  # of a table's file
+Format = Literal["csv", "parquet", "npz", "npy", "libsvm"]  # of a table's file
 Kind = Literal["classifier", "multilabel", "regressor"]  # what the target asks for
 
 

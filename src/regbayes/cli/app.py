@@ -22,8 +22,8 @@ EPILOG = """**Where to start**
 
 `regbayes demo` fits a model to handwritten digits and writes a page about it.
 
-Exit codes: 0 done, 1 a bug, 2 wrong usage, 3 the data, 4 the model file, 5 something is missing or cannot be reached,
-130 interrupted."""
+Exit codes: 0 done, 1 a bug, 2 wrong usage, 3 the data, 4 the model file, 5 a package is not
+installed, 130 interrupted."""
 
 COMMANDS = {  # in the order of the help: where each is, and what it can be asked
     "demo": ("regbayes.cli.demo", "DemoRequest"),
@@ -31,7 +31,6 @@ COMMANDS = {  # in the order of the help: where each is, and what it can be aske
     "predict": ("regbayes.cli.predict", "PredictRequest"),
     "evaluate": ("regbayes.cli.evaluate", "EvaluateRequest"),
     "report": ("regbayes.cli.report", "ReportRequest"),
-    "reproduce": ("regbayes.cli.reproduce", "ReproduceRequest"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Documents: a text column of a table, a folder of text files, counts of words, or a text set that has a loader.
+"""Documents: a text column of a table, a folder of text files, or counts of words.
 
 Every reader gives a `Table`. Raw text is a column of it, counts are its sparse `counts`.
 """
@@ -6,30 +6,20 @@ Every reader gives a `Table`. Raw text is a column of it, counts are its sparse 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
-from regbayes.cli.errors import BadDataError, MissingPieceError
+from regbayes.cli.errors import BadDataError
 from regbayes.cli.readers import decoded
 from regbayes.cli.tables import Table, check_table, make_frame, read_table
 
-__all__ = ["BUILT_IN", "is_documents", "read_documents"]
+__all__ = ["read_documents"]
 
 TEXT, CLASS, FILE = "text", "class", "file"  # columns of a folder
-PARTS = ("train", "test")
-
-
-def is_documents(path: str) -> bool:
-    """Whether a name stands for documents by itself: a folder, or a text set that has a loader."""
-    return os.path.isdir(path) or (not os.path.exists(path) and path.partition(":")[0] in BUILT_IN)
 
 
 def read_documents(path: str, **options: Any) -> Table:
-    """Read documents: a folder, a set by its name, LIBSVM or NPZ with counts, or any table.
+    """Read documents: a folder, LIBSVM or NPZ with counts, or any table.
 
     Parameters
     ----------
@@ -44,7 +34,7 @@ def read_documents(path: str, **options: Any) -> Table:
     """
     if os.path.isdir(path):
         return check_table(_read_folder(Path(path), options.get("encoding", "utf-8")))
-    return check_table(_read_built_in(path)) if is_documents(path) else read_table(path, sparse=True, **options)
+    return read_table(path, sparse=True, **options)
 
 
 def _read_folder(folder: Path, encoding: str) -> Table:
@@ -74,62 +64,3 @@ def _read_folder(folder: Path, encoding: str) -> Table:
 
 def _list_files(folder: Path) -> list[Path]:
     return sorted(place for place in folder.iterdir() if not place.name.startswith("."))
-
-
-def _read_built_in(path: str) -> Table:
-    from regbayes_paper.data import DataError, DataNotFoundError
-
-    name, _, part = path.partition(":")
-    try:
-        table, rows = BUILT_IN[name]()
-    except DataNotFoundError as error:
-        raise MissingPieceError(str(error).removesuffix(", or pass folder=.")) from None
-    except DataError as error:
-        raise BadDataError(str(error)) from None
-    if not part:
-        return replace(table, source=path)
-    if part not in PARTS or part not in rows:
-        parts = " and ".join(f"{name}:{known}" for known in rows) or "none"
-        raise BadDataError(f"{path!r}: {name} has no part {part!r}; its parts: {parts}")
-    return replace(table.take(rows[part]), source=path)
-
-
-def _newsgroups() -> tuple[Table, dict[str, NDArray[Any]]]:
-    from regbayes_paper.data import load_20newsgroups
-
-    found = load_20newsgroups()
-    columns = {"group": found.target_names[found.target]}
-    return _join_counts(found, columns, ("group",)), {part: found[part] for part in PARTS if part in found}
-
-
-def _reviews() -> tuple[Table, dict[str, NDArray[Any]]]:
-    from regbayes_paper.data import load_movie_reviews
-
-    found = load_movie_reviews()
-    columns: dict[str, NDArray[Any]] = {"rating": found.target}
-    for name in ("class3", "class4"):
-        columns[name] = load_movie_reviews(target=name, return_X_y=True)[1]
-    if "author_names" in found:
-        columns["author"] = found.author_names[found.author]
-    return _join_counts(found, columns, ("rating",)), {}
-
-
-def _join_counts(found: Any, columns: dict[str, NDArray[Any]], targets: tuple[str, ...]) -> Table:
-    """Put a table together from a set of counts."""
-    if "doc_ids" in found:
-        columns["document"] = found.doc_ids
-    return Table(
-        make_frame(columns.items()),
-        source="",
-        inputs=(),
-        targets=targets,
-        counts=found.data,
-        words=tuple(map(str, found.feature_names)),
-        keys=("document",) if "document" in columns else (),
-    )
-
-
-BUILT_IN: dict[str, Callable[[], tuple[Table, dict[str, NDArray[Any]]]]] = {
-    "20newsgroups": _newsgroups,
-    "movie-reviews": _reviews,
-}

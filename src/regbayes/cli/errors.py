@@ -53,7 +53,7 @@ class BadModelError(UserError):
 
 
 class MissingPieceError(UserError):
-    """Something that is not installed, or cannot be reached."""
+    """A package that is not installed."""
 
     exit_code = ExitCode.MISSING
 

@@ -19,13 +19,9 @@ EPILOG = """**Examples**
 
 `regbayes fit pupils.csv --target score --task school --output school.model`
 
-`regbayes fit yeast.arff --output yeast.model` (Mulan's XML file beside it says what the labels are)
-
 `regbayes fit reviews.csv --text review --target stars --output reviews.model` (topics of documents)
 
 `regbayes fit mails/ --output mails.model` (a folder of text files for each class)
-
-`regbayes fit 20newsgroups:train --output news.model` (also `movie-reviews`)
 
 Ctrl-C ends the search; the best settings so far are fitted and saved, and the exit code is 130."""
 
@@ -34,8 +30,8 @@ def fit(request: FitRequest) -> None:
     """Fit a model to a file or to documents, and save it.
 
     The target decides between a classifier, a multi-label classifier and a regressor. Settings are chosen by
-    cross-validation. Missing values, text columns and columns that say nothing are taken care of. With --text, a folder
-    or a text set the rows are documents, and the model finds topics in them.
+    cross-validation. Missing values, text columns and columns that say nothing are taken care of. With --text or
+    a folder the rows are documents, and the model finds topics in them.
     """
     resume_collection()
     request.check()

@@ -127,7 +127,7 @@ class FitRequest(DataRequest):
         str,
         typer.Argument(
             metavar="DATA",
-            help="CSV, Parquet, NPZ, ARFF or LIBSVM file, - for CSV from stdin, a folder of documents, or a text set.",
+            help="CSV, Parquet, NPZ, NPY or LIBSVM file, - for CSV from stdin, or a folder of documents.",
         ),
     ]
     output: Annotated[str, typer.Option("--output", "-o", help="The model file to write.", show_default=False)]

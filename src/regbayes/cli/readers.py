@@ -7,6 +7,7 @@ import gzip
 import io
 import re
 import sys
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from regbayes.cli.errors import BadDataError, need
 from regbayes.cli.tables import MAX_CELLS, Table, check_size, make_frame
 
-__all__ = ["DENSE", "SPARSE", "decoded", "read_arff", "read_csv", "read_libsvm", "read_npy", "read_npz", "read_parquet"]
+__all__ = ["DENSE", "SPARSE", "decoded", "read_csv", "read_libsvm", "read_npy", "read_npz", "read_parquet"]
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NAN", "null", "NULL", "None", "?")
 DELIMITERS = (",", ";", "\t", "|")
@@ -389,13 +390,7 @@ def read_npz(path: str, *, sparse: bool = False) -> Table:
     columns, whose names are ``label_names``. With ``sparse``, X is the table's counts, and ``class_names`` name the
     classes of y.
     """
-    from regbayes_paper.data.files import DataError
-    from regbayes_paper.data.files import read_npz as read_arrays
-
-    try:
-        arrays = read_arrays(Path(path))
-    except DataError as error:
-        raise BadDataError(str(error)) from None
+    arrays = _read_arrays(path)
     X = _npz_inputs(arrays, path, sparse)
     n_rows = X.shape[0] if X is not None else max((len(a) for a in arrays.values() if a.ndim == 1), default=0)
     inputs = None if X is None else _npz_input_names(arrays, X.shape[1], path)
@@ -411,6 +406,22 @@ def read_npz(path: str, *, sparse: bool = False) -> Table:
     if X is None or not sparse:
         return found
     return replace(found, inputs=(), counts=X, words=inputs, keys=("doc_ids",) if "doc_ids" in found else ())
+
+
+def _read_arrays(path: str) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an NPZ archive; pickled ones are an error, because reading them could run code."""
+    if not zipfile.is_zipfile(path):
+        raise BadDataError(f"{path} is not an npz file, or it was cut off")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        if "allow_pickle" in str(error):
+            raise BadDataError(
+                f"{path} holds pickled objects, which could run code and are never read; save plain arrays of numbers "
+                "or strings"
+            ) from None
+        raise BadDataError(f"{path} cannot be read as npz: {error}") from None
 
 
 def read_npy(path: str) -> Table:
@@ -491,20 +502,6 @@ def _npz_labels(arrays: dict[str, NDArray[Any]], n_rows: int, path: str) -> dict
     return {name: _natural(Y[:, i]) for i, name in enumerate(names)}
 
 
-def read_arff(path: str) -> Table:
-    """Read an ARFF file; a multi-label one says by itself which attributes are targets."""
-    from regbayes.datasets import arff
-
-    try:
-        found = arff.read_arff(path)
-        labels = tuple(arff.label_names(found, path))
-    except arff.ArffError as error:
-        raise BadDataError(str(error)) from None
-    frame = make_frame(zip(found.names, found.columns, strict=True))
-    check_size(frame.shape, path)
-    return Table(frame, path, targets=labels, groups={"labels": labels} if labels else {})
-
-
 def read_libsvm(path: str, *, sparse: bool = False) -> Table:
     """Read a LIBSVM file: columns are called by their numbers in the file, the target is ``label``.
 
@@ -535,4 +532,4 @@ def read_libsvm(path: str, *, sparse: bool = False) -> Table:
 
 
 SPARSE: dict[str, Callable[..., Table]] = {"npz": read_npz, "libsvm": read_libsvm}
-DENSE: dict[str, Callable[[str], Table]] = {"parquet": read_parquet, "arff": read_arff, "npy": read_npy}
+DENSE: dict[str, Callable[[str], Table]] = {"parquet": read_parquet, "npy": read_npy}

@@ -27,7 +27,6 @@ SUFFIXES: dict[str, Format] = {
     ".pq": "parquet",
     ".npz": "npz",
     ".npy": "npy",
-    ".arff": "arff",
     ".libsvm": "libsvm",
     ".svm": "libsvm",
     ".svmlight": "libsvm",
@@ -35,6 +34,7 @@ SUFFIXES: dict[str, Format] = {
 ELSEWHERE = {  # tables that people have, and other programs write out as CSV
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "a spreadsheet"),
     **dict.fromkeys((".json", ".jsonl"), "JSON"),
+    ".arff": "ARFF",
     **dict.fromkeys((".pkl", ".pickle"), "a pickle"),
     **dict.fromkeys((".sav", ".dta", ".sas7bdat", ".rds", ".rdata"), "a file of a statistics program"),
     **dict.fromkeys((".feather", ".h5", ".hdf5", ".db", ".sqlite"), "a database or binary table"),
@@ -153,7 +153,7 @@ def format_of(path: str) -> Format:
 
 
 def read_table(path: str, *, format: Format | None = None, sparse: bool = False, **csv: Any) -> Table:  # noqa: A002
-    """Read a table from a CSV, Parquet, NPZ, NPY, ARFF or LIBSVM file, or CSV from stdin (``-``).
+    """Read a table from a CSV, Parquet, NPZ, NPY or LIBSVM file, or CSV from stdin (``-``).
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from sklearn.pipeline import Pipeline
 
 from regbayes._types import Floats, Integers
 from regbayes.cli.big import WholeFile, find_big
-from regbayes.cli.documents import is_documents, read_documents
+from regbayes.cli.documents import read_documents
 from regbayes.cli.errors import BadDataError, UserError, counted, listed
 from regbayes.cli.inputs import TableInputs
 from regbayes.cli.modelfile import ModelFile
@@ -54,7 +55,7 @@ def train(request: FitRequest, output: Output) -> ModelFile:
         If the user stopped it before there was anything to keep.
     """
     request.check()
-    by_itself = "medlda" if request.text or is_documents(request.data) else "ilsvm"
+    by_itself = "medlda" if request.text or os.path.isdir(request.data) else "ilsvm"
     model = request.model or by_itself
     request.check_model(model)
     if model == "medlda":

@@ -1,6 +1,6 @@
-"""The paper's tables and figures, each rerun beside the peers a user would pick instead.
+"""The paper's tables and figures, each rerun with further methods on the same splits.
 
-`run` is what the command ``regbayes reproduce`` calls.
+The command ``python -m regbayes_paper`` calls `run`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ Ctrl-C ends it at any moment; what was measured is on disk, is printed, and is n
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -88,9 +87,9 @@ def run_experiment(
     tables_shown = tables.render_tables(experiment, records, planned, failed)
     text = "\n\n".join([tables_shown, *(experiment.remarks(records) if records else ())])
     show("\n" + text + "\n")
-    files = _save(experiment, output, records, f"{header}\n\n{text}\n", say)
+    files = _save(experiment, output, records, f"{header}\n\n{text}\n")
     if interrupted:
-        say(f"Interrupted: {len(records)} of {len(planned)} cells are there. The same command goes on from here.")
+        say(f"Interrupted: {len(records)} of {len(planned)} cells are there. The same command continues from here.")
     elif failed:
         say(f"{len(failed)} of {len(planned)} cells failed. The same command tries them again.")
     say("Written: " + ", ".join(map(str, [store.path, *files] if records else files)))
@@ -168,16 +167,11 @@ def _time_left(seconds: float) -> str:
     return f"; about {seconds:.0f} s left" if seconds < 100 else f"; about {seconds / 60:.0f} min left"
 
 
-def _save(experiment: Experiment, output: Path, records: Sequence[Record], text: str, say: Say) -> list[Path]:
+def _save(experiment: Experiment, output: Path, records: Sequence[Record], text: str) -> list[Path]:
     """Write text, CSV and figures, and return the files."""
     stem = output / experiment.stem
     files = [stem.with_name(f"{experiment.stem}{end}") for end in (".txt", ".csv", "-cells.csv")]
     tables.write_text(files[0], text)
     tables.write_summary(files[1], experiment, records)
     tables.write_cells(files[2], records)
-    if not records:
-        return files
-    if importlib.util.find_spec("matplotlib") is None:
-        say("No figure: it needs matplotlib, pip install 'regbayes[plot]'.")
-        return files
-    return files + experiment.draw(records, output)
+    return files + experiment.draw(records, output) if records else files
