@@ -9,9 +9,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import sizes
 
 import regbayes
+import sizes
 
 ROOT = Path(__file__).parents[1]
 

@@ -1,4 +1,4 @@
-"""The size of the source: totals stay below the limits in docs/architecture.md, and no module defines a constant twice."""
+"""Totals of the source stay below the limits in docs/architecture.md; no module defines a constant twice."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 import sizes
 
 ROOT = Path(__file__).parents[1]
