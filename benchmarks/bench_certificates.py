@@ -4,7 +4,7 @@
     python benchmarks/bench_certificates.py --seeds 1 2 --check    # others; status 1 where the bar is missed
     python benchmarks/bench_certificates.py --smoke                # some of them, for continuous integration
 
-The problems, the references and the rules are those of the tests (tests/battery). The table has a row for each word of
+The problems, the references and the rules are those of the tests (tests/regularization/battery). The table has a row for each word of
 `regularize` and a column for each of the references; what was wrong is listed with the call that makes the problem
 again. The bar: no wrong word, and at most 1 % given up where a reference has an optimum.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "regularization"))
 
 from battery.verdicts import ALLOWED, Verdict, given_up, judge_drawn, judge_named
 

@@ -29,7 +29,7 @@ from scipy.stats import multivariate_t
 
 from regbayes import E, Finite, Gaussian, SamplingError, regularize
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 from ladder_tools import ExactGaussian, ExactGrid
 
 GRID = np.linspace(-12, 12, 4801)
