@@ -4,9 +4,9 @@
     python benchmarks/bench_certificates.py --seeds 1 2 --check    # others; status 1 where the bar is missed
     python benchmarks/bench_certificates.py --smoke                # some of them, for continuous integration
 
-The problems, the references and the rules are those of the tests (tests/regularization/battery). The table has a row for each word of
-`regularize` and a column for each of the references; what was wrong is listed with the call that makes the problem
-again. The bar: no wrong word, and at most 1 % given up where a reference has an optimum.
+The problems, the references and the rules are those of tests/regularization/battery. The table has a row for each
+status of `regularize` and a column for each of the references; what was wrong is listed with the call that makes the
+problem again. The bar: no wrong word, and at most 1 % given up where a reference has an optimum.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every example runs, and every number that a page quotes is one that its script printed.
 
-A page's Python blocks must be in its script word for word, but for their imports (`tests/docs/test_pages.py` sees to those).
+A page's Python blocks must be in its script word for word, but for their imports (see test_pages.py).
 Its text blocks must be lines that the script printed, and each number with a decimal point in its prose must be in the
 output or in the script. Numbers are compared up to what another version of NumPy or BLAS may change: the last digits,
 the number of iterations, and whatever is only rounding.
