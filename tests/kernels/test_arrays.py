@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from reference.sweeps import reference_reverse_features, reference_sweep_features
 
 from array_namespaces import Place, list_places
 from regbayes.kernels import arrays, arrays_atoms, arrays_features, arrays_losses
 from regbayes.kernels.arrays import to_host
 from regbayes.kernels.arrays_losses import ClassRows, HingeRows, TubeRows
-from regbayes.kernels.sweeps import reference_reverse_features, reference_sweep_features
 from regbayes.margins.device import DeviceBlock, DeviceColumns, DeviceInputs
 from regbayes.margins.head import Columns, MarginHead
 from regbayes.margins.newton import SimplexBlock
@@ -199,7 +199,7 @@ def test_signs_of_a_byte_are_zero_where_nothing_is_asked(place: Place, shape: tu
 
 
 def test_curvature_of_many_weights_has_its_diagonal_blocks(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
-    for module in ("framework.newton", "margins.device"):
+    for module in ("margins.newton", "margins.device"):
         monkeypatch.setattr(f"regbayes.{module}.MAX_DENSE", 1)
     monkeypatch.setattr(arrays_losses, "ROOM", 600)  # an output at a time
     law, there, (weights, _) = head_case("costs", True, np.random.default_rng(4))

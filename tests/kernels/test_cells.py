@@ -1,9 +1,15 @@
-"""Cells of rows and outputs in one call: the loops against the law, and the law against the derivative of the loss."""
+"""Squared losses of cells: compiled loops against the reference, and this against the derivative of the loss."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from reference.cells import (
+    reference_add_curvature,
+    reference_add_list_curvature,
+    reference_evaluate,
+    reference_evaluate_list,
+)
 
 from regbayes.kernels.cells import (
     PIECE_ROWS,
@@ -15,10 +21,6 @@ from regbayes.kernels.cells import (
     find_multipliers,
     make_forms,
     pull_back_list,
-    reference_add_curvature,
-    reference_add_list_curvature,
-    reference_evaluate,
-    reference_evaluate_list,
 )
 
 N, K, M = 70, 5, 4
@@ -54,12 +56,12 @@ def problem(request):
     return features, weights, constant, make(request.param, rng)
 
 
-def test_a_look_is_that_of_the_law(problem):
-    here, law, alone = (np.empty((N, M)) for _ in range(3))
-    found, expected = evaluate(*problem, here), reference_evaluate(*problem, law)
+def test_a_look_is_that_of_the_reference(problem):
+    here, reference, alone = (np.empty((N, M)) for _ in range(3))
+    found, expected = evaluate(*problem, here), reference_evaluate(*problem, reference)
     find_multipliers(*problem, alone)
     for phi in (here, alone):
-        np.testing.assert_allclose(phi, law, atol=1e-12)
+        np.testing.assert_allclose(phi, reference, atol=1e-12)
     assert found.loss == pytest.approx(expected.loss, rel=1e-12)
     np.testing.assert_allclose(found.pulled, expected.pulled, atol=1e-11)
     np.testing.assert_allclose(found.totals, expected.totals, atol=1e-11)
@@ -70,22 +72,22 @@ def test_many_rows_are_looked_at_in_pieces(kind, monkeypatch):
     monkeypatch.setitem(globals(), "N", 2 * PIECE_ROWS + 100)
     rng = np.random.default_rng(3)
     at = rng.normal(size=(N, K)), rng.normal(size=(M, K)), rng.normal(size=M), make(kind, rng)
-    here, law, room = np.empty((N, M)), np.empty((N, M)), np.empty((PIECE_ROWS, M))
-    expected = reference_evaluate(*at, law)
+    here, reference, room = np.empty((N, M)), np.empty((N, M)), np.empty((PIECE_ROWS, M))
+    expected = reference_evaluate(*at, reference)
     for phi in (here, room):
         found = evaluate(*at, phi)
         assert found.loss == pytest.approx(expected.loss, rel=1e-12)
         np.testing.assert_allclose(found.pulled, expected.pulled, atol=1e-9)
         np.testing.assert_allclose(found.totals, expected.totals, atol=1e-9)
-    np.testing.assert_allclose(here, law, atol=1e-11)
+    np.testing.assert_allclose(here, reference, atol=1e-11)
     features, weights, _, forms = at
-    curvature, by_law = np.zeros((M, K, K)), np.zeros((M, K, K))
+    curvature, by_reference = np.zeros((M, K, K)), np.zeros((M, K, K))
     add_curvature(features, weights, forms, curvature)
-    reference_add_curvature(features, weights, forms, by_law)
-    np.testing.assert_allclose(curvature, by_law, rtol=1e-11, atol=1e-9)
+    reference_add_curvature(features, weights, forms, by_reference)
+    np.testing.assert_allclose(curvature, by_reference, rtol=1e-11, atol=1e-9)
 
 
-def test_curvature_is_that_of_the_law_and_is_added(problem):
+def test_curvature_is_that_of_the_reference_and_is_added(problem):
     features, weights, _, forms = problem
     found, expected = np.ones((M, K, K)), np.ones((M, K, K))
     add_curvature(features, weights, forms, found)
@@ -139,30 +141,33 @@ def listed_problem(request):
     return (features, weights, constant), forms, listed, matrix, (rows, outputs)
 
 
-def test_an_evaluation_of_a_list_is_that_of_the_law_and_of_the_matrix_with_holes(listed_problem):
+def test_an_evaluation_of_a_list_is_that_of_the_reference_and_of_the_matrix_with_holes(listed_problem):
     at, forms, listed, matrix, places = listed_problem
-    here, law, alone = (np.empty((len(listed.rows), 1)) for _ in range(3))
+    here, reference, alone = (np.empty((len(listed.rows), 1)) for _ in range(3))
     everywhere = np.empty((N, M))
     found = evaluate_list(*at, forms, listed, here)
     evaluate_list(*at, forms, listed, alone, sums=False)
-    for expected in (reference_evaluate_list(*at, forms, listed, law), reference_evaluate(*at, matrix, everywhere)):
+    for expected in (
+        reference_evaluate_list(*at, forms, listed, reference),
+        reference_evaluate(*at, matrix, everywhere),
+    ):
         assert found.loss == pytest.approx(expected.loss, rel=1e-12)
         np.testing.assert_allclose(found.pulled, expected.pulled, atol=1e-11)
         np.testing.assert_allclose(found.totals, expected.totals, atol=1e-11)
-    for phi in (here, alone, law):
+    for phi in (here, alone, reference):
         np.testing.assert_allclose(phi[:, 0], everywhere[places], atol=1e-12)
     pulled = np.ones((N, K))
     pull_back_list(here, at[1], listed, pulled)
     np.testing.assert_allclose(pulled, 1.0 + everywhere @ at[1], atol=1e-11)
 
 
-def test_curvature_of_a_list_is_that_of_the_law_and_of_the_matrix_with_holes(listed_problem):
+def test_curvature_of_a_list_is_that_of_the_reference_and_of_the_matrix_with_holes(listed_problem):
     (features, weights, _), forms, listed, matrix, _ = listed_problem
-    found, law, everywhere = (np.ones((M, K, K)) for _ in range(3))
+    found, reference, everywhere = (np.ones((M, K, K)) for _ in range(3))
     add_list_curvature(features, weights, forms, listed, found)
-    reference_add_list_curvature(features, weights, forms, listed, law)
+    reference_add_list_curvature(features, weights, forms, listed, reference)
     reference_add_curvature(features, weights, matrix, everywhere)
-    np.testing.assert_allclose(found, law, atol=1e-11)
+    np.testing.assert_allclose(found, reference, atol=1e-11)
     np.testing.assert_allclose(found, everywhere, atol=1e-11)
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reference.sweeps import reference_reverse_features, reference_sweep_features
 
 from regbayes.kernels import arrays_features, cuda, cuda_rows
 from regbayes.kernels.arrays_losses import ClassRows, HingeRows, TubeRows
-from regbayes.kernels.sweeps import reference_reverse_features, reference_sweep_features
 from regbayes.margins.head import Columns, MarginHead
 from regbayes.margins.newton import SimplexBlock
 from regbayes.margins.targets import Classes, zero_one_cost

@@ -6,6 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from reference.corpus import reference_count_tokens, reference_count_words, reference_lay_out, reference_tally
+from reference.proposals import reference_list_words, reference_propose_topics
+from reference.topics import reference_sample_topics, reference_sweep_weights, reference_weight_statistics
 from scipy.sparse import csr_array
 from scipy.special import gammaln
 
@@ -16,19 +19,12 @@ from regbayes.kernels.corpus import (
     count_words,
     lay_out,
     padded,
-    reference_count_tokens,
-    reference_count_words,
-    reference_lay_out,
-    reference_tally,
     tally,
 )
-from regbayes.kernels.proposals import list_words, propose_topics, reference_list_words, reference_propose_topics
+from regbayes.kernels.proposals import list_words, propose_topics
 from regbayes.kernels.topics import (
     WeightPrior,
     list_topics,
-    reference_sample_topics,
-    reference_sweep_weights,
-    reference_weight_statistics,
     sample_topics,
     sweep_weights,
     weight_statistics,

@@ -1,12 +1,13 @@
-"""Problems of single rows: the compiled solver against the NumPy law, and the law against CVXPY."""
+"""Problems of single rows: the compiled solver against the NumPy reference, and the reference against CVXPY."""
 
 from __future__ import annotations
 
 import cvxpy as cp
 import numpy as np
 import pytest
+from reference.assignments import reference_solve_assignments
 
-from regbayes_paper.models.assignments import reference_solve_assignments, solve_assignments
+from regbayes_paper.models.assignments import solve_assignments
 
 N, T, A = 30, 4, 5
 BOTH = (reference_solve_assignments, solve_assignments)
@@ -53,8 +54,8 @@ def test_compiled_steps_match_the_reference(squared, C, max_steps):
 @pytest.mark.parametrize("C", [0.05, 1.0, 30.0])
 def test_both_end_at_the_same_distributions(squared, C):
     given, start = problem(squared, C, seed=1)
-    (_, expected, law_gap), (_, actual, gap) = (solved(solve, given, start, 1e-9, 200) for solve in BOTH)
-    assert max(law_gap, gap) <= 1e-9
+    (_, expected, reference_gap), (_, actual, gap) = (solved(solve, given, start, 1e-9, 200) for solve in BOTH)
+    assert max(reference_gap, gap) <= 1e-9
     # The problem is strongly convex in q, in the 1-norm: a gap bounds the squared distance from the solution.
     loss = (given[2] - np.einsum("nka,nk->na", given[1], expected)).max(axis=1)
     loss = np.square(loss) if squared else loss
@@ -63,7 +64,7 @@ def test_both_end_at_the_same_distributions(squared, C):
 
 
 @both_losses
-def test_the_law_against_cvxpy(squared):
+def test_reference_finds_the_distributions_of_cvxpy(squared):
     given, start = problem(squared, 2.0, seed=2)
     logits, gains, cost, _, _, _ = given
     omega, q, _ = solved(reference_solve_assignments, given, start, 1e-9, 200)

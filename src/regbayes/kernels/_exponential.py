@@ -8,11 +8,10 @@ import numpy as np
 
 from regbayes.kernels._compile import compiled_as_written
 
-LOWEST_EXPONENT = -50.0
-"""Relative to the highest. Much lower, products of it leave the normal numbers of single precision, on which arithmetic
-crawls; a weight of exp(-50) is never drawn."""
+LOWEST = np.float32(-50.0)
+"""The lowest exponent, relative to the highest. Products of much smaller numbers leave the normal numbers of single
+precision, on which arithmetic is slow; a weight of exp(-50) is never drawn."""
 
-LOWEST = np.float32(LOWEST_EXPONENT)
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to the nearest integer and leaves that in the low bits
@@ -23,7 +22,7 @@ _ONE = np.float32(1.0)
 
 @compiled_as_written
 def exp(x: Any) -> Any:
-    """Return exp(x) for x up to 80 (Cephes' polynomial), at least exp(LOWEST_EXPONENT)."""
+    """Return exp(x) for x up to 80 (Cephes' polynomial), at least exp(LOWEST)."""
     x = max(x, LOWEST)
     shifted = x * _LOG2_E + _ROUND
     n = shifted - _ROUND

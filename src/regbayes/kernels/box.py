@@ -6,7 +6,6 @@ and rows that cannot move are set aside.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -57,100 +56,6 @@ class BoxState(NamedTuple):
     """(groups, d): the weights summed over the tasks of a group; not kept up to date when ``sharing`` is zero."""
     in_play: Flags
     """(n,): False for rows set aside."""
-
-
-# --- The law, in plain NumPy
-
-
-def _box_score(rows: BoxRows, state: BoxState, i: int) -> float:
-    """Return the expected score of row i: its features times its task's weights and the common ones."""
-    task = rows.task[i]
-    effective = state.weights[task] + rows.sharing * state.common[rows.group[task]]
-    return float(rows.features[rows.feature_row[i]] @ effective)
-
-
-def _box_best(rows: BoxRows, i: int, linear: float, curvature: float, penalty: float, keep: float) -> float:
-    """Return the u in the box that maximises ``-linear u - absolute |u| - curvature u^2 / 2``; ``keep`` if any does.
-
-    Without curvature the answer is a bound; an infinite one counts as ``penalty``.
-    """
-    pull = np.sign(linear) * -max(abs(linear) - rows.absolute[i], 0.0)
-    if curvature > 0.0:
-        return float(np.clip(pull / curvature, rows.lower[i], rows.upper[i]))
-    if pull == 0.0:
-        return keep
-    bound = float(rows.lower[i] if pull < 0.0 else rows.upper[i])
-    return bound if np.isfinite(bound) else math.copysign(penalty, pull)
-
-
-def _box_gap(rows: BoxRows, i: int, score: float, u: float) -> tuple[float, float]:
-    """Return the row's loss, ``sup_v -(score + linear) v - absolute |v| - ridge v^2 / 2``, and its part of the gap."""
-    linear, absolute, ridge = score + rows.linear[i], rows.absolute[i], rows.ridge[i]
-    best = _box_best(rows, i, linear, ridge, rows.penalty, np.clip(0.0, rows.lower[i], rows.upper[i]))
-    loss = -linear * best - absolute * abs(best) - 0.5 * ridge * best**2
-    return loss, loss + linear * u + absolute * abs(u) + 0.5 * ridge * u**2
-
-
-def _box_slopes(rows: BoxRows, i: int, score: float, u: float) -> tuple[float, float]:
-    """Return the left and right derivatives at u of what is minimised; a bound blocks with an infinite slope."""
-    slope, absolute = score + rows.linear[i] + rows.ridge[i] * u, rows.absolute[i]
-    left = -np.inf if u <= rows.lower[i] else slope + (absolute if u > 0.0 else -absolute)
-    right = np.inf if u >= rows.upper[i] else slope + (absolute if u >= 0.0 else -absolute)
-    return left, right
-
-
-def reference_box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> tuple[float, float, float]:
-    """`box_epoch` in plain NumPy: the law."""
-    violation, gap, loss = 0.0, 0.0, 0.0
-    for i in order:
-        if not (restart or state.in_play[i]):
-            continue
-        u, x = float(state.dual[i]), rows.features[rows.feature_row[i]]
-        score = _box_score(rows, state, i)
-        row_loss, row_gap = _box_gap(rows, i, score, u)
-        loss, gap = loss + row_loss * restart, gap + row_gap
-        left, right = _box_slopes(rows, i, score, u)
-        state.in_play[i] = left >= 0.0 or right <= 0.0
-        row_violation = max(left, -right, 0.0)
-        if row_violation <= SATISFIED:
-            continue
-        curvature = (1.0 + rows.sharing) * rows.norms[rows.feature_row[i]]
-        linear = score + rows.linear[i] - curvature * u
-        best = _box_best(rows, i, linear, curvature + rows.ridge[i], np.inf, u)
-        if np.isinf(best):
-            violation = np.inf
-            continue
-        violation = max(violation, row_violation)
-        state.dual[i] = best
-        task = rows.task[i]
-        state.weights[task] += (best - u) * x
-        state.common[rows.group[task]] += (best - u) * x
-    return violation, gap, loss
-
-
-def reference_box_check(rows: BoxRows, state: BoxState) -> tuple[float, float]:
-    """`box_check` in plain NumPy: the law."""
-    loss, gap = 0.0, 0.0
-    for i in range(len(rows.task)):
-        row_loss, row_gap = _box_gap(rows, i, _box_score(rows, state, i), float(state.dual[i]))
-        loss, gap = loss + row_loss, gap + row_gap
-    return loss, gap
-
-
-def reference_box_weights(rows: BoxRows, dual: Floats) -> Floats:
-    """`box_weights` in plain NumPy: the law."""
-    weights = np.zeros((rows.group.size, rows.features.shape[1]))
-    np.add.at(weights, rows.task, dual[:, None] * rows.features[rows.feature_row])
-    return weights
-
-
-def reference_box_scores(rows: BoxRows, weights: Floats) -> Floats:
-    """`box_scores` in plain NumPy: the law."""
-    scores: Floats = np.einsum("ij,ij->i", rows.features[rows.feature_row], weights[rows.task])
-    return scores
-
-
-# --- The compiled loops
 
 
 @compiled_inline
@@ -278,15 +183,6 @@ def box_check(rows: BoxRows, state: BoxState) -> tuple[float, float]:
 
 
 @compiled
-def _score_rows(features: Reals, feature_row: Indices, task: Indices, weights: Floats, scores: Floats) -> None:
-    for i in range(task.size):
-        score = 0.0  # not summed in the array: the order would depend on where that lies in memory
-        for k in range(features.shape[1]):
-            score += features[feature_row[i], k] * weights[task[i], k]
-        scores[i] = score
-
-
-@compiled
 def _sum_weights(features: Reals, feature_row: Indices, task: Indices, dual: Floats, weights: Floats) -> None:
     for i in range(task.size):
         u, t, f = dual[i], task[i], feature_row[i]
@@ -300,10 +196,3 @@ def box_weights(rows: BoxRows, dual: Floats) -> Floats:
     weights = np.zeros((rows.group.size, rows.features.shape[1]))
     _sum_weights(rows.features, rows.feature_row, rows.task, dual, weights)
     return weights
-
-
-def box_scores(rows: BoxRows, weights: Floats) -> Floats:
-    """Return ``<x_i, weights[task_i]>`` for every row, (n,)."""
-    scores = np.empty(rows.task.size)
-    _score_rows(rows.features, rows.feature_row, rows.task, weights, scores)
-    return scores

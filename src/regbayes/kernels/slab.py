@@ -13,7 +13,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import erfcx, expit, log_ndtr
 
 from regbayes._types import Floats
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
@@ -55,95 +54,6 @@ class SlabGradient(NamedTuple):
     """(k, k): gradient of the coupling matrix off its diagonal, which is zero."""
     precision: Floats
     """(k,): gradient of the amounts' precisions."""
-
-
-# --- The law, in plain NumPy
-
-
-class Moments(NamedTuple):
-    """A feature, given all others: of each row."""
-
-    theta: Floats
-    """Log-odds of being on."""
-    first: Floats
-    """``E[v | on]``, and so on."""
-    second: Floats
-    third: Floats
-
-
-def moments(drive: Floats, precision: Floats, log_odds: Floats) -> Moments:
-    """Moments of a normal distribution cut off at zero, with mean ``drive / precision``, docs/math.md eq. (122)."""
-    deviation = 1.0 / np.sqrt(precision)
-    mean = drive / precision
-    alpha = mean / deviation
-    theta = log_odds + np.log(2.0 * deviation) + log_ndtr(alpha) + 0.5 * alpha**2
-    first = mean + deviation * _SQRT_2_OVER_PI / erfcx(-_SQRT_HALF * alpha)
-    second = mean * first + deviation**2
-    return Moments(theta, first, second, mean * second + 2.0 * deviation**2 * first)
-
-
-def _sweep_history(
-    projections: Floats, coupling: Floats, precision: Floats, log_odds: Floats, n_sweeps: int
-) -> tuple[list[Floats], Floats]:
-    """Return the amounts before the first sweep and after each one, and what drove each feature in each sweep."""
-    off_diagonal = coupling - np.diag(np.diag(coupling))
-    history: list[Floats] = [np.zeros(projections.shape)]
-    n_rows, n_features = projections.shape
-    drives: Floats = np.empty((n_sweeps, n_rows, n_features))
-    for drive in drives:
-        amounts = history[-1].copy()
-        for k in range(amounts.shape[1]):
-            drive[:, k] = projections[:, k] - amounts @ off_diagonal[k]
-            found = moments(drive[:, k], precision[k], log_odds[k])
-            amounts[:, k] = expit(found.theta) * found.first
-        history.append(amounts)
-    return history, drives
-
-
-def reference_sweep_slab(
-    projections: Floats, coupling: Floats, precision: Floats, log_odds: Floats, n_sweeps: int
-) -> Swept:
-    """`sweep_slab` in plain NumPy: the law."""
-    _, drives = _sweep_history(projections, coupling, precision, log_odds, n_sweeps)
-    found = moments(drives[-1], precision, log_odds)
-    psi = expit(found.theta)
-    of_amounts = drives[-1] * found.first - 0.5 * (precision - 1.0) * found.second - (found.theta - log_odds)
-    # psi log psi + (1 - psi) log(1 - psi) in terms of the log-odds, which rounding does not make infinite
-    of_choices = -psi * np.logaddexp(0.0, -found.theta) - (1.0 - psi) * np.logaddexp(0.0, found.theta)
-    return Swept(psi, psi * found.first, psi * found.second, (psi * of_amounts + of_choices).sum(axis=1))
-
-
-def reference_reverse_slab(
-    grad: Floats,
-    projections: Floats,
-    coupling: Floats,
-    precision: Floats,
-    log_odds: Floats,
-    n_sweeps: int,
-    grad_projections: Floats,
-) -> SlabGradient:
-    """`reverse_slab` in plain NumPy: the law."""
-    history, drives = _sweep_history(projections, coupling, precision, log_odds, n_sweeps)
-    K = projections.shape[1]
-    flowing, total = grad.astype(np.float64), np.zeros(grad.shape)
-    grad_coupling, grad_precision = np.zeros((K, K)), np.zeros(K)
-    for before, after, drive in zip(history[-2::-1], history[:0:-1], drives[::-1], strict=True):
-        for k in reversed(range(K)):
-            theta, first, second, third = moments(drive[:, k], precision[k], log_odds[k])
-            psi = expit(theta)
-            delta = flowing[:, k] * psi * (second - psi * first**2)
-            grad_precision[k] -= 0.5 * flowing[:, k] @ (psi * (third - psi * first * second))
-            total[:, k] += delta
-            others = np.arange(K) != k
-            in_force = np.hstack([after[:, :k], before[:, k:]])
-            grad_coupling[k, others] -= delta @ in_force[:, others]
-            flowing[:, k] = 0.0
-            flowing[:, others] -= np.outer(delta, coupling[k, others])
-    grad_projections[...] = total
-    return SlabGradient(grad_coupling, grad_precision)
-
-
-# --- The compiled loops
 
 
 @compiled_as_written

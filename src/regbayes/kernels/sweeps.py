@@ -34,64 +34,6 @@ class SweepGradient(NamedTuple):
     """(k,): the per-row gradient of theta, summed over rows."""
 
 
-# --- The law, in plain NumPy
-
-
-def _sweep_history(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int) -> list[Floats]:
-    """Return the state before the first sweep and after each one, every one (n, k)."""
-    off_diagonal = coupling - np.diag(np.diag(coupling))
-    history = [np.broadcast_to(start, theta.shape).astype(np.float64)]
-    for _ in range(n_sweeps):
-        psi = history[-1].copy()
-        for k in range(psi.shape[1]):
-            psi[:, k] = expit(theta[:, k] - psi @ off_diagonal[k])
-        history.append(psi)
-    return history
-
-
-def reference_sweep_features(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals) -> float:
-    """`sweep_features` in plain NumPy: the law."""
-    history = _sweep_history(theta, coupling, start, n_sweeps)
-    out[...] = history[-1]
-    return float(np.abs(history[-1] - history[-2]).sum())
-
-
-def reference_reverse_features(
-    grad: Reals,
-    psi: Reals,
-    theta: Reals | None,
-    coupling: Floats,
-    start: Reals,
-    n_sweeps: int,
-    grad_theta: Reals,
-) -> SweepGradient:
-    """`reverse_features` in plain NumPy: the law."""
-    if theta is None and n_sweeps > 1:
-        raise ValueError("theta is needed to reverse more than one sweep")
-    if theta is None:
-        history = [np.broadcast_to(start, psi.shape).astype(np.float64)]
-    else:
-        history = _sweep_history(theta, coupling, start, n_sweeps - 1)
-    history.append(psi.astype(np.float64))
-    flowing = grad.astype(np.float64)
-    total = np.zeros(psi.shape)
-    grad_coupling = np.zeros(coupling.shape)
-    for before, after in zip(history[-2::-1], history[:0:-1], strict=True):
-        for k in reversed(range(psi.shape[1])):
-            in_force = np.hstack([after[:, :k], before[:, k:]])
-            delta = flowing[:, k] * after[:, k] * (1.0 - after[:, k])
-            total[:, k] += delta
-            others = np.arange(psi.shape[1]) != k
-            grad_coupling[k, others] -= delta @ in_force[:, others]
-            flowing[:, k] = 0.0
-            flowing[:, others] -= np.outer(delta, coupling[k, others])
-    grad_theta[...] = total
-    return SweepGradient(grad_coupling, total.sum(axis=0))
-
-
-# --- The compiled loops
-
-
 @compiled_as_written
 def _sigmoid(x: float) -> float:
     """Return 1 / (1 + exp(-x)) to within three units in the last place; NaN stays NaN."""
@@ -322,8 +264,20 @@ def _reverse_rows(
                 grad_coupling[k, j] -= first_sweep_sum[k] * start[0, j]
 
 
+def sweep_features_in_numpy(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals) -> float:
+    """`sweep_features` for a few rows, before the process has loaded the compiled function."""
+    off_diagonal = coupling - np.diag(np.diag(coupling))
+    psi = np.broadcast_to(start, theta.shape).astype(np.float64)
+    for _ in range(n_sweeps):
+        before = psi.copy()
+        for k in range(psi.shape[1]):
+            psi[:, k] = expit(theta[:, k] - psi @ off_diagonal[k])
+    out[...] = psi
+    return float(np.abs(psi - before).sum())
+
+
 def sweeps_are_loaded() -> bool:
-    """Whether this process has the compiled sweeps already; to load them takes a fifth of a second."""
+    """Whether this process has loaded the compiled sweeps, which takes a third of a second."""
     return bool(getattr(sweep_features, "signatures", True))
 
 

@@ -56,45 +56,7 @@ class TopicColumns(NamedTuple):
     """(documents,): the shares of all topics together: 1, but 0 in an empty document."""
 
 
-# --- Topics of tokens: the law, in plain NumPy
-
-
-def reference_sample_topics(
-    tokens: Tokens,
-    first_run: int,
-    last_run: int,
-    tilt: Tilt,
-    doc_prior: float,
-    word_prior: float,
-    uniforms: Singles,
-    counts: TopicCounts,
-) -> int:
-    """`sample_topics` in plain NumPy: the law."""
-    n_changed, offset = 0, tokens.starts[first_run]
-    n_topics = counts.topic_total.size
-    weights = tilt.weights[:, :n_topics].astype(np.float64)
-    mass = word_prior * counts.word_topic.shape[0]
-    for run in range(first_run, last_run):
-        document = tokens.documents[run]
-        linear, quadratic = tilt.linear[document], tilt.quadratic[document]
-        in_document = counts.doc_topic[document, :n_topics]
-        for i in range(tokens.starts[run], tokens.starts[run + 1]):
-            old, of_word = counts.topics[i], counts.word_topic[tokens.words[i], :n_topics]
-            for table in (in_document, of_word, counts.topic_total):
-                table[old] -= 1
-            scores = ((weights @ in_document)[:, None] + weights) / tilt.lengths[document]
-            exponent = linear @ scores - 0.5 * quadratic @ scores**2
-            p = (in_document + doc_prior) * (of_word + word_prior) / (counts.topic_total + mass)
-            p = np.cumsum(p * np.exp(exponent - exponent.max()))
-            new = min(int(np.searchsorted(p, uniforms[i - offset] * p[-1], side="right")), n_topics - 1)
-            for table in (in_document, of_word, counts.topic_total):
-                table[new] += 1
-            counts.topics[i] = new
-            n_changed += int(new != old)
-    return n_changed
-
-
-# --- Topics of tokens: the compiled loops
+# --- Topics of tokens
 
 
 @compiled_inline
@@ -323,41 +285,7 @@ def sample_topics(
     )
 
 
-# --- Weights of topics: the law, in plain NumPy
-
-
-def reference_weight_statistics(tilt: Tilt, counts: TopicCounts) -> WeightStatistics:
-    """`weight_statistics` in plain NumPy: the law."""
-    proportions = counts.doc_topic[:, : counts.topic_total.size] / tilt.lengths[:, None]
-    precision = np.einsum("dl,dj,dk->ljk", tilt.quadratic, proportions, proportions)
-    return WeightStatistics(precision, tilt.linear.T @ proportions)
-
-
-def reference_sweep_weights(
-    tilt: Tilt,
-    counts: TopicCounts,
-    prior: WeightPrior,
-    normals: Floats,
-    weights: Floats,
-    scores: Floats,
-) -> None:
-    """`sweep_weights` in plain NumPy: the law."""
-    n_topics = counts.topic_total.size
-    shares = counts.doc_topic[:, :n_topics] / tilt.lengths[:, None]
-    directions = np.vstack([np.ones(n_topics), np.eye(n_topics)])
-    for response in range(len(weights)):
-        quadratic, score, w = tilt.quadratic[:, response], scores[:, response], weights[response]
-        for direction, normal in zip(directions, np.roll(normals[response], 1), strict=True):
-            along = shares @ direction
-            slope = along @ (tilt.linear[:, response] - quadratic * score)
-            slope += direction @ (prior.linear[response] - prior.precision[response] * w)
-            precision = quadratic @ along**2 + prior.precision[response] @ direction**2
-            change = slope / precision + normal / np.sqrt(precision)
-            w += change * direction
-            score += change * along
-
-
-# --- Weights of topics: the compiled loops
+# --- Weights of topics
 
 
 @compiled

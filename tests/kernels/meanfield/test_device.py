@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reference.meanfield import reference_meanfield_sweeps, reference_reverse_sweeps
 from scipy.special import digamma, gammaln, polygamma
 
-from regbayes.kernels import arrays_topics, cuda, meanfield
+from regbayes.kernels import arrays_topics, cuda
 from regbayes.kernels.arrays_topics import hold_documents, infer_documents, prior_divergence, reverse_documents
 from regbayes.kernels.meanfield import Prior, WordCounts
 from topic_array_tools import LIBRARIES, as_documents, to_numpy
@@ -41,18 +42,18 @@ class Case:
         self.doc_prior = rng.uniform(0.1, 1.5, n_topics).astype(dtype).astype(np.float64)
         self.grad = rng.standard_normal((n_documents, n_topics)).astype(dtype)
         self.weights = rng.uniform(0.2, 2.0, n_documents).astype(dtype)
-        # The law, in double precision whatever the storage.
+        # The reference, in double precision whatever the storage.
         doubles = WordCounts(words, numbers.astype(float), starts)
         prior = Prior(self.topics.astype(float), self.doc_prior)
         lengths = np.array([doubles.numbers[a:b].sum() for a, b in pairwise(starts)])
         gamma, logs = self.doc_prior + lengths[:, None] / n_topics, np.empty(n_documents)
         tilt = np.empty((0, n_topics))
-        meanfield.reference_meanfield_sweeps(doubles, prior, tilt, n_sweeps, -1.0, gamma, logs=logs)
+        reference_meanfield_sweeps(doubles, prior, tilt, n_sweeps, -1.0, gamma, logs=logs)
         total, tokens = gamma.sum(axis=1), gamma - self.doc_prior
         self.gamma, self.likelihoods = gamma, logs - lengths * digamma(total)
         self.divergences = gammaln(total) - gammaln(gamma).sum(axis=1) + (tokens * digamma(gamma)).sum(axis=1)
         self.divergences -= tokens.sum(axis=1) * digamma(total)
-        self.table = meanfield.reference_reverse_sweeps(
+        self.table = reference_reverse_sweeps(
             doubles, prior, n_sweeps, gamma, self.grad.astype(float), self.weights.astype(float)
         )
 

@@ -6,6 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from reference.meanfield import (
+    reference_meanfield_statistics,
+    reference_meanfield_sweeps,
+    reference_reverse_sweeps,
+)
 from scipy.special import digamma, gammaln, polygamma
 
 from medlda_tools import documents_of, draw_documents
@@ -50,7 +55,7 @@ def test_compiled_sweeps_and_statistics_are_those_of_the_reference(n_topics, til
     documents, prior, tilt, gamma, _ = case(n_topics, tilted=tilted)
     results = []
     for sweep, sum_topics in (
-        (meanfield.reference_meanfield_sweeps, meanfield.reference_meanfield_statistics),
+        (reference_meanfield_sweeps, reference_meanfield_statistics),
         (meanfield.meanfield_sweeps, meanfield.meanfield_statistics),
     ):
         found, words, docs = gamma.copy(), np.empty_like(prior.word_given_topic), np.empty_like(gamma)
@@ -96,8 +101,8 @@ def infer(documents, prior, n_sweeps, dtype=np.float64):
     gamma = np.zeros((n, prior.word_given_topic.shape[1]), dtype)
     gamma[:, :K] = prior.doc_prior + lengths[:, None] / K
     no_tilt = np.empty((0, gamma.shape[1]), np.float32)
-    meanfield.reference_meanfield_sweeps(documents, prior, no_tilt, n_sweeps, -1.0, gamma)
-    return gamma, meanfield.reference_meanfield_statistics(documents, prior, no_tilt, gamma, np.ones(n))
+    reference_meanfield_sweeps(documents, prior, no_tilt, n_sweeps, -1.0, gamma)
+    return gamma, reference_meanfield_statistics(documents, prior, no_tilt, gamma, np.ones(n))
 
 
 @pytest.mark.parametrize("n_sweeps", [1, 4])
@@ -114,9 +119,7 @@ def test_reversed_sweeps_are_the_derivative(n_sweeps):
         return np.sum(slopes * found) + weights @ negative_bounds(at, found, logs, lengths), found
 
     _, last = objective(topics)
-    found = meanfield.reference_reverse_sweeps(
-        documents, Prior(topics, prior.doc_prior), n_sweeps, last, slopes, weights
-    )
+    found = reference_reverse_sweeps(documents, Prior(topics, prior.doc_prior), n_sweeps, last, slopes, weights)
     way = np.zeros_like(topics)
     way[:, :3] = rng.standard_normal((12, 3)) * topics[:, :3]
     step = 1e-5
@@ -132,7 +135,7 @@ def test_compiled_derivatives_are_those_of_the_reference(n_topics):
     slopes[:, n_topics:] = 0
     last = infer(documents, prior, 4, np.float32)[0]
     arguments = documents, prior, 4, last, slopes, weights
-    expected, ours = meanfield.reference_reverse_sweeps(*arguments), meanfield.reverse_sweeps(*arguments)
+    expected, ours = reference_reverse_sweeps(*arguments), meanfield.reverse_sweeps(*arguments)
     np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
@@ -143,7 +146,7 @@ def test_compiled_derivatives_are_those_of_the_reference(n_topics):
 def test_collapsed_inference_is_that_of_the_reference(n_topics):
     documents, prior, _, gamma, lengths = case(n_topics, tilted=False)
     no_tilt, results = np.empty((0, gamma.shape[1]), np.float32), []
-    for sweep in (meanfield.reference_meanfield_sweeps, meanfield.meanfield_sweeps):
+    for sweep in (reference_meanfield_sweeps, meanfield.meanfield_sweeps):
         results.append(gamma.copy())
         sweep(documents, prior, no_tilt, 30, 0.0, results[-1], True)
     np.testing.assert_allclose(results[1], results[0], rtol=1e-3, atol=2e-4)
@@ -204,8 +207,8 @@ def test_a_document_that_counts_twice_is_there_twice():
     slopes = np.random.default_rng(2).standard_normal(gamma.shape).astype(np.float32)
     slopes[:, 5:] = 0
     last = infer(documents, prior, 3, np.float32)[0]
-    found = meanfield.reference_reverse_sweeps(documents, prior, 3, last, weights[:, None] * slopes, weights)
-    expected = meanfield.reference_reverse_sweeps(repeated, prior, 3, last[rows], slopes[rows], one)
+    found = reference_reverse_sweeps(documents, prior, 3, last, weights[:, None] * slopes, weights)
+    expected = reference_reverse_sweeps(repeated, prior, 3, last[rows], slopes[rows], one)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
 
 

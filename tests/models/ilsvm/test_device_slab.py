@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sklearn
+from reference.slab import reference_reverse_slab, reference_sweep_slab
 
 import regbayes
 from array_namespaces import Place, list_places
@@ -12,7 +13,6 @@ from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.kernels import arrays_slab
 from regbayes.kernels.arrays import namespace_of, to_host
 from regbayes.kernels.arrays_slab import SlabSweeps
-from regbayes.kernels.slab import reference_reverse_slab, reference_sweep_slab
 from regbayes.margins import head as margins_head
 from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.model import centre_rows

@@ -30,7 +30,7 @@ from regbayes.joint.descent import DescentOptions, JointProblem, ToleranceSchedu
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.kernels.arrays import gather, is_mapped, namespace_of, sum_of, to_host
 from regbayes.kernels.enumeration import Enumerated, enumerate_features, reverse_enumerated
-from regbayes.kernels.sweeps import reference_sweep_features, reverse_features, sweep_features
+from regbayes.kernels.sweeps import reverse_features, sweep_features, sweep_features_in_numpy
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
 from regbayes.models.indian_buffet import (
@@ -122,7 +122,7 @@ class Rows(Protocol):
     def infer_features(self, params: Params, few: bool = False) -> Floats:
         """Return the features of the rows, shape (N, K): what prediction needs.
 
-        Few rows are inferred by the law, which has done before Numba has loaded the kernel.
+        A few rows are inferred in plain NumPy, which takes less time than to load the compiled kernel.
         """
 
     def infer(self, params: Params) -> Inferred[Stats]:
@@ -236,10 +236,10 @@ class HostRows:
         return values if self.weights is None else values * self.weights[:, None]
 
     def infer_features(self, params: Params, few: bool = False) -> Floats:
-        """Return the features of the rows, shape (N, K); few rows by the law, which needs no compiled kernel."""
+        """Return the features of the rows, shape (N, K); of a few rows without the compiled kernel."""
         field = params.mean_field
         theta = self.project(field.directions, field.constant)
-        sweep = reference_sweep_features if few else sweep_features
+        sweep = sweep_features_in_numpy if few else sweep_features
         sweep(theta, field.coupling, field.start, params.n_sweeps, theta)
         return theta
 
