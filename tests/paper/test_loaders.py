@@ -76,6 +76,68 @@ def test_mulan_files_in_the_folder(tmp_path, emotions, monkeypatch, inputs_last)
     np.testing.assert_array_equal(np.concatenate([found.train, found.test]), np.arange(593))
 
 
+ARFF = "@relation r\n@attribute a numeric\n@attribute\t'wind speed' real\n@attribute c {cat,'big dog'}\n@data\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "X"),
+    [
+        ("1,?,cat\n% a comment\n0,2.5,'big dog'\n", [[1.0, np.nan], [0.0, 2.5]]),
+        ("{0 1}\n{1 2.5, 2 'big dog'}\n", [[1.0, 0.0], [0.0, 2.5]]),
+    ],
+    ids=["dense", "sparse"],
+)
+def test_arff_files_whose_last_attribute_is_the_class(tmp_path, rows, X):
+    (tmp_path / "flickr.arff").write_text(ARFF + rows)
+    found = data.load_flickr(folder=tmp_path)
+    np.testing.assert_array_equal(found.data, X)
+    assert found.target.tolist() == [0, 1]
+    assert found.feature_names.tolist() == ["a", "wind speed"]
+    assert found.target_names.tolist() == ["cat", "big dog"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,2\n", "cannot be read as ARFF: Invalid layout of the ARFF file, at line 1"),
+        ("@relation r\n@attribute a numeric\n", "Invalid layout of the ARFF file, at line 2"),
+        (ARFF + "1,2,cat\n1,2\n", "Bad @DATA instance format in line 7: 1,2"),
+        (ARFF + "1,two,cat\n", "Invalid numerical value, at line 6"),
+        (ARFF + "1,2,mouse\n", "Data value mouse not found in nominal declaration, at line 6"),
+        (ARFF + "1,2,'big\n", "at line 6. Error parsing"),
+        (ARFF + "{0 1\n", "at line 6. Error parsing"),
+        (ARFF + "{7 1}\n", "Bad @DATA instance format in line 6"),
+        (ARFF + "1,2,?\n", "has rows without a class"),
+        (
+            "@relation r\n@attribute a string\n@attribute c {x}\n@data\nword,x\n",
+            "inputs that are not numbers: .*'word'",
+        ),
+    ],
+)
+def test_damaged_arff_files(tmp_path, text, message):
+    (tmp_path / "flickr.arff").write_text(text)
+    with pytest.raises(DataError, match=message):
+        data.load_flickr(folder=tmp_path)
+
+
+def test_arff_files_with_other_labels(tmp_path, emotions):
+    path = tmp_path / "emotions.arff"
+    path.write_text(as_arff(*emotions).replace("quiet-still", "noisy"))
+    with pytest.raises(DataError, match="it lacks quiet-still"):
+        data.load_emotions(folder=tmp_path)
+    path.write_text(as_arff(*emotions, words=("0", "2")))
+    with pytest.raises(DataError, match="labels should be 0 and 1, or false and true; found '2'"):
+        data.load_emotions(folder=tmp_path)
+
+
+def test_arff_parts_that_do_not_belong_together(tmp_path):
+    for part, categories in (("train", "{cat,dog}"), ("test", "{dog,cat}")):
+        text = f"@relation r\n@attribute x numeric\n@attribute c {categories}\n@data\n1,dog\n"
+        (tmp_path / f"flickr-{part}.arff").write_text(text)
+    with pytest.raises(DataError, match="the training part and the test part have different class_names"):
+        data.load_flickr(folder=tmp_path)
+
+
 def test_openml_then_the_cache(tmp_path, emotions, monkeypatch):
     X, Y = emotions
     monkeypatch.undo()  # this test has a network: the stand-in
@@ -157,7 +219,7 @@ def test_files_that_cannot_be_used(tmp_path, emotions):
         ({"X": X[:, :5], "Y": Y}, r"should have shape \(593, 72\), got \(593, 5\)"),
         ({"X": X, "Y": Y[:7]}, "Y has 7"),
         ({"X": X, "Y": Y[:, :2]}, "should have 6 columns"),
-        ({"X": np.array([{}], dtype=object), "Y": Y}, "pickled objects"),
+        ({"X": np.array([{}], dtype=object), "Y": Y}, "Object arrays cannot be loaded"),
     ):
         np.savez(path, **arrays)
         with pytest.warns(ChecksumWarning), pytest.raises(DataError, match=message):

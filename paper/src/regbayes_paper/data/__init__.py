@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from regbayes_paper.data.arff import ArffError, ArffTable, label_names, read_arff
 from regbayes_paper.data.files import ChecksumWarning, DataError, DataNotFoundError, cache_folder
 from regbayes_paper.data.loaders import (
     load_20newsgroups,
@@ -18,13 +17,10 @@ from regbayes_paper.data.loaders import (
 )
 
 __all__ = [
-    "ArffError",
-    "ArffTable",
     "ChecksumWarning",
     "DataError",
     "DataNotFoundError",
     "cache_folder",
-    "label_names",
     "load_20newsgroups",
     "load_emotions",
     "load_flickr",
@@ -35,5 +31,4 @@ __all__ = [
     "load_school",
     "load_trecvid2003",
     "load_yeast",
-    "read_arff",
 ]

@@ -25,8 +25,8 @@ class Known:
 
 
 _MULAN = (
-    "Mulan distributes it as {0}-train.arff, {0}-test.arff and {0}.xml; put these three files into the folder that "
-    "REGBAYES_DATA names. With a network it comes from OpenML by itself."
+    "Mulan distributes it as {0}-train.arff and {0}-test.arff; put both files into the folder that REGBAYES_DATA "
+    "names. With a network it is downloaded from OpenML."
 )
 
 CATALOG: dict[str, Known] = {
@@ -95,8 +95,8 @@ CATALOG: dict[str, Known] = {
             description="15362 pupils of 139 schools, 27 inputs about pupil and school, the exam score. The task is "
             "the school. A constant column of the original is left out. Inner London Education Authority; Bakker and "
             "Heskes (2003), Task clustering and gating for Bayesian multitask learning, JMLR 4.",
-            obtain="The MALSAR package has it as data/school.mat; docs/data.md has the five lines that turn it into "
-            "school.npz.",
+            obtain="The MALSAR package has it as data/school.mat; paper/docs/data.md has the five lines that turn it "
+            "into school.npz.",
             shape=(15362, 27),
             npz_sha256="2902868027cfada9d14182e5d0a8fd56c696b1b5065dfb26b69fff921d7ca8e9",
         ),
@@ -106,8 +106,8 @@ CATALOG: dict[str, Known] = {
             description="14820 radar images of 29 fields, 9 features, mine or not (904 are). The task is the field. "
             "Xue, Liao, Carin and Krishnapuram (2007), Multi-task learning for classification with Dirichlet process "
             "priors, JMLR 8.",
-            obtain="It is published as LandmineData.mat (Duke University); docs/data.md says how landmine.npz is laid "
-            "out.",
+            obtain="It is published as LandmineData.mat (Duke University); paper/docs/data.md says how landmine.npz is "
+            "laid out.",
             shape=(14820, 9),
             npz_sha256="4ce8c9890f1bb6631d27d18d429e9acd1363b17fa86da14a0a652e93b079a36a",
         ),
@@ -117,8 +117,8 @@ CATALOG: dict[str, Known] = {
             description="4485 photographs of 15 kinds of scenes in three views: GIST (20 inputs), PHOG (59), LBP (40). "
             "`view_offsets` and `view_names` say which inputs belong to which. Lazebnik, Schmid and Ponce (2006), "
             "Beyond bags of features, CVPR.",
-            obtain="Code for multi-view learning often has it as Scene-15.mat; docs/data.md says how scene15.npz is "
-            "laid out.",
+            obtain="Code for multi-view learning often has it as Scene-15.mat; paper/docs/data.md says how scene15.npz "
+            "is laid out.",
             shape=(4485, 119),
             npz_sha256="00c13c2ae2b060ed32970b2eda4f4766ee17d1fb670d83651a5ddc3362b6bebc",
         ),
@@ -138,8 +138,8 @@ CATALOG: dict[str, Known] = {
             description="5006 reviews by four authors as counts of words, with the rating (0 to 1) and the same in "
             "three and four classes. English stop words and words in fewer than five reviews are left out. Pang and "
             "Lee (2005), Seeing stars, ACL.",
-            obtain="It is made from the scale data v1.0 of Pang and Lee (Cornell University); docs/data.md says how "
-            "movie_review_scale.npz is laid out.",
+            obtain="It is made from the scale data v1.0 of Pang and Lee (Cornell University); paper/docs/data.md says "
+            "how movie_review_scale.npz is laid out.",
             shape=(5006, 14856),
             npz_sha256="afb5b0e26e39646fd33ed08d5015a87e8ae4d619c214ef19e65562b7f5172ab5",
         ),

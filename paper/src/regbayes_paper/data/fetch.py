@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes_paper.data.catalog import Known
-from regbayes_paper.data.files import Arrays, DataError
+from regbayes_paper.data.files import Arrays, DataError, as_labels
 
 __all__ = ["fetch_multilabel", "fetch_newsgroups", "label_digest"]
 
@@ -42,8 +42,7 @@ def fetch_multilabel(known: Known) -> Arrays:
             f"it has {', '.join(names) or 'none'}"
         )
     order = [names.index(label) for label in known.labels]
-    target = np.asarray(found.target).astype(str)[:, order]
-    labels = np.isin(np.char.lower(target), ("true", "1", "1.0", "yes")).astype(np.int8)
+    labels = as_labels(np.asarray(found.target)[:, order], f"OpenML's data set {known.openml_id}")
     arrays: Arrays = {
         "X": np.asarray(found.data, dtype=np.float64),
         "Y": labels,

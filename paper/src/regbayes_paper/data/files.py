@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -16,10 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import arff  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes_paper.data.arff import ArffTable, label_names, read_arff
 from regbayes_paper.data.catalog import Known
 
 __all__ = [
@@ -27,11 +28,11 @@ __all__ = [
     "ChecksumWarning",
     "DataError",
     "DataNotFoundError",
+    "as_labels",
     "cache_folder",
     "data_folder",
     "find_local",
     "read_cached",
-    "read_npz",
     "write_cached",
 ]
 
@@ -79,29 +80,24 @@ def find_local(known: Known, folder: Path) -> tuple[Arrays, Path] | None:
     npz = folder / f"{known.name}.npz"
     if npz.is_file():
         _check_digest(npz, known.npz_sha256)
-        return read_npz(npz), npz
-    train, test = folder / f"{known.name}-train.arff", folder / f"{known.name}-test.arff"
-    if train.is_file() and test.is_file():
-        parts = [_read_known_arff(known, path) for path in (train, test)]
-        return _join_parts(parts), train
-    whole = folder / f"{known.name}.arff"
-    return (_read_known_arff(known, whole), whole) if whole.is_file() else None
+        return _read_npz(npz), npz
+    for ends in (("-train", "-test"), ("",)):
+        paths = [folder / f"{known.name}{end}.arff" for end in ends]
+        if all(path.is_file() for path in paths):
+            for path in paths:
+                _check_digest(path, known.arff_sha256.get(path.name))
+            parts = [_read_arff(known, path) for path in paths]
+            return _join_parts(*parts) if len(parts) == 2 else parts[0], paths[0]
+    return None
 
 
-def read_npz(path: Path) -> Arrays:
-    """Read all arrays of an npz file, none of them pickled."""
-    if not zipfile.is_zipfile(path):
-        raise DataError(f"{path} is not an npz file, or it was cut off")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        if "allow_pickle" in str(error):
-            raise DataError(
-                f"{path} holds pickled objects, which could run code and are never read; save plain arrays "
-                "of numbers or strings"
-            ) from None
-        raise DataError(f"{path} cannot be read as npz: {error}") from None
+def as_labels(values: NDArray[Any], where: str) -> NDArray[np.int8]:
+    """Return labels that a file writes as numbers or words as zeros and ones."""
+    words = np.char.lower(values.astype(str))
+    yes, no = (np.isin(words, known) for known in (("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")))
+    if not (yes | no).all():
+        raise DataError(f"{where}: labels should be 0 and 1, or false and true; found {str(words[~(yes | no)][0])!r}")
+    return yes.astype(np.int8)
 
 
 def read_cached(name: str) -> tuple[Arrays, Path] | None:
@@ -114,7 +110,7 @@ def read_cached(name: str) -> tuple[Arrays, Path] | None:
         raise DataError(
             f"{path} is damaged: its checksum is not the one recorded beside it. Delete it to fetch it anew"
         )
-    return read_npz(path), path
+    return _read_npz(path), path
 
 
 def write_cached(name: str, arrays: Mapping[str, NDArray[Any]]) -> Path | None:
@@ -154,44 +150,57 @@ def _check_digest(path: Path, expected: str | None) -> None:
         )
 
 
-def _read_known_arff(known: Known, path: Path) -> Arrays:
-    _check_digest(path, known.arff_sha256.get(path.name))
-    table = read_arff(path)
+def _read_npz(path: Path) -> Arrays:
+    if not zipfile.is_zipfile(path):
+        raise DataError(f"{path} is not an npz file, or it was cut off")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise DataError(f"{path} cannot be read as npz: {error}") from None
+
+
+def _read_arff(known: Known, path: Path) -> Arrays:
+    """Read a multi-label set, whose labels have known names, or a set whose last attribute is the class."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            # liac-arff reads a space after @attribute; some programs write a tab.
+            table = arff.load(re.sub(r"^(@\w+)\s+", r"\1 ", line) for line in file)
+    except Exception as error:  # liac-arff raises its own errors, and those of csv and of conversions
+        raise DataError(f"{path} cannot be read as ARFF: {error}") from None
+    names = [name for name, _ in table["attributes"]]
+    columns = dict(zip(names, np.array(table["data"], dtype=object).reshape(-1, len(names)).T, strict=True))
     if not known.labels:
-        return _class_last(table)
-    labels = label_names(table, path) or [name for name in table.names if name in known.labels]
-    if sorted(labels) != sorted(known.labels):
-        raise DataError(
-            f"{path} should have the labels {', '.join(known.labels)}; found {', '.join(labels) or 'none of them'}"
-        )
-    inputs = [name for name in table.names if name not in known.labels]
-    return {
-        "X": table.numbers(inputs),
-        "Y": table.numbers(known.labels).astype(np.int8),
-        "feature_names": np.array(inputs),
-        "label_names": np.array(known.labels),
-    }
+        *inputs, target = names
+        kind = table["attributes"][-1][1]  # the list of categories, or the name of a type
+        if any(value is None for value in columns[target]):
+            raise DataError(f"{path} has rows without a class")
+        found = columns[target].astype(str)
+        classes = np.array(kind) if isinstance(kind, list) else np.unique(found)
+        y = np.argmax(found[:, None] == classes, axis=1)
+        return _inputs(columns, inputs, path) | {"y": y, "class_names": classes}
+    missing = [label for label in known.labels if label not in columns]
+    if missing:
+        raise DataError(f"{path} should have the labels {', '.join(known.labels)}; it lacks {', '.join(missing)}")
+    Y = as_labels(np.stack([columns[label] for label in known.labels], axis=1), str(path))
+    inputs = [name for name in names if name not in known.labels]
+    return _inputs(columns, inputs, path) | {"Y": Y, "label_names": np.array(known.labels)}
 
 
-def _class_last(table: ArffTable) -> Arrays:
-    inputs = table.names[:-1]
-    column = table.columns[-1]
-    classes = table.attributes[-1].categories or tuple(sorted({str(value) for value in column}))
-    code = {label: i for i, label in enumerate(classes)}
-    return {
-        "X": table.numbers(inputs),
-        "y": np.array([code[str(value)] for value in column]),
-        "feature_names": np.array(inputs),
-        "class_names": np.array(classes),
-    }
+def _inputs(columns: Mapping[str, NDArray[Any]], names: list[str], path: Path) -> Arrays:
+    try:
+        X = np.stack([columns[name].astype(np.float64) for name in names], axis=1)
+    except ValueError as error:
+        raise DataError(f"{path} has inputs that are not numbers: {error}") from None
+    return {"X": X, "feature_names": np.array(names)}
 
 
-def _join_parts(parts: list[Arrays]) -> Arrays:
+def _join_parts(train: Arrays, test: Arrays) -> Arrays:
     """Put the training part and the test part of one set together."""
-    train, test = parts
-    if train["X"].shape[1] != test["X"].shape[1]:
-        raise DataError(f"the two parts have {train['X'].shape[1]} and {test['X'].shape[1]} inputs")
+    names = {name: train[name] for name in train if name.endswith("_names")}
+    for name in names:
+        if not np.array_equal(train[name], test[name]):
+            raise DataError(f"the training part and the test part have different {name}")
     n_train, n = len(train["X"]), len(train["X"]) + len(test["X"])
     stacked = {name: np.concatenate([train[name], test[name]]) for name in ("X", "y", "Y") if name in train}
-    names = {name: train[name] for name in train if name.endswith("_names")}
     return stacked | names | {"train_idx": np.arange(n_train), "test_idx": np.arange(n_train, n)}
