@@ -1,6 +1,6 @@
 """A fixed number of real-valued features, learned with or without the labels: harmoniums on scikit-learn's digits.
 
-The page docs/models/harmonium.md walks through it.
+The page paper/docs/harmonium.md walks through it.
 """
 
 from __future__ import annotations

