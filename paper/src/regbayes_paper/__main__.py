@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from regbayes_paper.data import DataError, DataNotFoundError
 from regbayes_paper.experiments import EXPERIMENTS, run
 
 FAILED, USAGE, NO_DATA, INTERRUPTED = 1, 2, 5, 130  # exit codes; 0 is success
@@ -35,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     failed = False
     try:
+        from regbayes_paper.data import DataError, DataNotFoundError
+
         for name in EXPERIMENTS if options.what == "all" else (options.what,):
             outcome = run(
                 name,
@@ -48,12 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if outcome.interrupted:
                 return INTERRUPTED
             failed |= bool(outcome.failed)
-    except (DataNotFoundError, DataError) as error:
-        say(f"error: {error}")
-        return NO_DATA
     except KeyboardInterrupt:  # before the first measurement, or while results are written
         say("error: interrupted")
         return INTERRUPTED
+    except (DataNotFoundError, DataError) as error:
+        say(f"error: {error}")
+        return NO_DATA
     return FAILED if failed else 0
 
 
