@@ -1,12 +1,12 @@
 """Time the models over arrays of PyTorch or CuPy, on a graphics card and beside the processor's threads.
 
     python benchmarks/bench_gpu.py                     # the sizes of docs/scale.md; needs a large graphics card
-    python benchmarks/bench_gpu.py --part ilsvm        # or kernels, regularize, tasks, fit, host
+    python benchmarks/bench_gpu.py --part ilsvm        # or rows, regularize, tasks, fit, host
     python benchmarks/bench_gpu.py --dtype float32
     python benchmarks/bench_gpu.py --smoke             # small, PyTorch on the processor, or NumPy where it is missing
 
 Times are medians of warm calls, each waited for. The host's rows are fewer by a factor that is printed, and its times
-are multiplied by it. Row work of iLSVM is timed twice: with the kernels of `rows.cu`, and by array operations alone.
+are multiplied by it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import gc
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -29,7 +28,7 @@ from threadpoolctl import threadpool_limits
 from regbayes import ILSVMClassifier
 from regbayes.engine import Serial, make_executor
 from regbayes.joint import descent
-from regbayes.kernels import arrays, arrays_features, cuda_rows
+from regbayes.kernels import arrays, arrays_features
 from regbayes.kernels.arrays_losses import ClassRows, HingeRows
 from regbayes.margins.device import DeviceBlock, DevicePrior
 from regbayes.margins.device_tasks import SAMPLE_PER_OUTPUT, DeviceTaskHead
@@ -139,40 +138,25 @@ def show(name: str, seconds: float, note: str = "") -> None:
     print(f"  {name:46} {1e3 * seconds:10.2f} ms  {note}", flush=True)
 
 
-@contextmanager
-def kernels_are(used: bool) -> Iterator[str]:
-    """Use the kernels of rows where there are any, or array operations alone; give what to call it."""
-    if used:
-        yield "kernels"
-        return
-    chosen, cuda_rows.takes = cuda_rows.takes, lambda *_, **__: False
-    try:
-        yield "operations"
-    finally:
-        cuda_rows.takes = chosen
+def time_row_work(device: Device, n: int, K: int, L: int, M: int) -> None:
+    print(f"row work, {n} rows, K = {K}, {L} classes, {M} tasks, {device.dtype} on {device.name}")
+    time_sweeps(device, n, K)
+    time_losses(device, n, L, M)
+    device.free()
 
 
-def time_kernels(device: Device, n: int, K: int, L: int, M: int) -> None:
-    print(f"kernels of rows, {n} rows, K = {K}, {L} classes, {M} tasks, {device.dtype} on {device.name}")
-    for used in (True, False):
-        with kernels_are(used) as kind:
-            time_sweeps(device, n, K, kind)
-            time_losses(device, n, L, M, kind)
-        device.free()
-
-
-def time_sweeps(device: Device, n: int, K: int, kind: str) -> None:
+def time_sweeps(device: Device, n: int, K: int) -> None:
     rng, none = np.random.default_rng(0), np.zeros(K)
     coupling, start = rng.normal(size=(K, K)) / K, rng.random(K)
     swept = arrays_features.sweep_features(device.normal(K, n), none, coupling, start, 1)
-    sums, other = arrays_features.sum_features(swept, coupling, start, None), device.normal(K, n, seed=1)
-    given = (swept.history, coupling, start, 0.03, None, (sums.counts, sums.gram))
-    show(f"sweep, {kind}", device.time(lambda: arrays_features.sweep_features(other, none, coupling, start, 1)))
-    show(f"sums, {kind}", device.time(lambda: arrays_features.sum_features(swept, coupling, start, None)))
-    show(f"reverse and sums, {kind}", device.time(lambda: arrays_features.reverse_features(other, *given)))
+    other = device.normal(K, n, seed=1)
+    given = (swept.history, coupling, start, 0.03)
+    show("sweep", device.time(lambda: arrays_features.sweep_features(other, none, coupling, start, 1)))
+    show("sums", device.time(lambda: arrays_features.sum_features(swept, None)))
+    show("reverse and sums", device.time(lambda: arrays_features.reverse_features(other, *given)))
 
 
-def time_losses(device: Device, n: int, L: int, M: int, kind: str) -> None:
+def time_losses(device: Device, n: int, L: int, M: int) -> None:
     """Time looks at scores, which are overwritten; those of classes are drawn anew."""
     rng, scores, some = np.random.default_rng(0), device.normal(M, n, seed=2), device.normal(L, n, seed=4)
     labels, C = arrays.integers_to_device(rng.integers(L, size=n), scores), arrays.to_device(np.ones(n), scores)
@@ -182,12 +166,12 @@ def time_losses(device: Device, n: int, L: int, M: int, kind: str) -> None:
     reals = HingeRows(one, signs=arrays.to_device(signs, scores))
     phi = classes.evaluate(device.normal(L, n, seed=3)).multipliers
     drawn = device.time(lambda: device.normal(L, n, seed=3))
-    show(f"losses, one-vs-rest, {kind}", device.time(lambda: ovr.evaluate(some)))
+    show("losses, one-vs-rest", device.time(lambda: ovr.evaluate(some)))
     seconds = device.time(lambda: classes.evaluate(device.normal(L, n, seed=3)))
-    show(f"losses, multi-class, {kind}", seconds - drawn, f"and {1e3 * drawn:.2f} ms to draw scores")
-    show(f"curvature, multi-class, {kind}", device.time(lambda: classes.multiply_curvature(some, phi)))
-    show(f"losses, tasks, {kind}", device.time(lambda: reals.evaluate(scores)))
-    show(f"losses, tasks, signs of a byte, {kind}", device.time(lambda: bytes_.evaluate(scores)))
+    show("losses, multi-class", seconds - drawn, f"and {1e3 * drawn:.2f} ms to draw scores")
+    show("curvature, multi-class", device.time(lambda: classes.multiply_curvature(some, phi)))
+    show("losses, tasks", device.time(lambda: reals.evaluate(scores)))
+    show("losses, tasks, signs of a byte", device.time(lambda: bytes_.evaluate(scores)))
 
 
 def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> None:
@@ -209,33 +193,28 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
     for one_vs_rest in (True, False):
         settings = make_settings(K, D, L, one_vs_rest)
         params, joint = make_start(data, settings), ILSVMProblem(data, settings).joint
-        for used in (True, False):
-            with kernels_are(used) as kind:
-                if one_vs_rest:
-                    time_rows(device, joint, params, kind)
-                device.free()
-                time_descent(
-                    device, joint, params, f"{'one-vs-rest' if one_vs_rest else 'multi-class'}, {kind}", n_steps
-                )
-            if device.name == "cuda":
-                beyond = device.peak_bytes() - size * n * D
-                print(f"  memory: X + {beyond / (size * n * K):.1f} arrays of rows x features", flush=True)
+        if one_vs_rest:
+            time_rows(device, joint, params)
+        device.free()
+        time_descent(device, joint, params, "one-vs-rest" if one_vs_rest else "multi-class", n_steps)
+        if device.name == "cuda":
+            beyond = device.peak_bytes() - size * n * D
+            print(f"  memory: X + {beyond / (size * n * K):.1f} arrays of rows x features", flush=True)
         del joint
         device.free()
 
 
-def time_rows(device: Device, joint: Any, params: Any, kind: str) -> None:
+def time_rows(device: Device, joint: Any, params: Any) -> None:
     """Time what is done with rows, without margins."""
     model, rows = joint.model, joint.blocks[0]
-    show(f"product with X and sweep, {kind}", device.time(lambda: rows.sweep(params)))
-    swept, field = rows.sweep(params), params.mean_field
-    seconds = device.time(lambda: arrays_features.sum_features(swept, field.coupling, field.start[0], None))
-    show(f"statistics, {kind}", seconds)
+    show("product with X and sweep", device.time(lambda: rows.sweep(params)))
+    swept = rows.sweep(params)
+    show("statistics", device.time(lambda: arrays_features.sum_features(swept, None)))
     inferred = model.infer(rows, params)
-    show(f"inference and statistics, {kind}", device.time(lambda: model.infer(rows, params)))
-    show(f"reverse and product back, {kind}", device.time(lambda: model.pull_back(rows, params, inferred, None)))
+    show("inference and statistics", device.time(lambda: model.infer(rows, params)))
+    show("reverse and product back", device.time(lambda: model.pull_back(rows, params, inferred, None)))
     show(
-        f"row work without margins, {kind}",
+        "row work without margins",
         device.time(lambda: model.pull_back(rows, params, model.infer(rows, params), None)),
     )
 
@@ -353,22 +332,19 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
     model = DeviceTaskModel(moments.count(scales.multiplicity), scales, scale, 2.0, False, False)
     problem = TaskProblem(model, [X], head, Serial(), settings, moments, float(n) * M)
     latent = start_latent(moments, settings, np.random.default_rng(0).normal(size=(D, K)))
-    for used in (True, False):
-        with kernels_are(used) as kind:
-            print(f"  {kind}")
-            start = time.perf_counter()
-            at, inferred = problem.evaluate(model.at(latent), None, problem.tolerance)
-            point = Point(at, problem.pull_back(at, inferred))
-            show("first evaluation", time.perf_counter() - start, f"{at.head.n_passes} passes")
-            time_task_parts(device, problem, point, inferred)
-            del at, inferred
-            device.free()
-            time_task_steps(device, problem, point, kind)
-            del point
-            device.free()
+    start = time.perf_counter()
+    at, inferred = problem.evaluate(model.at(latent), None, problem.tolerance)
+    point = Point(at, problem.pull_back(at, inferred))
+    show("first evaluation", time.perf_counter() - start, f"{at.head.n_passes} passes")
+    time_task_parts(device, problem, point, inferred)
+    del at, inferred
+    device.free()
+    time_task_steps(device, problem, point)
+    del point
+    device.free()
 
 
-def time_task_steps(device: Device, problem: TaskProblem, point: Point, kind: str) -> None:
+def time_task_steps(device: Device, problem: TaskProblem, point: Point) -> None:
     """Time the first twelve steps, after one that is not counted."""
     descend(problem, point)
     seconds, passes, objectives = [], [], [point.at.objective]
@@ -381,7 +357,7 @@ def time_task_steps(device: Device, problem: TaskProblem, point: Point, kind: st
         passes.append(point.at.head.n_passes)
         objectives.append(point.at.objective)
     falls = bool(np.all(np.diff(objectives) <= 0))
-    show(f"step, {kind}", float(np.median(seconds)), f"passes {passes}; J never rose: {falls}")
+    show("step", float(np.median(seconds)), f"passes {passes}; J never rose: {falls}")
     print(f"  all steps, ms: {[round(1e3 * each, 1) for each in seconds]}")
     print(f"  J from {objectives[0]:.6g} to {objectives[-1]:.6g}")
     if device.name == "cuda":
@@ -436,17 +412,17 @@ def time_fit(device: Device, n: int, D: int, K: int, L: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--part", choices=["ilsvm", "kernels", "host", "regularize", "tasks", "fit"], default=None)
+    parser.add_argument("--part", choices=["ilsvm", "rows", "host", "regularize", "tasks", "fit"], default=None)
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     parser.add_argument("--threads", type=int, default=16)
     arguments = parser.parse_args()
     device = Device.find(arguments.smoke, arguments.dtype)
     # Rows enough, in the small form too, for the curvature to come from a sample of them.
     n, D, K, L = (20_000, 20, 8, 3) if arguments.smoke else (1_000_000, 1000, 50, 20)
-    parts = [arguments.part] if arguments.part else ["kernels", "ilsvm", "regularize", "tasks", "fit", "host"]
+    parts = [arguments.part] if arguments.part else ["rows", "ilsvm", "regularize", "tasks", "fit", "host"]
     threadpool_limits(1)  # BLAS on the host: blocks of rows have threads of their own
-    if "kernels" in parts:
-        time_kernels(device, n, K, L, 4 if arguments.smoke else 100)
+    if "rows" in parts:
+        time_row_work(device, n, K, L, 4 if arguments.smoke else 100)
     device.free()
     if "ilsvm" in parts:
         time_ilsvm(device, n, D, K, L, 3 if arguments.smoke else 30)

@@ -16,7 +16,7 @@ class Place:
 
     name: str
     make: Callable[[Any], Any]
-    tol: float  # relative to the law
+    tol: float  # relative to the results of NumPy
 
     def __call__(self, values: Any) -> Any:
         values = np.ascontiguousarray(values)

@@ -1,8 +1,7 @@
-"""Binary features over arrays of any library: sweeps of mean field, and their reverse; `sweeps.py` has the law.
+"""Binary features over arrays of any library: sweeps of mean field, and their reverse, as `sweeps.py` defines them.
 
 Arrays are feature-major, (K, n): a step in the sequential index k is one operation on n neighbours, and features are
-taken in blocks of ``BLOCK``, between which there are products of matrices. On a CUDA device kernels of `cuda_rows.py`
-take blocks of features in one pass over memory.
+taken in blocks of ``BLOCK``, between which there are products of matrices.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regbayes._types import Floats
-from regbayes.kernels import cuda_rows
 from regbayes.kernels.arrays import (
     DeviceArray,
     add_product,
@@ -38,8 +36,7 @@ class Swept:
     """Features of rows after sweeps, and what is known of them."""
 
     history: list[DeviceArray]  # the states after each sweep, (K, n)
-    theta: DeviceArray | None  # (K, n); None: there are sums
-    sums: list[DeviceArray]  # (2,) each, of blocks of features: psi times logits, and entropies, over rows with weights
+    theta: DeviceArray  # (K, n)
 
 
 def sweep_features(
@@ -48,9 +45,8 @@ def sweep_features(
     coupling: Floats,
     start: Floats,
     n_sweeps: int,
-    weights: DeviceArray | None = None,
 ) -> Swept:
-    """Sweep over the features of rows; `regbayes.kernels.sweeps.sweep_features` has the law.
+    """Sweep over the features of rows, as `regbayes.kernels.sweeps.sweep_features` does.
 
     Parameters
     ----------
@@ -64,12 +60,8 @@ def sweep_features(
         Where the first sweep starts, in all rows.
     n_sweeps : int
         At least one.
-    weights : (n,), default=None
-        How often rows count in sums.
     """
     later = np.triu(coupling, 1)  # what a feature sees of those after it, as they were
-    if cuda_rows.takes(products, weights):
-        return _launch_sweeps(products, constant, coupling, later, start, n_sweeps, weights)
     theta, mixing = products, to_device(find_mixing(coupling), products)
     theta += to_device(constant, products)[:, None]
     history = [_sweep(theta - to_device(later @ start, theta)[:, None], mixing)]
@@ -77,37 +69,7 @@ def sweep_features(
         above = to_device(later, theta)
     for _ in range(n_sweeps - 1):
         history.append(_sweep(theta - above @ history[-1], mixing))
-    return Swept(history, theta, [])
-
-
-def _launch_sweeps(
-    products: DeviceArray,
-    constant: Floats,
-    coupling: Floats,
-    later: Floats,
-    start: Floats,
-    n_sweeps: int,
-    weights: DeviceArray | None,
-) -> Swept:
-    """Sweep by kernels: a block of features at a time, between which there are products of matrices."""
-    xp = namespace_of(products)
-    history: list[DeviceArray] = []
-    sums: list[DeviceArray] = []
-    for number in range(n_sweeps):
-        psi = products if number + 1 == n_sweeps else xp.empty_like(products)
-        sums = []
-        for block in cuda_rows.find_blocks(len(coupling)):
-            own, given = constant[block], products[block, :]
-            if number == 0:
-                own = own - later[block] @ start
-            else:
-                given = given - to_device(later[block], psi) @ history[-1]
-            if block.start:
-                given = given - to_device(coupling[block, : block.start], psi) @ psi[: block.start, :]
-            table = to_device(cuda_rows.lay_out(coupling[block, block], own), psi)
-            sums.append(cuda_rows.sweep(given, table, weights, psi[block, :]))
-        history.append(psi)
-    return Swept(history, None, sums)
+    return Swept(history, theta)
 
 
 def find_mixing(coupling: Floats) -> Floats:
@@ -143,7 +105,7 @@ class FeatureSums(NamedTuple):
     entropy: float
 
 
-def sum_features(swept: Swept, coupling: Floats, start: Floats, weights: DeviceArray | None) -> FeatureSums:
+def sum_features(swept: Swept, weights: DeviceArray | None) -> FeatureSums:
     """Sum what the objective needs to know of the features of rows; weights (n,) say how often each counts.
 
     The work arrays are a block of features long.
@@ -152,13 +114,6 @@ def sum_features(swept: Swept, coupling: Floats, start: Floats, weights: DeviceA
     xp = namespace_of(psi)
     weighed = psi if weights is None else psi * weights
     gram, counts = multiply_rows(weighed, psi), sum_of(weighed, axis=1)
-    if theta is None:  # theta is the logits and what they left of it: psi' theta = psi' logits + psi' coupling psi
-        before = swept.history[-2:-1]
-        found = gather(counts, gram, *swept.sums, *(multiply_rows(weighed, other) for other in before))
-        beside = found[-1] if before else found[0][:, None] * start
-        inside = np.sum(np.tril(coupling, -1) * found[1]) + np.sum(np.triu(coupling, 1) * beside)
-        by_logits, by_row = np.add.reduce(found[2 : 2 + len(swept.sums)])
-        return FeatureSums(found[0], found[1], float(by_logits + inside), float(by_row))
     entropy_of = find_entropy(xp)
     by_theta, entropy = [], []
     for block in pieces(psi.shape[0], BLOCK):
@@ -177,13 +132,12 @@ def reverse_features(
     start: Floats,
     weight: float = 0.0,
     weights: DeviceArray | None = None,
-    moments: tuple[Floats, Floats] | None = None,
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     """Differentiate a function of the swept state, and the rows' own terms, with respect to theta and coupling.
 
-    `regbayes.kernels.sweeps.reverse_features` has the law; `regbayes.models.ilsvm.model.HostRows.pull_back` says what
-    the terms of rows with a weight add: ``weight L' (psi - before)`` to the gradient, where L is the coupling below its
-    diagonal and the state is that before the last sweep, and ``-weight psi`` to the result.
+    The first is what `regbayes.kernels.sweeps.reverse_features` does. The rows' own terms, those of
+    `regbayes.models.ilsvm.model.HostRows.pull_back`, add ``weight L' (psi - before)`` to the gradient, where L is the
+    coupling below its diagonal and ``before`` the state before the last sweep, and ``-weight psi`` to the result.
 
     Parameters
     ----------
@@ -197,8 +151,6 @@ def reverse_features(
         Of the rows' own terms.
     weights : (n,), default=None
         How often rows count in them.
-    moments : (K,) and (K, K), on the host
-        The sums of psi and of psi psi' over rows with weights, where there is a weight.
 
     Returns
     -------
@@ -210,18 +162,6 @@ def reverse_features(
     """
     psi, triangle = history[-1], np.tril(np.ones_like(coupling), -1)
     xp = namespace_of(psi)
-    launches = cuda_rows.takes(psi, weights) and (gradient is None or cuda_rows.takes(gradient, psi))
-    if launches and len(history) == 1:
-        left = _launch_reverse(gradient, psi, coupling, weight * (start @ np.tril(coupling, -1)), weight, weights)
-        by_coupling, left_sum = multiply_rows(left, psi), sum_of(left, axis=1)
-        # The gradient by theta is what is left and weight psi, whose sums over rows are known.
-        known = np.zeros_like(coupling)
-        if weight:
-            assert moments is not None
-            known = -weight * (triangle * moments[1] + triangle.T * moments[0][:, None] * start)
-        factors = to_device(np.stack([known, -triangle, -triangle.T * start]), psi, xp.float64)
-        by_coupling = factors[0, ...] + by_coupling * factors[1, ...] + left_sum[:, None] * factors[2, ...]
-        return left, by_coupling, left_sum
     upper, begin = to_device(triangle.T, psi, xp.float64), to_device(start, psi, xp.float64)
     incoming = gradient
     if weight:
@@ -238,10 +178,7 @@ def reverse_features(
     total, by_coupling = None, None
     mixing, above = to_device(find_mixing(coupling), psi), to_device(np.triu(coupling, 1), psi)
     for number in reversed(range(len(history))):
-        if launches:
-            delta = _launch_reverse(incoming, history[number], coupling, np.zeros(len(coupling)), 0.0, None)
-        else:
-            delta = _reverse_sweep(incoming, history[number], mixing)
+        delta = _reverse_sweep(incoming, history[number], mixing)
         found = multiply_rows(delta, history[number]) * upper.T
         if number > 0:
             found += multiply_rows(delta, history[number - 1]) * upper
@@ -261,26 +198,6 @@ def _add_scaled(total: DeviceArray, other: DeviceArray, factor: float) -> None:
         total.add_(other, alpha=factor)
     else:
         total += factor * other
-
-
-def _launch_reverse(
-    gradient: DeviceArray | None,
-    psi: DeviceArray,
-    coupling: Floats,
-    constant: Floats,
-    weight: float,
-    weights: DeviceArray | None,
-) -> DeviceArray:
-    """Reverse one sweep by kernels, from the last block of features to the first; the gradient is overwritten."""
-    left, K = namespace_of(psi).empty_like(psi) if gradient is None else gradient, len(coupling)
-    for block in reversed(cuda_rows.find_blocks(K)):
-        incoming = None if gradient is None else gradient[block, :]
-        if block.stop < K:
-            sent = to_device(-coupling[block.stop :, block].T, psi) @ left[block.stop :, :]
-            incoming = sent if incoming is None else incoming + sent
-        table = to_device(cuda_rows.lay_out(coupling[block, block][::-1, ::-1].T, constant[block][::-1]), psi)
-        cuda_rows.reverse(incoming, psi[block, :], table, weights, weight, left[block, :])
-    return left
 
 
 def _reverse_sweep(incoming: DeviceArray, psi: DeviceArray, mixing: DeviceArray) -> DeviceArray:

@@ -1,7 +1,4 @@
-"""Losses of rows at given scores, (outputs, n), over arrays of any library; `margins/newton.py` has the law.
-
-On a CUDA device kernels of `cuda_rows.py` go from scores to multipliers in one pass over memory.
-"""
+"""Losses of rows at given scores, (outputs, n), over arrays of any library, as the blocks of `margins/newton.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, cast
 
-from regbayes.kernels import cuda_rows
 from regbayes.kernels.arrays import (
     ROOM,
     DeviceArray,
@@ -52,11 +48,6 @@ class HingeRows:
 
     def evaluate(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Evaluate rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
-        targets, kind = self.labels, cuda_rows.LABELS
-        if self.signs is not None:
-            targets, kind = self.signs, cuda_rows.BYTES if self._has_gaps(scores) else cuda_rows.SIGNS
-        if cuda_rows.takes(scores, constant, self.C, targets if kind == cuda_rows.SIGNS else None, whole=targets):
-            return _launch_boxes(scores, constant, self.C, targets, self.margin, kind)
         signs, above = self._signs(scores), _shift(scores, constant)  # few passes over memory, in place where it can be
         if self._uniform is not None:
             return self._evaluate_uniform(above, signs)
@@ -92,10 +83,6 @@ class HingeRows:
             return self.signs if mixes else xp.astype(self.signs, scores.dtype, copy=False)
         return 2.0 * xp.astype(true_classes(self.labels, scores), scores.dtype) - 1.0
 
-    def _has_gaps(self, scores: DeviceArray) -> bool:
-        """Whether signs may be zero where C is not."""
-        return self.signs is not None and self.signs.dtype == namespace_of(scores).int8
-
 
 @dataclass(frozen=True)
 class TubeRows:
@@ -107,8 +94,6 @@ class TubeRows:
 
     def evaluate(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Evaluate rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
-        if cuda_rows.takes(scores, constant, self.C, self.values):
-            return _launch_boxes(scores, constant, self.C, self.values, self.epsilon, cuda_rows.TUBE)
         xp = namespace_of(scores)
         away = self.values - _shift(scores, constant)
         if self.epsilon > 0.0:
@@ -127,9 +112,9 @@ class TubeRows:
 class ClassRows:
     """Squared multi-class hinges, ``C max_c(0, cost_c + score_c - score_true)^2``, smoothed inside each row.
 
-    `regbayes.margins.newton.SimplexBlock` has the law. Multipliers are ``max(0, wanted - (1 - delta) total) / delta``
-    and their sum is ``total``: it is found without sorting, by Newton's method from below, which for a function in
-    pieces ends after a few steps.
+    The losses are those of `regbayes.margins.newton.SimplexBlock`. Multipliers are
+    ``max(0, wanted - (1 - delta) total) / delta`` and their sum is ``total``: it is found without sorting, by Newton's
+    method from below, which for a function in pieces ends after a few steps.
     """
 
     C: DeviceArray  # (n,)
@@ -140,9 +125,6 @@ class ClassRows:
     def evaluate(self, scores: DeviceArray, constant: DeviceArray | None = None) -> RowLosses:
         """Evaluate rows, whose scores may be overwritten; a constant (outputs,) is added to them."""
         xp, delta = namespace_of(scores), self.smoothing
-        if cuda_rows.takes(scores, constant, self.C, self.cost, whole=self.labels, n_classes=scores.shape[0]):
-            sums = cuda_rows.evaluate_classes(scores, constant, self.C, self.labels, self.cost, delta, bent=False)
-            return RowLosses(sums[0], sums[1], sums[2], scores, sums[3:])
         omega, margins, truth = self._solve(_shift(scores, constant))
         total = xp.sum(omega, axis=0)
         squares = xp.sum(omega * omega, axis=0)
@@ -159,11 +141,6 @@ class ClassRows:
         self, change: DeviceArray, multipliers: DeviceArray, constant: DeviceArray | None = None
     ) -> CurvatureProduct:
         """Return second derivatives where multipliers were found, times a change of scores; it may be overwritten."""
-        if cuda_rows.takes(change, constant, self.C, multipliers, whole=self.labels, n_classes=change.shape[0]):
-            sums = cuda_rows.evaluate_classes(
-                change, constant, self.C, self.labels, multipliers, self.smoothing, bent=True
-            )
-            return CurvatureProduct(change, sums[3:])
         xp, change = namespace_of(change), _shift(change, constant)
         truth, active = true_classes(self.labels, change), multipliers < 0.0
         own, shared, _ = self.differentiate(active)
@@ -206,22 +183,10 @@ def _found(loss: DeviceArray, multipliers: DeviceArray) -> RowLosses:
     return RowLosses(loss, none, none, multipliers, sum_of(multipliers, axis=1))
 
 
-def _launch_boxes(
-    scores: DeviceArray, constant: DeviceArray | None, C: DeviceArray, targets: DeviceArray, margin: float, kind: int
-) -> RowLosses:
-    losses, totals = cuda_rows.evaluate_boxes(scores, constant, C, targets, margin, kind)
-    loss = sum_of(losses)
-    none = 0.0 * loss
-    return RowLosses(loss, none, none, scores, totals)
-
-
 def _multiply_curvature(
     C: DeviceArray, change: DeviceArray, constant: DeviceArray | None, multipliers: DeviceArray | None
 ) -> CurvatureProduct:
     """Return ``2 C`` times a change where there are multipliers; None: everywhere."""
-    if cuda_rows.takes(change, constant, C, multipliers):
-        kind = cuda_rows.ALL_BENT if multipliers is None else cuda_rows.BENT
-        return CurvatureProduct(change, cuda_rows.evaluate_boxes(change, constant, C, multipliers, 0.0, kind)[1])
     found = 2.0 * C * _shift(change, constant)
     if multipliers is not None:
         found *= namespace_of(change).astype(multipliers != 0.0, change.dtype)

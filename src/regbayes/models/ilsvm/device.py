@@ -108,9 +108,7 @@ class DeviceRows:
         field = params.mean_field
         products = to_device(field.directions, self.X) @ self.X.T
         constant = field.constant - field.directions @ self.mean
-        return arrays_features.sweep_features(
-            products, constant, field.coupling, field.start[0], params.n_sweeps, self.counts
-        )
+        return arrays_features.sweep_features(products, constant, field.coupling, field.start[0], params.n_sweeps)
 
     def infer_features(self, params: Params, few: bool = False) -> DeviceArray:
         """Return the features of the rows, shape (N, K)."""
@@ -119,25 +117,25 @@ class DeviceRows:
     def infer(self, params: Params) -> Inferred[Stats]:
         """Infer the features of the rows, and sum what the rest of the model needs; `HostRows.infer` is the law."""
         swept, field = self.sweep(params), params.mean_field
-        sums = arrays_features.sum_features(swept, field.coupling, field.start[0], self.counts)
+        sums = arrays_features.sum_features(swept, self.counts)
         explained = (sums.by_theta - float(sums.counts @ field.constant)) / field.precision
-        totals, second = self.totals, sums.gram.copy()
+        totals, second = self.totals, sums.gram
         squared_norm = float(np.sum(totals.squares / field.ratios))
         np.fill_diagonal(second, sums.counts)  # z z = z
         stats = Stats(
             totals.n_rows, squared_norm, totals.rows, sums.counts, sums.counts, second, explained, sums.entropy
         )
-        return Inferred(swept.history[-1].T, stats, (swept.history[:-1], sums.gram))
+        return Inferred(swept.history[-1].T, stats, swept.history[:-1])
 
     def pull_back(
         self, params: Params, weight: float, inferred: Inferred[Stats], gradient: DeviceArray | None
     ) -> Pulled:
         """Differentiate through the sweeps; `HostRows.pull_back` is the law."""
-        stats, field, (earlier, gram) = inferred.stats, params.mean_field, inferred.cache
-        history = [*earlier, inferred.features.T]
+        stats, field = inferred.stats, params.mean_field
+        history = [*inferred.cache, inferred.features.T]
         given = None if gradient is None else gradient.T
         left, by_coupling, left_sum = arrays_features.reverse_features(
-            given, history, field.coupling, field.start[0], weight, self.counts, (stats.counts, gram)
+            given, history, field.coupling, field.start[0], weight, self.counts
         )
         cross, coupled, summed = arrays.gather(arrays.multiply_rows(self.X.T, left).T, by_coupling, left_sum)
         return Pulled(coupled, summed + weight * stats.counts, cross - summed[:, None] * self.mean)
