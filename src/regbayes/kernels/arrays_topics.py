@@ -2,8 +2,7 @@
 
 `infer_documents` and `reverse_documents` run `meanfield.cu` where the documents lie on a CUDA device (`cuda`), and
 array operations elsewhere: on PyTorch's CPU arrays, on NumPy's in tests, and on a device for more topics than the
-kernels take. The law is the NumPy reference of `meanfield`; tests hold both to it. Single precision is for what
-belongs to a document; sums over documents are taken in double precision.
+kernels take. Single precision is for what belongs to a document; sums over documents are taken in double precision.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ import numpy as np
 from scipy.special import gammaln
 
 from regbayes._types import Floats, Indices
-from regbayes.kernels import cuda
 from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
-from regbayes.kernels.meanfield import TINY, WordCounts
+from regbayes.kernels.meanfield import TINY, WordCounts, cuda
 
 ROOM = 1 << 24  # numbers in a work array of entries by topics
 SORTED_ROOM = 1 << 27  # the same of the sorted second pass

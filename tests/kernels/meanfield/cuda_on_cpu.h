@@ -108,41 +108,6 @@ static void launch(int n_blocks, int n_threads, std::function<void()> kernel)
     }
 }
 
-#ifdef WIDTH
-
-#include "rows.cu"
-
-extern "C" void run_sweep(int n_blocks, int n_threads, const REAL* products, const REAL* table, const REAL* weights,
-    REAL* psi, double* sums, int n, int K, int n_parts, int has_weights)
-{
-    launch(n_blocks, n_threads, [=] { sweep(products, table, weights, psi, sums, n, K, n_parts, has_weights); });
-}
-
-extern "C" void run_reverse(int n_blocks, int n_threads, REAL* left, const REAL* gradient, const REAL* psi,
-    const REAL* table, const REAL* weights, double weight, int n, int K, int has_gradient, int has_weights)
-{
-    launch(n_blocks, n_threads, [=] { reverse(left, gradient, psi, table, weights, weight, n, K, has_gradient,
-        has_weights); });
-}
-
-extern "C" void run_boxes(int n_blocks, int n_threads, REAL* scores, const REAL* constant, const REAL* C,
-    const void* targets, double* sums, double margin, int n, int n_outputs, int n_parts, int C_output, int C_row,
-    int distance, int kind, int has_constant)
-{
-    launch(n_blocks, n_threads, [=] { boxes(scores, constant, C, targets, sums, margin, n, n_outputs, n_parts, C_output,
-        C_row, distance, kind, has_constant); });
-}
-
-extern "C" void run_classes(int n_blocks, int n_threads, REAL* scores, const REAL* constant, const REAL* C,
-    const long long* labels, const REAL* beside, double* sums, double smoothing, int n, int n_classes, int n_parts,
-    int distance, int has_constant, int has_cost, int is_bent)
-{
-    launch(n_blocks, n_threads, [=] { classes(scores, constant, C, labels, beside, sums, smoothing, n, n_classes,
-        n_parts, distance, has_constant, has_cost, is_bent); });
-}
-
-#else
-
 #include "meanfield.cu"
 
 extern "C" void run_forward(int n_blocks, int n_threads, const int* words, const REAL* numbers, const long long* starts,
@@ -165,5 +130,3 @@ extern "C" void run_add_rows(int n_blocks, int n_threads, const REAL* rows, cons
 {
     launch(n_blocks, n_threads, [=] { add_rows(rows, starts, table, K); });
 }
-
-#endif

@@ -16,9 +16,9 @@ import pytest
 from reference.meanfield import reference_meanfield_sweeps, reference_reverse_sweeps
 from scipy.special import digamma, gammaln, polygamma
 
-from regbayes.kernels import arrays_topics, cuda
+from regbayes.kernels import arrays_topics
 from regbayes.kernels.arrays_topics import hold_documents, infer_documents, prior_divergence, reverse_documents
-from regbayes.kernels.meanfield import Prior, WordCounts
+from regbayes.kernels.meanfield import Prior, WordCounts, cuda
 from topic_array_tools import LIBRARIES, as_documents, to_numpy
 from topic_array_tools import place as put
 

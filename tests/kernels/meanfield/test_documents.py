@@ -14,9 +14,15 @@ from reference.meanfield import (
 from scipy.special import digamma, gammaln, polygamma
 
 from medlda_tools import documents_of, draw_documents
-from regbayes.kernels import meanfield
 from regbayes.kernels.corpus import padded
-from regbayes.kernels.meanfield import Prior, WordCounts, _exp_digamma, _trigamma
+from regbayes.kernels.meanfield import (
+    Prior,
+    WordCounts,
+    meanfield_statistics,
+    meanfield_sweeps,
+    reverse_sweeps,
+)
+from regbayes.kernels.meanfield.documents import _exp_digamma, _trigamma
 from regbayes.models.medlda.meanfield import TrainingDocuments
 from regbayes.models.medlda.topics import even_gamma
 
@@ -56,7 +62,7 @@ def test_compiled_sweeps_and_statistics_are_those_of_the_reference(n_topics, til
     results = []
     for sweep, sum_topics in (
         (reference_meanfield_sweeps, reference_meanfield_statistics),
-        (meanfield.meanfield_sweeps, meanfield.meanfield_statistics),
+        (meanfield_sweeps, meanfield_statistics),
     ):
         found, words, docs = gamma.copy(), np.empty_like(prior.word_given_topic), np.empty_like(gamma)
         at_the_end = np.empty(40)
@@ -77,11 +83,11 @@ def test_compiled_sweeps_and_statistics_are_those_of_the_reference(n_topics, til
 def test_sweeps_stop_where_little_changes():
     documents, prior, tilt, gamma, _ = case()
     loose, tight = gamma.copy(), gamma.copy()
-    few = meanfield.meanfield_sweeps(documents, prior, tilt, 100, 0.1, loose)
-    many = meanfield.meanfield_sweeps(documents, prior, tilt, 1000, 1e-6, tight)
+    few = meanfield_sweeps(documents, prior, tilt, 100, 0.1, loose)
+    many = meanfield_sweeps(documents, prior, tilt, 1000, 1e-6, tight)
     assert few < many
     again = tight.copy()
-    meanfield.meanfield_sweeps(documents, prior, tilt, 1, -1.0, again)
+    meanfield_sweeps(documents, prior, tilt, 1, -1.0, again)
     np.testing.assert_allclose(again, tight, atol=1e-3)
 
 
@@ -135,7 +141,7 @@ def test_compiled_derivatives_are_those_of_the_reference(n_topics):
     slopes[:, n_topics:] = 0
     last = infer(documents, prior, 4, np.float32)[0]
     arguments = documents, prior, 4, last, slopes, weights
-    expected, ours = reference_reverse_sweeps(*arguments), meanfield.reverse_sweeps(*arguments)
+    expected, ours = reference_reverse_sweeps(*arguments), reverse_sweeps(*arguments)
     np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
@@ -146,7 +152,7 @@ def test_compiled_derivatives_are_those_of_the_reference(n_topics):
 def test_collapsed_inference_is_that_of_the_reference(n_topics):
     documents, prior, _, gamma, lengths = case(n_topics, tilted=False)
     no_tilt, results = np.empty((0, gamma.shape[1]), np.float32), []
-    for sweep in (reference_meanfield_sweeps, meanfield.meanfield_sweeps):
+    for sweep in (reference_meanfield_sweeps, meanfield_sweeps):
         results.append(gamma.copy())
         sweep(documents, prior, no_tilt, 30, 0.0, results[-1], True)
     np.testing.assert_allclose(results[1], results[0], rtol=1e-3, atol=2e-4)
@@ -165,7 +171,7 @@ def test_collapsed_inference_climbs_to_a_stationary_point():
         even_gamma(np.asarray(X.sum(axis=1), dtype=float), np.full(3, 0.7)),
         Prior(topics, np.full(3, 0.7, np.float32)),
     )
-    meanfield.meanfield_sweeps(documents_of(X), prior, gamma[:0], 2000, 1e-7, gamma, True)
+    meanfield_sweeps(documents_of(X), prior, gamma[:0], 2000, 1e-7, gamma, True)
 
     def log_posterior(theta, row):
         return row @ np.log(topics[:, :3] @ theta) + 0.7 * np.log(theta).sum()
@@ -183,10 +189,10 @@ def test_collapsed_inference_climbs_to_a_stationary_point():
 def test_a_block_shares_the_entries_of_all():
     documents, prior, tilt, gamma, _ = case(7)
     whole, parts = gamma.copy(), gamma.copy()
-    meanfield.meanfield_sweeps(documents, prior, tilt, 3, 1e-3, whole)
+    meanfield_sweeps(documents, prior, tilt, 3, 1e-3, whole)
     for first, last in ((0, 11), (11, 12), (12, 40)):
         rows = slice(first, last)
-        meanfield.meanfield_sweeps(documents.rows(first, last), prior, tilt[rows], 3, 1e-3, parts[rows])
+        meanfield_sweeps(documents.rows(first, last), prior, tilt[rows], 3, 1e-3, parts[rows])
     np.testing.assert_array_equal(parts, whole)
 
 
@@ -199,9 +205,9 @@ def test_a_document_that_counts_twice_is_there_twice():
     entries = np.concatenate(entries)
     repeated = WordCounts(documents.words[entries], documents.numbers[entries], starts)
     tables = [np.empty_like(prior.word_given_topic) for _ in range(2)]
-    logs = meanfield.meanfield_statistics(documents, prior, tilt, gamma, weights, tables[0])
+    logs = meanfield_statistics(documents, prior, tilt, gamma, weights, tables[0])
     one = np.ones(len(rows))
-    again = meanfield.meanfield_statistics(repeated, prior, tilt[rows], gamma[rows], one, tables[1])
+    again = meanfield_statistics(repeated, prior, tilt[rows], gamma[rows], one, tables[1])
     np.testing.assert_array_equal(again, logs[rows])
     np.testing.assert_allclose(*tables, rtol=1e-5, atol=1e-6)
     slopes = np.random.default_rng(2).standard_normal(gamma.shape).astype(np.float32)

@@ -23,7 +23,6 @@ from regbayes.engine import DiminishingReturns, FitResult, Serial
 from regbayes.joint import descent
 from regbayes.joint.descent import Evaluation, JointProblem, Search
 from regbayes.joint.model import Inferred
-from regbayes.kernels import cuda
 from regbayes.kernels.arrays import DeviceArray, gather, namespace_of, sum_of, to_device, to_host
 from regbayes.kernels.arrays_losses import HingeRows, TubeRows
 from regbayes.kernels.arrays_topics import (
@@ -34,7 +33,7 @@ from regbayes.kernels.arrays_topics import (
     prior_divergence,
     reverse_documents,
 )
-from regbayes.kernels.meanfield import WordCounts
+from regbayes.kernels.meanfield import WordCounts, cuda
 from regbayes.margins.device import DeviceHead
 from regbayes.margins.head import LinearHead, order_sample
 from regbayes.margins.targets import Classes, Numbers, Targets

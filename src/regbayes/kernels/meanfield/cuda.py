@@ -1,8 +1,8 @@
-"""Kernels on arrays of a CUDA device, PyTorch's or CuPy's, compiled when they are first needed; here `meanfield.cu`.
+"""The kernels of `meanfield.cu` on arrays of a CUDA device, PyTorch's or CuPy's, compiled when they are first needed.
 
 The library that the arrays belong to compiles them (both bring NVIDIA's run-time compiler) and launches them on its
-current stream, so nothing else has to be installed. There is a compiled kernel for every precision and number of topics
-per lane, eighteen at most, and none for every number of topics. `cuda_rows.py` launches those of `rows.cu`.
+current stream, so nothing else has to be installed. A kernel is compiled for each precision and number of topics per
+lane, eighteen at most, and not for every number of topics.
 """
 
 from __future__ import annotations
@@ -122,11 +122,6 @@ def reverse(
         add(topics.shape[0], SUM_THREADS, 0, [by_entry, word_starts, table, K])
 
 
-def _compile(name: str, shape: Shape, itemsize: int, place: tuple[str, int]) -> Launch:
-    sizes = (("LANES", shape.lanes), ("PER_LANE", shape.per_lane))
-    return compile_kernel("meanfield.cu", name, itemsize, sizes, *place)
-
-
 # --- arrays, compiling and launching, by the library that the arrays belong to
 
 
@@ -137,35 +132,26 @@ def find_place(array: DeviceArray) -> tuple[str, int]:
     return "cupy", int(array.device.id)
 
 
-def find_strides(array: DeviceArray) -> list[int]:
-    """Return the distances between neighbours along each axis, in elements; 0 along an axis of one, which is shared."""
-    found = array.stride() if hasattr(array, "is_cuda") else [step // array.itemsize for step in array.strides]
-    return [int(step) if size > 1 else 0 for step, size in zip(found, array.shape, strict=True)]
-
-
-def is_contiguous(array: DeviceArray) -> bool:
-    """Whether an array lies in memory without gaps, the last axis fastest."""
-    return bool(array.is_contiguous() if hasattr(array, "is_cuda") else array.flags.c_contiguous)
-
-
-def make_array(shape: tuple[int, ...], like: DeviceArray, dtype: Any = None) -> DeviceArray:
-    """Return an array to be written where another lies, of its type unless one is given."""
-    dtype = like.dtype if dtype is None else dtype
+def make_array(shape: tuple[int, ...], like: DeviceArray) -> DeviceArray:
+    """Return an array of a type and place like another's, to be written."""
     if hasattr(like, "is_cuda"):
-        return like.new_empty(shape, dtype=dtype)
+        return like.new_empty(shape)
     import cupy
 
     with like.device:
-        return cupy.empty(shape, dtype=dtype)
+        return cupy.empty(shape, dtype=like.dtype)
 
 
 def make_double(shape: tuple[int, ...], like: DeviceArray) -> DeviceArray:
     """Return such an array in double precision."""
-    if not hasattr(like, "is_cuda"):
-        return make_array(shape, like, "float64")
-    import torch
+    if hasattr(like, "is_cuda"):
+        import torch
 
-    return make_array(shape, like, torch.float64)
+        return like.new_empty(shape, dtype=torch.float64)
+    import cupy
+
+    with like.device:
+        return cupy.empty(shape, dtype="float64")
 
 
 def compiles(array: DeviceArray) -> bool:
@@ -197,13 +183,12 @@ def _room(library: str, device: int) -> int:
 
 
 @cache
-def compile_kernel(
-    file: str, name: str, itemsize: int, sizes: tuple[tuple[str, int], ...], library: str, device: int
-) -> Launch:
-    """Compile a kernel of a file for a precision, with sizes defined; it is launched with blocks, threads and bytes."""
+def _compile(name: str, shape: Shape, itemsize: int, place: tuple[str, int]) -> Launch:
+    """Compile a kernel for a precision and a device; it is launched with blocks, threads, bytes and arguments."""
+    library, device = place
     real = {4: "float", 8: "double"}[itemsize]
-    defines = f"#define REAL {real}\n" + "".join(f"#define {key} {value}\n" for key, value in sizes)
-    source = defines + (Path(__file__).parent / file).read_text(encoding="utf-8")
+    defines = f"#define REAL {real}\n#define LANES {shape.lanes}\n#define PER_LANE {shape.per_lane}\n"
+    source = defines + (Path(__file__).parent / "meanfield.cu").read_text(encoding="utf-8")
     return (_compile_for_torch if library == "torch" else _compile_for_cupy)(source, name, device)
 
 

@@ -1,6 +1,6 @@
 // Mean field of topic models on a GPU: label-free sweeps (forward) and their derivative (reverse).
 //
-// The NumPy functions of meanfield.py are the law; names are theirs. A block of one to eight warps takes a document.
+// Names are those of documents.py and of its NumPy reference. A block of one to eight warps takes a document.
 // Passes over the rows of topics of its words are all the work, and they are read from L2 in every pass: to hold them in
 // shared memory was no faster, because fewer documents are then under way. LANES neighbouring threads take an entry,
 // each PER_LANE of its topics, and AT_ONCE entries at a time, so that there is something to do while others wait.
