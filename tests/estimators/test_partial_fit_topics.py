@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -134,16 +135,28 @@ def test_what_batches_cannot_have_is_refused(parameters, message):
         classifier(**parameters).partial_fit(X, LABELS, classes=CLASSES)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"), [({"margins": "posterior"}, 'margins="consistent"'), ({"C": 0.0}, "a positive C")]
-)
-def test_what_keeps_the_posterior_of_documents_has_no_batches(parameters, message):
-    with pytest.raises(AttributeError) as error:
-        classifier(**parameters).partial_fit(X, LABELS, classes=CLASSES)
-    assert message in str(error.value.__cause__)
-    assert not hasattr(regressor(**parameters), "partial_fit")
-    with pytest.raises(ValueError, match=message):
-        classifier(**parameters).fit(X, LABELS).fit_weights(X, LABELS)
+@every
+def test_batches_without_margins_learn_topics_alone(make, y, more, known):
+    model = make(random_state=0, C=0.0).partial_fit(X, y, **known)
+    before = model.perplexity(MORE[300:])
+    for begin in (0, 100, 200):
+        model.partial_fit(MORE[begin : begin + 100], more[begin : begin + 100])
+    assert model.perplexity(MORE[300:]) < before
+    assert not np.any(model.coef_features_)
+    with pytest.raises(ValueError, match="fit_weights needs a positive C"):
+        model.fit_weights(MORE, more)
+    # A price of later batches is paid from then on.
+    assert np.any(model.set_params(C=1.0).partial_fit(MORE, more).coef_features_)
+
+
+@pytest.mark.parametrize(("n_documents", "warns"), [(499, True), (500, False)])
+def test_first_batch_warns_below_500_documents(n_documents, warns):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FirstBatchWarning)
+        regressor(max_iter=1).partial_fit(X[:n_documents], NUMBERS[:n_documents])
+    messages = [str(one.message) for one in caught if issubclass(one.category, FirstBatchWarning)]
+    assert len(messages) == warns
+    assert all("has 499 documents" in message and "begin with 500 or more" in message for message in messages)
 
 
 def test_batches_that_are_refused_leave_the_model_as_it_was():

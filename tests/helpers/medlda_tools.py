@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,8 @@ from scipy.sparse import csr_array
 
 from regbayes.kernels.corpus import Corpus, build_corpus
 from regbayes.kernels.meanfield import WordCounts
-from regbayes.margins.targets import Numbers, Signs
-from regbayes.models.medlda import posterior, response
+from regbayes.margins.targets import Classes, Numbers, Signs
 from regbayes.models.medlda.gibbs import Responses, Settings
-from regbayes.models.medlda.posterior import Factors, Head, Problem, moments_of, shares_of
 
 
 def draw_documents(
@@ -31,6 +28,17 @@ def draw_documents(
     proportions = rng.dirichlet(np.full(n_topics, concentration), n_documents)
     counts = np.array([rng.multinomial(length, p) for p in proportions @ topics])
     return csr_array(counts), proportions, topics
+
+
+def responses_of(proportions: NDArray[np.float64]) -> dict[str, Classes | Signs | Numbers]:
+    """Responses that depend on the proportions of four topics: three classes, two labels, a number."""
+    signs = np.where(proportions[:, :2] > 0.3, 1.0, -1.0)
+    numbers = (proportions @ [[2.0], [-1.0], [0.5], [0.0]] - 0.4) / 0.6
+    return {
+        "classes": Classes(np.argmax(proportions[:, :3], axis=1), 1 - np.eye(3), np.full(len(proportions), 30.0)),
+        "labels": Signs(signs, np.full(signs.shape, 30.0), 1.0),
+        "numbers": Numbers(numbers, np.full(numbers.shape, 30.0), 0.1),
+    }
 
 
 def documents_of(X: Any, dtype: Any = np.float32) -> WordCounts:
@@ -84,44 +92,3 @@ def loss(responses: Responses, document: int, response: int, score: NDArray[np.f
         return C * np.clip(responses.margin - responses.signs[document, response] * score, 0, None)
     assert isinstance(responses, Numbers)
     return C * np.clip(np.abs(responses.values[document, response] - score) - responses.epsilon, 0, None)
-
-
-def bound(problem: Problem, factors: Factors) -> float:
-    """The bound on the log-probability of words and responses, docs/math.md eq. (60) and (110)."""
-    terms = posterior.word_terms(problem, factors) | posterior.response_terms(problem, factors)
-    return -sum(terms.values())
-
-
-def lagrangian(problem: Problem, factors: Factors, head: Head | None) -> float:
-    """The bound plus what fixed multipliers reward in it: no update lowers it.
-
-    Weights are those of ``head`` too, unless a Gaussian response gives them a distribution.
-    """
-    found = bound(problem, factors)
-    if head is not None:
-        weights = head.weights if factors.weights is None else factors.weights.mean
-        found += float(np.vdot(head.multipliers, shares_of(problem, factors) @ weights.T))
-    return found
-
-
-def update_weights(problem: Problem, factors: Factors) -> Factors:
-    """The distribution of the weights at fixed multipliers, docs/math.md eq. (107), by its definition."""
-    seen, multipliers, weights = moments_of(problem, factors), factors.head.multipliers, factors.weights
-    means, covariances = [], []
-    for y, variance, u in zip(problem.response.values.T, weights.variance, multipliers.T, strict=True):
-        base = response.base_measure(seen, y, variance, problem.response.weight_variance)
-        covariances.append(np.linalg.inv(base.precision))
-        means.append(covariances[-1] @ (seen.shares.T @ (y / variance + u)))
-    weights = replace(weights, mean=np.array(means), covariance=np.array(covariances))
-    return replace(factors, weights=weights, head=replace(factors.head, weights=weights.mean))
-
-
-def first_round(problem: Problem, logits: NDArray[np.float64], doc_prior: NDArray[np.float64]) -> posterior.Round:
-    """The start of the rounds, after a warm-up of one."""
-    begun = posterior.Round(posterior.first_factors(problem, logits, doc_prior), {})
-    return posterior.begin_rounds(problem, posterior.warm_up_step(problem, begun).state.factors)
-
-
-def after_a_round(problem: Problem, factors: Factors) -> Factors:
-    """The factors after a round that is taken whatever it does to the objective."""
-    return posterior.step(problem, posterior.Round(factors, {"anything": np.inf})).state.factors

@@ -59,13 +59,15 @@ class Recipe:
     def documents(self, block: Block) -> tuple[Any, Targets]:
         """Return the documents that have words, where they lie, and their targets."""
         asked = self.ask(block)
+        there: Any
         if isinstance(block.X, DeviceCorpus):
             device.check_order(block.X, self.settings, self.in_order)
             n_topics = self.settings.n_components
-            return device.select_documents(block.X, asked, block.weights, n_topics, self.in_order)
-        kept, targets = meanfield.select_documents(as_documents(block.X), asked, block.weights)
+            there, targets = device.select_documents(block.X, asked, block.weights, n_topics, self.in_order)
+        else:
+            there, targets = meanfield.select_documents(as_documents(block.X), asked, block.weights)
         assert targets is not None
-        return kept, targets
+        return there, targets
 
 
 def hold(block: Block, recipe: Recipe) -> HeldRows[Any]:
@@ -209,7 +211,6 @@ class OnClusterTopics(OnClusterLearner):
 
     _refused: ClassVar[dict[str, tuple[Any, str]]] = {
         "inference": ("gibbs", 'the sampler goes through documents one after another. Use inference="variational"'),
-        "margins": ("posterior", 'it keeps the topics of all documents. Use margins="consistent"'),
         "C": (0, "without a price there is nothing to learn from y. Fit the plain estimator on a part"),
     }
     _read_targets: ClassVar[Callable[[Block], Any]]
@@ -230,7 +231,6 @@ class OnClusterTopics(OnClusterLearner):
                 f"loss={self.loss!r} is not for rows on a cluster: it needs multipliers of all rows in one place. Use "
                 "loss=None, which is the squared one"
             )
-        self._check_together()
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
         rows = self._place(client, READ_COUNTS, X, y, sample_weight)
@@ -331,7 +331,7 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
     """`regbayes.MedLDAClassifier` over documents on the workers of a Dask cluster, by mean field.
 
     Parameters and fitted attributes are those of the plain estimator, but ``inference="variational"`` is the default
-    and the only one, with squared losses and consistent margins. Blocks of X may be sparse.
+    and the only one, with squared losses. Blocks of X may be sparse.
     """
 
     _plain: ClassVar[type[Any]] = medlda.MedLDAClassifier
@@ -379,7 +379,7 @@ class MedLDARegressor(OnClusterTopics, medlda_regressor.MedLDARegressor):
     """`regbayes.MedLDARegressor` over documents on the workers of a Dask cluster, by mean field.
 
     Parameters and fitted attributes are those of the plain estimator, but ``inference="variational"`` is the default
-    and the only one, with squared losses and consistent margins. Blocks of X may be sparse.
+    and the only one, with squared losses. Blocks of X may be sparse.
     """
 
     _plain: ClassVar[type[Any]] = medlda_regressor.MedLDARegressor

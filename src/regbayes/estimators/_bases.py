@@ -502,7 +502,6 @@ OPTIONAL_ATTRIBUTES = (  # that not every fit has
     "coef_inputs_",
     "n_samples_seen_",
     "probabilities_",
-    "response_variance_",
 )
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 

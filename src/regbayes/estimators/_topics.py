@@ -52,7 +52,7 @@ from regbayes.kernels.arrays import is_sparse, namespace_of, to_host, without_gr
 from regbayes.kernels.device_memory import free_bytes, within_memory
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Targets
-from regbayes.models.medlda import batches, device, gibbs, meanfield, posterior, topics
+from regbayes.models.medlda import batches, device, gibbs, meanfield, topics
 from regbayes.models.medlda.device import DeviceCorpus
 from regbayes.models.medlda.topics import FittedTopics
 
@@ -61,9 +61,8 @@ Counts = Any  # csr_array or csr_matrix: SciPy is untyped; a DeviceCorpus of doc
 TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, 32767, closed="both")],
     "inference": [StrOptions({"gibbs", "variational"})],
-    "margins": [StrOptions({"consistent", "posterior"})],
     "C": [NOT_NEGATIVE],
-    "doc_topic_prior": [POSITIVE, StrOptions({"estimate"}), None],
+    "doc_topic_prior": [POSITIVE, None],
     "topic_word_prior": [NOT_NEGATIVE, None],
     "weight_variance": [POSITIVE, None],
     "n_sweeps": [Interval(Integral, 1, None, closed="left")],
@@ -80,15 +79,14 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "verbose": ["verbose"],
 }
 
-FEW_DOCUMENTS = 500  # of the first batch: with fewer, what it settles is chance
-FEW_DOCUMENTS = 1000  # that tell how many words others have
+MIN_FIRST_BATCH_DOCUMENTS = 500  # with fewer, the topics that the first batch settles are chance
+COUNTED_DOCUMENTS = 1000  # of a dense matrix that does not fit: their entries tell how many all documents have
 LARGEST_COUNT = 1e30  # of single precision not much is left beyond
 
 # Chosen on late posts of a training part of 20 Newsgroups (classes) and on parts of one training half of the movie
 # reviews (numbers): docs/decisions.md.
-DOC_TOPIC_PRIOR = {"gibbs": 0.1, "consistent": 1.0, "posterior": 0.1}
+DOC_TOPIC_PRIOR = {"gibbs": 0.1, "variational": 1.0}
 SAMPLER_WORD_PRIOR = 0.1
-FIRST_RESPONSE_VARIANCE = 1.0  # that of the targets: topics explain nothing yet
 
 
 class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
@@ -98,7 +96,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     like in its units.
     """
 
-    _default_variances: ClassVar[dict[str, float]]  # of the weights, by margins; those of the sampler are "posterior"
+    _default_variances: ClassVar[dict[str, float]]  # of the weights, by inference
     _default_word_prior: ClassVar[float]  # of mean field
 
     def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
@@ -184,7 +182,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             return as_documents(counts), self._fitted
         if not device.takes(self._fitted):
             raise ValueError(
-                "a model of the sampler, or with margins on the posterior, infers documents on the CPU, and X is "
+                "this model infers documents on the CPU, as models of the sampler do, and X is "
                 f"{name_place(counts.counts.numbers)}: give it as a NumPy or SciPy array"
             )
         return counts, self._fitted
@@ -196,43 +194,6 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             if isinstance(documents, DeviceCorpus):
                 return device.proportions(documents, fitted)
         return topics.proportions(documents, fitted, make_executor(effective_n_jobs(self.n_jobs)))
-
-    @property
-    def _scheme(self) -> str:
-        """How to infer: "gibbs", or the margins of mean field; without margins there is but one kind of it."""
-        if self.inference == "gibbs":
-            return "gibbs"
-        without = self.C == 0 and getattr(self, "response_variance", None) is None
-        return "posterior" if without else str(self.margins)
-
-    def _check_together(self) -> None:
-        """Refuse parameters that the chosen inference does not have."""
-        estimate, variance = self.doc_topic_prior == "estimate", getattr(self, "response_variance", None)
-        refused: dict[str, tuple[bool, str]] = {}
-        if self._scheme == "gibbs":
-            needed = 'inference="variational"'
-            refused = {
-                "doc_topic_prior": (estimate, "the sampler takes a positive number"),
-                "topic_word_prior": (self.topic_word_prior == 0, "the sampler takes a positive number"),
-                "loss": (str(self.loss).startswith("squared"), "the sampler draws from the loss as it is"),
-                "response_variance": (variance is not None, "the sampler has no Gaussian response"),
-            }
-        elif self._scheme == "consistent":
-            needed = 'margins="posterior"'
-            refused = {
-                "doc_topic_prior": (
-                    estimate,
-                    "with consistent margins the prior is a part of how documents are inferred, and must be a number",
-                ),
-                "response_variance": (
-                    variance is not None,
-                    "with consistent margins documents are inferred without their numbers, and a Gaussian response is "
-                    'no more than loss="squared_epsilon_insensitive" with epsilon=0',
-                ),
-            }
-        for name, (is_refused, why) in refused.items():
-            if is_refused:
-                raise ValueError(f"{name}={getattr(self, name)!r} needs {needed}: {why}")
 
     def _fit_topics(
         self,
@@ -256,32 +217,35 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         streaming : bool
             Whether earlier documents are the prior of these, as in ``partial_fit``.
         """
-        self._check_together()
-        if isinstance(counts, DeviceCorpus):
-            self._check_on_device(counts)
-        max_iter: Any = self._iteration_limit
-        if self._scheme == "posterior":
-            start = self._earlier_topics(counts.shape[1])
-            max_iter = {posterior.WARM_UP: posterior.n_warm_up_rounds(targets, start), posterior.ROUNDS: max_iter}
-        with one_blas_thread(), FitReporter(self, max_iter, data, self._attributes, self.verbose) as reporter:
-            if self._scheme == "gibbs":
+        sampled = self.inference == "gibbs"
+        if sampled:
+            self._check_sampler()
+        if isinstance(counts, DeviceCorpus) and not self._has_squared_loss:
+            raise ValueError(
+                f"loss={self.loss!r} needs X on the CPU, as a NumPy or SciPy array, and it is "
+                f"{name_place(counts.counts.numbers)}: its multipliers are found one by one. Use loss=None"
+            )
+        most = self._iteration_limit
+        with one_blas_thread(), FitReporter(self, most, data, self._attributes, self.verbose) as reporter:
+            if sampled:
                 result, attributes = self._run_sampler(counts, targets, streaming, reporter)
             else:
                 result = self._run_mean_field(counts, targets, sample_weight, reporter)
                 attributes = self._attributes(result.state)
             self._set_fitted(attributes, result)
-        if not (self._scheme == "gibbs" and result.status is Status.ITERATION_LIMIT):  # how a chain should end
+        if not (sampled and result.status is Status.ITERATION_LIMIT):  # how a chain should end
             warn_of_status(self, result)
         return self
 
-    def _check_on_device(self, counts: DeviceCorpus) -> None:
-        """Refuse parameters that documents on a device do not have."""
-        where = f"needs X on the CPU, as a NumPy or SciPy array, and it is {name_place(counts.counts.numbers)}"
-        if self._scheme != "consistent":
-            name = "C" if self.margins == "consistent" else "margins"
-            raise ValueError(f"{name}={getattr(self, name)!r} {where}: it keeps the topics of every word")
-        if not self._has_squared_loss:
-            raise ValueError(f"loss={self.loss!r} {where}: its multipliers are found one by one. Use loss=None")
+    def _check_sampler(self) -> None:
+        """Refuse parameters that the sampler does not have."""
+        refused = {
+            "topic_word_prior": (self.topic_word_prior == 0, "the sampler takes a positive number"),
+            "loss": (str(self.loss).startswith("squared"), "the sampler draws from the loss as it is"),
+        }
+        for name, (is_refused, why) in refused.items():
+            if is_refused:
+                raise ValueError(f'{name}={getattr(self, name)!r} needs inference="variational": {why}')
 
     def _learn_batch(
         self, counts: Counts, targets: Targets | None, sample_weight: Floats | None, data: dict[str, Any]
@@ -290,13 +254,13 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
         Attributes change when all is done: a batch that is refused leaves the model as it was.
         """
-        self._check_batchable("partial_fit")
+        self._check_batches()
         documents = as_documents(counts)
         if not hasattr(self, "_fitted"):
-            if counts.shape[0] < FEW_DOCUMENTS:
+            if counts.shape[0] < MIN_FIRST_BATCH_DOCUMENTS:
                 warnings.warn(
                     f"the first batch has {counts.shape[0]} documents, and topics are learned from it: begin with "
-                    f"{FEW_DOCUMENTS} or more, in no particular order",
+                    f"{MIN_FIRST_BATCH_DOCUMENTS} or more, in no particular order",
                     FirstBatchWarning,
                     stacklevel=4,
                 )
@@ -311,7 +275,6 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
                 raise ValueError(
                     f"n_components is {self.n_components}, but earlier documents were fitted with {earlier}"
                 )
-            assert targets is not None
             with one_blas_thread():
                 learned, fitted = batches.learn(documents, targets, sample_weight, known)
             if fitted is not None:
@@ -331,13 +294,10 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     def _solve_weights(self, counts: Counts, targets: Targets | None, sample_weight: Floats | None) -> Self:
         """Solve for the weights at the topics as they are."""
         documents, executor = as_documents(counts), make_executor(effective_n_jobs(self.n_jobs))
-        if self._scheme != "gibbs":
-            self._check_batchable("fit_weights")
-        elif targets is None:
+        if targets is None:
             raise ValueError("fit_weights needs a positive C, got 0: without margins there are no weights")
-        assert targets is not None
         with one_blas_thread():
-            if self._scheme == "gibbs":
+            if self.inference == "gibbs":
                 variance = self._shared_settings()["weight_variance"]
                 weights, _ = gibbs.refit_weights(documents, self._fitted, targets, variance, None, executor)
             else:
@@ -350,14 +310,10 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             setattr(self, name, value)
         return self
 
-    def _check_batchable(self, method: str) -> None:
-        """Refuse mean field that needs the posterior of every document, and losses that need their multipliers."""
-        self._check_together()
-        if self._scheme != "consistent":
-            kind = "a positive C" if self.margins == "consistent" else 'margins="consistent"'
-            raise ValueError(f'{method} needs {kind}, or inference="gibbs": the posterior of a document is not kept')
-        if method == "partial_fit" and not self._has_squared_loss:
-            raise ValueError(f'{method} needs a squared loss, got loss={self.loss!r}; or inference="gibbs"')
+    def _check_batches(self) -> None:
+        """Refuse losses that need a multiplier of every document."""
+        if not self._has_squared_loss:
+            raise ValueError(f'partial_fit needs a squared loss, got loss={self.loss!r}; or inference="gibbs"')
 
     def _run_sampler(
         self, counts: Counts, targets: Any, streaming: bool, reporter: FitReporter
@@ -392,16 +348,11 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             "start": self._earlier_topics(counts.shape[1]),
             "callbacks": [reporter],
         }
+        settings = self._label_free_settings()
         if isinstance(counts, DeviceCorpus):
-            assert targets is not None
-            in_order = bool(self.deterministic)
-            return device.fit(counts, targets, self._label_free_settings(), in_order=in_order, **shared)
+            return device.fit(counts, targets, settings, in_order=bool(self.deterministic), **shared)
         shared["executor"] = make_executor(effective_n_jobs(self.n_jobs))
-        documents, n_words = as_documents(counts), counts.shape[1]
-        if self._scheme == "posterior":
-            return posterior.fit(documents, n_words, targets, self._posterior_settings(), **shared)
-        assert targets is not None
-        return meanfield.fit(documents, n_words, targets, self._label_free_settings(), **shared)
+        return meanfield.fit(as_documents(counts), counts.shape[1], targets, settings, **shared)
 
     def _earlier_topics(self, n_words: int) -> FittedTopics | None:
         """Return the last fit, if this one shall begin at its topics and can."""
@@ -420,21 +371,19 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         return 40 if self.inference == "gibbs" else 100
 
     def _shared_settings(self) -> dict[str, Any]:
-        scheme, alpha, beta = self._scheme, self.doc_topic_prior, self.topic_word_prior
-        # Without margins there are no weights, and what their prior would be does not matter.
-        variance = self._default_variances["consistent" if scheme == "consistent" else "posterior"]
-        word_prior = SAMPLER_WORD_PRIOR if scheme == "gibbs" else self._default_word_prior
+        alpha, beta, variance = self.doc_topic_prior, self.topic_word_prior, self.weight_variance
+        word_prior = SAMPLER_WORD_PRIOR if self.inference == "gibbs" else self._default_word_prior
         return {
             "n_components": int(self.n_components),
-            "doc_topic_prior": DOC_TOPIC_PRIOR[scheme] if alpha in (None, "estimate") else float(alpha),
+            "doc_topic_prior": DOC_TOPIC_PRIOR[self.inference] if alpha is None else float(alpha),
             "topic_word_prior": word_prior if beta is None else float(beta),
-            "weight_variance": variance if self.weight_variance is None else float(self.weight_variance),
+            "weight_variance": self._default_variances[self.inference] if variance is None else float(variance),
             "seed": int(generator(self.random_state).integers(2**31)),
         }
 
     @property
     def _has_squared_loss(self) -> bool:
-        """Whether consistent margins have squared losses, as they do where nothing is said."""
+        """Whether mean field has squared losses, as it does where nothing is said."""
         return self.loss is None or bool(self.loss.startswith("squared"))
 
     def _label_free_settings(self) -> meanfield.Settings:
@@ -442,18 +391,6 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             **self._shared_settings(),
             squared=self._has_squared_loss,
             n_sweeps=int(self.n_sweeps),
-            max_iter=self._iteration_limit,
-            tol=float(self.tol),
-        )
-
-    def _posterior_settings(self) -> posterior.Settings:
-        variance = getattr(self, "response_variance", None)
-        return posterior.Settings(
-            **self._shared_settings(),
-            squared=self.loss is not None and self.loss.startswith("squared"),
-            estimate_doc_prior=self.doc_topic_prior == "estimate",
-            response_variance=FIRST_RESPONSE_VARIANCE if variance == "auto" else variance,
-            estimate_response=variance == "auto",
             max_iter=self._iteration_limit,
             tol=float(self.tol),
         )
@@ -502,14 +439,6 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         tags.input_tags.positive_only = True
         tags.input_tags.categorical = True  # whole numbers: scikit-learn has no tag for counts
         return tags
-
-
-def has_partial_fit(model: TopicModel) -> bool:
-    """Whether documents can come in portions: mean field with margins on their posterior would have to keep it."""
-    if model._scheme in ("gibbs", "consistent"):
-        return True
-    needed = 'margins="consistent"' if model.margins == "posterior" else "a positive C"
-    raise AttributeError(f'partial_fit needs {needed}, or inference="gibbs": the posterior of a document is not kept')
 
 
 def choose_rows(inference: str, sample_weight: ArrayLike, counts: Counts) -> tuple[Integers, Floats | None]:
@@ -689,7 +618,7 @@ def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:
     itemsize = 4 if "float32" in str(numbers.dtype) else 8
     n_entries = numbers.shape[0]
     if numbers is X:  # dense, and to count in all of them would take more of what there is too little of
-        some = X[:FEW_DOCUMENTS, :]
+        some = X[:COUNTED_DOCUMENTS, :]
         n_entries = int((some != 0).sum()) * n_documents // max(some.shape[0], 1)
     of_model = (int(model.n_components), int(model.n_sweeps))
     per_document, tables = device.n_bytes(n_documents, n_entries, n_words, *of_model, itemsize)

@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
 
@@ -35,7 +34,6 @@ from regbayes.estimators._topics import (
     TopicModel,
     bring_targets,
     choose_rows,
-    has_partial_fit,
     mean_length,
     read_counts,
     work_on_cpu,
@@ -46,188 +44,8 @@ from regbayes.margins.targets import Classes, Signs
 from regbayes.models.medlda.topics import FittedTopics
 
 
-@persistable(skip=("_skl_callbacks", "_checkpoint"))
-class MedLDAClassifier(ClassifierMixin, TopicModel):
-    """Max-margin supervised topic model: topics of documents that tell their classes apart.
-
-    Latent Dirichlet allocation explains the words of a document by topics; a linear classifier on the shares of the
-    topics asks for margins, and topics and classifier are drawn from their joint posterior. Topics then differ where
-    classes do, and stay distributions over words that can be read. X holds counts of words, as from
-    ``CountVectorizer``.
-
-    Parameters to turn first: ``n_components`` and ``C``; then ``inference``, ``doc_topic_prior`` and ``max_iter``.
-    ``burn_in``, ``C_warmup``, ``refit`` and ``n_blocks`` are the sampler's alone, ``margins``, ``n_sweeps`` and
-    ``tol`` those of mean field; ``margin``, ``loss``, ``cost`` and ``class_weight`` are about the classifier.
-
-    Parameters
-    ----------
-    n_components : int, default=40
-        Topics.
-    inference : {"gibbs", "variational"}, default="gibbs"
-        How to infer: "gibbs" is a collapsed Gibbs sampler of the model with the *expected* hinge loss (Zhu, Chen,
-        Perkins and Zhang, JMLR 2014), with one margin per class (one against all). "variational" is mean field, with
-        the loss of the *expected* scores (the paper's model) and margins between classes; weights of words need not be
-        whole.
-    margins : {"consistent", "posterior"}, default="consistent"
-        Of ``inference="variational"``: "consistent" asks for margins of what prediction sees, the topics that are
-        inferred without the response, and descends on the topics' words through that inference; "posterior" asks for
-        margins of the training documents' posterior, as the paper does.
-    C : float, default=1.0
-        Penalty on a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
-        leaves plain latent Dirichlet allocation, whose weights are zero.
-    margin : float, default=1.0
-        The margin asked for. Scores, weights and their standard deviation have its unit: a larger margin with
-        ``weight_variance`` larger by its square and C smaller by itself is the same model.
-    loss : {"hinge", "squared_hinge"} or None, default=None
-        None is "squared_hinge" where margins are consistent and "hinge" otherwise; the sampler has no other.
-    cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, answer]``: factor on C for a high score of ``answer``, in the order of ``classes_``; the
-        one for a low score of the true class is their mean. With ``inference="variational"`` and more than two
-        classes, factor on the margin between them. Zero on the diagonal; 1 elsewhere by default.
-    class_weight : dict, "balanced" or None, default=None
-        Factors on C by class.
-    doc_topic_prior : float, "estimate" or None, default=None
-        Dirichlet parameter of the topics in a document; None is 0.1, but 1 where margins are consistent. "estimate"
-        estimates one for each topic (empirical Bayes; mean field with ``margins="posterior"``).
-    topic_word_prior : float or None, default=None
-        Dirichlet parameter of the words in a topic; None is 0.1. Mean field takes 0: topics are then estimated by
-        maximum likelihood.
-    weight_variance : float or None, default=None
-        Prior variance of the classifier's weights; None is 0.25, but 0.003 where margins are consistent.
-    n_sweeps : int, default=5
-        Sweeps over a document by which consistent margins, and prediction after them, infer its topics.
-    max_iter : int or None, default=None
-        Sweeps over all words, 40 by default; steps or rounds of mean field, 100 by default.
-    tol : float, default=0.02
-        Mean field ends when five steps together lower the objective by less than this share of all it fell so far; 0
-        makes ``max_iter`` steps. The sampler does not look at it.
-    burn_in : int or float, default=0.5
-        Of the sampler, as are ``C_warmup``, ``refit`` and ``n_blocks``. Sweeps before averages are taken: their
-        number, or their share of ``max_iter`` if it is a float below 1.
-    C_warmup : int, float or None, default=None
-        Sweeps over which C grows from nearly zero to its value: their number, or their share of ``max_iter``,
-        ``burn_in`` at most. From a random start strong labels split the subjects of the corpus as chance has it; a
-        C that grows lets topics form first. None is 0, but ``burn_in`` where there are many topics, which gain
-        most: ``n_components`` times classes (or labels; two classes count as one) beyond 4000.
-    refit : bool, default=True
-        Whether to solve for the weights that predict once more in the end, at the topics' shares that prediction will
-        see: those that are inferred for the training documents without their responses (``partial_fit`` by least
-        squares). Otherwise they are the mean of the chain's weights, which is also what callbacks see on the way.
-    n_blocks : int or "auto", default="auto"
-        Documents and words are each cut into so many groups, and as many threads find work. More than one makes
-        topics' totals a little old while a group is sampled; "auto" is 1, an exact sampler, below half a million words
-        and 16 at most, less where documents are short.
-    deterministic : bool, default=False
-        Of documents on a GPU: whether a fit has the same bits every time. Sums over documents are then taken in an
-        order, which takes longer. On the CPU it has, always.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on with the chain of the last one, for ``max_iter`` more sweeps. With other documents, and
-        with mean field, it begins at the last topics and weights.
-    random_state : int, RandomState instance or None, default=None
-        For the chain.
-    n_jobs : int or None, default=None
-        Threads on the CPU. The result does not depend on it.
-    verbose : int, default=0
-        Whether to show a progress bar.
-
-    Attributes
-    ----------
-    classes_ : array of shape (n_classes,)
-        For indicators of several labels, the numbers of their columns.
-    components_ : array of shape (n_components, n_features)
-        Expected counts of words in topics plus ``topic_word_prior``.
-    coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
-        Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_features_.T``.
-    trace_ : Trace
-        Of the negative logarithm of the joint density, term by term, after each sweep: it wanders once the chain has
-        settled. ``trace_.diagnostics["changed"]`` is the share of words whose topic changed. Of mean field's
-        regularized objective otherwise, which never rises.
-    n_iter_ : int
-        Sweeps of the last fit.
-    n_samples_seen_ : int or float
-        After ``partial_fit`` by mean field: what the documents of all batches count together.
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
-
-    See Also
-    --------
-    MedLDARegressor : The same for numbers.
-
-    Examples
-    --------
-    >>> from sklearn.feature_extraction.text import CountVectorizer
-    >>> from regbayes import MedLDAClassifier
-    >>> texts = ["ball goal match", "goal team ball", "vote law party", "law vote court"] * 5
-    >>> vectorizer = CountVectorizer()
-    >>> X = vectorizer.fit_transform(texts)
-    >>> model = MedLDAClassifier(2, random_state=0).fit(X, ["sport", "sport", "politics", "politics"] * 5)
-    >>> model.predict(vectorizer.transform(["a match of two teams and a ball", "the court of law"])).tolist()
-    ['sport', 'politics']
-    >>> [sorted(words) for words in model.top_words(2, vocabulary=vectorizer.get_feature_names_out())]
-    [['ball', 'goal'], ['law', 'vote']]
-    """
-
-    predict_proba = NoProbabilities("MedLDAClassifierCV")
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **TOPIC_CONSTRAINTS,
-        "margin": [POSITIVE],
-        "loss": [StrOptions({"hinge", "squared_hinge"}), None],
-        "cost": ["array-like", None],
-        "class_weight": [dict, StrOptions({"balanced"}), None],
-    }
-    _default_variances: ClassVar[dict[str, float]] = {"consistent": 0.003, "posterior": 0.25}
-    _default_word_prior: ClassVar[float] = 0.1  # of mean field
-
-    def __init__(
-        self,
-        n_components: int = 40,
-        *,
-        inference: Literal["gibbs", "variational"] = "gibbs",
-        margins: Literal["consistent", "posterior"] = "consistent",
-        C: float = 1.0,
-        margin: float = 1.0,
-        loss: Literal["hinge", "squared_hinge"] | None = None,
-        cost: ArrayLike | None = None,
-        class_weight: Any = None,
-        doc_topic_prior: float | Literal["estimate"] | None = None,
-        topic_word_prior: float | None = None,
-        weight_variance: float | None = None,
-        n_sweeps: int = 5,
-        max_iter: int | None = None,
-        tol: float = 0.02,
-        burn_in: float = 0.5,
-        C_warmup: float | None = None,
-        refit: bool = True,
-        n_blocks: int | Literal["auto"] = "auto",
-        deterministic: bool = False,
-        warm_start: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.inference = inference
-        self.margins = margins
-        self.C = C
-        self.margin = margin
-        self.loss = loss
-        self.cost = cost
-        self.class_weight = class_weight
-        self.doc_topic_prior = doc_topic_prior
-        self.topic_word_prior = topic_word_prior
-        self.weight_variance = weight_variance
-        self.n_sweeps = n_sweeps
-        self.max_iter = max_iter
-        self.tol = tol
-        self.burn_in = burn_in
-        self.C_warmup = C_warmup
-        self.refit = refit
-        self.n_blocks = n_blocks
-        self.deterministic = deterministic
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+class TopicClassifier(ClassifierMixin, TopicModel):
+    """What topic models of classes share: labels in, scores and classes out."""
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -253,83 +71,6 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
             return self._fit_topics(
                 *self._read(X, y, sample_weight, None, first=True), fit_data(X, y, sample_weight=sample_weight)
             )
-
-    @available_if(has_partial_fit)
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        classes: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> Self:
-        """Learn from further documents.
-
-        With ``inference="gibbs"`` the posterior after the earlier ones is the prior of these. Earlier documents stay in
-        the counts of words in topics, as the last sweep left them, and in a normal distribution of the weights (Shi and
-        Zhu, ICML 2014, "Online Bayesian passive-aggressive learning"). Each call makes ``max_iter`` sweeps over its
-        documents.
-
-        With ``inference="variational"`` the first batch has a fit as any other, so it should have a thousand documents
-        or more, in no particular order; every further one, of some hundreds, moves the topics a little and the weights
-        with them. `fit_weights` has the last word on the weights. Not with ``margins="posterior"`` or
-        ``loss="hinge"``.
-
-        Earlier documents need not be given again: a document given twice counts twice. Documents are not kept.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words.
-        y : array-like of shape (n_samples,) or (n_samples, n_labels)
-        classes : array-like of shape (n_classes,), default=None
-            All classes there will be; needed in the first call of all, unless y has indicators of labels.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each document counts; the sampler takes whole numbers.
-
-        Returns
-        -------
-        self
-        """
-        work_on_cpu(self, X, "partial_fit")
-        data = fit_data(X, y, sample_weight=sample_weight)
-        if self.inference == "gibbs":
-            read = self._read(X, y, sample_weight, classes, first=not hasattr(self, "_posterior"))
-            return self._fit_topics(*read, data, streaming=True)
-        first = not hasattr(self, "_fitted")
-        self._check_batchable("partial_fit")
-        if first and classes is None and type_of_target(y) != "multilabel-indicator":
-            raise ValueError("the first call of partial_fit needs classes=, all the classes that y will have")
-        if isinstance(self.class_weight, str):
-            raise ValueError(
-                f"partial_fit does not know how often classes will occur: give class_weight={self.class_weight!r} as a "
-                "dict, from sklearn.utils.compute_class_weight"
-            )
-        return self._learn_batch(*self._read(X, y, sample_weight, classes, first=first), data)
-
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Solve for the weights at the topics as they are: the second look after ``partial_fit``.
-
-        They are solved at the shares of topics that prediction infers for the documents, without a look at the classes.
-        Topics do not change.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words.
-        y : array-like of shape (n_samples,) or (n_samples, n_labels)
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each document counts; the sampler takes whole numbers.
-
-        Returns
-        -------
-        self
-        """
-        check_is_fitted(self, "coef_features_")
-        work_on_cpu(self, X, "fit_weights")
-        return self._solve_weights(*self._read(X, y, sample_weight, None, first=False))
 
     def _read(
         self, X: Any, y: Any, sample_weight: Any, classes: Any, *, first: bool
@@ -429,6 +170,258 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         tags.classifier_tags.poor_score = True  # of scikit-learn's checks, whose rows are no documents
         tags.target_tags.multi_output = True
         return tags
+
+
+@persistable(skip=("_skl_callbacks", "_checkpoint"))
+class MedLDAClassifier(TopicClassifier):
+    """Max-margin supervised topic model: topics of documents that tell their classes apart.
+
+    Latent Dirichlet allocation explains the words of a document by topics; a linear classifier on the shares of the
+    topics asks for margins, and topics and classifier are drawn from their joint posterior. Topics then differ where
+    classes do, and stay distributions over words that can be read. X holds counts of words, as from
+    ``CountVectorizer``.
+
+    Parameters to turn first: ``n_components`` and ``C``; then ``inference``, ``doc_topic_prior`` and ``max_iter``.
+    ``burn_in``, ``C_warmup``, ``refit`` and ``n_blocks`` are the sampler's alone, ``n_sweeps`` and ``tol`` those of
+    mean field; ``margin``, ``loss``, ``cost`` and ``class_weight`` are about the classifier.
+
+    Parameters
+    ----------
+    n_components : int, default=40
+        Topics.
+    inference : {"gibbs", "variational"}, default="gibbs"
+        How to infer: "gibbs" is a collapsed Gibbs sampler of the model with the *expected* hinge loss (Zhu, Chen,
+        Perkins and Zhang, JMLR 2014), with one margin per class (one against all). "variational" is mean field, with
+        the loss of the *expected* scores and margins between classes. The margins are those of what prediction sees,
+        the topics that are inferred without the response. Weights of words need not be whole.
+    C : float, default=1.0
+        Penalty on a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
+        leaves plain latent Dirichlet allocation, whose weights are zero.
+    margin : float, default=1.0
+        The margin asked for. Scores, weights and their standard deviation have its unit: a larger margin with
+        ``weight_variance`` larger by its square and C smaller by itself is the same model.
+    loss : {"hinge", "squared_hinge"} or None, default=None
+        None is "squared_hinge" with ``inference="variational"``. The sampler has "hinge" only.
+    cost : array-like of shape (n_classes, n_classes), default=None
+        ``cost[true, answer]``: factor on C for a high score of ``answer``, in the order of ``classes_``; the
+        one for a low score of the true class is their mean. With ``inference="variational"`` and more than two
+        classes, factor on the margin between them. Zero on the diagonal; 1 elsewhere by default.
+    class_weight : dict, "balanced" or None, default=None
+        Factors on C by class.
+    doc_topic_prior : float or None, default=None
+        Dirichlet parameter of the topics in a document; None is 0.1 for the sampler and 1 for mean field.
+    topic_word_prior : float or None, default=None
+        Dirichlet parameter of the words in a topic; None is 0.1. Mean field takes 0: topics are then estimated by
+        maximum likelihood.
+    weight_variance : float or None, default=None
+        Prior variance of the classifier's weights; None is 0.25 for the sampler and 0.003 for mean field.
+    n_sweeps : int, default=5
+        Sweeps over a document by which mean field infers its topics, in training and prediction.
+    max_iter : int or None, default=None
+        Sweeps over all words, 40 by default; steps of mean field, 100 by default.
+    tol : float, default=0.02
+        Mean field ends when five steps together lower the objective by less than this share of all it fell so far; 0
+        makes ``max_iter`` steps. The sampler does not look at it.
+    burn_in : int or float, default=0.5
+        Of the sampler, as are ``C_warmup``, ``refit`` and ``n_blocks``. Sweeps before averages are taken: their
+        number, or their share of ``max_iter`` if it is a float below 1.
+    C_warmup : int, float or None, default=None
+        Sweeps over which C grows from nearly zero to its value: their number, or their share of ``max_iter``,
+        ``burn_in`` at most. From a random start strong labels split the subjects of the corpus as chance has it; a
+        C that grows lets topics form first. None is 0, but ``burn_in`` where there are many topics, which gain
+        most: ``n_components`` times classes (or labels; two classes count as one) beyond 4000.
+    refit : bool, default=True
+        Whether to solve for the weights that predict once more in the end, at the topics' shares that prediction will
+        see: those that are inferred for the training documents without their responses (``partial_fit`` by least
+        squares). Otherwise they are the mean of the chain's weights, which is also what callbacks see on the way.
+    n_blocks : int or "auto", default="auto"
+        Documents and words are each cut into so many groups, and as many threads find work. More than one makes
+        topics' totals a little old while a group is sampled; "auto" is 1, an exact sampler, below half a million words
+        and 16 at most, less where documents are short.
+    deterministic : bool, default=False
+        Of documents on a GPU: whether a fit has the same bits every time. Sums over documents are then taken in an
+        order, which takes longer. On the CPU it has, always.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on with the chain of the last one, for ``max_iter`` more sweeps. With other documents, and
+        with mean field, it begins at the last topics and weights.
+    random_state : int, RandomState instance or None, default=None
+        For the chain.
+    n_jobs : int or None, default=None
+        Threads on the CPU. The result does not depend on it.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+        For indicators of several labels, the numbers of their columns.
+    components_ : array of shape (n_components, n_features)
+        Expected counts of words in topics plus ``topic_word_prior``.
+    coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
+        Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_features_.T``.
+    trace_ : Trace
+        Of the negative logarithm of the joint density, term by term, after each sweep: it wanders once the chain has
+        settled. ``trace_.diagnostics["changed"]`` is the share of words whose topic changed. Of mean field's
+        regularized objective otherwise, which never rises.
+    n_iter_ : int
+        Sweeps of the last fit.
+    n_samples_seen_ : int or float
+        After ``partial_fit`` by mean field: what the documents of all batches count together.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    See Also
+    --------
+    MedLDARegressor : The same for numbers.
+
+    Examples
+    --------
+    >>> from sklearn.feature_extraction.text import CountVectorizer
+    >>> from regbayes import MedLDAClassifier
+    >>> texts = ["ball goal match", "goal team ball", "vote law party", "law vote court"] * 5
+    >>> vectorizer = CountVectorizer()
+    >>> X = vectorizer.fit_transform(texts)
+    >>> model = MedLDAClassifier(2, random_state=0).fit(X, ["sport", "sport", "politics", "politics"] * 5)
+    >>> model.predict(vectorizer.transform(["a match of two teams and a ball", "the court of law"])).tolist()
+    ['sport', 'politics']
+    >>> [sorted(words) for words in model.top_words(2, vocabulary=vectorizer.get_feature_names_out())]
+    [['ball', 'goal'], ['law', 'vote']]
+    """
+
+    predict_proba = NoProbabilities("MedLDAClassifierCV")
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        **TOPIC_CONSTRAINTS,
+        "margin": [POSITIVE],
+        "loss": [StrOptions({"hinge", "squared_hinge"}), None],
+        "cost": ["array-like", None],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+    _default_variances: ClassVar[dict[str, float]] = {"gibbs": 0.25, "variational": 0.003}
+    _default_word_prior: ClassVar[float] = 0.1  # of mean field
+
+    def __init__(
+        self,
+        n_components: int = 40,
+        *,
+        inference: Literal["gibbs", "variational"] = "gibbs",
+        C: float = 1.0,
+        margin: float = 1.0,
+        loss: Literal["hinge", "squared_hinge"] | None = None,
+        cost: ArrayLike | None = None,
+        class_weight: Any = None,
+        doc_topic_prior: float | None = None,
+        topic_word_prior: float | None = None,
+        weight_variance: float | None = None,
+        n_sweeps: int = 5,
+        max_iter: int | None = None,
+        tol: float = 0.02,
+        burn_in: float = 0.5,
+        C_warmup: float | None = None,
+        refit: bool = True,
+        n_blocks: int | Literal["auto"] = "auto",
+        deterministic: bool = False,
+        warm_start: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.inference = inference
+        self.C = C
+        self.margin = margin
+        self.loss = loss
+        self.cost = cost
+        self.class_weight = class_weight
+        self.doc_topic_prior = doc_topic_prior
+        self.topic_word_prior = topic_word_prior
+        self.weight_variance = weight_variance
+        self.n_sweeps = n_sweeps
+        self.max_iter = max_iter
+        self.tol = tol
+        self.burn_in = burn_in
+        self.C_warmup = C_warmup
+        self.refit = refit
+        self.n_blocks = n_blocks
+        self.deterministic = deterministic
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from further documents.
+
+        With ``inference="gibbs"`` the posterior after the earlier ones is the prior of these. Earlier documents stay in
+        the counts of words in topics, as the last sweep left them, and in a normal distribution of the weights (Shi and
+        Zhu, ICML 2014, "Online Bayesian passive-aggressive learning"). Each call makes ``max_iter`` sweeps over its
+        documents.
+
+        With ``inference="variational"`` the first batch has a fit as any other, so it should have a thousand documents
+        or more, in no particular order; every further one, of some hundreds, moves the topics a little and the weights
+        with them. `fit_weights` has the last word on the weights. Not with ``loss="hinge"``.
+
+        Earlier documents need not be given again: a document given twice counts twice. Documents are not kept.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Counts of words.
+        y : array-like of shape (n_samples,) or (n_samples, n_labels)
+        classes : array-like of shape (n_classes,), default=None
+            All classes there will be; needed in the first call of all, unless y has indicators of labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each document counts; the sampler takes whole numbers.
+
+        Returns
+        -------
+        self
+        """
+        work_on_cpu(self, X, "partial_fit")
+        data = fit_data(X, y, sample_weight=sample_weight)
+        if self.inference == "gibbs":
+            read = self._read(X, y, sample_weight, classes, first=not hasattr(self, "_posterior"))
+            return self._fit_topics(*read, data, streaming=True)
+        first = not hasattr(self, "_fitted")
+        self._check_batches()
+        if first and classes is None and type_of_target(y) != "multilabel-indicator":
+            raise ValueError("the first call of partial_fit needs classes=, all the classes that y will have")
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"partial_fit does not know how often classes will occur: give class_weight={self.class_weight!r} as a "
+                "dict, from sklearn.utils.compute_class_weight"
+            )
+        return self._learn_batch(*self._read(X, y, sample_weight, classes, first=first), data)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Solve for the weights at the topics as they are: the second look after ``partial_fit``.
+
+        They are solved at the shares of topics that prediction infers for the documents, without a look at the classes.
+        Topics do not change.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Counts of words.
+        y : array-like of shape (n_samples,) or (n_samples, n_labels)
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each document counts; the sampler takes whole numbers.
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self, "coef_features_")
+        work_on_cpu(self, X, "fit_weights")
+        return self._solve_weights(*self._read(X, y, sample_weight, None, first=False))
 
 
 def _indicators(y: Any) -> Integers:

@@ -109,8 +109,8 @@ class MedLDAClassifierCV(ClassifierSearch, TopicSearch):
         objects of any class and are not saved.
     scoring : str, callable or None, default=None
         As in scikit-learn; accuracy by default, which is what `score` returns in any case.
-    inference, margins, margin, loss, cost, class_weight, doc_topic_prior, topic_word_prior, weight_variance, \
-n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks
+    inference, margin, loss, cost, class_weight, doc_topic_prior, topic_word_prior, weight_variance, n_sweeps, \
+max_iter, tol, burn_in, C_warmup, refit, n_blocks
         As in `MedLDAClassifier`.
     random_state : int, RandomState instance or None, default=None
         For the chains and the folds.
@@ -162,12 +162,11 @@ n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks
         cv: Any = None,
         scoring: Any = None,
         inference: Literal["gibbs", "variational"] = "gibbs",
-        margins: Literal["consistent", "posterior"] = "consistent",
         margin: float = 1.0,
         loss: Literal["hinge", "squared_hinge"] | None = None,
         cost: ArrayLike | None = None,
         class_weight: Any = None,
-        doc_topic_prior: float | Literal["estimate"] | None = None,
+        doc_topic_prior: float | None = None,
         topic_word_prior: float | None = None,
         weight_variance: float | None = None,
         n_sweeps: int = 5,
@@ -186,7 +185,6 @@ n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks
         self.cv = cv
         self.scoring = scoring
         self.inference = inference
-        self.margins = margins
         self.margin = margin
         self.loss = loss
         self.cost = cost
@@ -230,8 +228,8 @@ class MedLDARegressorCV(TopicSearch):
         and are not saved.
     scoring : str, callable or None, default=None
         As in scikit-learn; R² by default, which is what `score` returns in any case.
-    inference, margins, epsilon, loss, doc_topic_prior, topic_word_prior, weight_variance, response_variance, \
-n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks
+    inference, epsilon, loss, doc_topic_prior, topic_word_prior, weight_variance, n_sweeps, max_iter, tol, burn_in, \
+C_warmup, refit, n_blocks
         As in `MedLDARegressor`.
     random_state, n_jobs, verbose
         As in `MedLDAClassifierCV`.
@@ -263,13 +261,11 @@ n_splits_
         cv: Any = None,
         scoring: Any = None,
         inference: Literal["gibbs", "variational"] = "gibbs",
-        margins: Literal["consistent", "posterior"] = "consistent",
         epsilon: float = 0.1,
         loss: Literal["epsilon_insensitive", "squared_epsilon_insensitive"] | None = None,
-        doc_topic_prior: float | Literal["estimate"] | None = None,
+        doc_topic_prior: float | None = None,
         topic_word_prior: float | None = None,
         weight_variance: float | None = None,
-        response_variance: float | Literal["auto"] | None = None,
         n_sweeps: int = 5,
         max_iter: int | None = None,
         tol: float = 0.02,
@@ -286,13 +282,11 @@ n_splits_
         self.cv = cv
         self.scoring = scoring
         self.inference = inference
-        self.margins = margins
         self.epsilon = epsilon
         self.loss = loss
         self.doc_topic_prior = doc_topic_prior
         self.topic_word_prior = topic_word_prior
         self.weight_variance = weight_variance
-        self.response_variance = response_variance
         self.n_sweeps = n_sweeps
         self.max_iter = max_iter
         self.tol = tol

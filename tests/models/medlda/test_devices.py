@@ -104,11 +104,11 @@ def test_head_is_that_of_the_host(library, kind):
 
 
 @pytest.mark.parametrize("library", LIBRARIES[1:])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, None])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_fit_goes_where_the_host_goes_and_never_rises(library, kind, dtype):
     X, proportions = make_corpus()
-    targets = make_targets(proportions)[kind]
+    targets = make_targets(proportions).get(kind)
     result = device.fit(corpus_there(X, library, dtype), targets, SETTINGS)
     assert len(result.trace.rises.sizes) == 0
     host = meanfield.fit(documents_of(X), V, targets, SETTINGS, executor=Serial())
@@ -235,8 +235,6 @@ def test_regressor_labels_and_weights(library):
     ("options", "message"),
     [
         ({"inference": "gibbs"}, r'inference="gibbs" runs on the CPU'),
-        ({"margins": "posterior"}, "margins='posterior' needs X on the CPU"),
-        ({"C": 0}, "C=0 needs X on the CPU"),
         ({"loss": "hinge"}, "loss='hinge' needs X on the CPU"),
     ],
 )
@@ -278,7 +276,7 @@ def test_bad_input_on_a_device(library):
     with pytest.raises(TypeError, match="partial_fit works on the CPU"):
         classifier().partial_fit(there, labels, classes=[0, 1, 2])
     sampler = MedLDAClassifier(K, max_iter=2, random_state=0).fit(X.astype(np.int64), y)
-    with pytest.raises(ValueError, match="a model of the sampler"):
+    with pytest.raises(ValueError, match="models of the sampler"):
         sampler.predict(there)
 
 

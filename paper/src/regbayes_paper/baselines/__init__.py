@@ -1,4 +1,4 @@
-"""The systems that the package's own models are compared with, as estimators."""
+"""The systems that the package's own models are compared with, as estimators; MedLDA as in the paper is one of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from regbayes_paper.baselines.harmonium import ExponentialFamilyHarmonium
 from regbayes_paper.baselines.hierarchy import BMTLRegressor
 from regbayes_paper.baselines.infinite_svm import InfiniteSVMClassifier
 from regbayes_paper.baselines.max_margin_harmonium import MaxMarginHarmoniumClassifier
+from regbayes_paper.baselines.medlda import PosteriorMedLDAClassifier, PosteriorMedLDARegressor
 from regbayes_paper.baselines.predictor_subspace import PredictorSubspaceClassifier
 from regbayes_paper.baselines.relations import MTRLClassifier, MTRLRegressor
 from regbayes_paper.baselines.shared_clusters import DirichletProcessTaskClassifier
@@ -24,6 +25,8 @@ __all__ = [
     "MTGPRegressor",
     "MTRLClassifier",
     "MTRLRegressor",
+    "PosteriorMedLDAClassifier",
+    "PosteriorMedLDARegressor",
     "PredictorSubspaceClassifier",
     "SingleTaskClassifier",
     "SingleTaskRegressor",

@@ -56,7 +56,7 @@ def begin(
     """Return where learning begins: at a fit of so many documents, which are given if they are at hand."""
     model = make_model(settings)
     params = make_topics(np.log(np.maximum(fitted.word_given_topic, FLOOR)))
-    head = unfold_intercept(fitted.weights, fitted.shares)
+    head = unfold_intercept(fitted.weights, fitted.shares) if len(fitted.weights) else None
     variance, K = settings.weight_variance, settings.n_components
     if documents is None:
         return Batches(settings, OnlineState.begin(model, params, K, head, variance, n_documents))
@@ -69,7 +69,7 @@ def begin(
 
 def learn(
     documents: WordCounts,
-    targets: Targets,
+    targets: Targets | None,
     sample_weight: Floats | None,
     before: Batches,
     options: OnlineOptions = OPTIONS,
@@ -81,7 +81,9 @@ def learn(
     settings, state, n_rows = before.settings, before.state, float(kept.weights.sum())
     model, total = make_model(settings), before.state.n_rows + n_rows
     state = online.step(model, state, kept, make_head(kept, asked, settings), n_rows, total, options)
-    head = online.linear_head(state, fit_intercept=True, weight_variance=settings.weight_variance)
+    head = None
+    if state.weights is not None:
+        head = online.linear_head(state, fit_intercept=True, weight_variance=settings.weight_variance)
     at = Evaluation.of(state.params, state.stats.scale(state.n_rows), {}, None)
     return Batches(settings, state), fitted_topics(at, model, head)
 
@@ -96,8 +98,9 @@ def solve_weights(
 ) -> LinearHead:
     """Solve for the weights at the shares that label-free inference finds for documents, at topics as they are."""
     kept, asked = select_documents(documents, targets, sample_weight)
-    head = replace(make_head(kept, asked, settings), in_blocks=None)
-    return head.solve(proportions(kept.counts, fitted, executor), None, FINAL, executor).head
+    made = make_head(kept, asked, settings)
+    assert made is not None
+    return replace(made, in_blocks=None).solve(proportions(kept.counts, fitted, executor), None, FINAL, executor).head
 
 
 def settle(batches: Batches, head: LinearHead) -> Batches:
@@ -111,9 +114,10 @@ def make_model(settings: Settings) -> LabelFreeTopics:
     return LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
 
 
-def make_head(documents: TrainingDocuments, targets: Targets | None, settings: Settings) -> MarginHead:
+def make_head(documents: TrainingDocuments, targets: Targets | None, settings: Settings) -> MarginHead | None:
     """Return what the documents of a batch ask for, as `meanfield.label_free_problem` has it for all."""
-    assert targets is not None
+    if targets is None:
+        return None
     return MarginHead(
         targets,
         settings.squared,

@@ -1,4 +1,4 @@
-"""Mean field with consistent margins over documents on a device: `meanfield` with documents and tables that lie there.
+"""Mean field over documents on a device: `meanfield` with documents and tables that lie there.
 
 The corpus, what inference finds for it and the tables of words by topics stay on the device; sums of the size of the
 topics and the weights of the head come to the host, where Newton's method and the decisions of the descent are.
@@ -135,8 +135,8 @@ class DeviceTraining:
 
 
 def select_documents(
-    corpus: DeviceCorpus, targets: Targets, sample_weight: Floats | None, n_topics: int, in_order: bool
-) -> tuple[DeviceTraining, Targets]:
+    corpus: DeviceCorpus, targets: Targets | None, sample_weight: Floats | None, n_topics: int, in_order: bool
+) -> tuple[DeviceTraining, Targets | None]:
     """Return the documents that have words, and what is asked of them, with a C that counts as the documents do."""
     rows = np.flatnonzero(corpus.lengths > 0)
     starts = np.append(corpus.starts[rows], corpus.starts[-1])
@@ -144,8 +144,9 @@ def select_documents(
     if len(rows) < corpus.shape[0]:
         counts = counts._replace(starts=to_device(starts, counts.words, namespace_of(counts.words).int64))
     weights = np.ones(len(rows)) if sample_weight is None else sample_weight[rows].astype(np.float64)
-    targets = targets.take(rows)
-    targets = replace(targets, C=(targets.C.T * weights).T)
+    if targets is not None:
+        targets = targets.take(rows)
+        targets = replace(targets, C=(targets.C.T * weights).T)
     documents = hold_documents(counts, corpus.n_words, n_topics, in_order)
     double = namespace_of(counts.words).float64
     lengths = to_device(corpus.lengths[rows], counts.numbers, double)
@@ -246,8 +247,10 @@ def check_order(corpus: DeviceCorpus, settings: Settings, in_order: bool) -> Non
         raise ValueError(f"deterministic=True takes at most {cuda.MOST_TOPICS} topics and few sweeps on a GPU; got {K}")
 
 
-def make_head(documents: DeviceTraining, targets: Targets, settings: Settings) -> TopicsHead:
-    """Return the head of documents."""
+def make_head(documents: DeviceTraining, targets: Targets | None, settings: Settings) -> TopicsHead | None:
+    """Return the head of documents, or None without targets."""
+    if targets is None:
+        return None
     return TopicsHead(
         targets,
         settings.squared,
@@ -262,7 +265,7 @@ def make_head(documents: DeviceTraining, targets: Targets, settings: Settings) -
 
 def fit(
     corpus: DeviceCorpus,
-    targets: Targets,
+    targets: Targets | None,
     settings: Settings,
     *,
     in_order: bool = False,
@@ -307,6 +310,8 @@ def finish(problem: Any, search: Search[TopicLogits, BoundSums]) -> FittedTopics
     """Return the fitted model on the host: the topics, and the head solved for once more, accurately."""
     at: Evaluation[TopicLogits, BoundSums] = search.at
     model: DeviceTopics = problem.model
+    if problem.head is None:
+        return meanfield.fitted_topics(at, model, None)
     inferred = [model.infer(rows, at.params) for rows in problem.blocks]
     head: LinearHead = problem.head.solve([part.features for part in inferred], at.warm_start, FINAL).head
     return meanfield.fitted_topics(at, model, head)
@@ -316,7 +321,7 @@ def finish(problem: Any, search: Search[TopicLogits, BoundSums]) -> FittedTopics
 
 
 def takes(fitted: FittedTopics) -> bool:
-    """Whether documents on a device can be inferred by a fit: that of mean field with consistent margins."""
+    """Whether documents on a device can be inferred by a fit: that of mean field with its number of sweeps."""
     return not fitted.collapsed and fitted.n_sweeps != UNTIL_SETTLED
 
 

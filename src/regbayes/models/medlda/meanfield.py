@@ -9,7 +9,7 @@ and J never rises. docs/math.md 5.6, eq. (66)-(71).
     fit                        from documents and targets to `FittedTopics`
     first topics               at the words of the classes, or at those of the corpus
 
-The paper's own scheme, margins on the posterior of the training documents, is `posterior`.
+Without targets the head is left out, and what remains is latent Dirichlet allocation.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class Settings:
 def fit(
     documents: WordCounts,
     n_words: int,
-    targets: Targets,
+    targets: Targets | None,
     settings: Settings,
     *,
     executor: Executor,
@@ -252,8 +252,8 @@ def fit(
         Empty ones are left out.
     n_words : int
         The size of the vocabulary.
-    targets : Targets
-        Of all documents.
+    targets : Targets or None
+        Of all documents. None is latent Dirichlet allocation.
     settings : Settings
     executor : Executor
         For blocks of documents; the result does not depend on it.
@@ -270,7 +270,6 @@ def fit(
         The objective never rises in its trace.
     """
     kept, asked = select_documents(documents, targets, sample_weight)
-    assert asked is not None
     problem = label_free_problem(kept, n_words, asked, settings, executor)
     logits = first_logits(kept, n_words, asked, settings.n_components, settings.seed, start)
     result: FitResult[Any] = descent.fit_joint(
@@ -288,12 +287,13 @@ Problem = JointProblem[TrainingDocuments, TopicLogits, BoundSums]
 
 
 def label_free_problem(
-    documents: TrainingDocuments, n_words: int, targets: Targets, settings: Settings, executor: Executor
+    documents: TrainingDocuments, n_words: int, targets: Targets | None, settings: Settings, executor: Executor
 ) -> Problem:
     """Return the model with a head over its shares: centred, because they are far from zero, with an intercept."""
-    head = MarginHead(
-        targets, settings.squared, weight_variance=settings.weight_variance, row_weights=documents.weights
-    )
+    head = None
+    if targets is not None:
+        variance = settings.weight_variance
+        head = MarginHead(targets, settings.squared, weight_variance=variance, row_weights=documents.weights)
     doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
     model = LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
     return JointProblem(model, [documents.rows(rows) for rows in documents.cut(n_words)], head, OPTIONS, executor)
@@ -302,20 +302,24 @@ def label_free_problem(
 def finish(problem: Problem, search: Search[TopicLogits, BoundSums]) -> FittedTopics:
     """Return the fitted model: the topics, and the head solved for once more, accurately."""
     at, model = search.at, problem.model
-    assert isinstance(problem.head, MarginHead)
     assert isinstance(model, LabelFreeTopics)
+    if problem.head is None:
+        return fitted_topics(at, model, None)
+    assert isinstance(problem.head, MarginHead)
     inferred = problem.executor.map(partial(model.infer, params=at.params), problem.blocks)
     head = problem.head.solve([part.features for part in inferred], at.warm_start, FINAL, problem.executor).head
     return fitted_topics(at, model, head)
 
 
-def fitted_topics(at: Evaluation[TopicLogits, BoundSums], model: LabelFreeTopics, head: LinearHead) -> FittedTopics:
-    """Return what prediction needs of the topics at which a descent ended, and of a head."""
+def fitted_topics(
+    at: Evaluation[TopicLogits, BoundSums], model: LabelFreeTopics, head: LinearHead | None
+) -> FittedTopics:
+    """Return what prediction needs of the topics at which a descent ended, and of a head if there is one."""
     return FittedTopics(
         word_given_topic=np.ascontiguousarray(to_host(at.params.table)[:, : len(model.doc_prior)]),
         topic_total=at.stats.tokens,
         doc_prior=model.doc_prior,
-        weights=fold_intercept(head),
+        weights=np.zeros((0, len(model.doc_prior))) if head is None else fold_intercept(head),
         shares=at.stats.tokens / at.stats.tokens.sum(),
         n_sweeps=model.n_sweeps,
         collapsed=False,

@@ -1,7 +1,7 @@
 """Fitted topics, and what they say about documents without a look at responses.
 
-Both ways to infer, the sampler (`gibbs`) and mean field (`meanfield`, `posterior`), end here: one type of fit, one
-kernel for new documents. docs/math.md 5.4.
+Both ways to infer, the sampler (`gibbs`) and mean field (`meanfield`), end here: one type of fit, one kernel for new
+documents. docs/math.md 5.4.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ BOUND_SWEEPS = 19  # of mean field, from collapsed proportions on, before the bo
 class FittedTopics:
     """What a fit leaves behind: all that prediction needs."""
 
-    word_given_topic: Singles  # (V, K): probabilities, or exp of the expected logarithms of them
+    word_given_topic: Singles  # (V, K): probabilities
     topic_total: Floats  # (K,): expected tokens of each topic, those of the prior included
     doc_prior: Floats  # (K,): Dirichlet parameters of the proportions
     weights: Floats  # (L, K): of the shares of topics, with the intercept inside; L = 0 without responses
     shares: Floats  # (K,): of the corpus, for documents without words
     n_sweeps: int  # that label-free inference makes, or UNTIL_SETTLED
     collapsed: bool  # whether it is that of (56), with proportions integrated out, or mean field
-    word_topic: Singles | None = None  # (V, K): pseudo-counts, where the table's columns do not show the expected words
-    response_variance: Floats | None = None  # (L,): of a Gaussian response
 
     @property
     def n_topics(self) -> int:
@@ -45,8 +43,6 @@ class FittedTopics:
 
     def components(self) -> Singles:
         """Return the expected tokens of words in topics, those of the prior included, shape (K, V)."""
-        if self.word_topic is not None:
-            return np.ascontiguousarray(self.word_topic.T)
         return np.ascontiguousarray((self.word_given_topic * self.topic_total.astype(np.float32)).T)
 
     def prior(self) -> Prior:

@@ -14,23 +14,25 @@ from scipy.special import digamma, gammaln
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import LinearRegression
 
-from medlda_tools import after_a_round, documents_of, draw_documents, first_round, lagrangian, update_weights
+from medlda_posterior_tools import after_a_round, first_round, lagrangian, update_weights
+from medlda_tools import documents_of, draw_documents
 from reference_tools import is_nearer_to
-from regbayes import MedLDARegressor, load
+from regbayes import load
 from regbayes.engine import Serial
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Numbers
-from regbayes.models.medlda import posterior, response
 from regbayes.models.medlda.meanfield import TrainingDocuments, random_logits, select_documents
-from regbayes.models.medlda.posterior import (
+from regbayes.models.medlda.topics import as_table
+from regbayes_paper.baselines import PosteriorMedLDARegressor
+from regbayes_paper.models.medlda import posterior, response
+from regbayes_paper.models.medlda.posterior import (
     Problem,
     expected_log_topics,
     moments_of,
     update_coupled,
     update_documents,
 )
-from regbayes.models.medlda.topics import as_table
 
 X, PROPORTIONS, TOPICS = draw_documents(100, n_words=40, length=30)
 NUMBERS = PROPORTIONS @ np.array([[2.0, 0.0], [-1.0, 1.0], [0.5, -1.0], [0.0, 0.0]])
@@ -243,9 +245,9 @@ def test_settled_topics_of_words_are_supervised_ldas_fixed_point():
 
 @pytest.mark.filterwarnings("ignore:.*stopped at max_iter")
 def test_an_endless_variance_leaves_plain_latent_dirichlet_allocation():
-    model = {"inference": "variational", "margins": "posterior", "max_iter": 60, "C": 0.0, "random_state": 0}
-    plain = MedLDARegressor(K, **model).fit(X, NUMBERS[:, 0])
-    vague = MedLDARegressor(K, **model, response_variance=1e8).fit(X, NUMBERS[:, 0])
+    model = {"max_iter": 60, "C": 0.0, "random_state": 0}
+    plain = PosteriorMedLDARegressor(K, **model).fit(X, NUMBERS[:, 0])
+    vague = PosteriorMedLDARegressor(K, **model, response_variance=1e8).fit(X, NUMBERS[:, 0])
     assert vague.perplexity(X) == pytest.approx(plain.perplexity(X), rel=2e-3)
     assert np.abs(vague.coef_features_).max() < 1e-3
 
@@ -259,32 +261,31 @@ def test_numbers_are_learned_and_their_variance_is_estimated(tmp_path):
     noise = 0.5 * np.random.default_rng(0).standard_normal(500)
     y = 3 + 4 * proportions @ np.array([2.0, -1.0, 0.5, 0.0]) + noise
     train, test = slice(0, 300), slice(300, 500)
-    options = {"inference": "variational", "margins": "posterior", "random_state": 0, "max_iter": 40}
-    fitted = MedLDARegressor(4, C=0, response_variance="auto", **options).fit(X[train], y[train])
+    options = {"random_state": 0, "max_iter": 40}
+    fitted = PosteriorMedLDARegressor(4, C=0, response_variance="auto", **options).fit(X[train], y[train])
     knowing = LinearRegression().fit(proportions[train], y[train]).score(proportions[test], y[test])
     assert is_nearer_to(knowing, 0.0, fitted.score(X[test], y[test]))
     assert 0.1 < fitted.response_variance_ < 1.5
     fitted.save(tmp_path / "model")
     assert load(tmp_path / "model").response_variance_ == fitted.response_variance_
-    two = MedLDARegressor(4, C=0.1, response_variance=0.3, **options).fit(X[train], np.c_[y, -y][train])
+    two = PosteriorMedLDARegressor(4, C=0.1, response_variance=0.3, **options).fit(X[train], np.c_[y, -y][train])
     np.testing.assert_allclose(two.response_variance_, 0.3 * y[train].var())
     assert two.coef_features_.shape == (2, 4)
-    threads = MedLDARegressor(4, C=0, response_variance="auto", n_jobs=2, **options).fit(X[train], y[train])
+    threads = PosteriorMedLDARegressor(4, C=0, response_variance="auto", n_jobs=2, **options).fit(X[train], y[train])
     np.testing.assert_array_equal(threads.coef_features_, fitted.coef_features_)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"response_variance": 1.0}, 'needs margins="posterior"'),
-        ({"response_variance": "auto", "inference": "gibbs"}, 'needs inference="variational"'),
-        ({"response_variance": 0.0, "margins": "posterior"}, "response_variance"),
-        ({"response_variance": "estimate", "margins": "posterior"}, "response_variance"),
-    ],
-)
-def test_bad_parameters_are_named(parameters, message):
-    with pytest.raises(ValueError, match=message):
-        MedLDARegressor(3, **{"inference": "variational"} | parameters).fit(X, NUMBERS)
+@pytest.mark.parametrize("value", [0.0, "estimate"])
+def test_bad_response_variances_are_named(value):
+    with pytest.raises(ValueError, match="response_variance"):
+        PosteriorMedLDARegressor(3, response_variance=value).fit(X, NUMBERS)
+
+
+@pytest.mark.filterwarnings("ignore:.*stopped at max_iter")
+def test_no_response_leaves_no_variance_of_an_earlier_fit():
+    model = PosteriorMedLDARegressor(3, response_variance=0.5, max_iter=1).fit(X, NUMBERS[:, 0])
+    assert model.response_variance_ == pytest.approx(0.5 * NUMBERS[:, 0].var())
+    assert model.set_params(response_variance=None).fit(X, NUMBERS[:, 0]).response_variance_ is None
 
 
 @pytest.mark.parametrize("C", [20.0, 2000.0])
@@ -335,11 +336,3 @@ def test_the_objective_is_that_of_all_assignments_enumerated():
     shares = factors.doc_topic[:, :n_topics] / documents.lengths[:, None]
     loss = 3.0 * np.maximum(0, np.abs(y - shares @ q.mean.T) - 0.1).sum()
     assert at.objective == pytest.approx(loss - found, rel=1e-5)
-
-
-def test_the_sampler_has_no_gaussian_response_in_portions_either():
-    with pytest.raises(ValueError, match='needs inference="variational"'):
-        MedLDARegressor(3, inference="gibbs", response_variance=1.0, max_iter=2).partial_fit(X, NUMBERS)
-    later = MedLDARegressor(3, inference="gibbs", max_iter=2).partial_fit(X, NUMBERS)
-    with pytest.raises(ValueError, match='needs inference="variational"'):
-        later.set_params(response_variance=1.0).partial_fit(X, NUMBERS)

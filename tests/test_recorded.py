@@ -1,7 +1,7 @@
 """Every estimator answers as it did when its answers were recorded, on any processor.
 
 A test that fails here says that answers changed, not that they are wrong. Where that was meant, and the objective is
-not higher, record the case again: ``tests/recorded_cases.py`` says how.
+not higher, record the case again: ``tests/helpers/recorded_cases.py`` says how.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def message(case: Case, old: Parts, new: Parts, apart: dict[str, float]) -> str:
         before, after = float(old["objective"][0]), float(new["objective"][0])
         higher = after > before + case.tolerance * abs(before)
         lines.append(f"  J before {before!r}, after {after!r}: {'HIGHER' if higher else 'not higher'}")
-    lines.append(f"  if this is meant: python tests/recorded_cases.py --write {case.name!r}, and a line in the notes")
+    lines.append(
+        f"  if this is meant: python tests/helpers/recorded_cases.py --write {case.name!r}, and a line in the notes"
+    )
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Mean field with margins on the posterior of the training documents, as in the paper's appendix B.
+"""MedLDA by mean field with margins on the posterior of the training documents, as in the paper's appendix B.
 
 A round updates, in turn: topics of words and proportions of documents, which the multipliers tilt towards the margins;
 the topics' words; the prior of the proportions and the variance of responses, if they are estimated; the multipliers
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from scipy.special import digamma, gammaln, polygamma
 
+from regbayes._registry import persistable
 from regbayes._types import Flags, Floats, Integers, Reals, Singles
 from regbayes.engine import (
     DiminishingReturns,
@@ -41,9 +42,7 @@ from regbayes.engine import (
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
 from regbayes.margins.head import FittedHead, MarginHead, Tolerance
 from regbayes.margins.targets import Numbers, Targets
-from regbayes.models.medlda import response as gaussian
 from regbayes.models.medlda.meanfield import TrainingDocuments, first_logits, select_documents
-from regbayes.models.medlda.response import Moments, QuadraticTilt, Response, WeightPosterior, WordTopics
 from regbayes.models.medlda.topics import (
     UNTIL_SETTLED,
     FittedTopics,
@@ -53,8 +52,8 @@ from regbayes.models.medlda.topics import (
     no_tilt,
     proportion_divergences,
 )
-
-Callback = Callable[[Progress[FittedTopics]], bool | None]
+from regbayes_paper.models.medlda import response as gaussian
+from regbayes_paper.models.medlda.response import Moments, QuadraticTilt, Response, WeightPosterior, WordTopics
 
 WARM_UP, ROUNDS = "warm-up", "rounds"  # the phases of a fit
 WARM_UP_ROUNDS = 20  # from vague topics, in which documents begin anew: they should not settle on what means nothing
@@ -68,6 +67,22 @@ SMALLEST, LARGEST = 1e-3, 1e3  # of a Dirichlet parameter: beyond, nothing would
 
 
 # --- State
+
+
+@persistable(name="regbayes_paper.medlda.SmoothedTopics")
+@dataclass(frozen=True)
+class SmoothedTopics(FittedTopics):
+    """A fit whose topics have a distribution: the table of words holds exp of the expected log-probabilities."""
+
+    word_topic: Singles  # (V, K): pseudo-counts of words in topics
+    response_variance: Floats | None  # (L,): of a Gaussian response
+
+    def components(self) -> Singles:
+        """Return the expected tokens of words in topics, those of the prior included, shape (K, V)."""
+        return np.ascontiguousarray(self.word_topic.T)
+
+
+Callback = Callable[[Progress[SmoothedTopics]], bool | None]
 
 
 @dataclass(frozen=True)
@@ -185,7 +200,7 @@ def fit(
     sample_weight: Floats | None = None,
     start: FittedTopics | None = None,
     callbacks: Sequence[Callback] = (),
-) -> FitResult[FittedTopics]:
+) -> FitResult[SmoothedTopics]:
     """Fit topics and weights.
 
     Parameters
@@ -306,12 +321,12 @@ def _gap(at: Round) -> float:
     return 0.0 if at.factors.head is None else at.factors.head.gap
 
 
-def finish(problem: Problem, at: Round) -> FittedTopics:
+def finish(problem: Problem, at: Round) -> SmoothedTopics:
     """Return the fitted model."""
     factors, K = at.factors, at.factors.n_topics
     tokens = problem.documents.weights @ factors.doc_topic[:, :K].astype(np.float64)
     pseudo = factors.topic_counts[:, :K] + np.float32(problem.word_prior)
-    return FittedTopics(
+    return SmoothedTopics(
         word_given_topic=np.exp(factors.log_topics).astype(np.float32),
         topic_total=pseudo.sum(axis=0, dtype=np.float64),
         doc_prior=factors.doc_prior,
