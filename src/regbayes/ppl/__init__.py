@@ -10,11 +10,9 @@ from typing import Any
 
 _HOME_OF = {
     "BlackJAXModel": "regbayes.ppl.blackjax",
-    "EachRow": "regbayes.ppl.elbo",
     "FunctionModel": "regbayes.ppl.function",
     "NumPyroModel": "regbayes.ppl.numpyro",
     "PyMCModel": "regbayes.ppl.pymc",
-    "RegularizedELBO": "regbayes.ppl.elbo",
     "Run": "regbayes.resampling.sampler",
     "Sampler": "regbayes.resampling.sampler",
     "Start": "regbayes.resampling.sampler",
@@ -23,11 +21,9 @@ _HOME_OF = {
 
 __all__ = [
     "BlackJAXModel",
-    "EachRow",
     "FunctionModel",
     "NumPyroModel",
     "PyMCModel",
-    "RegularizedELBO",
     "Run",
     "Sampler",
     "Start",
