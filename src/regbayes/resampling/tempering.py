@@ -4,11 +4,11 @@ Wanted is the phi for which ``q ∝ p exp<phi, psi>`` solves docs/math.md eq. (1
 be reweighted. A sampler can draw from the tilt at any phi, so:
 
 1. A short run draws p itself.
-2. The draws of all rounds are one pool that stands for p (`pooling`), and the dual is solved on it.
+2. The draws of all rounds are one pool that stands for p (`pool`), and the dual is solved on it.
 3. If the pool's weights carry that solution, the next run is made there, a long one. Otherwise a short run is made in
    the direction of the Newton step from the last round, as far as the weights carry.
 4. A long run ends it when its own draws, reweighted a little, meet what was asked, when it shows what the pool had
-   predicted of it, and when nothing speaks against its chains (`ladder_checks`).
+   predicted of it, and when nothing speaks against its chains (`checks`).
 
 All of it knows a sampler only as `Sampler`, and draws no random numbers of its own beyond the seeds it hands down.
 """
