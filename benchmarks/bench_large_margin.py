@@ -13,7 +13,8 @@ starts from the multipliers of features that differed by noise of the stated sta
 model that learns its features. Features lie in [0, 1] and are not centred.
 
 Newton: rows in blocks, one and two threads, beside coordinate ascent at the same tolerance; the duality gap that each
-ends with stands beside its time, what smoothing adds to it included. Head: the step of a fit of 100,000 rows, whose
+ends with stands beside its time. That of several classes is smoothed, as models smooth it, and the gap includes what
+this adds. Head: the step of a fit of 100,000 rows, whose
 curvature comes from a sample of them (``--head`` prints it alone).
 """
 
@@ -35,9 +36,9 @@ from threadpoolctl import threadpool_limits
 
 from regbayes.engine import Threads, make_executor, row_blocks
 from regbayes.kernels.sweeps import reverse_features, sweep_features
-from regbayes.margins.coordinate_ascent import MarginSolution, TaskLayout, solve_box, solve_simplex
+from regbayes.margins.coordinate_ascent import BoxAscent, MarginSolution, SimplexAscent, TaskLayout, ascend
 from regbayes.margins.head import MarginHead, Tolerance, solve_tasks
-from regbayes.margins.newton import BoxBlock, NewtonSolution, SharedPrior, SimplexBlock, solve_boxes, solve_simplexes
+from regbayes.margins.newton import BoxBlock, NewtonSolution, SharedPrior, SimplexBlock, solve_boxes, solve_smoothed
 from regbayes.margins.targets import Classes, Signs, layout_of, zero_one_cost
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual
 
@@ -130,6 +131,14 @@ def sign_form(signs: np.ndarray, C: float, squared: bool) -> BoxDual:
     return Signs(signs, np.full(signs.shape, C)).dual_form(squared)
 
 
+def ascend_classes(
+    H: np.ndarray, form: SimplexDual, labels: np.ndarray, tol: float, warm_start: np.ndarray | None = None
+) -> MarginSolution:
+    """Solve as `MarginHead` does over one array."""
+    problem = SimplexAscent(H, form, labels, warm_start)
+    return problem.solution(ascend(problem, tol, 1000.0, seed=0))
+
+
 def bench_multi_class(n: int, k: int, n_classes: int, spread: float, fractions: Sequence[float], reps: int) -> None:
     """Crammer-Singer against liblinear's."""
     H, labels = latent_features(n, k, n_classes, spread)
@@ -137,7 +146,7 @@ def bench_multi_class(n: int, k: int, n_classes: int, spread: float, fractions: 
     rows = np.arange(n)
     for C in (0.01, 0.1, 1.0):
         form = class_form(labels, n_classes, C, squared=False)
-        best = solve_simplex(H, form, labels, tol=0.03 * min(fractions))
+        best = ascend_classes(H, form, labels, 0.03 * min(fractions))
         optimum = best.primal - best.gap
 
         def fit(tolerance: float, C: float = C) -> float:
@@ -154,13 +163,13 @@ def bench_multi_class(n: int, k: int, n_classes: int, spread: float, fractions: 
             if tolerance is None:
                 print(f"{'multi-class':24s} {C:6g} {fraction:8.0e}   liblinear does not get there")
                 continue
-            start = solve_simplex(moved, form, labels, tol=fraction).dual
+            start = ascend_classes(moved, form, labels, fraction).dual
 
             def cold(form: SimplexDual = form, fraction: float = fraction) -> float:
-                return solve_simplex(H, form, labels, tol=fraction).n_epochs
+                return ascend_classes(H, form, labels, fraction).n_epochs
 
             def warm(form: SimplexDual = form, fraction: float = fraction, start: np.ndarray = start) -> float:
-                return solve_simplex(H, form, labels, tol=fraction, warm_start=start).n_epochs
+                return ascend_classes(H, form, labels, fraction, start).n_epochs
 
             times = best_times([lambda t=tolerance: fit(t), cold, warm], reps)
             report((f"multi-class, spread {spread:g}", C, fraction), times, (cold(), warm()), tolerance)
@@ -246,21 +255,22 @@ def bench_newton(n: int, k: int, n_classes: int, tol: float, reps: int) -> None:
             return solve_boxes(blocks, prior, start, tol=tol, executor=Threads(threads))
 
         def newton_classes(threads: int, blocks: Sequence[SimplexBlock] = rows_of_classes) -> NewtonSolution:
-            return solve_simplexes(blocks, start, tol=tol, executor=Threads(threads))
+            return solve_smoothed(blocks, start, tol=tol, executor=Threads(threads))
 
-        def ascend_boxes(form: BoxDual = boxes) -> MarginSolution:
-            return solve_box(H, form, layout_of(n, n_classes), tol=tol)
+        def climb_boxes(form: BoxDual = boxes) -> MarginSolution:
+            problem = BoxAscent(H, form, layout_of(n, n_classes))
+            return problem.solution(ascend(problem, tol, 1000.0, seed=0))
 
-        def ascend_classes(form: SimplexDual = classes) -> MarginSolution:
-            return solve_simplex(H, form, labels, tol=tol)
+        def climb_classes(form: SimplexDual = classes) -> MarginSolution:
+            return ascend_classes(H, form, labels, tol)
 
-        for name, ascend, newton in (
-            ("one-vs-rest", ascend_boxes, newton_boxes),
-            ("multi-class", ascend_classes, newton_classes),
+        for name, climb, newton in (
+            ("one-vs-rest", climb_boxes, newton_boxes),
+            ("multi-class", climb_classes, newton_classes),
         ):
-            runs = [ascend, *(lambda t=threads, solve=newton: solve(t) for threads in (1, 2))]
+            runs = [climb, *(lambda t=threads, solve=newton: solve(t) for threads in (1, 2))]
             by_ascent, one, two = best_times(runs, reps)
-            climbed, found = ascend(), newton(2)
+            climbed, found = climb(), newton(2)
             print(
                 f"{name:12s} {C:5g} {by_ascent:10.3f} {climbed.gap / climbed.primal:8.1e} {climbed.n_epochs:7.1f}"
                 f" {one:12.3f} {two:13.3f} {found.gap / found.value:8.1e} {found.n_passes:7d}"
@@ -282,11 +292,11 @@ def bench_head(n: int, k: int, n_classes: int, reps: int) -> None:
         def solve(threads: int, head: MarginHead = blocks, at: list = cold, goal: Tolerance = tolerance) -> object:
             return head.solve(at, None, goal, Threads(threads))
 
-        def ascend(head: MarginHead = array, at: np.ndarray = H, goal: Tolerance = tolerance) -> object:
+        def climb(head: MarginHead = array, at: np.ndarray = H, goal: Tolerance = tolerance) -> object:
             return head.solve(at, None, goal)
 
-        by_ascent, one, two = best_times([ascend, partial(solve, 1), partial(solve, 2)], reps)
-        climbed, found = ascend(), solve(2)
+        by_ascent, one, two = best_times([climb, partial(solve, 1), partial(solve, 2)], reps)
+        climbed, found = climb(), solve(2)
         again = blocks.solve(warm, found.warm_start, tolerance)
         print(
             f"{name:12s} {tol:6g} {by_ascent:10.3f} {climbed.gap / climbed.value:8.1e} {one:12.3f} {two:13.3f} "

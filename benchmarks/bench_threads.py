@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 from regbayes.engine import make_executor, row_blocks
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.cells import runs_of, sampled_cells
-from regbayes.margins.coordinate_ascent import solve_box
+from regbayes.margins.coordinate_ascent import BoxAscent, ascend
 from regbayes.margins.head import SAMPLE_PER_WEIGHT, MarginHead, Tolerance, design
 from regbayes.margins.targets import Classes, layout_of, observe_classes, zero_one_cost
 from regbayes.margins.tasks import TaskHead
@@ -71,7 +71,7 @@ def margin_step(n: int, k: int, n_classes: int, threads: Sequence[int], repetiti
     by_array = array.solve(H, None, goal)
     seconds_array, start = time.perf_counter() - start, time.perf_counter()
     columns = design(H, H.mean(axis=0), None, True)
-    climbed = solve_box(columns, array.form, layout_of(n, n_classes), tol=goal.gap, max_epochs=1000.0)
+    climbed = ascend(BoxAscent(columns, array.form, layout_of(n, n_classes)), goal.gap, goal.max_epochs, seed=0)
     seconds_ascent = time.perf_counter() - start
     gaps = {"array": by_array.gap / by_array.value, "ascent": climbed.gap / climbed.primal}
     seconds = {"array": seconds_array, "ascent": seconds_ascent}

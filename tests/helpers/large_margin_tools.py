@@ -7,7 +7,14 @@ import warnings
 import cvxpy as cp
 import numpy as np
 
-from regbayes.margins.coordinate_ascent import TaskLayout, solve_box, solve_simplex
+from regbayes.margins.coordinate_ascent import (
+    DEFAULT_MAX_EPOCHS,
+    DEFAULT_TOL,
+    BoxAscent,
+    SimplexAscent,
+    TaskLayout,
+    ascend,
+)
 from regbayes.margins.head import solve_tasks
 from regbayes.regularization.regularizers import (
     EpsilonInsensitive,
@@ -81,12 +88,36 @@ def solve_one_task(features, form, **options):
     return solve_tasks(features, form, one_task(len(form)), **options)
 
 
-def solve_classes(features, labels, cost, C, loss="hinge", **options):
-    return solve_simplex(features, MULTI_CLASS[loss](labels, cost, C), labels, **options)
+def ascend_tasks(features, form, layout, *, warm_start=None, tol=DEFAULT_TOL, max_epochs=DEFAULT_MAX_EPOCHS, seed=0):
+    """Solve a problem over a box by coordinate ascent alone, as `solve_tasks` does for losses that are not smooth."""
+    problem = BoxAscent(features, form, layout, warm_start)
+    return problem.solution(ascend(problem, tol, max_epochs, seed))
 
 
-# Coordinate ascent alone, and with Newton's help.
-BOX_SOLVERS = {"ascent": solve_box, "tasks": solve_one_task}
+def ascend_one_task(features, form, **options):
+    return ascend_tasks(features, form, one_task(len(form)), **options)
+
+
+def solve_classes(
+    features,
+    labels,
+    cost,
+    C,
+    loss="hinge",
+    *,
+    by_row=False,
+    warm_start=None,
+    tol=DEFAULT_TOL,
+    max_epochs=DEFAULT_MAX_EPOCHS,
+    seed=0,
+):
+    """Solve a multi-class problem as `MarginHead` does over one array."""
+    problem = SimplexAscent(features, MULTI_CLASS[loss](labels, cost, C, by_row=by_row), labels, warm_start)
+    return problem.solution(ascend(problem, tol, max_epochs, seed))
+
+
+# Both solvers take smooth losses: coordinate ascent alone, and with Newton's method.
+BOX_SOLVERS = {"ascent": ascend_one_task, "tasks": solve_one_task}
 
 
 def binary_data(rng, n=120, d=6):

@@ -12,7 +12,7 @@ import pytest
 from regbayes.engine import row_blocks
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, JointProblem
-from regbayes.joint.remote import HeldRows, Here, RemoteProblem
+from regbayes.joint.remote import HeldRows, ReadAgain, RemoteProblem
 from regbayes.margins.head import MarginHead, Tolerance, order_sample
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import BinaryFeatures, Params, centre_rows
@@ -60,7 +60,11 @@ def make_remote(data, one_vs_rest, cuts, n_drawn=600):
     blocks = [hold(*(part[a:b] for part in (X, labels, weights)), mean, one_vs_rest) for a, b in pairwise(cuts)]
     share = len(drawn) / np.sum(labels >= 0)
     options = DescentOptions(blocks_every=3)
-    return RemoteProblem(BinaryFeatures(2.0, 0.05), Here(blocks), sample, share, options)
+    return RemoteProblem(BinaryFeatures(2.0, 0.05), in_memory(blocks), sample, share, options)
+
+
+def in_memory(blocks):
+    return ReadAgain(lambda block: block, blocks)
 
 
 def make_local(data, one_vs_rest):
@@ -104,16 +108,16 @@ def test_a_block_that_is_made_again_finds_the_same(data):
     problem = make_remote(data, True, (0, 400, N))
     at, shared = problem.evaluate(data[-1], None, EXACT)
     expected = problem.gradient(at, shared)
-    lost = [pickle.loads(pickle.dumps(block)) for block in problem.places.blocks]
+    lost = [pickle.loads(pickle.dumps(block)) for block in problem.places.parts]
     assert all(block.inferred is None for block in lost)  # what is cached does not travel
-    again = replace(problem, places=Here(lost)).gradient(at, shared)
+    again = replace(problem, places=in_memory(lost)).gradient(at, shared)
     np.testing.assert_array_equal(again, expected)
 
 
 def test_without_a_head_there_is_the_generative_model_alone(data):
     problem = make_remote(data, True, (0, 400, N))
-    blocks = [replace(block, head=None) for block in problem.places.blocks]
-    alone = replace(problem, places=Here(blocks), sample=replace(problem.sample, head=None))
+    blocks = [replace(block, head=None) for block in problem.places.parts]
+    alone = replace(problem, places=in_memory(blocks), sample=replace(problem.sample, head=None))
     local = replace(make_local(data, True), head=None)
     (there, shared), (here, inferred) = (p.evaluate(data[-1], None, EXACT) for p in (alone, local))
     assert there.head is None

@@ -14,6 +14,8 @@ from large_margin_tools import (
     MULTI_CLASS,
     REGRESSION,
     TIGHT,
+    ascend_one_task,
+    ascend_tasks,
     binary_data,
     box_form,
     hinge_form,
@@ -28,7 +30,7 @@ from large_margin_tools import (
 )
 from regbayes.engine import Status
 from regbayes.margins import coordinate_ascent
-from regbayes.margins.coordinate_ascent import TaskLayout, solve_box, solve_simplex
+from regbayes.margins.coordinate_ascent import TaskLayout
 from regbayes.margins.head import MIN_PATIENCE, solve_tasks
 from regbayes.margins.targets import zero_one_cost
 from regbayes.regularization.posteriors import Gaussian
@@ -114,8 +116,7 @@ def test_simplex_is_the_solution_cvxpy_finds(rng, loss, costs):
     losses = cp.multiply(C, cp.square(cp.pos(slack)) if loss == "squared_hinge" else slack)
     problem = cp.Problem(cp.Minimize(0.5 * cp.sum_squares(weights) + cp.sum(losses)))
     problem.solve(solver=cp.CLARABEL)
-    form = MULTI_CLASS[loss](labels, cost, C, by_row=by_row)
-    solution = solve_simplex(X, form, labels, tol=1e-10, max_epochs=1e5)
+    solution = solve_classes(X, labels, cost, C, loss, by_row=by_row, tol=1e-10, max_epochs=1e5)
     assert solution.status is Status.CONVERGED
     assert solution.primal == pytest.approx(problem.value, rel=1e-7)
     np.testing.assert_allclose(solution.weights, weights.value, atol=1e-4)
@@ -123,8 +124,7 @@ def test_simplex_is_the_solution_cvxpy_finds(rng, loss, costs):
 
 @pytest.mark.parametrize("sharing", [0.0, 0.5, 3.0])
 @pytest.mark.parametrize("loss", ["hinge", "tube"])
-@pytest.mark.parametrize("solver", [solve_box, solve_tasks])
-def test_coupled_tasks_are_the_solution_cvxpy_finds(rng, sharing, loss, solver):
+def test_coupled_tasks_are_the_solution_cvxpy_finds(rng, sharing, loss):
     n, d, group = 60, 4, np.array([0, 0, 1, 0, 1])
     X, _ = binary_data(rng, n=25, d=d)
     feature_row, task = rng.integers(25, size=n), rng.integers(5, size=n)
@@ -137,7 +137,7 @@ def test_coupled_tasks_are_the_solution_cvxpy_finds(rng, sharing, loss, solver):
     problem = cp.Problem(cp.Minimize(objective))
     problem.solve(solver=cp.CLARABEL)
     form = signs_form(targets, C) if loss == "hinge" else tube_form(targets, 0.1, C)
-    solution = solver(X, form, TaskLayout(feature_row, task, group, sharing), tol=TIGHT)
+    solution = solve_tasks(X, form, TaskLayout(feature_row, task, group, sharing), tol=TIGHT)
     assert solution.primal == pytest.approx(problem.value, rel=1e-7)
     np.testing.assert_allclose(solution.weights, own.value + sharing * common.value[group], atol=1e-4)
     np.testing.assert_allclose(solution.shared_weights, sharing * common.value, atol=1e-4)
@@ -149,7 +149,7 @@ def test_hard_margins_are_the_solution_cvxpy_finds(rng):
     weights = cp.Variable(X.shape[1])
     constraints = [cp.multiply(signs, X @ weights) >= 1]
     cp.Problem(cp.Minimize(0.5 * cp.sum_squares(weights)), constraints).solve(solver=cp.CLARABEL)
-    solution = solve_box(X * signs[:, None], hinge_form(40, np.inf), tol=1e-10)
+    solution = solve_one_task(X * signs[:, None], hinge_form(40, np.inf), tol=1e-10)
     assert solution.status is Status.CONVERGED
     np.testing.assert_allclose(solution.weights[0], weights.value, atol=1e-6)
     assert np.min(signs * (X @ solution.weights[0])) > 1.0 - 1e-6
@@ -291,7 +291,7 @@ def test_small_C_puts_every_multiplier_at_its_bound(rng):
     solution = solve_classes(X, labels, zero_one_cost(4), C, tol=1e-6)
     assert np.abs(solution.weights).max() < 1e-5
     X, signs = binary_data(rng)
-    box = solve_box(X, signs_form(signs, C))
+    box = solve_one_task(X, signs_form(signs, C))
     np.testing.assert_array_equal(box.dual, C * signs)
     np.testing.assert_allclose(box.weights[0], C * (signs @ X), rtol=1e-9)
 
@@ -301,7 +301,7 @@ def test_newton_and_coordinate_ascent_agree(rng):
     layout = TaskLayout(np.arange(300), rng.integers(4, size=300), np.array([0, 0, 1, 1]), 0.8)
     problem = (X * signs[:, None], squared_hinge_form(300, 1.0), layout)
     newton = solve_tasks(*problem, tol=1e-11)
-    ascent = solve_box(*problem, tol=1e-11, max_epochs=1e5)
+    ascent = ascend_tasks(*problem, tol=1e-11, max_epochs=1e5)
     assert newton.status is ascent.status is Status.CONVERGED
     assert newton.n_epochs < 0.2 * ascent.n_epochs
     np.testing.assert_allclose(newton.weights, ascent.weights, atol=1e-5)
@@ -349,10 +349,10 @@ def test_the_order_of_visits_does_not_change_the_solution(rng, loss):
     """Rows repeated at a share of the price are the same problem, and so many of them are visited block by block."""
     X, signs = binary_data(rng)
     margins, times = X * signs[:, None], 260
-    few = solve_box(margins, BINARY[loss](len(X), 0.5), tol=1e-8, max_epochs=1e5)
+    few = ascend_one_task(margins, BINARY[loss](len(X), 0.5), tol=1e-8, max_epochs=1e5)
     assert times * len(X) > coordinate_ascent.MOST_SCATTERED > len(X)
     many = BINARY[loss](times * len(X), 0.5 / times)
-    blocked = solve_box(np.tile(margins, (times, 1)), many, tol=1e-8, max_epochs=1e5)
+    blocked = ascend_one_task(np.tile(margins, (times, 1)), many, tol=1e-8, max_epochs=1e5)
     assert few.status is blocked.status is Status.CONVERGED
     np.testing.assert_allclose(blocked.weights, few.weights, atol=1e-4)
     assert abs(blocked.primal - few.primal) <= 1e-8 * few.primal

@@ -10,18 +10,20 @@ from large_margin_tools import (
     BOX_SOLVERS,
     MULTI_CLASS,
     TIGHT,
+    ascend_one_task,
     binary_data,
     hinge_form,
     multi_class_data,
     multi_class_form,
     multi_class_primal,
+    one_task,
     solve_classes,
     solve_one_task,
     squared_hinge_form,
     tube_form,
 )
 from regbayes.engine import Status
-from regbayes.margins.coordinate_ascent import TaskLayout, solve_box, solve_simplex
+from regbayes.margins.coordinate_ascent import BoxAscent, SimplexAscent, TaskLayout
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.regularization.regularizers import MultiClassHinge
 
@@ -40,8 +42,9 @@ def test_a_warm_start_from_the_solution_ends_at_once(rng, loss):
     assert again.n_epochs <= 2.0
     assert again.primal - again.gap >= solution.primal - solution.gap - 1e-12
     assert solution.n_epochs > 5.0
-    box = solve_box(X, tube_form(labels.astype(float), 0.1, 0.5), tol=1e-7)
-    again = solve_box(X, tube_form(labels.astype(float), 0.1, 0.5), tol=1e-7, warm_start=box.dual, seed=9)
+    form = tube_form(labels.astype(float), 0.1, 0.5)
+    box = solve_one_task(X, form, tol=1e-7)
+    again = solve_one_task(X, form, tol=1e-7, warm_start=box.dual, seed=9)
     assert again.n_epochs <= 2.0
 
 
@@ -61,9 +64,9 @@ def test_a_warm_start_from_another_C_is_made_feasible(rng, loss):
 
 def test_a_warm_start_beyond_the_box_is_clipped(rng):
     X, signs = binary_data(rng)
-    start = solve_box(X * signs[:, None], hinge_form(len(X), 5.0)).dual
-    warm = solve_box(X * signs[:, None], hinge_form(len(X), 0.1), warm_start=start, tol=TIGHT)
-    cold = solve_box(X * signs[:, None], hinge_form(len(X), 0.1), tol=TIGHT)
+    start = solve_one_task(X * signs[:, None], hinge_form(len(X), 5.0)).dual
+    warm = solve_one_task(X * signs[:, None], hinge_form(len(X), 0.1), warm_start=start, tol=TIGHT)
+    cold = solve_one_task(X * signs[:, None], hinge_form(len(X), 0.1), tol=TIGHT)
     np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-5)
 
 
@@ -97,7 +100,7 @@ def test_newton_steps_are_limited_as_passes_are(rng):
     solution = solve_one_task(*problem, tol=0.0, max_epochs=6)
     assert solution.status is Status.ITERATION_LIMIT
     assert 6.0 <= solution.n_epochs < 7.0
-    ascent = solve_box(*problem, tol=0.0, max_epochs=6)
+    ascent = ascend_one_task(*problem, tol=0.0, max_epochs=6)
     assert solution.primal < ascent.primal  # two of the six were Newton's
     optimum = solve_one_task(*problem, tol=1e-10)
     assert solution.primal - solution.gap <= optimum.primal <= solution.primal
@@ -106,17 +109,17 @@ def test_newton_steps_are_limited_as_passes_are(rng):
 def test_margins_that_cannot_be_met_do_not_pass_for_met(rng):
     X, signs = binary_data(rng)
     X[0] = 0.0  # no weights give this row a margin
-    solution = solve_box(X * signs[:, None], hinge_form(len(X), np.inf))
+    solution = solve_one_task(X * signs[:, None], hinge_form(len(X), np.inf))
     assert solution.status is Status.DIVERGED
-    overlapping = solve_box(np.array([[1.0], [-1.0]]), hinge_form(2, np.inf), max_epochs=50)
+    overlapping = solve_one_task(np.array([[1.0], [-1.0]]), hinge_form(2, np.inf), max_epochs=50)
     assert overlapping.status is Status.ITERATION_LIMIT
 
 
 def test_missing_values_do_not_pass_for_a_solution(rng):
     X, labels = multi_class_data(rng)
     X[7, 2] = np.nan
-    for make in MULTI_CLASS.values():
-        assert solve_simplex(X, make(labels, zero_one_cost(4), 0.3), labels).status is Status.DIVERGED
+    for loss in MULTI_CLASS:
+        assert solve_classes(X, labels, zero_one_cost(4), 0.3, loss).status is Status.DIVERGED
     for solver in BOX_SOLVERS.values():
         for form in BINARY.values():
             assert solver(X, form(len(X), 0.3)).status is Status.DIVERGED
@@ -210,26 +213,23 @@ def test_no_rows_are_no_problem():
         (lambda: MultiClassHinge([1.0, -1.0], zero_one_cost(2), [0, 1]), "numbers that are not negative"),
         (lambda: MultiClassHinge([1.0, 1.0, 1.0], zero_one_cost(2), [0, 1]), "cost and C take different numbers"),
         (
-            lambda: solve_simplex(np.zeros((2, 2)), multi_class_form([0, 1], np.ones((2, 2)), 1.0), [0, 1]),
+            lambda: SimplexAscent(np.zeros((2, 2)), multi_class_form([0, 1], np.ones((2, 2)), 1.0), [0, 1]),
             "the cost of the true class must be zero",
         ),
         (
-            lambda: solve_simplex(np.zeros((2, 2)), multi_class_form([0, 1], zero_one_cost(2), 1.0), [0, 2]),
+            lambda: SimplexAscent(np.zeros((2, 2)), multi_class_form([0, 1], zero_one_cost(2), 1.0), [0, 2]),
             r"labels must lie in 0 \.\. 1, the columns of the form",
         ),
         (
-            lambda: solve_simplex(np.zeros((2, 2)), multi_class_form([0, 1], zero_one_cost(2), 1.0), [0]),
+            lambda: SimplexAscent(np.zeros((2, 2)), multi_class_form([0, 1], zero_one_cost(2), 1.0), [0]),
             "features has 2 rows, form 2 and labels 1",
         ),
-        (lambda: solve_box(np.zeros((3, 2)), hinge_form(4, 1.0)), "features has 3 rows and form has 4"),
-        (lambda: solve_box(np.zeros(3), hinge_form(3, 1.0)), "features must be a matrix"),
-        (lambda: solve_box(np.zeros((3, 2)), hinge_form(3, 1.0), warm_start=np.zeros(2)), "warm_start must have"),
+        (lambda: BoxAscent(np.zeros((3, 2)), hinge_form(4, 1.0), one_task(4)), r"feature_row must lie in 0 \.\. 2"),
+        (lambda: BoxAscent(np.zeros((3, 2)), hinge_form(4, 1.0), one_task(3)), r"feature_row must have shape \(4,\)"),
+        (lambda: BoxAscent(np.zeros(3), hinge_form(3, 1.0), one_task(3)), "features must be a matrix"),
+        (lambda: BoxAscent(np.zeros((3, 2)), hinge_form(3, 1.0), one_task(3), np.zeros(2)), "warm_start must have"),
         (
-            lambda: solve_box(np.zeros((3, 2)), hinge_form(2, 1.0), TaskLayout([0, 3], [0, 0], [0])),
-            r"feature_row must lie in 0 \.\. 2",
-        ),
-        (
-            lambda: solve_box(np.zeros((3, 2)), hinge_form(2, 1.0), TaskLayout([0, 1], [0, 1], [0])),
+            lambda: BoxAscent(np.zeros((3, 2)), hinge_form(2, 1.0), TaskLayout([0, 1], [0, 1], [0])),
             r"task must lie in 0 \.\. 0",
         ),
         (

@@ -83,24 +83,6 @@ class Places(Protocol):
 
 
 @dataclass(frozen=True)
-class Here:
-    """Blocks in this process."""
-
-    blocks: Sequence[HeldRows[Any]]
-
-    def share(self, version: Version) -> Version:
-        """Return it: there is no way to go."""
-        return version
-
-    def sum(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum of ``function(block, *arguments)``, in the order of blocks."""
-        found = function(self.blocks[0], *arguments)
-        for block in self.blocks[1:]:
-            found = found + function(block, *arguments)
-        return found
-
-
-@dataclass(frozen=True)
 class ReadAgain:
     """Blocks that are made for every trip and forgotten after it: of rows that do not fit in memory.
 

@@ -87,12 +87,6 @@ class CellLosses:
             phi *= self.side
         return loss, phi
 
-    def curvatures(self, scores: Floats) -> Floats:
-        """Return the second derivatives, from one side at a kink; the scores are overwritten."""
-        away = self._shrink(scores)
-        is_curved = away != 0.0 if self.side is not None or self.absolute.any() else self.seen
-        return np.broadcast_to(self.stiffness, away.shape) * (1.0 if is_curved is None else is_curved)
-
     def _shrink(self, scores: Floats) -> Floats:
         """Return what stiffness multiplies, where it has a side its size."""
         away = np.negative(scores, out=scores)
@@ -144,10 +138,6 @@ class CellBlock(ABC):
         found = np.zeros((*weights.shape, weights.shape[1]))
         self.add_curvature(weights, found)
         return found
-
-    def product(self, weights: Floats, direction: Floats) -> Floats:
-        """Return the loss's second derivative times a direction, shape (outputs, d)."""
-        return self.combine(self.losses.curvatures(self.scores(weights)) * self.scores(direction), len(weights))
 
     def ease(self) -> list[Self]:
         """Return the rows with small prices, which rise."""
@@ -303,10 +293,6 @@ class CellRun:
         for block in self.blocks:
             block.add_curvature(weights, found)
         return found
-
-    def product(self, weights: Floats, direction: Floats) -> Floats:
-        """Return the loss's second derivative times a direction, shape (outputs, d)."""
-        return reduce(add, (block.product(weights, direction) for block in self.blocks))
 
     def ease(self) -> list[CellRun]:
         """Return the rows with small prices, which rise."""

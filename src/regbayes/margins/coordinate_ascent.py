@@ -77,73 +77,6 @@ class TaskLayout:
     sharing: float = 0.0
 
 
-def solve_box(
-    features: Reals,
-    form: BoxDual,
-    layout: TaskLayout | None = None,
-    *,
-    warm_start: Floats | None = None,
-    tol: float = DEFAULT_TOL,
-    max_epochs: float = DEFAULT_MAX_EPOCHS,
-    seed: int = 0,
-) -> MarginSolution:
-    """Solve a large-margin problem whose multipliers live in a box, for one task or for several that share weights.
-
-    For one task it is ``min_w 1/2 |w|^2 + sum_i h_i(-<x_i, w>)``, where ``form`` is the conjugate of ``sum_i h_i``.
-    The dual is ``min_u 1/2 |sum_i u_i x_i|^2 + form(u)``, and ``w = sum_i u_i x_i``.
-
-    Parameters
-    ----------
-    features : (f, d)
-        Single or double precision.
-    form : BoxDual
-        n multipliers.
-    layout : TaskLayout, optional
-        By default there is one task, and row i of ``features`` belongs to multiplier i.
-    warm_start : (n,), optional
-        Multipliers of an earlier solution; they are clipped to the box.
-    tol : float
-        Stop when the duality gap is at most this fraction of the primal objective.
-    max_epochs : float
-        Limit on row visits, in units of n. Zero evaluates the warm start; otherwise all rows are visited at least once.
-    seed : int
-        For the order in which rows are visited.
-    """
-    problem = BoxAscent(features, form, layout, warm_start)
-    return problem.solution(ascend(problem, tol, max_epochs, seed))
-
-
-def solve_simplex(
-    features: Reals,
-    form: SimplexDual,
-    labels: Indices,
-    *,
-    warm_start: Floats | None = None,
-    tol: float = DEFAULT_TOL,
-    max_epochs: float = DEFAULT_MAX_EPOCHS,
-    seed: int = 0,
-) -> MarginSolution:
-    """Solve a multi-class large-margin problem.
-
-    ``min_w 1/2 sum_c |w_c|^2 + sum_n h_n(x_n)``, with ``x_nc = <w_c - w_label(n), features_n>`` and ``form`` the
-    conjugate of ``sum_n h_n``; its dual is docs/math.md eq. (26).
-
-    Parameters
-    ----------
-    features : (n, d)
-        Single or double precision.
-    form : SimplexDual
-    labels : (n,)
-        The true classes.
-    warm_start : (n, classes), optional
-        Multipliers of an earlier solution; where they break the constraints of this one they are scaled to meet them.
-    tol, max_epochs, seed
-        As in `solve_box`.
-    """
-    problem = SimplexAscent(features, form, labels, warm_start)
-    return problem.solution(ascend(problem, tol, max_epochs, seed))
-
-
 class Ascent(Protocol):
     """A dual problem with its multipliers, as the passes see it."""
 
@@ -232,7 +165,21 @@ def shuffled(rows: Indices, rng: np.random.Generator) -> Indices:
 
 
 class SimplexAscent:
-    """Passes over rows that each hold a simplex of multipliers, from feasible ones; arguments as in `solve_simplex`."""
+    """A multi-class large-margin problem: passes over rows that each hold a simplex of multipliers.
+
+    ``min_w 1/2 sum_c |w_c|^2 + sum_n h_n(x_n)``, with ``x_nc = <w_c - w_label(n), features_n>`` and ``form`` the
+    conjugate of ``sum_n h_n``; its dual is docs/math.md eq. (26).
+
+    Parameters
+    ----------
+    features : (n, d)
+        Single or double precision.
+    form : SimplexDual
+    labels : (n,)
+        The true classes.
+    warm_start : (n, classes), optional
+        Multipliers of an earlier solution; where they break the constraints of this one they are scaled to meet them.
+    """
 
     epoch = staticmethod(simplex_epoch)
 
@@ -284,18 +231,26 @@ class SimplexAscent:
 
 
 class BoxAscent:
-    """Passes over rows with one multiplier each, from feasible ones; arguments as in `solve_box`."""
+    """A large-margin problem over a box, for one task or several that share weights: passes over multipliers.
+
+    For one task it is ``min_w 1/2 |w|^2 + sum_i h_i(-<x_i, w>)``, where ``form`` is the conjugate of ``sum_i h_i``.
+    The dual is ``min_u 1/2 |sum_i u_i x_i|^2 + form(u)``, and ``w = sum_i u_i x_i``.
+
+    Parameters
+    ----------
+    features : (f, d)
+        Single or double precision.
+    form : BoxDual
+        n multipliers.
+    layout : TaskLayout
+    warm_start : (n,), optional
+        Multipliers of an earlier solution; they are clipped to the box.
+    """
 
     epoch = staticmethod(box_epoch)
 
-    def __init__(
-        self, features: Reals, form: BoxDual, layout: TaskLayout | None = None, warm_start: Floats | None = None
-    ) -> None:
+    def __init__(self, features: Reals, form: BoxDual, layout: TaskLayout, warm_start: Floats | None = None) -> None:
         features, n = _as_rows(features), len(form.linear)
-        if layout is None:
-            layout = TaskLayout(np.arange(n), np.zeros(n, dtype=np.int64), np.zeros(1, dtype=np.int64))
-            if len(features) != n:
-                raise ValueError(f"features has {len(features)} rows and form has {n} multipliers")
         group = _as_indices("group", layout.group, len(layout.group), None)
         self.rows = BoxRows(
             features=features,

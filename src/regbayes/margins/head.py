@@ -703,8 +703,15 @@ def solve_tasks(
 
     Parameters
     ----------
-    features, form, layout, warm_start, tol, max_epochs, seed
-        As in `regbayes.margins.coordinate_ascent.solve_box`; a Newton step counts as one epoch.
+    features, form, layout, warm_start
+        As in `regbayes.margins.coordinate_ascent.BoxAscent`.
+    tol : float
+        Stop when the duality gap is at most this fraction of the primal objective.
+    max_epochs : float
+        Limit on row visits, in units of n; a Newton step counts as one epoch. Zero evaluates the warm start; otherwise
+        all rows are visited at least once.
+    seed : int
+        For the order in which rows are visited.
     warm_weights : (tasks, d), optional
         Weights of an earlier solution: a better start for Newton's method than those that multipliers imply, where
         the features have changed.

@@ -44,7 +44,6 @@ SUFFICIENT = 1e-4  # Armijo's constant
 ROUNDING = 1e-14  # of the objective: what a step may seem to raise it by
 SMOOTHING = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)  # shares delta, in turn
 MAX_DENSE = 1000  # weights: of more, the second derivative of classes that mix is never held as a whole
-SMOOTH_SHARE = 0.1  # of the gap that is asked for: what is left to the smoothed problem's own
 PIECE_ROWS = 512  # at least in a piece of a sample that a thread takes the curvature of
 PIECE_NUMBERS = 1 << 24  # in the second derivatives of all pieces of a sample together, at most
 ENOUGH = 0.25  # of the gap: a step on a sample's curvature that leaves more asks for a larger sample
@@ -75,7 +74,11 @@ class Block(Protocol):
 
     @property
     def mixes(self) -> bool:
-        """Whether outputs mix in the second derivative; `product` is asked for where they do, and are many."""
+        """Whether outputs mix in the second derivative.
+
+        A block whose outputs mix has ``product(weights, direction)`` as well: the loss's second derivative times a
+        direction, shape (outputs, d).
+        """
 
     def sums(self, weights: Floats) -> BlockSums:
         """Evaluate the rows at given weights (outputs, d); the curvature costs far more than the rest."""
@@ -85,9 +88,6 @@ class Block(Protocol):
 
         The blocks alone where outputs do not mix, or where it would be too large as a whole.
         """
-
-    def product(self, weights: Floats, direction: Floats) -> Floats:
-        """Return the loss's second derivative times a direction, shape (outputs, d)."""
 
     def ease(self) -> list[Self]:
         """Return the rows in easier problems, the solution of each a good start for the next, and of the last here."""
@@ -165,10 +165,6 @@ class BoxBlock:
             scaled = self.features[rows][among] * np.sqrt(bent[cells][among])[:, None]
             found[output] = scaled.T @ scaled
         return found
-
-    def product(self, weights: Floats, direction: Floats) -> Floats:
-        """Return the loss's second derivative times a direction, shape (outputs, d)."""
-        return np.einsum("tij,tj->ti", self.curvature(weights), direction)
 
     def ease(self) -> list[BoxBlock]:
         """Return the rows with small prices, which rise."""
@@ -412,7 +408,6 @@ class NewtonSolution:
     pulled: Floats  # (outputs, d): sum_i phi_i x_i
     n_passes: int  # points looked at, and products with the curvature: each is a pass over all rows
     status: Status  # CONVERGED (also by a `Cutoff`), STOPPED, ITERATION_LIMIT or STALLED: no step lowers the objective
-    smoothing: float = 0.0  # delta
     excess: float = 0.0  # the smoothed value less the value
     bias: float = 0.0  # what smoothing adds to the gap: without it, it is that of the smoothed problem
 
@@ -480,40 +475,6 @@ def solve_smoothed(
     """
     prior = SharedPrior(np.arange(len(start))) if prior is None else prior
     return _solve(_Problem(blocks, prior, executor or Serial(), sample), start, tol, max_passes)
-
-
-def solve_simplexes(
-    blocks: Sequence[SimplexBlock],
-    start: Floats,
-    *,
-    tol: float,
-    max_passes: float = np.inf,
-    executor: Executor | None = None,
-) -> NewtonSolution:
-    """Minimise the squared multi-class hinge plus standard normal weights, smoothed less and less.
-
-    The smoothing ends where the gap, its own bias included, is at most ``tol`` times the value. Arguments as in
-    `solve_boxes`.
-    """
-    best, n_passes = None, 0
-    for smoothing in SMOOTHING:
-        found = solve_smoothed(
-            [replace(block, smoothing=smoothing) for block in blocks],
-            start if best is None else best.weights,
-            tol=SMOOTH_SHARE * tol,
-            max_passes=max_passes - n_passes,
-            executor=executor,
-        )
-        n_passes += found.n_passes
-        if best is None or found.gap < best.gap:
-            best = replace(found, smoothing=smoothing)
-        if best.gap <= tol * abs(best.value) or n_passes >= max_passes:
-            break
-    assert best is not None
-    status = Status.CONVERGED if best.gap <= tol * abs(best.value) else found.status
-    if status is Status.CONVERGED and best.gap > tol * abs(best.value):
-        status = Status.STALLED  # the smoothed problems were solved, and none is close enough
-    return replace(best, n_passes=n_passes, status=status)
 
 
 def _solve(problem: _Problem, start: Floats, tol: float, max_passes: float) -> NewtonSolution:
