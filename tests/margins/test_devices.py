@@ -63,12 +63,12 @@ def test_a_curvature_of_many_classes_is_held_as_a_whole_on_the_device(
     features, labels, C = rng.normal(size=(n, d)), rng.integers(L, size=n), rng.random(n)
     C[:10] = 0.0
     weights, direction = 0.3 * rng.normal(size=(2, L, d))
-    law = SimplexBlock(features, MarginHead(Classes(labels, zero_one_cost(L), C), squared=True).form, labels, 0.1)
+    host = SimplexBlock(features, MarginHead(Classes(labels, zero_one_cost(L), C), squared=True).form, labels, 0.1)
     rows = ClassRows(place(C), place.make(labels), None, 0.1)
     block = DeviceBlock(DeviceColumns(place(features.T), np.zeros(d)), rows, keeps_curvature=True)
     curvature = block.curvature(weights)
     assert type(curvature) is type(place(features))
-    expected = law.product(weights, direction)
+    expected = host.product(weights, direction)
     found = np.tensordot(to_host(curvature).astype(np.float64), direction, 2)
     np.testing.assert_allclose(found, expected, rtol=0, atol=100 * place.tol * np.abs(expected).max())
 
@@ -88,30 +88,30 @@ def test_rows_in_pieces_are_all_rows(
     }[kind]
     form = MarginHead(targets, squared=True).form
     if kind == "classes":
-        law = SimplexBlock(features, form, targets.labels, 0.1)
+        host = SimplexBlock(features, form, targets.labels, 0.1)
         rows = ClassRows(place(C), place.make(targets.labels), None, 0.1)
     elif kind == "signs":
-        law = BoxBlock.of(features, form, layout_of(n, M))
+        host = BoxBlock.of(features, form, layout_of(n, M))
         rows = HingeRows(place(C), signs=place.make(targets.signs.T.astype(np.int8)))
     else:
-        law = BoxBlock.of(features, form, layout_of(n, M))
+        host = BoxBlock.of(features, form, layout_of(n, M))
         rows = TubeRows(place(C), place(targets.values.T), 0.1)
     block = DeviceBlock(DeviceColumns(place(features.T), np.zeros(d)), rows)
     monkeypatch.setattr(device, "PASS_ROOM", 30 * M)
     assert len(list(block.evaluate(weights))) == 4
-    expected, found = law.sums(weights), block.sums(weights)
+    expected, found = host.sums(weights), block.sums(weights)
     tol = 100 * place.tol
     for name in ("loss", "excess", "bias"):
         assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=tol * abs(expected.loss))
     np.testing.assert_allclose(found.pulled, expected.pulled, rtol=0, atol=tol * np.abs(expected.pulled).max())
-    phi, matrix = law.multipliers(weights).reshape(n, M), rng.normal(size=(2, M))
+    phi, matrix = host.multipliers(weights).reshape(n, M), rng.normal(size=(2, M))
     np.testing.assert_allclose(to_host(block.multipliers(weights)), phi.T, rtol=0, atol=tol * np.abs(phi).max())
     np.testing.assert_allclose(
         to_host(block.pull_back(weights, matrix)), matrix @ phi.T, rtol=0, atol=tol * np.abs(phi).max() * M
     )
     monkeypatch.setattr(device, "SQUARE_ROOM", rows_per_piece * d * (d + 1) // 2)
     for at in (weights, 2.0 * weights):  # what is kept of the first is of use for the second
-        curvature = law.curvature(at)
+        curvature = host.curvature(at)
         np.testing.assert_allclose(block.curvature(at), curvature, rtol=0, atol=tol * np.abs(curvature).max())
 
 

@@ -6,9 +6,9 @@ in these terms: `arrays_features.py` and `arrays_slab.py` for latent features, `
 `arrays_topics.py` for topics, `arrays_atoms.py` for `regularize`. What belongs to rows stays where the rows are; sums
 over rows come to the host as NumPy arrays in double precision.
 
-The law is the NumPy reference of each family: tests hold these functions to it, to 1e-12 in double precision and to
-1e-5 in single. Single precision is for storage and for what belongs to a row: sums over rows are taken in double
-precision, products with sums over rows in pieces of ``PIECE``.
+Tests compare these functions with the NumPy implementations, to 1e-12 in double precision and to 1e-5 in single. Single
+precision is for storage and for what belongs to a row: sums over rows are taken in double precision, products with sums
+over rows in pieces of ``PIECE``.
 """
 
 from __future__ import annotations

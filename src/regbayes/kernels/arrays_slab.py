@@ -1,8 +1,7 @@
 """Spike-and-slab features over arrays of any library, as `arrays_features.py` has binary ones.
 
-`slab.py` has the law: tests hold these functions to its NumPy reference, to 1e-12 in double precision and to 1e-5 in
-single. Arrays are feature-major, (K, n). What belongs to one feature is computed in double precision whatever is
-stored, because far below zero the moments of an amount are differences of numbers that are nearly the same.
+The functions are those of `slab.py`. Arrays are feature-major, (K, n). What belongs to one feature is in double
+precision whatever is stored: far below zero the moments of an amount are differences of nearly equal numbers.
 """
 
 from __future__ import annotations
@@ -89,9 +88,10 @@ class SlabSweeps:
     ) -> SlabPulled:
         """Differentiate a function of the swept amounts, and the rows' own terms, by what the sweeps were given.
 
-        `regbayes.kernels.slab.reverse_slab` has the law; `regbayes.models.ilsvm.slab.SlabFeatures.pull_back` says what
-        terms of rows with a weight add: ``weight L' (amounts - before)`` to the gradient, where L is the coupling below
-        its diagonal and before is one sweep earlier, and ``-weight amounts`` to the result.
+        The first is what `regbayes.kernels.slab.reverse_slab` does. The rows' own terms, those of
+        `regbayes.models.ilsvm.slab.SlabFeatures.pull_back`, add ``weight L' (amounts - before)`` to the gradient, where
+        L is the coupling below its diagonal and ``before`` the amounts one sweep earlier, and ``-weight amounts`` to
+        the result.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ class SlabSweeps:
         return state
 
     def _infer_amounts(self, k: int, drive: DeviceArray) -> _Amounts:
-        """Return what is known of a feature from what drives it, (n,); `regbayes.kernels.slab.moments` has the law."""
+        """Return what is known of a feature from what drives it, (n,): docs/math.md eq. (122)."""
         xp, deviation = namespace_of(drive), 1.0 / float(np.sqrt(self.precision[k]))
         alpha = deviation * drive
         x = _SQRT_HALF * xp.abs(alpha)

@@ -227,7 +227,7 @@ class DeviceBlock:
         return BlockSums(loss, excess, bias, pulled)
 
     def curvature(self, weights: Floats) -> Any:
-        """Return the loss's second derivative, whole or in blocks, as the law does."""
+        """Return the loss's second derivative, whole or in blocks, as blocks of NumPy arrays do."""
         seen, phi, targets = self.columns.take().features, self.multipliers(weights), self.rows
         if isinstance(targets, ClassRows) and weights.size <= (MAX_WHOLE if self.keeps_curvature else MAX_DENSE):
             found = _bend_pairs(seen, targets, phi)
@@ -263,7 +263,7 @@ class DeviceBlock:
         return self.columns.finish(*arrays.gather(self.columns.sum_rows(bent.coefficients), bent.totals))
 
     def ease(self) -> list[DeviceBlock]:
-        """Return the rows in easier problems, as the law does: small prices, which rise; then smoothed less."""
+        """Return the rows in easier problems: small prices, which rise; then smoothed less."""
         rows = self.rows
         if not isinstance(rows, ClassRows):
             return [replace(self, rows=replace(rows, C=rows.C / factor)) for factor in EASED[:-1]]

@@ -1,4 +1,4 @@
-"""Features with amounts over arrays of other libraries: held to the NumPy law, and estimators that use them."""
+"""Features with amounts over arrays of other libraries against the NumPy reference, and estimators that use them."""
 
 from __future__ import annotations
 

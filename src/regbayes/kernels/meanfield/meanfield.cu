@@ -376,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS(PER_LANE <= 5 
         for (int k = threadIdx.x; k < K; k += blockDim.x) {
             REAL moved = last[k] - doc_prior[k], by_t = weight * moved + add_warps(partial, K, k) * t[k];
             g[k] = slopes[k] + by_t * trigamma(last[k]);
-            sums[(n - 1) % 2 * K + k] = moved / t[k - K];  // of the last sweep, as the law has them
+            sums[(n - 1) % 2 * K + k] = moved / t[k - K];  // of the last sweep, as in the NumPy reference
         }
     }
 

@@ -115,7 +115,7 @@ class DeviceRows:
         return self.sweep(params).history[-1].T
 
     def infer(self, params: Params) -> Inferred[Stats]:
-        """Infer the features of the rows, and sum what the rest of the model needs; `HostRows.infer` is the law."""
+        """Infer the features of the rows, and sum what the rest of the model needs, as `HostRows.infer` does."""
         swept, field = self.sweep(params), params.mean_field
         sums = arrays_features.sum_features(swept, self.counts)
         explained = (sums.by_theta - float(sums.counts @ field.constant)) / field.precision
@@ -130,7 +130,7 @@ class DeviceRows:
     def pull_back(
         self, params: Params, weight: float, inferred: Inferred[Stats], gradient: DeviceArray | None
     ) -> Pulled:
-        """Differentiate through the sweeps; `HostRows.pull_back` is the law."""
+        """Differentiate through the sweeps, as `HostRows.pull_back` does."""
         stats, field = inferred.stats, params.mean_field
         history = [*inferred.cache, inferred.features.T]
         given = None if gradient is None else gradient.T
@@ -171,7 +171,7 @@ class DeviceRows:
         )
 
     def bound(self, params: Params) -> DeviceArray:
-        """Return a lower bound on each row's log-density, shape (N,); `HostRows.bound` is the law."""
+        """Return a lower bound on each row's log-density, shape (N,), as `HostRows.bound` does."""
         xp, psi = namespace_of(self.X), self.infer_features(params)
         expected = params.mean_field.expected
         rest, entropy = 1.0 - psi, xp.sum(arrays.find_entropy(xp)(psi), axis=1)

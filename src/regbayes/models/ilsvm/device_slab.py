@@ -1,4 +1,4 @@
-"""Features with amounts over rows on a device: `slab.py` is the law, `regbayes.kernels.arrays_slab` the row work."""
+"""Features with amounts over rows on a device, as in `slab.py`; `regbayes.kernels.arrays_slab` has the row work."""
 
 from __future__ import annotations
 
