@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import tracemalloc
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,16 +28,18 @@ from sklearn.pipeline import make_pipeline
 from regbayes import MedLDAClassifier, MedLDARegressor
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
 from regbayes.models.medlda.topics import as_table, even_gamma, no_tilt
+from regbayes_paper.baselines import PosteriorMedLDAClassifier, PosteriorMedLDARegressor
 
 
 def news(smoke: bool) -> None:
     """Accuracy of both kinds of margins, and of linear models on words."""
     X, y, X_new, y_new = news_data(smoke)
-    for margins in ("consistent", "posterior"):
+    kinds = {"consistent": partial(MedLDAClassifier, inference="variational"), "posterior": PosteriorMedLDAClassifier}
+    for margins, make in kinds.items():
         for K in (8,) if smoke else (20, 40):
             rows = []
             for seed in range(1 if smoke else 3):
-                model = MedLDAClassifier(K, inference="variational", margins=margins, random_state=seed)
+                model = make(K, random_state=seed)
                 _, seconds = timed(lambda model=model: model.fit(X, y))
                 rows.append((model.score(X_new, y_new), seconds))
                 print(f"    {margins}, K = {K}, seed {seed}: {rows[-1][0]:.4f}  {seconds:.1f} s  "
@@ -71,11 +74,11 @@ def movies(smoke: bool) -> None:
 
         bunch = load_movie_reviews()
         X, y = bunch.data, bunch.target
-    kinds: dict[str, dict[str, Any]] = {
-        "consistent": {},
-        "posterior": {"margins": "posterior"},
-        "posterior, squared": {"margins": "posterior", "loss": "squared_epsilon_insensitive"},
-        "posterior, response": {"margins": "posterior", "response_variance": "auto"},
+    kinds: dict[str, Any] = {
+        "consistent": partial(MedLDARegressor, inference="variational"),
+        "posterior": PosteriorMedLDARegressor,
+        "posterior, squared": partial(PosteriorMedLDARegressor, loss="squared_epsilon_insensitive"),
+        "posterior, response": partial(PosteriorMedLDARegressor, response_variance="auto"),
     }
     rows: dict[str, list[tuple[float, float]]] = {}
     for half in range(1 if smoke else 5):
@@ -88,10 +91,10 @@ def movies(smoke: bool) -> None:
             model, seconds = timed(lambda m=make, a=best, t=train: make_pipeline(m(), Ridge(a)).fit(X[t], y[t]))
             rows.setdefault(f"ridge, {name}", []).append((model.score(X[test], y[test]), seconds))
         for K in (8,) if smoke else (20, 40, 50):
-            for name, options in kinds.items():
+            for name, make in kinds.items():
                 if name != "consistent" and (K > 20 or ("response" in name and half)):
                     continue  # what predicts worse is shown where it costs least
-                model = MedLDARegressor(K, inference="variational", random_state=half, **options)
+                model = make(K, random_state=half)
                 _, seconds = timed(lambda model=model, t=train: model.fit(X[t], y[t]))
                 found = (model.score(X[test], y[test]), seconds)
                 rows.setdefault(f"{name}, K = {K}", []).append(found)
@@ -157,7 +160,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # that max_iter was reached
     X, y = draw(40, 3, 30, 20)  # compile before anything is timed
     MedLDAClassifier(3, inference="variational", max_iter=2).fit(X, y).transform(X)
-    MedLDARegressor(3, inference="variational", margins="posterior", max_iter=2).fit(X, y)
+    PosteriorMedLDARegressor(3, max_iter=2).fit(X, y)
     for name in arguments.part or PARTS:
         print(name, flush=True)
         PARTS[name](arguments.smoke)
