@@ -36,7 +36,7 @@ class MTGPRegressor(TaskRegressor):
     distance of their inputs. The covariance of tasks has low rank plus a multiple of the identity, as in the paper: a
     task's function is a combination of ``rank`` functions that all tasks share, plus one of its own. It, the length
     scale and the noise maximise the marginal likelihood. PyTorch and GPyTorch compute that (``pip install
-    'regbayes[gp]'``); prediction and saved models need NumPy alone.
+    'regbayes-paper[gp]'``); prediction and saved models need NumPy alone.
 
     $of_numbers
 
