@@ -18,7 +18,7 @@ export MKL_NUM_THREADS ?= 1
 export NUMBA_NUM_THREADS ?= 2
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo test test-plain test-gpu lint format types bench-smoke paper-quick docs-figures clean
+.PHONY: help setup demo test test-plain test-gpu coverage mutants lint format types bench-smoke paper-quick docs-figures clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -66,6 +66,16 @@ GPU_PYTHON ?= $(BIN)/python
 DEVICE_TESTS := tests/kernels/test_arrays.py tests/kernels/meanfield $(wildcard tests/*/test_device*.py tests/*/*/test_device*.py)
 test-gpu:  ## run the tests of arrays on devices, where there is a graphics card
 	SCIPY_ARRAY_API=1 PYTHONPATH=src:paper/src:$$PYTHONPATH $(GPU_PYTHON) -m pytest $(DEVICE_TESTS) tests/adapters/test_torch.py $(PYTEST_ARGS)
+
+coverage: setup  ## run the tests and print the lines and branches of each package that they cover
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage json --quiet -o build/coverage/report.json
+	$(BIN)/python tools/coverage_table.py build/coverage/report.json
+
+mutants: setup  ## print the share of 100 seeded mutants that the tests detect (an hour)
+	$(BIN)/python tools/mutants.py --jobs $(WORKERS) --json build/mutants.json
 
 lint: setup  ## check style, formatting and imports between packages
 	$(BIN)/ruff check .

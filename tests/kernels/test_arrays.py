@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from reference.sweeps import reference_reverse_features, reference_sweep_features
 
 from array_namespaces import Place, list_places
+from reference.sweeps import reference_reverse_features, reference_sweep_features
 from regbayes.kernels import arrays, arrays_atoms, arrays_features, arrays_losses
 from regbayes.kernels.arrays import to_host
 from regbayes.kernels.arrays_losses import ClassRows, HingeRows, TubeRows

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from reference.box import reference_box_check, reference_box_epoch, reference_box_weights
 from reference.simplex import reference_simplex_check, reference_simplex_epoch, reference_simplex_weights
-
 from regbayes.kernels import box, simplex
 from regbayes.kernels.box import BoxRows, BoxState
 from regbayes.kernels.simplex import SimplexRows, SimplexState

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from reference.cells import (
     reference_add_curvature,
     reference_add_list_curvature,
     reference_evaluate,
     reference_evaluate_list,
 )
-
 from regbayes.kernels.cells import (
     PIECE_ROWS,
     Listed,

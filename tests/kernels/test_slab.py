@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.slab import moments, reference_reverse_slab, reference_sweep_slab
 from scipy.special import erfcx, log_ndtr
 
+from reference.slab import moments, reference_reverse_slab, reference_sweep_slab
 from regbayes.kernels.slab import _scaled_erfc, reverse_slab, sweep_slab
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.sweeps import reference_reverse_features, reference_sweep_features
 from scipy.special import expit
 
+from reference.sweeps import reference_reverse_features, reference_sweep_features
 from regbayes.kernels.sweeps import reverse_features, sweep_features, sweep_features_in_numpy
 
 SWEEPS = st.sampled_from([1, 2, 4])

@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from reference.corpus import reference_count_tokens, reference_count_words, reference_lay_out, reference_tally
-from reference.proposals import reference_list_words, reference_propose_topics
-from reference.topics import reference_sample_topics, reference_sweep_weights, reference_weight_statistics
 from scipy.sparse import csr_array
 from scipy.special import gammaln
 
 from medlda_tools import corpus_of, draw_documents, token_documents
+from reference.corpus import reference_count_tokens, reference_count_words, reference_lay_out, reference_tally
+from reference.proposals import reference_list_words, reference_propose_topics
+from reference.topics import reference_sample_topics, reference_sweep_weights, reference_weight_statistics
 from regbayes.kernels.corpus import (
     Places,
     count_tokens,

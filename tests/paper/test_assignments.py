@@ -5,8 +5,8 @@ from __future__ import annotations
 import cvxpy as cp
 import numpy as np
 import pytest
-from reference.assignments import reference_solve_assignments
 
+from reference.assignments import reference_solve_assignments
 from regbayes_paper.models.assignments import solve_assignments
 
 N, T, A = 30, 4, 5

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reference.meanfield import reference_meanfield_sweeps, reference_reverse_sweeps
 from scipy.special import digamma, gammaln, polygamma
 
+from reference.meanfield import reference_meanfield_sweeps, reference_reverse_sweeps
 from regbayes.kernels import arrays_topics
 from regbayes.kernels.arrays_topics import hold_documents, infer_documents, prior_divergence, reverse_documents
 from regbayes.kernels.meanfield import Prior, WordCounts, cuda

@@ -6,14 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from scipy.special import digamma, gammaln, polygamma
+
+from medlda_tools import documents_of, draw_documents
 from reference.meanfield import (
     reference_meanfield_statistics,
     reference_meanfield_sweeps,
     reference_reverse_sweeps,
 )
-from scipy.special import digamma, gammaln, polygamma
-
-from medlda_tools import documents_of, draw_documents
 from regbayes.kernels.corpus import padded
 from regbayes.kernels.meanfield import (
     Prior,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sklearn
-from reference.slab import reference_reverse_slab, reference_sweep_slab
 
 import regbayes
 from array_namespaces import Place, list_places
+from reference.slab import reference_reverse_slab, reference_sweep_slab
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.kernels import arrays_slab
 from regbayes.kernels.arrays import namespace_of, to_host
