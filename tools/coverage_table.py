@@ -1,0 +1,42 @@
+"""Print the share of lines and branches of each package that the tests run, from a report of ``coverage json``.
+
+    python tools/coverage_table.py build/coverage/report.json
+
+The bodies of functions that Numba compiles are left out (``exclude_also`` in ``pyproject.toml``), because a tracer does
+not see them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+
+def sum_packages(report: Path) -> dict[str, Counter[str]]:
+    """Add up the figures of the files of each package; ``(front)`` is the files beside the packages."""
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    for path, file in json.loads(report.read_text())["files"].items():
+        below = path.split("src/regbayes/", 1)[1].split("/")
+        for package in (below[0] if len(below) > 1 else "(front)", "total"):
+            sums[package].update({name: file["summary"][name] for name in FIGURES})
+    return sums
+
+
+FIGURES = ("covered_lines", "num_statements", "covered_branches", "num_branches")
+
+
+def main() -> None:
+    """Print a row per package and one for all."""
+    print(f"{'package':18}{'statements':>12}{'lines':>8}{'branches':>10}")
+    for package, figures in sorted(
+        sum_packages(Path(sys.argv[1])).items(), key=lambda row: (row[0] == "total", row[0])
+    ):
+        covered_lines, statements, covered_branches, branches = (figures[name] for name in FIGURES)
+        lines, taken = covered_lines / max(statements, 1), covered_branches / max(branches, 1)
+        print(f"{package:18}{statements:12}{lines:8.1%}{taken:10.1%}")
+
+
+if __name__ == "__main__":
+    main()
