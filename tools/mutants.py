@@ -58,6 +58,7 @@ SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr)
 SKIPPED_FIELDS = ("annotation", "returns", "decorator_list")
 SKIPPED_CALLS = ("warn", "TypeVar", "NewType")
 EQUIVALENT_KEYWORDS = ("dtype", "copy", "order", "strict", "stacklevel")  # a call without them mostly does the same
+WAIT = 10  # elapsed over CPU seconds that a mutant may take: on a busy machine waiting is no sign of an endless loop
 RUNNING: set[int] = set()  # process groups of tests
 
 
@@ -186,14 +187,20 @@ def run_tests(tree: Path, package: str, seconds: float | None) -> Outcome:
     sources = f"{tree / 'src'}{os.pathsep}{tree / 'paper/src'}"
     environment = os.environ | threads | {"PYTHONPATH": sources, "CI": "1", "MPLBACKEND": "Agg"}
     environment.pop("NUMBA_CACHE_DIR", None)  # the cache lies in the tree, so that copies of the tree are warm
-    started = time.monotonic()
+    started, limit = time.monotonic(), round(seconds) if seconds else resource.RLIM_INFINITY
     with (tree / "output.txt").open("w+") as output:
         process = subprocess.Popen(
-            command, cwd=tree, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=tree,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_CPU, (limit, limit)),
         )
         RUNNING.add(process.pid)
         try:
-            status = process.wait(seconds)
+            status = process.wait(seconds and WAIT * seconds)
         except subprocess.TimeoutExpired:
             status = None
         stop(process.pid)  # a test may have left processes of its own
@@ -261,9 +268,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=20, metavar="N", help="Mutants per package (default: 20).")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="Seed of the draw (default: 0).")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="Number of processes (default: 1).")
-    parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="Limit (default: 3 times the baseline's time)."
-    )
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="CPU time (default: 3 times the baseline's).")
     parser.add_argument("--json", type=Path, metavar="PATH", help="Write results here, and resume from what is there.")
     return parser.parse_args()
 
