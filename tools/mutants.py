@@ -196,8 +196,8 @@ def run_tests(tree: Path, package: str, seconds: float | None) -> Outcome:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_CPU, (limit, limit)),
         )
+        resource.prlimit(process.pid, resource.RLIMIT_CPU, (limit, limit))
         RUNNING.add(process.pid)
         try:
             status = process.wait(seconds and WAIT * seconds)
