@@ -24,6 +24,7 @@ from persistence_tools import (
     header_bytes,
     load_bytes,
 )
+from regbayes import __version__
 from regbayes.persistence import FORMAT_VERSION, PersistenceError, load, save
 
 SMALL = {"weights": np.array([0.5, -1.0, np.nan]), "labels": np.array(["κ", "b"]), "c": [1, 2.5, (None, "text")]}
@@ -158,6 +159,14 @@ def test_formats_that_never_were_are_refused(version, tmp_path):
     header = header_bytes(None)
     with pytest.raises(PersistenceError, match="it is not a regbayes file"):
         load_bytes(first_line(header, version) + header, tmp_path)
+
+
+def test_unreadable_file_of_another_version_says_to_fit_again(tmp_path):
+    header = header_bytes({"a kind of object": "that this version does not know"})
+    with pytest.raises(PersistenceError, match=r"; regbayes 0\.1\.0 wrote it: fit the model again$"):
+        load_bytes(first_line(header, writer="0.1.0") + header, tmp_path)
+    with pytest.raises(PersistenceError, match=r"^(?!.*fit the model again)"):
+        load_bytes(first_line(header, writer=__version__) + header, tmp_path)
 
 
 @pytest.mark.parametrize("path", sorted(VERSION_1.iterdir()), ids=lambda path: path.stem)

@@ -8,7 +8,6 @@ they can neither overlap nor be larger than the file. Nothing is compressed.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -127,14 +126,13 @@ def _write(target: Path, parts: list[Any]) -> None:
 
 
 def _package_version() -> str:
-    try:
-        return importlib.metadata.version("regbayes")
-    except importlib.metadata.PackageNotFoundError:  # run from a source tree
-        return "unknown"
+    from regbayes import __version__  # the package's front imports this module
+
+    return __version__
 
 
 def _read(file: IO[bytes], size: int) -> Any:
-    digest, length = _read_line(file)
+    writer, digest, length = _read_line(file)
     header = file.read(min(length, size))
     if len(header) != length:
         raise PersistenceError("it is truncated or damaged")
@@ -143,14 +141,15 @@ def _read(file: IO[bytes], size: int) -> Any:
     if _count_values(header) > MAX_VALUES:
         raise PersistenceError(f"its header has more than {MAX_VALUES} values")
     # Whatever a crafted header provokes in json, NumPy or SciPy is the file's fault, and is said so.
-    with _blaming("the header is malformed"):
+    other = "" if writer == _package_version() else f"; regbayes {writer} wrote it: fit the model again"
+    with _blaming("the header is malformed", other):
         manifest = json.loads(header, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
         arrays = read_arrays(file, manifest["arrays"], size - file.tell())
         return Decoder(arrays).decode(manifest["object"])
 
 
-def _read_line(file: IO[bytes]) -> tuple[str, int]:
-    """Return the digest and the length of the header, if the file is ours and of this format."""
+def _read_line(file: IO[bytes]) -> tuple[str, str, int]:
+    """Return who wrote the file, and the digest and length of its header, if it is ours and of this format."""
     line = file.readline(_LONGEST_LINE)
     found = _LINE.match(line)
     if found is None:
@@ -163,7 +162,7 @@ def _read_line(file: IO[bytes]) -> tuple[str, int]:
         )
     if version < FORMAT_VERSION or found[3] is None:
         raise PersistenceError("it is not a regbayes file, or it is damaged")
-    return found[3].decode("ascii"), int(found[4])
+    return writer, found[3].decode("ascii"), int(found[4])
 
 
 def _explain_other_file(file: IO[bytes], line: bytes) -> str:
@@ -177,12 +176,14 @@ def _explain_other_file(file: IO[bytes], line: bytes) -> str:
 
 
 @contextmanager
-def _blaming(what: str) -> Iterator[None]:
+def _blaming(what: str, remedy: str) -> Iterator[None]:
     """Turn any exception from content that is not to be trusted into a `PersistenceError`."""
     try:
         yield
-    except (PersistenceError, ImportError):  # an import fails in one of our own modules, not because of the file
+    except ImportError:  # an import fails in one of our own modules, not because of the file
         raise
+    except PersistenceError as error:
+        raise PersistenceError(f"{error}{remedy}") from error
     except Exception as error:
         raise PersistenceError(f"{what} ({type(error).__name__}: {error!s:.200})") from error
 
