@@ -1,4 +1,4 @@
-"""What is distributed: the wheel holds the package and nothing else, the sdist nothing of the paper."""
+"""What is distributed: the wheel and the sdist hold the package, and nothing of the paper or the tests."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def test_wheel_holds_the_tracked_files_of_the_package(distributions):
     assert "regbayes/py.typed" in names
 
 
-def test_sdist_holds_nothing_of_the_paper(distributions):
+def test_sdist_holds_the_source_and_what_it_is_built_from(distributions):
     (sdist,) = distributions.glob("regbayes-*.tar.gz")
     with tarfile.open(sdist) as archive:
-        names = [Path(name).relative_to(Path(name).parts[0]) for name in archive.getnames()]
-    assert Path("src/regbayes/__init__.py") in names
-    assert not [name for name in names if name.is_relative_to("paper") or name.is_relative_to("tests/paper")]
+        names = [Path(*Path(member.name).parts[1:]) for member in archive if member.isfile()]
+    source = [path for path in sizes.tracked_files() if path.is_relative_to("src")]
+    written = ["PKG-INFO", "pyproject.toml", ".gitignore", "README.md", "CHANGELOG.md", "LICENSE"]
+    assert sorted(names) == sorted([*source, *map(Path, written)])
