@@ -251,8 +251,8 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
     import numpyro
     from jax import numpy as jnp
     from numpyro import distributions as dist
-    from test_ladder_numpyro import exact_answer, exact_log_partition, mean_effect, schools
 
+    from eight_schools import exact_answer, exact_log_partition, mean_effect, schools
     from regbayes.ppl import NumPyroModel
 
     phi, kl = exact_answer()

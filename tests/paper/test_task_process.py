@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from regbayes_paper.baselines._process import (
     ExactLikelihood,
     LikelihoodBound,
     TaskRows,
+    backtrack,
     bound_weights,
     exact_weights,
     inducing_inputs,
@@ -160,3 +162,22 @@ def test_without_gpytorch_a_message_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails, as it does without the extra
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'regbayes-paper\[gp\]'"):
         MTGPRegressor().fit(X, Y)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1.0, np.nan])
+def test_backtrack_uphill_evaluates_nothing(slope):
+    def evaluate(_):
+        raise AssertionError("evaluated")
+
+    assert backtrack(evaluate, 0.0, slope, 5) is None
+
+
+def test_backtrack_shortens_steps_out_of_the_domain():
+    def barrier(length):
+        x = 1.0 - length * 4.0
+        return SimpleNamespace(objective=x - np.log(x) if x > 0 else np.inf)
+
+    moved, length = backtrack(barrier, 10.0, -1.0, 20)
+    assert 0 < length < 0.25
+    assert moved.objective < 10.0
+    assert backtrack(lambda _: SimpleNamespace(objective=np.nan), 0.0, -1.0, 5) is None
