@@ -65,7 +65,8 @@ class RegularizedLoss(Trace_ELBO):
     constraints : list of pairs
         The first item is a function of one draw of the guide's sites and of the model's arguments. It is written with
         jax.numpy and returns an array of shape (m,). The second is a regularizer of the m expectations. A hard
-        constraint has no gradient and cannot be used. With b of n rows at each step, use ``(n / b) * regularizer``.
+        constraint becomes a penalty with curvature 1 / STEP, which Adam cannot minimize; use a soft one. If the
+        regularizer is a sum over the b rows of a mini-batch of n, multiply it by n / b.
     n_draws : int, default=1000
         Number of draws whose average stands for an expectation.
     num_particles : int, default=10

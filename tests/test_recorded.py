@@ -31,9 +31,8 @@ def message(case: Case, old: Parts, new: Parts, apart: dict[str, float]) -> str:
         before, after = float(old["objective"][0]), float(new["objective"][0])
         higher = after > before + case.tolerance * abs(before)
         lines.append(f"  J before {before!r}, after {after!r}: {'HIGHER' if higher else 'not higher'}")
-    lines.append(
-        f"  if this is meant: python tests/helpers/recorded_cases.py --write {case.name!r}, and a line in the notes"
-    )
+    lines.append(f"  if this is meant: python tests/helpers/recorded_cases.py --write {case.name!r},")
+    lines.append("  and say why in the commit message")
     return "\n".join(lines)
 
 

@@ -13,18 +13,17 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+FIGURES = ("covered_lines", "num_statements", "covered_branches", "num_branches")
+
 
 def sum_packages(report: Path) -> dict[str, Counter[str]]:
-    """Add up the figures of the files of each package; ``(front)`` is the files beside the packages."""
+    """Add up the figures of the files of each package; ``(front)`` is the files next to the packages."""
     sums: dict[str, Counter[str]] = defaultdict(Counter)
     for path, file in json.loads(report.read_text())["files"].items():
         below = path.split("src/regbayes/", 1)[1].split("/")
         for package in (below[0] if len(below) > 1 else "(front)", "total"):
             sums[package].update({name: file["summary"][name] for name in FIGURES})
     return sums
-
-
-FIGURES = ("covered_lines", "num_statements", "covered_branches", "num_branches")
 
 
 def main() -> None:

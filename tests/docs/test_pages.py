@@ -49,13 +49,6 @@ def test_every_name_exists(name):
         importlib.import_module(f"{module}.{attribute}")
 
 
-def test_every_layer_that_the_page_lists_is_there():
-    (listed,) = re.findall(r"```layers\n(.*?)```", ARCHITECTURE, flags=re.DOTALL)
-    for line in listed.splitlines():
-        name = line.split()[0]
-        assert (PACKAGE / name).is_dir() if name.endswith("/") else (PACKAGE / f"{name}.py").is_file(), name
-
-
 PAGES = ["README.md", "paper/README.md"] + [
     path.relative_to(ROOT).as_posix() for docs in ("docs", "paper/docs") for path in sorted((ROOT / docs).rglob("*.md"))
 ]

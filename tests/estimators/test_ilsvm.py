@@ -40,7 +40,7 @@ every_estimator = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.ke
 )
 def test_all_of_scikit_learns_checks_pass(estimator, expected):
     # The head is solved to a gap only, and copies of a row share its multipliers otherwise than one of weight two;
-    # test_ilsvm_model.py has both at the same parameters.
+    # tests/models/ilsvm/test_model.py has both at the same parameters.
     solved = {"check_sample_weight_equivalence_on_dense_data": "the head is solved to a gap, and features follow"}
     results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=solved)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}

@@ -2,7 +2,7 @@
 
 A case is an estimator, a change of its parameters and a small data set. `observe` runs it and returns arrays,
 `recorded` reads those that were stored, and ``tests/test_recorded.py`` compares the two. After a change that is meant
-to change answers, record the cases it touches again and say why in the notes::
+to change answers, record the cases it touches again and say why in the commit message::
 
     python tests/helpers/recorded_cases.py --write CASE...     # these, "ilsvm/*" for all of a kind
     python tests/helpers/recorded_cases.py --write             # all

@@ -144,7 +144,7 @@ def test_a_row_that_is_not_built_is_not_available_yet():
     assert lacking.missing == "not available yet: needs regbayes_paper.baselines.NotThereYet"
     assert System("new", lambda _: None, needs="no.such.module.Class").missing.endswith("no.such.module.Class")
     extra = System("new", lambda _: None, extra=("no_such_package", "gp"))
-    assert extra.missing == "not available here: pip install 'regbayes-paper[gp]'"
+    assert extra.missing == "not available here: pip install -e './paper[gp]'"
     assert not System("new", lambda _: None, needs="regbayes_paper.baselines.MaxMarginHarmoniumClassifier").missing
 
 

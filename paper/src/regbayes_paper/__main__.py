@@ -20,7 +20,7 @@ examples:
 
 Results are kept in the output folder, one line per system, data set and seed, and are not measured again: after Ctrl-C
 the same command continues where it stopped. Records of another protocol, other data or another version are not used.
-Without REGBAYES_DATA, the folder of your data sets, the quick form uses data that scikit-learn carries, and says so."""
+Without REGBAYES_DATA, the folder of your data sets, the quick form uses data sets of scikit-learn."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,15 +67,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "what", metavar="WHAT", choices=[*EXPERIMENTS, "all"], help=f"one of {', '.join(EXPERIMENTS)}, or all"
+        "what", metavar="WHAT", choices=[*EXPERIMENTS, "all"], help=f"One of {', '.join(EXPERIMENTS)}, or all."
     )
-    parser.add_argument("--quick", action="store_true", help="run the small form, which ends within a minute")
+    parser.add_argument("--quick", action="store_true", help="Run the small form, which takes less than a minute.")
     parser.add_argument(
-        "-o", "--output", metavar="PATH", type=Path, default=Path("regbayes-results"), help="folder to write to"
+        "-o", "--output", metavar="PATH", type=Path, default=Path("regbayes-results"), help="Folder for results."
     )
-    parser.add_argument("--seeds", metavar="N", type=int, help="number of seeds, if not that of the protocol")
-    parser.add_argument("-j", "--jobs", metavar="N", type=int, default=1, help="processes; -1 is one per core")
-    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument("--seeds", metavar="N", type=int, help="Number of seeds (default: the protocol's).")
+    parser.add_argument(
+        "-j", "--jobs", metavar="N", type=int, default=1, help="Number of processes; -1 for one per core."
+    )
+    parser.add_argument("--fresh", action="store_true", help="Discard earlier measurements.")
     options = parser.parse_args(arguments)
     if options.seeds is not None and options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")

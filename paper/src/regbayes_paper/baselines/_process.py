@@ -41,7 +41,7 @@ LONGEST_STEP = 10.0  # of all further ones: a covariance that is all but singula
 def load_gpytorch() -> Any:
     """Import GPyTorch, or say how to get it."""
     if importlib.util.find_spec("gpytorch") is None:
-        raise ModuleNotFoundError("MTGPRegressor needs GPyTorch: pip install 'regbayes-paper[gp]'", name="gpytorch")
+        raise ModuleNotFoundError("MTGPRegressor needs GPyTorch: pip install -e './paper[gp]'", name="gpytorch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # its import uses what PyTorch is about to drop
         return importlib.import_module("gpytorch")

@@ -35,8 +35,8 @@ class MTGPRegressor(TaskRegressor):
     The covariance of two targets is that of their tasks, ``task_covariance_``, times a squared exponential of the
     distance of their inputs. The covariance of tasks has low rank plus a multiple of the identity, as in the paper: a
     task's function is a combination of ``rank`` functions that all tasks share, plus one of its own. It, the length
-    scale and the noise maximise the marginal likelihood. PyTorch and GPyTorch compute that (``pip install
-    'regbayes-paper[gp]'``); prediction and saved models need NumPy alone.
+    scale and the noise maximise the marginal likelihood. PyTorch and GPyTorch compute that (``pip install -e
+    './paper[gp]'``); prediction and saved models need NumPy alone.
 
     $of_numbers
 

@@ -55,7 +55,7 @@ def run(
     name: str,
     *,
     quick: bool = False,
-    output: str | Path = "results",
+    output: str | Path = "regbayes-results",
     seeds: int | None = None,
     jobs: int = 1,
     fresh: bool = False,
@@ -70,7 +70,7 @@ def run(
         One of `EXPERIMENTS`.
     quick : bool, default=False
         Whether the small form, which ends within a minute.
-    output : str or Path, default="results"
+    output : str or Path, default="regbayes-results"
         Folder for records, tables and figures.
     seeds : int, default=None
         Number of seeds; that of the protocol by default.

@@ -48,7 +48,7 @@ class System:
         if self.make is None:
             return "not available yet"
         if self.extra is not None and importlib.util.find_spec(self.extra[0]) is None:
-            return f"not available here: pip install 'regbayes-paper[{self.extra[1]}]'"
+            return f"not available here: pip install -e './paper[{self.extra[1]}]'"
         return "" if not self.needs or found(self.needs) else f"not available yet: needs {self.needs}"
 
     def settings(self, quick: bool) -> tuple[Settings, ...]:
