@@ -467,7 +467,7 @@ def test_bad_input_is_named(client, data, change):
         (small(transductive=True), "unlabeled= alone"),
         (MedLDAClassifier(inference="gibbs"), 'Use inference="variational"'),
         (MedLDAClassifier(loss="hinge"), "loss=None"),
-        (MedLDARegressor(C=0), "Fit the plain estimator on a part"),
+        (MedLDARegressor(C=0), "Fit the plain estimator on a sample"),
     ],
 )
 def test_what_needs_all_rows_in_one_place_is_refused(client, data, model, message):

@@ -211,7 +211,7 @@ class OnClusterTopics(OnClusterLearner):
 
     _refused: ClassVar[dict[str, tuple[Any, str]]] = {
         "inference": ("gibbs", 'the sampler goes through documents one after another. Use inference="variational"'),
-        "C": (0, "without a price there is nothing to learn from y. Fit the plain estimator on a part"),
+        "C": (0, "no margins are learned from y. Fit the plain estimator on a sample"),
     }
     _read_targets: ClassVar[Callable[[Block], Any]]
     transform = lazily(TopicModel.transform)

@@ -79,8 +79,8 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "verbose": ["verbose"],
 }
 
-MIN_FIRST_BATCH_DOCUMENTS = 500  # with fewer, the topics that the first batch settles are chance
-COUNTED_DOCUMENTS = 1000  # of a dense matrix that does not fit: their entries tell how many all documents have
+MIN_FIRST_BATCH_DOCUMENTS = 500  # with fewer documents the topics depend on chance
+COUNTED_DOCUMENTS = 1000  # samples whose nonzero entries are counted to estimate those of a large dense matrix
 LARGEST_COUNT = 1e30  # of single precision not much is left beyond
 
 # Chosen on late posts of a training part of 20 Newsgroups (classes) and on parts of one training half of the movie
@@ -177,15 +177,14 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     def _documents(self, X: ArrayLike) -> tuple[WordCounts | DeviceCorpus, FittedTopics]:
         check_is_fitted(self, "coef_features_")
-        counts = read_counts(self, X, reset=False)
-        if not isinstance(counts, DeviceCorpus):
-            return as_documents(counts), self._fitted
-        if not device.takes(self._fitted):
+        numbers = numbers_of(X)
+        if is_elsewhere(numbers) and not device.takes(self._fitted):
             raise ValueError(
-                "this model infers documents on the CPU, as models of the sampler do, and X is "
-                f"{name_place(counts.counts.numbers)}: give it as a NumPy or SciPy array"
+                "`X` must be a NumPy or SciPy array: this model infers documents on the CPU; "
+                f"got {name_place(numbers)}."
             )
-        return counts, self._fitted
+        counts = read_counts(self, X, reset=False)
+        return (counts if isinstance(counts, DeviceCorpus) else as_documents(counts)), self._fitted
 
     def _shares(self, X: ArrayLike) -> Floats:
         """As `transform`, in a plain array whatever ``set_output`` asks for."""
@@ -254,7 +253,6 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
         Attributes change when all is done: a batch that is refused leaves the model as it was.
         """
-        self._check_batches()
         documents = as_documents(counts)
         if not hasattr(self, "_fitted"):
             if counts.shape[0] < MIN_FIRST_BATCH_DOCUMENTS:

@@ -192,8 +192,8 @@ class MedLDAClassifier(TopicClassifier):
     inference : {"gibbs", "variational"}, default="gibbs"
         How to infer: "gibbs" is a collapsed Gibbs sampler of the model with the *expected* hinge loss (Zhu, Chen,
         Perkins and Zhang, JMLR 2014), with one margin per class (one against all). "variational" is mean field, with
-        the loss of the *expected* scores and margins between classes. The margins are those of what prediction sees,
-        the topics that are inferred without the response. Weights of words need not be whole.
+        the loss of the *expected* scores and margins between classes. The margins are on label-free features, the
+        topics that are inferred without the response. Weights of words need not be whole.
     C : float, default=1.0
         Penalty on a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
         leaves plain latent Dirichlet allocation, whose weights are zero.

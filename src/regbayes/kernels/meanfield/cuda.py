@@ -216,8 +216,7 @@ def _compile_for_cupy(source: str, name: str, device: int) -> Launch:
     def launch(n_blocks: int, n_threads: int, n_bytes: int, arguments: Sequence[Any]) -> None:
         with cupy.cuda.Device(device):
             kernel.max_dynamic_shared_size_bytes = n_bytes
-            kinds = {int: np.int32, float: np.float64}
-            narrow = tuple(kinds[type(value)](value) if type(value) in kinds else value for value in arguments)
+            narrow = tuple(np.int32(value) if type(value) is int else value for value in arguments)
             kernel((n_blocks,), (n_threads,), narrow, shared_mem=n_bytes)
 
     return launch
