@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import regbayes
 from multitask_tools import classifier, holes, labels
 from regbayes import MultiLabelThresholdCV
-from regbayes.estimators._cutoffs import Ladder, cells_of, choose_thresholds, draw_resamples
+from regbayes.estimators._cutoffs import Cells, Ladder, choose_thresholds, draw_resamples
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -31,6 +31,11 @@ METRICS = {
     "f1_micro": lambda truth, answer: f1_score(truth, answer, average="micro", zero_division=0),
     "accuracy": lambda truth, answer: accuracy_score(truth.ravel(), answer.ravel()),
 }
+
+
+def cells_of(scores, positive):
+    rows = np.arange(len(scores))
+    return [Cells(s, p, rows) for s, p in zip(scores.T, positive.T, strict=True)]
 
 
 def scored(seed, n_rows=6, n_labels=2):

@@ -15,6 +15,7 @@ import regbayes
 from medlda_tools import draw_documents
 from reference_tools import fits_its_rows, is_nearer_to
 from regbayes_paper.baselines import PosteriorMedLDAClassifier, PosteriorMedLDARegressor
+from topic_array_tools import LIBRARIES, place
 
 X, PROPORTIONS, TOPICS = draw_documents()
 LABELS = np.array(["sport", "law", "food"])[np.argmax(PROPORTIONS[:, :3], axis=1)]
@@ -186,3 +187,18 @@ def test_documents_come_all_at_once():
     for make in (classifier, regressor):
         assert not hasattr(make(), "partial_fit")
         assert not hasattr(make(), "fit_weights")
+
+
+@QUIET
+@pytest.mark.usefixtures("dispatch")
+@pytest.mark.parametrize("library", LIBRARIES[1:])
+@BOTH
+def test_documents_on_a_device_are_refused(make, y, library):
+    counts = X[:50].toarray().astype(np.float64)
+    there = place(counts, library)
+    model = make(max_iter=2)
+    with pytest.raises(TypeError, match="fit works on the CPU"):
+        model.fit(there, y[:50])
+    model.fit(counts, y[:50])
+    with pytest.raises(ValueError, match="this model infers documents on the CPU"):
+        model.transform(there)

@@ -83,12 +83,6 @@ class Cells:
         return np.array([metric(truth, (self.scores > cut).astype(int), **weighted) for cut in thresholds])
 
 
-def cells_of(scores: Floats, positive: Flags) -> list[Cells]:
-    """Return the cells of each label of a table without holes, both (rows, labels)."""
-    rows = np.arange(len(scores))
-    return [Cells(s, p, rows) for s, p in zip(scores.T, positive.T, strict=True)]
-
-
 def draw_resamples(n_rows: int, n_resamples: int, random: np.random.RandomState) -> Resamples | None:
     """Draw rows with replacement, as many as there are; None where no resample is wanted."""
     if n_resamples == 0:

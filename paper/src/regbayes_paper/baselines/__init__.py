@@ -1,4 +1,4 @@
-"""The systems that the package's own models are compared with, as estimators; MedLDA as in the paper is one of them."""
+"""Baselines of the paper as scikit-learn estimators, and MedLDA as in its appendix B."""
 
 from __future__ import annotations
 

@@ -39,10 +39,33 @@ class PosteriorTopics(TopicModel):
 
     inference = "variational"  # documents may have any weights, and counts need not be whole
 
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn topics and weights together.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Counts of words on the CPU; they need not be whole.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Classes, or an indicator (0 or 1) for each of several labels; for the regressor numbers.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each document counts, its words and its response; any weight that is not negative.
+
+        Returns
+        -------
+        self
+        """
+        work_on_cpu(self, X, "fit")
+        return super().fit(X, y, sample_weight)
+
     def _fit_topics(
-        self, counts: Counts, targets: Targets | None, sample_weight: Floats | None, data: dict[str, Any], *_: Any
+        self,
+        counts: Counts,
+        targets: Targets | None,
+        sample_weight: Floats | None,
+        data: dict[str, Any],
+        streaming: bool = False,
     ) -> Self:
-        work_on_cpu(self, data["X"], "fit")
         start = self._earlier_topics(counts.shape[1])
         phases = {posterior.WARM_UP: posterior.n_warm_up_rounds(targets, start), posterior.ROUNDS: int(self.max_iter)}
         with self._fitting(self._attributes, phases, data, self.verbose) as reporter:
@@ -80,16 +103,16 @@ class PosteriorMedLDAClassifier(PosteriorTopics, TopicClassifier):
     """MedLDA for classes as in the paper: the margins act on the posterior of the training documents.
 
     New documents have no labels, so their topics are inferred without the margins that shaped those of the training
-    documents. `regbayes.MedLDAClassifier` has margins on what prediction sees instead.
+    documents. `regbayes.MedLDAClassifier` has margins on label-free features instead.
 
     Parameters
     ----------
     n_components : int, default=40
-        Topics.
+        Number of topics.
     C : float, default=1.0
         Penalty on a margin violation, per word of the mean document. 0 leaves latent Dirichlet allocation.
     margin : float, default=1.0
-        The margin asked for.
+        Required margin.
     loss : {"hinge", "squared_hinge"}, default="hinge"
         Loss of the expected scores; for more than two classes that of Crammer and Singer.
     cost, class_weight
@@ -101,7 +124,7 @@ class PosteriorMedLDAClassifier(PosteriorTopics, TopicClassifier):
     weight_variance : float, default=0.25
         Prior variance of the classifier's weights.
     max_iter : int, default=100
-        Rounds at most, after a warm-up that does not look at the classes.
+        Maximum number of rounds after the warm-up, which ignores the classes.
     tol : float, default=0.02
         The fit ends when five rounds together lower the objective by less than this share of all it fell so far.
     warm_start : bool, default=False
@@ -109,7 +132,7 @@ class PosteriorMedLDAClassifier(PosteriorTopics, TopicClassifier):
     random_state : int, RandomState instance or None, default=None
         For the first topics.
     n_jobs : int or None, default=None
-        Threads. The result does not depend on it.
+        Number of threads. The result does not depend on it.
     verbose : int, default=0
         Whether to show a progress bar.
 
@@ -120,7 +143,7 @@ class PosteriorMedLDAClassifier(PosteriorTopics, TopicClassifier):
 
     See Also
     --------
-    regbayes.MedLDAClassifier : Margins on what prediction sees, or a Gibbs sampler.
+    regbayes.MedLDAClassifier : Margins on label-free features, or a Gibbs sampler.
 
     Notes
     -----
@@ -189,12 +212,12 @@ class PosteriorMedLDAClassifier(PosteriorTopics, TopicClassifier):
 class PosteriorMedLDARegressor(PosteriorTopics, TopicRegressor):
     """MedLDA for numbers as in the paper: margins on the posterior of the training documents, and a Gaussian response.
 
-    Targets are centred and scaled inside.
+    Targets are centered and scaled by `fit`.
 
     Parameters
     ----------
     n_components : int, default=40
-        Topics.
+        Number of topics.
     C : float, default=3.0
         Penalty on one standard deviation of the targets beyond epsilon, per word of the mean document.
     epsilon : float, default=0.1
@@ -209,8 +232,8 @@ class PosteriorMedLDARegressor(PosteriorTopics, TopicRegressor):
         Prior variance of the topics' weights, in squared standard deviations of the targets.
     response_variance : float, "auto" or None, default=None
         Variance of a Gaussian response in the likelihood, as in the paper's regression model, in squared standard
-        deviations of the targets. "auto" estimates one for each target (empirical Bayes). None leaves the margins
-        alone. With ``C=0`` the response alone remains: supervised latent Dirichlet allocation with normal weights.
+        deviations of the targets. "auto" estimates one for each target (empirical Bayes). None: margins only. With
+        ``C=0`` the response alone remains: supervised latent Dirichlet allocation with normal weights.
     max_iter, tol, warm_start, random_state, n_jobs, verbose
         As in `PosteriorMedLDAClassifier`.
 
@@ -224,11 +247,28 @@ class PosteriorMedLDARegressor(PosteriorTopics, TopicRegressor):
     See Also
     --------
     PosteriorMedLDAClassifier : The same for classes.
-    regbayes.MedLDARegressor : Margins on what prediction sees, or a Gibbs sampler.
+    regbayes.MedLDARegressor : Margins on label-free features, or a Gibbs sampler.
 
     Notes
     -----
     docs/math.md, sections 5.5 and 5.7.
+
+    References
+    ----------
+    J. Zhu, N. Chen and E. P. Xing (2014). Bayesian inference with posterior regularization and applications to infinite
+    latent SVMs. JMLR 15, appendix B.
+
+    Examples
+    --------
+    >>> from sklearn.feature_extraction.text import CountVectorizer
+    >>> from regbayes_paper.baselines import PosteriorMedLDARegressor
+    >>> texts = ["good great story", "great warm good", "dull poor plot", "poor slow dull"] * 5
+    >>> vectorizer = CountVectorizer()
+    >>> X = vectorizer.fit_transform(texts)
+    >>> model = PosteriorMedLDARegressor(4, random_state=0).fit(X, [5, 4, 1, 2] * 5)
+    >>> good, poor = model.predict(vectorizer.transform(["a great and good film", "a dull, poor film"]))
+    >>> bool(good > 3 > poor)
+    True
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {

@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from regbayes.estimators._bases import InterruptedWarning, one_blas_thread
-from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, cells_of, choose_thresholds, draw_resamples
+from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, Cells, choose_thresholds, draw_resamples
 from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks, task_accuracy
 from regbayes_paper.experiments.data import Sample
 from regbayes_paper.experiments.measure import measured
@@ -157,7 +157,7 @@ def _with_thresholds(
     values = {}
     resamples = draw_resamples(len(train.y), DEFAULT_RESAMPLES, np.random.RandomState(0))
     for key, kind, average in (("f1_micro_cut", "shared", "micro"), ("f1_macro_cut", "per_label", "macro")):
-        labels = [cells_of(scores, train.y == 1) for scores in held_out]
+        labels = [_cells_of(scores, train.y == 1) for scores in held_out]
         cuts = [choose_thresholds(cells, kind, f"f1_{average}", 0.0) for cells in labels]
         best = int(np.argmax([_f1(train, *pair, average) for pair in zip(held_out, cuts, strict=True)]))
         if best not in known:
@@ -166,6 +166,12 @@ def _with_thresholds(
             test, known[best], choose_thresholds(labels[best], kind, f"f1_{average}", 0.0, resamples), average
         )
     return values
+
+
+def _cells_of(scores: Outputs, positive: Outputs) -> list[Cells]:
+    """Return the cells of each label of a table without holes, both (rows, labels)."""
+    rows = np.arange(len(scores))
+    return [Cells(s, p, rows) for s, p in zip(scores.T, positive.T, strict=True)]
 
 
 def _f1(sample: Sample, scores: Outputs, cuts: Outputs, average: str) -> float:
