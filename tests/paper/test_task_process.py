@@ -160,7 +160,7 @@ def test_without_gpytorch_a_message_says_how_to_get_it(monkeypatch):
     X, Y = numbers()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails, as it does without the extra
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'regbayes-paper\[gp\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install -e '\./paper\[gp\]'"):
         MTGPRegressor().fit(X, Y)
 
 
