@@ -33,8 +33,8 @@ def main() -> None:
         sum_packages(Path(sys.argv[1])).items(), key=lambda row: (row[0] == "total", row[0])
     ):
         covered_lines, statements, covered_branches, branches = (figures[name] for name in FIGURES)
-        lines, taken = covered_lines / max(statements, 1), covered_branches / max(branches, 1)
-        print(f"{package:18}{statements:12}{lines:8.1%}{taken:10.1%}")
+        taken = f"{covered_branches / branches:.1%}" if branches else "none"
+        print(f"{package:18}{statements:12}{covered_lines / max(statements, 1):8.1%}{taken:>10}")
 
 
 if __name__ == "__main__":
