@@ -71,7 +71,7 @@ def report(case: Case, seeds: range) -> None:
     if case.phi is not None and good:
         away = [r.multipliers - case.phi for r in good]
         nats = np.array([0.5 * d @ case.covariance @ d for d in away])
-        floors = np.array([r.floor for r in good])
+        floors = np.array([r.kl_mc_error for r in good])
         errors = [
             np.where(r.multipliers_mcse > 1e-12, np.abs(d) / r.multipliers_mcse, 0.0)
             for r, d in zip(good, away, strict=True)

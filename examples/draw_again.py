@@ -49,7 +49,7 @@ def schools_at_twenty():
     result = regularize(model, E(mean_effect) == 20)
     print(result)
     print(result.rounds_table())
-    first = Samples(result.stages[0].run.variables, chains=True)
+    first = Samples(result.runs[0].run.variables, chains=True)
     try:
         regularize(first, E(mean_effect) == 20)
     except InfeasibleError as error:

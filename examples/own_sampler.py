@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from regbayes import E, Finite, regularize
-from regbayes.ppl import FunctionModel
+from regbayes.ppl import CallableSampler
 
 rng = np.random.default_rng(0)
 COUNTS = np.concatenate([rng.poisson(4.0, 40), rng.poisson(1.5, 40)])
@@ -52,7 +52,7 @@ def exact(asked):
 
 def main():
     asked = E("year") == 50  # the law that lowered the rate came into force then
-    result = regularize(FunctionModel(gibbs), asked)
+    result = regularize(CallableSampler(gibbs), asked)
     print(result)
     print(result.rounds_table())
     truth = exact(asked)

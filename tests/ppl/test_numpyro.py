@@ -67,11 +67,11 @@ def test_the_users_model_comes_back_with_the_factor(answer):
 
 
 def test_draws_of_the_posterior_are_gone_on_from(model, answer):
-    first = answer.stages[0].run.variables
+    first = answer.runs[0].run.variables
     draws = Samples({name: first[name] for name in ("mu", "tau", "standard", "theta")}, chains=True)
     positions = model.find_positions(dict(draws.draws.variables))
     np.testing.assert_allclose(
-        positions.reshape(answer.stages[0].run.positions.shape), answer.stages[0].run.positions, atol=1e-3
+        positions.reshape(answer.runs[0].run.positions.shape), answer.runs[0].run.positions, atol=1e-3
     )
     result = regularize(draws, E(mean_effect) == 10, resample=model, n_draws=200, seed=1)
     assert result.status in ("optimal", "unreliable")  # few draws, but the tilt is found
@@ -100,7 +100,7 @@ def test_features_without_a_gradient_are_known(model, answer):
         lambda v: np.abs(v.mu - 5),
         E("mu").given(lambda v: v.tau > 1).on_event(0.0),
     )
-    smooth = model.find_smooth(Tilt(features, np.zeros(5)), answer.stages[0].run)
+    smooth = model.find_smooth(Tilt(features, np.zeros(5)), answer.runs[0].run)
     assert smooth.tolist() == [True, False, False, True, False]
     with pytest.raises(SamplingError, match="no gradient"):
         regularize(model, E(lambda v: v.mu > 15, name="large") == 0.9, n_draws=100)
@@ -109,7 +109,7 @@ def test_features_without_a_gradient_are_known(model, answer):
 def test_a_tilt_without_normaliser_is_refused(model):
     with pytest.raises(SamplingError, match="no normaliser") as caught:
         regularize(model, E(lambda v: v.tau**3, name="cube") >= 4e4, n_draws=100)
-    assert caught.value.result.status == "no_tilt"
+    assert caught.value.result.status == "improper"
 
 
 def test_bad_models_are_refused():

@@ -10,7 +10,7 @@ from typing import Any
 
 _HOME_OF = {
     "BlackJAXModel": "regbayes.ppl.blackjax",
-    "FunctionModel": "regbayes.ppl.function",
+    "CallableSampler": "regbayes.ppl.callable_sampler",
     "NumPyroModel": "regbayes.ppl.numpyro",
     "PyMCModel": "regbayes.ppl.pymc",
     "Run": "regbayes.resampling.sampler",
@@ -21,7 +21,7 @@ _HOME_OF = {
 
 __all__ = [
     "BlackJAXModel",
-    "FunctionModel",
+    "CallableSampler",
     "NumPyroModel",
     "PyMCModel",
     "Run",

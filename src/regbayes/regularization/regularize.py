@@ -53,15 +53,13 @@ class InfeasibleError(ValueError):
 class SamplingError(RuntimeError):
     """A model could not be sampled up to an answer; every draw made so far is kept.
 
-    ``stages`` has the runs (each with ``run.variables``, and ``rung`` for features and multipliers). ``result`` is what
-    was reached, where a status says why it is no answer, and None where the sampler itself failed.
+    ``runs`` has the tempered runs, each with ``run.variables``, ``features`` and ``multipliers``. ``result`` is what
+    was reached, with a status that says why it is not a solution, or None where the sampler itself failed.
     """
 
-    def __init__(
-        self, message: str, stages: tuple[Stage, ...] = (), result: RegularizedPosterior | None = None
-    ) -> None:
+    def __init__(self, message: str, runs: tuple[Stage, ...] = (), result: RegularizedPosterior | None = None) -> None:
         super().__init__(message)
-        self.stages = stages
+        self.runs = runs
         self.result = result
 
 
@@ -131,8 +129,8 @@ def regularize(  # noqa: PLR0913 - options, all by name
     Returns
     -------
     RegularizedPosterior
-        Of a model a `ResampledPosterior`, which has the rounds too. Its status may also be ``out_of_reach``,
-        ``no_tilt``, ``unreliable`` or ``round_limit``; ``doubts`` says what to do then.
+        Of a model a `ResampledPosterior`, which has the rounds too. Its status may also be ``not_attained``,
+        ``improper``, ``unreliable`` or ``iteration_limit``; ``doubts`` says what to do then.
 
     Warns
     -----
@@ -145,7 +143,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
     if not isinstance(posterior, Posterior) and is_labelled(posterior):
         posterior = Samples(posterior)
     if isinstance(posterior, Sampler) or resample is not None:
-        settings = LadderSettings(n_draws=n_draws, max_rounds=max_rounds, accuracy=accuracy, seed=seed)
+        settings = LadderSettings(n_draws=n_draws, max_iter=max_rounds, accuracy=accuracy, seed=seed)
         model, given = _as_model(posterior, resample, settings)
         found = _sample_again(model, features, regularizer, given, settings, progress)
         return _raise_or_warn(found, raise_infeasible)
@@ -225,7 +223,7 @@ def _as_model(posterior: Any, resample: Any, settings: LadderSettings) -> tuple[
     """The model to sample, and draws of its posterior that are there already."""
     wholes: tuple[tuple[str, Any, int], ...] = (
         ("n_draws", settings.n_draws, 20),
-        ("max_rounds", settings.max_rounds, 1),
+        ("max_rounds", settings.max_iter, 1),
         ("seed", settings.seed, 0),
     )
     for name, value, least in wholes:
@@ -276,7 +274,7 @@ def _sample_again(
         except BackendError as failure:
             cause = failure.__cause__
             made = sum(stage.run.n_chains * stage.run.n_draws for stage in failure.climb.stages)
-            kept = f" The {made} draws made before are in the attribute stages of this error." if made else ""
+            kept = f" The {made} draws made before are in the attribute runs of this error." if made else ""
             raise SamplingError(
                 f"the sampler failed in round {len(failure.climb.stages)}: {str(cause).rstrip('.')}.{kept}",
                 failure.climb.stages,
@@ -342,7 +340,7 @@ def _reweight(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Cl
         "or ask for less. If the feature is smooth, write it with NumPy's or JAX's functions of whole arrays, which "
         "can be differentiated."
     )
-    return replace(climb, ending=Ending(Status.OUT_OF_REACH, (word,), -1, refused=True)), None
+    return replace(climb, ending=Ending(Status.NOT_ATTAINED, (word,), -1, refused=True)), None
 
 
 def _show_round(progress: Progress[Climb]) -> None:
@@ -358,11 +356,11 @@ def _raise_or_warn(result: RegularizedPosterior, raise_infeasible: bool) -> Regu
     if not isinstance(result, ResampledPosterior):
         return result
     words = " ".join(result.reasons)
-    if result.refused or result.status in (Status.INFEASIBLE, Status.NO_TILT):
+    if result.refused or result.status in (Status.INFEASIBLE, Status.IMPROPER):
         if raise_infeasible and result.status is Status.INFEASIBLE:
             raise InfeasibleError(words, result)
         if raise_infeasible:
-            raise SamplingError(words, result.stages, result)
+            raise SamplingError(words, result.runs, result)
     elif result.status is Status.UNRELIABLE:
         warnings.warn(words, UnreliableWeightsWarning, stacklevel=3)
     elif result.status is not Status.OPTIMAL:

@@ -47,7 +47,7 @@ class Round:
     left_out: bool = False  # of the pool, and of nothing else: its draws may have run away
 
 
-@persistable(skip=("sampler", "asked", "stages"))
+@persistable(skip=("sampler", "asked", "runs"))
 @dataclass(frozen=True, eq=False)
 class ResampledPosterior(RegularizedPosterior):
     """The regularized posterior of a model: its own draws, from the last run, and the rounds that led there.
@@ -65,7 +65,7 @@ class ResampledPosterior(RegularizedPosterior):
     refused: bool = field(repr=False)  # whether there is no answer at all
     asked: tuple[Any, ...] = field(default=(), repr=False)  # the features as they were written; not saved
     sampler: Any = field(default=None, repr=False)  # not saved
-    stages: tuple[Stage, ...] = field(default=(), repr=False)  # the runs with all their draws; not saved
+    runs: tuple[Stage, ...] = field(default=(), repr=False)  # the runs with all their draws; not saved
 
     @cached_property
     def before_mcse(self) -> Floats:
@@ -116,7 +116,7 @@ class ResampledPosterior(RegularizedPosterior):
         return sum(r.n_gradients for r in self.rounds)
 
     @property
-    def floor(self) -> float:
+    def kl_mc_error(self) -> float:
         """Nats that the answer is off by Monte Carlo error alone, about ``m / (2 ess)``."""
         return len(self.labels) / (2 * self.rounds[self.answer].effective_size)
 
@@ -172,9 +172,10 @@ class ResampledPosterior(RegularizedPosterior):
 
     def rounds_table(self) -> str:
         """Return the rounds as a table: multipliers, expectations and what the chains say, one line for each run."""
-        heads = ["round", "draws", "effective", "R-hat", "diverging", "surprise", "to go", "A(phi)"]
+        heads = ["round", "draws", "effective", "R-hat", "diverging", "prediction z-score", "remaining KL", "A(phi)"]
         heads += [f"{what}[{i}]" for i in range(len(self.labels)) for what in ("phi", "E")]
-        lines = [" ".join(f"{head:>10}" for head in heads)]
+        widths = [max(10, len(head)) for head in heads]
+        rows = [heads]
         for i, r in enumerate(self.rounds):
             mark = "*" if r.final else "x" if r.left_out else ""
             cells = [f"{i}{mark}", f"{r.n_chains}x{r.n_draws}", f"{r.effective_size:.0f}"]
@@ -182,7 +183,8 @@ class ResampledPosterior(RegularizedPosterior):
             cells += [f"{r.log_partition:.4g}"]
             pairs = zip(r.multipliers, r.expectation, strict=True)
             cells += [f"{number:.4g}" for pair in pairs for number in pair]
-            lines.append(" ".join(f"{cell:>10}" for cell in cells))
+            rows.append(cells)
+        lines = [" ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
         lines.append("* a final run")
         if any(r.left_out for r in self.rounds):
             lines.append("x left out: too far beyond what the rounds before knew")
@@ -235,7 +237,7 @@ def build_result(
         refused=ending.refused,
         asked=problem.features,
         sampler=problem.sampler,
-        stages=climb.stages,
+        runs=climb.stages,
     )
 
 

@@ -78,7 +78,7 @@ class LadderSettings:
 
     n_draws: int = 750  # of each chain of a final run
     n_short: int = 100  # of each chain on the way
-    max_rounds: int = 40
+    max_iter: int = 40
     accuracy: float | None = None  # nats; None is what n_draws give
     seed: int = 0
 
@@ -129,6 +129,16 @@ class Stage:
     r_hat_of: str
     to_go: float = math.nan  # nats to what was asked, by the Newton step from here
     left_out: bool = False  # of the pool: a step so far beyond what the pool knew that its draws may have run away
+
+    @property
+    def features(self) -> Floats:
+        """Features of the draws, shape (n_chains, n_draws, m)."""
+        return self.rung.values
+
+    @property
+    def multipliers(self) -> Floats:
+        """Multipliers that the draws were made at, shape (m,)."""
+        return self.rung.phi
 
     @property
     def divergences(self) -> int:
@@ -210,7 +220,7 @@ def climb_ladder(
         terms = {"to_go": to_go if math.isfinite(to_go) else 0.0}
         return StepResult(climb, terms, status=climb.ending.status if climb.ending is not None else None)
 
-    result = run(step, start, max_iter=settings.max_rounds, callbacks=callbacks, keep="last", stage="rounds")
+    result = run(step, start, max_iter=settings.max_iter, callbacks=callbacks, keep="last", stage="rounds")
     climb = result.state
     if climb.ending is not None:
         return climb
@@ -228,7 +238,7 @@ def climb_ladder(
         f"{_counted(climb.stages)} made, about {climb.stages[-1].to_go:.3g} nats are left. Raise max_rounds, or "
         "ask for less: a softer constraint, (E(f) == b).soft(penalty), or a bound nearer to the posterior."
     )
-    status = Status.OUT_OF_REACH if _comes_no_nearer(climb) else Status.ROUND_LIMIT
+    status = Status.NOT_ATTAINED if _comes_no_nearer(climb) else Status.ITERATION_LIMIT
     words = (*climb.excuses, *_find_heavy_tail(problem, climb, climb.plan.phi), word)
     return replace(climb, ending=Ending(status, words, _nearest(climb)))
 
@@ -342,7 +352,7 @@ def _decide(problem: Problem, settings: LadderSettings, climb: Climb) -> Climb:
     if absurd:
         escape = find_ascent(problem.sampler, problem.tilt(last.rung.phi), last.run)
         if escape is not None:
-            return replace(climb, ending=Ending(Status.NO_TILT, (_no_tilt(escape),), _nearest(climb)))
+            return replace(climb, ending=Ending(Status.IMPROPER, (_no_tilt(escape),), _nearest(climb)))
         word = (
             "run after run contradicts what the rounds before predicted of it: the tail of a feature is too heavy for "
             "this tilt, modes come and go with it, or no distribution has these expectations together (a mean of "
@@ -417,7 +427,7 @@ def _judge_final(problem: Problem, settings: LadderSettings, climb: Climb) -> Cl
     if not tilt.is_none:
         escape = find_escape(problem.sampler, tilt, stage.run) or find_ascent(problem.sampler, tilt, stage.run)
         if escape is not None:
-            ending = Ending(Status.NO_TILT, (_no_tilt(escape),), -1, solution)
+            ending = Ending(Status.IMPROPER, (_no_tilt(escape),), -1, solution)
             return replace(climb, ending=ending)
     word = (
         "the last run contradicts what the rounds before predicted of it: expectations differ by "
@@ -493,7 +503,7 @@ def _meet_accuracy(settings: LadderSettings, climb: Climb, ending: Ending, solut
             f"{settings.accuracy:.1g} would take about {needed} draws in each chain. Ask for that n_draws, or for a "
             "coarser accuracy."
         )
-        return replace(climb, ending=replace(ending, status=Status.ROUND_LIMIT, sentences=(word,)))
+        return replace(climb, ending=replace(ending, status=Status.ITERATION_LIMIT, sentences=(word,)))
     return replace(climb, plan=_again(climb, solution, needed))
 
 
@@ -549,7 +559,7 @@ def _plan_next(problem: Problem, settings: LadderSettings, climb: Climb) -> Clim
             "left, more after each round. What is asked may lie beyond what the features can reach. Check it against "
             "their range, or soften it: (E(f) == b).soft(penalty)."
         )
-        return replace(climb, ending=Ending(Status.OUT_OF_REACH, (word,), -1))
+        return replace(climb, ending=Ending(Status.NOT_ATTAINED, (word,), -1))
     if here.effective_size < needed:
         longer = min(2 * last.run.n_draws, settings.n_draws)
         return replace(climb, plan=_predict(pool, Plan(last.rung.phi, longer, stacked=stacked)))
@@ -608,7 +618,7 @@ def _checked(problem: Problem, settings: LadderSettings, climb: Climb, plan: Pla
         assert climb.pool is not None
         nearer = Plan(0.5 * (last.rung.phi + plan.phi), settings.n_short)
         plan = _predict(climb.pool, nearer)
-    return replace(climb, ending=Ending(Status.NO_TILT, (_no_tilt(escape or ""),), _nearest(climb)))
+    return replace(climb, ending=Ending(Status.IMPROPER, (_no_tilt(escape or ""),), _nearest(climb)))
 
 
 def _with_to_go(climb: Climb, nats: float) -> Climb:

@@ -13,7 +13,7 @@ from regbayes.resampling.sampler import Run, Sampler, Start, Tilt
 
 
 @final
-class FunctionModel(Sampler):
+class CallableSampler(Sampler):
     """A model known by a function that draws one chain of it.
 
     Parameters
@@ -31,7 +31,7 @@ class FunctionModel(Sampler):
 
     >>> import numpy as np
     >>> from regbayes import E, regularize
-    >>> from regbayes.ppl import FunctionModel
+    >>> from regbayes.ppl import CallableSampler
     >>> def metropolis(tilt, n_draws, rng, start):
     ...     x = rng.normal() if start is None else float(start["x"])
     ...     def log_density(x):
@@ -45,7 +45,7 @@ class FunctionModel(Sampler):
     ...         if i % 20 == 19 and i >= 400:
     ...             kept.append(x)
     ...     return {"x": np.array(kept)}
-    >>> result = regularize(FunctionModel(metropolis), E("x") == 3, n_draws=200)
+    >>> result = regularize(CallableSampler(metropolis), E("x") == 3, n_draws=200)
     >>> str(result.status), bool(abs(result.multipliers[0] - 3) < 5 * result.multipliers_mcse[0])
     ('optimal', True)
     """
