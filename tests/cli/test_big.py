@@ -226,7 +226,7 @@ def test_what_is_odd_in_a_batch_is_said_once(path, small_limits, tmp_path):
     options = ("--target", "height", "--task", "place", "--output", tmp_path / "model")
     run = run_here("fit", tmp_path / "few.csv", *options, *QUICK)
     assert run.code == 0, run.err
-    run = run_here("predict", tmp_path / "model", tmp_path / "all.parquet", "--output", tmp_path / "answers.csv")
+    run = run_here("predict", tmp_path / "model", tmp_path / "all.parquet", "--output", tmp_path / "predictions.csv")
     assert run.code == 0, run.err
     said = " ".join(run.err.split())
     n_new = int((frame["place"].iloc[:512] == "shore").sum())
@@ -235,7 +235,7 @@ def test_what_is_odd_in_a_batch_is_said_once(path, small_limits, tmp_path):
         in said
     )
     assert said.count("tasks that were not there") == 1
-    assert len(pd.read_csv(tmp_path / "answers.csv")) == N
+    assert len(pd.read_csv(tmp_path / "predictions.csv")) == N
 
 
 def test_columns_of_a_batch_are_what_those_of_all_batches_can_be(tmp_path):

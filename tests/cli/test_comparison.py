@@ -1,4 +1,4 @@
-"""Is it worth it? Plain systems on the same folds, judged as scikit-learn would, and what is said of the model."""
+"""Plain systems on the same folds, judged as scikit-learn would, and what is said of the model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOLDS = KFold(4, shuffle=True, random_state=0)
 def judged(problem: Problem, predicted) -> Judged:
     """A model that answered `predicted` on the folds."""
     rows = [test for _, test in FOLDS.split(problem.X)]
-    return Judged("model", "a model", rows, [np.asarray(predicted)[test] for test in rows], 1.0, 3, "3 features")
+    return Judged("model", "a model", rows, [np.asarray(predicted)[test] for test in rows], 1.0, 3, "features")
 
 
 def judge(problem: Problem, predicted, **options):
@@ -73,7 +73,7 @@ def test_every_system_is_judged_by_scikit_learns_own_left_out_predictions(number
     }
     for role, model in wanted.items():
         assert score_of(found, role) == pytest.approx(accuracy_score(y, cross_val_predict(model, X, y, cv=FOLDS)))
-    assert [row["things_are"] for row in found["systems"]] == ["3 features", "1 answer", "3 inputs", "300 trees"]
+    assert [row["size_unit"] for row in found["systems"]] == ["features", "class", "inputs", "trees"]
 
 
 def test_weights_count_as_rows_that_are_there_so_often(numbers):
@@ -115,8 +115,8 @@ def test_several_targets_with_holes(numbers, classes):
     answers = np.column_stack([np.full(80, "low", dtype=object), np.ones(80, dtype=object)])
     found = judge(problem, answers)
     assert score_of(found, "linear") > 0.85 > score_of(found, "baseline")
-    assert found["never_answered"] == ["level=high", "level=middle", "sign=0"]
-    assert found["useless"]
+    assert found["never_predicted"] == ["level=high", "level=middle", "sign=0"]
+    assert found["no_better_than_baseline"]
 
 
 def test_texts_are_compared_with_a_linear_model_on_tf_idf(classes):
@@ -130,7 +130,7 @@ def test_texts_are_compared_with_a_linear_model_on_tf_idf(classes):
     wanted = accuracy_score(classes.y, cross_val_predict(model, counts, classes.y, cv=FOLDS))
     assert [row["role"] for row in found["systems"]] == ["model", "baseline", "linear"]
     assert score_of(found, "linear") == pytest.approx(wanted)
-    assert found["systems"][2]["things_are"] == "6 words"
+    assert found["systems"][2]["size_unit"] == "words"
 
 
 def test_differences_are_paired_and_their_errors_those_of_a_mean(classes):
@@ -145,20 +145,20 @@ def test_differences_are_paired_and_their_errors_those_of_a_mean(classes):
 
 def test_what_is_said_of_a_model(numbers, classes):
     good = judge(numbers, numbers.y)
-    assert not good["useless"]
-    assert good["beaten_by"] == []
-    assert good["sentences"] == [
-        "The model's score is the best of 4 settings on these folds, and so a little optimistic."
+    assert not good["no_better_than_baseline"]
+    assert good["outperformed_by"] == []
+    assert good["messages"] == [
+        "The model's score is the best of 4 settings on these folds, and so slightly optimistic."
     ]
-    assert judge(numbers, numbers.y, n_settings=1)["sentences"] == []
+    assert judge(numbers, numbers.y, n_settings=1)["messages"] == []
     poor = judge(classes, np.where(classes.y == "low", "low", "middle"))
-    assert poor["beaten_by"][0] == "logistic regression"
-    assert any("ogistic regression predicts clearly better (0." in sentence for sentence in poor["sentences"])
-    assert poor["never_answered"] == ["high"]
-    assert any("One class is never answered on rows that were left out: 'high'" in said for said in poor["sentences"])
+    assert poor["outperformed_by"][0] == "logistic regression"
+    assert any("ogistic regression predicts clearly better (0." in sentence for sentence in poor["messages"])
+    assert poor["never_predicted"] == ["high"]
+    assert any("One class is never predicted on held-out rows: 'high'" in said for said in poor["messages"])
     wild = judge(numbers, 100 * numbers.y)
-    assert wild["useless"]
-    assert wild["sentences"][0].startswith("This model is useless: on rows that it had not seen it is no better than")
+    assert wild["no_better_than_baseline"]
+    assert wild["messages"][0].startswith("This model is no better than a baseline")
 
 
 def test_a_plain_model_that_is_no_better_than_a_constant_is_not_recommended(classes):
@@ -166,8 +166,8 @@ def test_a_plain_model_that_is_no_better_than_a_constant_is_not_recommended(clas
     problem = replace(classes, X=np.zeros((80, 3)), y=y)
     found = judge(problem, np.full(80, "seldom"))
     assert score_of(found, "linear") == score_of(found, "baseline") > score_of(found, "model")
-    assert found["beaten_by"] == []
-    assert not any("predicts clearly better" in said for said in found["sentences"])
+    assert found["outperformed_by"] == []
+    assert not any("predicts clearly better" in said for said in found["messages"])
 
 
 def test_a_system_that_fails_or_takes_too_long_costs_nothing(numbers, monkeypatch):
@@ -175,7 +175,7 @@ def test_a_system_that_fails_or_takes_too_long_costs_nothing(numbers, monkeypatc
     found = judge(numbers, numbers.y, patience=0.0)
     assert [row["score"] is None for row in found["systems"]] == [False, True, True, True]
     assert "given up: it would take longer than" in found["systems"][3]["note"]
-    assert not found["useless"]
+    assert not found["no_better_than_baseline"]
     monkeypatch.undo()
 
     def broken(*_, **__):
@@ -220,20 +220,20 @@ def fit(folder, target: str, *options):
     return run_here("fit", folder / "t.csv", "-t", target, *others, "-o", folder / "m", *QUICK, *options)
 
 
-def test_a_useless_model_is_saved_with_a_banner_and_code_0(folder):
+def test_a_model_no_better_than_a_baseline_is_saved_with_a_banner_and_code_0(folder):
     done = fit(folder, "noise", "--json")
     assert done.code == 0
-    assert done.json["useless"] is True
-    assert done.json["comparison"]["useless"] is True
-    assert any(warning.startswith("This model is useless") for warning in done.json["warnings"])
+    assert done.json["no_better_than_baseline"] is True
+    assert done.json["comparison"]["no_better_than_baseline"] is True
+    assert any(warning.startswith("This model is no better than a baseline") for warning in done.json["warnings"])
     shown = fit(folder, "noise", "--quiet")
     assert shown.code == 0
-    assert "This model is useless" in shown.err
+    assert "This model is no better than a baseline" in shown.err
     assert "╭" in shown.err
     assert "next" not in shown.out
     from regbayes import load
 
-    assert "useless" in repr(load(folder / "m"))
+    assert "no better than a baseline" in repr(load(folder / "m"))
 
 
 def test_the_table_is_printed_and_kept(folder):
@@ -242,14 +242,14 @@ def test_the_table_is_printed_and_kept(folder):
     rows = [line for line in lines if line.strip().startswith(("ILSVM", "always", "logistic", "histogram"))]
     assert len(rows) == 4
     assert all("±" in row for row in rows)
-    assert "to look at" in done.out
+    assert "Comparison with baselines" in done.out
     found = fit(folder, "side", "--json").json
-    assert found["useless"] is False
+    assert found["no_better_than_baseline"] is False
     systems = {row["role"]: row for row in found["comparison"]["systems"]}
     assert list(systems) == ["model", "baseline", "linear", "boosting"]
     assert systems["model"]["score"] == found["cross_validation"]["pooled"]
     assert systems["baseline"]["score"] == found["baseline_score"]
-    assert systems["model"]["things"] == found["n_components_in_use"]
+    assert systems["model"]["size"] == found["n_components_in_use"]
     from regbayes import load
 
     assert load(folder / "m").facts["comparison"] == found["comparison"] | {
@@ -261,8 +261,8 @@ def test_no_compare_leaves_out_the_plain_models(folder):
     found = fit(folder, "sum", "--no-compare", "--features-only", "--json").json
     assert [row["role"] for row in found["comparison"]["systems"]] == ["model", "baseline"]
     assert found["comparison"]["systems"][1]["score"] < 0
-    assert found["comparison"]["systems"][0]["things"] == found["n_components_in_use"]
-    assert found["useless"] is False
+    assert found["comparison"]["systems"][0]["size"] == found["n_components_in_use"]
+    assert found["no_better_than_baseline"] is False
 
 
 def test_without_cross_validation_nothing_is_judged(folder):
@@ -270,7 +270,7 @@ def test_without_cross_validation_nothing_is_judged(folder):
         *("fit", folder / "t.csv", "-t", "side", "-o", folder / "m", "--no-cv", "--json"),
         *("--n-components", 3, "--max-iter", 3, "--C", 1),
     )
-    assert (done.json["useless"], done.json["comparison"]) == (None, None)
+    assert (done.json["no_better_than_baseline"], done.json["comparison"]) == (None, None)
 
 
 def test_documents_and_what_there_is_to_look_at(folder):
@@ -283,7 +283,7 @@ def test_documents_and_what_there_is_to_look_at(folder):
         "always the most frequent class",
         "linear SVM on tf-idf of words",
     ]
-    assert systems[0]["things_are"] == "3 topics"
+    assert systems[0]["size_unit"] == "topics"
 
 
 def test_inputs_beside_features_are_things_to_look_at(folder):
@@ -291,5 +291,5 @@ def test_inputs_beside_features_are_things_to_look_at(folder):
     model = found["comparison"]["systems"][0]
     from regbayes import load
 
-    assert model["things"] == len(load(folder / "m").in_use) + 4
-    assert model["things_are"].endswith("and 4 inputs")
+    assert model["size"] == len(load(folder / "m").in_use) + 4
+    assert model["size_unit"].endswith("and inputs")

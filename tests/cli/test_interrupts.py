@@ -89,7 +89,7 @@ def test_what_is_kept_is_named_where_no_setting_was_tried_on_every_fold(data, mo
     assert done.json["settings"] == {"C": best.params["C"]}
     assert done.json["cross_validation"]["folds"] == 1
     assert "the best of 2 settings that were tried on 1 of 3 folds" in done.json["kept"]
-    assert any("the best of 2 settings on these folds" in said for said in done.json["comparison"]["sentences"])
+    assert any("the best of 2 settings on these folds" in said for said in done.json["comparison"]["messages"])
 
 
 @pytest.mark.parametrize("pause", [None, 0.0, 0.05])

@@ -292,7 +292,7 @@ def test_of_a_useless_model_of_weighed_rows_it_is_said_that_they_may_be_cells(tm
     given = (tmp_path / "cells.csv", "-t", "answer", "-o", tmp_path / "m", "--json", "--folds", 2, *ONE[:4], "--C", 1)
     for weight, said in ((("--weight", "n"), True), (("--ignore", "n"), False)):
         done = run_here("fit", *given, *weight)
-        assert done.json["useless"], done.err
+        assert done.json["no_better_than_baseline"], done.err
         assert any("folds leave out whole cells: --no-cv" in told for told in done.json["warnings"]) is said
 
 

@@ -31,14 +31,17 @@ FITS = {  # model -> data and options
 FIT_KEYS = {
     *("command", "model", "estimator", "kind", "targets[]", "task", "rows", "inputs", "settings.C", "warnings[]"),
     *("n_components", "n_components_in_use", "seconds", "interrupted", "baseline_score", "cross_validation", "kept"),
-    *("weight", "useless", "comparison"),
+    *("weight", "no_better_than_baseline", "comparison"),
 }
 SEARCH_KEYS = (FIT_KEYS - {"cross_validation", "comparison"}) | {
     *(f"cross_validation.{name}" for name in ("metric", "mean", "std", "folds", "pooled")),
-    *(f"comparison.{name}" for name in ("metric", "folds", "best_of", "useless", "interrupted", "sentences[]")),
-    *(f"comparison.{name}[]" for name in ("beaten_by", "never_answered")),
+    *(
+        f"comparison.{name}"
+        for name in ("metric", "folds", "best_of", "no_better_than_baseline", "interrupted", "messages[]")
+    ),
+    *(f"comparison.{name}[]" for name in ("outperformed_by", "never_predicted")),
     *(f"comparison.systems[].{name}" for name in ("role", "name", "score", "std", "difference", "error")),
-    *(f"comparison.systems[].{name}" for name in ("things", "things_are", "seconds", "note")),
+    *(f"comparison.systems[].{name}" for name in ("size", "size_unit", "seconds", "note")),
     *(f"cross_validation.candidates[].{name}" for name in ("C", "mean", "std")),
 }
 TASK_SEARCH_KEYS = {

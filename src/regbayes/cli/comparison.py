@@ -1,4 +1,4 @@
-"""Is it worth it? Plain systems on the folds of the search, and what their scores say of the model.
+"""Comparison with baselines, which are fitted to the folds of the search.
 
 Every system is judged by the rows that a fold left out, all folds together: one score for all of them, which does not
 hang on single folds as their mean does. Differences are paired, row by row.
@@ -18,7 +18,7 @@ from scipy.sparse import issparse
 
 from regbayes._types import Floats, Integers
 from regbayes.cli import Kind
-from regbayes.cli.errors import counted, listed
+from regbayes.cli.errors import listed, plural
 from regbayes.cli.scores import score_of
 from regbayes.cli.targets import observed_rows, shown_label
 
@@ -65,14 +65,14 @@ class Judged:
     rows: Sequence[Integers]  # of each fold
     predictions: Sequence[NDArray[Any]]  # of each fold
     seconds: float
-    things: int = 0  # that there are to look at
-    things_are: str = ""
+    size: int = 0  # features, inputs, words or trees that a reader would look at
+    size_unit: str = ""  # their name, in the plural unless there is one
     note: str = ""  # why it was not judged on every fold
 
 
 @dataclass(frozen=True)
 class System:
-    """A plain system: an estimator for one target, and how much of it there is to look at."""
+    """A plain system: an estimator for one target, and how large it is."""
 
     role: str
     name: str
@@ -130,16 +130,16 @@ def compare(
         "folds": len(folds),
         "best_of": n_settings,
         "systems": table,
-        "useless": _is_useless(table),
-        "beaten_by": [
+        "no_better_than_baseline": _no_better(table),
+        "outperformed_by": [
             one.name
             for one, row in zip(judged, table, strict=True)
             if one.role in ("linear", "boosting") and _clearly_better(row) and _beats(one, constants, problem)
         ],
-        "never_answered": never_answered(problem, model),
+        "never_predicted": never_predicted(problem, model),
         "interrupted": interrupted,
     }
-    return {**found, "sentences": _sentences(found, problem)}
+    return {**found, "messages": _messages(found, problem)}
 
 
 def _row(one: Judged, model: Judged, problem: Problem) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _row(one: Judged, model: Judged, problem: Problem) -> dict[str, Any]:
         difference, error = _compare_pairs(problem, one, model)
         row |= {"score": pooled_score(problem, one), "std": float(np.std(by_fold))}
         row |= {"difference": difference, "error": error}
-    return row | {"things": one.things, "things_are": one.things_are, "seconds": one.seconds, "note": one.note}
+    return row | {"size": one.size, "size_unit": one.size_unit, "seconds": one.seconds, "note": one.note}
 
 
 def _compare_pairs(problem: Problem, one: Judged, model: Judged) -> tuple[float, float]:
@@ -175,7 +175,7 @@ def _has_targets(y: NDArray[Any]) -> bool:
     return bool(observed_rows(y).any())
 
 
-def _is_useless(table: Sequence[dict[str, Any]]) -> bool:
+def _no_better(table: Sequence[dict[str, Any]]) -> bool:
     """Whether some constant is as good as the model, to within a standard error of the difference."""
     constants = [row for row in table if row["role"] == "baseline" and row["difference"] is not None]
     return any(row["difference"] >= -row["error"] for row in constants)
@@ -191,7 +191,7 @@ def _beats(one: Judged, constants: Sequence[Judged], problem: Problem) -> bool:
     return all(difference < -error for difference, error in differences)
 
 
-def never_answered(problem: Problem, model: Judged) -> list[str]:
+def never_predicted(problem: Problem, model: Judged) -> list[str]:
     """Return the classes that no left-out row was given, though some are of them; with the target, if of several."""
     if problem.kind == "regressor":
         return []
@@ -206,14 +206,14 @@ def never_answered(problem: Problem, model: Judged) -> list[str]:
     return found
 
 
-def _sentences(found: dict[str, Any], problem: Problem) -> list[str]:
+def _messages(found: dict[str, Any], problem: Problem) -> list[str]:
     """Return what a user should know, the most important first."""
     model, said = found["systems"][0], []
     constants = [row for row in found["systems"] if row["role"] == "baseline" and row["score"] is not None]
-    if found["useless"]:
+    if found["no_better_than_baseline"]:
         best = max(constants, key=lambda row: row["score"])
         said.append(
-            f"This model is useless: on rows that it had not seen it is no better than {best['name']} "
+            f"This model is no better than a baseline: on held-out rows, {best['name']} is as good "
             f"({model['score']:.3f} against {best['score']:.3f}, a difference of {-best['difference']:+.3f} ± "
             f"{best['error']:.3f})."
         )
@@ -223,7 +223,7 @@ def _sentences(found: dict[str, Any], problem: Problem) -> list[str]:
             f"The model is hardly better than {best['name']}: {-best['difference']:+.3f} ± {best['error']:.3f} on rows "
             "that it had not seen."
         )
-    better = [row for row in found["systems"] if row["name"] in found["beaten_by"]]
+    better = [row for row in found["systems"] if row["name"] in found["outperformed_by"]]
     if better:
         best = max(better, key=lambda row: row["score"])
         others = f", and so does {better[0]['name']}" if len(better) > 1 and better[0] is not best else ""
@@ -231,14 +231,14 @@ def _sentences(found: dict[str, Any], problem: Problem) -> list[str]:
             f"{best['name'][0].upper()}{best['name'][1:]} predicts clearly better ({best['score']:.3f} against "
             f"{model['score']:.3f}){others}: take it, unless you need the features."
         )
-    if found["never_answered"]:
-        some = len(found["never_answered"]) > 1
+    if found["never_predicted"]:
+        some = len(found["never_predicted"]) > 1
         rare = "" if problem.balanced or problem.kind != "classifier" else " --balanced lets rare classes count more."
         what = "Some classes are" if some else "One class is"
-        said.append(f"{what} never answered on rows that were left out: {listed(found['never_answered'], 6)}.{rare}")
+        said.append(f"{what} never predicted on held-out rows: {listed(found['never_predicted'], 6)}.{rare}")
     if found["best_of"] > 1:
         said.append(
-            f"The model's score is the best of {found['best_of']} settings on these folds, and so a little optimistic."
+            f"The model's score is the best of {found['best_of']} settings on these folds, and so slightly optimistic."
         )
     return said
 
@@ -252,16 +252,16 @@ def _constants(problem: Problem) -> Iterator[System]:
 
     numbers = problem.kind == "regressor"
     name = "always the mean" if numbers else "always the most frequent class"
-    noun = "number" if numbers else "answer"
+    noun = "number" if numbers else "class"
 
     def make() -> Any:
         return DummyRegressor() if numbers else DummyClassifier(strategy="most_frequent")
 
     n = problem.targets.shape[1]
-    yield System("baseline", name, np.zeros((len(problem.y), 1)), make, lambda _: (n, counted(n, noun)))
+    yield System("baseline", name, np.zeros((len(problem.y), 1)), make, lambda _: (n, plural(n, noun)))
     if problem.task is not None:
         tasks, codes = np.unique(problem.task, return_inverse=True)
-        looks = len(tasks), counted(len(tasks), noun)
+        looks = len(tasks), plural(len(tasks), noun)
         yield System("baseline", f"{name} of its task", codes.reshape(-1, 1), lambda: _ByTask(make), lambda _: looks)
 
 
@@ -271,7 +271,7 @@ def _peers(problem: Problem) -> Iterator[System]:
     if issparse(problem.X):
         n = problem.X.shape[1]
         name = f"{'ridge regression' if numbers else 'linear SVM'} on tf-idf of words"
-        yield System("linear", name, problem.X, lambda: _tfidf(numbers, weight), lambda _: (n, counted(n, "word")))
+        yield System("linear", name, problem.X, lambda: _tfidf(numbers, weight), lambda _: (n, plural(n, "word")))
         return
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LogisticRegression, RidgeCV
@@ -290,13 +290,13 @@ def _peers(problem: Problem) -> Iterator[System]:
         return HistGradientBoostingClassifier(random_state=problem.seed, class_weight=weight)
 
     name = "ridge regression" if numbers else "logistic regression"
-    yield System("linear", name, X, linear, lambda _: (X.shape[1], counted(X.shape[1], "input")))
+    yield System("linear", name, X, linear, lambda _: (X.shape[1], plural(X.shape[1], "input")))
     yield System("boosting", "histogram gradient boosting", X, boosted, _count_trees)
 
 
 def _count_trees(fits: Sequence[Any]) -> tuple[int, str]:
     n = sum(fit.n_iter_ * fit.n_trees_per_iteration_ for fit in fits if hasattr(fit, "n_iter_"))
-    return n, counted(n, "tree")
+    return n, plural(n, "tree")
 
 
 def _scaled(model: Any) -> Any:

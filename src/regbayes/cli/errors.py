@@ -19,6 +19,7 @@ __all__ = [
     "listed",
     "need",
     "not_among",
+    "plural",
 ]
 
 
@@ -82,9 +83,14 @@ def not_among(name: str, names: Sequence[str]) -> str:
     return f"it has {listed(names)}{meant}"
 
 
+def plural(number: int, noun: str) -> str:
+    """Return a noun, in the plural unless the number is 1."""
+    return noun if number == 1 else f"{noun}{'es' if noun.endswith('s') else 's'}"
+
+
 def counted(number: int, noun: str) -> str:
-    """Return a number and its noun, in the plural where it belongs."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return a number and its noun."""
+    return f"{number} {plural(number, noun)}"
 
 
 def need(module: str, extra: str, what: str) -> Any:

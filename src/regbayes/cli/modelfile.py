@@ -54,8 +54,8 @@ class ModelFile(Saveable):
         if (cv := facts["cross_validation"]) is not None:
             score = f"{facts['metric']} {cv.get('pooled', cv['mean']):.3f} ± {cv['std']:.3f}"
             lines.append(f"  score     {score} over {counted(cv['folds'], 'fold')}")
-        if facts.get("useless"):
-            lines.append("  useless   no better than a constant answer")
+        if facts.get("no_better_than_baseline"):
+            lines.append("  warning   no better than a baseline")
         if facts["interrupted"]:
             lines.append(f"  stopped   {facts.get('kept') or 'by Ctrl-C'}")
         return "\n".join([*lines, "  see       .pipeline, .estimator, .inputs, .target, .facts, .report"])

@@ -24,7 +24,7 @@ from scipy.sparse import issparse
 from regbayes._types import Floats
 from regbayes.cli import Kind, interrupts
 from regbayes.cli.comparison import Judged, Problem, compare
-from regbayes.cli.errors import BadDataError, StoppedError, UserError, counted
+from regbayes.cli.errors import BadDataError, StoppedError, UserError, counted, plural
 from regbayes.cli.interrupts import is_interrupt
 from regbayes.cli.modelfile import features_in_use
 from regbayes.cli.options import FitRequest
@@ -241,10 +241,10 @@ def _compare(
     tried = watch.records_of(watch.chosen)
     in_use = len(features_in_use(estimator))
     noun = "topic" if issparse(problem.X) else "feature"
-    things, are = in_use, counted(in_use, noun)
+    size, unit = in_use, plural(in_use, noun)
     if getattr(estimator, "include_inputs", False):
         n = problem.X.shape[1]
-        things, are = in_use + n, f"{are} and {counted(n, 'input')}"
+        size, unit = in_use + n, f"{plural(in_use, noun)} and {plural(n, 'input')}"
     seconds = sum(record.fit_seconds for record in watch.records) - (compiling if request.jobs == 1 else 0.0)
     model = Judged(
         "model",
@@ -252,8 +252,8 @@ def _compare(
         [record.rows for record in tried],
         [np.asarray(record.predictions) for record in tried],
         max(seconds, 0.0),
-        things,
-        are,
+        size,
+        unit,
     )
     found = compare(
         problem,

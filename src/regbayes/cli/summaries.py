@@ -36,7 +36,7 @@ def summary(model: ModelFile) -> dict[str, Any]:
         "cross_validation": facts["cross_validation"],
         "kept": facts.get("kept"),
         "weight": facts.get("weight"),
-        "useless": facts.get("useless"),
+        "no_better_than_baseline": facts.get("no_better_than_baseline"),
         "comparison": facts.get("comparison"),
     }
     if "sample_rows" in facts:  # of a file that was too large to search settings on all rows
@@ -71,7 +71,7 @@ def topics_of(model: ModelFile) -> list[dict[str, Any]]:
 
 
 def show_model(model: ModelFile, path: str, out: Output) -> None:
-    """Print what was found, whether it is worth it, and what can be done next."""
+    """Print what was found, the comparison with baselines, and what can be done next."""
     found = summary(model)
     settings = ", ".join(f"{name}={value}" for name, value in found["settings"].items())
     facts = {"model": f"{found['estimator']}, {settings}"}
@@ -95,14 +95,14 @@ def show_model(model: ModelFile, path: str, out: Output) -> None:
     if found["kept"] is not None:
         facts["stopped"] = found["kept"]
     facts["saved"] = path
-    if not found["useless"]:
+    if not found["no_better_than_baseline"]:
         facts["next"] = f"{called_as()} report {path} --output report.html"
         facts[""] = f"{called_as()} predict {path} NEW_DATA"
     if found["comparison"] is not None:
         _show_comparison(found["comparison"], out)
     out.facts(facts)
-    if found["useless"]:
-        _show_useless(model, found["comparison"], out)
+    if found["no_better_than_baseline"]:
+        _show_failure(model, found["comparison"], out)
 
 
 def _show_comparison(comparison: dict[str, Any], out: Output) -> None:
@@ -112,28 +112,28 @@ def _show_comparison(comparison: dict[str, Any], out: Output) -> None:
             row["name"],
             "–" if row["score"] is None else f"{row['score']:.3f}",
             "" if row["std"] is None else f"± {row['std']:.3f}",
-            row["note"] or row["things_are"],
+            row["note"] or f"{row['size']} {row['size_unit']}",
             f"{row['seconds']:.1f}",
         ]
         for row in comparison["systems"]
     ]
     out.table(
-        f"is it worth it? {counted(comparison['folds'], 'fold')}, each system judged by the rows left out",
-        ["", comparison["metric"], "", "to look at", "seconds"],
+        f"Comparison with baselines, on the held-out rows of {counted(comparison['folds'], 'fold')}",
+        ["", comparison["metric"], "", "size", "seconds"],
         rows,
     )
-    for sentence in comparison["sentences"][int(comparison["useless"]) :]:
+    for sentence in comparison["messages"][int(comparison["no_better_than_baseline"]) :]:
         out.line(sentence)
 
 
-def _show_useless(model: ModelFile, comparison: dict[str, Any], out: Output) -> None:
+def _show_failure(model: ModelFile, comparison: dict[str, Any], out: Output) -> None:
     """Print the banner, and what may help."""
     advice = "More rows, other inputs or another target may help; so may a look at how the file was read, above."
     if model.target.kind == "classifier" and comparison["metric"] == "accuracy":
         advice += " Where one class is rare: --balanced."
     if model.facts.get("weight"):
         advice += " Where rows are cells of a table of counts, folds leave out whole cells: --no-cv, or one row a case."
-    out.banner(f"{comparison['sentences'][0]} It is saved all the same. {advice}")
+    out.banner(f"{comparison['messages'][0]} It is saved all the same. {advice}")
 
 
 def _show_topics(model: ModelFile, out: Output) -> None:

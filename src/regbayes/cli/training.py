@@ -181,7 +181,7 @@ def _fit_and_report(  # noqa: PLR0913 - all that a fit is made of
         "inputs": X.shape[1],
         "weight": request.weight,
         "baseline": baseline,
-        "useless": None if comparison is None else comparison["useless"],
+        "no_better_than_baseline": None if comparison is None else comparison["no_better_than_baseline"],
         "metric": metric,
     }
     if request.stability:
@@ -226,7 +226,7 @@ def _fit_whole(
 
 
 def _told_on_page(comparison: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the options of `collect` that show the comparison, and a notice where the model is useless."""
+    """Return the options of `collect` that show the comparison, and perhaps a notice."""
     from regbayes.report.data import Comparison
 
     if comparison is None:
@@ -238,13 +238,13 @@ def _told_on_page(comparison: dict[str, Any] | None) -> dict[str, Any]:
         own=0,
         scores=np.array([row["score"] for row in systems]),
         deviations=np.array([row["std"] for row in systems]),
-        n_things=np.array([row["things"] for row in systems], dtype=np.int64),
+        n_things=np.array([row["size"] for row in systems], dtype=np.int64),
         seconds=np.array([row["seconds"] for row in systems]),
-        verdict=" ".join(comparison["sentences"]),
+        verdict=" ".join(comparison["messages"]),
     )
     return {
         "comparison": table,
-        "notices": [("warning", comparison["sentences"][0])] if comparison["useless"] else [],
+        "notices": [("warning", comparison["messages"][0])] if comparison["no_better_than_baseline"] else [],
     }
 
 
