@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
 from scipy.stats import multivariate_t
 
-from regbayes import E, Finite, Gaussian, SamplingError, regularize
+from regbayes import E, Finite, Gaussian, InfeasibleError, SamplingError, regularize, resample
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 from ladder_tools import ExactGaussian, ExactGrid
@@ -52,9 +52,9 @@ def answer(sampler: Any, asked: Any, seed: int) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return regularize(sampler, asked, seed=seed, raise_infeasible=False)
-        except SamplingError as error:
-            return error
+            return resample(sampler, asked, seed=seed)
+        except (InfeasibleError, SamplingError) as error:
+            return error.result
 
 
 def forget_compiled() -> None:

@@ -12,7 +12,7 @@ import warnings
 
 import numpy as np
 
-from regbayes import E, InfeasibleError, Samples, regularize
+from regbayes import E, InfeasibleError, Samples, regularize, resample
 
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
@@ -46,7 +46,7 @@ def schools_at_twenty():
     from regbayes.ppl import NumPyroModel
 
     model = NumPyroModel(eight_schools, EFFECTS, ERRORS)
-    result = regularize(model, E(mean_effect) == 20)
+    result = resample(model, E(mean_effect) == 20)
     print(result)
     print(result.rounds_table())
     first = Samples(result.runs[0].run.variables, chains=True)
@@ -73,7 +73,7 @@ def parity():
     def rate(w):
         return rates(w).mean(axis=1)
 
-    result = regularize(NumPyroModel(logistic, rows, classes * 1.0), [E(gap) == 0, E(rate) == 0.5])
+    result = resample(NumPyroModel(logistic, rows, classes * 1.0), [E(gap) == 0, E(rate) == 0.5])
     print(result)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import gammaln
 
-from regbayes import E, Finite, regularize
+from regbayes import E, Finite, regularize, resample
 from regbayes.ppl import CallableSampler
 
 rng = np.random.default_rng(0)
@@ -52,7 +52,7 @@ def exact(asked):
 
 def main():
     asked = E("year") == 50  # the law that lowered the rate came into force then
-    result = regularize(CallableSampler(gibbs), asked)
+    result = resample(CallableSampler(gibbs), asked)
     print(result)
     print(result.rounds_table())
     truth = exact(asked)

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from regbayes.regularization.regularize import (
         InfeasibleError,
         NotConvergedWarning,
-        SamplingError,
         UnreliableWeightsWarning,
         regularize,
     )
     from regbayes.regularization.result import RegularizedPosterior
+    from regbayes.resampling.resample import SamplingError, resample
     from regbayes.resampling.result import ResampledPosterior
 
 __version__ = "0.2.0.dev0"
@@ -84,10 +84,10 @@ _HOMES = {
     "regbayes.regularization.regularize": (
         "InfeasibleError",
         "NotConvergedWarning",
-        "SamplingError",
         "UnreliableWeightsWarning",
         "regularize",
     ),
+    "regbayes.resampling.resample": ("SamplingError", "resample"),
     "regbayes.resampling.result": ("ResampledPosterior",),
     "regbayes.regularization.result": ("RegularizedPosterior",),
     "regbayes.persistence": ("load",),
@@ -178,5 +178,6 @@ __all__ = [
     "regularize_moments",
     "regularizers",
     "report",
+    "resample",
     "search",
 ]

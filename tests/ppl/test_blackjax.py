@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regbayes import E, regularize
+from regbayes import E, resample
 from regbayes.ppl import BlackJAXModel
 
 pytest.importorskip("blackjax", reason="needs BlackJAX: pip install 'regbayes[blackjax]'")
@@ -20,7 +20,7 @@ def log_density(position: Any) -> Any:
 
 def test_a_gaussian_agrees_with_the_closed_form():
     model = BlackJAXModel(log_density, {"a": 0.0, "b": 0.0})
-    result = regularize(model, E("b") == 6, n_draws=200)  # b ~ N(0, 2): phi = 3 and 9 nats
+    result = resample(model, E("b") == 6, n_draws=200)  # b ~ N(0, 2): phi = 3 and 9 nats
     assert result.status == "optimal"
     assert abs(result.multipliers[0] - 3) < 5 * result.multipliers_mcse[0]
     assert abs(result.kl - 9) < 5 * result.kl_mcse
@@ -31,7 +31,7 @@ def test_a_gaussian_agrees_with_the_closed_form():
 def test_variables_may_be_functions_of_the_position():
     model = BlackJAXModel(lambda x: -0.5 * (x**2).sum(), np.zeros(2), variables=lambda x: {"first": x[0], "x": x})
     assert model.example()["x"].shape == (3, 2)  # as many draws as no variable has entries
-    result = regularize(model, E("first") == 1, n_draws=100)
+    result = resample(model, E("first") == 1, n_draws=100)
     assert abs(result.after[0] - 1) < 1e-4
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eight_schools import EFFECTS, STANDARD_ERRORS, TARGET, exact_answer, mean_effect, schools
-from regbayes import E, Samples, SamplingError, regularize
+from regbayes import E, Samples, SamplingError, resample
 from regbayes.ppl import NumPyroModel
 
 pytestmark = pytest.mark.numpyro
@@ -29,7 +29,7 @@ def model() -> NumPyroModel:
 
 @pytest.fixture(scope="module")
 def answer(model: NumPyroModel) -> Any:
-    return regularize(model, E(mean_effect) == TARGET, n_draws=400)
+    return resample(model, E(mean_effect) == TARGET, n_draws=400)
 
 
 def test_eight_schools_agree_with_quadrature(answer):
@@ -73,7 +73,7 @@ def test_draws_of_the_posterior_are_gone_on_from(model, answer):
     np.testing.assert_allclose(
         positions.reshape(answer.runs[0].run.positions.shape), answer.runs[0].run.positions, atol=1e-3
     )
-    result = regularize(draws, E(mean_effect) == 10, resample=model, n_draws=200, seed=1)
+    result = resample(model, E(mean_effect) == 10, draws=draws, n_draws=200, seed=1)
     assert result.status in ("optimal", "unreliable")  # few draws, but the tilt is found
     assert result.rounds[0].n_chains == 8
     assert abs(result.after[0] - 10) < 1e-4
@@ -103,12 +103,12 @@ def test_features_without_a_gradient_are_known(model, answer):
     smooth = model.find_smooth(Tilt(features, np.zeros(5)), answer.runs[0].run)
     assert smooth.tolist() == [True, False, False, True, False]
     with pytest.raises(SamplingError, match="no gradient"):
-        regularize(model, E(lambda v: v.mu > 15, name="large") == 0.9, n_draws=100)
+        resample(model, E(lambda v: v.mu > 15, name="large") == 0.9, n_draws=100)
 
 
 def test_a_tilt_without_normaliser_is_refused(model):
     with pytest.raises(SamplingError, match="no normaliser") as caught:
-        regularize(model, E(lambda v: v.tau**3, name="cube") >= 4e4, n_draws=100)
+        resample(model, E(lambda v: v.tau**3, name="cube") >= 4e4, n_draws=100)
     assert caught.value.result.status == "improper"
 
 
@@ -128,15 +128,15 @@ def test_bad_models_are_refused():
         NumPyroModel(nowhere)
     model = NumPyroModel(schools, EFFECTS, STANDARD_ERRORS)
     with pytest.raises(ValueError, match="observed site"):
-        regularize(model, E("y") == 1)
+        resample(model, E("y") == 1)
     with pytest.raises(ValueError, match=r"'sigma'.*'mu'"):
-        regularize(model, E("sigma") == 1)
+        resample(model, E("sigma") == 1)
 
     def pair() -> None:
         numpyro.sample("x", dist.Normal(0, 1).expand([2]))
 
     with pytest.raises(ValueError, match=r"shape \(2,\); it may be .* \(3,\)"):  # of one draw, not of each
-        regularize(NumPyroModel(pair), E(lambda v: v.x[0]) == 1)
+        resample(NumPyroModel(pair), E(lambda v: v.x[0]) == 1)
 
 
 def test_a_feature_that_is_infinite_somewhere_leaves_the_plain_posterior_alone():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regbayes import E, regularize
+from regbayes import E, resample
 from regbayes.ppl import PyMCModel, Tilt
 
 pymc = pytest.importorskip("pymc", reason="needs PyMC: pip install 'regbayes[pymc]'")
@@ -35,7 +35,7 @@ def gaussian() -> Any:
 
 
 def test_a_gaussian_model_agrees_with_the_closed_form(gaussian):
-    result = regularize(gaussian, E("b") == 6, n_draws=200)  # b ~ N(0, 2): phi = 3 and 9 nats
+    result = resample(gaussian, E("b") == 6, n_draws=200)  # b ~ N(0, 2): phi = 3 and 9 nats
     assert result.status == "optimal"
     assert abs(result.multipliers[0] - 3) < 5 * result.multipliers_mcse[0]
     assert abs(result.kl - 9) < 5 * result.kl_mcse
@@ -75,4 +75,4 @@ def test_bad_input_is_refused(gaussian):
     with pytest.raises(TypeError, match=r"pymc\.Model"):
         PyMCModel(3)
     with pytest.raises(ValueError, match=r"'c'.*'a'"):
-        regularize(gaussian, E("c") == 1)
+        resample(gaussian, E("c") == 1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regbayes import E, regularize
+from regbayes import E, resample
 
 PAGE = Path(__file__).parents[2] / "docs" / "draw_again.md"
 SPREAD = 2.0  # of theta, a vector of two independent normal variables; the tilt of its mean moves both
@@ -57,7 +57,7 @@ def test_bridgestan_gives_the_tilt_of_the_closed_form(monkeypatch: pytest.Monkey
     space: dict[str, Any] = {}
     exec(sketch("bridgestan"), space)
     asked = E(lambda theta: theta.mean(axis=1)) == 4.0
-    result = regularize(space["Stan"]("eight_schools.stan", {}, n_features=1), asked, n_draws=200)
+    result = resample(space["Stan"]("eight_schools.stan", {}, n_features=1), asked, n_draws=200)
     assert result.status == "optimal"
     assert abs(result.multipliers[0] - 4.0 / (SPREAD**2 / 2)) < 5 * result.multipliers_mcse[0]
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import root
 
 from ladder_tools import ExactGaussian, ExactGrid
-from regbayes import E, Finite, InfeasibleError, Samples, regularize
+from regbayes import E, Finite, InfeasibleError, Samples, regularize, resample
 from regbayes.ppl import Run, Start, Tilt
 from regbayes.regularization.composite import Stack
 from regbayes.regularization.redundant import find_redundancy
@@ -84,13 +84,13 @@ class Single(ExactGaussian):
 
 def test_a_sampler_in_single_precision() -> None:
     asked = [E(lambda x: x[:, 0]) == 3, E(lambda x: x[:, 1]) == 2, E(lambda x: x[:, 0] + x[:, 1]) == 5]
-    result = regularize(Single(np.zeros(3), np.eye(3)), asked)
+    result = resample(Single(np.zeros(3), np.eye(3)), asked)
     assert result.status == "optimal"
     assert np.all(np.abs(result.multipliers[:2] - [3, 2]) <= 4 * result.multipliers_mcse[:2])
     assert result.multipliers[2] == 0
     wrong = [*asked[:2], E(lambda x: x[:, 0] + x[:, 1]) == 5.01]
     with pytest.raises(InfeasibleError, match="contradict"):
-        regularize(Single(np.zeros(3), np.eye(3)), wrong)
+        resample(Single(np.zeros(3), np.eye(3)), wrong)
 
 
 def bent(x: np.ndarray) -> np.ndarray:
@@ -113,7 +113,7 @@ def test_features_that_are_the_same_for_the_posterior_alone() -> None:
     for seed in range(4):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = regularize(sampler, [E("x") == 5, E(bent) == 5], seed=seed)
+            result = resample(sampler, [E("x") == 5, E(bent) == 5], seed=seed)
         if result.status == "optimal":  # both were called so with the second multiplier at 0, and missed by .3
             n_optimal += 1
             assert np.allclose(result.after, 5)

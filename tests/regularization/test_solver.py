@@ -152,7 +152,7 @@ def test_repeated_models_are_weights():
 
 def test_draws_that_cannot_carry_the_tilt_warn():
     draws = np.random.default_rng(1).normal(size=4000)
-    with pytest.warns(UnreliableWeightsWarning, match=r"k-hat .* above 0\.7.*resample=model"):
+    with pytest.warns(UnreliableWeightsWarning, match=r"k-hat .* above 0\.7.*resample\(model"):
         far = regularize(Samples(draws), E(lambda x: x) == 3.2)
     assert far.status == "optimal"
     assert far.pareto_k > 0.7

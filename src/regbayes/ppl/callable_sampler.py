@@ -30,7 +30,7 @@ class CallableSampler(Sampler):
     A random-walk Metropolis sampler of a standard normal variable, told that its mean is 3:
 
     >>> import numpy as np
-    >>> from regbayes import E, regularize
+    >>> from regbayes import E, resample
     >>> from regbayes.ppl import CallableSampler
     >>> def metropolis(tilt, n_draws, rng, start):
     ...     x = rng.normal() if start is None else float(start["x"])
@@ -45,7 +45,7 @@ class CallableSampler(Sampler):
     ...         if i % 20 == 19 and i >= 400:
     ...             kept.append(x)
     ...     return {"x": np.array(kept)}
-    >>> result = regularize(CallableSampler(metropolis), E("x") == 3, n_draws=200)
+    >>> result = resample(CallableSampler(metropolis), E("x") == 3, n_draws=200)
     >>> str(result.status), bool(abs(result.multipliers[0] - 3) < 5 * result.multipliers_mcse[0])
     ('optimal', True)
     """

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from tqdm import tqdm
 
 from regbayes._types import Floats
-from regbayes.engine import Callback, Progress, Status
+from regbayes.engine import Status
 from regbayes.kernels.arrays import DeviceArray, to_host
 from regbayes.regularization.composite import Stack
 from regbayes.regularization.constraints import Constraint, E, MomentConstraint
@@ -33,13 +31,9 @@ from regbayes.regularization.posteriors import Gaussian, Posterior, Samples
 from regbayes.regularization.posteriors.weighted import Weighted, within_device_memory
 from regbayes.regularization.redundant import Redundancy, find_redundancy
 from regbayes.regularization.regularizers import Blocks, Regularizer
-from regbayes.regularization.result import DRAW_AGAIN, RegularizedPosterior, find_wild_mean
-from regbayes.resampling.result import ResampledPosterior, build_result
-from regbayes.resampling.sampler import Run, Sampler
-from regbayes.resampling.tempering import BackendError, Climb, Ending, LadderSettings, Problem, Stage, climb_ladder
+from regbayes.regularization.result import DRAW_AGAIN, RegularizedPosterior
 
 MOST_NAMED = 5  # constraints that an error message lists
-MIN_REWEIGHTED = 100  # effective draws, for features that only reweighting can serve
 
 
 class InfeasibleError(ValueError):
@@ -47,19 +41,6 @@ class InfeasibleError(ValueError):
 
     def __init__(self, message: str, result: RegularizedPosterior) -> None:
         super().__init__(message)
-        self.result = result
-
-
-class SamplingError(RuntimeError):
-    """A model could not be sampled up to an answer; every draw made so far is kept.
-
-    ``runs`` has the tempered runs, each with ``run.variables``, ``features`` and ``multipliers``. ``result`` is what
-    was reached, with a status that says why it is not a solution, or None where the sampler itself failed.
-    """
-
-    def __init__(self, message: str, runs: tuple[Stage, ...] = (), result: RegularizedPosterior | None = None) -> None:
-        super().__init__(message)
-        self.runs = runs
         self.result = result
 
 
@@ -71,8 +52,8 @@ class UnreliableWeightsWarning(UserWarning):
     """The draws are too few, or too far away, to carry the tilt."""
 
 
-def regularize(  # noqa: PLR0913 - options, all by name
-    posterior: Posterior | Sampler | Any,
+def regularize(
+    posterior: Posterior | Any,
     features: Any,
     regularizer: Regularizer | None = None,
     *,
@@ -80,23 +61,16 @@ def regularize(  # noqa: PLR0913 - options, all by name
     max_iter: int = 200,
     warm_start: Floats | None = None,
     raise_infeasible: bool = True,
-    resample: Sampler | None = None,
-    accuracy: float | None = None,
-    n_draws: int = 750,
-    max_rounds: int = 40,
-    seed: int = 0,
-    progress: bool | Callback = False,
 ) -> RegularizedPosterior:
     """Find the distribution closest to a posterior for which something holds in expectation.
 
-    Minimises ``KL(q || p) + g(E_q[psi])`` over all distributions q. Draws are reweighted; a model is sampled again,
-    under the factor that is asked for, until its own draws are the answer.
+    Minimises ``KL(q || p) + g(E_q[psi])`` over all distributions q. Draws are reweighted. Where they do not reach far
+    enough, `resample` samples the model again under the constraints.
 
     Parameters
     ----------
-    posterior : Finite, Gaussian, Samples, ArviZ or xarray object, or a model of `regbayes.ppl`
+    posterior : Finite, Gaussian, Samples, or ArviZ or xarray object
         The posterior p; draws in ArviZ's InferenceData, an xarray DataTree or Dataset are taken as ``Samples(draws)``.
-        A model (``NumPyroModel``, ``PyMCModel``, ``BlackJAXModel`` or another `Sampler`) is sampled.
     features : constraint, list of constraints, or features psi
         What must hold, as in ``E(psi) <= b`` or ``[E(f) == 1, (E(h) >= 0).soft(10)]``; or the features, when a
         regularizer is given.
@@ -110,27 +84,11 @@ def regularize(  # noqa: PLR0913 - options, all by name
     warm_start : array, default=None
         ``warm_start`` of an earlier result for a similar problem.
     raise_infeasible : bool, default=True
-        Whether constraints that cannot be met raise `InfeasibleError` or return a result with status infeasible. The
-        same for a model that `SamplingError` would give up.
-    resample : model of `regbayes.ppl`, default=None
-        The model behind the draws, to go on from them where they cannot carry the tilt. Models only, like all below.
-    accuracy : float, default=None
-        Nats that the answer may be off; longer runs are made until it is met. The default is what ``n_draws`` give,
-        about ``m / (2 effective draws)`` for m expectations.
-    n_draws : int, default=750
-        Draws of each chain in the last run.
-    max_rounds : int, default=40
-        Runs at most.
-    seed : int, default=0
-    progress : bool or callable, default=False
-        Whether to show the rounds as they are made; a function is called with each (`engine.Progress`) and may return
-        True to stop.
+        Whether constraints that cannot be met raise `InfeasibleError` or return a result with status infeasible.
 
     Returns
     -------
     RegularizedPosterior
-        Of a model a `ResampledPosterior`, which has the rounds too. Its status may also be ``not_attained``,
-        ``improper``, ``unreliable`` or ``iteration_limit``; ``doubts`` says what to do then.
 
     Warns
     -----
@@ -142,11 +100,6 @@ def regularize(  # noqa: PLR0913 - options, all by name
     """
     if not isinstance(posterior, Posterior) and is_labelled(posterior):
         posterior = Samples(posterior)
-    if isinstance(posterior, Sampler) or resample is not None:
-        settings = LadderSettings(n_draws=n_draws, max_iter=max_rounds, accuracy=accuracy, seed=seed)
-        model, given = _as_model(posterior, resample, settings)
-        found = _sample_again(model, features, regularizer, given, settings, progress)
-        return _raise_or_warn(found, raise_infeasible)
     if isinstance(posterior, RegularizedPosterior):
         raise TypeError(
             "posterior is a result of regularize; give its posterior, result.posterior, to go on from there"
@@ -155,15 +108,15 @@ def regularize(  # noqa: PLR0913 - options, all by name
         raise TypeError(
             "posterior must be a Finite, Gaussian or Samples, or an ArviZ or xarray object of draws, got "
             f"{type(posterior).__name__}; write Samples(draws) for arrays of draws and Finite(models) for enumerated "
-            "models, and take a sampler's draws: Samples(mcmc.get_samples(group_by_chain=True), chains=True). A model "
-            "that is to be sampled is a NumPyroModel(model, data), PyMCModel or BlackJAXModel of regbayes.ppl"
+            "models, and take a sampler's draws: Samples(mcmc.get_samples(group_by_chain=True), chains=True). To "
+            "sample a model of regbayes.ppl under the constraints, call resample(model, constraints)"
         )
     if not tol > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
     if max_iter < 0:
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
     with within_device_memory(posterior):
-        evaluated, g, labels = _gather(posterior, features, regularizer)
+        evaluated, g, labels = gather(posterior, features, regularizer)
         _check_events(posterior, features, regularizer)
         stack = Stack.of(g, len(labels))
         evaluated, redundancy = _settle(posterior, evaluated, stack)
@@ -175,7 +128,7 @@ def regularize(  # noqa: PLR0913 - options, all by name
         result = _fold(result, redundancy, stack)
         lost = None
         if result.status is Status.BOUNDARY and regularizer is None:
-            lost = _find_lost_event(result, _as_constraints(features))
+            lost = _find_lost_event(result, as_constraints(features))
         if lost is not None:
             result = replace(result, status=Status.INFEASIBLE)
             if raise_infeasible:
@@ -219,153 +172,9 @@ def _fold(result: RegularizedPosterior, redundancy: Redundancy | None, stack: St
     return replace(result, multipliers=phi, warm_start=stacked)
 
 
-def _as_model(posterior: Any, resample: Any, settings: LadderSettings) -> tuple[Sampler, Run | None]:
-    """The model to sample, and draws of its posterior that are there already."""
-    wholes: tuple[tuple[str, Any, int], ...] = (
-        ("n_draws", settings.n_draws, 20),
-        ("max_rounds", settings.max_iter, 1),
-        ("seed", settings.seed, 0),
-    )
-    for name, value, least in wholes:
-        if not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-    if settings.accuracy is not None and not settings.accuracy > 0:
-        raise ValueError(f"accuracy must be positive, a number of nats, got {settings.accuracy!r}")
-    if resample is None:
-        return posterior, None
-    if not isinstance(resample, Sampler):
-        raise TypeError(f"resample must be a model of regbayes.ppl, got {type(resample).__name__}")
-    if not isinstance(posterior, Samples):
-        raise TypeError(f"resample goes on from draws, Samples(...) or an ArviZ object; got {type(posterior).__name__}")
-    if np.ptp(posterior.log_weights) > 0:
-        raise ValueError("resample goes on from draws of the posterior itself, and these have unequal weights")
-    by_chain = {name: posterior.by_chain(values) for name, values in posterior.draws.variables.items()}
-    flat = resample.find_positions(posterior.draws.variables)
-    positions = None if flat is None else posterior.by_chain(flat)
-    return resample, Run(by_chain, positions)
-
-
-def _sample_again(
-    model: Sampler,
-    features: Any,
-    regularizer: Regularizer | None,
-    given: Run | None,
-    settings: LadderSettings,
-    progress: bool | Callback,
-) -> RegularizedPosterior:
-    """Climb the ladder, and put together what was found."""
-    asked = (_inside(features),) if regularizer is not None else tuple(c.features for c in _as_constraints(features))
-    _check_askable(model, asked)
-    example = Samples(dict(model.example()), chains=False)
-    try:
-        evaluated, g, labels = _gather(example, features, regularizer)
-    except Exception as error:
-        for name in model.observed:
-            if repr(name) in str(error):
-                error.add_note(
-                    f"{name} is observed: data do not move with the posterior, and no constraint moves them."
-                )
-        raise
-    problem = Problem(model, asked, Stack.of(g, len(labels)), labels)
-    callbacks = [progress] if callable(progress) else [_show_round] if progress else []
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        try:
-            climb = climb_ladder(problem, settings, given, callbacks)
-        except BackendError as failure:
-            cause = failure.__cause__
-            made = sum(stage.run.n_chains * stage.run.n_draws for stage in failure.climb.stages)
-            kept = f" The {made} draws made before are in the attribute runs of this error." if made else ""
-            raise SamplingError(
-                f"the sampler failed in round {len(failure.climb.stages)}: {str(cause).rstrip('.')}.{kept}",
-                failure.climb.stages,
-            ) from cause
-        assert climb.ending is not None
-        if climb.ending.reweight:
-            try:
-                _check_events(Samples(climb.stages[-1].run.variables, chains=True), features, regularizer)
-            except ValueError as error:
-                raise SamplingError(f"{error}; no draw of the posterior is in it", climb.stages) from error
-            climb, conditioned = _reweight(climb, g, labels)
-            if conditioned is not None:
-                return conditioned
-        return build_result(problem, climb, g, labels, evaluated.names)
-
-
-def _inside(features: Any) -> Any:
+def inside(features: Any) -> Any:
     """Return what stands inside E(...)."""
     return features.features if isinstance(features, E) else features
-
-
-def _check_askable(model: Sampler, asked: tuple[Any, ...]) -> None:
-    for part in asked:
-        items = part if isinstance(part, list | tuple) else [part]
-        for item in items:
-            inner = item.features if isinstance(item, Picked) else item
-            if isinstance(inner, str) and inner.partition("[")[0] in model.observed:
-                raise ValueError(
-                    f"E({inner!r}) is a constraint on an observed site: data do not move with the posterior"
-                )
-            if not callable(inner) and isinstance(inner, np.ndarray):
-                raise TypeError(
-                    "values of draws are no features of a model: give a function of its variables, or a name"
-                )
-
-
-def _reweight(climb: Climb, g: Regularizer, labels: tuple[str, ...]) -> tuple[Climb, RegularizedPosterior | None]:
-    """Features without a gradient: take the reweighted draws of the posterior where they can carry the tilt.
-
-    Where an event gets probability one there are no multipliers, and the result is the posterior given the event.
-    """
-    stage = climb.stages[-1]
-    assert climb.ending is not None
-    assert climb.rough is not None
-    draws = Samples(stage.run.variables, chains=True)
-    wild = find_wild_mean(draws, stage.rung.flat, stage.rung.mean, labels)
-    if wild is not None:
-        return replace(climb, ending=Ending(Status.UNRELIABLE, (wild,), -1, refused=True)), None
-    evaluated = Features(stage.rung.flat, tuple(f"psi[{i}]" for i in range(len(labels))))
-    plain = _Problem.of(draws.bind(evaluated), Stack.of(g, len(labels)))
-    outcome = _solve(plain.partition, plain.stack, 1e-9, 200, None)
-    found = _result(draws, evaluated, g, labels, plain, outcome)
-    sure = not found.doubts and found.effective_sample_size >= MIN_REWEIGHTED
-    if sure and found.status is Status.BOUNDARY:
-        return climb, found
-    if sure and found.status is Status.OPTIMAL:
-        solution = replace(outcome.solution, multipliers=found.multipliers, stacked=found.warm_start)
-        return replace(climb, ending=Ending(Status.OPTIMAL, (), -1, solution)), None
-    named = ", ".join(labels[i] for i in climb.rough)
-    word = (
-        f"the feature of {named} has no gradient that a sampler could follow, and the posterior's own draws cannot be "
-        "reweighted that far. Constrain a smooth stand-in, a sigmoid((f - c) / width) in place of an indicator f > c, "
-        "or ask for less. If the feature is smooth, write it with NumPy's or JAX's functions of whole arrays, which "
-        "can be differentiated."
-    )
-    return replace(climb, ending=Ending(Status.NOT_ATTAINED, (word,), -1, refused=True)), None
-
-
-def _show_round(progress: Progress[Climb]) -> None:
-    """Say in one line of the terminal where the rounds are."""
-    stage = progress.state.stages[-1]
-    kind = "final run" if stage.final else "round"
-    left = "" if np.isnan(stage.to_go) else f", {stage.to_go:.3g} nats to go"
-    tqdm.write(f"{kind} {progress.iteration}: {stage.run.n_chains} x {stage.run.n_draws} draws{left}", file=sys.stderr)
-
-
-def _raise_or_warn(result: RegularizedPosterior, raise_infeasible: bool) -> RegularizedPosterior:
-    """Raise or warn where the status is no answer."""
-    if not isinstance(result, ResampledPosterior):
-        return result
-    words = " ".join(result.reasons)
-    if result.refused or result.status in (Status.INFEASIBLE, Status.IMPROPER):
-        if raise_infeasible and result.status is Status.INFEASIBLE:
-            raise InfeasibleError(words, result)
-        if raise_infeasible:
-            raise SamplingError(words, result.runs, result)
-    elif result.status is Status.UNRELIABLE:
-        warnings.warn(words, UnreliableWeightsWarning, stacklevel=3)
-    elif result.status is not Status.OPTIMAL:
-        warnings.warn(words, NotConvergedWarning, stacklevel=3)
-    return result
 
 
 @dataclass(frozen=True)
@@ -410,7 +219,7 @@ class _Outcome:
     verdict: Verdict | None = None
 
 
-def _gather(
+def gather(
     posterior: Posterior, features: Any, regularizer: Regularizer | None
 ) -> tuple[Features, Regularizer, tuple[str, ...]]:
     """Bring both ways of calling to one: evaluated features, one regularizer, a label per expectation."""
@@ -421,10 +230,10 @@ def _gather(
             raise TypeError("a constraint has its regularizer already; give constraints, or features and a regularizer")
         if not isinstance(regularizer, Regularizer):
             raise TypeError(f"regularizer must be one of regbayes.regularizers, got {type(regularizer).__name__}")
-        evaluated = posterior.evaluate(_inside(features))
+        evaluated = posterior.evaluate(inside(features))
         _check_size(regularizer, len(evaluated.names), "regularizer")
         return evaluated, regularizer, evaluated.names
-    constraints = _as_constraints(features)
+    constraints = as_constraints(features)
     parts = [posterior.evaluate(c.features) for c in constraints]
     sizes = [len(part.names) for part in parts]
     for constraint, size in zip(constraints, sizes, strict=True):
@@ -436,7 +245,7 @@ def _gather(
 
 def _check_events(posterior: Posterior, features: Any, regularizer: Regularizer | None) -> None:
     """Refuse what is given an event that never happens: it would hold of any posterior."""
-    for constraint in _as_constraints(features) if regularizer is None else ():
+    for constraint in as_constraints(features) if regularizer is None else ():
         event = constraint.features.event if isinstance(constraint.features, OnEvent) else None
         if event is not None and isinstance(posterior, Weighted) and not float(posterior.expectation(event)) > 0:
             raise ValueError(
@@ -465,7 +274,8 @@ def _lost_event_message(result: RegularizedPosterior, lost: Constraint) -> str:
     return f"{message}; other draws may reach further. {DRAW_AGAIN}" if drawn else message
 
 
-def _as_constraints(given: Any) -> list[Constraint]:
+def as_constraints(given: Any) -> list[Constraint]:
+    """Return the constraints of a call as a flat list."""
     if isinstance(given, Constraint):
         return [given]
     if any(isinstance(c, MomentConstraint) for c in (given if isinstance(given, list | tuple) else [given])):

@@ -30,7 +30,7 @@ WILD = 0.5  # shape of a tail from which on a mean has no variance
 LARGEST = 0.05  # share of all squares that one draw has then; clumps of values have odd shapes, but no such draw
 STRONG_TILT = 1.0  # nats between the top score and the average one; below, the tail has no say
 DRAW_AGAIN = (
-    "Draw more, or draw again under the tilt: regularize(draws, constraints, resample=model), where model is the one "
+    "Draw more, or sample the model again under the constraints: resample(model, constraints), where model is the one "
     "behind the draws, as a NumPyroModel, PyMCModel or BlackJAXModel of regbayes.ppl, or a sampler of your own."
 )
 

@@ -235,7 +235,7 @@ def climb_ladder(
     if result.status is Status.STOPPED:
         return replace(climb, ending=Ending(Status.STOPPED, ("a callback asked to stop.",), _nearest(climb)))
     word = (
-        f"{_counted(climb.stages)} made, about {climb.stages[-1].to_go:.3g} nats are left. Raise max_rounds, or "
+        f"{_counted(climb.stages)} made, about {climb.stages[-1].to_go:.3g} nats are left. Raise max_iter, or "
         "ask for less: a softer constraint, (E(f) == b).soft(penalty), or a bound nearer to the posterior."
     )
     status = Status.NOT_ATTAINED if _comes_no_nearer(climb) else Status.ITERATION_LIMIT

@@ -1,0 +1,216 @@
+"""``resample``: sample a model again under constraints, where reweighted draws do not reach far enough."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from regbayes.engine import Callback, Progress, Status
+from regbayes.regularization.composite import Stack
+from regbayes.regularization.draws import is_labelled
+from regbayes.regularization.features import Picked
+from regbayes.regularization.posteriors import Samples
+from regbayes.regularization.regularize import (
+    InfeasibleError,
+    NotConvergedWarning,
+    UnreliableWeightsWarning,
+    as_constraints,
+    gather,
+    inside,
+    regularize,
+)
+from regbayes.regularization.regularizers import Regularizer
+from regbayes.regularization.result import RegularizedPosterior
+from regbayes.resampling.result import ResampledPosterior, build_result
+from regbayes.resampling.sampler import Run, Sampler
+from regbayes.resampling.tempering import BackendError, Climb, LadderSettings, Problem, Stage, climb_ladder
+
+MIN_REWEIGHTED = 100  # effective draws of a reweighted posterior
+
+
+class SamplingError(RuntimeError):
+    """A model could not be sampled under the constraints; every draw made so far is kept.
+
+    ``runs`` has the tempered runs, each with ``run.variables``, ``features`` and ``multipliers``. ``result`` is what
+    was reached, with a status that says why it is not a solution, or None where the sampler itself failed.
+    """
+
+    def __init__(self, message: str, runs: tuple[Stage, ...] = (), result: RegularizedPosterior | None = None) -> None:
+        super().__init__(message)
+        self.runs = runs
+        self.result = result
+
+
+def resample(  # noqa: PLR0913 - options, all by name
+    model: Sampler,
+    features: Any,
+    regularizer: Regularizer | None = None,
+    *,
+    draws: Any = None,
+    n_draws: int = 750,
+    max_iter: int = 40,
+    accuracy: float | None = None,
+    seed: int = 0,
+    progress: bool | Callback = False,
+) -> RegularizedPosterior:
+    """Sample a model under constraints, for the closest posterior that satisfies them in expectation.
+
+    Solves the same problem as `regularize` for a model in place of draws. The model is sampled repeatedly, under a
+    factor that approaches the one that the constraints require, until its own draws satisfy them.
+
+    Parameters
+    ----------
+    model : NumPyroModel, PyMCModel, BlackJAXModel, CallableSampler or another `Sampler`
+        The model, from `regbayes.ppl`.
+    features : constraint, list of constraints, or features psi
+        As for `regularize`.
+    regularizer : Regularizer, default=None
+        The function g of the features' expectations, when ``features`` are not constraints.
+    draws : Samples, or ArviZ or xarray object, default=None
+        Draws of the model's posterior that replace the first run.
+    n_draws : int, default=750
+        Draws of each chain in the last run.
+    max_iter : int, default=40
+        Maximum number of runs.
+    accuracy : float, default=None
+        Largest Monte Carlo error of the KL divergence, in nats. The last run is repeated with more draws until it is
+        met. The default is what ``n_draws`` give, about ``m / (2 effective draws)`` for m expectations.
+    seed : int, default=0
+    progress : bool or callable, default=False
+        Whether to print a line for each run. A callable is called with `engine.Progress` after each run, and may
+        return True to stop.
+
+    Returns
+    -------
+    ResampledPosterior
+        Its ``status`` is ``optimal``, or ``not_attained``, ``unreliable``, ``iteration_limit``, ``stopped`` or
+        ``interrupted``, and ``doubts`` has the reasons. For features without a gradient, which a sampler cannot
+        follow, the model's own draws are reweighted and the result is a `RegularizedPosterior`.
+
+    Raises
+    ------
+    InfeasibleError
+        When the runs show that the constraints cannot be met.
+    SamplingError
+        When the model cannot be sampled: its own chains do not converge, the normalizing constant of the regularized
+        posterior does not exist, features have no gradient, or the sampler failed.
+
+    Warns
+    -----
+    NotConvergedWarning
+        When the runs ended before the constraints were met.
+    UnreliableWeightsWarning
+        When diagnostics of the last run failed.
+
+    See Also
+    --------
+    regularize : For draws, Gaussians and enumerated posteriors.
+    """
+    wholes: tuple[tuple[str, Any, int], ...] = (("n_draws", n_draws, 20), ("max_iter", max_iter, 1), ("seed", seed, 0))
+    for name, value, least in wholes:
+        if not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    if accuracy is not None and not accuracy > 0:
+        raise ValueError(f"accuracy must be positive, a number of nats, got {accuracy!r}")
+    if not isinstance(model, Sampler):
+        raise TypeError(
+            "model must be a NumPyroModel, PyMCModel, BlackJAXModel, CallableSampler or another Sampler of "
+            f"regbayes.ppl, got {type(model).__name__}; for draws call regularize(draws, constraints)"
+        )
+    given = None if draws is None else _as_run(model, draws)
+    asked = (inside(features),) if regularizer is not None else tuple(c.features for c in as_constraints(features))
+    _check_features(model, asked)
+    try:
+        evaluated, g, labels = gather(Samples(dict(model.example()), chains=False), features, regularizer)
+    except Exception as error:
+        for name in model.observed:
+            if repr(name) in str(error):
+                error.add_note(f"{name} is observed: constraints do not affect data.")
+        raise
+    problem = Problem(model, asked, Stack.of(g, len(labels)), labels)
+    settings = LadderSettings(n_draws=n_draws, max_iter=max_iter, accuracy=accuracy, seed=seed)
+    callbacks = [progress] if callable(progress) else [_print_run] if progress else []
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        try:
+            climb = climb_ladder(problem, settings, given, callbacks)
+        except BackendError as failure:
+            runs = failure.climb.stages
+            made = sum(stage.run.n_chains * stage.run.n_draws for stage in runs)
+            kept = f" The {made} earlier draws are in the attribute runs of this error." if made else ""
+            reason = str(failure.__cause__).rstrip(".")
+            raise SamplingError(f"the sampler failed in run {len(runs)}: {reason}.{kept}", runs) from failure.__cause__
+        assert climb.ending is not None
+        if climb.ending.reweight:
+            return _reweight(climb, features, regularizer, labels)
+        return _raise_or_warn(build_result(problem, climb, g, labels, evaluated.names))
+
+
+def _as_run(model: Sampler, draws: Any) -> Run:
+    """Draws of the posterior as the first run of the model."""
+    samples = Samples(draws) if not isinstance(draws, Samples) and is_labelled(draws) else draws
+    if not isinstance(samples, Samples):
+        raise TypeError(f"draws must be Samples(...) or an ArviZ or xarray object, got {type(draws).__name__}")
+    if np.ptp(samples.log_weights) > 0:
+        raise ValueError("draws must be draws of the posterior itself, and these have unequal weights")
+    by_chain = {name: samples.by_chain(values) for name, values in samples.draws.variables.items()}
+    flat = model.find_positions(samples.draws.variables)
+    return Run(by_chain, None if flat is None else samples.by_chain(flat))
+
+
+def _check_features(model: Sampler, asked: tuple[Any, ...]) -> None:
+    for item in (item for part in asked for item in (part if isinstance(part, list | tuple) else [part])):
+        inner = item.features if isinstance(item, Picked) else item
+        if isinstance(inner, str) and inner.partition("[")[0] in model.observed:
+            raise ValueError(f"E({inner!r}) is a constraint on an observed site: constraints do not affect data")
+        if not callable(inner) and isinstance(inner, np.ndarray):
+            raise TypeError("features of a model must be functions of its variables or their names, not arrays")
+
+
+def _reweight(
+    climb: Climb, features: Any, regularizer: Regularizer | None, labels: tuple[str, ...]
+) -> RegularizedPosterior:
+    """Features without a gradient: reweight the posterior's own draws if they reach far enough."""
+    draws = Samples(climb.stages[-1].run.variables, chains=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            result = regularize(draws, features, regularizer, raise_infeasible=False)
+        except ValueError as error:
+            raise SamplingError(f"{error}; no draw of the posterior is in it", climb.stages) from error
+    is_solved = result.status in (Status.OPTIMAL, Status.BOUNDARY)
+    if is_solved and not result.doubts and result.effective_sample_size >= MIN_REWEIGHTED:
+        return result
+    rough = ", ".join(labels[i] for i in climb.rough or ())
+    message = (
+        f"the feature of {rough} has no gradient that a sampler could follow, and reweighting the posterior's own "
+        "draws is not reliable. Constrain a smooth approximation, sigmoid((f - c) / width) in place of an indicator "
+        f"f > c, or ask for less. {' '.join(result.doubts)}"
+    )
+    status = Status.UNRELIABLE if is_solved else Status.NOT_ATTAINED
+    raise SamplingError(message.rstrip(), climb.stages, replace(result, status=status))
+
+
+def _print_run(progress: Progress[Climb]) -> None:
+    stage = progress.state.stages[-1]
+    kind = "final run" if stage.final else "run"
+    left = "" if np.isnan(stage.to_go) else f", remaining KL {stage.to_go:.3g} nats"
+    tqdm.write(f"{kind} {progress.iteration}: {stage.run.n_chains} x {stage.run.n_draws} draws{left}", file=sys.stderr)
+
+
+def _raise_or_warn(result: ResampledPosterior) -> ResampledPosterior:
+    """Raise or warn where the status is not optimal."""
+    message = " ".join(result.reasons)
+    if result.status is Status.INFEASIBLE:
+        raise InfeasibleError(message, result)
+    if result.refused or result.status is Status.IMPROPER:
+        raise SamplingError(message, result.runs, result)
+    if result.status is Status.UNRELIABLE:
+        warnings.warn(message, UnreliableWeightsWarning, stacklevel=3)
+    elif result.status is not Status.OPTIMAL:
+        warnings.warn(message, NotConvergedWarning, stacklevel=3)
+    return result
