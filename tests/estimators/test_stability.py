@@ -16,7 +16,6 @@ from sklearn.preprocessing import StandardScaler
 import regbayes
 from regbayes import ILSVMClassifier, PathSearchCV, feature_stability
 from regbayes.estimators.stability import match_features
-from regbayes.plots import FeatureStabilityDisplay
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(400, 6))
@@ -207,23 +206,3 @@ def test_the_features_of_separate_clusters_come_back():
     found = feature_stability(ILSVMClassifier(8, random_state=0).fit(rows, y), rows, y, n_resamples=3, random_state=0)
     assert found.n_found.min() >= 2
     assert np.median(found.likeness.max(axis=1)) > 0.9
-
-
-def test_the_picture_shows_what_comes_back_most_often_first():
-    pytest.importorskip("matplotlib")
-    import matplotlib.pyplot as plt
-
-    found = feature_stability(Planted(steady=2, lucky=1, noise=1, random_state=0).fit(X), X, n_seeds=5, random_state=0)
-    display = FeatureStabilityDisplay.from_result(found)
-    assert np.all(np.diff(display.returned) <= 0)
-    assert sorted(display.features) == found.numbers.tolist()
-    heights = [bar.get_height() for bar in display.ax_.patches]
-    assert_allclose(heights, display.returned)
-    x, y = display.ax_.lines[0].get_data()
-    place = display.features.index(int(found.numbers[0]))
-    assert_allclose(np.sort(y[x == place]), np.sort(found.likeness[:, 0]))
-    axes = plt.subplots()[1]
-    assert display.plot(axes).ax_ is axes
-    plt.close("all")
-    with pytest.raises(ValueError, match="there are 3 features"):
-        FeatureStabilityDisplay([0.5], [[0.5]], features="abc", threshold=0.8)

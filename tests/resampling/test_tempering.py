@@ -665,20 +665,15 @@ def test_arviz_gets_the_chains_as_they_were_drawn(answer):
     np.testing.assert_allclose(np.sum(weights * posterior["x"].values[..., 0]), 4)
 
 
-def test_the_rounds_and_the_shift_have_pictures(answer):
+def test_the_shift_is_drawn_with_the_draws_of_both_models(answer):
     pytest.importorskip("matplotlib")
     from matplotlib import pyplot as plt
 
-    rounds = regbayes.plots.RoundsDisplay.from_result(answer)
-    np.testing.assert_array_equal(rounds.multipliers[-1], answer.rounds[-1].multipliers)
-    assert rounds.axes_[0].get_ylabel() == "expectation"
     shift = regbayes.plots.PosteriorShiftDisplay.from_result(answer, "x[0]")
     assert shift.mean_after == pytest.approx(4)
     assert abs(shift.mean_before) < 0.3
     np.testing.assert_allclose(np.sum(shift.after * np.diff(shift.edges)), 1, atol=0.01)
     plt.close("all")
-    with pytest.raises(TypeError, match="reweighted have none"):
-        regbayes.plots.RoundsDisplay.from_result(regularize(Finite([0, 1, 2]), E(lambda x: x) == 1.5))
 
 
 def test_a_result_can_be_saved(answer, tmp_path):

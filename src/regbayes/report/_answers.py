@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
-from regbayes.plots.tasks import correlations, related_order, relation_name
+from regbayes.plots.models import correlations, related_order
 from regbayes.report._examples import ExamplePool
 from regbayes.report._targets import Outcomes
 from regbayes.report.data import Confusion, Regression, Tasks, Worst
@@ -247,10 +247,11 @@ def tasks_of(outcomes: Outcomes, output_scores: Floats | None) -> Tasks | None:
     if output_scores is not None and output_scores.shape[1] == len(outcomes.task_names):
         counts = np.bincount(outcomes.tasks, minlength=len(outcomes.task_names))
         kept = np.sort(np.argsort(-counts, kind="stable")[:MAX_RELATED])
-        relations = correlations(output_scores[:, kept], centred=outcomes.layout == "ragged")
+        relations = correlations(output_scores[:, kept], centered=outcomes.layout == "ragged")
         order = related_order(relations)
         shown, relations = kept[order].astype(np.int64), relations[np.ix_(order, order)]
-    name = relation_name(centred=outcomes.layout == "ragged")
+    name = "correlation over the samples between the scores of two tasks"
+    name += ", minus the score of the average task" if outcomes.layout == "ragged" else ""
     return Tasks(tuple(outcomes.task_names), tuple(names), columns, name, relations, shown)
 
 

@@ -183,7 +183,10 @@ def _draw_use(record: Record, path: Path) -> Path:
     figure = new_figure(max(5.0, 0.4 * n + 1.5), 3.0 + 0.28 * m)
     axes = figure.subplots(2, 1, sharex=True, height_ratios=[1.4, max(0.2 * m, 0.6)])
     display = FeatureUseDisplay(
-        detail["overall"], detail["by_class"], classes=detail["classes"], features=detail["features"]
+        np.asarray(detail["overall"]),
+        np.asarray(detail["by_class"]),
+        classes=detail["classes"],
+        features=detail["features"],
     )
     display.plot(axes)
     figure.suptitle(
