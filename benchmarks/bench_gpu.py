@@ -47,7 +47,7 @@ from regbayes.regularization.composite import Stack
 from regbayes.regularization.device_atoms import DeviceAtoms
 from regbayes.regularization.dual import solve_dual
 from regbayes.regularization.log_partition import WeightedAtoms
-from regbayes.regularization.regularizers import AtMost, Blocks, Equal
+from regbayes.regularization.regularizers import AtMost, Equal, Separable
 
 WARM = Tolerance(gap=1e-3, max_epochs=20.0)
 
@@ -280,7 +280,7 @@ def time_regularize(device: Device, n: int, m: int) -> None:
     show("set-up", time.perf_counter() - start)
     half = m // 2
     aims = atoms.mean + 0.1 * atoms.unit
-    g = Blocks([Equal(aims[:half]), AtMost(atoms.mean[half:] - 0.05 * atoms.unit[half:])], [half, m - half])
+    g = Separable([Equal(aims[:half]), AtMost(atoms.mean[half:] - 0.05 * atoms.unit[half:])], [half, m - half])
     stack = Stack.of(g, m)
     phi = [np.full(m, 1e-3), np.full(m, 2e-3)]
 

@@ -21,7 +21,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from regbayes import Samples, regularize
-from regbayes.regularizers import KL, AtLeast, Ball, Equal, Hinge, Reflected, Regularizer, Ridge
+from regbayes.regularizers import KL, Affine, AtLeast, Ball, Equal, Hinge, Regularizer, Ridge
 
 GAP = 1e-6
 
@@ -45,8 +45,8 @@ def conjugate_in_cvxpy(g: Regularizer, u: cp.Variable) -> tuple[cp.Expression, l
         return u @ g.bound, [u <= 0]
     if isinstance(g, Ball):
         return u @ g.target + g.radius * cp.norm(u, 2), []
-    if isinstance(g, Reflected):
-        return u @ g.about, [u <= 0, u >= -g.regularizer.C]
+    if isinstance(g, Affine):  # a reflected hinge
+        return u @ g.offset, [u <= 0, u >= -g.regularizer.C]
     if isinstance(g, KL):
         return -g.target @ (1 + cp.log(-u)), []
     raise TypeError(type(g).__name__)
@@ -105,7 +105,7 @@ def cases(psi: np.ndarray) -> dict[str, Regularizer]:
         "Ridge (smooth)": Ridge(mean + 0.2 * spread, 0.1 * float(np.mean(spread**2))),
         "Equal (smooth)": Equal(mean + 0.1 * spread),
         "AtLeast": AtLeast(mean + 0.1 * spread),
-        "hinge, C = 0.1": Reflected(Hinge(0.1 / float(np.mean(spread))), mean + 0.2 * spread),
+        "hinge, C = 0.1": Hinge(0.1 / float(np.mean(spread))).reflect(mean + 0.2 * spread),
         "Ball, 2-norm": Ball(mean + 0.1 * spread, 0.2 * float(np.linalg.norm(0.1 * spread))),
     }
 

@@ -19,7 +19,7 @@ import cvxpy as cp
 import numpy as np
 
 from regbayes import E, Finite, Gaussian, Samples, regularize
-from regbayes.regularizers import Hinge, Reflected
+from regbayes.regularizers import Hinge
 
 
 def alternate(*calls: Callable[[], object], repeat: int) -> list[float]:
@@ -101,7 +101,7 @@ def hinges(n: int, d: int) -> None:
     labels = np.sign(rows[:, 0] + rng.normal(size=n))
     root = rng.normal(size=(d, d)) / np.sqrt(d)
     posterior, margins = Gaussian(np.zeros(d), root @ root.T + np.eye(d)), labels[:, None] * rows
-    (ours,) = alternate(lambda: regularize(posterior, margins, Reflected(Hinge(1.0), 1.0)), repeat=3)
+    (ours,) = alternate(lambda: regularize(posterior, margins, Hinge(1.0).reflect(1.0)), repeat=3)
     show(f"{n} hinges on a Gaussian, d = {d}", ours)
 
 

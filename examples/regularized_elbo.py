@@ -29,7 +29,7 @@ import numpyro.distributions as dist
 from numpyro.infer import SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoMultivariateNormal
 
-from regbayes.regularizers import KL, Hinge, Reflected
+from regbayes.regularizers import KL, Hinge
 
 STEP = 1e-6  # of the Moreau envelope: a kink of g is rounded over STEP times its slope
 N_STEPS = 1000  # of Adam
@@ -112,7 +112,7 @@ def main():
     share = malignant[others].mean()
     constraints = [
         (shares, KL([share, 1 - share], weight=500.0)),
-        (margins, Reflected(Hinge(5.0), about=1.0)),  # 5 for each unit by which an expected margin is below 1
+        (margins, Hinge(5.0).reflect(1.0)),  # 5 for each unit by which an expected margin is below 1
     ]
     print(f"known share {share:.3f}     E[share]  shortfall of margins     ELBO")
     guide = AutoMultivariateNormal(model)

@@ -15,22 +15,19 @@ from numpy.typing import NDArray
 
 from regbayes.regularizers import (
     KL,
+    Affine,
     AtLeast,
     AtMost,
     Ball,
-    Blocks,
     EpsilonInsensitive,
     Equal,
     GeneralizedKL,
     Hinge,
     MultiClassHinge,
     MultiClassSquaredHinge,
-    Reflected,
     Regularizer,
     Ridge,
-    Scaled,
-    Shifted,
-    Signed,
+    Separable,
     Sum,
 )
 
@@ -62,18 +59,13 @@ def solve(features: NDArray[np.float64], probabilities: NDArray[np.float64], reg
 def term(g: Regularizer, x: cp.Expression) -> Term:
     """The regularizer as a cost and hard constraints."""
     match g:
-        case Scaled():
-            cost, constraints = term(g.regularizer, x)
+        case Affine():
+            inner = cp.multiply(np.broadcast_to(g.scale, x.size), x) + g.offset
+            cost, constraints = term(g.regularizer, inner)
             return g.factor * cost, constraints
-        case Shifted():
-            return term(g.regularizer, x - g.by)
-        case Reflected():
-            return term(g.regularizer, g.about - x)
-        case Signed():
-            return term(g.regularizer, cp.multiply(np.broadcast_to(g.signs, x.size), x))
         case Sum():
             return _total([term(part, x) for part in g.parts])
-        case Blocks():
+        case Separable():
             ends = np.cumsum(g.sizes)
             return _total([term(part, x[end - n : end]) for part, n, end in zip(g.parts, g.sizes, ends, strict=True)])
         case MultiClassHinge() | MultiClassSquaredHinge():

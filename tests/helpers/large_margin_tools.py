@@ -17,13 +17,11 @@ from regbayes.margins.coordinate_ascent import (
 )
 from regbayes.margins.head import solve_tasks
 from regbayes.regularization.regularizers import (
+    Affine,
     EpsilonInsensitive,
     Hinge,
     MultiClassHinge,
     MultiClassSquaredHinge,
-    Reflected,
-    Shifted,
-    Signed,
 )
 
 TIGHT = 1e-12
@@ -32,7 +30,7 @@ LIBLINEAR = {"tol": 1e-9, "max_iter": 10_000_000, "random_state": 0}
 
 def hinge_loss(signs, C, squared, margin=1.0):
     """Return ``sum_i C_i max(0, margin - sign_i score_i)``, or with squares, as a regularizer of scores."""
-    return Signed(Shifted(Hinge(C, 2.0 if squared else 1.0), by=-margin), -signs)
+    return Affine(Hinge(C, 2.0 if squared else 1.0).shift(-margin), scale=-signs)
 
 
 def tube_loss(values, C, squared, epsilon=0.0):
@@ -42,7 +40,7 @@ def tube_loss(values, C, squared, epsilon=0.0):
 
 def box_form(loss, n):
     """What a solver sees of a loss of scores: the conjugate as a function of *minus* the scores."""
-    return Reflected(loss).dual_form(n)
+    return loss.reflect().dual_form(n)
 
 
 def signs_form(signs, C, squared=False):

@@ -35,7 +35,7 @@ from regbayes.margins.head import MIN_PATIENCE, solve_tasks
 from regbayes.margins.targets import zero_one_cost
 from regbayes.regularization.posteriors import Gaussian
 from regbayes.regularization.regularize import regularize
-from regbayes.regularization.regularizers import Hinge, Reflected, Ridge, Shifted
+from regbayes.regularization.regularizers import Hinge, Ridge
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def test_box_is_regularize_for_a_gaussian_posterior(rng, power):
     X, signs = binary_data(rng, n=30, d=4)
     mean = rng.normal(size=4)
     margins = X * signs[:, None]
-    regularizer = Reflected(Hinge(C=0.7, power=power), about=1.0)
+    regularizer = Hinge(C=0.7, power=power).reflect(1.0)
     expected = regularize(Gaussian(mean, np.ones(4)), margins, regularizer)
-    shifted = Shifted(regularizer, by=-margins @ mean).dual_form(30)
+    shifted = regularizer.shift(-margins @ mean).dual_form(30)
     solution = solve_one_task(margins, shifted, tol=TIGHT)
     np.testing.assert_allclose(mean - solution.weights[0], expected.posterior.mean, atol=1e-5)
 

@@ -9,14 +9,12 @@ from large_margin_tools import box_form, hinge_loss, multi_class_form, tube_loss
 from regbayes.margins.targets import Classes, Numbers, Observations, Signs, zero_one_cost
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual
 from regbayes.regularizers import (
+    Affine,
     EpsilonInsensitive,
     Hinge,
     MultiClassHinge,
     MultiClassSquaredHinge,
-    Reflected,
     Regularizer,
-    Shifted,
-    Signed,
 )
 
 N_ROWS, N_CLASSES = 12, 4
@@ -47,9 +45,9 @@ def labels_of(rng):
 SEPARABLE = {
     "hinge": lambda rng: Hinge(prices(rng)),
     "squared hinge": lambda rng: Hinge(prices(rng), 2.0),
-    "shifted hinge": lambda rng: Shifted(Hinge(prices(rng)), rng.normal(size=N_ROWS)),
-    "reflected squared hinge": lambda rng: Reflected(Hinge(prices(rng), 2.0), rng.normal(size=N_ROWS)),
-    "signed tube": lambda rng: Signed(EpsilonInsensitive(0.3, 0.2, prices(rng)), signs_of(rng)),
+    "shifted hinge": lambda rng: Hinge(prices(rng)).shift(rng.normal(size=N_ROWS)),
+    "reflected squared hinge": lambda rng: Hinge(prices(rng), 2.0).reflect(rng.normal(size=N_ROWS)),
+    "signed tube": lambda rng: Affine(EpsilonInsensitive(0.3, 0.2, prices(rng)), scale=signs_of(rng)),
     "margins": lambda rng: hinge_loss(signs_of(rng), prices(rng), False, 0.7),
     "squared margins": lambda rng: hinge_loss(signs_of(rng), prices(rng), True),
     "tube": lambda rng: tube_loss(rng.normal(size=N_ROWS), prices(rng), False, 0.3),
@@ -66,8 +64,8 @@ MULTI_CLASS = {
     "multi-class": lambda rng: MultiClassHinge(prices(rng), costs(rng), labels_of(rng)),
     "multi-class, squared": lambda rng: MultiClassSquaredHinge(prices(rng), costs(rng), labels_of(rng)),
     "multi-class, costs by row": lambda rng: MultiClassHinge(prices(rng), rng.uniform(size=(N_ROWS, N_CLASSES))),
-    "multi-class, shifted": lambda rng: Shifted(
-        MultiClassSquaredHinge(prices(rng), costs(rng), labels_of(rng)), rng.normal(size=N_ROWS * N_CLASSES)
+    "multi-class, shifted": lambda rng: MultiClassSquaredHinge(prices(rng), costs(rng), labels_of(rng)).shift(
+        rng.normal(size=N_ROWS * N_CLASSES)
     ),
 }
 
@@ -136,7 +134,7 @@ def test_hard_margins_of_classes_cost_nothing_or_everything(kind):
 @pytest.mark.parametrize("name", SEPARABLE)
 def test_reflecting_a_loss_reflects_its_box(name):
     loss, x, _ = draw(SEPARABLE[name], 0, N_ROWS)
-    form, mirrored = loss.dual_form(N_ROWS), Reflected(loss).dual_form(N_ROWS)
+    form, mirrored = loss.dual_form(N_ROWS), loss.reflect().dual_form(N_ROWS)
     np.testing.assert_allclose(mirrored.values(x), form.values(-x), atol=1e-14)
     np.testing.assert_allclose(mirrored.derivatives(x), -form.derivatives(-x), atol=1e-14)
 

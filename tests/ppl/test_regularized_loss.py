@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from regbayes import E, Gaussian, regularize
-from regbayes.regularizers import KL, Ball, Hinge, MultiClassHinge, Ridge, Shifted
+from regbayes.regularizers import KL, Ball, Hinge, MultiClassHinge, Ridge
 
 pytestmark = pytest.mark.numpyro
 
@@ -30,7 +30,7 @@ def example():
     "regularizer",
     [
         Hinge(0.7),
-        Shifted(Hinge(0.7, 1.5), -1.0),
+        Hinge(0.7, 1.5).shift(-1.0),
         Ridge(0.3, 2.0),
         Ball([0.1, 0.2, 0.3], 0.1, 1, C=2.0),
         2.0 * KL([0.2, 0.3, 0.5]) + Hinge(0.1),
@@ -58,7 +58,7 @@ def test_gaussian_model_and_guide_match_regularize(example):
     from numpyro.infer.autoguide import AutoMultivariateNormal
 
     functions = np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    bound, pull = Shifted(Hinge([3.0, 0.0]), [-1.0, 0.0]), Ridge([0.0, 1.5], 0.2)
+    bound, pull = Hinge([3.0, 0.0]).shift([-1.0, 0.0]), Ridge([0.0, 1.5], 0.2)
     exact = regularize(Gaussian(MEAN, COVARIANCE), [E(functions).regularized(bound), E(functions).regularized(pull)])
 
     def model():

@@ -14,7 +14,7 @@ from battery.references import Atoms, Bounds, answer, solve_equalities, solve_wi
 from battery.verdicts import ALLOWED, Verdict, given_up, judge, judge_drawn, untruths
 from regbayes import Finite, Gaussian, regularize
 from regbayes.engine import Status
-from regbayes.regularizers import AtLeast, Equal, Hinge, Shifted
+from regbayes.regularizers import AtLeast, Equal, Hinge
 
 pytestmark = pytest.mark.skipif(
     np.finfo(np.longdouble).eps > 2e-19, reason="the references need extended precision, which this processor lacks"
@@ -116,7 +116,7 @@ def test_references_know_closed_forms():
     bernoulli = q * np.log(q / p) + (1 - q) * np.log((1 - q) / (1 - p))
     found = of_atoms("", [0, 1], Equal(q), [0.0, 3.0]).answer()
     np.testing.assert_allclose([found.low, found.high], bernoulli, rtol=1e-13)
-    hinge = Shifted(Hinge(1e-3), 0.1)
+    hinge = Hinge(1e-3).shift(0.1)
     assert answer(Atoms.of(np.array([[0.0], [1.0]]), np.zeros(2)), hinge).high < 0.4e-3
     assert of_atoms("", [0, 1], AtLeast(1.0)).answer().word == "boundary"
     assert of_atoms("", [0, 1], AtLeast(1 + 1e-6)).answer().word == "infeasible"

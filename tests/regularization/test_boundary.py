@@ -7,7 +7,7 @@ import pytest
 
 import cvxpy_oracle
 from regbayes import E, Finite, Samples, regularize
-from regbayes.regularizers import AtLeast, AtMost, Ball, EpsilonInsensitive, Equal, Hinge, MultiClassHinge, Reflected
+from regbayes.regularizers import AtLeast, AtMost, Ball, EpsilonInsensitive, Equal, Hinge, MultiClassHinge
 
 RNG = np.random.default_rng(0)
 LOG_WEIGHTS = RNG.normal(size=10)
@@ -99,7 +99,7 @@ DIAGONAL = {
     "two bounds": lambda a, b: AtLeast(a * np.array([0.3, 0.7]) + b),
     "a corner of a square": lambda a, b: Ball(a * np.array([0.8, 1.2]) + b, a * 0.5, norm=np.inf),
     "an edge of a diamond": lambda a, b: Ball(a * np.array([1.0, 1.0]) + b, a * 1.0, norm=1),
-    "hard multi-class hinge": lambda a, b: Reflected(MultiClassHinge(np.inf, a * np.array([0.3, 0.7]) + b)),
+    "hard multi-class hinge": lambda a, b: MultiClassHinge(np.inf, a * np.array([0.3, 0.7]) + b).reflect(),
 }
 
 

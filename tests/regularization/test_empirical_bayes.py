@@ -17,7 +17,7 @@ import cvxpy_oracle
 import regbayes
 from regbayes import E, Finite, Gaussian, Samples, empirical_bayes, regularize
 from regbayes.engine import Status
-from regbayes.regularizers import AtLeast, Blocks, Hinge, Reflected, Ridge
+from regbayes.regularizers import AtLeast, Hinge, Ridge, Separable
 
 POINTS = np.array([-1.9, -1.1, -0.2, 0.6, 1.4, 2.3])
 ASSIGNMENTS = np.array(list(itertools.product((0, 1), repeat=len(POINTS))))  # (64, 6): which component made each point
@@ -215,7 +215,7 @@ VARIANCE = Regression()
 
 
 @pytest.mark.parametrize(
-    "regularizer", [AtLeast(-50.0), AtLeast(0.5), Reflected(Hinge(4.0), 0.5)], ids=["none", "hard", "soft"]
+    "regularizer", [AtLeast(-50.0), AtLeast(0.5), Hinge(4.0).reflect(0.5)], ids=["none", "hard", "soft"]
 )
 def test_a_prior_variance_by_brute_force(regularizer):
     def profile(log_theta: float) -> float:
@@ -306,7 +306,7 @@ def test_constraints_on_hidden_units_and_weights_of_a_chain_graph(machine, joint
     weights, hidden = (np.array(part) for part in zip(*joint, strict=True))
     p = np.array(list(joint.values())) / sum(joint.values())
     features = np.column_stack([hidden[:, 1] == hidden[:, 5], weights[:, 2]]).astype(float)
-    oracle = cvxpy_oracle.solve(features, p, Blocks([AtLeast(0.9), Reflected(Hinge(0.3), 0.5)], [1, 1]))
+    oracle = cvxpy_oracle.solve(features, p, Separable([AtLeast(0.9), Hinge(0.3).reflect(0.5)], [1, 1]))
     assert result.status == "optimal"
     assert result.primal == pytest.approx(oracle.value, abs=1e-6)
     np.testing.assert_allclose(result.after, features.T @ oracle.probabilities, atol=1e-5)

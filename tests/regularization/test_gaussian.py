@@ -15,7 +15,6 @@ from regbayes.regularizers import (
     Equal,
     Hinge,
     MultiClassHinge,
-    Reflected,
     Ridge,
 )
 
@@ -32,7 +31,7 @@ def prior(d: int = 5) -> Gaussian:
 
 @pytest.mark.parametrize("C", [0.01, 0.3, 10.0])
 def test_hinge_on_margins_is_liblinears_support_vector_machine(C):
-    result = regularize(prior(), Y[:, None] * X, Reflected(Hinge(C), 1.0))
+    result = regularize(prior(), Y[:, None] * X, Hinge(C).reflect(1.0))
     machine = LinearSVC(loss="hinge", C=C, dual=True, **EXACT).fit(X, Y)
     np.testing.assert_allclose(result.posterior.mean, machine.coef_[0], atol=1e-6)
     w = machine.coef_[0]
@@ -47,7 +46,7 @@ def test_hinge_on_margins_is_liblinears_support_vector_machine(C):
 
 @pytest.mark.parametrize("C", [0.01, 0.3, 10.0])
 def test_squared_hinge_on_margins_is_liblinears(C):
-    result = regularize(prior(), E(Y[:, None] * X).regularized(Reflected(Hinge(C, power=2), 1.0)))
+    result = regularize(prior(), E(Y[:, None] * X).regularized(Hinge(C, power=2).reflect(1.0)))
     machine = LinearSVC(loss="squared_hinge", C=C, dual=True, **EXACT).fit(X, Y)
     np.testing.assert_allclose(result.posterior.mean, machine.coef_[0], atol=1e-6)
 
@@ -98,7 +97,7 @@ def test_equalities_condition_a_gaussian():
 def test_any_covariance_is_a_change_of_variables():
     sigma = covariance(5)
     root = np.linalg.cholesky(sigma)
-    result = regularize(Gaussian(np.zeros(5), sigma), Y[:, None] * X, Reflected(Hinge(0.3), 1.0))
+    result = regularize(Gaussian(np.zeros(5), sigma), Y[:, None] * X, Hinge(0.3).reflect(1.0))
     machine = LinearSVC(loss="hinge", C=0.3, dual=True, **EXACT).fit(X @ root, Y)
     np.testing.assert_allclose(result.posterior.mean, root @ machine.coef_[0], atol=1e-6)
 
@@ -106,7 +105,7 @@ def test_any_covariance_is_a_change_of_variables():
 def test_dense_and_diagonal_covariance_agree():
     variances = np.array([0.5, 2.0, 1.0, 0.1, 3.0])
     mean = RNG.normal(size=5)
-    for regularizer in (Reflected(Hinge(0.3), 1.0), Ball(Y, 3.0, C=0.5)):
+    for regularizer in (Hinge(0.3).reflect(1.0), Ball(Y, 3.0, C=0.5)):
         diagonal = regularize(Gaussian(mean, variances), X, regularizer)
         dense = regularize(Gaussian(mean, np.diag(variances)), X, regularizer)
         np.testing.assert_allclose(diagonal.posterior.mean, dense.posterior.mean, atol=1e-7)
@@ -151,7 +150,7 @@ def test_draws_from_the_tilted_gaussian():
 def test_hard_margins_are_the_hard_margin_machine():
     separable = X[np.abs(X[:, 0]) > 0.4]
     labels = np.sign(separable[:, 0])
-    result = regularize(prior(), labels[:, None] * separable, Reflected(Hinge(np.inf), 1.0))
+    result = regularize(prior(), labels[:, None] * separable, Hinge(np.inf).reflect(1.0))
     w = cp.Variable(5)
     problem = cp.Problem(cp.Minimize(cp.sum_squares(w) / 2), [cp.multiply(labels, separable @ w) >= 1])
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
@@ -172,7 +171,7 @@ def noisy(n: int) -> tuple[np.ndarray, np.ndarray]:
 def test_steep_hinges_are_hard_for_solvers_and_solved(n, C):
     """At large C the dual is close to a linear programme with more multipliers than the Gaussian has directions."""
     rows, labels = noisy(n)
-    result = regularize(prior(), labels[:, None] * rows, Reflected(Hinge(C), 1.0))
+    result = regularize(prior(), labels[:, None] * rows, Hinge(C).reflect(1.0))
     assert result.status == "optimal"
     w = cp.Variable(5)
     objective = cp.sum_squares(w) / 2 + C * cp.sum(cp.pos(1 - cp.multiply(labels, rows @ w)))
@@ -186,19 +185,19 @@ def test_steep_hinges_are_hard_for_solvers_and_solved(n, C):
 def test_many_margins(n):
     """Beyond a few hundred multipliers another solver does the work; the answer and its certificate are the same."""
     rows, labels = noisy(n)
-    result = regularize(prior(), labels[:, None] * rows, Reflected(Hinge(0.5), 1.0))
+    result = regularize(prior(), labels[:, None] * rows, Hinge(0.5).reflect(1.0))
     machine = LinearSVC(loss="hinge", C=0.5, dual=True, **EXACT).fit(rows, labels)
     assert result.status == "optimal"
     np.testing.assert_allclose(result.posterior.mean, machine.coef_[0], atol=1e-6)
     assert result.gap <= 1e-9 * (1 + result.dual)
     with pytest.raises(InfeasibleError, match="contradict"):
-        regularize(prior(), labels[:, None] * rows, Reflected(Hinge(np.inf), 1.0))
+        regularize(prior(), labels[:, None] * rows, Hinge(np.inf).reflect(1.0))
 
 
 def test_stopping_early_does_not_make_soft_constraints_infeasible():
     rows, labels = noisy(100)
     with pytest.warns(NotConvergedWarning):
-        result = regularize(prior(), labels[:, None] * rows, Reflected(Hinge(1e4), 1.0), max_iter=0)
+        result = regularize(prior(), labels[:, None] * rows, Hinge(1e4).reflect(1.0), max_iter=0)
     assert result.status == "iteration_limit"
 
 

@@ -12,7 +12,7 @@ from regbayes import E, Finite, Gaussian, InfeasibleError, NotConvergedWarning, 
 from regbayes.regularization.composite import Stack
 from regbayes.regularization.feasibility import examine
 from regbayes.regularization.log_partition import GaussianAffine, WeightedAtoms
-from regbayes.regularizers import KL, AtLeast, Ball, Equal, GeneralizedKL, Hinge, Reflected
+from regbayes.regularizers import KL, AtLeast, Ball, Equal, GeneralizedKL, Hinge
 
 RNG = np.random.default_rng(0)
 Z, NOISE = RNG.normal(size=(2, 1500))
@@ -331,7 +331,7 @@ def test_ten_thousand_margins_on_a_gaussian():
     labels = np.sign(rows[:, 0] + rng.normal(size=3000))
     root = rng.normal(size=(8, 8))
     result = regularize(
-        Gaussian(np.zeros(8), root @ root.T + np.eye(8)), labels[:, None] * rows, Reflected(Hinge(1.0), 1.0)
+        Gaussian(np.zeros(8), root @ root.T + np.eye(8)), labels[:, None] * rows, Hinge(1.0).reflect(1.0)
     )
     assert result.status == "optimal"
     assert result.gap <= 1e-9 * (1 + result.dual)

@@ -12,7 +12,7 @@ from battery.problems import make_problem
 from regbayes import E, Finite, Gaussian, InfeasibleError, Samples, regularize
 from regbayes.regularization import regularize as regularize_module
 from regbayes.regularization.dual import newton
-from regbayes.regularizers import AtMost, Ball, EpsilonInsensitive, Equal, Hinge, MultiClassHinge, Reflected, Ridge
+from regbayes.regularizers import AtMost, Ball, EpsilonInsensitive, Equal, Hinge, MultiClassHinge, Ridge
 
 RNG = np.random.default_rng(0)
 MODELS = RNG.normal(size=(40, 3))
@@ -50,7 +50,7 @@ def test_a_target_out_of_reach_names_itself_and_its_distance(scale):
         E(first) <= -5.0,
         E(first).between(5.0, 6.0),
         E(first).within(0.1, of=5.0),
-        E(first).regularized(Hinge(np.inf) + Reflected(Hinge(np.inf), 5.0)),
+        E(first).regularized(Hinge(np.inf) + Hinge(np.inf).reflect(5.0)),
         E(first).regularized(EpsilonInsensitive(5.0, 0.3, np.inf)),
         E(lambda x: x).regularized(MultiClassHinge(np.inf, [5.0, 5.0, 5.0])),
         E(lambda x: x).within(0.5, of=[2.0, 2.0, 2.0], norm=1),
@@ -143,7 +143,7 @@ def test_hard_margins_on_data_that_cannot_be_separated():
     rows, labels = rng.normal(size=(30, 2)), rng.choice([-1.0, 1.0], size=30)
     margins = labels[:, None] * rows
     with pytest.raises(InfeasibleError, match="contradict") as caught:
-        regularize(Gaussian(np.zeros(2), np.ones(2)), margins, Reflected(Hinge(np.inf), 1.0))
+        regularize(Gaussian(np.zeros(2), np.ones(2)), margins, Hinge(np.inf).reflect(1.0))
     w, give = cp.Variable(2), cp.Variable(30, nonneg=True)
     unit = np.linalg.norm(margins, axis=1)
     problem = cp.Problem(cp.Minimize(cp.sum_squares(give / unit)), [margins @ w >= 1 - give])
@@ -200,7 +200,7 @@ def test_narrow_feasible_sets_are_not_called_infeasible(room):
     for regularizer in (
         Ball(x, room),
         Ball(x, room, norm=1),
-        AtMost(x + room) + Reflected(AtMost(-x + room)),
+        AtMost(x + room) + AtMost(-x + room).reflect(),
     ):
         assert regularize(POSTERIOR, lambda models: models, regularizer).status == "optimal"
 

@@ -12,14 +12,12 @@ from regbayes.regularizers import (
     AtLeast,
     AtMost,
     Ball,
-    Blocks,
     EpsilonInsensitive,
     Equal,
     Hinge,
     MultiClassHinge,
-    Reflected,
     Ridge,
-    Shifted,
+    Separable,
 )
 from regularizer_cases import COMBINED, ELEMENTARY, SUMS
 
@@ -146,35 +144,35 @@ def h(x):
 LISTS = {
     "equality and bounds": (
         [E(f) == 0.2, E(h) <= [0.1, -0.1]],
-        Blocks([Equal(0.2), AtMost([0.1, -0.1])], [1, 2]),
+        Separable([Equal(0.2), AtMost([0.1, -0.1])], [1, 2]),
     ),
     "hard and soft": (
         [E(f) >= 0.4, (E(h) == [0.2, 0.3]).soft(0.7)],
-        Blocks([AtLeast(0.4), EpsilonInsensitive([0.2, 0.3], 0.0, 0.7)], [1, 2]),
+        Separable([AtLeast(0.4), EpsilonInsensitive([0.2, 0.3], 0.0, 0.7)], [1, 2]),
     ),
     "soft and squared": (
         [(E(f) >= 0.4).soft(3.0, power=2), (E(h) == [0.2, 0.3]).soft(0.7, power=2)],
-        Blocks([Reflected(Hinge(3.0, power=2), 0.4), Ridge([0.2, 0.3], 1 / 1.4)], [1, 2]),
+        Separable([Hinge(3.0, power=2).reflect(0.4), Ridge([0.2, 0.3], 1 / 1.4)], [1, 2]),
     ),
     "balls": (
         [E(h).within(0.1, of=[0.4, -0.4]), E(f).within(0.2, of=0.5, norm=1), E(h).within(0.5, of=0.1, norm=np.inf)],
-        Blocks([Ball([0.4, -0.4], 0.1), Ball(0.5, 0.2), Ball([0.1, 0.1], 0.5, norm=np.inf)], [2, 1, 2]),
+        Separable([Ball([0.4, -0.4], 0.1), Ball(0.5, 0.2), Ball([0.1, 0.1], 0.5, norm=np.inf)], [2, 1, 2]),
     ),
     "soft ball": (
         [E(h).within(0.1, of=[0.4, -0.4]).soft(1.5), E(f) <= 0.0],
-        Blocks([Ball([0.4, -0.4], 0.1, C=1.5), AtMost(0.0)], [2, 1]),
+        Separable([Ball([0.4, -0.4], 0.1, C=1.5), AtMost(0.0)], [2, 1]),
     ),
     "intervals": (
         [E(h).between([0.1, -0.3], [0.2, -0.2]), E(f).between(0.1, 0.1)],
-        Blocks([AtLeast([0.1, -0.3]) + AtMost([0.2, -0.2]), Equal(0.1)], [2, 1]),
+        Separable([AtLeast([0.1, -0.3]) + AtMost([0.2, -0.2]), Equal(0.1)], [2, 1]),
     ),
     "soft interval": (
         [E(h).between([0.3, -0.6], [0.4, -0.5]).soft(0.8)],
-        Reflected(Hinge(0.8), [0.3, -0.6]) + Shifted(Hinge(0.8), [0.4, -0.5]),
+        Hinge(0.8).reflect([0.3, -0.6]) + Hinge(0.8).shift([0.4, -0.5]),
     ),
     "any regularizer": (
         [E(np.exp).regularized(KL([0.2, 0.3, 0.5])), E(h).regularized(MultiClassHinge(2.0, [0.0, 1.0]))],
-        Blocks([KL([0.2, 0.3, 0.5]), MultiClassHinge(2.0, [0.0, 1.0])]),
+        Separable([KL([0.2, 0.3, 0.5]), MultiClassHinge(2.0, [0.0, 1.0])]),
     ),
 }  # fmt: skip
 
@@ -204,10 +202,10 @@ def test_many_random_sums_agree_with_cvxpy(seed):
         AtMost(somewhere + 0.05),
         Ball(somewhere, 0.2, norm=[1, 2, np.inf][seed % 3]),
         Hinge(rng.exponential(), power=[1.0, 1.5, 2.0][seed % 3]),
-        Reflected(Hinge(rng.exponential()), somewhere + 0.5),
+        Hinge(rng.exponential()).reflect(somewhere + 0.5),
         Ridge(rng.normal(size=size), 10.0 ** rng.uniform(-2, 1)),
         EpsilonInsensitive(rng.normal(size=size), 0.1, rng.exponential()),
-        Shifted(MultiClassHinge(rng.exponential()), rng.normal(size=size)),
+        MultiClassHinge(rng.exponential()).shift(rng.normal(size=size)),
     ]
     chosen = [parts[i] for i in rng.choice(len(parts), size=4, replace=False)]
     regularizer = chosen[0] + (chosen[1] + 0.7 * chosen[2]) + chosen[3]

@@ -17,30 +17,27 @@ from regbayes.regularization.dual_forms import BoxDual, SimplexDual
 from regbayes.regularization.regularizers.base import Atom
 from regbayes.regularizers import (
     KL,
+    Affine,
     AtLeast,
     AtMost,
     Ball,
-    Blocks,
     EpsilonInsensitive,
     Equal,
     GeneralizedKL,
     Hinge,
     MultiClassHinge,
     MultiClassSquaredHinge,
-    Reflected,
     Regularizer,
     Ridge,
-    Scaled,
-    Shifted,
-    Signed,
+    Separable,
     Sum,
 )
 from regbayes.testing import check_regularizer
 from regularizer_cases import COMBINED, COSTS, ELEMENTARY, SUMS
 
 CLASSES = {
-    KL, AtLeast, AtMost, Ball, Blocks, EpsilonInsensitive, Equal, GeneralizedKL, Hinge, MultiClassHinge,
-    MultiClassSquaredHinge, Reflected, Ridge, Scaled, Shifted, Signed, Sum,
+    KL, AtLeast, Affine, AtMost, Ball, EpsilonInsensitive, Equal, GeneralizedKL, Hinge, MultiClassHinge,
+    MultiClassSquaredHinge, Ridge, Separable, Sum,
 }  # fmt: skip
 
 
@@ -149,7 +146,7 @@ def test_values_worked_out_by_hand(regularizer, x, value):
         (KL([0.5]), 0.0),
         (KL([0.5]), -0.1),
         (GeneralizedKL([0.5]), 0.0),
-        (Shifted(Hinge(np.inf), 0.2), 0.21),
+        (Hinge(np.inf).shift(0.2), 0.21),
         (AtLeast(0.2) + AtMost(0.3), 0.31),
     ],
 )
@@ -192,17 +189,19 @@ def test_operators_spell_combinations():
         (lambda: KL([0.0, 0.0]), "target must be non-negative with at least one positive"),
         (lambda: MultiClassHinge(1.0, np.zeros((1, 2, 3))), "cost must have shape"),
         (lambda: MultiClassHinge(1.0, [0.0, np.inf]), "cost must be finite"),
-        (lambda: Scaled(Hinge(), 0.0), "factor must be a positive number"),
+        (lambda: Affine(Hinge(), 0.0), "factor must be a positive number"),
         (lambda: Sum([]), "parts must be a non-empty list"),
         (lambda: Sum([Hinge(), 3.0]), "parts must be a non-empty list of regularizers"),
         (lambda: Sum([Equal([1.0, 2.0]), Equal([1.0, 2.0, 3.0])]), "different numbers of expectations"),
-        (lambda: Blocks([]), "parts must be a non-empty list"),
-        (lambda: Blocks([Hinge()]), "sizes is needed"),
-        (lambda: Blocks([Hinge(), 3.0], [1, 1]), "parts must be a non-empty list of regularizers"),
-        (lambda: Blocks([Hinge()], [1, 2]), "sizes must have one entry per part"),
-        (lambda: Blocks([Equal([1.0, 2.0])], [3]), "different numbers of expectations"),
-        (lambda: Shifted(Equal([1.0, 2.0]), [1.0, 2.0, 3.0]), "different numbers of expectations"),
-        (lambda: Blocks([Hinge()], [2]).value([1.0]), "take 2 expectations, got 1"),
+        (lambda: Separable([]), "parts must be a non-empty list"),
+        (lambda: Separable([Hinge()]), "sizes is needed"),
+        (lambda: Separable([Hinge(), 3.0], [1, 1]), "parts must be a non-empty list of regularizers"),
+        (lambda: Separable([Hinge()], [1, 2]), "sizes must have one entry per part"),
+        (lambda: Separable([Equal([1.0, 2.0])], [3]), "different numbers of expectations"),
+        (lambda: Affine(Hinge(), scale=0.0), "scale must not be zero"),
+        (lambda: Affine(Ball(0.0, 1.0), scale=[1.0, 2.0]), "scale needs equal magnitudes"),
+        (lambda: Affine(Equal([1.0, 2.0]), offset=[1.0, 2.0, 3.0]), "different numbers of expectations"),
+        (lambda: Separable([Hinge()], [2]).value([1.0]), "take 2 expectations, got 1"),
     ],
 )
 def test_bad_parameters_say_what_they_may_be(make, message):
@@ -465,10 +464,10 @@ def test_a_wrong_size_is_refused():
 
 
 def test_box_and_simplex_duals_are_what_kernels_get():
-    assert isinstance(Blocks([Hinge(0.5), Equal(0.3)], [2, 1]).dual_form(3), BoxDual)
-    assert isinstance(Shifted(MultiClassHinge(0.5, COSTS[0]), 0.2).dual_form(3), SimplexDual)
+    assert isinstance(Separable([Hinge(0.5), Equal(0.3)], [2, 1]).dual_form(3), BoxDual)
+    assert isinstance(MultiClassHinge(0.5, COSTS[0]).shift(0.2).dual_form(3), SimplexDual)
     assert Hinge(1.0, power=1.5).dual_form(1) is None
-    assert Reflected(MultiClassHinge(0.5, COSTS[0])).dual_form(3) is None
+    assert MultiClassHinge(0.5, COSTS[0]).reflect().dual_form(3) is None
     assert Ball(0.0, 1.0).dual_form(2) is None
 
 

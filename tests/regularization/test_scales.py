@@ -15,16 +15,14 @@ from regbayes.regularizers import (
     AtLeast,
     AtMost,
     Ball,
-    Blocks,
     EpsilonInsensitive,
     Equal,
     Hinge,
     MultiClassHinge,
     MultiClassSquaredHinge,
-    Reflected,
     Regularizer,
     Ridge,
-    Shifted,
+    Separable,
 )
 
 # name -> a regularizer of the expectations of a psi + b, equivalent to one of those of psi, around a reachable point x
@@ -33,18 +31,18 @@ FAMILIES: dict[str, Callable[[Floats, float, Floats], Regularizer]] = {
     "at most": lambda x, a, b: AtMost(a * x + b),
     "at least": lambda x, a, b: AtLeast(a * x + b),
     "interval": lambda x, a, b: AtMost(a * (x + 0.1) + b) + AtLeast(a * x + b),
-    "hinge": lambda x, a, b: Shifted(Hinge(0.7 / a), a * x + b),
-    "steep hinge": lambda x, a, b: Shifted(Hinge(10 / a), a * x + b),
-    "hinge^1.5": lambda x, a, b: Shifted(Hinge(2.0 / a**1.5, power=1.5), a * x + b),
-    "squared hinge": lambda x, a, b: Shifted(Hinge(2.0 / a**2, power=2), a * x + b),
+    "hinge": lambda x, a, b: Hinge(0.7 / a).shift(a * x + b),
+    "steep hinge": lambda x, a, b: Hinge(10 / a).shift(a * x + b),
+    "hinge^1.5": lambda x, a, b: Hinge(2.0 / a**1.5, power=1.5).shift(a * x + b),
+    "squared hinge": lambda x, a, b: Hinge(2.0 / a**2, power=2).shift(a * x + b),
     "tube": lambda x, a, b: EpsilonInsensitive(a * x + b, a * 0.1, 0.7 / a),
     "ridge": lambda x, a, b: Ridge(a * x + b, a**2 * 0.01),
     "ball in 1": lambda x, a, b: Ball(a * x + b, a * 0.1, norm=1),
     "ball in 2": lambda x, a, b: Ball(a * x + b, a * 0.1, norm=2),
     "ball in inf": lambda x, a, b: Ball(a * x + b, a * 0.1, norm=np.inf),
     "soft ball": lambda x, a, b: Ball(a * x + b, a * 0.1, C=2.0 / a),
-    "multi-class hinge": lambda x, a, b: Shifted(MultiClassHinge(2.0 / a), a * x + b),
-    "multi-class squared hinge": lambda x, a, b: Shifted(MultiClassSquaredHinge(2.0 / a**2), a * x + b),
+    "multi-class hinge": lambda x, a, b: MultiClassHinge(2.0 / a).shift(a * x + b),
+    "multi-class squared hinge": lambda x, a, b: MultiClassSquaredHinge(2.0 / a**2).shift(a * x + b),
     "bound and pull": lambda x, a, b: AtMost(a * x + b) + Ridge(a * (x - 1) + b, a**2),
 }
 
@@ -95,7 +93,7 @@ def test_every_feature_may_have_its_own_unit(m, seed, log_scales, kind):
 
     def solve(a: Floats):
         parts = [FAMILIES[kind](reachable[[j]], a[j], np.zeros(1)) for j in range(m)]
-        return regularize(Finite(a * features, probabilities=probabilities), lambda x: x, Blocks(parts, [1] * m))
+        return regularize(Finite(a * features, probabilities=probabilities), lambda x: x, Separable(parts, [1] * m))
 
     plain, other = solve(np.ones(m)), solve(a)
     assert plain.status == other.status == "optimal"
@@ -108,9 +106,9 @@ def test_every_feature_may_have_its_own_unit(m, seed, log_scales, kind):
 def test_gaussians_do_not_depend_on_units_either(d, m, seed, log_scale):
     rng = np.random.default_rng([seed, d, m])
     rows, bounds, a = rng.normal(size=(m, d)), rng.normal(size=m), 10.0**log_scale
-    plain = regularize(Gaussian(np.zeros(d), np.ones(d)), rows, Reflected(Hinge(0.8), bounds))
-    features = regularize(Gaussian(np.zeros(d), np.ones(d)), a * rows, Reflected(Hinge(0.8 / a), a * bounds))
-    variable = regularize(Gaussian(np.zeros(d), np.full(d, a**2)), rows / a, Reflected(Hinge(0.8), bounds))
+    plain = regularize(Gaussian(np.zeros(d), np.ones(d)), rows, Hinge(0.8).reflect(bounds))
+    features = regularize(Gaussian(np.zeros(d), np.ones(d)), a * rows, Hinge(0.8 / a).reflect(a * bounds))
+    variable = regularize(Gaussian(np.zeros(d), np.full(d, a**2)), rows / a, Hinge(0.8).reflect(bounds))
     assert plain.status == features.status == variable.status == "optimal"
     np.testing.assert_allclose(features.posterior.mean, plain.posterior.mean, atol=5e-5)
     np.testing.assert_allclose(variable.posterior.mean / a, plain.posterior.mean, atol=5e-5)

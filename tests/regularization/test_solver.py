@@ -7,7 +7,7 @@ import pytest
 
 from regbayes import E, Finite, Gaussian, NotConvergedWarning, Samples, UnreliableWeightsWarning, regularize
 from regbayes.regularization.log_partition import WeightedAtoms
-from regbayes.regularizers import AtMost, Ball, Hinge, MultiClassHinge, Regularizer, Ridge, Shifted
+from regbayes.regularizers import AtMost, Ball, Hinge, MultiClassHinge, Regularizer, Ridge
 
 RNG = np.random.default_rng(0)
 MODELS = RNG.normal(size=(200, 4))
@@ -15,10 +15,10 @@ POSTERIOR = Finite(MODELS, probabilities=RNG.dirichlet(np.full(200, 2.0)))
 REACHABLE = MODELS.T @ RNG.dirichlet(np.full(200, 0.3))
 
 SOFT = {
-    "hinge": Shifted(Hinge(5.0), REACHABLE - 1),
+    "hinge": Hinge(5.0).shift(REACHABLE - 1),
     "ridge": Ridge(REACHABLE + 1, 0.01),
     "soft ball": Ball(REACHABLE + 1, 0.1, C=3.0),
-    "multi-class hinge": Shifted(MultiClassHinge(4.0), REACHABLE),
+    "multi-class hinge": MultiClassHinge(4.0).shift(REACHABLE),
 }
 
 

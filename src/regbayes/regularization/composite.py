@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices
 from regbayes.regularization.box_quadratic import Groups
-from regbayes.regularization.dual_forms import BoxDual, SimplexDual
+from regbayes.regularization.dual_forms import BoxDual, SimplexDual, join_boxes
 from regbayes.regularization.regularizers.base import Atom, Regularizer
 from regbayes.regularization.regularizers.targets import AtLeast, AtMost, Interval
 
@@ -73,13 +73,13 @@ class Stack:
     def box(self) -> BoxDual | None:
         """The stacked conjugate as a box, where every part's is one."""
         forms = [p.regularizer.dual_form(p.stop - p.start) for p in self.pieces]
-        return _join_forms([_hard_classes(form) if isinstance(form, SimplexDual) else form for form in forms])
+        return join_boxes([_hard_classes(form) if isinstance(form, SimplexDual) else form for form in forms])
 
     def model(self, stacked: Floats) -> BoxDual | None:
         """The stacked conjugate's quadratic model about a point as a box, where every part has one."""
         if self.box is not None:
             return self.box
-        return _join_forms([p.regularizer.dual_model(stacked[p.start : p.stop]) for p in self.pieces])
+        return join_boxes([p.regularizer.dual_model(stacked[p.start : p.stop]) for p in self.pieces])
 
     def grouped_model(self, stacked: Floats) -> GroupedBox | None:
         """The stacked conjugate's quadratic model about a point as boxes and simplexes, where every part has one."""
@@ -103,7 +103,7 @@ class Stack:
             boxes.append(box)
             members.append(member)
             totals.append(total)
-        joined = _join_forms(boxes)
+        joined = join_boxes(boxes)
         assert joined is not None
         return GroupedBox(joined, Groups(np.concatenate(members), np.concatenate(totals)), coupling)
 
@@ -224,16 +224,6 @@ def _of_simplexes(form: SimplexDual, first: int) -> tuple[BoxDual, Indices, Floa
     upper = np.where(np.repeat(out, width), 0.0, np.inf)
     box = BoxDual(form.linear[form.row].ravel(), zero, zero, zero, upper)
     return box, np.repeat(number, width), form.total[summed]
-
-
-def _join_forms(forms: Sequence[BoxDual | SimplexDual | None]) -> BoxDual | None:
-    boxes = [form for form in forms if isinstance(form, BoxDual)]
-    if len(boxes) < len(forms):
-        return None
-    if len(boxes) == 1:
-        return boxes[0]
-    names = ("linear", "absolute", "ridge", "lower", "upper")
-    return BoxDual(*(np.concatenate([getattr(form, name) for form in boxes]) for name in names))
 
 
 def conjugate_of(pieces: Sequence[Piece], v: Floats) -> float:

@@ -19,10 +19,8 @@ from regbayes.regularization.regularizers import (
     EpsilonInsensitive,
     Equal,
     Hinge,
-    Reflected,
     Regularizer,
     Ridge,
-    Shifted,
     Sum,
 )
 from regbayes.regularization.regularizers.base import check_positive
@@ -93,9 +91,9 @@ class Constraint:
 
 def _soften(regularizer: Regularizer, penalty: float, power: float) -> Regularizer:
     if isinstance(regularizer, AtMost):
-        return Shifted(Hinge(penalty, power), regularizer.bound)
+        return Hinge(penalty, power).shift(regularizer.bound)
     if isinstance(regularizer, AtLeast):
-        return Reflected(Hinge(penalty, power), regularizer.bound)
+        return Hinge(penalty, power).reflect(regularizer.bound)
     if isinstance(regularizer, Sum):  # between
         return Sum([_soften(part, penalty, power) for part in regularizer.parts])
     if isinstance(regularizer, Equal) and power == 2:

@@ -11,7 +11,8 @@ are functions here, which the targets of rows call (`regbayes.margins.targets`) 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -147,6 +148,16 @@ class SimplexDual:
 
 
 DualForm = BoxDual | SimplexDual
+
+
+def join_boxes(forms: Sequence[DualForm | None]) -> BoxDual | None:
+    """Return several conjugates side by side as one box; None where one of them is not a box."""
+    boxes = [form for form in forms if isinstance(form, BoxDual)]
+    if len(boxes) < len(forms):
+        return None
+    if len(boxes) == 1:
+        return boxes[0]
+    return BoxDual(*(np.concatenate([getattr(box, field.name) for box in boxes]) for field in fields(BoxDual)))
 
 
 def hinge_form(C: Floats, squared: bool, signs: Floats | float = 1.0, margin: float = 0.0) -> BoxDual:

@@ -30,7 +30,7 @@ from regbayes.regularization.log_partition import LogPartition, WeightedAtoms
 from regbayes.regularization.posteriors import Gaussian, Posterior, Samples
 from regbayes.regularization.posteriors.weighted import Weighted, within_device_memory
 from regbayes.regularization.redundant import Redundancy, find_redundancy
-from regbayes.regularization.regularizers import Blocks, Regularizer
+from regbayes.regularization.regularizers import Regularizer, Separable
 from regbayes.regularization.result import DRAW_AGAIN, RegularizedPosterior
 
 MOST_NAMED = 5  # constraints that an error message lists
@@ -239,7 +239,7 @@ def gather(
     for constraint, size in zip(constraints, sizes, strict=True):
         _check_size(constraint.regularizer, size, constraint)
     labels = tuple(label for c, part in zip(constraints, parts, strict=True) for label in _labels(c, part.names))
-    g = constraints[0].regularizer if len(parts) == 1 else Blocks([c.regularizer for c in constraints], sizes)
+    g = constraints[0].regularizer if len(parts) == 1 else Separable([c.regularizer for c in constraints], sizes)
     return posterior.join(parts), g, labels
 
 

@@ -21,22 +21,19 @@ from numpy.typing import NDArray
 
 from regbayes.regularizers import (
     KL,
+    Affine,
     AtLeast,
     AtMost,
     Ball,
-    Blocks,
     EpsilonInsensitive,
     Equal,
     GeneralizedKL,
     Hinge,
     MultiClassHinge,
     MultiClassSquaredHinge,
-    Reflected,
     Regularizer,
     Ridge,
-    Scaled,
-    Shifted,
-    Signed,
+    Separable,
     Sum,
 )
 
@@ -75,18 +72,13 @@ def pieces_of(g: Regularizer, view: View) -> list[Piece]:
     """Take a regularizer apart."""
     size = len(view.index)
     match g:
-        case Scaled():
-            return pieces_of(g.regularizer, View(view.index, view.centre, view.unit, view.factor * wide(g.factor)))
-        case Shifted():
-            return pieces_of(g.regularizer, View(view.index, view.centre - wide(g.by), view.unit, view.factor))
-        case Reflected():
-            return pieces_of(g.regularizer, View(view.index, wide(g.about) - view.centre, -view.unit, view.factor))
-        case Signed():
-            signs = np.broadcast_to(wide(g.signs), size)
-            return pieces_of(g.regularizer, View(view.index, signs * view.centre, signs * view.unit, view.factor))
+        case Affine():
+            scale = np.broadcast_to(wide(g.scale), size)
+            centre, factor = scale * view.centre + wide(g.offset), view.factor * wide(g.factor)
+            return pieces_of(g.regularizer, View(view.index, centre, scale * view.unit, factor))
         case Sum():
             return [piece for part in g.parts for piece in pieces_of(part, view)]
-        case Blocks():
+        case Separable():
             ends = np.cumsum(g.sizes)
             runs = [view.part(slice(end - n, end)) for n, end in zip(g.sizes, ends, strict=True)]
             return [piece for part, run in zip(g.parts, runs, strict=True) for piece in pieces_of(part, run)]

@@ -19,22 +19,19 @@ from battery.references import Answer, Atoms, Normal, answer
 from regbayes import Finite, Gaussian, Samples
 from regbayes.regularizers import (
     KL,
+    Affine,
     AtLeast,
     AtMost,
     Ball,
-    Blocks,
     EpsilonInsensitive,
     Equal,
     GeneralizedKL,
     Hinge,
     MultiClassHinge,
     MultiClassSquaredHinge,
-    Reflected,
     Regularizer,
     Ridge,
-    Scaled,
-    Shifted,
-    Signed,
+    Separable,
     Sum,
 )
 
@@ -108,7 +105,7 @@ def named_problems() -> list[Problem]:
         found.append(of_atoms(f"features at 1e{power}, a bound", np.stack([z, -z], 1), AtMost(-0.1 * 10.0**power)))
     for power in (3, 6, 8):
         z = rng.normal(size=(200, 3))
-        soft = Reflected(Hinge(10.0**power), [0.4, 0.2, 0.1])
+        soft = Hinge(10.0**power).reflect([0.4, 0.2, 0.1])
         found.append(of_atoms(f"soft bounds at a price of 1e{power}", z, soft))
         found.append(of_atoms(f"a tube at a price of 1e{power}", z, EpsilonInsensitive(0.2, 0.0, 10.0**power)))
     z = rng.normal(size=(5, 8))
@@ -319,7 +316,7 @@ def _interval(rng: np.random.Generator, x: Floats, unit: Floats) -> Regularizer:
 def _hinge(rng: np.random.Generator, x: Floats, unit: Floats) -> Regularizer:
     power = float(rng.choice([1.0, 1.0, 1.5, 2.0, 3.0]))
     hinge = Hinge(_price(rng) / unit**power, power)
-    return Shifted(hinge, x) if rng.random() < 0.5 else Reflected(hinge, x)
+    return hinge.shift(x) if rng.random() < 0.5 else hinge.reflect(x)
 
 
 def _tube(rng: np.random.Generator, x: Floats, unit: Floats) -> Regularizer:
@@ -330,7 +327,7 @@ def _tube(rng: np.random.Generator, x: Floats, unit: Floats) -> Regularizer:
 
 def _signed(rng: np.random.Generator, x: Floats, unit: Floats) -> Regularizer:
     signs = rng.choice([-1.0, 1.0], len(x))
-    return Signed(Shifted(Hinge(_price(rng) / unit), signs * x), signs)
+    return Affine(Hinge(_price(rng) / unit).shift(signs * x), scale=signs)
 
 
 def _ball(rng: np.random.Generator, x: Floats, unit: Floats) -> Regularizer:
@@ -347,23 +344,23 @@ def _multi_class(rng: np.random.Generator, x: Floats, unit: Floats) -> Regulariz
     cost = rng.random(len(x)) * float(unit.min())
     price = np.inf if rng.random() < 0.2 else _price(rng)
     if rng.random() < 0.5:
-        return Shifted(MultiClassHinge(price / float(unit.max()), cost), x)
-    return Shifted(MultiClassSquaredHinge(price / float(unit.max()) ** 2, cost), x)
+        return MultiClassHinge(price / float(unit.max()), cost).shift(x)
+    return MultiClassSquaredHinge(price / float(unit.max()) ** 2, cost).shift(x)
 
 
 def _two_at_once(rng: np.random.Generator, x: Floats, unit: Floats) -> Regularizer:
     parts = [MAKERS[str(name)][0](rng, x, unit) for name in rng.choice(["bounds", "hinge", "tube", "signed"], 2)]
-    return Sum([parts[0], Scaled(parts[1], float(rng.choice([0.1, 1.0, 10.0])))])
+    return Sum([parts[0], Affine(parts[1], float(rng.choice([0.1, 1.0, 10.0])))])
 
 
 def _side_by_side(rng: np.random.Generator, x: Floats, unit: Floats) -> Regularizer:
     if len(x) == 1:
-        return Blocks([_tube(rng, x, unit)], [1])
+        return Separable([_tube(rng, x, unit)], [1])
     cut = int(rng.integers(1, len(x)))
     names = rng.choice(["equal", "bounds", "interval", "hinge", "tube", "signed"], 2)
     runs = [slice(0, cut), slice(cut, None)]
     parts = [MAKERS[str(name)][0](rng, x[run], unit[run]) for name, run in zip(names, runs, strict=True)]
-    return Blocks(parts, [cut, len(x) - cut])
+    return Separable(parts, [cut, len(x) - cut])
 
 
 # name -> maker, whether all features must share a unit, the widest scale as a power of ten
@@ -438,7 +435,7 @@ def _proportions(rng: np.random.Generator) -> Problem:
         beside = rng.normal(size=(n, 1))
         features = np.hstack([features, beside])
         x = np.array([rng.dirichlet(np.ones(n)) @ beside[:, 0]])
-        regularizer = Blocks([regularizer, _bounds(rng, x, x) if rng.random() < 0.5 else Equal(x)], [m, 1])
+        regularizer = Separable([regularizer, _bounds(rng, x, x) if rng.random() < 0.5 else Equal(x)], [m, 1])
         asked += " beside another"
     kind, posterior = _posterior(rng, n, log_weights)
     name = f"{kind} {n} x {features.shape[1]}, {shape}, weights {weighting}, {asked} of weight {weight:.2g}"

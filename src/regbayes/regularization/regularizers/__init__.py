@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regbayes.regularization.regularizers.base import Regularizer
-from regbayes.regularization.regularizers.combinations import Blocks, Reflected, Scaled, Shifted, Signed, Sum
+from regbayes.regularization.regularizers.combinations import Affine, Separable, Sum
 from regbayes.regularization.regularizers.margins import (
     EpsilonInsensitive,
     Hinge,
@@ -14,21 +14,18 @@ from regbayes.regularization.regularizers.targets import KL, AtLeast, AtMost, Ba
 
 __all__ = [
     "KL",
+    "Affine",
     "AtLeast",
     "AtMost",
     "Ball",
-    "Blocks",
     "EpsilonInsensitive",
     "Equal",
     "GeneralizedKL",
     "Hinge",
     "MultiClassHinge",
     "MultiClassSquaredHinge",
-    "Reflected",
     "Regularizer",
     "Ridge",
-    "Scaled",
-    "Shifted",
-    "Signed",
+    "Separable",
     "Sum",
 ]

@@ -19,7 +19,7 @@ from regbayes._types import Floats, Reals
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual
 
 if TYPE_CHECKING:
-    from regbayes.regularization.regularizers.combinations import Scaled, Sum
+    from regbayes.regularization.regularizers.combinations import Affine, Sum
 
 
 @dataclass(frozen=True)
@@ -114,17 +114,26 @@ class Regularizer(ABC):
         low, high = (np.asarray(self.prox(np.full(size, side), TINY_STEP), dtype=np.float64) for side in (-FAR, FAR))
         return np.where(low > -FAR / 2, low, -np.inf), np.where(high < FAR / 2, high, np.inf)
 
-    def shift(self, by: Floats) -> Regularizer:
-        """Return ``g(x - by)``, with targets moved rather than x, so that digits far from zero are not lost."""
-        from regbayes.regularization.regularizers.combinations import Shifted
+    def shift(self, by: ArrayLike) -> Regularizer:
+        """Return ``g(x - by)``, for instance a hinge around a bound.
 
-        return Shifted(self, by)
+        Targets are moved rather than x, so that digits far from zero are not lost.
+        """
+        from regbayes.regularization.regularizers.combinations import Affine
+
+        return Affine(self, offset=-np.asarray(by, dtype=np.float64))
+
+    def reflect(self, about: ArrayLike = 0.0) -> Regularizer:
+        """Return ``g(about - x)``, for instance a hinge that penalizes values below a bound."""
+        from regbayes.regularization.regularizers.combinations import Affine
+
+        return Affine(self, scale=-1.0, offset=about)
 
     def rescale(self, scale: Floats) -> Regularizer:
         """Return ``g(scale * x)``, with scales that are equal within a block."""
-        from regbayes.regularization.regularizers.combinations import Rescaled
+        from regbayes.regularization.regularizers.combinations import Affine
 
-        return Rescaled(self, scale)
+        return Affine(self, scale=scale)
 
     def atoms(self, size: int) -> list[Atom]:
         """Split into elementary regularizers, each on its own coordinates (sums see the same ones twice)."""
@@ -150,11 +159,11 @@ class Regularizer(ABC):
             return NotImplemented
         return Sum([self, other])
 
-    def __mul__(self, factor: float) -> Scaled:
+    def __mul__(self, factor: float) -> Affine:
         """Return ``factor * g``."""
-        from regbayes.regularization.regularizers.combinations import Scaled
+        from regbayes.regularization.regularizers.combinations import Affine
 
-        return Scaled(self, factor)
+        return Affine(self, factor)
 
     __rmul__ = __mul__
 

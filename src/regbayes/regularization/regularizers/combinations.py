@@ -1,9 +1,8 @@
-"""Regularizers made of regularizers: sums, blocks, scalings, shifts and reflections."""
+"""Regularizers made of regularizers: sums, regularizers side by side, and changes of units."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, final
 
 import numpy as np
@@ -12,7 +11,7 @@ from scipy.linalg import block_diag
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
-from regbayes.regularization.dual_forms import BoxDual, SimplexDual
+from regbayes.regularization.dual_forms import BoxDual, SimplexDual, join_boxes
 from regbayes.regularization.regularizers.base import (
     TINY_STEP,
     Atom,
@@ -104,7 +103,7 @@ class Sum(Regularizer):
     def atoms(self, size: int) -> list[Atom]:
         return [atom for part in self.parts for atom in part.atoms(size)]
 
-    def shift(self, by: Floats) -> Sum:
+    def shift(self, by: ArrayLike) -> Sum:
         return Sum([part.shift(by) for part in self.parts])
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
@@ -127,7 +126,7 @@ def _share_out(stack: Stack, x: Floats, step: Floats, start: Floats) -> Floats:
 
 @final
 @persistable
-class Blocks(Regularizer):
+class Separable(Regularizer):
     """``sum_b g_b(x_b)``: each regularizer on its own consecutive run of expectations.
 
     Parameters
@@ -161,7 +160,7 @@ class Blocks(Regularizer):
 
     def _split(self, x: NDArray[AnyFloat]) -> list[NDArray[AnyFloat]]:
         if x.size != self.size:
-            raise ValueError(f"these blocks take {self.size} expectations, got {x.size}")
+            raise ValueError(f"these parts take {self.size} expectations, got {x.size}")
         return np.split(x, np.cumsum(self.sizes)[:-1])
 
     def value(self, x: ArrayLike) -> float:
@@ -184,12 +183,7 @@ class Blocks(Regularizer):
         return np.stack(blocks) if self.block_size == 1 else np.asarray(block_diag(*blocks))[None]
 
     def dual_form(self, size: int) -> BoxDual | None:
-        forms = [part.dual_form(n) for part, n in zip(self.parts, self.sizes, strict=True)]
-        boxes = [form for form in forms if isinstance(form, BoxDual)]
-        if len(boxes) < len(forms):
-            return None
-        names = ("linear", "absolute", "ridge", "lower", "upper")
-        return BoxDual(*(np.concatenate([getattr(box, name) for box in boxes]) for name in names))
+        return join_boxes([part.dual_form(n) for part, n in zip(self.parts, self.sizes, strict=True)])
 
     def clip_dual(self, u: Floats) -> Floats:
         return np.concatenate([part.clip_dual(run) for part, run in zip(self.parts, self._split(u), strict=True)])
@@ -205,9 +199,9 @@ class Blocks(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return np.concatenate([part.dual_start(n) for part, n in zip(self.parts, self.sizes, strict=True)])
 
-    def shift(self, by: Floats) -> Blocks:
+    def shift(self, by: ArrayLike) -> Separable:
         runs = self._split(np.broadcast_to(by, self.size))
-        return Blocks([part.shift(run) for part, run in zip(self.parts, runs, strict=True)], self.sizes)
+        return Separable([part.shift(run) for part, run in zip(self.parts, runs, strict=True)], self.sizes)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         ends = [part.domain(n) for part, n in zip(self.parts, self.sizes, strict=True)]
@@ -221,355 +215,121 @@ class Blocks(Regularizer):
 
 @final
 @persistable
-class Scaled(Regularizer):
-    """``factor * g(x)``, factor > 0."""
+class Affine(Regularizer):
+    """A regularizer in other units: ``factor * g(scale * x + offset)``.
 
-    def __init__(self, regularizer: Regularizer, factor: float) -> None:
-        self.regularizer = regularizer
-        self.factor = check_positive("factor", factor)
-
-    @property
-    def size(self) -> int | None:
-        return self.regularizer.size
-
-    @property
-    def block_size(self) -> int | None:
-        return self.regularizer.block_size
-
-    def value(self, x: ArrayLike) -> float:
-        return self.factor * self.regularizer.value(x)
-
-    def conjugate(self, u: ArrayLike) -> float:
-        return self.factor * self.regularizer.conjugate(as_floats(u).astype(np.float64) / self.factor)
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        return self.regularizer.prox(x, self.factor * np.asarray(step))
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        return self.regularizer.prox_jacobian(x, self.factor * np.asarray(step))
-
-    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
-        form = self.regularizer.dual_form(size)
-        if isinstance(form, SimplexDual):
-            return SimplexDual(form.linear, form.row, self.factor * form.total, form.ridge / self.factor)
-        return self._scale_form(form) if isinstance(form, BoxDual) else None
-
-    def _scale_form(self, form: BoxDual) -> BoxDual:
-        f = self.factor
-        return BoxDual(form.linear, form.absolute, form.ridge / f, f * form.lower, f * form.upper)
-
-    def dual_model(self, u: Floats) -> BoxDual | None:
-        model = self.regularizer.dual_model(u / self.factor)
-        return None if model is None else self._scale_form(model)
-
-    def fenchel_young(self, x: Floats, u: Floats) -> float:
-        return self.factor * self.regularizer.fenchel_young(x, u / self.factor)
-
-    def clip_dual(self, u: Floats) -> Floats:
-        return self.factor * self.regularizer.clip_dual(u / self.factor)
-
-    def atoms(self, size: int) -> list[Atom]:
-        return [Atom(Scaled(atom.regularizer, self.factor), atom.index) for atom in self.regularizer.atoms(size)]
-
-    def dual_start(self, size: int) -> Floats:
-        return self.factor * self.regularizer.dual_start(size)
-
-    def shift(self, by: Floats) -> Scaled:
-        return Scaled(self.regularizer.shift(by), self.factor)
-
-    def domain(self, size: int) -> tuple[Floats, Floats]:
-        return self.regularizer.domain(size)
-
-    def rescale(self, scale: Floats) -> Scaled:
-        return Scaled(self.regularizer.rescale(scale), self.factor)
-
-    def slack(self, x: ArrayLike) -> Floats:
-        return self.regularizer.slack(x)
-
-
-@final
-@persistable
-class Shifted(Regularizer):
-    """``g(x - by)``: the same regularizer around another origin, for instance ``Hinge`` around a bound."""
-
-    def __init__(self, regularizer: Regularizer, by: ArrayLike) -> None:
-        self.regularizer = regularizer
-        self.by = check_target("by", by)
-        self._size = common_size([regularizer.size, size_of(self.by)], "the regularizer and the shift")
-
-    @property
-    def size(self) -> int | None:
-        return self._size
-
-    @property
-    def block_size(self) -> int | None:
-        return self.regularizer.block_size
-
-    def value(self, x: ArrayLike) -> float:
-        return self.regularizer.value(as_floats(x) - self.by)
-
-    def conjugate(self, u: ArrayLike) -> float:
-        return add(self.regularizer.conjugate(u), dot(as_floats(u), self.by))
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        return like(self.regularizer.prox(x - self.by, step) + self.by, x)
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        return self.regularizer.prox_jacobian(as_floats(x) - self.by, step)
-
-    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
-        form = self.regularizer.dual_form(size)
-        if isinstance(form, SimplexDual):
-            by = np.broadcast_to(self.by, size).reshape(len(form), -1)
-            return SimplexDual(form.linear[form.row] + by, np.arange(len(form)), form.total, form.ridge)
-        return replace(form, linear=form.linear + self.by) if isinstance(form, BoxDual) else None
-
-    def dual_model(self, u: Floats) -> BoxDual | None:
-        model = self.regularizer.dual_model(u)
-        return None if model is None else replace(model, linear=model.linear + self.by)
-
-    def fenchel_young(self, x: Floats, u: Floats) -> float:
-        return self.regularizer.fenchel_young(x - self.by, u)
-
-    def clip_dual(self, u: Floats) -> Floats:
-        return self.regularizer.clip_dual(u)
-
-    def atoms(self, size: int) -> list[Atom]:
-        by = np.broadcast_to(self.by, size)
-        return [Atom(Shifted(a.regularizer, by[a.index]), a.index) for a in self.regularizer.atoms(size)]
-
-    def dual_start(self, size: int) -> Floats:
-        return self.regularizer.dual_start(size)
-
-    def shift(self, by: Floats) -> Shifted:
-        return Shifted(self.regularizer, self.by + by)
-
-    def domain(self, size: int) -> tuple[Floats, Floats]:
-        low, high = self.regularizer.domain(size)
-        return low + self.by, high + self.by
-
-    def rescale(self, scale: Floats) -> Shifted:
-        return Shifted(self.regularizer.rescale(scale), self.by / scale)
-
-    def slack(self, x: ArrayLike) -> Floats:
-        return self.regularizer.slack(as_floats(x) - self.by)
-
-
-@final
-@persistable
-class Reflected(Regularizer):
-    """``g(about - x)``: for instance a hinge that charges for falling below a bound."""
-
-    def __init__(self, regularizer: Regularizer, about: ArrayLike = 0.0) -> None:
-        self.regularizer = regularizer
-        self.about = check_target("about", about)
-        self._size = common_size([regularizer.size, size_of(self.about)], "the regularizer and the mirror")
-
-    @property
-    def size(self) -> int | None:
-        return self._size
-
-    @property
-    def block_size(self) -> int | None:
-        return self.regularizer.block_size
-
-    def value(self, x: ArrayLike) -> float:
-        return self.regularizer.value(self.about - as_floats(x))
-
-    def conjugate(self, u: ArrayLike) -> float:
-        u = as_floats(u)
-        return add(self.regularizer.conjugate(-u), dot(u, self.about))
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        return like(self.about - self.regularizer.prox(self.about - x, step), x)
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        return self.regularizer.prox_jacobian(self.about - as_floats(x), step)
-
-    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
-        form = self.regularizer.dual_form(size)
-        if not isinstance(form, BoxDual):
-            return None  # a reflected simplex is not a simplex
-        return self._reflect_form(form)
-
-    def _reflect_form(self, form: BoxDual) -> BoxDual:
-        return BoxDual(self.about - form.linear, form.absolute, form.ridge, -form.upper, -form.lower)
-
-    def dual_model(self, u: Floats) -> BoxDual | None:
-        model = self.regularizer.dual_model(-u)
-        return None if model is None else self._reflect_form(model)
-
-    def fenchel_young(self, x: Floats, u: Floats) -> float:
-        return self.regularizer.fenchel_young(self.about - x, -u)
-
-    def clip_dual(self, u: Floats) -> Floats:
-        return -self.regularizer.clip_dual(-u)
-
-    def atoms(self, size: int) -> list[Atom]:
-        about = np.broadcast_to(self.about, size)
-        return [Atom(Reflected(a.regularizer, about[a.index]), a.index) for a in self.regularizer.atoms(size)]
-
-    def dual_start(self, size: int) -> Floats:
-        return -self.regularizer.dual_start(size)
-
-    def shift(self, by: Floats) -> Reflected:
-        return Reflected(self.regularizer, self.about + by)
-
-    def domain(self, size: int) -> tuple[Floats, Floats]:
-        low, high = self.regularizer.domain(size)
-        return self.about - high, self.about - low
-
-    def rescale(self, scale: Floats) -> Reflected:
-        return Reflected(self.regularizer.rescale(scale), self.about / scale)
-
-    def slack(self, x: ArrayLike) -> Floats:
-        return self.regularizer.slack(self.about - as_floats(x))
-
-
-@final
-@persistable
-class Signed(Regularizer):
-    """``g(signs * x)``: the same regularizer with some coordinates reversed, for instance margins of two classes.
+    `Regularizer.shift` and `Regularizer.reflect` build the two most common ones.
 
     Parameters
     ----------
     regularizer : Regularizer
-        Separable: its coordinates do not interact.
-    signs : array of shape (m,)
-        1 or -1 for each coordinate.
+        The function g.
+    factor : float, default=1.0
+        Positive.
+    scale : float or array of shape (m,), default=1.0
+        Not zero. Magnitudes are equal within a block of coordinates that interact.
+    offset : float or array of shape (m,), default=0.0
     """
 
-    def __init__(self, regularizer: Regularizer, signs: ArrayLike) -> None:
+    def __init__(
+        self, regularizer: Regularizer, factor: float = 1.0, scale: ArrayLike = 1.0, offset: ArrayLike = 0.0
+    ) -> None:
         self.regularizer = regularizer
-        self.signs = check_target("signs", signs)
-        if regularizer.block_size != 1:
-            raise ValueError(
-                f"{type(regularizer).__name__} is not separable: its coordinates cannot be reversed singly"
-            )
-        if not np.all(np.abs(self.signs) == 1):
-            raise ValueError("signs must be 1 or -1")
-        self._size = common_size([regularizer.size, size_of(self.signs)], "the regularizer and the signs")
+        self.factor = check_positive("factor", factor)
+        self.scale, self.offset = check_target("scale", scale), check_target("offset", offset)
+        if not np.all(self.scale):
+            raise ValueError("scale must not be zero")
+        sizes = np.abs(self.scale).reshape(-1, regularizer.block_size or self.scale.size if self.scale.size > 1 else 1)
+        if np.any(sizes != sizes[:, :1]):
+            raise ValueError(f"the coordinates of {type(regularizer).__name__} interact: scale needs equal magnitudes")
+        sizes = [regularizer.size, size_of(self.scale), size_of(self.offset)]
+        self._size = common_size(sizes, "the regularizer, scale and offset")
 
     @property
     def size(self) -> int | None:
         return self._size
-
-    def value(self, x: ArrayLike) -> float:
-        return self.regularizer.value(self.signs * as_floats(x))
-
-    def conjugate(self, u: ArrayLike) -> float:
-        return self.regularizer.conjugate(self.signs * as_floats(u))
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        return like(self.signs * self.regularizer.prox(self.signs * x, step), x)
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        return self.regularizer.prox_jacobian(self.signs * as_floats(x), step)
-
-    def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
-        form = self.regularizer.dual_form(size)
-        return self._sign_form(form) if isinstance(form, BoxDual) else None
-
-    def dual_model(self, u: Floats) -> BoxDual | None:
-        model = self.regularizer.dual_model(self.signs * u)
-        return None if model is None else self._sign_form(model)
-
-    def fenchel_young(self, x: Floats, u: Floats) -> float:
-        return self.regularizer.fenchel_young(self.signs * x, self.signs * u)
-
-    def _sign_form(self, form: BoxDual) -> BoxDual:
-        up = np.broadcast_to(self.signs, len(form)) > 0
-        lower, upper = np.where(up, form.lower, -form.upper), np.where(up, form.upper, -form.lower)
-        return BoxDual(self.signs * form.linear, form.absolute, form.ridge, lower, upper)
-
-    def clip_dual(self, u: Floats) -> Floats:
-        return self.signs * self.regularizer.clip_dual(self.signs * u)
-
-    def atoms(self, size: int) -> list[Atom]:
-        signs = np.broadcast_to(self.signs, size)
-        return [Atom(Signed(a.regularizer, signs[a.index]), a.index) for a in self.regularizer.atoms(size)]
-
-    def dual_start(self, size: int) -> Floats:
-        return self.signs * self.regularizer.dual_start(size)
-
-    def shift(self, by: Floats) -> Signed:
-        return Signed(self.regularizer.shift(self.signs * by), self.signs)
-
-    def domain(self, size: int) -> tuple[Floats, Floats]:
-        low, high = self.regularizer.domain(size)
-        up = np.broadcast_to(self.signs, size) > 0
-        return np.where(up, low, -high), np.where(up, high, -low)
-
-    def slack(self, x: ArrayLike) -> Floats:
-        return self.regularizer.slack(self.signs * as_floats(x))
-
-
-@final
-class Rescaled(Regularizer):
-    """``g(scale * x)``: the regularizer in other units, for the solver's own; scales are equal within a block."""
-
-    def __init__(self, regularizer: Regularizer, scale: Floats) -> None:
-        self.regularizer = regularizer
-        self.scale = scale
-
-    @property
-    def size(self) -> int | None:
-        return self.scale.size
 
     @property
     def block_size(self) -> int | None:
         return self.regularizer.block_size
 
     def value(self, x: ArrayLike) -> float:
-        return self.regularizer.value(self.scale * as_floats(x))
+        return self.factor * self.regularizer.value(self._inner(x))
 
     def conjugate(self, u: ArrayLike) -> float:
-        return self.regularizer.conjugate(as_floats(u) / self.scale)
+        u = as_floats(u).astype(np.float64)
+        return add(self.factor * self.regularizer.conjugate(self._inner_dual(u)), -dot(u, self.offset / self.scale))
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        return like(self.regularizer.prox(self.scale * x, self._steps(step)) / self.scale, x)
+        moved = self.regularizer.prox(self._inner(x), self._inner_step(step))
+        return like((moved - self.offset) / self.scale, as_floats(x))
 
     def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        return self.regularizer.prox_jacobian(self.scale * as_floats(x), self._steps(step))
-
-    def _steps(self, step: ArrayLike) -> Floats:
-        with np.errstate(over="ignore"):
-            scaled: Floats = self.scale * np.asarray(step, dtype=np.float64) * self.scale
-        return np.clip(scaled, np.finfo(np.float64).tiny, np.finfo(np.float64).max)
+        jacobian = self.regularizer.prox_jacobian(self._inner(x), self._inner_step(step))
+        signs = np.broadcast_to(np.sign(self.scale), as_floats(x).size).reshape(len(jacobian), -1)
+        return signs[:, :, None] * jacobian * signs[:, None, :]
 
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
         form = self.regularizer.dual_form(size)
-        if isinstance(form, SimplexDual):
-            scale = self.scale[:: form.n_classes]
-            linear = form.linear[form.row] / scale[:, None]
-            return SimplexDual(linear, np.arange(len(form)), form.total * scale, form.ridge / scale / scale)
-        return None if form is None else self._rescale_form(form)
+        if not isinstance(form, SimplexDual):
+            return self._outer_box(form)
+        if np.any(self.scale < 0):
+            return None  # a reflected simplex is not a simplex
+        scale, offset = (np.broadcast_to(each, size).reshape(len(form), -1) for each in (self.scale, self.offset))
+        total, ridge = form.total * scale[:, 0] * self.factor, form.ridge / scale[:, 0] / scale[:, 0] / self.factor
+        return SimplexDual((form.linear[form.row] - offset) / scale, np.arange(len(form)), total, ridge)
 
     def dual_model(self, u: Floats) -> BoxDual | None:
-        model = self.regularizer.dual_model(u / self.scale)
-        return None if model is None else self._rescale_form(model)
+        return self._outer_box(self.regularizer.dual_model(self._inner_dual(u)))
 
     def fenchel_young(self, x: Floats, u: Floats) -> float:
-        return self.regularizer.fenchel_young(self.scale * x, u / self.scale)
-
-    def _rescale_form(self, form: BoxDual) -> BoxDual:
-        ridge = form.ridge / self.scale / self.scale
-        bounds = form.lower * self.scale, form.upper * self.scale
-        return BoxDual(form.linear / self.scale, form.absolute / self.scale, ridge, *bounds)
+        return self.factor * self.regularizer.fenchel_young(self._inner(x), self._inner_dual(u))
 
     def clip_dual(self, u: Floats) -> Floats:
-        return self.scale * self.regularizer.clip_dual(u / self.scale)
+        return self._outer_dual(self.regularizer.clip_dual(self._inner_dual(u)))
 
     def dual_start(self, size: int) -> Floats:
-        return self.scale * self.regularizer.dual_start(size)
+        return self._outer_dual(self.regularizer.dual_start(size))
+
+    def atoms(self, size: int) -> list[Atom]:
+        scale, offset = np.broadcast_to(self.scale, size), np.broadcast_to(self.offset, size)
+        return [
+            Atom(Affine(atom.regularizer, self.factor, scale[atom.index], offset[atom.index]), atom.index)
+            for atom in self.regularizer.atoms(size)
+        ]
+
+    def shift(self, by: ArrayLike) -> Affine:
+        by = np.asarray(by, dtype=np.float64)
+        moved = self.regularizer.shift(self.scale * by - self.offset)
+        if isinstance(moved, Affine):  # the inner regularizer has no target of its own
+            return Affine(self.regularizer, self.factor, self.scale, self.offset - self.scale * by)
+        return Affine(moved, self.factor, self.scale)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
-        low, high = self.regularizer.domain(size)
-        return low / self.scale, high / self.scale
+        low, high = ((end - self.offset) / self.scale for end in self.regularizer.domain(size))
+        return np.minimum(low, high), np.maximum(low, high)
 
     def slack(self, x: ArrayLike) -> Floats:
-        return self.regularizer.slack(self.scale * as_floats(x)) / self.scale
+        return self.regularizer.slack(self._inner(x)) / np.abs(self.scale)
+
+    def _inner(self, x: ArrayLike) -> Reals:
+        return self.scale * as_floats(x) + self.offset
+
+    def _inner_dual(self, u: Floats) -> Floats:
+        return u / self.scale / self.factor
+
+    def _outer_dual(self, u: Floats) -> Floats:
+        return u * self.scale * self.factor
+
+    def _inner_step(self, step: ArrayLike) -> Floats:
+        with np.errstate(over="ignore"):
+            scaled = self.scale * (self.factor * np.asarray(step, dtype=np.float64)) * self.scale
+        return np.clip(scaled, np.finfo(np.float64).tiny, np.finfo(np.float64).max)
+
+    def _outer_box(self, form: BoxDual | None) -> BoxDual | None:
+        if form is None:
+            return None
+        ends = self._outer_dual(form.lower), self._outer_dual(form.upper)
+        ridge = form.ridge / self.scale / self.scale / self.factor
+        linear, absolute = (form.linear - self.offset) / self.scale, form.absolute / np.abs(self.scale)
+        return BoxDual(linear, absolute, ridge, np.minimum(*ends), np.maximum(*ends))
