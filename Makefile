@@ -63,7 +63,7 @@ test-plain: setup  ## run the tests as on a plainer processor, without AVX-512
 # On a machine with a graphics card; GPU_PYTHON names an interpreter there that has PyTorch or CuPy for it. The tests of
 # array operations run on every library and device that is found.
 GPU_PYTHON ?= $(BIN)/python
-DEVICE_TESTS := tests/kernels/test_arrays.py tests/kernels/meanfield $(wildcard tests/*/test_device*.py tests/*/*/test_device*.py)
+DEVICE_TESTS := tests/backends tests/kernels/test_arrays.py tests/kernels/meanfield $(wildcard tests/*/test_device*.py tests/*/*/test_device*.py)
 test-gpu:  ## run the tests of arrays on devices, where there is a graphics card
 	SCIPY_ARRAY_API=1 PYTHONPATH=src:paper/src:$$PYTHONPATH $(GPU_PYTHON) -m pytest $(DEVICE_TESTS) tests/adapters/test_torch.py $(PYTEST_ARGS)
 

@@ -1,0 +1,30 @@
+"""One suite over all sources: NumPy's arrays, a file, arrays of other libraries, the workers of a Dask cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from array_namespaces import Place, list_places
+from backend_tools import Backend, of_dask, of_files, of_place
+
+PLACES = {place.name: place for place in list_places()}
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Place:
+    """Every array library, NumPy included, on every device."""
+    return PLACES[request.param]
+
+
+@pytest.fixture(params=["memmap", *(name for name in PLACES if name != "numpy"), "dask"])
+def backend(request: pytest.FixtureRequest, tmp_path: Any) -> Backend:
+    """Every source but NumPy's arrays in memory, which all are compared with."""
+    if request.param == "memmap":
+        return of_files(tmp_path)
+    if request.param == "dask":
+        request.getfixturevalue("client")
+        return of_dask()
+    request.getfixturevalue("dispatch")
+    return of_place(PLACES[request.param])
