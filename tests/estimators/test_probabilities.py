@@ -23,7 +23,7 @@ from regbayes import (
     MultiTaskILSVMRegressorCV,
     PathSearchCV,
 )
-from regbayes.estimators._calibration import Answers, fit_temperature
+from regbayes.estimators._calibration import fit_curve
 from regbayes_paper.baselines import SingleTaskClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -68,34 +68,33 @@ def test_the_most_probable_class_is_that_of_predict(classes):
     assert agrees(search, X[:, :2]).shape == (150, classes)
 
 
-def test_two_classes_have_the_temperature_of_the_rows_left_out():
+def test_two_classes_have_the_curve_of_the_rows_left_out():
     kept = y > 0
     search = ilsvm_search().fit(X[kept][:, :2], y[kept])
     seen = search.out_of_fold_
-    codes = (y[kept][seen.rows] == 2).astype(int)
-    by_hand = fit_temperature([Answers.of(seen.decisions, codes).and_any()])
-    assert_allclose(search.calibration_.temperatures, [[by_hand, by_hand]])
+    temperature, bias = fit_curve(seen.decisions[:, None], (y[kept][seen.rows] == 2).astype(int))
+    assert_allclose((search.calibration_.temperatures[0], search.calibration_.biases[0]), (temperature, bias))
     score = search.decision_function(X[:, :2])
-    assert_allclose(search.predict_proba(X[:, :2])[:, 1], 1 / (1 + np.exp(-score / by_hand)))
+    free = 1 / (1 + np.exp(-score / temperature - bias))
+    assert_allclose(search.predict_proba(X[:, :2])[:, 1], np.where((free > 0.5) == (score > 0), free, 0.5))
 
 
 def test_weights_and_rows_without_a_label_count_as_they_do_in_the_folds():
     unlabeled = np.where(np.arange(150) % 5 == 0, -1, y)
     search = ilsvm_search(unlabeled=-1).fit(X[:, :2], unlabeled)
     agrees(search, X[:, :2])
-    assert search.calibration_.n_rows == np.sum(unlabeled >= 0)
+    assert search.calibration_.n_samples == np.sum(unlabeled >= 0)
     weights = np.where(y == 2, 5.0, 1.0)
     weights[:10] = 0
     weighted = ilsvm_search().fit(X[:, :2], y, sample_weight=weights)
     seen = weighted.out_of_fold_
-    assert weighted.calibration_.n_rows == 140
-    shares = weighted.calibration_.probabilities(seen.decisions)
-    rows, truth, counts = np.arange(len(seen.rows)), y[seen.rows], weights[seen.rows]
-    at_hand = counts @ np.log(shares[rows, truth])
-    for factor in (0.8, 1.25):  # no other temperature has a lower weighted loss, up to the row that is counted more
-        other = np.exp(seen.decisions / (factor * weighted.calibration_.temperatures[:, 0]))
-        other /= other.sum(axis=1, keepdims=True)
-        assert counts @ np.log(other[rows, truth]) < at_hand + 1
+    assert weighted.calibration_.n_samples == 140
+    unweighted = ilsvm_search().fit(X[:, :2], y).calibration_
+    assert weighted.calibration_.temperatures != unweighted.temperatures
+    assert_allclose(
+        (weighted.calibration_.temperatures[0], weighted.calibration_.biases[0]),
+        fit_curve(seen.decisions, y[seen.rows], weights[seen.rows]),
+    )
 
 
 def test_labels_and_tasks():
@@ -106,7 +105,7 @@ def test_labels_and_tasks():
     found = search.predict_proba(X)
     assert found.shape == Y.shape
     assert_array_equal(found > 0.5, search.predict(X) == 1)
-    assert search.calibration_.temperatures.shape == (4, 2)
+    assert search.calibration_.temperatures.shape == (4,)
     mixed = np.column_stack([Y[:, 0], Y[:, 1] + Y[:, 2]])
     search = tasks_search().fit(X, mixed)
     found = search.predict_proba(X)
@@ -149,7 +148,7 @@ def test_folds_that_have_not_seen_every_class_say_nothing():
     search = ilsvm_search(cv=folds).fit(X, rare)
     assert search.out_of_fold_.decisions is None
     assert agrees(search, X).shape == (150, 4)
-    assert search.calibration_.n_rows == 100
+    assert search.calibration_.n_samples == 100
     nowhere = ilsvm_search(cv=folds[:1]).fit(X, rare)
     assert nowhere.calibration_ is None
     assert not hasattr(nowhere, "predict_proba")
@@ -170,7 +169,7 @@ def test_folds_that_have_not_seen_every_class_say_nothing():
 def test_classifiers_without_a_search_name_the_way(model, way):
     assert is_classifier(model)
     assert not hasattr(model, "predict_proba")
-    with pytest.raises(AttributeError, match=rf"{way} makes them.*CalibratedClassifierCV"):
+    with pytest.raises(AttributeError, match=rf"Use {way}, .*CalibratedClassifierCV"):
         model.predict_proba(X)
     assert not hasattr(MultiTaskILSVMRegressorCV(), "predict_proba")
 

@@ -591,10 +591,6 @@ MULTITASK_REGRESSOR_CV_CHANGES = {
 THRESHOLDS = {"estimator": regbayes.MultiTaskILSVMClassifier(**MULTITASK), "cv": 2, "random_state": 0}
 THRESHOLDS_CHANGES = {
     "shared": change(thresholds="shared"),
-    "f1 macro": change(scoring="f1_macro"),
-    "f1 micro": change(scoring="f1_micro"),
-    "accuracy": change(scoring="accuracy"),
-    "shared accuracy": change(thresholds="shared", scoring="accuracy"),
     "no resamples": change(n_resamples=0),
     "probabilities": change(estimator=OneVsRestClassifier(GaussianNB())),
     "holes": change(labels_with_holes),

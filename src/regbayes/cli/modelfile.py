@@ -128,7 +128,7 @@ class ModelFile(Saveable):
                 "this model has no probabilities: they come from cross-validation, of which every class needs two rows "
                 "or more. Fit it again, without --no-cv"
             )
-        return self.certainty.calibration.by_question(self._ask(self.estimator.decision_function, table))
+        return self.certainty.calibration.by_output(self._ask(self.estimator.decision_function, table))
 
     def answer(self, shares: list[Floats], given: Sequence[str]) -> NDArray[Any]:
         """Return predictions at thresholds that the user gave, as `read_thresholds` takes them."""

@@ -13,10 +13,12 @@ from regbayes._registry import persistable
 from regbayes._types import Flags, Floats, Integers
 from regbayes.cli.errors import UserError, listed
 from regbayes.cli.targets import shown_label
-from regbayes.estimators._calibration import Calibration, Unseen, bin_predictions, codes_of, log_loss
+from regbayes.estimators._calibration import Calibration, HeldOutScores, codes_of
 
 __all__ = ["Certainty", "answer_at", "learn_certainty", "mean_log_loss", "read_thresholds", "reliability_of"]
 
+N_BINS = 10  # of equal width, for predictions by their probability
+RESAMPLES = 50  # over which the thresholds for F1 are averaged
 BEST = "f1"  # what asks for the thresholds that a fit found
 
 
@@ -40,23 +42,22 @@ def learn_certainty(
         None where no fold has seen all classes.
     Reliability or None
     """
-    from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, Cells, choose_thresholds, draw_resamples
+    from regbayes.estimators.thresholds import draw_resamples, find_threshold
 
-    unseen = Unseen.of(estimator, records, y)
+    unseen = HeldOutScores.collect(estimator, records, y)
     if unseen is None:
         return None, None
     calibration = unseen.calibrate(weights)
-    shares = calibration.by_question(unseen.scores)
-    resamples = draw_resamples(len(y), DEFAULT_RESAMPLES, np.random.RandomState(seed))
+    shares = calibration.by_output(unseen.scores)
+    resamples = draw_resamples(len(y), RESAMPLES, np.random.RandomState(seed), weights)
     best = []
     for found, codes in zip(shares, unseen.codes.T, strict=True):
         seen = codes >= 0
-        cells = [Cells(found[seen, c], codes[seen] == c, unseen.rows[seen]) for c in range(found.shape[1])]
-        best.append(
-            choose_thresholds(cells, "per_label", "f1_macro", 0.5, resamples, weights)
-            if seen.any()
-            else np.full(len(cells), 0.5)
-        )
+        thresholds = [
+            find_threshold(found[seen, c], codes[seen] == c, unseen.rows[seen], resamples, 0.5)
+            for c in range(found.shape[1])
+        ]
+        best.append(np.array(thresholds))
     counts = None if weights is None else weights[unseen.rows]
     note = (
         "Of rows by fits that had not seen them; the curve that makes probabilities of scores was found from the same "
@@ -86,10 +87,13 @@ def reliability_of(shares: Sequence[Floats], codes: Integers, weights: Floats | 
         [(found.argmax(axis=1) == code)[here] for found, code, here in zip(shares, codes.T, seen, strict=True)]
     )
     counts = np.concatenate([weights[here] for here in seen])
-    bins = bin_predictions(probability, right, counts)
-    kept = bins.counts > 0
-    said = f"{note} Probability and share differ by {bins.error:.3f} on average (expected calibration error)."
-    return Reliability(bins.probability[kept], bins.share[kept], bins.counts[kept], said)
+    place = np.minimum((N_BINS * probability).astype(np.int64), N_BINS - 1)
+    counted = np.bincount(place, counts, N_BINS)
+    kept = counted > 0
+    mean, share = (np.bincount(place, counts * values, N_BINS)[kept] / counted[kept] for values in (probability, right))
+    error = np.average(np.abs(share - mean), weights=counted[kept])
+    said = f"{note} Probability and share differ by {error:.3f} on average (expected calibration error)."
+    return Reliability(mean, share, np.bincount(place, minlength=N_BINS)[kept], said)
 
 
 def mean_log_loss(
@@ -110,7 +114,8 @@ def mean_log_loss(
         here = observed[:, j] & (codes >= 0)
         if here.any():
             some = None if weights is None else weights[here]
-            losses.append(log_loss(found[here], codes[here], some))
+            truth = np.maximum(found[here][np.arange(here.sum()), codes[here]], np.finfo(np.float64).eps)
+            losses.append(float(np.average(-np.log(truth), weights=some)))
             counts.append(float(here.sum() if some is None else some.sum()))
     return float(np.average(losses, weights=counts)) if losses else float("nan")
 

@@ -12,7 +12,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 
 from regbayes._types import Flags, Floats
-from regbayes.estimators._calibration import logarithms
+from regbayes.estimators._calibration import log_of
 from regbayes.estimators._search import (
     Fold,
     Samples,
@@ -116,4 +116,4 @@ class ClassifierSearch(ListSearch):
     @available_if(has_probabilities)
     def predict_log_proba(self, X: ArrayLike) -> Floats:
         """Return the logarithms of `predict_proba`."""
-        return np.asarray(logarithms(self.predict_proba(X)))
+        return np.asarray(log_of(self.predict_proba(X)))

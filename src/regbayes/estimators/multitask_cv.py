@@ -17,7 +17,7 @@ from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
 from regbayes.estimators._arrays import bring_targets, refuse_elsewhere
 from regbayes.estimators._bases import row_weights
-from regbayes.estimators._calibration import logarithms
+from regbayes.estimators._calibration import log_of
 from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import read_labels
 from regbayes.estimators._list_search import ListSearch, counted_rows, keep_frame, list_constraints
@@ -257,7 +257,7 @@ prior_variance, n_init, max_iter, tol
     @available_if(has_probabilities)
     def predict_log_proba(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return the logarithms of `predict_proba`."""
-        return logarithms(self.predict_proba(X, task))
+        return log_of(self.predict_proba(X, task))
 
 
 @persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class

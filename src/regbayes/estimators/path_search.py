@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from regbayes._registry import Saveable, persistable
 from regbayes.estimators._bases import N_JOBS, InterruptedWarning
-from regbayes.estimators._calibration import Unseen, logarithms
+from regbayes.estimators._calibration import HeldOutScores, log_of
 from regbayes.estimators._search import (
     GridEdgeWarning,
     Plan,
@@ -141,8 +141,8 @@ class BaseSearch(Saveable, BaseEstimator):
             self.refit_time_ = time.perf_counter() - began
             if is_classifier(self.best_estimator_):
                 tried = [done[key, fold] for fold in range(len(plan.folds))]
-                unseen = Unseen.of(self.best_estimator_, tried, samples.y)
-                self.calibration_ = None if unseen is None else unseen.calibrate(samples.fit.get("sample_weight"))
+                held_out = HeldOutScores.collect(self.best_estimator_, tried, samples.y)
+                self.calibration_ = None if held_out is None else held_out.calibrate(samples.fit.get("sample_weight"))
         return self
 
     def _gather(
@@ -464,7 +464,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
     @available_if(best_has_probabilities)
     def predict_log_proba(self, X: Any, **metadata: Any) -> Any:
         """Return the logarithms of `predict_proba`."""
-        return logarithms(self.predict_proba(X, **metadata))
+        return log_of(self.predict_proba(X, **metadata))
 
     @available_if(best_has("transform"))
     def transform(self, X: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
@@ -15,59 +15,97 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, _num_samples, check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
-from regbayes._types import Floats, Integers
-from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, Cells, choose_thresholds, draw_resamples
+from regbayes._types import Flags, Floats, Integers
 from regbayes.estimators._folds import multitask_folds
-from regbayes.estimators._labels import Labels, read_labels
+from regbayes.estimators._labels import read_labels
 from regbayes.estimators._search import Fold, Samples, fit_quietly
-from regbayes.estimators._task_bases import Targets, read_targets
+from regbayes.estimators._task_bases import read_targets
 from regbayes.estimators.metrics import task_accuracy
 
 
-@persistable(skip=("cv", "scoring"))  # either may be an object of any class
+def draw_resamples(n: int, n_resamples: int, random: np.random.RandomState, weights: Any = None) -> list[Floats]:
+    """Draw samples with replacement and return how often each counts, (n,); 0 resamples are the samples as they are."""
+    drawn = [np.bincount(random.randint(n, size=n), minlength=n).astype(np.float64) for _ in range(n_resamples)]
+    return [counts if weights is None else counts * weights for counts in drawn or [np.ones(n)]]
+
+
+def find_threshold(
+    scores: Floats, positive: Flags, rows: Integers, resamples: Sequence[Floats], default: float = 0.0
+) -> float:
+    """Return the threshold with the highest F1, averaged over resamples.
+
+    The best threshold of a sample jumps with a few examples. So the number of scores above the best one is averaged
+    over the resamples; a mean of numbers depends on the order of the scores alone. Of thresholds that are equally good,
+    the one nearest to ``default`` counts, which is also the result without any score.
+
+    Parameters
+    ----------
+    scores, positive, rows : (n,)
+        Scores, true labels, and the samples that they belong to.
+    resamples : sequence of (n_samples,)
+        How often each sample counts.
+    """
+    if not len(scores):
+        return default
+    order = np.argsort(scores)[::-1]
+    levels = np.unique(scores)
+    margin = 0.5 * (levels[-1] - levels[0]) or 1.0
+    cuts = np.concatenate([[levels[0] - margin], 0.5 * (levels[:-1] + levels[1:]), [levels[-1] + margin], [default]])
+    above = len(scores) - np.searchsorted(scores[order[::-1]], cuts, side="right")
+    distance = np.abs(cuts - default)
+
+    def best(values: Floats) -> int:
+        return int(np.argmin(np.where(values >= values.max() - 1e-12, distance, np.inf)))
+
+    numbers = []
+    for counts in resamples:
+        weights = counts[rows[order]]
+        predicted, true = (np.append(0.0, np.cumsum(w))[above] for w in (weights, weights * positive[order]))
+        total = weights @ positive[order]
+        numbers.append(above[best(2 * true / np.maximum(predicted + total, np.finfo(float).tiny))])
+    return float(cuts[best(-np.abs(above - np.mean(numbers)))])
+
+
+@persistable(skip=("cv",))  # may be an object of any class
 class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
-    """Chooses where to cut the scores of a multi-label classifier into yes and no, by cross-validation.
+    """Choose the thresholds of a multi-label classifier by cross-validation.
 
-    A classifier that is right most often says no to a rare label nearly always. For F1, cut lower: this finds one
-    threshold for each label, or one for all, that is best for the scores of rows the classifier was not fitted to.
-    The best threshold of a sample jumps with a few examples of a rare label, so it is an average over resamples.
-    scikit-learn's ``TunedThresholdClassifierCV`` does so for a single binary label. Thresholds move what is answered,
-    not how likely it is: for probabilities ask ``estimator_``, where it has any.
-
-    Parameters to turn first: ``scoring``, and ``thresholds`` where labels have few examples.
+    The classifier that is right most often predicts rare labels almost never. For F1 a lower threshold is better. This
+    estimator finds one threshold for each label, or one for all, from the scores of held-out samples, and fits the
+    classifier to all samples. Thresholds change predictions, not probabilities: for these use ``estimator_``. For one
+    binary label, and for other metrics, use scikit-learn's ``TunedThresholdClassifierCV``.
 
     Parameters
     ----------
     estimator : classifier
         With ``decision_function`` or ``predict_proba``; a `MultiTaskILSVMClassifier`, a ``OneVsRestClassifier``, ...
     thresholds : {"per_label", "shared"}, default="per_label"
-        Whether each label has its own.
-    scoring : {"f1_macro", "f1_micro", "accuracy"}, callable or None, default=None
-        What is maximised. None is F1-macro for thresholds per label and F1-micro for a shared one; accuracy is 1 less
-        the Hamming loss. A callable gets the true and the predicted labels, 0 and 1, as two vectors: those of one
-        label, or of all for a shared threshold; it is maximised on the rows as they are, without resamples.
+        One threshold for each label maximizes F1-macro, a shared one F1-micro.
     n_resamples : int, default=50
-        The metric is maximised on so many resamples of the rows, drawn with replacement, and the threshold has the mean
-        number of yeses of what is found there. 0 takes the threshold that is best on the rows as they are.
+        Controls how steady the thresholds are: F1 is maximized on so many resamples of the samples, and the threshold
+        has the mean number of positive predictions. 0 maximizes F1 of the samples as they are.
     cv : int, splitter or iterable, default=None
-        Folds. None and a number (5 by default) make random folds. Whatever the folds, rows without which a label would
-        have only one class in training are not scored. Repeated folds steady the thresholds further. ``cv`` and
-        ``scoring`` may be objects of any class and are not saved.
+        Folds. None and a number (5 by default) make random folds. Whatever the folds, samples without which a label
+        would have only one class in training are not scored. Repeated folds steady the thresholds further. Not saved.
     random_state : int, RandomState instance or None, default=None
-        For the folds and resamples.
+        Controls the folds and resamples.
     n_jobs : int or None, default=None
-        Processes over folds.
+        Number of processes over folds.
 
     Attributes
     ----------
     estimator_ : classifier
-        Fitted to all rows.
+        Fitted to all samples.
     thresholds_ : array of shape (n_labels,)
-        A score above it is a yes.
+        Labels with a score above it are predicted.
     classes_ : array of shape (2,)
-        No and yes.
+        The negative and the positive class.
     n_features_in_, feature_names_in_
         As in scikit-learn.
+
+    See Also
+    --------
+    sklearn.model_selection.TunedThresholdClassifierCV : The threshold of one binary label, for any metric.
 
     Examples
     --------
@@ -85,7 +123,6 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "estimator": [HasMethods(["fit", "decision_function"]), HasMethods(["fit", "predict_proba"])],
         "thresholds": [StrOptions({"per_label", "shared"})],
-        "scoring": [StrOptions({"f1_macro", "f1_micro", "accuracy"}), callable, None],
         "n_resamples": [Interval(Integral, 0, None, closed="left")],
         "cv": ["cv_object"],
         "random_state": ["random_state"],
@@ -97,15 +134,13 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         estimator: Any,
         *,
         thresholds: Literal["per_label", "shared"] = "per_label",
-        scoring: str | Callable[[NDArray[Any], NDArray[Any]], float] | None = None,
-        n_resamples: int = DEFAULT_RESAMPLES,
+        n_resamples: int = 50,
         cv: Any = None,
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.thresholds = thresholds
-        self.scoring = scoring
         self.n_resamples = n_resamples
         self.cv = cv
         self.random_state = random_state
@@ -113,7 +148,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Score every row by an estimator fitted to others, choose the thresholds, and refit to all rows.
+        """Score held-out samples, choose the thresholds, and fit to all samples.
 
         Parameters
         ----------
@@ -121,9 +156,8 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         y : array-like of shape (n_samples, n_labels) or (n_samples,)
             Two classes, NaN where missing (if the estimator takes it).
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts, in the estimator's fits and in the metric; the estimator must take it, and a
-            callable ``scoring`` too. A row of weight 0 is left out. One of weight 2 is not quite the row twice: folds
-            and resamples are drawn by rows.
+            How often each sample counts, in the estimator's fits, which must take it, and in F1. Samples of weight 0
+            are left out. Folds and resamples are drawn without weights.
 
         Returns
         -------
@@ -131,47 +165,46 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         """
         X, y = indexable(X, y)
         validate_data(self, X, skip_check_array=True)
-        weights: Floats | None = None
+        samples = Samples(X, y)
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            kept = np.flatnonzero(weights)
-            X, y, weights = _safe_indexing(X, kept), _safe_indexing(y, kept), weights[kept]
-        targets = read_targets(y, None, X, numeric=False)
-        labels = self._two_classes(read_labels(targets))
-        kinds = 2 * targets.tasks + labels.codes
-        rows = np.zeros((_num_samples(X), 0))
-        random = check_random_state(self.random_state)
-        folds = list(multitask_folds(self.cv, rows, targets, kinds, random))
-        values = np.asarray(y)
-        found = Parallel(n_jobs=self.n_jobs)(
-            delayed(_score_fold)(self.estimator, X, values, weights, fold, len(targets.ids)) for fold in folds
-        )
-        self.estimator_ = clone(self.estimator).fit(X, y, **_weigh(weights))
-        self.classes_, self._one_label = labels.classes[0], targets.layout == "single"
-        self.thresholds_ = choose_thresholds(
-            _cells([test for _, test in folds], found, targets, labels, len(rows)),
-            self.thresholds,
-            self.scoring or ("f1_macro" if self.thresholds == "per_label" else "f1_micro"),
-            0.0 if hasattr(self.estimator_, "decision_function") else 0.5,
-            draw_resamples(len(rows), self.n_resamples, random),
-            weights,
-        )
-        return self
-
-    def _two_classes(self, labels: Labels) -> Labels:
+            samples = Samples(X, y, {"sample_weight": weights}).take(np.flatnonzero(weights))
+        n = _num_samples(samples.X)
+        targets = read_targets(samples.y, None, samples.X, numeric=False)
+        labels = read_labels(targets)
         if np.any(labels.widths > 2):
             raise ValueError(
                 "Only binary classification is supported. The type of the target is multiclass: thresholds are for "
-                "labels with two classes"
+                "labels with two classes."
             )
         if not labels.alike:
-            raise ValueError("all labels must have the same two classes, 0 and 1 for instance")
-        return labels
+            raise ValueError("All labels must have the same two classes, 0 and 1 for instance.")
+        random = check_random_state(self.random_state)
+        folds = list(multitask_folds(self.cv, np.zeros((n, 0)), targets, 2 * targets.tasks + labels.codes, random))
+        found = Parallel(n_jobs=self.n_jobs)(delayed(_score_fold)(self.estimator, samples, fold) for fold in folds)
+        self.estimator_ = clone(self.estimator).fit(samples.X, samples.y, **samples.fit)
+        self.classes_, self._one_label = labels.classes[0], targets.layout == "single"
+
+        codes = np.full((n, len(targets.ids)), -1, dtype=np.int8)
+        codes[targets.rows, targets.tasks] = labels.codes
+        rows = np.concatenate([test for _, test in folds])
+        scores, codes = np.concatenate(found), codes[rows]
+        resamples = draw_resamples(n, self.n_resamples, random, samples.fit.get("sample_weight"))
+        default = 0.0 if hasattr(self.estimator_, "decision_function") else 0.5
+        together = [slice(None)] if self.thresholds == "shared" else [[j] for j in range(codes.shape[1])]
+        self.thresholds_ = np.empty(codes.shape[1])
+        for columns in together:
+            seen = codes[:, columns] >= 0
+            positive = codes[:, columns][seen] == 1
+            self.thresholds_[columns] = find_threshold(
+                scores[:, columns][seen], positive, rows[np.nonzero(seen)[0]], resamples, default
+            )
+        return self
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return scores less thresholds, shape (n_samples, n_labels), or (n_samples,) after a vector y."""
         check_is_fitted(self, "thresholds_")
-        scores = _responses(self.estimator_, X, len(self.thresholds_)) - self.thresholds_
+        scores = _responses(self.estimator_, X, len(self.thresholds_) == 1) - self.thresholds_
         return scores[:, 0] if self._one_label else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -180,7 +213,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         return np.asarray(self.classes_[above.astype(int)])
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the accuracy over all observed labels, whatever ``scoring`` is; weights are of rows."""
+        """Return the accuracy over all observed labels; weights are of samples."""
         return task_accuracy(y, self.predict(X), sample_weight=sample_weight)
 
     def __sklearn_tags__(self) -> Any:
@@ -193,19 +226,14 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         return tags
 
 
-def _weigh(weights: Floats | None, rows: Any = slice(None)) -> dict[str, Floats]:
-    """Return what fits are given beside rows and labels."""
-    return {} if weights is None else {"sample_weight": weights[rows]}
-
-
-def _score_fold(estimator: Any, X: Any, y: NDArray[Any], weights: Floats | None, fold: Fold, n_labels: int) -> Floats:
+def _score_fold(estimator: Any, samples: Samples, fold: Fold) -> Floats:
     """Fit to one part and score the other."""
     train, test = fold
-    fitted = fit_quietly(clone(estimator), Samples(_safe_indexing(X, train), y[train], _weigh(weights, train)))
-    return _responses(fitted, _safe_indexing(X, test), n_labels)
+    fitted = fit_quietly(clone(estimator), samples.take(train))
+    return _responses(fitted, _safe_indexing(samples.X, test), np.shape(samples.y)[1:] in ((), (1,)))
 
 
-def _responses(fitted: Any, X: Any, n_labels: int) -> Floats:
+def _responses(fitted: Any, X: Any, one_label: bool) -> Floats:
     """Return the scores of the second class of each label, (n, n_labels)."""
     if hasattr(fitted, "decision_function"):
         scores = np.asarray(fitted.decision_function(X), dtype=np.float64)
@@ -213,15 +241,4 @@ def _responses(fitted: Any, X: Any, n_labels: int) -> Floats:
     found = fitted.predict_proba(X)
     if isinstance(found, list):  # one array of two columns per label
         return np.stack([part[:, 1] for part in found], axis=1)
-    return np.asarray(found[:, 1:] if n_labels == 1 and found.shape[1] == 2 else found, dtype=np.float64)
-
-
-def _cells(tests: list[Integers], scores: list[Floats], targets: Targets, labels: Labels, n_rows: int) -> list[Cells]:
-    """Return the scored labels, label by label; a row that was left out several times has as many scores."""
-    codes = np.full((n_rows, len(targets.ids)), -1, dtype=np.int8)
-    codes[targets.rows, targets.tasks] = labels.codes
-    rows = np.concatenate(tests)
-    return [
-        Cells(found[code >= 0], code[code >= 0] == 1, rows[code >= 0])
-        for found, code in zip(np.concatenate(scores).T, codes[rows].T, strict=True)
-    ]
+    return np.asarray(found[:, 1:] if one_label and found.shape[1] == 2 else found, dtype=np.float64)

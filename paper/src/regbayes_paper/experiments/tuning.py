@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from regbayes.estimators._bases import InterruptedWarning, one_blas_thread
-from regbayes.estimators._cutoffs import DEFAULT_RESAMPLES, Cells, choose_thresholds, draw_resamples
+from regbayes.estimators.thresholds import draw_resamples, find_threshold
 from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks, task_accuracy
 from regbayes_paper.experiments.data import Sample
 from regbayes_paper.experiments.measure import measured
@@ -155,23 +155,23 @@ def _with_thresholds(
 ) -> dict[str, float]:
     """Score with thresholds: settings that are best out of fold for the same score, thresholds that are on average."""
     values = {}
-    resamples = draw_resamples(len(train.y), DEFAULT_RESAMPLES, np.random.RandomState(0))
-    for key, kind, average in (("f1_micro_cut", "shared", "micro"), ("f1_macro_cut", "per_label", "macro")):
-        labels = [_cells_of(scores, train.y == 1) for scores in held_out]
-        cuts = [choose_thresholds(cells, kind, f"f1_{average}", 0.0) for cells in labels]
+    exact, resamples = (draw_resamples(len(train.y), n, np.random.RandomState(0)) for n in (0, 50))
+    for key, shared, average in (("f1_micro_cut", True, "micro"), ("f1_macro_cut", False, "macro")):
+        cuts = [_thresholds(scores, train.y == 1, exact, shared=shared) for scores in held_out]
         best = int(np.argmax([_f1(train, *pair, average) for pair in zip(held_out, cuts, strict=True)]))
         if best not in known:
             known[best] = label_scores(fit(makers[best](), train), test)
-        values[key] = _f1(
-            test, known[best], choose_thresholds(labels[best], kind, f"f1_{average}", 0.0, resamples), average
-        )
+        thresholds = _thresholds(held_out[best], train.y == 1, resamples, shared=shared)
+        values[key] = _f1(test, known[best], thresholds, average)
     return values
 
 
-def _cells_of(scores: Outputs, positive: Outputs) -> list[Cells]:
-    """Return the cells of each label of a table without holes, both (rows, labels)."""
-    rows = np.arange(len(scores))
-    return [Cells(s, p, rows) for s, p in zip(scores.T, positive.T, strict=True)]
+def _thresholds(scores: Outputs, positive: Outputs, resamples: Sequence[Outputs], *, shared: bool) -> Outputs:
+    """Return the threshold of each label, or one for all, of complete (n, labels) scores."""
+    rows = np.broadcast_to(np.arange(len(scores))[:, None], scores.shape)
+    if shared:
+        return np.array([find_threshold(scores.ravel(), positive.ravel(), rows.ravel(), resamples)])
+    return np.array([find_threshold(*label, resamples) for label in zip(scores.T, positive.T, rows.T, strict=True)])
 
 
 def _f1(sample: Sample, scores: Outputs, cuts: Outputs, average: str) -> float:
