@@ -24,14 +24,12 @@ from sklearn.exceptions import ConvergenceWarning
 import regbayes
 from dask_tools import (
     OneProcess,
-    count_mapped,
     cut,
     fit_here,
     hears_interrupts,
     interfere,
     kill_one,
     quiet_marks,
-    set_share,
 )
 from reference_tools import fits_its_rows
 from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent, places
@@ -192,28 +190,6 @@ def test_features_with_amounts(client, data):
     lazy = model.feature_probabilities(cut(X, (1000, 500))).compute()
     np.testing.assert_allclose(lazy, model.to_local().feature_probabilities(X), atol=1e-12)
     assert model.n_components_ == np.sum(np.ptp(lazy, axis=0) > 0.1)
-
-
-# --- rows beyond memory
-
-
-def test_rows_beyond_memory_lie_in_files(client, data, corpus):
-    X, y = (cut(part, (400, 400, 700)) for part in data)
-    counts = cut(corpus[0], (300, 300)).map_blocks(csr_array)
-    topics_model = MedLDAClassifier(4, max_iter=2, tol=0.0, random_state=0)
-    inside = small().fit(X, y), clone(topics_model).fit(counts, corpus[1])
-    client.run(set_share, 0.0)
-    seen = []
-    try:
-        for model, given, expected in [(small(), (X, y), inside[0]), (topics_model, (counts, corpus[1]), inside[1])]:
-            with pytest.MonkeyPatch.context() as patch:
-                interfere(patch, 3, lambda client: seen.append(sum(client.run(count_mapped).values())))
-                model.fit(*given)
-            np.testing.assert_allclose(model.coef_features_, expected.coef_features_, atol=1e-10)
-    finally:
-        client.run(set_share, 0.4)
-    assert seen[0] >= 3  # a file for each block
-    assert seen[1] >= 4  # words and numbers
 
 
 # --- a worker is lost; the user interrupts

@@ -12,7 +12,6 @@ from operator import add
 import dask.array as da
 import pytest
 
-from regbayes.dask import storage
 from regbayes.dask.places import Workers
 
 
@@ -58,15 +57,6 @@ def fit_here(monkeypatch, model, *collections):
         patch.setattr("regbayes.dask._bases.shelter_workers", nullcontext)
         patch.setattr("regbayes.dask._bases.place_blocks", place)
         return model.fit(*collections)
-
-
-def set_share(share):
-    """Let rows take such a share of a worker's memory."""
-    storage.SHARE = share
-
-
-def count_mapped():
-    return len(storage._mapped)
 
 
 def hears_interrupts():

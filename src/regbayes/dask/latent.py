@@ -34,7 +34,6 @@ from regbayes.dask._bases import (
 )
 from regbayes.dask.places import Workers
 from regbayes.dask.rows import READ_ROWS, Block, draw_sample, join_columns
-from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import AbsoluteChange
 from regbayes.estimators import ibp, ilsvm
 from regbayes.estimators._bases import (
@@ -105,9 +104,8 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
         labels[0] = 0
         nothing = data.X.build_head(replace(data, labels=labels, weights=prices), recipe.settings)
         head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
-    settle_fields(data.X, *(() if head is None else (head, head.targets, *([head.form] if head.mixes else []))))
     pieces = data.X.blocks()
-    return HeldRows(pieces, tuple(map(len, pieces)), head, settle_inferred)
+    return HeldRows(pieces, tuple(map(len, pieces)), head)
 
 
 def survey(block: Block, labeled: bool, unlabeled: Any) -> tuple[int, Moments, Labels | None]:

@@ -19,24 +19,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 from dask.sizeof import sizeof
-from distributed import CancelledError, Client, Future, get_client, wait
+from distributed import CancelledError, Client, Future, Scheduler, SchedulerPlugin, get_client, wait
 
-from regbayes.dask.storage import find_in_libc, give_pages_back, settle_again
 from regbayes.joint.remote import HeldRows, Version
 from regbayes.kernels.arrays import is_mapped, is_plain, lies_elsewhere
 from regbayes.kernels.device_memory import is_out_of_memory
 
 PATIENCE_S = 60.0  # to wait for a worker where all are gone; those that were killed come back
 WATCH_S = 5.0  # how often it is seen to whether there is anybody left to wait for
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-KEPT_BYTES, LARGE_BYTES = 1 << 26, 1 << 24  # work arrays of a block are smaller, whole blocks larger
 
 
 @dataclass
@@ -113,8 +110,8 @@ class Workers:
 def wait_for(client: Client, tasks: Sequence[Future], *, first: bool = False) -> set[Future]:
     """Wait until all tasks are done, or the first one; return those that are.
 
-    Dask waits for ever where all workers have left and none comes: here that is an error after a while. Where the
-    scheduler has gone it says that tasks were cancelled, and not why.
+    Where no worker can do anything, because all have left or all are above their limit of memory, Dask waits for ever;
+    here that is an error after a while. Where the scheduler has gone it says that tasks were cancelled, and not why.
     """
     last_seen = time.monotonic()
     while True:
@@ -126,14 +123,38 @@ def wait_for(client: Client, tasks: Sequence[Future], *, first: bool = False) ->
                 "cancelled them. Connect to one that runs, distributed.Client(address), and fit again"
             ) from None
         except TimeoutError:
-            now = time.monotonic()
-            if client.nthreads():
-                last_seen = now
-            elif now - last_seen > PATIENCE_S:
+            workers = client.scheduler_info()["workers"].values()
+            if any(worker["status"] == "running" for worker in workers):
+                last_seen = time.monotonic()
+            elif time.monotonic() - last_seen <= PATIENCE_S:
+                continue
+            elif workers:
+                raise MemoryError(
+                    "all workers of the cluster are above the limit of memory at which Dask gives them nothing more to "
+                    "do: give them more (memory_limit=), start more of them, or cut X into smaller blocks (X.rechunk)"
+                ) from None
+            else:
                 raise RuntimeError(
                     f"all workers of the cluster have left, and none came back within {PATIENCE_S:.0f} seconds: start "
                     "some (cluster.scale(2)) and fit again"
                 ) from None
+
+
+class FreeTasks(SchedulerPlugin):
+    """Let any worker that joins take tasks whose own worker is lost.
+
+    Dask itself does so only while another worker is left: where all are lost at once and started again, tasks that ask
+    for one of the old addresses would wait for ever.
+    """
+
+    name = "regbayes-free-tasks"
+    idempotent = True  # a cluster has one, however many fits there are
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Lift restrictions that are no more than preferences from the tasks that nobody can do."""
+        for task in scheduler.unrunnable:
+            if task.loose_restrictions:
+                task.worker_restrictions = None
 
 
 def submit_in_turn(client: Client, jobs: Sequence[Sequence[Callable[[], Future]]]) -> list[list[Future]]:
@@ -188,11 +209,13 @@ def find_client(client: Client | None) -> Client:
 
 @contextmanager
 def shelter_workers(client: Client) -> Iterator[None]:
-    """Let Ctrl-C be for this process alone: in a terminal and in a notebook it reaches workers of the same machine too.
+    """Let workers that are lost be replaced, and Ctrl-C be for this process alone.
 
-    They would end, and with them the rows that the best state is read off.
+    In a terminal and in a notebook Ctrl-C reaches workers of the same machine too. They would end, and with them the
+    rows that the best state is computed from.
     """
     here = socket.gethostname(), _process_group()
+    client.register_plugin(FreeTasks())
     try:
         client.run(_ignore_interrupts, True, here, on_error="ignore")
         yield
@@ -260,8 +283,6 @@ def _list_blocks(function: Callable[..., Any], blocks: Sequence[Any], *arguments
 
 
 def _visit_block(function: Callable[..., Any], block: Any, *arguments: Any) -> Any:
-    keep_freed_memory()
-    settle_again(block)
     try:
         return function(block, *arguments)
     except Exception as error:
@@ -271,21 +292,6 @@ def _visit_block(function: Callable[..., Any], block: Any, *arguments: Any) -> A
                 f"or give X as float32. ({error})"
             ) from None
         raise
-    finally:
-        give_pages_back()
-
-
-@cache
-def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, as much as a trip needs.
-
-    Dask tells the allocator of its workers to give everything back at once. Work arrays that come and go with every
-    block then have to be mapped in anew each time, which doubles a trip's CPU time.
-    """
-    mallopt = find_in_libc("mallopt")
-    if mallopt is not None:
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-        mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 @sizeof.register(HeldRows)

@@ -21,8 +21,7 @@ from scipy.sparse import csr_array, hstack, issparse, vstack
 from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
-from regbayes.dask.places import Group, Workers, keep_freed_memory, plan_groups, submit_in_turn
-from regbayes.dask.storage import check_room, settle, trim_memory
+from regbayes.dask.places import Group, Workers, plan_groups, submit_in_turn
 from regbayes.estimators._bases import find_missing
 from regbayes.estimators._topics import check_largest, numbers_of, read_device_counts
 from regbayes.kernels.arrays import is_plain, join, namespace_of, take_rows, to_host
@@ -212,8 +211,6 @@ class Reader:
 
     def __call__(self, x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
         """Return a block, having seen that it can be worked with. What goes with rows comes to the host."""
-        keep_freed_memory()
-        check_room()
         named = f"in block {place} (counted from 0)"
         y, weights, task = map(_bring_plain, (y, weights, task))
         X = self._read_rows(x, named)
@@ -225,7 +222,7 @@ class Reader:
             if values is not None and len(values) != n_rows:
                 raise ValueError(f"{named}, X has {n_rows} rows and {name} has {len(values)}: cut them alike")
         if weights is None:
-            return Block(settle(X), labels, None, tasks)
+            return Block(X, labels, None, tasks)
         counts = check_array(
             np.asarray(weights), dtype=np.float64, ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
         )
@@ -236,8 +233,7 @@ class Reader:
         if np.any(counts < 0):
             raise ValueError(f"{named}, sample_weight has negative values")
         found = Block(X, labels, counts, tasks)
-        found = found if np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
-        return replace(found, X=settle(found.X))
+        return found if np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
 
     def _read_rows(self, x: Any, named: str) -> Any:
         if x.ndim != 2:
@@ -411,7 +407,6 @@ def draw_sample(
     kept = np.sort(order[np.arange(len(order)) - starts[kinds[order]] < wanted[kinds[order]]])
     kept = kept if arrange is None else kept[arrange(kinds[kept], len(kept))]
     found = _join_drawn(parts, kept)
-    trim_memory()  # what came is as large again
     return found, kinds[kept]
 
 

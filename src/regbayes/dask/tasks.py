@@ -23,7 +23,6 @@ from regbayes._types import Floats, Integers
 from regbayes.dask._bases import SAMPLE_BYTES, FeatureRange, Moments, OnCluster, join_classes, lazily, survey_blocks
 from regbayes.dask.places import Workers
 from regbayes.dask.rows import HOST, READ_TASKS, Block, draw_shares, is_collection
-from regbayes.dask.storage import settle, settle_inferred
 from regbayes.engine import Serial, row_blocks
 from regbayes.estimators import multitask
 from regbayes.estimators._bases import fit_data, one_blas_thread
@@ -232,13 +231,13 @@ class Recipe:
         return found
 
     def arrange(self, X: Any, order: Integers) -> Any:
-        """Return some rows as the model takes them, where they can stay."""
+        """Return some rows as the model takes them."""
         if not is_plain(X):
             return self.standardize(take_rows(X, order))
         found = np.empty((len(order), len(self.mean)))
         for rows in row_blocks(len(order)):  # no second copy of them all
             found[rows] = self.standardize(X[order[rows]])
-        return settle(found)
+        return found
 
     def observe(self, targets: Targets) -> tuple[Observations, Outputs]:
         """Return what is asked of rows with such targets; weights of rows are not in it."""
@@ -320,7 +319,7 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[Any]:
         asked = TaskRows(tuple(head.parts(lengths, Serial())))
     else:
         asked = rows.take_head(head, recipe.settings.n_components)
-    return HeldRows(blocks, lengths, asked, settle_inferred)
+    return HeldRows(blocks, lengths, asked)
 
 
 @dataclass(frozen=True)

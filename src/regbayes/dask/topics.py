@@ -29,7 +29,6 @@ from regbayes.dask._bases import (
 )
 from regbayes.dask.places import Workers
 from regbayes.dask.rows import READ_COUNTS, Block, draw_sample
-from regbayes.dask.storage import settle_fields, settle_inferred
 from regbayes.engine import DiminishingReturns, Status
 from regbayes.estimators import medlda, medlda_regressor
 from regbayes.estimators._bases import FitReporter, cost_matrix, fit_data, one_blas_thread, warn_of_status
@@ -76,7 +75,7 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[Any]:
     settings = recipe.settings
     if isinstance(documents, DeviceTraining):
         there = device.make_head(documents, targets, settings)
-        return HeldRows([documents], (len(documents),), there, settle_inferred)
+        return HeldRows([documents], (len(documents),), there)
     head = MarginHead(
         targets,
         settings.squared,
@@ -84,9 +83,8 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[Any]:
         row_weights=documents.weights,
         in_blocks=True,
     )
-    settle_fields(documents, head, head.targets, *([head.form] if head.mixes else []))
     pieces = [documents.rows(rows) for rows in documents.cut(block.X.shape[1]) if rows.stop > rows.start]
-    return HeldRows(pieces, tuple(map(len, pieces)), head, settle_inferred)
+    return HeldRows(pieces, tuple(map(len, pieces)), head)
 
 
 @dataclass(frozen=True)

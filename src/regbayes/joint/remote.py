@@ -48,15 +48,13 @@ class HeldRows(Generic[Rows]):
     pieces: Sequence[Rows]
     lengths: tuple[int, ...]  # rows of each piece
     head: HeldHead | None  # of the rows of this block; None: nothing is asked of them
-    settle: Callable[[list[Inferred[Any]]], list[Inferred[Any]]] | None = None  # puts what is found where it can stay
     inferred: tuple[int, list[Inferred[Any]]] | None = field(default=None, repr=False, compare=False)
 
     def infer(self, version: Version) -> list[Inferred[Any]]:
         """Return what inference finds for each piece, from the last time if that was the same version."""
         if self.inferred is None or self.inferred[0] != version.number:
             self.inferred = None  # the room is needed
-            found = [version.model.infer(rows, version.params) for rows in self.pieces]
-            self.inferred = version.number, found if self.settle is None else self.settle(found)
+            self.inferred = version.number, [version.model.infer(rows, version.params) for rows in self.pieces]
         return self.inferred[1]
 
     def __getstate__(self) -> dict[str, Any]:
