@@ -24,7 +24,7 @@ print(hard)
 # --- the same at a price
 penalties = [0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
 soft = [regularize(posterior, at_least.soft(penalty)) for penalty in penalties]
-print("\npenalty      A      B      C   score  missing  multiplier  moved (nats)")
+print("\npenalty      A      B      C   score  missing  multiplier     KL (nats)")
 for penalty, r in zip([0.0, *penalties, np.inf], [None, *soft, hard], strict=True):
     q = posterior if r is None else r.posterior
     mean = q.expectation(score.get)[0]

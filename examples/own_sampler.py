@@ -56,7 +56,7 @@ def main():
     print(result)
     print(result.rounds_table())
     truth = exact(asked)
-    print(f"exactly: multiplier {truth.multipliers[0]:.4f}, moved {truth.kl:.3f} nats")
+    print(f"exactly: multiplier {truth.multipliers[0]:.4f}, KL {truth.kl:.3f} nats")
     ratio = result.expectation(lambda early, late: early / late)
     print(f"early rate over late rate, with the change there: {float(ratio[0]):.2f}")
 

@@ -48,7 +48,7 @@ for name, q in readings.items():
     print(f"{name:28s}" + "".join(f"{m:8.3f}" for m in q.expectation("rate")) + f"{q.expectation(in_order)[0]:14.3f}")
 
 # --- an expert who may be wrong
-print("\npenalty   step 10 to 20 mg   moved (nats)")
+print("\npenalty   step 10 to 20 mg      KL (nats)")
 for penalty in (1, 2, 4, 8):
     doubted = regularize(posterior, (E(step_up) >= 0).soft(penalty))
     print(f"{penalty:7d}   {doubted.after[1]:+16.3f}   {doubted.kl:12.3f}")

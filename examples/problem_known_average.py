@@ -41,7 +41,7 @@ wishes = {
     "soft == 3, penalty 0.1": (E(mean_effect) == 3.0).soft(0.1),
     "soft == 3, penalty 0.1, squared": (E(mean_effect) == 3.0).soft(0.1, power=2),
 }
-print("\nwish                              mean  moved (nats)  multiplier  effective draws")
+print("\nwish                              mean     KL (nats)  multiplier  effective draws")
 for wish, constraint in wishes.items():
     r = regularize(posterior, constraint)
     print(f"{wish:32s} {r.after[0]:5.2f} {r.kl:13.3f} {r.multipliers[0]:11.3f} {r.effective_sample_size:16.0f}")

@@ -86,6 +86,7 @@ def test_atoms_that_a_tilt_leaves_without_mass_are_told_there(place: Place) -> N
     assert "features" not in vars(there)  # they stayed on the device
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
 def test_named_draws_weights_and_events(place: Place) -> None:
     draws = make_draws()
     log_weights = np.random.default_rng(1).normal(size=len(draws))

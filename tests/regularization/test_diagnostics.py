@@ -109,6 +109,12 @@ def test_pareto_k_at_the_corners() -> None:
     assert math.isfinite(pareto_k(nearly_constant))
 
 
+@pytest.mark.parametrize("n", [5, 20, 92, 300])
+def test_pareto_k_ignores_draws_without_weight(n: int) -> None:
+    logs = np.random.default_rng(n).normal(size=n)
+    assert pareto_k(np.r_[logs, np.full(4000, -math.inf)]) == pareto_k(logs)
+
+
 def test_pareto_k_where_the_weights_span_the_whole_range_of_a_double() -> None:
     steep = -np.linspace(0.0, 705.0 * 5, 100)  # a tail of 20 weights from 1 down to the smallest doubles
     assert pareto_k(steep) > 1.0

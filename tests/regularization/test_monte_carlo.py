@@ -226,7 +226,7 @@ def test_exact_posteriors_have_no_errors() -> None:
     ):
         zero = [result.before_mcse, result.after_mcse, result.multipliers_mcse, np.atleast_1d(result.kl_mcse)]
         assert np.concatenate(zero).tolist() == [0.0, 0.0, 0.0, 0.0]
-        assert result.doubts == ()
+        assert result.diagnostics == ()
         assert "±" not in result.summary()
     assert regularize(Finite(np.arange(6.0)), E(lambda x: x) == 3.0).mcse(lambda x: x**2).tolist() == [0.0]
 
@@ -263,7 +263,7 @@ def test_few_effective_draws_warn_though_k_hat_is_low(seed: int) -> None:
 
 def test_a_mild_tilt_of_few_draws_does_not_warn() -> None:
     result = regularize(Samples(np.random.default_rng(0).normal(size=80)), E(lambda x: x) == 0.1)
-    assert result.doubts == ()
+    assert result.diagnostics == ()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -297,7 +297,7 @@ def test_a_tilt_that_can_be_integrated_is_not_accused(seed: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnreliableWeightsWarning)
             result = regularize(Samples(draws), E(lambda x: x) == target)
-        assert not any("may not exist" in doubt for doubt in result.doubts)
+        assert not any("may not exist" in doubt for doubt in result.diagnostics)
 
 
 def test_k_hat_without_a_number_is_put_in_words() -> None:

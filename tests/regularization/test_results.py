@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import warnings
 
 import numpy as np
@@ -52,8 +54,7 @@ def test_draws_repeat_with_their_seed_and_keep_their_form():
 def test_the_summary_has_a_row_for_every_constraint():
     head, columns, *rows = RESULT.summary().splitlines()
     assert str(RESULT) == RESULT.summary()
-    assert head.startswith("optimal: gap ")
-    assert f"moved {RESULT.kl:.4g} nats" in head
+    assert head.startswith(f"solver optimal: KL {RESULT.kl:.4g} nats, gap ")
     assert columns.split() == ["before", "after", "multiplier", "slack"]
     assert [row.rsplit(maxsplit=4)[0].strip() for row in rows] == ["E(psi) == 0.3", "E(cost) <= 5"]
     before, after, multiplier, slack = map(float, rows[1].rsplit(maxsplit=4)[1:])
@@ -96,10 +97,41 @@ def test_a_notebook_shows_a_table():
     assert shown.count("<tr>") == 3
     assert "E(cost) &lt;= 5" in shown
     assert "±" not in shown
-    with pytest.warns(regbayes.UnreliableWeightsWarning):
-        doubtful = regularize(Samples(np.random.default_rng(0).normal(size=500)), E(lambda x: x) == 2.4)
-    assert "<b>Doubt:</b> the draws cannot carry this tilt" in doubtful._repr_html_()
-    assert "±" in doubtful._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("size", "target", "reliability", "reason"),
+    [
+        (4000, 0.5, "reliable", None),
+        (4000, 1.6, "doubtful", "Standard errors may be too small"),
+        (1000, 1.4, "doubtful", "only .* effective draws of 1000 are left"),
+        (500, 2.4, "unreliable", "Expectations may be far off"),
+    ],
+)
+def test_the_verdict_on_the_draws_comes_first(size, target, reliability, reason):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = regularize(Samples(np.random.default_rng(0).normal(size=size)), E(lambda x: x) == target)
+    head, *messages = result.summary().splitlines()[:-2]
+    assert head.startswith(f"draws {reliability}, solver optimal: KL ")
+    assert head in result._repr_html_()
+    assert "±" in result._repr_html_()
+    assert (result.reliability, result.status, tuple(messages)) == (reliability, "optimal", result.diagnostics)
+    assert [str(warning.message) for warning in caught] == messages
+    if reason is not None:
+        assert re.match(f"The draws are {reliability}: .*{reason}.* Draw more, or ", messages[0])
+        assert messages[0] in html.unescape(result._repr_html_())
+
+
+@pytest.mark.parametrize("size", [20, 92, 300])
+def test_a_boundary_with_few_draws_has_no_tail_of_weights(size):
+    event = np.random.default_rng(1).permutation(4000) < size
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", regbayes.UnreliableWeightsWarning)
+        result = regularize(Samples(np.zeros(4000)), E(event) == 1)
+    assert (result.status, result.pareto_k) == ("boundary", -np.inf)
+    assert "no tail of large weights" in str(result)
+    assert result.reliability == ("reliable" if size >= 100 else "doubtful")
 
 
 def test_slack_says_how_far_inside_each_constraint_is():
@@ -171,11 +203,11 @@ def test_a_probability_that_is_rarely_large_has_a_mean(seed, n):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", regbayes.UnreliableWeightsWarning)  # few draws are left
         found = regularize(Samples({"a": a}), E(rare) == 1.1 * rare.mean())
-    assert not any("no mean" in doubt for doubt in found.doubts)
+    assert not any("no mean" in doubt for doubt in found.diagnostics)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_feature_without_a_mean_is_doubted_however_even_its_weights_are(seed):
+def test_a_feature_without_a_mean_is_reported_at_even_weights(seed):
     a, b = np.random.default_rng(seed).normal(size=(2, 4, 1000))
     draws = regbayes.Samples({"a": a, "b": b}, chains=True)
     with pytest.warns(regbayes.UnreliableWeightsWarning, match=r"feature in E\(ratio\) == 3 may have no mean"):

@@ -181,6 +181,7 @@ def test_moments_and_ranges_are_those_of_their_definitions(n, m, even):
         np.testing.assert_allclose(found.covariance(phi), (q[:, None] * centred).T @ centred, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
 @pytest.mark.parametrize("away", [0.02, 0.1, 0.25])
 def test_corrected_covariances_lead_to_the_same_tilt(away):
     """More features than come with their covariance: the tilt meets the equalities, and no other does."""

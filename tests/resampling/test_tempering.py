@@ -64,7 +64,7 @@ def test_a_gaussian_is_tilted_as_the_closed_form_says():
     for seed in range(8):
         found = resample(ExactGaussian(mean, covariance), asked, seed=seed)
         assert found.status == "optimal"
-        assert found.doubts == ()
+        assert found.diagnostics == ()
         assert len(found.rounds) <= 3 + np.sqrt(2 * exact.kl)
         away = found.multipliers - exact.multipliers
         errors.append(0.5 * away @ hessian @ away / found.kl_mc_error)
@@ -246,7 +246,7 @@ class SeenGrid(StuckGrid):
 def test_a_mode_that_all_chains_missed_is_seen_by_the_density():
     result = quietly(SeenGrid(GRID, two_far_modes, [1, 1, 1, 1]), E("x") == 5.5)
     assert result.status == "unreliable"
-    assert "another mode" in result.doubts[0]
+    assert "another mode" in result.diagnostics[0]
 
 
 def heavy(x: np.ndarray) -> np.ndarray:
@@ -378,7 +378,7 @@ def test_moments_that_do_not_exist_cannot_be_asked_for(name, seed):
     build, asked = NO_TILTS[name]
     result = quietly(build(), asked, seed=seed)
     assert result.status == "improper"
-    assert "no normaliser" in result.doubts[0]
+    assert "no normaliser" in result.diagnostics[0]
 
 
 def test_the_same_variables_can_be_moved_where_the_tilt_exists():
@@ -530,7 +530,7 @@ class Forgetful(ExactGrid):
 def test_a_run_that_contradicts_its_prediction_is_not_believed():
     result = quietly(Forgetful(GRID, standard), E("x") == 3)
     assert result.status == "unreliable"
-    assert "contradicts" in result.doubts[0]
+    assert "contradicts" in result.diagnostics[0]
 
 
 class Misled(ExactGrid):
@@ -544,7 +544,7 @@ class Misled(ExactGrid):
 def test_a_flat_contradiction_is_the_last_word_even_where_the_run_missed_what_was_asked():
     result = quietly(Misled(GRID, standard), E("x") == 3)
     assert result.status == "unreliable"
-    assert "contradicts" in result.doubts[0]
+    assert "contradicts" in result.diagnostics[0]
     assert [one.final for one in result.rounds].count(True) == 1
 
 

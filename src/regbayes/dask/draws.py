@@ -334,7 +334,7 @@ class Samples(Posterior):
 
     @cached_property
     def pareto_k(self) -> float:
-        """The k-hat of the weights' tail: above 0.7 the draws cannot carry them."""
+        """The k-hat of the weights' tail: above 0.7 the draws are unreliable."""
         if self.log_weights is None:
             return -math.inf
         size = tail_size(self.n_atoms) + 1

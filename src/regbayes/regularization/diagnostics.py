@@ -1,4 +1,4 @@
-"""Can these draws carry this tilt? What chains mixed, what weights leave, and the tail of the weights.
+"""Diagnostics of weighted draws: autocorrelation of chains, effective number of draws, and the tail of the weights.
 
 Reweighting draws of ``p`` towards ``q ∝ p exp<phi, psi>`` gives weights whose right tail decides whether averages under
 ``q`` can be trusted. The effective sample size says how many equally weighted draws the weights amount to *if* their
@@ -14,11 +14,14 @@ References
    distribution. Technometrics 51(3), 316-325.
 .. [4] A. Vehtari, A. Gelman, D. Simpson, B. Carpenter and P.-C. Bürkner (2021). Rank-normalization, folding, and
    localization: an improved R-hat for assessing convergence of MCMC. Bayesian Analysis 16(2), 667-718.
+.. [5] C.-G. Esseen (1942). On the Liapunoff limit of error in the theory of probability. Arkiv för matematik A28.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.fft import irfft, rfft
@@ -28,11 +31,22 @@ from scipy.special import logsumexp, ndtri
 from scipy.stats import rankdata
 
 from regbayes._types import Floats
+from regbayes.kernels.arrays import DeviceArray, find_ranges, sum_squares, to_host
+
+if TYPE_CHECKING:
+    from regbayes.regularization.posteriors import Samples
 
 MIN_TAIL = 5  # a generalised Pareto distribution is not fitted to fewer exceedances than this [2]
 MIN_DRAWS = 8  # in a chain: halves of fewer say nothing about autocorrelation
 MAX_LENGTH = 1024  # of a chain: longer ones are averaged in batches first, which leaves the error of the mean as it is
 FIRST_LAGS = 12  # that are summed directly, before a Fourier transform gives all
+MIN_EFFECTIVE_DRAWS = 100  # of each chain: with fewer, estimates of the errors themselves are rough [4]
+COVERAGE_K_HAT = 1 / 3  # above, weights have no third moment, which the normal approximation of errors needs [5]
+EVEN_SHARES = 4.0  # no draw has more times its share than this: the variance of averages is bounded by as much
+HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
+NO_VARIANCE = 0.5  # shape of a tail from which on a mean has no variance
+LARGEST_SHARE = 0.05  # of all squares that one draw has then; clumps of values have odd shapes, but no such draw
+STRONG_TILT = 1.0  # nats between the top score and the average one; below, the tail does not matter
 _LOG_TINY = math.log(np.finfo(np.float64).tiny)
 
 
@@ -226,7 +240,10 @@ def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0, n_draws: 
     [3], with the weak prior of [2] that is worth ten observations at k = 0.5.
     """
     weights = _check_log_weights(log_weights)
-    return _fit_tail(weights - weights.max(), relative_efficiency, n_draws)[0]
+    alive = weights[weights > -np.inf]
+    if alive.size < min(weights.size, MIN_TAIL):
+        return math.inf
+    return _fit_tail(alive - alive.max(), relative_efficiency, n_draws if alive.size == weights.size else None)[0]
 
 
 def smooth_log_weights(log_weights: ArrayLike, relative_efficiency: float = 1.0) -> tuple[Floats, float]:
@@ -363,3 +380,73 @@ def _check_log_weights(log_weights: ArrayLike) -> Floats:
     if highest == -np.inf:
         raise ValueError("log_weights are all -inf: at least one draw must have a positive weight.")
     return weights
+
+
+def judge_weights(
+    samples: Any, effective: float, n_chains: int
+) -> tuple[Literal["reliable", "doubtful", "unreliable"], str]:
+    """Return whether weighted draws, in memory or on a cluster, are reliable, and why not.
+
+    ``effective`` is their effective number for the expectation that has the fewest.
+    """
+    n, logs = samples.n_atoms, samples.log_weights
+    alive = int(np.count_nonzero(np.isfinite(logs))) if isinstance(logs, np.ndarray) else n
+    # Weights that are about even have no tail whose shape could matter.
+    even = alive >= MIN_EFFECTIVE_DRAWS and float(logs.max()) + math.log(alive) < math.log(EVEN_SHARES)
+    k_hat = -math.inf if even else samples.pareto_k
+    limit = max(reliable_threshold(alive), 0.0)
+    of_all = f"{effective:.0f} effective draws of {n}"
+    if k_hat > limit:
+        tail = "too few draws have a large weight to know its tail"
+        if math.isfinite(k_hat):
+            tail = f"Pareto k-hat {k_hat:.2f} is above {limit:.2f}"
+        return "unreliable", f"{tail} ({of_all}). Expectations may be far off."
+    if effective < min(MIN_EFFECTIVE_DRAWS * n_chains, n / 4):
+        return "doubtful", f"only {of_all} are left, so estimates and their standard errors are rough."
+    if k_hat > min(COVERAGE_K_HAT, limit):
+        above = f"Pareto k-hat {k_hat:.2f} is above {min(COVERAGE_K_HAT, limit):.2f}"
+        return "doubtful", f"{above} ({of_all}). Standard errors may be too small."
+    return "reliable", ""
+
+
+def find_heavy_tail(samples: Samples, base: Samples) -> str | None:
+    """Return a message where the tail of ``<multipliers, psi>`` looks too heavy for its exponential to have a mean."""
+    alive = np.isfinite(samples.log_weights)
+    scores = samples.log_weights[alive] - base.log_weights[alive]
+    shape, error = score_tail(scores, samples.relative_efficiency)
+    if shape - 2 * error <= HEAVY_TAIL or scores.max() - scores.mean() <= STRONG_TILT:
+        return None
+    return (
+        "The regularized posterior may not exist beyond the draws: the tail of <multipliers, psi> looks heavier than "
+        f"exponential (shape {shape:.2f} ± {error:.2f}, from the largest draws). If the posterior's tail is like "
+        "that, exp<multipliers, psi> has no finite mean, and the solution depends on the largest draws alone. "
+        "Constrain a function with a lighter tail, such as a logarithm or a probability."
+    )
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def find_wild_mean(samples: Samples, values: DeviceArray, mean: Floats, labels: Sequence[str]) -> str | None:
+    """Return a message where a few draws make the mean of a feature, (n, m), whatever their weights are.
+
+    A feature between 0 and 1 at every draw is taken for a probability, which has a mean.
+    """
+    weights = samples.weights
+    low, high = find_ranges(values)
+    at_most = float(weights.max()) * np.maximum(high - mean, mean - low) ** 2
+    squares = sum_squares(values, mean, weights)
+    for j in map(int, np.flatnonzero(at_most > LARGEST_SHARE * squares)):
+        column = to_host(values[:, j]).astype(np.float64)
+        centered = column - mean[j]
+        is_bounded = low[j] >= 0.0 and high[j] <= 1.0
+        if is_bounded or not np.max(weights * centered**2) > LARGEST_SHARE * squares[j]:
+            continue
+        efficiency = 1 / max(1.0, autocorrelation_time(samples.by_chain(centered)))
+        for side in (1.0, -1.0):
+            shape, error = score_tail(side * centered[weights > 0], efficiency)
+            if shape - error > NO_VARIANCE:
+                return (
+                    f"The feature in {labels[j]} may have no mean: its largest draws look like a tail without a "
+                    f"variance (shape {shape:.2f} ± {error:.2f}), and a few of them make the average. A ratio whose "
+                    "denominator can be zero does that. Constrain a bounded function of it, or a probability."
+                )
+    return None

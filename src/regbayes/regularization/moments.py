@@ -37,10 +37,10 @@ class RegularizedMoments(Saveable):
 
     def summary(self) -> str:
         """Return a table of the statistics, and that of the last linear problem."""
-        state = "at rest" if self.converged else "not at rest"
+        state = "converged" if self.converged else "not converged"
         width = max(len(label) for label in self.labels)
         lines = [
-            f"{state} after {self.n_rounds} rounds",
+            f"{state} after {self.n_rounds} iterations",
             f"{'':{width}}  {'before':>11} {'after':>11} {'violation':>11}",
         ]
         rows = zip(self.labels, self.before, self.after, self.violation, strict=True)
@@ -143,8 +143,8 @@ def _warn_once(result: RegularizedPosterior, converged: bool, n_rounds: int, vio
             NotConvergedWarning,
             stacklevel=3,
         )
-    if result.doubts:
-        warnings.warn(" Also, ".join(result.doubts), UnreliableWeightsWarning, stacklevel=3)
+    if result.diagnostics:
+        warnings.warn(" ".join(result.diagnostics), UnreliableWeightsWarning, stacklevel=3)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from regbayes.regularization.posteriors import Gaussian, Posterior, Samples
 from regbayes.regularization.posteriors.weighted import Weighted, within_device_memory
 from regbayes.regularization.redundant import Redundancy, find_redundancy
 from regbayes.regularization.regularizers import Regularizer, Separable
-from regbayes.regularization.result import DRAW_AGAIN, RegularizedPosterior
+from regbayes.regularization.result import RESAMPLE_HINT, RegularizedPosterior
 
 MOST_NAMED = 5  # constraints that an error message lists
 
@@ -49,7 +49,7 @@ class NotConvergedWarning(UserWarning):
 
 
 class UnreliableWeightsWarning(UserWarning):
-    """The draws are too few, or too far away, to carry the tilt."""
+    """The draws are doubtful or unreliable for these constraints; ``diagnostics`` of the result has the reasons."""
 
 
 def regularize(
@@ -96,7 +96,7 @@ def regularize(
         When the solver stopped short of its tolerance: at ``max_iter``, or where no step improves any more.
     UnreliableWeightsWarning
         When tilted draws cannot carry the tilt: by their Pareto k-hat, by few effective draws, or by a tail of the
-        tilt that looks heavier than exponential. `RegularizedPosterior.doubts` has the sentences.
+        tilt that looks heavier than exponential. `RegularizedPosterior.diagnostics` has the sentences.
     """
     if not isinstance(posterior, Posterior) and is_labelled(posterior):
         posterior = Samples(posterior)
@@ -136,7 +136,7 @@ def regularize(
         elif result.status is Status.INFEASIBLE and raise_infeasible:
             message = _infeasible_message(posterior, labels, problem, outcome)
             raise InfeasibleError(message + _way_out(posterior, evaluated.values, stack, outcome), result)
-        _warn_of_doubts(result)
+        _warn(result)
         return result
 
 
@@ -145,7 +145,7 @@ def _way_out(posterior: Posterior, values: DeviceArray, stack: Stack, outcome: _
     if isinstance(posterior, Weighted) and _asks_beyond_probabilities(values, stack):
         return "; a probability, the mean of a yes or no, lies between 0 and 1"
     if isinstance(posterior, Samples) and not (outcome.verdict is not None and outcome.verdict.constant):
-        return f"; other draws may reach further. {DRAW_AGAIN}"
+        return f"; other draws may reach further. {RESAMPLE_HINT}"
     return ""
 
 
@@ -271,7 +271,7 @@ def _lost_event_message(result: RegularizedPosterior, lost: Constraint) -> str:
         f"the constraint {lost!r} cannot be met unless the event never happens: the {atoms} in it do not reach "
         "that far, or other constraints rule it out"
     )
-    return f"{message}; other draws may reach further. {DRAW_AGAIN}" if drawn else message
+    return f"{message}; other draws may reach further. {RESAMPLE_HINT}" if drawn else message
 
 
 def as_constraints(given: Any) -> list[Constraint]:
@@ -421,26 +421,19 @@ def _infeasible_message(posterior: Posterior, labels: tuple[str, ...], problem: 
     return f"the constraints contradict each other{other}; at the least violation: " + "; ".join(named)
 
 
-def _warn_of_doubts(result: RegularizedPosterior) -> None:
-    if result.status in (Status.ITERATION_LIMIT, Status.STALLED):
-        _warn_of_gap(result)
-    if result.doubts:
-        warnings.warn(" Also, ".join(result.doubts), UnreliableWeightsWarning, stacklevel=3)
-
-
-def _warn_of_gap(result: RegularizedPosterior) -> None:
+def _warn(result: RegularizedPosterior) -> None:
     left = f"with gap {result.gap:.1e} and violation {result.violation:.1e} standard deviations, above the tolerance"
     if result.status is Status.ITERATION_LIMIT:
-        warnings.warn(
-            f"regularize stopped at max_iter={result.n_iter} {left}. Raise max_iter, or tol if this is good enough.",
-            NotConvergedWarning,
-            stacklevel=4,
+        message = (
+            f"regularize stopped at max_iter={result.n_iter} {left}. Raise max_iter, or tol if this is good enough."
         )
-    else:
-        warnings.warn(
+        warnings.warn(message, NotConvergedWarning, stacklevel=3)
+    elif result.status is Status.STALLED:
+        message = (
             f"regularize stalled after {result.n_iter} iterations {left}; more iterations would not help. Raise tol "
             "if this is good enough. Otherwise soften a hard constraint, (E(f) == b).soft(penalty), leave out "
-            "features that are nearly combinations of others, or lower very large penalties and weights.",
-            NotConvergedWarning,
-            stacklevel=4,
+            "features that are nearly combinations of others, or lower very large penalties and weights."
         )
+        warnings.warn(message, NotConvergedWarning, stacklevel=3)
+    if result.diagnostics:
+        warnings.warn(" ".join(result.diagnostics), UnreliableWeightsWarning, stacklevel=3)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,21 +14,16 @@ from numpy.typing import ArrayLike
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats
 from regbayes.engine import Status
-from regbayes.kernels.arrays import DeviceArray, find_ranges, sum_squares, to_host
+from regbayes.kernels.arrays import to_host
 from regbayes.regularization.constraints import Conditional, E
-from regbayes.regularization.diagnostics import autocorrelation_time, reliable_threshold, score_tail
+from regbayes.regularization.diagnostics import find_heavy_tail, find_wild_mean, judge_weights
 from regbayes.regularization.features import Features
 from regbayes.regularization.monte_carlo import Influences, find_errors, find_influences
 from regbayes.regularization.posteriors import Posterior, Samples
 from regbayes.regularization.regularizers import Regularizer
 
-FEW_DRAWS = 100  # effective ones below which errors of errors are large too, unless few draws were given
-EVEN_SHARES = 4.0  # no draw has more times its share than this: the variance of averages is bounded by as much
-HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
-WILD = 0.5  # shape of a tail from which on a mean has no variance
-LARGEST = 0.05  # share of all squares that one draw has then; clumps of values have odd shapes, but no such draw
-STRONG_TILT = 1.0  # nats between the top score and the average one; below, the tail has no say
-DRAW_AGAIN = (
+Reliability = Literal["reliable", "doubtful", "unreliable"]
+RESAMPLE_HINT = (
     "Draw more, or sample the model again under the constraints: resample(model, constraints), where model is the one "
     "behind the draws, as a NumPyroModel, PyMCModel or BlackJAXModel of regbayes.ppl, or a sampler of your own."
 )
@@ -59,13 +53,13 @@ class RegularizedPosterior(Saveable):
     multipliers: Floats  # (m,): phi; infinite where the status is boundary
     before: Floats  # (m,): E_p[psi]
     after: Floats  # (m,): E_q[psi]
-    slack: Floats  # (m,): how far inside each constraint; negative is outside
+    slack: Floats  # (m,): how far inside each constraint; negative where it is missed, see `miss`
     primal: float
     dual: float
     gap: float
     violation: float  # of hard constraints, in standard deviations of the features: rounding, when optimal
     kl: float  # KL(q || p): how far the posterior moved
-    status: Status  # optimal, boundary, infeasible, stalled or iteration_limit
+    status: Status  # of the solver: optimal, boundary, infeasible, stalled or iteration_limit; see `reliability`
     n_iter: int
     warm_start: Floats = field(repr=False)  # pass it to the next call on a similar problem
     features: Features = field(repr=False)  # the constrained ones, evaluated
@@ -172,24 +166,40 @@ class RegularizedPosterior(Saveable):
         return self._samples("pareto_k").pareto_k
 
     @cached_property
-    def doubts(self) -> tuple[str, ...]:
-        """What speaks against the draws, in sentences; empty where they can carry the tilt.
+    def _verdict(self) -> tuple[Reliability, tuple[str, ...]]:
+        """How far the draws can be trusted, with the reasons and what to do."""
+        if not self.posterior.is_drawn:
+            return "reliable", ()
+        n_chains = self.posterior.draws.n_chains if isinstance(self.posterior, Samples) else 1
+        effective = self.posterior.effective_sample_size  # type: ignore[attr-defined]
+        mild = effective >= self.posterior.n_atoms / 2  # type: ignore[attr-defined]
+        if isinstance(self.posterior, Samples) and not mild:  # mild weights cost no feature much
+            effective = self.effective_sample_size
+        verdict, reason = judge_weights(self.posterior, effective, n_chains)
+        messages = [f"The draws are {verdict}: {reason} {RESAMPLE_HINT}"] if reason else []
+        if isinstance(self.posterior, Samples):
+            heavy = None if mild or not isinstance(self.base, Samples) else find_heavy_tail(self.posterior, self.base)
+            wild = find_wild_mean(self.posterior, self.features.values, self.after, self.labels)
+            messages += [message for message in (heavy, wild) if message is not None]
+        return ("doubtful" if messages and verdict == "reliable" else verdict), tuple(messages)
+
+    @property
+    def reliability(self) -> Reliability:
+        """Whether the draws are reliable, doubtful or unreliable for this constraint; ``diagnostics`` has the reasons.
+
+        ``status`` is about the solver alone: the optimum for these draws. Posteriors that are known exactly are
+        reliable.
+        """
+        return self._verdict[0]
+
+    @property
+    def diagnostics(self) -> tuple[str, ...]:
+        """Problems with the draws, one message each with what to do; empty where the draws are reliable.
 
         A heavy tail is found by extrapolating from the largest draws. That it is not found proves nothing: draws do not
         show what lies beyond them.
         """
-        if not self.posterior.is_drawn:
-            return ()
-        effective = self.posterior.effective_sample_size  # type: ignore[attr-defined]
-        if (
-            isinstance(self.posterior, Samples) and effective < self.posterior.n_atoms / 2
-        ):  # otherwise the weights are mild, and each feature is not asked for
-            effective = self.effective_sample_size
-        doubts = _doubts(self.posterior, self.base, effective)
-        if isinstance(self.posterior, Samples):
-            wild = find_wild_mean(self.posterior, self.features.values, self.after, self.labels)
-            doubts += [] if wild is None else [wild]
-        return tuple(doubts)
+        return self._verdict[1]
 
     def to_arviz(self, rng: np.random.Generator | int | None = None) -> Any:
         """Return the regularized posterior as an ArviZ object (`Samples` only); ``rng`` is a generator or a seed."""
@@ -201,24 +211,28 @@ class RegularizedPosterior(Saveable):
         return self.posterior
 
     def summary(self) -> str:
-        """Return a table of the constraints: expectations before and after, multiplier, slack; errors where drawn."""
+        """Return the verdict, its reasons and a table of the constraints, with errors where the posterior is drawn."""
         columns, rows = self._table()
         width = max(len(label) for label in self.labels)
         widths = [max(11, len(column)) if column != "±" else 8 for column in columns]
-        lines = [self._headline(), _row("", columns, width, widths)]
-        lines += [_row(label, row, width, widths) for label, row in zip(self.labels, rows, strict=True)]
-        return "\n".join(lines)
+        lines = [
+            f"{label:{width}}  " + " ".join(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True))
+            for label, cells in (("", columns), *zip(self.labels, rows, strict=True))
+        ]
+        return "\n".join([self._headline(), *self.diagnostics, *lines])
 
     def _headline(self) -> str:
-        head = f"{self.status}: gap {self.gap:.1e} in {self.n_iter} iterations, moved {self.kl:.4g}"
-        if isinstance(self.posterior, Samples) and self.kl > 0 and math.isfinite(self.kl_mcse):
+        drawn = isinstance(self.posterior, Samples)
+        head = f"draws {self.reliability}, " if self.posterior.is_drawn else ""
+        head += f"solver {self.status}: KL {self.kl:.4g}"
+        if drawn and self.kl > 0 and math.isfinite(self.kl_mcse):
             head += f" ± {self.kl_mcse:.1g}"
-        head += " nats"
+        head += f" nats, gap {self.gap:.1e} after {self.n_iter} iteration{'s' if self.n_iter != 1 else ''}"
         if self.violation > 1e-6:
             head += f", violation {self.violation:.1e} standard deviations"
-        if isinstance(self.posterior, Samples):
-            head += f", effective draws {self.effective_sample_size:.0f} of {self.posterior.n_atoms}"
-            head += f", {_k_hat_in_words(self.pareto_k)}"
+        if drawn:
+            effective, n_atoms = self.effective_sample_size, self._samples("summary").n_atoms
+            head += f", effective draws {effective:.0f} of {n_atoms}, {_k_hat_in_words(self.pareto_k)}"
         return head
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
@@ -232,12 +246,23 @@ class RegularizedPosterior(Saveable):
         ):
             columns.append((name, values))
             if drawn:
-                columns.append(("±", [_error_in_words(error) for error in errors]))
-        columns.append(("slack", [f"{_tidy(s, b):.3g}" for s, b in zip(self.slack, self.before, strict=True)]))
+                columns.append(("±", ["" if math.isnan(error) else f"{error:.2g}" for error in errors]))
+        slacks = [_tidy(s, b) for s, b in zip(self.slack, self.before, strict=True)]
+        columns.append(("slack", [f"{s:.3g}" if s >= 0 else "" for s in slacks]))
+        if any(s < 0 for s in slacks):
+            columns.append(("miss", [f"{-s:.3g}" if s < 0 else "" for s in slacks]))
         return [name for name, _ in columns], [list(row) for row in zip(*(cells for _, cells in columns), strict=True)]
 
+    @property
+    def miss(self) -> Floats:
+        """How far each soft constraint is missed, shape (m,): zero where the constraint holds.
+
+        For a target without a tolerance (an equality, a ridge, a divergence) it is the distance left.
+        """
+        return np.maximum(-self.slack, 0.0)
+
     def _repr_html_(self) -> str:
-        """Show the table in a notebook."""
+        """Show the verdict and the table in a notebook."""
         columns, rows = self._table()
         right = ' style="text-align:right"'
         left = ' style="text-align:left"'
@@ -248,9 +273,9 @@ class RegularizedPosterior(Saveable):
             + "</tr>"
             for label, row in zip(self.labels, rows, strict=True)
         )
-        notes = "".join(f"<p><b>Doubt:</b> {html.escape(doubt)}</p>" for doubt in self.doubts)
+        notes = "".join(f"<p>{html.escape(message)}</p>" for message in self.diagnostics)
         return (
-            f"<div><p>{html.escape(self._headline())}</p>{notes}"
+            f"<div><p><b>{html.escape(self._headline())}</b></p>{notes}"
             f"<table><thead><tr><th></th>{cells}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 
@@ -258,9 +283,9 @@ class RegularizedPosterior(Saveable):
         return self.summary()
 
 
-def _tidy(value: float, beside: float) -> float:
-    """Return zero for what is rounding beside the number it is to be compared with, and never minus zero."""
-    return 0.0 if abs(value) <= 1e-7 * abs(beside) else float(value)
+def _tidy(value: float, compared: float) -> float:
+    """Return zero for what is rounding next to the number it is compared with, and never minus zero."""
+    return 0.0 if abs(value) <= 1e-7 * abs(compared) else float(value)
 
 
 def _inside(features: Any) -> Any:
@@ -268,87 +293,7 @@ def _inside(features: Any) -> Any:
     return features.features if isinstance(features, E) else features
 
 
-def _row(label: str, cells: list[str], width: int, widths: list[int]) -> str:
-    return f"{label:{width}}  " + " ".join(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True))
-
-
-def _error_in_words(error: float) -> str:
-    return "" if math.isnan(error) else f"{error:.2g}"
-
-
 def _k_hat_in_words(k_hat: float) -> str:
     if k_hat == -math.inf:
         return "no tail of large weights"
     return "k-hat unknown (too few large weights)" if k_hat == math.inf else f"k-hat {k_hat:.2f}"
-
-
-def _doubts(samples: Any, base: Posterior, effective: float) -> list[str]:
-    doubts: list[str] = []
-    n = samples.n_atoms
-    # Weights that are all about even have no tail whose shape could matter.
-    even = n >= FEW_DRAWS and float(samples.log_weights.max()) + math.log(n) < math.log(EVEN_SHARES)
-    k_hat = -math.inf if even else samples.pareto_k
-    limit = max(reliable_threshold(n), 0.0)
-    few = effective < min(FEW_DRAWS, n / 4)
-    if k_hat > limit:
-        reason = "too few draws have a large weight to know its tail"
-        if math.isfinite(k_hat):
-            reason = f"Pareto k-hat {k_hat:.2f} is above {limit:.2f}"
-        doubts.append(
-            f"the draws cannot carry this tilt: {reason} (effective draws {effective:.0f} of {n}). Expectations may be "
-            f"far off. {DRAW_AGAIN}"
-        )
-    elif few:
-        doubts.append(
-            f"only {effective:.0f} effective draws of {n} are left by the weights and the chains: multipliers and "
-            f"expectations are rough, and so are their standard errors. {DRAW_AGAIN}"
-        )
-    if isinstance(base, Samples) and effective < n / 2:
-        alive = np.isfinite(samples.log_weights)
-        scores = samples.log_weights[alive] - base.log_weights[alive]
-        shape, error = score_tail(scores, samples.relative_efficiency)
-        if shape - 2 * error > HEAVY_TAIL and scores.max() - scores.mean() > STRONG_TILT:
-            doubts.append(
-                "the tilt may not exist beyond the draws: the tail of <multipliers, psi> looks heavier than "
-                f"exponential (shape {shape:.2f} ± {error:.2f}, from the largest draws). If the posterior's tail is "
-                "like that, exp<multipliers, psi> has no finite mean, and the answer is made by the largest draws "
-                "alone. Constrain a feature with a lighter tail, such as a logarithm or a probability."
-            )
-    return doubts
-
-
-@np.errstate(over="ignore", invalid="ignore")
-def find_wild_mean(samples: Samples, values: DeviceArray, mean: Floats, labels: Sequence[str]) -> str | None:
-    """Whether the mean of a feature, (n, m), is made by a few draws, whose weights then show nothing of its tail.
-
-    What lies between 0 and 1 at every draw is taken for a probability, which has a mean, however rarely it is large.
-    """
-    weights = samples.weights
-    at_most, squares = _bound_squares(values, mean, weights)
-    for j in map(int, np.flatnonzero(at_most > LARGEST * squares)):
-        column = to_host(values[:, j]).astype(np.float64)
-        centred = column - mean[j]
-        is_bounded = column.min() >= 0.0 and column.max() <= 1.0
-        if is_bounded or not np.max(weights * centred**2) > LARGEST * squares[j]:
-            continue
-        efficiency = 1 / max(1.0, autocorrelation_time(samples.by_chain(centred)))
-        for side in (1.0, -1.0):
-            shape, error = score_tail(side * centred[weights > 0], efficiency)
-            if shape - error > WILD:
-                return (
-                    f"the feature in {labels[j]} may have no mean: its largest draws look like a tail without a "
-                    f"variance (shape {shape:.2f} ± {error:.2f}), and a few of them make the average. A ratio whose "
-                    "denominator can be zero does that. Constrain a bounded function of it, or a probability."
-                )
-    return None
-
-
-def _bound_squares(values: DeviceArray, mean: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """The largest weighted square of each feature's distance from its mean, or more, and the sum of all, (m,) both."""
-    if not isinstance(values, np.ndarray):  # no copy of all draws in a device's memory
-        low, high = find_ranges(values)
-        return float(weights.max()) * np.maximum(high - mean, mean - low) ** 2, sum_squares(values, mean, weights)
-    squares = np.subtract(values.T, mean[:, None], order="C")
-    squares *= squares
-    squares *= weights
-    return squares.max(axis=1), squares.sum(axis=1)

@@ -89,7 +89,7 @@ def resample(  # noqa: PLR0913 - options, all by name
     -------
     ResampledPosterior
         Its ``status`` is ``optimal``, or ``not_attained``, ``unreliable``, ``iteration_limit``, ``stopped`` or
-        ``interrupted``, and ``doubts`` has the reasons. For features without a gradient, which a sampler cannot
+        ``interrupted``, and ``diagnostics`` has the reasons. For features without a gradient, which a sampler cannot
         follow, the model's own draws are reweighted and the result is a `RegularizedPosterior`.
 
     Raises
@@ -183,13 +183,13 @@ def _reweight(
         except ValueError as error:
             raise SamplingError(f"{error}; no draw of the posterior is in it", climb.stages) from error
     is_solved = result.status in (Status.OPTIMAL, Status.BOUNDARY)
-    if is_solved and not result.doubts and result.effective_sample_size >= MIN_REWEIGHTED:
+    if is_solved and not result.diagnostics and result.effective_sample_size >= MIN_REWEIGHTED:
         return result
     rough = ", ".join(labels[i] for i in climb.rough or ())
     message = (
         f"the feature of {rough} has no gradient that a sampler could follow, and reweighting the posterior's own "
         "draws is not reliable. Constrain a smooth approximation, sigmoid((f - c) / width) in place of an indicator "
-        f"f > c, or ask for less. {' '.join(result.doubts)}"
+        f"f > c, or ask for less. {' '.join(result.diagnostics)}"
     )
     status = Status.UNRELIABLE if is_solved else Status.NOT_ATTAINED
     raise SamplingError(message.rstrip(), climb.stages, replace(result, status=status))

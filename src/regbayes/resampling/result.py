@@ -20,7 +20,7 @@ from regbayes.regularization.features import Features
 from regbayes.regularization.monte_carlo import Influences, find_errors, find_influences
 from regbayes.regularization.posteriors import Samples
 from regbayes.regularization.regularizers import Regularizer
-from regbayes.regularization.result import RegularizedPosterior
+from regbayes.regularization.result import RegularizedPosterior, Reliability
 from regbayes.resampling.pool import Pool
 from regbayes.resampling.tempering import Climb, Ending, Problem, Stage
 
@@ -120,10 +120,11 @@ class ResampledPosterior(RegularizedPosterior):
         """Nats that the answer is off by Monte Carlo error alone, about ``m / (2 ess)``."""
         return len(self.labels) / (2 * self.rounds[self.answer].effective_size)
 
-    @cached_property
-    def doubts(self) -> tuple[str, ...]:
-        """What speaks against the answer, in sentences; empty where nothing does."""
-        return self.reasons
+    @property
+    def _verdict(self) -> tuple[Reliability, tuple[str, ...]]:
+        if self.status is Status.UNRELIABLE:
+            return "unreliable", self.reasons
+        return "doubtful" if self.reasons else "reliable", self.reasons
 
     def to_model(self) -> Any:
         """Return your own model with the factor ``<multipliers, features>`` in it, to sample as you like."""
@@ -160,15 +161,11 @@ class ResampledPosterior(RegularizedPosterior):
 
     def _headline(self) -> str:
         n = len(self.rounds)
-        head = f"{self.status}: {n} round{'s' if n > 1 else ''}, moved {self.kl:.4g} ± {self.kl_error:.1g} nats"
+        head = f"{self.status}: {n} round{'s' if n > 1 else ''}, KL {self.kl:.4g} ± {self.kl_error:.1g} nats"
         head += f", effective draws {self.effective_sample_size:.0f} of {self._samples('summary').n_atoms}"
         head += f", R-hat {self.r_hat:.2f}, {self.divergences} divergences"
         k_hat = self.pareto_k
         return head + (f", k-hat {k_hat:.2f}" if math.isfinite(k_hat) else "")
-
-    def summary(self) -> str:
-        """Return the table of the constraints, and what the status has to say."""
-        return "\n".join([super().summary(), *self.reasons])
 
     def rounds_table(self) -> str:
         """Return the rounds as a table: multipliers, expectations and what the chains say, one line for each run."""

@@ -339,7 +339,7 @@ class Samples(Weighted):
 
     @cached_property
     def pareto_k(self) -> float:
-        """The k-hat of the weights' tail: above 0.7 the draws cannot carry them."""
+        """The k-hat of the weights' tail: above 0.7 the draws are unreliable."""
         return pareto_k(self.log_weights, self.relative_efficiency)
 
     def mcse(self, features: Any) -> Floats:
