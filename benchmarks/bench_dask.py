@@ -27,9 +27,9 @@ from regbayes.dask.latent import Recipe, hold
 from regbayes.dask.places import Workers
 from regbayes.dask.rows import READ_ROWS, Block, place_blocks, read_collections
 from regbayes.engine import make_executor
+from regbayes.engine.source import order_sample
 from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.joint.remote import RemoteProblem
-from regbayes.margins.head import order_sample
 from regbayes.models.ilsvm.model import SCHEDULE, BinaryFeatures, Params, centre_rows
 from regbayes.models.indian_buffet import prior_sticks
 

@@ -36,8 +36,8 @@ from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, 
 from regbayes.dask._bases import Labels, Moments, alike, code_labels
 from regbayes.dask.places import plan_groups
 from regbayes.dask.rows import Block, draw_sample, read_collections
+from regbayes.engine.source import order_sample
 from regbayes.estimators._bases import InterruptedWarning
-from regbayes.margins.head import order_sample
 from regbayes.models.ilsvm.model import EXACT, Data, ILSVMProblem, centre_rows
 from regbayes.models.ilsvm.on_off import SETTLED_NOISE
 from regbayes.models.ilsvm.warmup import drop_empty

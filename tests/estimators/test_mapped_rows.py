@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.engine import loop
+from regbayes.engine import executor
 from regbayes.engine.mapped import StandardRows
 from regbayes.margins import head
 from regbayes.models.ilsvm import fit, model, warmup
@@ -38,7 +38,7 @@ def make(kind, **options):
 @pytest.fixture
 def few_copied(monkeypatch):
     """What is copied whatever the number of rows is little beside these, and so is a block."""
-    monkeypatch.setattr(loop, "BLOCK_ROWS", 512)
+    monkeypatch.setattr(executor, "BLOCK_ROWS", 512)
     monkeypatch.setattr(warmup, "EARLY_ROWS", 400)
     monkeypatch.setattr(fit, "MOST_ROWS", 400)
     monkeypatch.setattr(model, "MAPPED_TAKEN", 400)

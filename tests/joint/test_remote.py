@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from regbayes.engine import row_blocks
+from regbayes.engine.source import order_sample
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.joint.remote import HeldRows, ReadAgain, RemoteProblem
-from regbayes.margins.head import MarginHead, Tolerance, order_sample
+from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import BinaryFeatures, Params, centre_rows
 from regbayes.models.indian_buffet import prior_sticks

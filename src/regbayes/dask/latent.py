@@ -35,6 +35,7 @@ from regbayes.dask._bases import (
 from regbayes.dask.places import Workers
 from regbayes.dask.rows import READ_ROWS, Block, draw_sample, join_columns
 from regbayes.engine import AbsoluteChange
+from regbayes.engine.source import order_sample
 from regbayes.estimators import ibp, ilsvm
 from regbayes.estimators._bases import (
     CUT_SHORT,
@@ -45,7 +46,7 @@ from regbayes.estimators._bases import (
 from regbayes.estimators.ilsvm import make_settings, make_supervision
 from regbayes.joint import descent
 from regbayes.joint.remote import HeldRows, RemoteProblem
-from regbayes.margins.head import MIN_BLOCK_ROWS, Tolerance, order_sample
+from regbayes.margins.head import MIN_BLOCK_ROWS, Tolerance
 from regbayes.models.ilsvm.fit import pad_state
 from regbayes.models.ilsvm.model import (
     FINAL,

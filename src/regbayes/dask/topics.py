@@ -30,6 +30,7 @@ from regbayes.dask._bases import (
 from regbayes.dask.places import Workers
 from regbayes.dask.rows import READ_COUNTS, Block, draw_sample
 from regbayes.engine import DiminishingReturns, Status
+from regbayes.engine.source import order_sample
 from regbayes.estimators import medlda, medlda_regressor
 from regbayes.estimators._bases import FitReporter, cost_matrix, fit_data, one_blas_thread, warn_of_status
 from regbayes.estimators._topics import TopicModel, as_documents
@@ -37,7 +38,7 @@ from regbayes.joint import descent
 from regbayes.joint.model import Inferred
 from regbayes.joint.remote import HeldRows, RemoteProblem
 from regbayes.kernels.arrays import to_device, to_host
-from regbayes.margins.head import MarginHead, Tolerance, order_sample
+from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda import device, meanfield
 from regbayes.models.medlda.device import DeviceCorpus, DeviceTraining

@@ -1,34 +1,33 @@
-"""The one training loop of the package, and who does the work on rows. No model is known here."""
+"""The training loop, executors, sources of samples and the line search. No model is known here."""
 
 from __future__ import annotations
 
+from regbayes.engine.executor import BLOCK_ROWS, Executor, Serial, Threads, make_executor, row_blocks
+from regbayes.engine.line_search import backtrack
 from regbayes.engine.loop import (
-    BLOCK_ROWS,
     AbsoluteChange,
     Callback,
     DiminishingReturns,
-    Executor,
     FitResult,
     Progress,
     RelativeChange,
     Rises,
-    Serial,
     Status,
     StepResult,
-    Threads,
     Trace,
-    make_executor,
-    row_blocks,
     run,
 )
+from regbayes.engine.source import Blocks, LocalBlocks
 
 __all__ = [
     "BLOCK_ROWS",
     "AbsoluteChange",
+    "Blocks",
     "Callback",
     "DiminishingReturns",
     "Executor",
     "FitResult",
+    "LocalBlocks",
     "Progress",
     "RelativeChange",
     "Rises",
@@ -37,6 +36,7 @@ __all__ = [
     "StepResult",
     "Threads",
     "Trace",
+    "backtrack",
     "make_executor",
     "row_blocks",
     "run",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
-from regbayes.engine.loop import row_blocks
+from regbayes.engine.executor import row_blocks
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,11 @@ import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import Executor
+from regbayes.engine.source import order_sample
 from regbayes.kernels import arrays, arrays_losses
 from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
 from regbayes.kernels.arrays_losses import ClassRows, HingeRows, RowLosses, TubeRows
-from regbayes.margins.head import BlockwiseHead, HeadPart, HeadView, LinearHead, MarginHead, Tolerance, order_sample
+from regbayes.margins.head import BlockwiseHead, HeadPart, HeadView, LinearHead, MarginHead, Tolerance
 from regbayes.margins.newton import EASED, MAX_DENSE, SMOOTHING, BlockSums, SharedPrior
 from regbayes.margins.targets import Classes
 

@@ -26,6 +26,7 @@ import numpy as np
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import Executor, Serial, Status
+from regbayes.engine.source import order_sample
 from regbayes.margins.cells import CellLosses, CellMatrix
 from regbayes.margins.coordinate_ascent import (
     DEFAULT_MAX_EPOCHS,
@@ -669,17 +670,6 @@ def simplex_multipliers(phi: Floats, labels: Integers, form: SimplexDual) -> Flo
     rest = np.maximum(form.total - omega.sum(axis=1), 0.0)
     omega[rows, labels] = np.where(np.isfinite(form.total), rest, 0.0)
     return omega
-
-
-def order_sample(kinds: Integers | None, n_rows: int) -> Integers:
-    """Return rows in an order of which every beginning has its share of each kind, shape (n,)."""
-    shuffled = np.random.default_rng(0).permutation(n_rows)
-    if kinds is None:
-        return shuffled
-    by_kind = shuffled[np.argsort(kinds[shuffled], kind="stable")]
-    sizes = np.unique(kinds, return_counts=True)[1]
-    rank = np.arange(n_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return by_kind[np.argsort((rank + 0.5) / np.repeat(sizes, sizes), kind="stable")]
 
 
 def afford_sample(n_rows: int, n_columns: int) -> int:

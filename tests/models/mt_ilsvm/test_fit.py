@@ -21,7 +21,7 @@ from mt_ilsvm_tools import (
     toy_latent,
     toy_problem,
 )
-from regbayes.engine import Status, Threads, loop
+from regbayes.engine import Status, Threads, executor
 from regbayes.margins import tasks
 from regbayes.margins.targets import observe_classes, observe_numbers
 from regbayes.margins.tasks import BlockwiseTasks
@@ -124,7 +124,7 @@ def many(monkeypatch):
 
     def fit_many(is_many, *given, **options):
         monkeypatch.setattr(tasks, "MIN_BLOCK_TARGETS", 1 if is_many else 10**9)
-        monkeypatch.setattr(loop, "BLOCK_ROWS", 64)
+        monkeypatch.setattr(executor, "BLOCK_ROWS", 64)
         return fit(*given, **options)
 
     return fit_many

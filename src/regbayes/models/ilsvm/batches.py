@@ -16,11 +16,12 @@ import numpy as np
 from regbayes._registry import persistable
 from regbayes._types import Integers
 from regbayes.engine import make_executor
+from regbayes.engine.source import order_sample
 from regbayes.joint import online
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.online import OnlineOptions, OnlineState
 from regbayes.joint.remote import HeldRows, ReadAgain, RemoteProblem
-from regbayes.margins.head import LinearHead, MarginHead, order_sample
+from regbayes.margins.head import LinearHead, MarginHead
 from regbayes.models.ilsvm.fit import pad_state
 from regbayes.models.ilsvm.model import (
     FINAL,

@@ -20,6 +20,7 @@ import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import DiminishingReturns, FitResult, Serial
+from regbayes.engine.source import order_sample
 from regbayes.joint import descent
 from regbayes.joint.descent import Evaluation, JointProblem, Search
 from regbayes.joint.model import Inferred
@@ -35,7 +36,7 @@ from regbayes.kernels.arrays_topics import (
 )
 from regbayes.kernels.meanfield import WordCounts, cuda
 from regbayes.margins.device import DeviceHead
-from regbayes.margins.head import LinearHead, order_sample
+from regbayes.margins.head import LinearHead
 from regbayes.margins.targets import Classes, Numbers, Targets
 from regbayes.models.medlda import meanfield
 from regbayes.models.medlda.meanfield import (

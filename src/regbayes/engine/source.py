@@ -1,0 +1,205 @@
+"""Where samples are: arrays in memory, in a file or on a device here; other packages add others.
+
+A fit takes what it has to know of all samples (`Source.summarize`), a sample of them in local memory (`Source.sample`),
+and then leaves the blocks where they are, in the form that the model takes (`Source.persist`). From then on a pass over
+all samples is a function of a block whose results add up (`Blocks.map_sum`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._types import Floats, Integers
+from regbayes.engine.executor import Executor, Serial, row_blocks
+from regbayes.kernels.arrays import is_plain, pieces, take_rows
+
+DEVICE_BLOCK_ROWS = 1 << 20  # work on a block is launched operation by operation: few large ones
+
+
+class Blocks(Protocol):
+    """Blocks of samples that stay where they are."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether results of the size of the samples may be gathered."""
+
+    def broadcast(self, value: Any) -> Any:
+        """Return what stands for a value in the arguments of several calls, so that it is sent only once."""
+
+    def map_sum(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum of ``function(block, *arguments)`` in the order of blocks, for any number of workers."""
+
+    def gather(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Return ``function(block, *arguments)`` of every block, in their order."""
+
+
+class Source(Protocol):
+    """Samples, wherever they are."""
+
+    def summarize(self, measure: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum of ``measure(samples, *arguments)`` over blocks of samples, in their order."""
+
+    def sample(self, n_samples: int, strata: Strata) -> Samples:
+        """Return about so many samples in local memory, in an order of which every beginning is a sample."""
+
+    def persist(self, make: Callable[..., Any], *arguments: Any) -> Blocks:
+        """Return ``make(samples, *arguments)`` of every block, kept where the block is."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A block of samples."""
+
+    X: Any  # (n, D), dense or sparse, in memory, in a mapped file or on a device
+    y: NDArray[Any] | None = None  # (n,) or (n, outputs)
+    weights: Floats | None = None  # (n,), positive
+    task: NDArray[Any] | None = None  # (n,): the task of each sample, where it has one
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    def take(self, rows: Any) -> Samples:
+        """Return some of the samples."""
+        X = self.X[rows] if is_plain(self.X) or isinstance(rows, slice) else take_rows(self.X, rows)
+        return Samples(X, *(None if part is None else part[rows] for part in (self.y, self.weights, self.task)))
+
+
+@dataclass(frozen=True)
+class LocalBlocks:
+    """Blocks in this process.
+
+    Parameters
+    ----------
+    blocks : sequence
+    executor : Executor, default=Serial()
+    make : callable, default=None
+        Makes the block that functions see from one of the sequence, such as a slice of the rows of a file, anew for
+        every call. As many blocks are held as the executor has threads. By default blocks are as given.
+    """
+
+    blocks: Sequence[Any]
+    executor: Executor = field(default_factory=Serial)
+    make: Callable[[Any], Any] | None = None
+    is_local: bool = True
+
+    def broadcast(self, value: Any) -> Any:
+        """Return the value."""
+        return value
+
+    def map_sum(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum of ``function(block, *arguments)`` in the order of blocks."""
+        return self.executor.map_reduce(lambda block: function(self._made(block), *arguments), self.blocks)
+
+    def gather(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Return ``function(block, *arguments)`` of every block."""
+        return self.executor.map(lambda block: function(self._made(block), *arguments), self.blocks)
+
+    def _made(self, block: Any) -> Any:
+        return block if self.make is None else self.make(block)
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """Samples of arrays: in memory, in a mapped file, or on a device."""
+
+    samples: Samples
+    executor: Executor = field(default_factory=Serial)
+
+    def blocks(self) -> list[Samples]:
+        """Return the samples in blocks of fixed size; nothing is copied."""
+        n = len(self.samples)
+        slices = row_blocks(n) if is_plain(self.samples.X) else pieces(n, DEVICE_BLOCK_ROWS)
+        return list(map(self.samples.take, slices))
+
+    def summarize(self, measure: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum of ``measure(samples, *arguments)`` over blocks of samples."""
+        return LocalBlocks(self.blocks(), self.executor).map_sum(measure, *arguments)
+
+    def sample(self, n_samples: int, strata: Strata) -> Samples:
+        """Return about so many samples, in an order of which every beginning is a sample."""
+        drawn = draw(self.samples, 0, strata.of, strata.limits(n_samples))
+        return drawn.samples.take(strata.select([drawn], n_samples))
+
+    def persist(self, make: Callable[..., Any], *arguments: Any) -> LocalBlocks:
+        """Return ``make(samples, *arguments)`` of every block."""
+        blocks = LocalBlocks(self.blocks(), self.executor)
+        return replace(blocks, blocks=blocks.gather(make, *arguments))
+
+
+# --- samples of samples: the same ones however blocks are cut
+
+
+@dataclass(frozen=True)
+class Strata:
+    """Kinds of samples, each of which a sample shall have its share of."""
+
+    sizes: Integers  # (kinds,): samples of each kind
+    of: Callable[[Samples], Integers]  # the kind of each sample of a block
+
+    @classmethod
+    def alone(cls, n_samples: int) -> Strata:
+        """Return a single kind."""
+        return cls(np.array([n_samples]), same_stratum)
+
+    def wanted(self, n_samples: int) -> Integers:
+        """Return how many samples of each kind there are to be, (kinds,): one at least."""
+        n_all = max(int(self.sizes.sum()), 1)
+        return np.minimum(np.ceil(self.sizes * min(1.0, n_samples / n_all)), self.sizes).astype(np.int64)
+
+    def limits(self, n_samples: int) -> Floats:
+        """Return the share of each kind to draw, (kinds,): more than are wanted, as chance makes it safe."""
+        wanted = self.wanted(n_samples)
+        return (wanted + 5.0 * np.sqrt(wanted) + 10.0) / np.maximum(self.sizes, 1)
+
+    def select(self, drawn: Sequence[Drawn], n_samples: int) -> Integers:
+        """Return which of the samples drawn to keep, in an order of which every beginning is a sample."""
+        kinds, keys = np.concatenate([part.kinds for part in drawn]), np.concatenate([part.keys for part in drawn])
+        order, wanted = np.lexsort((keys, kinds)), self.wanted(n_samples)
+        starts = np.searchsorted(kinds[order], np.arange(len(self.sizes)))
+        kept = np.sort(order[np.arange(len(order)) - starts[kinds[order]] < wanted[kinds[order]]])
+        return kept[order_sample(kinds[kept], len(kept))]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Samples that were drawn from a block."""
+
+    samples: Samples
+    kinds: Integers  # (n,)
+    keys: Floats  # (n,): uniform in [0, 1)
+
+
+def draw(block: Samples, first: int, kinds_of: Callable[[Samples], Integers], limits: Floats) -> Drawn:
+    """Draw a share of the samples of each kind by the numbers of the samples, of which the block's first is given."""
+    keys, kinds = uniform(np.arange(first, first + len(block))), kinds_of(block)
+    drawn = np.flatnonzero(keys < limits[kinds])
+    return Drawn(block.take(drawn), kinds[drawn], keys[drawn])
+
+
+def uniform(numbers: Integers) -> Floats:
+    """Return a number in [0, 1) for each sample number, by the finalizer of SplitMix64."""
+    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed ^ (mixed >> np.uint64(31))).astype(np.float64) / 2.0**64
+
+
+def same_stratum(block: Samples) -> Integers:
+    """Return the kind of samples that are all of one."""
+    return np.zeros(len(block), dtype=np.int64)
+
+
+def order_sample(kinds: Integers | None, n_rows: int) -> Integers:
+    """Return rows in an order of which every beginning has its share of each kind, shape (n,)."""
+    shuffled = np.random.default_rng(0).permutation(n_rows)
+    if kinds is None:
+        return shuffled
+    by_kind = shuffled[np.argsort(kinds[shuffled], kind="stable")]
+    sizes = np.unique(kinds, return_counts=True)[1]
+    rank = np.arange(n_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return by_kind[np.argsort((rank + 0.5) / np.repeat(sizes, sizes), kind="stable")]
