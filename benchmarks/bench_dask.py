@@ -25,9 +25,9 @@ from regbayes.dask import latent
 from regbayes.dask._bases import Labels, Moments
 from regbayes.dask.latent import Recipe, hold
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import READ_ROWS, Block, place_blocks, read_collections
+from regbayes.dask.rows import READ_ROWS, place_blocks, read_collections
 from regbayes.engine import make_executor
-from regbayes.engine.source import order_sample
+from regbayes.engine.source import Samples, order_sample
 from regbayes.joint.descent import DescentOptions, JointProblem
 from regbayes.joint.remote import RemoteProblem
 from regbayes.models.ilsvm.model import SCHEDULE, BinaryFeatures, Params, centre_rows
@@ -94,7 +94,7 @@ def main() -> None:
     parts = [make_block(seed, n_rows // N_BLOCKS, n_columns) for seed in range(N_BLOCKS)]
     X, y = (np.concatenate(part) for part in zip(*parts, strict=True))
     model = latent.ILSVMClassifier(K, multi_class="ovr")
-    block = Block(X, y, None)
+    block = Samples(X, y)
     recipe: Recipe = model._recipe(Moments.of(X, None), Labels.of(block))
     settings, rng = recipe.settings, np.random.default_rng(0)
     params = Params(

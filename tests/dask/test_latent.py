@@ -33,10 +33,10 @@ from dask_tools import (
 )
 from reference_tools import fits_its_rows
 from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent, places
-from regbayes.dask._bases import Labels, Moments, alike, code_labels
+from regbayes.dask._bases import Labels, Moments, code_labels
 from regbayes.dask.places import plan_groups
-from regbayes.dask.rows import Block, draw_sample, read_collections
-from regbayes.engine.source import order_sample
+from regbayes.dask.rows import draw_sample, read_collections
+from regbayes.engine.source import ArraySource, Samples, Strata
 from regbayes.estimators._bases import InterruptedWarning
 from regbayes.models.ilsvm.model import EXACT, Data, ILSVMProblem, centre_rows
 from regbayes.models.ilsvm.on_off import SETTLED_NOISE
@@ -100,7 +100,7 @@ def test_the_objective_is_that_of_all_rows(client, data):
     model = small(max_iter=3).fit(cut(X, (400, 1100)), cut(y, (N,)))
     _, codes = np.unique(y, return_inverse=True)
     rows = Data(centre_rows(X), codes, np.ones(N), 1.0 - np.eye(N_CLASSES))
-    settings = model._recipe(Moments.of(X, None), Labels.of(Block(X, y, None))).settings
+    settings = model._recipe(Moments.of(X, None), Labels.of(Samples(X, y, None))).settings
     problem = ILSVMProblem(rows, settings).joint
     found, _ = problem.evaluate(drop_empty(model._state.params), None, latent.FINAL)
     above = model.trace_.objective[-1] - found.objective  # by the gap that the last step was judged with
@@ -489,37 +489,17 @@ def test_other_columns_are_refused_before_anything_is_computed(client, data):
 # --- parts
 
 
-def test_a_sample_does_not_depend_on_how_rows_are_cut():
+def test_a_sample_is_that_of_local_memory_however_rows_are_cut():
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(1000, 2)), rng.choice(4, 1000, p=[0.7, 0.2, 0.095, 0.005])
-    sizes = np.bincount(y, minlength=4)
-    found = []
-    for cuts in [(1000,), (1, 499, 500)]:
+    X, y = rng.normal(size=(20_000, 2)), rng.choice(4, 20_000, p=[0.7, 0.2, 0.095, 0.005])
+    strata = Strata(np.bincount(y), partial(code_labels, classes=np.arange(4), unlabeled=None, rest=0))
+    expected = ArraySource(Samples(X, y)).sample(2000, strata)
+    for cuts in [(20_000,), (1, 499, 19_500)]:
         ends = np.cumsum(cuts)
-        blocks = [Block(X[end - n : end], y[end - n : end], None) for n, end in zip(cuts, ends, strict=True)]
-
-        def kinds(block):
-            return code_labels(block, np.arange(4), None, 0)
-
-        sample, drawn = draw_sample(OneProcess(blocks), cuts, kinds, sizes, 100)
-        np.testing.assert_array_equal(np.bincount(drawn, minlength=4), np.ceil(0.1 * sizes))
-        found.append(sample.X)
-    np.testing.assert_array_equal(*found)
-    whole, _ = draw_sample(OneProcess([Block(X, None, None)]), [1000], alike, np.array([1000]), 5000)
-    np.testing.assert_array_equal(whole.X, X)
-
-
-def test_a_sample_comes_in_the_order_that_is_asked_for():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(20_000, 40)), rng.integers(3, size=20_000)
-    cuts = (5000,) * 4
-    blocks = [Block(X[first : first + 5000], y[first : first + 5000], None) for first in range(0, 20_000, 5000)]
-    given = OneProcess(blocks), cuts, partial(code_labels, classes=np.arange(3), unlabeled=None, rest=0), np.bincount(y)
-    in_order, kinds = draw_sample(*given, 10_000)
-    sample, _ = draw_sample(*given, 10_000, order_sample)
-    expected = order_sample(kinds, len(kinds))
-    np.testing.assert_array_equal(sample.X, in_order.X[expected])
-    np.testing.assert_array_equal(sample.y, in_order.y[expected])
+        blocks = [Samples(X[end - n : end], y[end - n : end]) for n, end in zip(cuts, ends, strict=True)]
+        found = draw_sample(OneProcess(blocks), cuts, strata, 2000)
+        np.testing.assert_array_equal(found.X, expected.X)
+        np.testing.assert_array_equal(found.y, expected.y)
 
 
 def test_moments_of_blocks_are_those_of_all_rows():

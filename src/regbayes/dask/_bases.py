@@ -23,7 +23,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from regbayes._types import Floats, Integers, Reals
 from regbayes.dask.places import Workers, find_client, shelter_workers
 from regbayes.dask.rows import (
-    Block,
     Given,
     Reader,
     check_kinds,
@@ -36,6 +35,7 @@ from regbayes.dask.rows import (
     read_collections,
 )
 from regbayes.engine import FitResult, Status
+from regbayes.engine.source import Samples
 from regbayes.estimators._bases import (
     FitReporter,
     InterruptedWarning,
@@ -294,11 +294,11 @@ def survey_blocks(rows: Workers, survey: Callable[..., Any], *arguments: Any) ->
     return list(found), check_kinds(kinds, "X")
 
 
-def _survey_block(block: Block, survey: Callable[..., Any], *arguments: Any) -> tuple[str | None, Any]:
+def _survey_block(block: Samples, survey: Callable[..., Any], *arguments: Any) -> tuple[str | None, Any]:
     return name_kind(block), survey(block, *arguments)
 
 
-def fit_start(local: Any, sample: Block) -> bool:
+def fit_start(local: Any, sample: Samples) -> bool:
     """Fit the plain estimator on a sample; return whether the user interrupted it.
 
     Its warnings are not heard, but for those about X: the fit on all rows has its own.
@@ -420,7 +420,7 @@ class Labels:
         return Labels(classes, counts, weights, self.n_rest + other.n_rest, self.rest_weight + other.rest_weight)
 
     @classmethod
-    def of(cls, block: Block, unlabeled: Any = None) -> Labels:
+    def of(cls, block: Samples, unlabeled: Any = None) -> Labels:
         """Return those of a block."""
         y, weights = block.y, np.ones(len(block)) if block.weights is None else block.weights
         assert y is not None
@@ -472,18 +472,13 @@ def join_classes(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     return np.union1d(one, other)
 
 
-def code_labels(block: Block, classes: NDArray[Any], unlabeled: Any, rest: int) -> Integers:
+def code_labels(block: Samples, classes: NDArray[Any], unlabeled: Any, rest: int) -> Integers:
     """Return the class of each row as a number, ``rest`` for rows without a label."""
     assert block.y is not None
     codes = np.full(len(block), rest, dtype=np.int64)
     labeled = np.ones(len(block), dtype=bool) if unlabeled is None else np.asarray(block.y != unlabeled, dtype=bool)
     codes[labeled] = np.searchsorted(classes, block.y[labeled])
     return codes
-
-
-def alike(block: Block) -> Integers:
-    """Return the kind of rows that are all of one."""
-    return np.zeros(len(block), dtype=np.int64)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from regbayes.dask._bases import (
     OnCluster,
     OnClusterLearner,
     Start,
-    alike,
     code_labels,
     find_probability_range,
     find_range,
@@ -33,9 +32,9 @@ from regbayes.dask._bases import (
     survey_blocks,
 )
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import READ_ROWS, Block, draw_sample, join_columns
+from regbayes.dask.rows import READ_ROWS, draw_sample, join_columns
 from regbayes.engine import AbsoluteChange
-from regbayes.engine.source import order_sample
+from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import ibp, ilsvm
 from regbayes.estimators._bases import (
     CUT_SHORT,
@@ -84,7 +83,7 @@ class Recipe:
     by_class: Floats | None = None  # (classes,): factors on C
     unlabeled: Any = None
 
-    def data(self, block: Block) -> Data:
+    def data(self, block: Samples) -> Data:
         """Return rows and what is known of them."""
         counts = np.ones(len(block)) if block.weights is None else block.weights
         labels = np.full(len(block), UNLABELED, dtype=np.int64)
@@ -95,7 +94,7 @@ class Recipe:
         return Data(centre_rows(block.X, self.mean, block.weights), labels, counts, self.cost)
 
 
-def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
+def hold(block: Samples, recipe: Recipe) -> HeldRows[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
     data, head = recipe.data(block), None
     if recipe.supervised and (len(data.labeled) or not isinstance(data.X, HostRows)):
@@ -109,7 +108,7 @@ def hold(block: Block, recipe: Recipe) -> HeldRows[Rows]:
     return HeldRows(pieces, tuple(map(len, pieces)), head)
 
 
-def survey(block: Block, labeled: bool, unlabeled: Any) -> tuple[int, Moments, Labels | None]:
+def survey(block: Samples, labeled: bool, unlabeled: Any) -> tuple[int, Moments, Labels | None]:
     """Say how many rows a block has, and sum up what they are."""
     moments = Moments.of(block.X, block.weights)
     return len(block), moments, Labels.of(block, unlabeled) if labeled else None
@@ -221,20 +220,20 @@ class OnClusterFeatures(OnCluster):
             unlabeled=self.unlabeled,
         )
 
-    def _draw(self, rows: Workers, lengths: list[int], labels: Labels | None, recipe: Recipe) -> Block:
+    def _draw(self, rows: Workers, lengths: list[int], labels: Labels | None, recipe: Recipe) -> Samples:
         """Bring a sample here, in an order of which every beginning is a sample."""
         settings, D = recipe.settings, len(recipe.mean)
         n_columns = settings.n_components + 1 + (D if settings.input_scale else 0)
         if labels is None:
-            sizes, kinds_of, n_outputs = np.array([sum(lengths)]), alike, 1
+            strata, n_outputs = Strata.alone(sum(lengths)), 1
         else:
             n_outputs = len(labels.classes)
-            sizes = np.append(labels.counts, labels.n_rest)
             kinds_of = partial(code_labels, classes=labels.classes, unlabeled=recipe.unlabeled, rest=n_outputs)
+            strata = Strata(np.append(labels.counts, labels.n_rest), kinds_of)
         wanted = sample_size(n_columns, n_outputs, not settings.one_vs_rest, 8.0 * D)
-        return draw_sample(rows, lengths, kinds_of, sizes, wanted, order_sample)[0]
+        return draw_sample(rows, lengths, strata, wanted)
 
-    def _start_from(self, sample: Block, recipe: Recipe) -> Start:
+    def _start_from(self, sample: Samples, recipe: Recipe) -> Start:
         """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""
         settings, previous = recipe.settings, getattr(self, "_state", None) if self.warm_start else None
         start, mean = Start(None), getattr(self, "mean_", recipe.mean)
@@ -258,7 +257,7 @@ class OnClusterFeatures(OnCluster):
 
 
 def _make_problem(
-    held: Workers, sample: Block, recipe: Recipe, labels: Labels | None, moments: Moments
+    held: Workers, sample: Samples, recipe: Recipe, labels: Labels | None, moments: Moments
 ) -> RemoteProblem[Rows, Params, Stats]:
     """Return the descent problem over all rows; the sample has those of its rows that have a label."""
     n_all = int(moments.weight)

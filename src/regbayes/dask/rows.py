@@ -22,31 +22,14 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
 from regbayes.dask.places import Group, Workers, plan_groups, submit_in_turn
+from regbayes.engine.source import Drawn, Samples, Strata, draw
 from regbayes.estimators._bases import find_missing
 from regbayes.estimators._topics import check_largest, numbers_of, read_device_counts
-from regbayes.kernels.arrays import is_plain, join, namespace_of, take_rows, to_host
+from regbayes.kernels.arrays import is_plain, join, namespace_of, to_host
 from regbayes.models.medlda.device import DeviceCorpus
 
 HOST = "numpy"  # the kind of all rows on the host
 FIX_SIZES = "X.compute_chunk_sizes() counts the rows of an array, and a data frame has X.to_dask_array(lengths=True)"
-
-
-@dataclass(frozen=True)
-class Block:
-    """Rows as a worker has read them."""
-
-    X: Any  # (n, D): floats or counts in compressed rows; on a device, if they were given there
-    y: NDArray[Any] | None  # (n,) or (n, outputs)
-    weights: Floats | None  # (n,), positive
-    task: NDArray[Any] | None = None  # (n,): the task of each row, where it has one
-
-    def __len__(self) -> int:
-        return int(self.X.shape[0])
-
-    def take(self, rows: Any) -> Block:
-        """Return some of the rows."""
-        X = self.X[rows] if is_plain(self.X) or isinstance(rows, slice) else take_rows(self.X, rows)
-        return Block(X, *(None if part is None else part[rows] for part in (self.y, self.weights, self.task)))
 
 
 @dataclass(frozen=True)
@@ -209,7 +192,7 @@ class Reader:
     targets: Callable[[Any, str], NDArray[Any]]  # from a block of y, and where it is, in words
     __name__: ClassVar[str] = "read_block"  # as Dask names the task
 
-    def __call__(self, x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Block:
+    def __call__(self, x: Any, y: Any, weights: Any, task: Any, place: int, n_columns: int) -> Samples:
         """Return a block, having seen that it can be worked with. What goes with rows comes to the host."""
         named = f"in block {place} (counted from 0)"
         y, weights, task = map(_bring_plain, (y, weights, task))
@@ -222,7 +205,7 @@ class Reader:
             if values is not None and len(values) != n_rows:
                 raise ValueError(f"{named}, X has {n_rows} rows and {name} has {len(values)}: cut them alike")
         if weights is None:
-            return Block(X, labels, None, tasks)
+            return Samples(X, labels, None, tasks)
         counts = check_array(
             np.asarray(weights), dtype=np.float64, ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
         )
@@ -232,7 +215,7 @@ class Reader:
             raise ValueError(f"{named}, X has {n_rows} rows and sample_weight has {len(counts)}: cut them alike")
         if np.any(counts < 0):
             raise ValueError(f"{named}, sample_weight has negative values")
-        found = Block(X, labels, counts, tasks)
+        found = Samples(X, labels, counts, tasks)
         return found if np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
 
     def _read_rows(self, x: Any, named: str) -> Any:
@@ -328,7 +311,7 @@ READ_TASKS = replace(READ_ROWS, targets=read_holes)
 READ_COUNTS = Reader(check_counts, check_counts_there, read_targets)
 
 
-def name_kind(block: Block) -> str | None:
+def name_kind(block: Samples) -> str | None:
     """Return the kind of a block's rows; None of a block without any."""
     if not len(block):
         return None
@@ -356,24 +339,10 @@ def check_kinds(kinds: Iterable[str | None], name: str) -> str:
 # --- a sample
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Rows that were drawn from a block, the kind of each, and where its number came in the draw."""
-
-    rows: Block
-    kinds: Integers  # (n,)
-    keys: Floats  # (n,): uniform
-
-
-def draw_rows(block: Block, first: int, kinds_of: Callable[[Block], Integers], limits: Floats) -> Drawn:
-    """Draw rows, each by its number among all rows: the same ones however these are cut.
-
-    ``limits`` has the share of each kind.
-    """
-    keys, kinds = _uniform(np.arange(first, first + len(block))), kinds_of(block)
-    drawn = np.flatnonzero(keys < limits[kinds])
-    rows = block.take(drawn)
-    return Drawn(replace(rows, X=_bring_here(rows.X)), kinds[drawn], keys[drawn])
+def draw_block(block: Samples, first: int, kinds_of: Callable[[Samples], Integers], limits: Floats) -> Drawn:
+    """Draw samples from a block, which come to the host."""
+    drawn = draw(block, first, kinds_of, limits)
+    return replace(drawn, samples=replace(drawn.samples, X=_bring_here(drawn.samples.X)))
 
 
 def _bring_here(X: Any) -> Any:
@@ -384,75 +353,51 @@ def _bring_here(X: Any) -> Any:
     return X if is_plain(X) else to_host(X).astype(np.float64)
 
 
-def draw_sample(
-    rows: Workers,
-    lengths: Sequence[int],
-    kinds_of: Callable[[Block], Integers],
-    sizes: Integers,
-    n_wanted: int,
-    arrange: Callable[[Integers, int], Integers] | None = None,
-) -> tuple[Block, Integers]:
-    """Bring a sample of about so many rows here: of each kind its share, and one row at least. Return their kinds too.
-
-    ``sizes`` are the numbers of rows of each kind. Rows come in their order, or as ``arrange`` orders their kinds.
-    """
-    n_rows = max(int(sizes.sum()), 1)
-    wanted = np.minimum(np.ceil(sizes * min(1.0, n_wanted / n_rows)), sizes)
-    # More come than are wanted, as many as chance makes safe; the last of them are left out here.
-    limits = (wanted + 5.0 * np.sqrt(wanted) + 10.0) / np.maximum(sizes, 1)
-    parts = _bring_shares(rows, lengths, kinds_of, limits)
-    kinds, keys = (np.concatenate([getattr(part, name) for part in parts]) for name in ("kinds", "keys"))
-    order = np.lexsort((keys, kinds))
-    starts = np.searchsorted(kinds[order], np.arange(len(sizes)))
-    kept = np.sort(order[np.arange(len(order)) - starts[kinds[order]] < wanted[kinds[order]]])
-    kept = kept if arrange is None else kept[arrange(kinds[kept], len(kept))]
-    found = _join_drawn(parts, kept)
-    return found, kinds[kept]
+def draw_sample(rows: Workers, lengths: Sequence[int], strata: Strata, n_samples: int) -> Samples:
+    """Bring about so many samples here, in an order of which every beginning is a sample."""
+    parts = _bring_shares(rows, lengths, strata.of, strata.limits(n_samples))
+    return _join_drawn(parts, strata.select(parts, n_samples))
 
 
-def draw_shares(rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Block], Integers], limits: Floats) -> Drawn:
-    """Bring a share of the rows of each kind here, as `draw_rows` draws them."""
+def draw_shares(
+    rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Samples], Integers], limits: Floats
+) -> Drawn:
+    """Bring a share of the rows of each kind here, as `draw_block` draws them."""
     parts = _bring_shares(rows, lengths, kinds_of, limits)
     kinds, keys = (np.concatenate([getattr(part, name) for part in parts]) for name in ("kinds", "keys"))
     return Drawn(_join_drawn(parts, np.arange(len(kinds))), kinds, keys)
 
 
 def _bring_shares(
-    rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Block], Integers], limits: Floats
+    rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Samples], Integers], limits: Floats
 ) -> list[Drawn]:
     firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    there = rows.change(draw_rows, [(int(first), kinds_of, limits) for first in firsts])
+    there = rows.change(draw_block, [(int(first), kinds_of, limits) for first in firsts])
     return [part for part in there.each(_itself) if len(part.kinds)]
 
 
-def _join_drawn(parts: list[Drawn], order: Integers) -> Block:
+def _join_drawn(parts: list[Drawn], order: Integers) -> Samples:
     """Return rows of several parts, numbered one part after another, in some order.
 
     The parts are forgotten as it goes: a sample may have a quarter of a gigabyte, and is here once.
     """
     beside = [
-        None if getattr(parts[0].rows, name) is None else np.concatenate([getattr(p.rows, name) for p in parts])[order]
+        None
+        if getattr(parts[0].samples, name) is None
+        else np.concatenate([getattr(p.samples, name) for p in parts])[order]
         for name in ("y", "weights", "task")
     ]
-    if issparse(parts[0].rows.X):
-        return Block(vstack([part.rows.X for part in parts], format="csr")[order], *beside)
-    X, first = np.empty((len(order), parts[0].rows.X.shape[1])), 0
+    if issparse(parts[0].samples.X):
+        return Samples(vstack([part.samples.X for part in parts], format="csr")[order], *beside)
+    X, first = np.empty((len(order), parts[0].samples.X.shape[1])), 0
     parts.reverse()
     while parts:
-        own = parts.pop().rows.X
+        own = parts.pop().samples.X
         mine = np.flatnonzero((order >= first) & (order < first + len(own)))
         X[mine] = own[order[mine] - first]
         first += len(own)
-    return Block(X, *beside)
+    return Samples(X, *beside)
 
 
 def _itself(drawn: Drawn) -> Drawn:
     return drawn
-
-
-def _uniform(numbers: Integers) -> Floats:
-    """Return a number in [0, 1) for each row number, by the finaliser of SplitMix64."""
-    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return (mixed ^ (mixed >> np.uint64(31))).astype(np.float64) / 2.0**64

@@ -22,8 +22,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from regbayes._types import Floats, Integers
 from regbayes.dask._bases import SAMPLE_BYTES, FeatureRange, Moments, OnCluster, join_classes, lazily, survey_blocks
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import HOST, READ_TASKS, Block, draw_shares, is_collection
+from regbayes.dask.rows import HOST, READ_TASKS, draw_shares, is_collection
 from regbayes.engine import Serial, row_blocks
+from regbayes.engine.source import Samples
 from regbayes.estimators import multitask
 from regbayes.estimators._bases import fit_data, one_blas_thread
 from regbayes.estimators._labels import (
@@ -158,7 +159,7 @@ class Reading:
     numeric: bool
     unlabeled: Any = None
 
-    def targets(self, block: Block) -> Targets:
+    def targets(self, block: Samples) -> Targets:
         """Return the observed targets of a block."""
         values = block.y
         assert values is not None
@@ -169,7 +170,7 @@ class Reading:
                 raise ValueError(f"y must hold numbers, got {values[:1].tolist()} in a block") from None
         return find_targets(values, block.task, self.unlabeled)
 
-    def survey(self, block: Block) -> Survey:
+    def survey(self, block: Samples) -> Survey:
         """Sum up what a block has."""
         targets = self.targets(block)
         weights = np.ones(len(targets.rows)) if block.weights is None else block.weights[targets.rows]
@@ -254,14 +255,14 @@ class Recipe:
                 codes[first:end] = np.searchsorted(classes, natural(targets.values[first:end], "a column of y"))
         return observe_labels(targets, Labels(self.classes, codes), self.factors, self.cost)
 
-    def targets(self, block: Block) -> Targets:
+    def targets(self, block: Samples) -> Targets:
         """Return the observed targets of a block, with tasks numbered as all are."""
         found = self.reading.targets(block)
         if self.reading.layout != "ragged":
             return found
         return replace(found, ids=self.ids, tasks=np.searchsorted(self.ids, found.ids)[found.tasks])
 
-    def weigh(self, block: Block) -> Observations:
+    def weigh(self, block: Samples) -> Observations:
         """Return what is asked of the rows of a block, each as often as it counts."""
         observed = self.observe(self.targets(block))[0]
         if block.weights is None:
@@ -280,7 +281,7 @@ class Recipe:
         return build_head(self.settings, observations, self.outputs, X, self.input_scale, in_blocks=True)
 
 
-def sum_moments(block: Block, recipe: Recipe) -> mt_ilsvm.Moments:
+def sum_moments(block: Samples, recipe: Recipe) -> mt_ilsvm.Moments:
     """Return what the generative part needs of all rows of a block."""
     D, weights = len(recipe.mean), block.weights
     found = mt_ilsvm.Moments(np.zeros((D, D)), 0.0)
@@ -293,14 +294,14 @@ def sum_moments(block: Block, recipe: Recipe) -> mt_ilsvm.Moments:
     return found
 
 
-def count_observations(block: Block, recipe: Recipe) -> tuple[float, Integers]:
+def count_observations(block: Samples, recipe: Recipe) -> tuple[float, Integers]:
     """Return how many observations a block has, each as often as its row counts; and how many of each output."""
     observed, outputs = recipe.observe(recipe.targets(block))
     total = len(observed) if block.weights is None else block.weights[observed.rows].sum()
     return float(total), np.bincount(observed.outputs, minlength=len(outputs))
 
 
-def hold(block: Block, recipe: Recipe) -> HeldRows[Any]:
+def hold(block: Samples, recipe: Recipe) -> HeldRows[Any]:
     """Return the rows that have targets as the model takes them, in pieces; those of a task are neighbours."""
     targets = recipe.targets(block)
     if recipe.reading.layout == "ragged":
@@ -329,7 +330,7 @@ class KindsOfRows:
     recipe: Recipe
     rates: Floats  # (tasks,)
 
-    def __call__(self, block: Block) -> Integers:
+    def __call__(self, block: Samples) -> Integers:
         """Return the kinds of a block's rows."""
         targets = self.recipe.targets(block)
         kinds = np.full(len(block), len(self.rates), dtype=np.int64)
@@ -338,7 +339,7 @@ class KindsOfRows:
         return kinds
 
 
-def count_kinds(block: Block, kinds: KindsOfRows) -> Integers:
+def count_kinds(block: Samples, kinds: KindsOfRows) -> Integers:
     """Return how many rows of each kind a block has."""
     return np.bincount(kinds(block), minlength=len(kinds.rates) + 1)
 
@@ -589,8 +590,8 @@ class OnClusterTasks(OnCluster):
         limits = np.minimum(rates * min(REACH, max(most / max(expected, 1.0), 1.0)), 1.0)
         drawn = draw_shares(rows, placed.lengths, kinds, np.append(limits, 0.0))
         tasks = recipe.outputs.tasks
-        sample = Sample(recipe.standardize(drawn.rows.X), drawn.keys, rates[tasks], limits[tasks], counts)
-        return sample, recipe.weigh(drawn.rows)
+        sample = Sample(recipe.standardize(drawn.samples.X), drawn.keys, rates[tasks], limits[tasks], counts)
+        return sample, recipe.weigh(drawn.samples)
 
     def _find_fault(self, placed: Any, state: State) -> str:
         return placed.prepared.judge(state) if isinstance(self, TaskClassifier) else ""

@@ -17,7 +17,6 @@ from regbayes.dask._bases import (
     Moments,
     OnClusterLearner,
     Start,
-    alike,
     code_labels,
     fit_rows,
     fit_start,
@@ -28,9 +27,9 @@ from regbayes.dask._bases import (
     with_defaults,
 )
 from regbayes.dask.places import Workers
-from regbayes.dask.rows import READ_COUNTS, Block, draw_sample
+from regbayes.dask.rows import READ_COUNTS, draw_sample
 from regbayes.engine import DiminishingReturns, Status
-from regbayes.engine.source import order_sample
+from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import medlda, medlda_regressor
 from regbayes.estimators._bases import FitReporter, cost_matrix, fit_data, one_blas_thread, warn_of_status
 from regbayes.estimators._topics import TopicModel, as_documents
@@ -52,11 +51,11 @@ from regbayes.models.medlda.topics import FittedTopics, lengths_of
 class Recipe:
     """All that makes a block of documents with targets from a block as it was read."""
 
-    ask: Callable[[Block], Targets]  # what is asked of documents with such responses
+    ask: Callable[[Samples], Targets]  # what is asked of documents with such responses
     settings: meanfield.Settings
     in_order: bool = False  # whether sums over documents on a device are always taken in the same order
 
-    def documents(self, block: Block) -> tuple[Any, Targets]:
+    def documents(self, block: Samples) -> tuple[Any, Targets]:
         """Return the documents that have words, where they lie, and their targets."""
         asked = self.ask(block)
         there: Any
@@ -70,7 +69,7 @@ class Recipe:
         return there, targets
 
 
-def hold(block: Block, recipe: Recipe) -> HeldRows[Any]:
+def hold(block: Samples, recipe: Recipe) -> HeldRows[Any]:
     """Return documents as the model takes them, in pieces, with what is asked of them."""
     documents, targets = recipe.documents(block)
     settings = recipe.settings
@@ -128,7 +127,7 @@ class Words:
         return Words(*map(add, astuple(self), astuple(other)))
 
 
-def survey(block: Block, read_targets: Callable[[Block], Any]) -> tuple[Words, Any]:
+def survey(block: Samples, read_targets: Callable[[Samples], Any]) -> tuple[Words, Any]:
     """Say how many documents and words a block has, and what is to be known of its targets."""
     if isinstance(block.X, DeviceCorpus):
         lengths, n_entries = block.X.lengths, int(block.X.starts[-1])
@@ -155,7 +154,7 @@ class Indicators:
         return Indicators(self.n_labels, self.counts + other.counts)
 
 
-def read_classes(block: Block) -> Labels | Indicators:
+def read_classes(block: Samples) -> Labels | Indicators:
     """Return the classes of a block, or what there is to say of indicators."""
     y = block.y
     assert y is not None
@@ -166,12 +165,12 @@ def read_classes(block: Block) -> Labels | Indicators:
     return Indicators(y.shape[1], np.bincount(y.argmax(axis=1), minlength=y.shape[1]))
 
 
-def read_numbers(block: Block) -> Moments:
+def read_numbers(block: Samples) -> Moments:
     """Return mean and spread of the numbers of a block."""
     return Moments.of(_columns(block), block.weights)
 
 
-def _columns(block: Block) -> Floats:
+def _columns(block: Samples) -> Floats:
     assert block.y is not None
     try:
         values = block.y.astype(np.float64)
@@ -180,7 +179,7 @@ def _columns(block: Block) -> Floats:
     return values[:, None] if values.ndim == 1 else values
 
 
-def _first_label(block: Block) -> Integers:
+def _first_label(block: Samples) -> Integers:
     assert block.y is not None
     return block.y.argmax(axis=1)
 
@@ -212,14 +211,14 @@ class OnClusterTopics(OnClusterLearner):
         "inference": ("gibbs", 'the sampler goes through documents one after another. Use inference="variational"'),
         "C": (0, "no margins are learned from y. Fit the plain estimator on a sample"),
     }
-    _read_targets: ClassVar[Callable[[Block], Any]]
+    _read_targets: ClassVar[Callable[[Samples], Any]]
     transform = lazily(TopicModel.transform)
 
-    def _note_targets(self, found: Any, n_documents: int) -> tuple[Integers, Callable[[Block], Integers]]:
-        """Learn what targets are; return how many rows of each kind there are, and what tells the kind of a row."""
+    def _note_targets(self, found: Any, n_documents: int) -> Strata:
+        """Learn what targets are; return the kinds of documents that they make."""
         raise NotImplementedError
 
-    def _asking(self, found: Any) -> Callable[[Block], Targets]:
+    def _asking(self, found: Any) -> Callable[[Samples], Targets]:
         """Return what makes margins of a block's targets, once these are known."""
         raise NotImplementedError
 
@@ -236,11 +235,11 @@ class OnClusterTopics(OnClusterLearner):
         words, targets = zip(*survey_blocks(rows, survey, type(self)._read_targets)[0], strict=True)
         every = _check_words(words)
         found = reduce(add, targets)
-        sizes, kinds_of = self._note_targets(found, every.n_documents)
+        strata = self._note_targets(found, every.n_documents)
         self._mean_length = every.n_words / every.weight
         settings = replace(self._label_free_settings(), squared=True)
         recipe = Recipe(self._asking(found), settings, bool(self.deterministic))
-        sample = self._draw(rows, [part.n_documents for part in words], sizes, kinds_of, every)
+        sample = self._draw(rows, [part.n_documents for part in words], strata, every)
         start = self._start_from(sample, recipe)
         held = rows.change(hold, [(recipe,) if part.n_filled else None for part in words])
         del rows  # what was read lives on in what is held
@@ -270,17 +269,16 @@ class OnClusterTopics(OnClusterLearner):
         self,
         rows: Workers,
         lengths: list[int],
-        sizes: Integers,
-        kinds_of: Callable[[Block], Integers],
+        strata: Strata,
         every: Words,
-    ) -> Block:
+    ) -> Samples:
         """Bring a sample here, in an order of which every beginning is a sample."""
-        n_outputs = max(len(sizes), 1)
+        n_outputs = max(len(strata.sizes), 1)
         row_bytes = 12.0 * every.n_entries / max(every.n_documents, 1)
         wanted = sample_size(int(self.n_components) + 1, n_outputs, n_outputs > 2, row_bytes)
-        return draw_sample(rows, lengths, kinds_of, sizes, wanted, order_sample)[0]
+        return draw_sample(rows, lengths, strata, wanted)
 
-    def _start_from(self, sample: Block, recipe: Recipe) -> Start:
+    def _start_from(self, sample: Samples, recipe: Recipe) -> Start:
         """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""
         fitted, start = self._earlier_topics(self.n_features_in_), Start(None)
         if fitted is None:
@@ -317,7 +315,7 @@ def _check_words(words: Sequence[Words]) -> Words:
 
 
 def _make_problem(
-    held: Workers, sample: Block, recipe: Recipe, every: Words
+    held: Workers, sample: Samples, recipe: Recipe, every: Words
 ) -> RemoteProblem[Any, TopicLogits, BoundSums]:
     here, settings = hold(sample, recipe), recipe.settings
     doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
@@ -334,7 +332,7 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
     """
 
     _plain: ClassVar[type[Any]] = medlda.MedLDAClassifier
-    _read_targets: ClassVar[Callable[[Block], Any]] = staticmethod(read_classes)
+    _read_targets: ClassVar[Callable[[Samples], Any]] = staticmethod(read_classes)
     __init__ = with_defaults(medlda.MedLDAClassifier.__init__, inference="variational")
 
     predict = lazily(medlda.MedLDAClassifier.predict)
@@ -342,21 +340,19 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
     partial_fit = in_memory(medlda.MedLDAClassifier.partial_fit)
     fit_weights = in_memory(medlda.MedLDAClassifier.fit_weights)
 
-    def _note_targets(
-        self, found: Labels | Indicators, n_documents: int
-    ) -> tuple[Integers, Callable[[Block], Integers]]:
+    def _note_targets(self, found: Labels | Indicators, n_documents: int) -> Strata:
         self._several = isinstance(found, Indicators)
         if isinstance(found, Indicators):
             if self.cost is not None or self.class_weight is not None:
                 raise ValueError("cost and class_weight are for classes, but y has indicators of several labels")
             self.classes_ = np.arange(found.n_labels)
-            return found.counts, _first_label
+            return Strata(found.counts, _first_label)
         found.check(self)
         self.classes_ = found.classes
         cost_matrix(self.cost, len(found.classes))
-        return found.counts, partial(code_labels, classes=found.classes, unlabeled=None, rest=0)
+        return Strata(found.counts, partial(code_labels, classes=found.classes, unlabeled=None, rest=0))
 
-    def _asking(self, found: Labels | Indicators) -> Callable[[Block], Targets]:
+    def _asking(self, found: Labels | Indicators) -> Callable[[Samples], Targets]:
         if isinstance(found, Indicators):
             return partial(_ask_indicators, local=self._plain_like())
         factors = found.weights_by_class(self.class_weight).tolist()
@@ -364,12 +360,12 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
         return partial(_ask_classes, local=self._plain_like(class_weight=by_class))
 
 
-def _ask_classes(block: Block, local: Any) -> Targets:
+def _ask_classes(block: Samples, local: Any) -> Targets:
     codes = code_labels(block, local.classes_, None, 0)
     return (local._signs if len(local.classes_) == 2 else local._classes)(codes, None)
 
 
-def _ask_indicators(block: Block, local: Any) -> Targets:
+def _ask_indicators(block: Samples, local: Any) -> Targets:
     assert block.y is not None
     return local._signs(block.y.astype(np.int64), None)
 
@@ -382,7 +378,7 @@ class MedLDARegressor(OnClusterTopics, medlda_regressor.MedLDARegressor):
     """
 
     _plain: ClassVar[type[Any]] = medlda_regressor.MedLDARegressor
-    _read_targets: ClassVar[Callable[[Block], Any]] = staticmethod(read_numbers)
+    _read_targets: ClassVar[Callable[[Samples], Any]] = staticmethod(read_numbers)
     __init__ = with_defaults(medlda_regressor.MedLDARegressor.__init__, inference="variational")
 
     predict = lazily(medlda_regressor.MedLDARegressor.predict)
@@ -393,14 +389,14 @@ class MedLDARegressor(OnClusterTopics, medlda_regressor.MedLDARegressor):
         self._single = getattr(y, "ndim", 1) == 1 or y.shape[1] == 1
         return super()._fit_rows(X, y, sample_weight, client)
 
-    def _note_targets(self, found: Moments, n_documents: int) -> tuple[Integers, Callable[[Block], Integers]]:
+    def _note_targets(self, found: Moments, n_documents: int) -> Strata:
         self._mean, scale = found.mean, np.sqrt(found.squares / found.weight)
         self._scale = np.where(scale > 0, scale, 1.0)
-        return np.array([n_documents]), alike
+        return Strata.alone(n_documents)
 
-    def _asking(self, found: Moments) -> Callable[[Block], Targets]:
+    def _asking(self, found: Moments) -> Callable[[Samples], Targets]:
         return partial(_ask_numbers, local=self._plain_like())
 
 
-def _ask_numbers(block: Block, local: Any) -> Targets:
+def _ask_numbers(block: Samples, local: Any) -> Targets:
     return local._numbers(_columns(block))
