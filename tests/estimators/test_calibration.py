@@ -76,8 +76,9 @@ def test_the_most_probable_class_is_the_predicted_one(rows, temperature, bias):
         assert_allclose(shares.sum(axis=1), 1)
         free = expit(column / temperature + bias)
         agrees = (free > 0.5) == (column > 0)
-        assert_allclose(shares[agrees, 1], free[agrees])
+        assert_allclose(shares[agrees, 1], free[agrees], atol=1e-300)
         assert_allclose(shares[~agrees, 1], 0.5)
+        assert np.all(np.diff(shares[np.argsort(column), 1]) >= 0)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -118,6 +119,7 @@ def test_scores_worse_than_none_claim_nothing():
     found = Calibration.fit(score, (score < 0).astype(int)[:, None], np.array([1]), False).probabilities(score)
     assert_array_equal(found.argmax(axis=1), score > 0)
     assert found.max() < 0.51
+    assert np.all(np.diff(found[:, 1]) > 0)  # though all are nearly 1/2, they rank samples as the scores do
     nothing = Calibration.fit(np.zeros(9), np.arange(9)[:, None] % 3 // 2, np.array([1]), False)
     assert_allclose(nothing.probabilities(np.zeros(9))[:, 1], 3.5 / 10)
 

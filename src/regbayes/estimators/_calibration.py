@@ -4,10 +4,10 @@ An *output* is one label, or one target of several classes, with a temperature T
 
 - of three or more classes with scores ``s_c``, ``p(c)`` is proportional to ``sigmoid(s_c / T + b)``; the softmax of
   ``s_c / T`` is its limit for small b,
-- of two classes with one score s, ``p = sigmoid(s / T + b)`` (Platt, 1999), and 1/2 where this contradicts the sign
-  of s.
+- of two classes with one score s, ``p = sigmoid(s / T + b)`` (Platt, 1999). Where this contradicts the sign of s, p is
+  1/2 up to a slope of 1e-9, so that probabilities rank samples as scores do.
 
-So the most probable class is the predicted one. T and b minimize the log-loss of held-out samples and of one sample
+The most probable class is the predicted one. T and b minimize the log-loss of held-out samples and of one sample
 more, whose scores are those of all samples and whose class is any: otherwise T would be zero where every prediction is
 right.
 """
@@ -28,6 +28,7 @@ from regbayes._types import Floats, Integers
 
 SCALE_BOUNDS = (1e-3, 1e6)  # of 1 / T, in units of the mean absolute score
 BIAS_BOUNDS = (-30.0, 30.0)
+LEAST_SLOPE = 1e-9  # of the log-odds of two classes, in units of 1 / T
 
 
 def log_probabilities(logits: Floats) -> Floats:
@@ -120,10 +121,13 @@ class Calibration:
         for block, temperature, bias in zip(
             split_columns(scores, self.widths), self.temperatures, self.biases, strict=True
         ):
-            shares = np.exp(log_probabilities(block / temperature + bias))
-            predicted = block.argmax(axis=1) if block.shape[1] > 1 else (block[:, 0] > 0).astype(int)
+            scaled = block / temperature
+            logits, predicted = scaled + bias, block.argmax(axis=1)
             if block.shape[1] == 1:
-                shares[shares.argmax(axis=1) != predicted] = 0.5
+                positive, least = block > 0, LEAST_SLOPE * scaled
+                logits = np.where(positive, np.maximum(logits, least), np.minimum(logits, least))
+                predicted = positive[:, 0].astype(int)
+            shares = np.exp(log_probabilities(logits))
             shares[np.arange(len(block)), predicted] = np.nextafter(shares.max(axis=1), 1.0)  # also above its equals
             found.append(shares)
         return found
