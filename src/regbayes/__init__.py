@@ -107,9 +107,10 @@ for _module, _names in (
     ("regbayes.estimators.medlda", ("regbayes.MedLDAClassifier",)),
     ("regbayes.estimators.medlda_regressor", ("regbayes.MedLDARegressor",)),
     ("regbayes.estimators.ibp", ("regbayes.IBPFactorAnalysis",)),
-    ("regbayes.estimators.ilsvm_cv", ("regbayes.ILSVMClassifierCV",)),
-    ("regbayes.estimators.multitask_cv", ("regbayes.MultiTaskILSVMClassifierCV", "regbayes.MultiTaskILSVMRegressorCV")),
-    ("regbayes.estimators.medlda_cv", ("regbayes.MedLDAClassifierCV", "regbayes.MedLDARegressorCV")),
+    (
+        "regbayes.estimators.cv",
+        tuple(f"regbayes.{name}" for name in _HOMES["regbayes.estimators"] if name.endswith("rCV")),
+    ),
     ("regbayes.estimators.path_search", ("regbayes.PathSearchCV",)),
     ("regbayes.estimators.own_model", ("regbayes.MarginClassifier",)),
     ("regbayes.estimators.stability", ("regbayes.FeatureStability",)),

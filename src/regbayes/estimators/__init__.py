@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regbayes.estimators._bases import PoorFitWarning, TruncationWarning, UnscaledWarning
     from regbayes.estimators._search import GridEdgeWarning
+    from regbayes.estimators.cv import (
+        ILSVMClassifierCV,
+        MedLDAClassifierCV,
+        MedLDARegressorCV,
+        MultiTaskILSVMClassifierCV,
+        MultiTaskILSVMRegressorCV,
+    )
     from regbayes.estimators.ibp import IBPFactorAnalysis
     from regbayes.estimators.ilsvm import ILSVMClassifier
-    from regbayes.estimators.ilsvm_cv import ILSVMClassifierCV
     from regbayes.estimators.medlda import MedLDAClassifier
-    from regbayes.estimators.medlda_cv import MedLDAClassifierCV, MedLDARegressorCV
     from regbayes.estimators.medlda_regressor import MedLDARegressor
     from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-    from regbayes.estimators.multitask_cv import MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV
     from regbayes.estimators.own_model import MarginClassifier
     from regbayes.estimators.path_search import PathSearchCV
     from regbayes.estimators.stability import FeatureStability, feature_stability
@@ -29,17 +33,17 @@ _HOME_OF = {
     "GridEdgeWarning": "_search",
     "IBPFactorAnalysis": "ibp",
     "ILSVMClassifier": "ilsvm",
-    "ILSVMClassifierCV": "ilsvm_cv",
+    "ILSVMClassifierCV": "cv",
     "MarginClassifier": "own_model",
     "MedLDAClassifier": "medlda",
-    "MedLDAClassifierCV": "medlda_cv",
+    "MedLDAClassifierCV": "cv",
     "MedLDARegressor": "medlda_regressor",
-    "MedLDARegressorCV": "medlda_cv",
+    "MedLDARegressorCV": "cv",
     "MultiLabelThresholdCV": "thresholds",
     "MultiTaskILSVMClassifier": "multitask",
-    "MultiTaskILSVMClassifierCV": "multitask_cv",
+    "MultiTaskILSVMClassifierCV": "cv",
     "MultiTaskILSVMRegressor": "multitask",
-    "MultiTaskILSVMRegressorCV": "multitask_cv",
+    "MultiTaskILSVMRegressorCV": "cv",
     "PathSearchCV": "path_search",
     "PoorFitWarning": "_bases",
     "TruncationWarning": "_bases",

@@ -42,25 +42,20 @@ from regbayes.estimators.search_records import FoldRecord, OutOfFold, SearchInte
 OnResult = Callable[[FoldRecord], object]
 
 
+NOT_SAVED = ("cv", "scoring", "scorer_", "records_")  # the first three may be objects of any class
+
+
 def best_has(method: str) -> Callable[[Any], bool]:
     """Return a check that an estimator to search, or the one that was found, has a method."""
-
-    def has(search: PathSearchCV) -> bool:
-        return search.refit is not False and hasattr(search._searched(), method)
-
-    return has
+    return lambda search: hasattr(search._searched(), method)
 
 
-def has_probabilities(search: BaseSearch) -> bool:
-    """Whether a search that is fitted found how scores become probabilities; one that is not may."""
-    return vars(search).get("calibration_") is not None or "cv_results_" not in vars(search)
-
-
-def best_has_probabilities(search: PathSearchCV) -> bool:
-    """Whether the estimator to search, or the one that was found, has probabilities, or scores that become some."""
+def has_probabilities(search: Any) -> bool:
+    """Whether a search has probabilities of its estimator, or scores that become some; before the fit they may."""
     if best_has("predict_proba")(search):
         return True
-    return has_probabilities(search) and best_has("decision_function")(search) and is_classifier(search.estimator)
+    calibrated = vars(search).get("calibration_") is not None or "cv_results_" not in vars(search)
+    return calibrated and best_has("decision_function")(search) and is_classifier(search)
 
 
 def copy_tags(tags: Any, model: Any) -> Any:
@@ -187,8 +182,48 @@ class BaseSearch(Saveable, BaseEstimator):
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_
 
+    def _searched(self) -> Any:
+        """Return the best estimator, or the one to search before the fit; None where there will be none."""
+        raise NotImplementedError
 
-@persistable(skip=("cv", "scoring", "scorer_", "records_"))  # the first three may be objects of any class
+    @available_if(best_has("predict"))
+    def predict(self, X: Any, *given: Any, **metadata: Any) -> NDArray[Any]:
+        """Predict with the best estimator, whose ``predict`` gets further arguments, as in the methods below."""
+        return self._best().predict(X, *given, **metadata)
+
+    @available_if(best_has("decision_function"))
+    def decision_function(self, X: Any, *given: Any, **metadata: Any) -> Any:
+        """Return the scores of the best estimator."""
+        return self._best().decision_function(X, *given, **metadata)
+
+    @available_if(has_probabilities)
+    def predict_proba(self, X: Any, *given: Any, **metadata: Any) -> Any:
+        """Return the probabilities of the best estimator, or those that its scores have by ``calibration_``.
+
+        The most probable class is that of `predict`; a label that is predicted has a probability above 1/2.
+        """
+        best = self._best()
+        if hasattr(best, "predict_proba"):
+            return best.predict_proba(X, *given, **metadata)
+        return self.calibration_.probabilities(best.decision_function(X, *given, **metadata))
+
+    @available_if(has_probabilities)
+    def predict_log_proba(self, X: Any, *given: Any, **metadata: Any) -> Any:
+        """Return the logarithms of `predict_proba`."""
+        return log_of(self.predict_proba(X, *given, **metadata))
+
+    @available_if(best_has("transform"))
+    def transform(self, X: Any) -> Any:
+        """Return the features of the best estimator."""
+        return self._best().transform(X)
+
+    @available_if(best_has("score"))
+    def score(self, X: Any, y: Any = None, *given: Any, **metadata: Any) -> float:
+        """Return the best estimator's own score, whatever ``scoring`` is."""
+        return float(self._best().score(X, y, *given, **metadata))
+
+
+@persistable(skip=NOT_SAVED)
 class PathSearchCV(MetaEstimatorMixin, BaseSearch):
     """Chooses the parameters of an estimator by cross-validation, with warm starts along one of them.
 
@@ -441,45 +476,12 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         return router.add(splitter=check_cv(self.cv), method_mapping=splitting)
 
     def _searched(self) -> Any:
-        return vars(self).get("best_estimator_", self.estimator)
-
-    @available_if(best_has("predict"))
-    def predict(self, X: Any, **metadata: Any) -> NDArray[Any]:
-        """Predict with the best estimator."""
-        return self._best().predict(X, **metadata)
-
-    @available_if(best_has("decision_function"))
-    def decision_function(self, X: Any, **metadata: Any) -> Any:
-        """Return the scores of the best estimator."""
-        return self._best().decision_function(X, **metadata)
-
-    @available_if(best_has_probabilities)
-    def predict_proba(self, X: Any, **metadata: Any) -> Any:
-        """Return the probabilities of the best estimator, or those that its scores have by ``calibration_``."""
-        best = self._best()
-        if hasattr(best, "predict_proba"):
-            return best.predict_proba(X, **metadata)
-        return self.calibration_.probabilities(best.decision_function(X, **metadata))
-
-    @available_if(best_has_probabilities)
-    def predict_log_proba(self, X: Any, **metadata: Any) -> Any:
-        """Return the logarithms of `predict_proba`."""
-        return log_of(self.predict_proba(X, **metadata))
-
-    @available_if(best_has("transform"))
-    def transform(self, X: Any) -> Any:
-        """Return the features of the best estimator."""
-        return self._best().transform(X)
+        return None if self.refit is False else vars(self).get("best_estimator_", self.estimator)
 
     @available_if(best_has("transform"))
     def fit_transform(self, X: Any, y: Any = None, **given: Any) -> Any:
         """Search, and return the features of the same rows."""
         return self.fit(X, y, **given).transform(X)
-
-    @available_if(best_has("score"))
-    def score(self, X: Any, y: Any = None, **metadata: Any) -> float:
-        """Return the best estimator's own score, whatever ``scoring`` is."""
-        return float(self._best().score(X, y, **metadata))
 
     def __sklearn_tags__(self) -> Any:
         return copy_tags(super().__sklearn_tags__(), self.estimator)
