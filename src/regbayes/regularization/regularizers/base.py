@@ -114,7 +114,7 @@ class Regularizer(ABC):
         low, high = (np.asarray(self.prox(np.full(size, side), TINY_STEP), dtype=np.float64) for side in (-FAR, FAR))
         return np.where(low > -FAR / 2, low, -np.inf), np.where(high < FAR / 2, high, np.inf)
 
-    def shift(self, by: ArrayLike) -> Regularizer:
+    def shift(self, by: float | Floats) -> Regularizer:
         """Return ``g(x - by)``, for instance a hinge around a bound.
 
         Targets are moved rather than x, so that digits far from zero are not lost.

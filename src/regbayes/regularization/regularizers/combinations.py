@@ -103,7 +103,7 @@ class Sum(Regularizer):
     def atoms(self, size: int) -> list[Atom]:
         return [atom for part in self.parts for atom in part.atoms(size)]
 
-    def shift(self, by: ArrayLike) -> Sum:
+    def shift(self, by: float | Floats) -> Sum:
         return Sum([part.shift(by) for part in self.parts])
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
@@ -199,7 +199,7 @@ class Separable(Regularizer):
     def dual_start(self, size: int) -> Floats:
         return np.concatenate([part.dual_start(n) for part, n in zip(self.parts, self.sizes, strict=True)])
 
-    def shift(self, by: ArrayLike) -> Separable:
+    def shift(self, by: float | Floats) -> Separable:
         runs = self._split(np.broadcast_to(by, self.size))
         return Separable([part.shift(run) for part, run in zip(self.parts, runs, strict=True)], self.sizes)
 
@@ -239,8 +239,10 @@ class Affine(Regularizer):
         self.scale, self.offset = check_target("scale", scale), check_target("offset", offset)
         if not np.all(self.scale):
             raise ValueError("scale must not be zero")
-        sizes = np.abs(self.scale).reshape(-1, regularizer.block_size or self.scale.size if self.scale.size > 1 else 1)
-        if np.any(sizes != sizes[:, :1]):
+        magnitudes = np.abs(self.scale).reshape(
+            -1, regularizer.block_size or self.scale.size if self.scale.size > 1 else 1
+        )
+        if np.any(magnitudes != magnitudes[:, :1]):
             raise ValueError(f"the coordinates of {type(regularizer).__name__} interact: scale needs equal magnitudes")
         sizes = [regularizer.size, size_of(self.scale), size_of(self.offset)]
         self._size = common_size(sizes, "the regularizer, scale and offset")
@@ -283,7 +285,9 @@ class Affine(Regularizer):
         return self._outer_box(self.regularizer.dual_model(self._inner_dual(u)))
 
     def fenchel_young(self, x: Floats, u: Floats) -> float:
-        return self.factor * self.regularizer.fenchel_young(self._inner(x), self._inner_dual(u))
+        return self.factor * self.regularizer.fenchel_young(
+            np.asarray(self._inner(x), dtype=np.float64), self._inner_dual(u)
+        )
 
     def clip_dual(self, u: Floats) -> Floats:
         return self._outer_dual(self.regularizer.clip_dual(self._inner_dual(u)))
@@ -298,7 +302,7 @@ class Affine(Regularizer):
             for atom in self.regularizer.atoms(size)
         ]
 
-    def shift(self, by: ArrayLike) -> Affine:
+    def shift(self, by: float | Floats) -> Affine:
         by = np.asarray(by, dtype=np.float64)
         moved = self.regularizer.shift(self.scale * by - self.offset)
         if isinstance(moved, Affine):  # the inner regularizer has no target of its own

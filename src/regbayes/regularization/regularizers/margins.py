@@ -386,7 +386,7 @@ class EpsilonInsensitive(Regularizer):
         reach = self.C if self.power == 1 else np.where(np.asarray(self.C) > 0, np.inf, 0.0)
         return np.clip(u, -np.asarray(reach), reach)
 
-    def shift(self, by: ArrayLike) -> EpsilonInsensitive:
+    def shift(self, by: float | Floats) -> EpsilonInsensitive:
         return EpsilonInsensitive(self.target + by, self.epsilon, self.C, self.power)
 
     def slack(self, x: ArrayLike) -> Floats:

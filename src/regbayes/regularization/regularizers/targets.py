@@ -61,7 +61,7 @@ class Equal(Regularizer):
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.target, -np.inf, np.inf)
 
-    def shift(self, by: ArrayLike) -> Equal:
+    def shift(self, by: float | Floats) -> Equal:
         return Equal(self.target + by)
 
     def slack(self, x: ArrayLike) -> Floats:
@@ -101,7 +101,7 @@ class AtMost(Regularizer):
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.bound, 0.0, np.inf)
 
-    def shift(self, by: ArrayLike) -> AtMost:
+    def shift(self, by: float | Floats) -> AtMost:
         return AtMost(self.bound + by)
 
     def slack(self, x: ArrayLike) -> Floats:
@@ -141,7 +141,7 @@ class AtLeast(Regularizer):
     def dual_form(self, size: int) -> BoxDual:
         return _hard_form(size, self.bound, -np.inf, 0.0)
 
-    def shift(self, by: ArrayLike) -> AtLeast:
+    def shift(self, by: float | Floats) -> AtLeast:
         return AtLeast(self.bound + by)
 
     def slack(self, x: ArrayLike) -> Floats:
@@ -182,7 +182,7 @@ class Interval(Regularizer):
         middle, free = self.low + 0.5 * (self.high - self.low), np.full(size, np.inf)
         return BoxDual(middle, 0.5 * (self.high - self.low), np.zeros(size), -free, free)
 
-    def shift(self, by: ArrayLike) -> Interval:
+    def shift(self, by: float | Floats) -> Interval:
         return Interval(self.low + by, self.high + by)
 
     def slack(self, x: ArrayLike) -> Floats:
@@ -275,7 +275,7 @@ class Ball(Regularizer):
         linear, reach = np.broadcast_to(self.target, size).copy(), np.full(size, self.C)
         return BoxDual(linear, np.full(size, self.radius), np.zeros(size), -reach, reach)
 
-    def shift(self, by: ArrayLike) -> Ball:
+    def shift(self, by: float | Floats) -> Ball:
         return Ball(self.target + by, self.radius, self.norm, self.C)
 
     def rescale(self, scale: Floats) -> Ball:
@@ -320,7 +320,7 @@ class Ridge(Regularizer):
         linear = np.broadcast_to(self.target, size).copy()
         return BoxDual(linear, np.zeros(size), np.full(size, self.scale), -bound, bound)
 
-    def shift(self, by: ArrayLike) -> Ridge:
+    def shift(self, by: float | Floats) -> Ridge:
         return Ridge(self.target + by, self.scale)
 
     def slack(self, x: ArrayLike) -> Floats:
