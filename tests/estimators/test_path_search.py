@@ -165,11 +165,10 @@ def test_frames_sparse_rows_pipelines_and_transformers():
 
 
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("refit_path", [False, True])
-def test_every_fit_of_a_path_goes_on_from_the_last(descending, refit_path):
+def test_every_fit_of_a_path_goes_on_from_the_last(descending):
     model = SGDClassifier(max_iter=2, tol=None, random_state=0)
     grid = {"alpha": [1e-2, 1e-4, 1e-3], "loss": ["hinge", "log_loss"]}
-    search = PathSearchCV(model, grid, along="alpha", descending=descending, refit_path=refit_path, cv=FOLDS).fit(X, y)
+    search = PathSearchCV(model, grid, along="alpha", descending=descending, cv=FOLDS).fit(X, y)
     order = sorted(grid["alpha"], reverse=descending)
 
     def along(rows, loss):
@@ -183,9 +182,7 @@ def test_every_fit_of_a_path_goes_on_from_the_last(descending, refit_path):
         expected = [by_hand[s["loss"]][s["alpha"]].score(X[test], y[test]) for s in results["params"]]
         assert_array_equal(results[f"split{fold}_test_score"], expected)
     best = search.best_params_
-    alone = clone(model).set_params(**best).fit(X, y)
-    last = along(np.arange(90), best["loss"])[best["alpha"]] if refit_path else alone
-    assert_array_equal(search.best_estimator_.coef_, last.coef_)
+    assert_array_equal(search.best_estimator_.coef_, along(np.arange(90), best["loss"])[best["alpha"]].coef_)
     assert not search.best_estimator_.warm_start
 
 
@@ -238,7 +235,7 @@ def test_tasks_reach_predictions_and_scores():
     folds = list(multitask_folds(2, rows, targets, targets.tasks, random))
     theirs = regressor_cv(scoring="r2", include_inputs=(False,)).fit(rows, values, task=task)
     model = regressor(max_iter=8, random_state=seed)
-    ours = PathSearchCV(model, {"C": (0.03, 0.3)}, along="C", refit_path=False, cv=folds, scoring="r2")
+    ours = PathSearchCV(model, {"C": (0.03, 0.3)}, along="C", cv=folds, scoring="r2")
     ours.fit(rows, values, task=task)
     assert_array_equal(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"])
     assert_array_equal(ours.out_of_fold_.predictions, theirs.out_of_fold_.predictions)
@@ -311,7 +308,7 @@ def test_a_fold_is_inferred_once():
 
     scoring = {"own": None, "accuracy": "accuracy", "f1": "f1_macro", "mine": lambda model, X, y: model.score(X, y)}
     PathSearchCV(Asked(), {"C": [0.1, 1.0]}, cv=FOLDS, scoring=scoring, refit="own").fit(X, y)
-    assert asked == {30: 6, 90: 1}  # and the refitted one once, for its training rows
+    assert asked == {30: 6}
 
 
 # --- records

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 
 from regbayes import (
@@ -17,13 +16,11 @@ from regbayes import (
     ILSVMClassifierCV,
     MultiTaskILSVMClassifier,
     MultiTaskILSVMRegressor,
-    PathSearchCV,
     PoorFitWarning,
 )
 from regbayes.engine import Status, StepResult, run
 from regbayes.estimators import ilsvm
 from regbayes.estimators._bases import IterativeEstimator, find_fault
-from regbayes.estimators._search import lowest_plausible
 from regbayes.margins.targets import zero_one_cost
 from regbayes.models.ilsvm.model import BinaryFeatures, centre_rows
 from regbayes.models.ilsvm.warmup import pad
@@ -271,68 +268,6 @@ def test_tasks_are_judged_by_the_most_frequent_answer_of_each():
     frequent = sum(min(column.sum(), len(column) - column.sum()) for column in TASKS.T)
     assert f"the most frequent ones {frequent}" in wrong
     assert again.objective_ == model.objective_
-
-
-# --- the score by which a setting was chosen
-
-
-class Moody(ClassifierMixin, BaseEstimator):
-    """Right on a number of rows up to 60, and beyond with a seed that it likes."""
-
-    def __init__(self, random_state=0, liked=None, strength=1.0):
-        self.random_state = random_state
-        self.liked = liked
-        self.strength = strength
-
-    def fit(self, X, y):
-        self.classes_ = np.unique(y)
-        self.good_ = len(X) <= 60 or self.random_state == self.liked
-        return self
-
-    def predict(self, X):
-        return (X[:, 0] > 0).astype(int) if self.good_ else np.zeros(len(X), dtype=int)
-
-
-def make_rows():
-    rows = np.random.default_rng(5).normal(size=(90, 2))
-    return rows, (rows[:, 0] > 0).astype(int)
-
-
-def test_a_refit_that_is_clearly_below_its_folds_starts_again():
-    rows, y = make_rows()
-    search = PathSearchCV(Moody(random_state=3, liked=4), {"strength": [1.0]}, cv=3).fit(rows, y)
-    assert search.best_score_ == 1.0
-    assert search.score(rows, y) == 1.0
-    assert search.best_estimator_.random_state == 4
-
-
-def test_a_refit_that_stays_below_its_folds_is_said():
-    rows, y = make_rows()
-    with pytest.warns(
-        PoorFitWarning, match="clearly below 1, the cross-validated score .* another start does no better"
-    ):
-        search = PathSearchCV(Moody(), {"strength": [1.0]}, cv=3).fit(rows, y)
-    assert search.best_estimator_.random_state == 0
-
-    class Seedless(Moody):
-        def __init__(self, strength=1.0):
-            super().__init__()
-            self.strength = strength
-
-        def get_params(self, deep=True):
-            return {"strength": self.strength}
-
-    with pytest.warns(PoorFitWarning, match="it draws no random numbers"):
-        PathSearchCV(Seedless(), {"strength": [1.0]}, cv=3).fit(rows, y)
-
-
-def test_clearly_below_is_below_every_fold_beyond_their_spread():
-    scores = np.array([0.9, 0.8, 0.85])
-    bar = lowest_plausible(scores)
-    assert bar < scores.min()
-    assert bar == pytest.approx(scores.mean() - 2 * scores.std())
-    assert lowest_plausible(np.ones(5)) == pytest.approx(0.98)  # folds without spread are no reason to be strict
-    assert lowest_plausible(np.array([-3.0, -1.0])) == pytest.approx(-4.0)
 
 
 def test_searches_hand_the_number_of_starts_on():

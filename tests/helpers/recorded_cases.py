@@ -453,7 +453,6 @@ PATHS = {
 PATHS_CHANGES = {
     "up": change(along="C"),
     "down": change(along="C", descending=True),
-    "refitted alone": change(along="C", descending=True, refit_path=False),
     "no refit": change(refit=False),
     "seed": change(random_state=0),
     "other scoring": change(scoring="balanced_accuracy"),

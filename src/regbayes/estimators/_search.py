@@ -18,17 +18,17 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from itertools import product
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import joblib
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring
 from sklearn.utils import _safe_indexing
@@ -36,7 +36,7 @@ from sklearn.utils._param_validation import Interval, validate_parameter_constra
 from sklearn.utils.validation import _check_method_params
 
 from regbayes._types import Floats, Integers
-from regbayes.estimators._bases import InterruptedWarning, PoorFitWarning
+from regbayes.estimators._bases import InterruptedWarning
 from regbayes.estimators.search_records import FoldRecord, Setting, is_number, setting_key
 
 Fold = tuple[Integers, Integers]  # rows to fit, rows to score
@@ -324,12 +324,20 @@ def fit_quietly(estimator: Any, samples: Samples) -> Any:
 
 
 def _record(estimator: Any, setting: Setting, fold: int, plan: Plan, test: Samples, fit_seconds: float) -> FoldRecord:
-    """Score a fitted estimator on the rows that were left out."""
+    """Score a fitted estimator on the samples that were left out."""
     began = time.perf_counter()
-    model = _remember_answers(estimator)
-    predictions = np.asarray(model.predict(test.X, **test.predict)) if hasattr(model, "predict") else None
-    decisions = _decide(model, test)
-    scores = {name: _score(name, scorer, model, test) for name, scorer in plan.scorers.items()}
+    model = _answer_once(estimator, test)
+    predictions = np.asarray(model.predict(test.X)) if hasattr(model, "predict") else None
+    decisions = None
+    for name in ("decision_function", "predict_proba"):
+        if hasattr(model, name):
+            found = getattr(model, name)(test.X)
+            decisions = np.column_stack(found) if isinstance(found, list) else np.asarray(found)
+            break
+    scores = {}
+    for name, scorer in plan.scorers.items():
+        score = model.score if scorer is None else functools.partial(scorer, model)
+        scores[name] = float(score(test.X, test.y, **test.score.get(name, {})))
     return FoldRecord(
         dict(setting),
         fold,
@@ -343,71 +351,30 @@ def _record(estimator: Any, setting: Setting, fold: int, plan: Plan, test: Sampl
     )
 
 
-def _remember_answers(estimator: Any) -> Any:
-    """Return a copy of a fitted estimator that infers once what several scores, and `predict` itself, ask of it.
+def _answer_once(estimator: Any, test: Samples) -> Any:
+    """Return a copy of a fitted estimator that predicts held-out samples once, with their metadata.
 
-    The answer to the last question is kept; a question is the same if its arrays are the same objects.
+    Several scorers ask for the same predictions, and none of them knows the tasks of samples.
     """
     model = copy.copy(estimator)
-    for name in ("decision_function", "predict"):
+
+    def remember(method: Callable[..., Any]) -> Callable[..., Any]:
+        answers: list[Any] = []
+
+        @functools.wraps(method)
+        def ask(X: Any, *given: Any, **metadata: Any) -> Any:
+            if X is not test.X or given or metadata:
+                return method(X, *given, **metadata)
+            if not answers:
+                answers.append(method(X, **test.predict))
+            return answers[0]
+
+        return ask
+
+    for name in ("decision_function", "predict_proba", "predict"):  # `predict` asks the first of them
         if hasattr(estimator, name):
-            setattr(model, name, _remember_last(getattr(model, name)))
+            setattr(model, name, remember(getattr(model, name)))
     return model
-
-
-def _remember_last(method: Callable[..., Any]) -> Callable[..., Any]:
-    last: list[Any] = []  # arguments and answer
-
-    @functools.wraps(method)
-    def ask(*given: Any, **named: Any) -> Any:
-        asked = (*given, *(value for pair in sorted(named.items()) for value in pair))
-        if not last or len(asked) != len(last[0]) or any(a is not b for a, b in zip(asked, last[0], strict=True)):
-            last[:] = asked, method(*given, **named)
-        return last[1]
-
-    return ask
-
-
-def _decide(model: Any, test: Samples) -> Floats | None:
-    for name in ("decision_function", "predict_proba"):
-        if hasattr(model, name):
-            found = getattr(model, name)(test.X, **test.predict)
-            return np.column_stack(found) if isinstance(found, list) else np.asarray(found)
-    return None
-
-
-def _score(name: str, scorer: Scorer, model: Any, test: Samples) -> float:
-    metadata = test.score.get(name, {})
-    if scorer is None:
-        return float(model.score(test.X, test.y, **metadata))
-    return float(scorer(AtRows(model, test.predict) if test.predict else model, test.X, test.y, **metadata))
-
-
-class AtRows(BaseEstimator):
-    """A fitted estimator for rows whose metadata are known beforehand, such as their tasks: scorers know of none."""
-
-    def __init__(self, estimator: Any, metadata: Mapping[str, Any]) -> None:
-        self.estimator = estimator
-        self.metadata = metadata
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predict for the rows."""
-        return self.estimator.predict(X, **self.metadata)
-
-    def decision_function(self, X: Any) -> Floats:
-        """Score the rows."""
-        return self.estimator.decision_function(X, **self.metadata)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.endswith("_") and not name.startswith("_"):  # what the fit has learned
-            return getattr(self.estimator, name)
-        raise AttributeError(name)
-
-    def __sklearn_tags__(self) -> Any:
-        return self.estimator.__sklearn_tags__()
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
 
 
 def count_features(estimator: Any) -> int | None:
@@ -419,8 +386,8 @@ def count_features(estimator: Any) -> int | None:
 
 
 def refit(plan: Plan, samples: Samples, path: Sequence[Setting], n_jobs: int | None = None) -> Any:
-    """Fit the last of some settings to all rows, each from the one before it; one fit at a time has all the jobs."""
-    estimator = _at_start(plan) if len(path) > 1 else clone(plan.estimator)
+    """Fit the settings of a path to all samples, each from the one before it; one fit at a time has all the jobs."""
+    estimator = _at_start(plan)
     before = estimator.get_params()
     threads = {"n_jobs": n_jobs} if "n_jobs" in before and before["n_jobs"] is None else {}
     estimator.set_params(**threads)
@@ -432,65 +399,11 @@ def refit(plan: Plan, samples: Samples, path: Sequence[Setting], n_jobs: int | N
     return estimator.set_params(**dict.fromkeys(threads))
 
 
-def refit_checked(
-    plan: Plan, samples: Samples, path: Sequence[Setting], n_jobs: int | None, name: str, scores: Floats
-) -> Any:
-    """Refit; where that scores clearly below the folds on its own training rows, again from another start.
-
-    Parameters
-    ----------
-    name : str
-        The score that chose the setting.
-    scores : (n_folds,)
-        What the setting had on each fold.
-    """
-    scored = samples.take(np.unique(np.concatenate([rows for _, rows in plan.folds])))
-    bar = lowest_plausible(scores)
-
-    def attempt(plan: Plan) -> tuple[Any, float]:
-        fitted = refit(plan, samples, path, n_jobs)
-        return fitted, _score(name, plan.scorers[name], fitted, scored)
-
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        fitted, found = attempt(plan)
-    for one in heard:
-        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    if not found < bar or any(issubclass(one.category, InterruptedWarning) for one in heard):
-        return fitted
-    seeded = reseed(plan.estimator)
-    again, better = (fitted, found) if seeded is None else attempt(replace(plan, estimator=seeded))
-    if better > found:
-        fitted, found = again, better
-    if found < bar:
-        tried = "it draws no random numbers that could be others" if seeded is None else "another start does no better"
-        warnings.warn(
-            f"the refitted {type(fitted).__name__} scores {found:.4g} on its own training rows, clearly below "
-            f"{scores.mean():.4g}, the cross-validated score that it was chosen by; {tried}. Do not trust it: look at "
-            "the folds' scores, and raise n_init where the estimator has it.",
-            PoorFitWarning,
-            stacklevel=4,
-        )
-    return fitted
-
-
-def lowest_plausible(scores: Floats) -> float:
-    """Return what a training score is not below if the fit is as good as those of the folds.
-
-    It is above what the folds say as a rule. Clearly below is: below every fold, by two of their standard deviations
-    and by two hundredths of their mean.
-    """
-    mean = float(scores.mean())
-    return min(float(scores.min()), mean - max(2.0 * float(scores.std()), 0.02 * abs(mean)))
-
-
-def reseed(estimator: Any) -> Any | None:
-    """Return the estimator with other random numbers, in every step of a pipeline; None if it draws none."""
-    given = {
-        name: value for name, value in estimator.get_params().items() if name.rpartition("__")[2] == "random_state"
-    }
-    other = {name: value + 1 if isinstance(value, Integral) else None for name, value in given.items()}
-    return clone(estimator).set_params(**other) if given else None
+def reseed(estimator: Any, seed: int) -> Any:
+    """Return an unfitted copy with another seed, in every step of a pipeline."""
+    fresh = clone(estimator)
+    names = [name for name in fresh.get_params() if name.rpartition("__")[2] == "random_state"]
+    return fresh.set_params(**dict.fromkeys(names, seed))
 
 
 # --- the results

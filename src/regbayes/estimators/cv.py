@@ -42,7 +42,7 @@ NOT_SEARCHED = {"warm_start", "deterministic"}  # a search warm-starts along its
 
 DOCSTRING = """{about}
 
-Every combination of the listed values is tried on every fold, and the best is fitted to all samples.
+Every combination of the listed values is tried on every fold, and the best is fitted to all samples, along its path.
 
 Parameters
 ----------
@@ -116,7 +116,6 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
     _values: ClassVar[Mapping[str, tuple[str, Any]]]  # parameter -> the list of its values here, and its default
     _along: ClassVar[str | None] = "C"
     _descending: ClassVar[bool] = False
-    _refit_path: ClassVar[bool] = False  # whether the last fit goes along the path too
     _lists: ClassVar[dict[str, str]]  # parameter -> the list of its values here
     _shared: ClassVar[list[str]]  # parameters of the model that are not searched
 
@@ -226,12 +225,14 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
         X = X if hasattr(X, "columns") else rows  # fits learn names from a data frame
         samples = Samples(X, y, metadata, accepted(model.predict, metadata), of_score)
         plan = make_plan(model, grid, folds, scorers, along=self._along, descending=self._descending)
-        return self._search(
-            plan, samples, self._lists, records=records, on_result=on_result, along_path=self._refit_path
-        )
+        return self._search(plan, samples, self._lists, records=records, on_result=on_result)
 
     def _searched(self) -> Any:
         return vars(self).get("best_estimator_", self._model)
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the features of the best estimator, in the container that ``set_output`` chooses."""
+        return self._best().transform(X)
 
     @property
     def _n_features_out(self) -> int:
@@ -257,7 +258,7 @@ class ILSVMClassifierCV(ModelSearch):
         "generative_weight": ("generative_weights", ("auto",)),
         "include_inputs": ("include_inputs", (False,)),
     }
-    _descending = _refit_path = True
+    _descending = True
 
     def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], Flags]:
         rows, labels = validate_data(self, X, bring_here(y, "y"), dtype=np.float64, ensure_min_samples=2)

@@ -32,7 +32,8 @@ from regbayes.estimators._search import (
     describe_edges,
     iter_records,
     make_plan,
-    refit_checked,
+    refit,
+    reseed,
     resolve_scorers,
     summarize,
     usable_records,
@@ -87,7 +88,6 @@ class BaseSearch(Saveable, BaseEstimator):
         on_result: OnResult | None,
         chooser: str = "score",
         refitted: bool = True,
-        along_path: bool = False,
     ) -> Self:
         """Make the fits, keep the results, and fit the best setting to all rows.
 
@@ -97,8 +97,8 @@ class BaseSearch(Saveable, BaseEstimator):
             From the parameter to what the user calls the list of its values.
         chooser : str
             The score that chooses.
-        refitted, along_path : bool
-            Whether the best setting is fitted to all rows, and whether along its path.
+        refitted : bool
+            Whether the best setting is fitted to all samples, along its path.
         """
         for name in ("best_estimator_", "calibration_"):
             self.__dict__.pop(name, None)
@@ -130,9 +130,7 @@ class BaseSearch(Saveable, BaseEstimator):
                 warnings.warn(f"{type(self).__name__}: the best {edge}.", GridEdgeWarning, stacklevel=3)
         if refitted:
             began = time.perf_counter()
-            path = plan.path_to(best) if along_path else [plan.settings[best]]
-            of_folds = np.array([done[key, fold].scores[chooser] for fold in range(len(plan.folds))])
-            self.best_estimator_ = refit_checked(plan, samples, path, self.n_jobs, chooser, of_folds)
+            self.best_estimator_ = refit(plan, samples, plan.path_to(best), self.n_jobs)
             self.refit_time_ = time.perf_counter() - began
             if is_classifier(self.best_estimator_):
                 tried = [done[key, fold] for fold in range(len(plan.folds))]
@@ -227,11 +225,10 @@ class BaseSearch(Saveable, BaseEstimator):
 class PathSearchCV(MetaEstimatorMixin, BaseSearch):
     """Chooses the parameters of an estimator by cross-validation, with warm starts along one of them.
 
-    Every combination of the listed values is tried on every fold, and the best is fitted to all rows: once more from
-    another start where it scores clearly below the folds on its own training rows, with a `PoorFitWarning` if that does
-    not help. With ``along``,
-    fits that differ in that parameter alone form a path: each goes on from the last one on its fold, which is faster
-    than to begin anew. Results arrive one by one and can be kept: a search that was interrupted goes on where it was.
+    Every combination of the listed values is tried on every fold, and the best is fitted to all samples. With
+    ``along``, fits that differ in that parameter alone form a path: each is warm-started from the last one on its fold,
+    and the fit to all samples goes along the path too. Results arrive one by one and can be kept, so that an
+    interrupted search can be resumed.
 
     Parameters
     ----------
@@ -251,8 +248,6 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         estimator's ``score``.
     refit : bool or str, default=True
         Whether to fit the best setting to all rows. Of several scores, the name of the one that chooses.
-    refit_path : bool, default=True
-        Whether that fit goes along the path too, as the fits did that were scored, or begins anew.
     random_state : int, RandomState instance or None, default=None
         For the estimator, all of whose fits have the same; None leaves its own.
     n_jobs : int or None, default=None
@@ -319,7 +314,6 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         "cv": ["cv_object"],
         "scoring": [str, callable, list, tuple, dict, None],
         "refit": ["boolean", str],
-        "refit_path": ["boolean"],
         "random_state": ["random_state"],
         "n_jobs": N_JOBS,
         "verbose": ["verbose"],
@@ -335,7 +329,6 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         cv: Any = None,
         scoring: Any = None,
         refit: bool | str = True,
-        refit_path: bool = True,
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
@@ -347,7 +340,6 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         self.cv = cv
         self.scoring = scoring
         self.refit = refit
-        self.refit_path = refit_path
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
@@ -387,7 +379,9 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         """
         X, y = indexable(X, y)
         lists = {name: f"param_grid[{name!r}]" for name in self.param_grid}
-        estimator = self._set_seed()
+        estimator = clone(self.estimator)
+        if self.random_state is not None:
+            estimator = reseed(estimator, check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self._check_grid(estimator, lists)
         scorers = resolve_scorers(estimator, self.scoring)
         chooser = self._choose_score(scorers)
@@ -403,17 +397,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
             on_result=on_result,
             chooser=chooser,
             refitted=self.refit is not False,
-            along_path=self.refit_path,
         )
-
-    def _set_seed(self) -> Any:
-        """Return the estimator with the seed of this search, where it has one, in every step of a pipeline."""
-        estimator = clone(self.estimator)
-        if self.random_state is None:
-            return estimator
-        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        names = [name for name in estimator.get_params() if name.rpartition("__")[2] == "random_state"]
-        return estimator.set_params(**dict.fromkeys(names, seed))
 
     def _check_grid(self, estimator: Any, lists: Mapping[str, str]) -> None:
         if not self.param_grid:

@@ -10,15 +10,13 @@ import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
-from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import _is_fitted, _num_samples
 
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats, Integers
-from regbayes.estimators._search import Samples, fit_quietly
+from regbayes.estimators._search import Samples, fit_quietly, reseed
 
 LEAST_SPREAD = 1e-3  # of the largest standard deviation: what varies less has been left out by the model
 USUALLY = 0.8  # share of the fits in which a feature comes back that can be read
@@ -165,7 +163,7 @@ def feature_stability(
     samples = Samples(X, y, {name: value for name, value in metadata.items() if value is not None})
     model = getattr(estimator, "best_estimator_", estimator)
     if not _is_fitted(model):
-        model = fit_quietly(_reseed(model, random.randint(np.iinfo(np.int32).max)), samples)
+        model = fit_quietly(reseed(model, random.randint(np.iinfo(np.int32).max)), samples)
     rows = X if X_compare is None else X_compare
     own = _features(model, rows)
     numbers = _find_varying(own)
@@ -173,7 +171,7 @@ def feature_stability(
     parts = [random.permutation(n)[:size] for _ in range(n_resamples)] + [None] * n_seeds
     seeds = random.randint(np.iinfo(np.int32).max, size=len(parts))
     found = Parallel(n_jobs=n_jobs)(
-        delayed(_fit_features)(_reseed(model, int(seed)), samples, part, rows)
+        delayed(_fit_features)(reseed(model, int(seed)), samples, part, rows)
         for part, seed in zip(parts, seeds, strict=True)
     )
     return FeatureStability(
@@ -231,21 +229,6 @@ def _fit_features(estimator: Any, samples: Samples, part: Integers | None, rows:
     """Fit to some rows, or to all, and return the features of those that are compared."""
     found = _features(fit_quietly(estimator, samples if part is None else samples.take(part)), rows)
     return found[:, _find_varying(found)]
-
-
-def _reseed(model: Any, seed: int) -> Any:
-    """Return an unfitted copy that starts elsewhere, in every step of a pipeline."""
-    fresh = clone(model)
-    names = [name for name in fresh.get_params() if name.rpartition("__")[2] == "random_state"]
-    return fresh.set_params(**dict.fromkeys(names, seed))
-
-
-def _is_fitted(model: Any) -> bool:
-    try:
-        check_is_fitted(model)
-    except NotFittedError:
-        return False
-    return True
 
 
 def _check_amounts(n_resamples: Any, n_seeds: Any, subsample: float, threshold: float) -> None:
