@@ -23,13 +23,13 @@ from distributed import Client, LocalCluster
 
 from regbayes.dask import latent
 from regbayes.dask._bases import Labels, Moments
+from regbayes.dask.blocks import DaskBlocks
 from regbayes.dask.latent import Recipe, hold
-from regbayes.dask.places import Workers
 from regbayes.dask.rows import READ_ROWS, place_blocks, read_collections
 from regbayes.engine import make_executor
 from regbayes.engine.source import Samples, order_sample
-from regbayes.joint.descent import DescentOptions, JointProblem
-from regbayes.joint.remote import RemoteProblem
+from regbayes.joint.descent import DescentOptions
+from regbayes.joint.problem import JointProblem, SampledHead, hold_rows
 from regbayes.models.ilsvm.model import SCHEDULE, BinaryFeatures, Params, centre_rows
 from regbayes.models.indian_buffet import prior_sticks
 
@@ -53,14 +53,14 @@ def collections(n_rows: int, n_columns: int) -> tuple[da.Array, da.Array]:
     return X, da.concatenate([da.from_delayed(y, (size,), np.int64) for _, y in pairs])
 
 
-class CountingWorkers(Workers):
+class CountingBlocks(DaskBlocks):
     """Counts the bytes that go to workers and come back, as they are pickled."""
 
     sent = received = 0
 
     def share(self, version):
         self.sent += len(pickle.dumps(version)) * len(self.groups)
-        return super().share(version)
+        return super().broadcast(version)
 
     def _visit(self, visit, function, *arguments):
         plain = [given for given in arguments if not hasattr(given, "key")]
@@ -112,7 +112,7 @@ def main() -> None:
 
     data = recipe.data(block)
     head = replace(data.X.build_head(data, settings), in_blocks=True)
-    local = JointProblem(binary, centre_rows(X, recipe.mean).blocks(), head, options, make_executor(2))
+    local = JointProblem(binary, hold_rows(centre_rows(X, recipe.mean).blocks(), make_executor(2)), head, options)
     drawn = block.take(order_sample(y, n_rows)[: max(10_000, 100 * (K + 1)) if not given.smoke else 1000])
 
     with (
@@ -120,9 +120,9 @@ def main() -> None:
         Client(cluster) as client,
     ):
         read = place_blocks(client, read_collections(*collections(n_rows, n_columns)), READ_ROWS)
-        places = CountingWorkers(client, read.change(hold, [(recipe,)] * N_BLOCKS).groups)
+        places = CountingBlocks(client, read.change(hold, [(recipe,)] * N_BLOCKS).groups)
         del read
-        remote = RemoteProblem(binary, places, hold(drawn, recipe), len(drawn) / n_rows, options)
+        remote = JointProblem(binary, places, SampledHead(hold(drawn, recipe), len(drawn) / n_rows), options)
         *_, here = look(local, moved[0], None, client)
         *_, there = look(remote, moved[0], None, client)
         before = places.n_trips, places.sent, places.received

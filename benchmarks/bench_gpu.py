@@ -206,7 +206,7 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
 
 def time_rows(device: Device, joint: Any, params: Any) -> None:
     """Time what is done with rows, without margins."""
-    model, rows = joint.model, joint.blocks[0]
+    model, rows = joint.model, joint.blocks.blocks[0].pieces[0]
     show("product with X and sweep", device.time(lambda: rows.sweep(params)))
     swept = rows.sweep(params)
     show("statistics", device.time(lambda: arrays_features.sum_features(swept, None)))
@@ -261,7 +261,8 @@ def time_host_case(host: Device, data: Data, settings: Settings, factor: int) ->
         return model.pull_back(rows, params, model.infer(rows, params), None)
 
     if settings.one_vs_rest:
-        show("row work without margins", factor * host.time(lambda: executor.map_reduce(of_block, joint.blocks), 3))
+        rows = [block.pieces[0] for block in joint.blocks.blocks]
+        show("row work without margins", factor * host.time(lambda: executor.map_reduce(of_block, rows), 3))
     warm = joint.evaluate(params, None, WARM)[0].warm_start
     show(
         f"evaluation and gradient, {name}",
@@ -378,7 +379,7 @@ def time_task_parts(device: Device, problem: TaskProblem, point: Point, inferred
     show("  q(w), on the host", device.time(lambda: problem.model.at(params.latent)))
     show("  weights carried, on the host", device.time(lambda: carry_weights(problem, point.at, params)))
     show("  terms, on the host", device.time(lambda: problem.model.terms(params)))
-    show("  inference", device.time(lambda: problem.model.infer(problem.blocks[0], params)))
+    show("  inference", device.time(lambda: problem.model.infer(problem.blocks.blocks[0].pieces[0], params)))
     show("  pass over the margins", device.time(lambda: block.sums(weights)))
     if places is not None:
         show("  sample taken", device.time(lambda: columns.take(places[0])))

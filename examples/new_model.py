@@ -35,8 +35,9 @@ from regbayes.estimators._bases import (
     pick_classes,
     warn_of_status,
 )
-from regbayes.joint.descent import DescentOptions, JointProblem, fit_joint
+from regbayes.joint.descent import DescentOptions, fit_joint
 from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.joint.problem import JointProblem, hold_rows
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.persistence import persistable
@@ -139,7 +140,8 @@ def fit(
     """Descend on J from given loadings, until it falls by less than ``tol`` per row."""
     head = None if targets is None else MarginHead(targets, squared=True)
     model = PredictivePCA(weight)
-    problem = JointProblem(model, [X[rows] for rows in row_blocks(len(X))], head, DescentOptions())
+    blocks = hold_rows([X[rows] for rows in row_blocks(len(X))])
+    problem = JointProblem(model, blocks, head, DescentOptions())
     result: FitResult[Any] = fit_joint(
         problem,
         start,

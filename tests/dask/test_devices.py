@@ -24,7 +24,7 @@ from regbayes.dask import (
     MultiTaskILSVMClassifier,
     MultiTaskILSVMRegressor,
 )
-from regbayes.dask.places import _visit_block
+from regbayes.dask.blocks import _visit_block
 from regbayes.dask.rows import READ_ROWS
 from regbayes.dask.tasks import OnClusterTasks
 from regbayes.kernels.arrays import to_host

@@ -32,9 +32,9 @@ from dask_tools import (
     quiet_marks,
 )
 from reference_tools import fits_its_rows
-from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, latent, places
+from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, blocks, latent
 from regbayes.dask._bases import Labels, Moments, code_labels
-from regbayes.dask.places import plan_groups
+from regbayes.dask.blocks import plan_groups
 from regbayes.dask.rows import draw_sample, read_collections
 from regbayes.engine.source import ArraySource, Samples, Strata
 from regbayes.estimators._bases import InterruptedWarning
@@ -221,8 +221,8 @@ def plan_and_leave(client, *given):
 @pytest.mark.parametrize("when", ["reading", "solving"])
 def test_workers_that_all_leave_end_a_fit_that_would_wait_for_ever(data, monkeypatch, when):
     X, y = (cut(part, (400, 400, 700)) for part in data)
-    monkeypatch.setattr(places, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(places, "WATCH_S", 0.1)
+    monkeypatch.setattr(blocks, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(blocks, "WATCH_S", 0.1)
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
@@ -239,7 +239,7 @@ def test_a_scheduler_that_drops_tasks_is_named(client):
     task = client.submit(time.sleep, 0, workers=["tcp://127.0.0.1:1"])  # where nobody is: it is never done
     client.cancel([task], force=True)
     with pytest.raises(RuntimeError, match="has dropped the tasks of this fit"):
-        places.wait_for(client, [task])
+        blocks.wait_for(client, [task])
 
 
 @pytest.mark.parametrize("trip", [1, 25])

@@ -14,7 +14,7 @@ import regbayes
 from dask_tools import OneProcess, cut, fit_here, interfere, kill_one, quiet_marks
 from regbayes.dask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.dask import tasks as on_cluster
-from regbayes.dask.places import _bytes_of
+from regbayes.dask.blocks import _bytes_of
 from regbayes.models.mt_ilsvm.fit import prepare
 
 dd = pytest.importorskip("dask.dataframe")
@@ -166,7 +166,8 @@ def test_answers_that_are_worse_than_a_constant_are_noticed(data, monkeypatch):
 
     def keep(self, placed, state):
         turned = state.tasks.weights.copy() * -1.0
-        found.append((placed.prepared.judge(state), placed.prepared.judge(turn(state, turned)), state))
+        judge = partial(on_cluster.judge_fit, placed.prepared)
+        found.append((judge(state), judge(turn(state, turned)), state))
         return ""
 
     def turn(state, weights):
@@ -201,8 +202,10 @@ def test_targets_are_held_with_few_bytes_each(data, monkeypatch, kind, most):
 def test_no_table_of_inputs_by_inputs_is_sent_to_rows(monkeypatch):
     rng, n_inputs = np.random.default_rng(0), 60
     X, Y = rng.normal(size=(300, n_inputs)), rng.normal(size=(300, 2))
-    sent, share = [], OneProcess.share
-    monkeypatch.setattr(OneProcess, "share", lambda rows, given: sent.append(pickle.dumps(given)) or share(rows, given))
+    sent, share = [], OneProcess.broadcast
+    monkeypatch.setattr(
+        OneProcess, "broadcast", lambda rows, given: sent.append(pickle.dumps(given)) or share(rows, given)
+    )
     model = fit_here(monkeypatch, small(MultiTaskILSVMRegressor), cut(X, (100, 200)), cut(Y, (100, 200)))
     assert sent
     assert max(map(len, sent)) <= 8 * model.components_.size + 4000  # logits, and some small change

@@ -12,7 +12,7 @@ from operator import add
 import dask.array as da
 import pytest
 
-from regbayes.dask.places import Workers
+from regbayes.dask.blocks import DaskBlocks
 
 
 def quiet_marks():
@@ -26,18 +26,20 @@ def cut(array, sizes):
 
 
 class OneProcess:
-    """What `Workers` does, in this process and in the order of blocks."""
+    """What `DaskBlocks` does, in this process and in the order of blocks."""
 
     def __init__(self, blocks):
         self.blocks = blocks
 
-    def share(self, version):
-        return version
+    is_local = False
 
-    def sum(self, function, *arguments):
-        return reduce(add, self.each(function, *arguments))
+    def broadcast(self, value):
+        return value
 
-    def each(self, function, *arguments):
+    def map_sum(self, function, *arguments):
+        return reduce(add, self.gather(function, *arguments))
+
+    def gather(self, function, *arguments):
         return [function(block, *arguments) for block in self.blocks]
 
     def change(self, function, arguments):
@@ -63,14 +65,14 @@ def hears_interrupts():
     return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
-class Interfering(Workers):
+class Interfering(DaskBlocks):
     """Does something before a certain trip."""
 
     trip, action = 10**9, staticmethod(lambda client: None)
 
     def _visit(self, *arguments):
         function = arguments[1]
-        if self.n_trips == type(self).trip and function.__module__ == "regbayes.joint.remote":
+        if self.n_trips == type(self).trip and function.__module__ == "regbayes.joint.problem":
             type(self).trip = -1  # once
             type(self).action(self.client)
         return super()._visit(*arguments)
@@ -80,11 +82,11 @@ def interfere(monkeypatch, trip, action):
     """Do something before a trip to the rows as the model has them."""
     monkeypatch.setattr(Interfering, "trip", trip)
     monkeypatch.setattr(Interfering, "action", staticmethod(action))
-    monkeypatch.setattr("regbayes.dask.rows.Workers", Interfering)
-    monkeypatch.setattr("regbayes.dask.places.Workers", Interfering)
+    monkeypatch.setattr("regbayes.dask.rows.DaskBlocks", Interfering)
+    monkeypatch.setattr("regbayes.dask.blocks.DaskBlocks", Interfering)
 
 
-class Counting(Workers):
+class Counting(DaskBlocks):
     """Counts the bytes that come back from each group of blocks, the most of all trips with a function."""
 
     most: dict[str, int]
@@ -99,8 +101,8 @@ class Counting(Workers):
 def count_bytes(monkeypatch):
     """Return a dictionary that will have the bytes of trips, by function."""
     monkeypatch.setattr(Counting, "most", {}, raising=False)
-    monkeypatch.setattr("regbayes.dask.rows.Workers", Counting)
-    monkeypatch.setattr("regbayes.dask.places.Workers", Counting)
+    monkeypatch.setattr("regbayes.dask.rows.DaskBlocks", Counting)
+    monkeypatch.setattr("regbayes.dask.blocks.DaskBlocks", Counting)
     return Counting.most
 
 

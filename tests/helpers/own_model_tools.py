@@ -6,8 +6,9 @@ import numpy as np
 
 from regbayes.adapters import fit
 from regbayes.adapters.model import LossSums, Pulled
-from regbayes.joint.descent import DescentOptions, JointProblem
+from regbayes.joint.descent import DescentOptions
 from regbayes.joint.model import Inferred, JointModel
+from regbayes.joint.problem import JointProblem, hold_rows
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
 
@@ -59,7 +60,7 @@ def some_params(seed=1):
 
 def pose(model, blocks, y):
     targets = Classes(y, zero_one_cost(3), np.full(len(y), 0.5))
-    return JointProblem(model, blocks, MarginHead(targets, squared=True), DescentOptions())
+    return JointProblem(model, hold_rows(blocks), MarginHead(targets, squared=True), DescentOptions())
 
 
 def check_same_problem(model, X, y, params):
@@ -93,7 +94,7 @@ def check_weights_are_copies(model):
     often = np.repeat(np.arange(len(X)), weights.astype(int))
     targets = Classes(y, zero_one_cost(3), 0.5 * weights)
     head = MarginHead(targets, squared=True, row_weights=weights)
-    weighted = JointProblem(model, model.blocks(X, weights=weights), head, DescentOptions())
+    weighted = JointProblem(model, hold_rows(model.blocks(X, weights=weights)), head, DescentOptions())
     copied = pose(model, model.blocks(X[often]), y[often])
     (at, inferred), (expected, of_copies) = (
         problem.evaluate(some_params(), None, TIGHT) for problem in (weighted, copied)

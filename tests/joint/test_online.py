@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from regbayes.joint import online
-from regbayes.joint.descent import DescentOptions, JointProblem
+from regbayes.joint.descent import DescentOptions
 from regbayes.joint.online import OnlineOptions, OnlineState
+from regbayes.joint.problem import JointProblem, hold_rows
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Numbers, zero_one_cost
 from regbayes.models.ilsvm.model import BinaryFeatures, Params, centre_rows
@@ -85,7 +86,7 @@ def test_a_batch_of_everything_steps_along_the_gradient_of_the_whole_objective(d
     rows, labels, start = data
     numbers = Numbers(np.eye(N_CLASSES)[labels], np.ones((N, N_CLASSES)))
     head = MarginHead(numbers, squared=True, fit_intercept=False, in_blocks=True)
-    problem = JointProblem(MODEL, [rows], head, DescentOptions())
+    problem = JointProblem(MODEL, hold_rows([rows]), head, DescentOptions())
     at, inferred = problem.evaluate(start, None, Tolerance(1e-14, 50.0))
     expected = MODEL.precondition(start, at.stats)(problem.gradient(at, inferred)) / N
     state = online.step(MODEL, OnlineState.begin(MODEL, start, K), rows, head, N, N, OnlineOptions())

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from regbayes.engine import row_blocks
-from regbayes.engine.source import order_sample
+from regbayes.engine.source import LocalBlocks, order_sample
 from regbayes.joint import descent
-from regbayes.joint.descent import DescentOptions, JointProblem
-from regbayes.joint.remote import HeldRows, ReadAgain, RemoteProblem
+from regbayes.joint.descent import DescentOptions
+from regbayes.joint.problem import JointProblem, RowBlock, SampledHead, hold_rows
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.models.ilsvm.model import BinaryFeatures, Params, centre_rows
@@ -49,7 +49,7 @@ def make_head(labels, weights, one_vs_rest):
 def hold(X, labels, weights, mean, one_vs_rest, piece=100):
     rows = centre_rows(X, mean, weights)
     pieces = [rows.take(slice(first, first + piece)) for first in range(0, len(rows), piece)]
-    return HeldRows(pieces, tuple(map(len, pieces)), make_head(labels, weights, one_vs_rest))
+    return RowBlock(pieces, tuple(map(len, pieces)), make_head(labels, weights, one_vs_rest))
 
 
 def make_remote(data, one_vs_rest, cuts, n_drawn=600):
@@ -61,11 +61,7 @@ def make_remote(data, one_vs_rest, cuts, n_drawn=600):
     blocks = [hold(*(part[a:b] for part in (X, labels, weights)), mean, one_vs_rest) for a, b in pairwise(cuts)]
     share = len(drawn) / np.sum(labels >= 0)
     options = DescentOptions(blocks_every=3)
-    return RemoteProblem(BinaryFeatures(2.0, 0.05), in_memory(blocks), sample, share, options)
-
-
-def in_memory(blocks):
-    return ReadAgain(lambda block: block, blocks)
+    return JointProblem(BinaryFeatures(2.0, 0.05), LocalBlocks(blocks), SampledHead(sample, share), options)
 
 
 def make_local(data, one_vs_rest):
@@ -73,7 +69,10 @@ def make_local(data, one_vs_rest):
     rows = centre_rows(X, weights=weights)
     blocks = [rows.take(part) for part in row_blocks(N)]
     return JointProblem(
-        BinaryFeatures(2.0, 0.05), blocks, make_head(labels, weights, one_vs_rest), DescentOptions(blocks_every=3)
+        BinaryFeatures(2.0, 0.05),
+        hold_rows(blocks),
+        make_head(labels, weights, one_vs_rest),
+        DescentOptions(blocks_every=3),
     )
 
 
@@ -109,16 +108,16 @@ def test_a_block_that_is_made_again_finds_the_same(data):
     problem = make_remote(data, True, (0, 400, N))
     at, shared = problem.evaluate(data[-1], None, EXACT)
     expected = problem.gradient(at, shared)
-    lost = [pickle.loads(pickle.dumps(block)) for block in problem.places.parts]
+    lost = [pickle.loads(pickle.dumps(block)) for block in problem.blocks.blocks]
     assert all(block.inferred is None for block in lost)  # what is cached does not travel
-    again = replace(problem, places=in_memory(lost)).gradient(at, shared)
+    again = replace(problem, blocks=LocalBlocks(lost)).gradient(at, shared)
     np.testing.assert_array_equal(again, expected)
 
 
 def test_without_a_head_there_is_the_generative_model_alone(data):
     problem = make_remote(data, True, (0, 400, N))
-    blocks = [replace(block, head=None) for block in problem.places.parts]
-    alone = replace(problem, places=in_memory(blocks), sample=replace(problem.sample, head=None))
+    blocks = [replace(block, head=None) for block in problem.blocks.blocks]
+    alone = replace(problem, blocks=LocalBlocks(blocks), head=None)
     local = replace(make_local(data, True), head=None)
     (there, shared), (here, inferred) = (p.evaluate(data[-1], None, EXACT) for p in (alone, local))
     assert there.head is None

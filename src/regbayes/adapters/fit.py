@@ -12,8 +12,9 @@ from regbayes._types import Floats, Reals
 from regbayes.adapters.model import LEARNING_RATE, OwnModel, RowBlock
 from regbayes.engine import AbsoluteChange, FitResult, StepResult, run
 from regbayes.joint import online
-from regbayes.joint.descent import DescentOptions, JointProblem, fit_joint
+from regbayes.joint.descent import DescentOptions, fit_joint
 from regbayes.joint.online import OnlineOptions, OnlineState
+from regbayes.joint.problem import JointProblem, hold_rows
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Targets
 
@@ -66,7 +67,7 @@ def fit(  # noqa: PLR0913 - options, all by name
     _check_targets(targets, n_rows)
     head = None if targets is None else MarginHead(targets, squared=squared, row_weights=weights)
     result: FitResult[Any] = fit_joint(
-        JointProblem(model, blocks, head, DescentOptions()),
+        JointProblem(model, hold_rows(blocks), head, DescentOptions()),
         model.start,
         stop=AbsoluteChange(tol * (n_rows if weights is None else float(weights.sum())), patience=3),
         max_iter=max_iter,

@@ -21,7 +21,7 @@ from sklearn.callback import with_callbacks
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._types import Floats, Integers, Reals
-from regbayes.dask.places import Workers, find_client, shelter_workers
+from regbayes.dask.blocks import DaskBlocks, find_client, shelter_workers
 from regbayes.dask.rows import (
     Given,
     Reader,
@@ -45,7 +45,7 @@ from regbayes.estimators._bases import (
     column_ranges,
 )
 from regbayes.joint import descent
-from regbayes.joint.remote import HeldRows, Version
+from regbayes.joint.problem import RowBlock, Version
 from regbayes.kernels.arrays import is_plain, sum_squares, to_host
 from regbayes.margins.head import CLASS_SAMPLE_PER_WEIGHT, SAMPLE_PER_WEIGHT
 from regbayes.models.ilsvm.device import DeviceRows
@@ -101,7 +101,7 @@ class OnCluster(BaseEstimator):
 
     def _place(
         self, client: Any, read: Reader, X: Any, y: Any = None, sample_weight: Any = None, task: Any = None
-    ) -> Workers:
+    ) -> DaskBlocks:
         """Have workers read the rows."""
         given = read_collections(X, y, sample_weight, task)
         self._note_columns(given)
@@ -288,9 +288,9 @@ class Start:
         return FitResult(self.state, trace, Status.INTERRUPTED, 0, 0, float(trace.objective[0]))
 
 
-def survey_blocks(rows: Workers, survey: Callable[..., Any], *arguments: Any) -> tuple[list[Any], str]:
+def survey_blocks(rows: DaskBlocks, survey: Callable[..., Any], *arguments: Any) -> tuple[list[Any], str]:
     """Return what there is to know of every block, and the kind of all of them, having seen that it is one."""
-    kinds, found = zip(*rows.each(_survey_block, survey, *arguments), strict=True)
+    kinds, found = zip(*rows.gather(_survey_block, survey, *arguments), strict=True)
     return list(found), check_kinds(kinds, "X")
 
 
@@ -327,7 +327,7 @@ def fit_rows(
 
     Parameters
     ----------
-    problem : RemoteProblem
+    problem : JointProblem
     start : Start
     finish : callable
         From a `Search`, and a tolerance of the head, to the fitted model. A tolerance of None: the head as it is.
@@ -502,11 +502,11 @@ class FeatureRange:
         return cls(np.min(lowest, axis=0), np.max(highest, axis=0))
 
 
-def find_range(block: HeldRows[Any], version: Version) -> FeatureRange:
+def find_range(block: RowBlock[Any], version: Version) -> FeatureRange:
     """Return how far the features of a block reach."""
     return FeatureRange.of([part.features for part in block.infer(version)])
 
 
-def find_probability_range(block: HeldRows[Any], version: Version) -> FeatureRange:
+def find_probability_range(block: RowBlock[Any], version: Version) -> FeatureRange:
     """Return how far the probabilities reach that rows of a block have the features."""
     return FeatureRange.of([version.params.infer_probabilities(rows) for rows in block.pieces])

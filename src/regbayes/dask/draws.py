@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 
 from regbayes._types import Floats, Indices
 from regbayes.dask._bases import FeatureRange
-from regbayes.dask.places import Workers, find_client, wait_for
+from regbayes.dask.blocks import DaskBlocks, find_client, wait_for
 from regbayes.dask.rows import HOST, check_kinds, delay_blocks, kind_of, place_blocks, read_collections
 from regbayes.engine import Serial
 from regbayes.kernels import arrays, arrays_atoms
@@ -106,12 +106,12 @@ def _size_of_atoms(atoms: WeightedAtoms) -> int:
 class BlockAtoms:
     """Weighted draws on workers as a `regbayes.regularization.log_partition.LogPartition`: a look at them is a trip."""
 
-    def __init__(self, rows: Workers) -> None:
+    def __init__(self, rows: DaskBlocks) -> None:
         self.rows = rows
-        extent: FeatureRange = rows.sum(find_extent)
+        extent: FeatureRange = rows.map_sum(find_extent)
         self.lowest, self.highest = extent.lowest, extent.highest
         self._phi = np.zeros(len(self.lowest))
-        self._base: TiltSums = rows.sum(sum_tilted, self._phi, True)
+        self._base: TiltSums = rows.map_sum(sum_tilted, self._phi, True)
         self._at = replace(self._base, value=0.0)  # weights of all draws sum to one
         self.mean = self._base.mean
         assert self._base.covariance is not None
@@ -124,7 +124,7 @@ class BlockAtoms:
         """Have workers hold features of draws with such log-weights."""
         given = read_collections(values, sample_weight=log_weights)
         rows = place_blocks(find_client(client), given, read_atoms)
-        kinds = rows.each(_kind_of_atoms)
+        kinds = rows.gather(_kind_of_atoms)
         if not any(kinds):
             raise ValueError("log_weights gives no draw any weight")
         check_kinds(kinds, "features")
@@ -144,7 +144,7 @@ class BlockAtoms:
         return self._at.covariance
 
     def _look(self, phi: Floats, second: bool) -> None:
-        found: TiltSums = self.rows.sum(sum_tilted, phi, second)
+        found: TiltSums = self.rows.map_sum(sum_tilted, phi, second)
         self._phi, self._at = phi, replace(found, value=found.value - self._base.value)
 
     def standardized(self, blocks: Indices) -> tuple[BlockAtoms, Floats, Floats] | None:

@@ -31,7 +31,7 @@ from regbayes.dask._bases import (
     sample_size,
     survey_blocks,
 )
-from regbayes.dask.places import Workers
+from regbayes.dask.blocks import DaskBlocks
 from regbayes.dask.rows import READ_ROWS, draw_sample, join_columns
 from regbayes.engine import AbsoluteChange
 from regbayes.engine.source import Samples, Strata
@@ -44,7 +44,7 @@ from regbayes.estimators._bases import (
 )
 from regbayes.estimators.ilsvm import make_settings, make_supervision
 from regbayes.joint import descent
-from regbayes.joint.remote import HeldRows, RemoteProblem
+from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.margins.head import MIN_BLOCK_ROWS, Tolerance
 from regbayes.models.ilsvm.fit import pad_state
 from regbayes.models.ilsvm.model import (
@@ -94,7 +94,7 @@ class Recipe:
         return Data(centre_rows(block.X, self.mean, block.weights), labels, counts, self.cost)
 
 
-def hold(block: Samples, recipe: Recipe) -> HeldRows[Rows]:
+def hold(block: Samples, recipe: Recipe) -> RowBlock[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
     data, head = recipe.data(block), None
     if recipe.supervised and (len(data.labeled) or not isinstance(data.X, HostRows)):
@@ -105,7 +105,7 @@ def hold(block: Samples, recipe: Recipe) -> HeldRows[Rows]:
         nothing = data.X.build_head(replace(data, labels=labels, weights=prices), recipe.settings)
         head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
     pieces = data.X.blocks()
-    return HeldRows(pieces, tuple(map(len, pieces)), head)
+    return RowBlock(pieces, tuple(map(len, pieces)), head)
 
 
 def survey(block: Samples, labeled: bool, unlabeled: Any) -> tuple[int, Moments, Labels | None]:
@@ -121,16 +121,17 @@ def survey(block: Samples, labeled: bool, unlabeled: Any) -> tuple[int, Moments,
 class Learning:
     """The descent over all rows."""
 
-    problem: RemoteProblem[Rows, Params, Stats]
+    problem: JointProblem[Rows, Params, Stats]
     settings: Settings
 
     def finish(self, search: descent.Search[Params, Stats], tolerance: Tolerance | None = FINAL) -> State:
         """Solve for the head once more; no tolerance: as it is. Of all rows' features the extremes stand for them."""
         at, settings = search.at, self.settings
         params = replace(at.params, temperature=settings.temperature)
-        found, shared = self.problem.evaluate(params, at.warm_start, tolerance or Tolerance(1.0, 0.0))
-        features = self.problem.places.sum(find_range, shared).array()
-        on = self.problem.places.sum(find_probability_range, shared).array() if settings.slab else None
+        found, inference = self.problem.evaluate(params, at.warm_start, tolerance or Tolerance(1.0, 0.0))
+        shared = inference.shared
+        features = self.problem.blocks.map_sum(find_range, shared).array()
+        on = self.problem.blocks.map_sum(find_probability_range, shared).array() if settings.slab else None
         head = None if found.head is None else found.head.head
         return pad_state(State(params, features, head, None, settings.input_scale, on), settings)
 
@@ -182,7 +183,7 @@ class OnClusterFeatures(OnCluster):
 
     feature_probabilities = lazily(ilsvm.ILSVMClassifier.feature_probabilities)
 
-    def _survey(self, rows: Workers, labeled: bool) -> tuple[list[int], Moments, Labels | None]:
+    def _survey(self, rows: DaskBlocks, labeled: bool) -> tuple[list[int], Moments, Labels | None]:
         unlabeled = getattr(self, "unlabeled", None)
         lengths, moments, labels = zip(*survey_blocks(rows, survey, labeled, unlabeled)[0], strict=True)
         if sum(lengths) < 2:
@@ -220,7 +221,7 @@ class OnClusterFeatures(OnCluster):
             unlabeled=self.unlabeled,
         )
 
-    def _draw(self, rows: Workers, lengths: list[int], labels: Labels | None, recipe: Recipe) -> Samples:
+    def _draw(self, rows: DaskBlocks, lengths: list[int], labels: Labels | None, recipe: Recipe) -> Samples:
         """Bring a sample here, in an order of which every beginning is a sample."""
         settings, D = recipe.settings, len(recipe.mean)
         n_columns = settings.n_components + 1 + (D if settings.input_scale else 0)
@@ -257,8 +258,8 @@ class OnClusterFeatures(OnCluster):
 
 
 def _make_problem(
-    held: Workers, sample: Samples, recipe: Recipe, labels: Labels | None, moments: Moments
-) -> RemoteProblem[Rows, Params, Stats]:
+    held: DaskBlocks, sample: Samples, recipe: Recipe, labels: Labels | None, moments: Moments
+) -> JointProblem[Rows, Params, Stats]:
     """Return the descent problem over all rows; the sample has those of its rows that have a label."""
     n_all = int(moments.weight)
     if labels is not None:
@@ -269,7 +270,8 @@ def _make_problem(
     local = ILSVMProblem(recipe.data(sample), replace(recipe.settings, C=0.0), kind).joint  # of it no margins
     below = recipe.settings.tol * _unit(recipe, moments, labels)
     options = replace(local.options, blocks_below=below if np.isfinite(local.options.blocks_below) else -np.inf)
-    return RemoteProblem(local.model, held, hold(sample, recipe), min(len(sample) / n_all, 1.0), options)
+    head = SampledHead(hold(sample, recipe), min(len(sample) / n_all, 1.0)) if recipe.supervised else None
+    return JointProblem(local.model, held, head, options)
 
 
 def _unit(recipe: Recipe, moments: Moments, labels: Labels | None) -> float:

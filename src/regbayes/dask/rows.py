@@ -21,7 +21,7 @@ from scipy.sparse import csr_array, hstack, issparse, vstack
 from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
-from regbayes.dask.places import Group, Workers, plan_groups, submit_in_turn
+from regbayes.dask.blocks import DaskBlocks, Group, plan_groups, submit_in_turn
 from regbayes.engine.source import Drawn, Samples, Strata, draw
 from regbayes.estimators._bases import find_missing
 from regbayes.estimators._topics import check_largest, numbers_of, read_device_counts
@@ -162,7 +162,7 @@ def _check_length(n_rows: float, sizes: list[float], name: str) -> None:
         raise ValueError(f"X has {sum(sizes):.0f} rows, but {name} has {n_rows:.0f}")
 
 
-def place_blocks(client: Client, given: Given, read: Callable[..., Any]) -> Workers:
+def place_blocks(client: Client, given: Given, read: Callable[..., Any]) -> DaskBlocks:
     """Have the workers read the blocks, each in its place, and wait for them."""
     sizes = np.asarray(given.sizes)
     fills = np.where(np.isnan(sizes), np.nanmean(sizes) if not np.all(np.isnan(sizes)) else 1.0, sizes)
@@ -177,7 +177,7 @@ def place_blocks(client: Client, given: Given, read: Callable[..., Any]) -> Work
     plan = plan_groups(client, fills.tolist(), where)
     jobs = [[partial(begin, place, worker) for place in members] for worker, members in plan]
     blocks = submit_in_turn(client, jobs)
-    return Workers(client, [Group(worker, mine) for (worker, _), mine in zip(plan, blocks, strict=True)])
+    return DaskBlocks(client, [Group(worker, mine) for (worker, _), mine in zip(plan, blocks, strict=True)])
 
 
 # --- on the workers
@@ -353,14 +353,14 @@ def _bring_here(X: Any) -> Any:
     return X if is_plain(X) else to_host(X).astype(np.float64)
 
 
-def draw_sample(rows: Workers, lengths: Sequence[int], strata: Strata, n_samples: int) -> Samples:
+def draw_sample(rows: DaskBlocks, lengths: Sequence[int], strata: Strata, n_samples: int) -> Samples:
     """Bring about so many samples here, in an order of which every beginning is a sample."""
     parts = _bring_shares(rows, lengths, strata.of, strata.limits(n_samples))
     return _join_drawn(parts, strata.select(parts, n_samples))
 
 
 def draw_shares(
-    rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Samples], Integers], limits: Floats
+    rows: DaskBlocks, lengths: Sequence[int], kinds_of: Callable[[Samples], Integers], limits: Floats
 ) -> Drawn:
     """Bring a share of the rows of each kind here, as `draw_block` draws them."""
     parts = _bring_shares(rows, lengths, kinds_of, limits)
@@ -369,11 +369,11 @@ def draw_shares(
 
 
 def _bring_shares(
-    rows: Workers, lengths: Sequence[int], kinds_of: Callable[[Samples], Integers], limits: Floats
+    rows: DaskBlocks, lengths: Sequence[int], kinds_of: Callable[[Samples], Integers], limits: Floats
 ) -> list[Drawn]:
     firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     there = rows.change(draw_block, [(int(first), kinds_of, limits) for first in firsts])
-    return [part for part in there.each(_itself) if len(part.kinds)]
+    return [part for part in there.gather(_itself) if len(part.kinds)]
 
 
 def _join_drawn(parts: list[Drawn], order: Integers) -> Samples:

@@ -7,8 +7,8 @@ memory does. Only the large-margin step goes to the rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
-from itertools import count, pairwise
+from functools import reduce
+from itertools import pairwise
 from operator import add
 from typing import Any, ClassVar, Self
 
@@ -21,10 +21,10 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
 from regbayes.dask._bases import SAMPLE_BYTES, FeatureRange, Moments, OnCluster, join_classes, lazily, survey_blocks
-from regbayes.dask.places import Workers
+from regbayes.dask.blocks import DaskBlocks
 from regbayes.dask.rows import HOST, READ_TASKS, draw_shares, is_collection
 from regbayes.engine import Serial, row_blocks
-from regbayes.engine.source import Samples
+from regbayes.engine.source import Blocks, Samples
 from regbayes.estimators import multitask
 from regbayes.estimators._bases import fit_data, one_blas_thread
 from regbayes.estimators._labels import (
@@ -39,9 +39,9 @@ from regbayes.estimators._labels import (
 )
 from regbayes.estimators._task_bases import Layout, Targets, column_names, find_targets, natural
 from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
-from regbayes.joint.descent import Evaluation
+from regbayes.joint.descent import DescentOptions
 from regbayes.joint.model import RowSums
-from regbayes.joint.remote import HeldRows, RemoteRows, Version, pull_back
+from regbayes.joint.problem import HeadOfParts, Inference, RemoteHead, RemoteRows, RowBlock, Version
 from regbayes.kernels.arrays import gather, is_plain, namespace_of, pieces, sum_of, take_rows, to_device
 from regbayes.margins.cells import CellBlock, CellTargets, sampled_cells
 from regbayes.margins.device import PASS_ROOM, DeviceBlock, cut_targets
@@ -51,10 +51,9 @@ from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.margins.tasks import BlockwiseTasks, Draw, TaskColumns, TaskHead, TaskRows, TaskWeights
 from regbayes.models.mt_ilsvm import model as mt_ilsvm
 from regbayes.models.mt_ilsvm.device import BLOCK_ROWS, DeviceTaskModel
-from regbayes.models.mt_ilsvm.fit import InferredTasks, Problem, build_head, first_model
-from regbayes.models.mt_ilsvm.model import HostRows, NoSums, Posterior, Settings, State, find_rows
+from regbayes.models.mt_ilsvm.fit import Problem, build_head, first_model
+from regbayes.models.mt_ilsvm.model import HostRows, Settings, State, find_rows
 
-NO_FACTORS = mt_ilsvm.Factors(*(np.zeros((0, 0)) for _ in range(4)))  # of parameters that are sent to rows
 REACH = 2.0  # times the first sample of the curvature: what is brought here, so that it can double once
 
 # --- what is known of rows before anything is learned
@@ -301,7 +300,7 @@ def count_observations(block: Samples, recipe: Recipe) -> tuple[float, Integers]
     return float(total), np.bincount(observed.outputs, minlength=len(outputs))
 
 
-def hold(block: Samples, recipe: Recipe) -> HeldRows[Any]:
+def hold(block: Samples, recipe: Recipe) -> RowBlock[Any]:
     """Return the rows that have targets as the model takes them, in pieces; those of a task are neighbours."""
     targets = recipe.targets(block)
     if recipe.reading.layout == "ragged":
@@ -320,7 +319,7 @@ def hold(block: Samples, recipe: Recipe) -> HeldRows[Any]:
         asked = TaskRows(tuple(head.parts(lengths, Serial())))
     else:
         asked = rows.take_head(head, recipe.settings.n_components)
-    return HeldRows(blocks, lengths, asked)
+    return RowBlock(blocks, lengths, asked)
 
 
 @dataclass(frozen=True)
@@ -353,7 +352,7 @@ class Judged(RowSums):
     positive: Floats  # (outputs,)
 
 
-def judge(block: HeldRows[Any], version: Version, weights: Floats) -> Judged:
+def judge(block: RowBlock[Any], version: Version, weights: Floats) -> Judged:
     """Judge the signs of scores, in units of the stiffness of losses."""
     assert block.head is not None
     found = Judged(0.0, np.zeros(len(weights)), np.zeros(len(weights)))
@@ -420,73 +419,60 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class RemoteTasks(Problem):
-    """J over rows on a cluster; the head is that of a sample, which lies here."""
+class SampledTasks(RemoteHead):
+    """The head of several tasks, whose Newton steps take the curvature from a sample."""
 
-    places: Any = None  # Workers
-    sample: Any = None  # Sample
-    model_there: type[mt_ilsvm.MultiTaskModel] = mt_ilsvm.MultiTaskModel  # that takes rows where they lie
-    _numbers: Any = field(default_factory=count, repr=False)
+    head: TaskHead
+    sample: Sample
 
-    def share(self, params: Posterior) -> tuple[Version, Any]:
-        """Send what rows need of the parameters, the probabilities of features: all else is of inputs by inputs."""
-        latent = replace(params.latent)  # without what is known of it here
-        nothing = mt_ilsvm.Moments(np.zeros((0, 0)), 0.0)
-        model = self.model_there(**vars(replace(self.model, moments=nothing)))
-        version = Version(next(self._numbers), model, Posterior(latent, NO_FACTORS))
-        return version, self.places.share(version)
+    @property
+    def outputs(self) -> Outputs:
+        """What outputs stand for."""
+        return self.head.outputs
 
-    def infer(self, params: Posterior) -> InferredTasks:
-        """Infer the features of the rows at some parameters, where they lie."""
-        version, shared = self.share(params)
-        return InferredTasks(shared, partial(self._solve, version, shared))
+    def takes_blocks(self, n_features: int) -> bool:
+        """Rows stay in their blocks."""
+        return True
 
-    def evaluate(
-        self, params: Posterior, warm_start: Any, tolerance: Tolerance
-    ) -> tuple[Evaluation[Posterior, NoSums], Any]:
-        """Compute J. Return it with the name of what inference found."""
-        rows = self.infer(params)
-        head = rows.solve(warm_start=warm_start, tolerance=tolerance)
-        return Evaluation.of(params, NoSums(), self.model.terms(params), head), rows.inferred
-
-    def pull_back(self, at: Evaluation[Posterior, NoSums], inferred: Any) -> Any:
-        """Return what the head's gradient by features is by the probabilities."""
-        return self.places.sum(pull_back, inferred, None, at.head.weights.weights, None)
-
-    def judge(self, state: State) -> str:
-        """Return what is wrong with the signs of scores."""
-        _, shared = self.share(self.model.at(state.latent))
-        found: Judged = self.places.sum(judge, shared, state.tasks.weights)
-        unit = 2.0 * self.settings.C  # the stiffness of a squared loss that counts once
-        return judge_signs(found.wrong / unit, found.negative / unit, found.positive / unit)
-
-    def _solve(
-        self, version: Version, shared: Any, warm_start: TaskWeights | None, tolerance: Tolerance
+    def solve(
+        self, blocks: Blocks, inference: Inference, warm_start: TaskWeights | None, tolerance: Tolerance
     ) -> BlockwiseTasks:
-        head, n_features = self.head, version.params.latent.logits.shape[1]
-        assert head is not None
-        features = self.model.infer(self.sample.X, version.params).features  # which lies here
+        """Solve for the weights at inferred features."""
+        head, version = self.head, inference.version
+        features = version.model.infer(self.sample.X, version.params).features
         seen = TaskColumns(features, head.inputs, head.input_factor, head.fit_intercept)
 
         def sample(level: int) -> list[CellBlock] | None:
             draw = self.sample.draw(level, head)
             return None if draw is None else sampled_cells(seen.array(draw.rows), draw.form, draw.places)
 
-        rows = RemoteRows(self.places, shared, None, mixes=False, n_easier=len(EASED) - 1)
-        return head.solve_newton([rows], sample, n_features, warm_start, tolerance, Serial())
+        rows = RemoteRows(blocks, inference.shared, None, mixes=False, n_easier=len(EASED) - 1)
+        return head.solve_newton([rows], sample, features.shape[1], warm_start, tolerance, Serial())
+
+    def by_features(self, fitted: BlockwiseTasks) -> HeadOfParts:
+        """Return the gradients by the features of a block at a solution."""
+        return HeadOfParts(None, fitted.weights.weights, None)
 
 
 @dataclass
 class Placed:
     """Rows as workers have read them, and all that is known of them."""
 
-    rows: Workers | None  # None: they have been made the model's
+    rows: DaskBlocks | None  # None: they have been made the model's
     lengths: list[int]
     recipe: Recipe
     survey: Survey
     data: dict[str, Any]
     elsewhere: bool = False  # whether rows lie on devices
-    prepared: RemoteTasks | None = None
+    prepared: Problem | None = None
+
+
+def judge_fit(problem: Problem, state: State) -> str:
+    """Return what is wrong with the signs of scores."""
+    shared = problem.infer(problem.model.at(state.latent)).shared
+    found: Judged = problem.blocks.map_sum(judge, shared, state.tasks.weights)
+    unit = 2.0 * problem.settings.C  # the stiffness of a squared loss that counts once
+    return judge_signs(found.wrong / unit, found.negative / unit, found.positive / unit)
 
 
 class OnClusterTasks(OnCluster):
@@ -555,36 +541,34 @@ class OnClusterTasks(OnCluster):
         """Learn what targets are."""
         raise NotImplementedError
 
-    def _prepare(self, placed: Any, settings: Settings) -> RemoteTasks:
+    def _prepare(self, placed: Any, settings: Settings) -> Problem:
         """Return what the model's fit works on: rows as the model takes them, where they are, and a sample here."""
         rows, recipe = placed.rows, replace(placed.recipe, settings=settings)
-        moments: mt_ilsvm.Moments = rows.sum(sum_moments, recipe)
+        moments: mt_ilsvm.Moments = rows.map_sum(sum_moments, recipe)
         recipe = replace(recipe, input_scale=float(np.sqrt(moments.mean_square)))
-        totals, counts = zip(*rows.each(count_observations, recipe), strict=True)
+        totals, counts = zip(*rows.gather(count_observations, recipe), strict=True)
         sample, observations = self._draw(rows, placed, recipe, np.sum(counts, axis=0))
         held = rows.change(hold, [(recipe,) if own.any() else None for own in counts])
         placed.rows = None  # what was read lives on in what is held
-        placed.prepared = RemoteTasks(
-            model=first_model(settings, moments, sum(totals)),
-            blocks=[],
-            head=recipe.head(observations, sample.X),
-            executor=Serial(),
-            settings=settings,
-            moments=moments,
-            n_targets=sum(totals),
-            places=held,
-            sample=sample,
-            model_there=DeviceTaskModel if placed.elsewhere else mt_ilsvm.MultiTaskModel,
+        kind = DeviceTaskModel if placed.elsewhere else mt_ilsvm.MultiTaskModel
+        placed.prepared = Problem(
+            first_model(settings, moments, sum(totals), kind),
+            held,
+            SampledTasks(recipe.head(observations, sample.X), sample),
+            DescentOptions(),
+            settings,
+            moments,
+            sum(totals),
         )
         return placed.prepared
 
-    def _draw(self, rows: Workers, placed: Placed, recipe: Recipe, counts: Integers) -> tuple[Sample, Observations]:
+    def _draw(self, rows: DaskBlocks, placed: Placed, recipe: Recipe, counts: Integers) -> tuple[Sample, Observations]:
         """Bring rows here, as many of each task as the curvature of its weights needs."""
         settings, D, of_tasks = recipe.settings, len(recipe.mean), placed.survey.counts
         n_columns = settings.n_components + settings.fit_intercept + settings.include_inputs * D
         rates = np.minimum(SAMPLE_PER_WEIGHT * n_columns / np.maximum(of_tasks, 1), 1.0)
         kinds = KindsOfRows(recipe, rates)
-        sizes, most = rows.sum(count_kinds, kinds), SAMPLE_BYTES / (8.0 * D)
+        sizes, most = rows.map_sum(count_kinds, kinds), SAMPLE_BYTES / (8.0 * D)
         expected = float(sizes[:-1] @ rates)
         rates = rates * min(1.0, most / max(expected, 1.0))
         limits = np.minimum(rates * min(REACH, max(most / max(expected, 1.0), 1.0)), 1.0)
@@ -594,7 +578,7 @@ class OnClusterTasks(OnCluster):
         return sample, recipe.weigh(drawn.samples)
 
     def _find_fault(self, placed: Any, state: State) -> str:
-        return placed.prepared.judge(state) if isinstance(self, TaskClassifier) else ""
+        return judge_fit(placed.prepared, state) if isinstance(self, TaskClassifier) else ""
 
 
 class MultiTaskILSVMClassifier(OnClusterTasks, multitask.MultiTaskILSVMClassifier):

@@ -26,7 +26,7 @@ from regbayes.dask._bases import (
     survey_blocks,
     with_defaults,
 )
-from regbayes.dask.places import Workers
+from regbayes.dask.blocks import DaskBlocks
 from regbayes.dask.rows import READ_COUNTS, draw_sample
 from regbayes.engine import DiminishingReturns, Status
 from regbayes.engine.source import Samples, Strata
@@ -35,7 +35,7 @@ from regbayes.estimators._bases import FitReporter, cost_matrix, fit_data, one_b
 from regbayes.estimators._topics import TopicModel, as_documents
 from regbayes.joint import descent
 from regbayes.joint.model import Inferred
-from regbayes.joint.remote import HeldRows, RemoteProblem
+from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.kernels.arrays import to_device, to_host
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Targets
@@ -69,13 +69,13 @@ class Recipe:
         return there, targets
 
 
-def hold(block: Samples, recipe: Recipe) -> HeldRows[Any]:
+def hold(block: Samples, recipe: Recipe) -> RowBlock[Any]:
     """Return documents as the model takes them, in pieces, with what is asked of them."""
     documents, targets = recipe.documents(block)
     settings = recipe.settings
     if isinstance(documents, DeviceTraining):
         there = device.make_head(documents, targets, settings)
-        return HeldRows([documents], (len(documents),), there)
+        return RowBlock([documents], (len(documents),), there)
     head = MarginHead(
         targets,
         settings.squared,
@@ -84,7 +84,7 @@ def hold(block: Samples, recipe: Recipe) -> HeldRows[Any]:
         in_blocks=True,
     )
     pieces = [documents.rows(rows) for rows in documents.cut(block.X.shape[1]) if rows.stop > rows.start]
-    return HeldRows(pieces, tuple(map(len, pieces)), head)
+    return RowBlock(pieces, tuple(map(len, pieces)), head)
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _first_label(block: Samples) -> Integers:
 class Learning:
     """The descent over all documents."""
 
-    problem: RemoteProblem[Any, TopicLogits, BoundSums]
+    problem: JointProblem[Any, TopicLogits, BoundSums]
 
     def finish(
         self, search: descent.Search[TopicLogits, BoundSums], tolerance: Tolerance | None = meanfield.FINAL
@@ -267,7 +267,7 @@ class OnClusterTopics(OnClusterLearner):
 
     def _draw(
         self,
-        rows: Workers,
+        rows: DaskBlocks,
         lengths: list[int],
         strata: Strata,
         every: Words,
@@ -315,13 +315,13 @@ def _check_words(words: Sequence[Words]) -> Words:
 
 
 def _make_problem(
-    held: Workers, sample: Samples, recipe: Recipe, every: Words
-) -> RemoteProblem[Any, TopicLogits, BoundSums]:
+    held: DaskBlocks, sample: Samples, recipe: Recipe, every: Words
+) -> JointProblem[Any, TopicLogits, BoundSums]:
     here, settings = hold(sample, recipe), recipe.settings
     doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
     model = TopicsAnywhere(doc_prior, settings.topic_word_prior, settings.n_sweeps)
     share = min(sum(here.lengths) / every.n_filled, 1.0)
-    return RemoteProblem(model, held, here, share, meanfield.OPTIONS)
+    return JointProblem(model, held, SampledHead(here, share), meanfield.OPTIONS)
 
 
 class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):

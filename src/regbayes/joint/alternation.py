@@ -12,8 +12,8 @@ from typing import Any, Generic, Protocol
 
 from regbayes._types import Floats, Reals
 from regbayes.engine import StepResult
-from regbayes.joint.descent import Evaluation, JointProblem
 from regbayes.joint.model import Params, Stats
+from regbayes.joint.problem import Evaluation, HeadOfAll, JointProblem, RowBlock
 from regbayes.margins.head import Tolerance
 
 
@@ -42,8 +42,8 @@ def start(
     problem: JointProblem[Any, Params, Stats], params: Params, warm_start: Any, tolerance: Tolerance
 ) -> Round[Params, Stats]:
     """Begin with the features that are inferred without labels."""
-    at, inferred = problem.evaluate(params, warm_start, tolerance)
-    return Round(at, [part.features for part in inferred])
+    at, inference = problem.evaluate(params, warm_start, tolerance)
+    return Round(at, problem.features(inference))
 
 
 def step(
@@ -51,22 +51,26 @@ def step(
 ) -> StepResult[Round[Params, Stats]]:
     """Update features, parameters and head: one round."""
     model: Any = problem.model  # an AlternatingModel as well
-    at, ends = state.at, [0]
-    for part in state.features:
-        ends.append(ends[-1] + len(part))
+    at = state.at
 
-    def update(block: int) -> Reals:
-        gradient = (
-            None if at.head is None else at.head.gradient(slice(ends[block], ends[block + 1]), state.features[block])
-        )
-        return model.update_features(problem.blocks[block], at.params, state.features[block], gradient)
+    def update(pair: tuple[RowBlock[Any], Reals]) -> Reals:
+        block, features = pair
+        gradient = None if at.head is None else HeadOfAll(at.head)(block, [features])[0]
+        return model.update_features(block.pieces[0], at.params, features, gradient)
 
-    every = range(len(problem.blocks))
-    features = problem.executor.map(update, every)
-    summary = problem.executor.map_reduce(lambda b: model.summarize(problem.blocks[b], features[b]), every)
+    def summarize(pair: tuple[RowBlock[Any], Reals]) -> Any:
+        return model.summarize(pair[0].pieces[0], pair[1])
+
+    blocks, executor = problem.blocks.gather(_itself), problem.executor
+    features = executor.map(update, list(zip(blocks, state.features, strict=True)))
+    summary = executor.map_reduce(summarize, list(zip(blocks, features, strict=True)))
     params, stats = model.update_params(at.params, summary)
     head = None
     if problem.head is not None:
-        head = problem.head.solve(features, at.warm_start, tolerance, problem.executor)
+        head = problem.head.solve(features, at.warm_start, tolerance, executor)
     moved = Evaluation.of(params, stats, model.terms(params, stats), head)
     return StepResult(Round(moved, features), moved.terms, {"gap": moved.gap})
+
+
+def _itself(block: RowBlock[Any]) -> RowBlock[Any]:
+    return block

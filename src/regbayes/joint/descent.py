@@ -6,26 +6,26 @@ no step seems to lower J, what looked like a rise may have been the gap, and the
 the descent gives up.
 
 The features of all rows are the largest arrays there are. They are needed from an evaluation to its gradient and no
-longer, so no state holds them.
+longer, so they stay with the blocks of rows (`regbayes.joint.problem.RowBlock`) and no state holds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 
 from regbayes._types import Reals
-from regbayes.engine import Executor, FitResult, Progress, Serial, Status, StepResult, run
-from regbayes.joint.model import Fitted, Head, Inferred, JointModel, Params, Stats
+from regbayes.engine import FitResult, Progress, Status, StepResult, run
+from regbayes.joint.model import Params, Stats
+from regbayes.joint.problem import Evaluation, JointProblem
 from regbayes.kernels.arrays import sum_of
 from regbayes.margins.head import Tolerance
 
-Block = TypeVar("Block")
 History = tuple[tuple[Reals, Reals], ...]  # (change of position, change of gradient), the oldest first
 
 MEMORY = 10  # pairs that L-BFGS remembers
@@ -74,27 +74,6 @@ class DescentOptions:
 
 
 @dataclass(frozen=True)
-class Evaluation(Generic[Params, Stats]):
-    """J at some parameters, and what was computed on the way."""
-
-    params: Params
-    stats: Stats
-    head: Any  # what the head's `solve` returned (`Fitted`); None without a head
-    terms: Mapping[str, float]
-    objective: float  # their sum
-    gap: float = 0.0  # duality gap of the head: J is above its minimum over heads by at most this
-    warm_start: Any = None  # what the head's next solve may start from
-
-    @classmethod
-    def of(cls, params: Params, stats: Stats, terms: Mapping[str, float], head: Fitted | None) -> Self:
-        """Put together generative terms and a solved head, if there is one."""
-        if head is None:
-            return cls(params, stats, None, terms, sum(terms.values()))
-        terms = {**terms, **head.terms}
-        return cls(params, stats, head, terms, sum(terms.values()), head.gap, head.warm_start)
-
-
-@dataclass(frozen=True)
 class Search(Generic[Params, Stats]):
     """An accepted point, its gradient, and what L-BFGS remembers."""
 
@@ -105,80 +84,14 @@ class Search(Generic[Params, Stats]):
     n_steps: int = 0
 
 
-Inference = list[Inferred[Stats]]
-
-
-class RowProblem(Generic[Block, Params, Stats]):
-    """J over blocks of rows in memory, and its gradient."""
-
-    model: JointModel[Block, Params, Stats, Any]
-    blocks: Sequence[Block]  # of rows, in order
-    head: Head | None  # None: nothing but the generative model
-    executor: Executor  # takes the blocks
-
-    def evaluate(
-        self, params: Params, warm_start: Any, tolerance: Tolerance
-    ) -> tuple[Evaluation[Params, Stats], Inference[Stats]]:
-        """Compute J: inference, statistics, terms, head. Return it with what inference found, block by block."""
-        inferred = self.executor.map(partial(self.model.infer, params=params), self.blocks)
-        stats = inferred[0].stats
-        for part in inferred[1:]:
-            stats = stats + part.stats
-        terms = self.model.terms(params, stats)
-        if self.head is None or not np.isfinite(sum(terms.values())):
-            return Evaluation.of(params, stats, terms, None), inferred
-        features = [part.features for part in inferred]
-        if len(inferred) > 1 and self.head.gathers(features[0].shape[1]):
-            features, first = [np.concatenate(features)], 0
-            for index, part in enumerate(inferred):  # parts of the one array, so that features are not held twice
-                last = first + len(part.features)
-                inferred[index], first = replace(part, features=features[0][first:last]), last
-        head = self.head.solve(features, warm_start, tolerance, self.executor)
-        return Evaluation.of(params, stats, terms, head), inferred
-
-    def pull_back(self, at: Evaluation[Params, Stats], inferred: Inference[Stats]) -> Any:
-        """Return the model's sums of what the head's gradient by features is worth to the parameters."""
-        return self.executor.map_reduce(partial(self._pull_block, at), self._place(inferred))
-
-    def gradient(self, at: Evaluation[Params, Stats], inferred: Inference[Stats]) -> Reals:
-        """Return the gradient of J with respect to the model's position, at what an evaluation found."""
-        pulled = self.executor.map_reduce(partial(self._pull_block, at), self._place(inferred))
-        return self.model.gradient(at.params, at.stats, pulled)
-
-    def _place(self, inferred: Inference[Stats]) -> list[tuple[Block, Inferred[Stats], slice]]:
-        """Return the blocks with what was found for each, and where they are among all rows."""
-        parts, first = [], 0
-        for rows, part in zip(self.blocks, inferred, strict=True):
-            last = first + part.features.shape[0]
-            parts.append((rows, part, slice(first, last)))
-            first = last
-        return parts
-
-    def _pull_block(self, at: Evaluation[Params, Stats], block: tuple[Block, Inferred[Stats], slice]) -> Any:
-        rows, part, place = block
-        by_features = None if at.head is None else at.head.gradient(place, part.features)
-        return self.model.pull_back(rows, at.params, part, by_features)
-
-
-@dataclass(frozen=True)
-class JointProblem(RowProblem[Block, Params, Stats]):
-    """What stays the same through a descent. Rows that lie elsewhere have a problem with other ways to J."""
-
-    model: JointModel[Block, Params, Stats, Any]
-    blocks: Sequence[Block]
-    head: Head | None
-    options: DescentOptions
-    executor: Executor = field(default_factory=Serial)
-
-
-def start(problem: JointProblem[Block, Params, Stats], params: Params, warm_start: Any = None) -> Search[Params, Stats]:
+def start(problem: JointProblem[Any, Params, Stats], params: Params, warm_start: Any = None) -> Search[Params, Stats]:
     """Evaluate the start, from the warm start of an earlier fit on the same rows if there is one."""
     at, inferred = problem.evaluate(params, warm_start, problem.options.tolerance.first)
     return Search(at, problem.gradient(at, inferred), problem.options.tolerance.first)
 
 
 def fit_joint(
-    problem: JointProblem[Block, Params, Stats],
+    problem: JointProblem[Any, Params, Stats],
     start_at: Params,
     *,
     max_iter: int,
@@ -211,9 +124,7 @@ def fit_joint(
     )
 
 
-def step(
-    problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats]
-) -> StepResult[Search[Params, Stats]]:
+def step(problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats]) -> StepResult[Search[Params, Stats]]:
     """Take one L-BFGS step and, now and then, update the blocks that have closed forms.
 
     Where no step lowers J, try once more without memory, then with a head that is solved more accurately.
@@ -233,7 +144,6 @@ def step(
             if rise <= ARMIJO * length * slope:
                 moved = trial
                 break
-            del trial, inferred  # the next trial needs the room
             length = shorten(length, rise, slope)
         else:
             tighter = None if at.head is None else search.tolerance.tighten()
@@ -246,7 +156,6 @@ def step(
     if moved is None:
         return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
     gradient = problem.gradient(moved, inferred)
-    del inferred  # the largest arrays there are
     change = model.position(moved.params) - position
     history = update_history(search.history, change, gradient - search.gradient, options.memory)
     gained, tolerance = search.at.objective - moved.objective, search.tolerance
@@ -260,7 +169,7 @@ def step(
 
 
 def _tighten(
-    problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats], tolerance: Tolerance
+    problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats], tolerance: Tolerance
 ) -> Search[Params, Stats]:
     """Solve for the head more accurately: what looked like a rise may have been the gap."""
     at, inferred = problem.evaluate(search.at.params, search.at.warm_start, tolerance)
@@ -270,7 +179,7 @@ def _tighten(
     return tighter if at.objective > search.at.objective else replace(tighter, at=at)
 
 
-def _update_blocks(problem: JointProblem[Block, Params, Stats], search: Search[Params, Stats]) -> Search[Params, Stats]:
+def _update_blocks(problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats]) -> Search[Params, Stats]:
     """Update blocks in closed form at the current features; keep them only where J, inference rerun, did not rise."""
     at = search.at
     params = problem.model.update_blocks(at.params, at.stats)

@@ -115,6 +115,10 @@ class JointModel(ABC, Generic[Rows, Params, Stats, Pulled]):
     def move(self, params: Params, position: Reals) -> Params:
         """Return the parameters with another position."""
 
+    def for_blocks(self, params: Params) -> tuple[JointModel[Any, Any, Any, Any], Any]:
+        """Return what `infer` and `pull_back` need of the model and the parameters, which is sent to the blocks."""
+        return self, params
+
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals] | None:
         """Return a first guess at the inverse curvature, linear and positive definite; the identity by default."""
         return None

@@ -21,8 +21,9 @@ from regbayes import (
     MultiTaskILSVMClassifierCV,
     MultiTaskILSVMRegressor,
 )
+from regbayes.engine.source import LocalBlocks
 from regbayes.joint import descent
-from regbayes.joint.remote import HeldRows, ReadAgain, RemoteProblem
+from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.kernels.arrays import to_host
 from regbayes.margins import head as margins_head
 from regbayes.margins.head import Tolerance
@@ -198,13 +199,13 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
     X = centre_rows(place(make_data()[0][:150]), local.data.X.mean)
     there = ILSVMProblem(replace(first.data, X=X), settings)
     held = [
-        HeldRows(
+        RowBlock(
             problem.data.X.blocks(), tuple(map(len, problem.data.X.blocks())), replace(problem.head, in_blocks=True)
         )
         for problem in (there, second)
     ]
-    sample = HeldRows(local.data.X.blocks(), (300,), local.head)
-    remote = RemoteProblem(local.joint.model, ReadAgain(lambda block: block, held), sample, 1.0, local.joint.options)
+    sample = RowBlock(local.data.X.blocks(), (300,), local.head)
+    remote = JointProblem(local.joint.model, LocalBlocks(held), SampledHead(sample, 1.0), local.joint.options)
     tolerance = TIGHT if place.tol < 1e-8 else Tolerance(1e-6, 50.0)
     tol = place.tol if place.tol > 1e-8 else 1e-9
     expected, inferred = local.joint.evaluate(params, None, tolerance)

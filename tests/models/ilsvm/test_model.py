@@ -340,7 +340,7 @@ def test_permuting_rows_columns_and_classes_permutes_the_result():
     moved = ILSVMProblem(other, problem.settings).joint
     at, inferred = problem.joint.evaluate(g, None, EXACT)
     there, moved_inferred = moved.evaluate(replace(g, loadings=g.loadings[:, columns]), None, EXACT)
-    psi, moved_psi = inferred[0].features, moved_inferred[0].features
+    (psi,), (moved_psi,) = problem.joint.features(inferred), moved.features(moved_inferred)
     assert there.objective == pytest.approx(at.objective, rel=1e-9)
     assert moved_psi == pytest.approx(psi[rows], abs=1e-12)
     assert there.head.head.weights == pytest.approx(at.head.head.weights[classes], abs=1e-5)

@@ -61,7 +61,7 @@ def test_objective_and_gradient_are_those_of_numpy(
     single = place.tol > 1e-8
     tolerance = Tolerance(1e-6, 50.0) if single else Tolerance(1e-12, 200.0)
     expected, found = (problem.evaluate(problem.model.at(latent), None, tolerance) for problem in (here, there))
-    assert len(there.blocks) == 3 + (not missing)
+    assert len(there.blocks.blocks) == 3 + (not missing)
     tol = 1e-4 if single else 1e-9
     assert found[0].objective == pytest.approx(expected[0].objective, rel=tol)
     np.testing.assert_allclose(there.moments.gram, here.moments.gram, rtol=10 * place.tol, atol=100 * place.tol)

@@ -272,7 +272,7 @@ def test_a_task_without_sharing_sees_its_own_rows_alone():
     problem, _, Y = toy_problem(32, missing=0.4)
     Y = Y[~np.isnan(Y).all(axis=1)]  # rows without any target are not seen
     at, inferred = exact(problem, toy_latent(33))
-    seen, weights = problem.head.design(inferred[0].features), at.head.weights.weights
+    seen, weights = problem.head.design(problem.features(inferred)), at.head.weights.weights
     for task, found in enumerate(weights):
         rows = ~np.isnan(Y[:, task])
         oracle = LinearSVC(C=0.3, fit_intercept=False, dual=True, tol=1e-10, max_iter=1_000_000, random_state=0)
@@ -363,7 +363,7 @@ def test_rows_without_targets_shape_the_features_only():
     settings = small_settings(generative_weight="auto")
     cells, outputs = cells_of(Y, settings.loss)
     problem = prepare(X, cells, outputs, settings)
-    assert [rows.shape for rows in problem.blocks] == [(20, 5)]
+    assert [block.pieces[0].shape for block in problem.blocks.blocks] == [(20, 5)]
     assert np.allclose(problem.moments.gram, X.T @ X)
     with_all = fit(X, cells, outputs, settings, noise_for(X)).state
     labelled = fit(X[:20], *cells_of(Y[:20], settings.loss), settings, noise_for(X)).state

@@ -10,6 +10,7 @@ import pytest
 
 from mt_ilsvm_tools import LOSSES, exact, exact_gradient, is_regression, toy, toy_latent, toy_problem
 from regbayes.engine import Serial, Threads, row_blocks
+from regbayes.joint.problem import hold_rows
 from regbayes.margins.targets import observe_classes, observe_numbers
 from regbayes.models.indian_buffet import cross_entropy_features, kl_sticks, stick_expectations
 from regbayes.models.mt_ilsvm.fit import prepare, start_latent
@@ -162,7 +163,7 @@ def test_margins_agree_with_cvxpy(loss, sharing):
     problem, _, _ = toy_problem(13, loss, missing=0.2, task_sharing=sharing)
     at, inferred = exact(problem, toy_latent(14))
     head, found = problem.head, at.head
-    seen = head.design(inferred[0].features)
+    seen = head.design(problem.features(inferred))
 
     own, common = cp.Variable((3, seen.shape[1])), cp.Variable(seen.shape[1])
     observed, C, epsilon = head.observations, problem.settings.C, problem.settings.epsilon
@@ -249,8 +250,8 @@ def test_threads_and_blocks_do_not_change_the_gradient():
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
     whole = prepare(X, *observe(Y, "squared_hinge"), settings)
-    assert len(whole.blocks) > 1
-    one_block = replace(whole, blocks=[np.concatenate(whole.blocks)])
+    assert len(whole.blocks.blocks) > 1
+    one_block = replace(whole, blocks=hold_rows([np.concatenate([block.pieces[0] for block in whole.blocks.blocks])]))
     assert np.allclose(exact_gradient(one_block, toy_latent(50))[0], found[0], rtol=1e-10)
 
 

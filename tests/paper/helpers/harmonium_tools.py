@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from regbayes._types import Floats
-from regbayes.joint.descent import Evaluation, JointProblem
+from regbayes.joint.problem import Evaluation, JointProblem
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes_paper.baselines import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier

@@ -16,11 +16,11 @@ import numpy as np
 from regbayes._registry import persistable
 from regbayes._types import Integers
 from regbayes.engine import make_executor
-from regbayes.engine.source import order_sample
+from regbayes.engine.source import LocalBlocks, order_sample
 from regbayes.joint import online
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.online import OnlineOptions, OnlineState
-from regbayes.joint.remote import HeldRows, ReadAgain, RemoteProblem
+from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.margins.head import LinearHead, MarginHead
 from regbayes.models.ilsvm.fit import pad_state
 from regbayes.models.ilsvm.model import (
@@ -100,20 +100,16 @@ def solve_weights(
     params = drop_empty(fitted.params)
     K = len(params.loadings)
 
-    def hold(part: Any) -> HeldRows[Rows]:
+    def hold(part: Any) -> RowBlock[Rows]:
         data = read(part)
-        return HeldRows([data.X], (len(data.X),), _ask(data, settings))
+        return RowBlock([data.X], (len(data.X),), _ask(data, settings))
 
     few = _ask(read(order[:2]), settings)
     assert few is not None
     n_sampled = min(few.n_sampled(SAMPLE_LEVEL, K), len(labels))
-    problem = RemoteProblem(
-        model,
-        ReadAgain(hold, parts, make_executor(settings.n_threads)),
-        hold(order[:n_sampled]),
-        n_sampled / len(labels),
-        DescentOptions(),
-    )
+    blocks = LocalBlocks(parts, make_executor(settings.n_threads), hold)
+    head = SampledHead(hold(order[:n_sampled]), n_sampled / len(labels))
+    problem: JointProblem[Any, Any, Any] = JointProblem(model, blocks, head, DescentOptions())
     start = None if fitted.head is None else _drop_columns(fitted.head, fitted.params)
     solved = problem.evaluate(params, start, FINAL)[0].head
     nothing = np.empty((0, K))

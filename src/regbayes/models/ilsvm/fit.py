@@ -13,6 +13,8 @@ import numpy as np
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.joint import alternation, descent
+from regbayes.joint import problem as joint_problem
+from regbayes.joint.problem import RowBlock
 from regbayes.kernels.arrays import append_columns
 from regbayes.margins.head import LinearHead, Tolerance
 from regbayes.models.ilsvm.annealing import Annealing
@@ -43,7 +45,7 @@ from regbayes.models.ilsvm.warmup import (
 
 Callback = Callable[[Progress[State]], bool | None]
 MarginKind = Literal["consistent", "posterior"]
-Evaluation = descent.Evaluation[Params, Stats]
+Evaluation = joint_problem.Evaluation[Params, Stats]
 
 AS_IT_IS = Tolerance(gap=1.0, max_epochs=0.0)
 ROUND = Tolerance(gap=1e-4, max_epochs=20.0)  # of the head in a round of the alternation
@@ -259,7 +261,7 @@ def _known_start(
     problem: ILSVMProblem, start: Params | State | Evaluation | Sequence[Params]
 ) -> Floats | LinearHead | None:
     """Return the multipliers that came with a start, unless they are of other rows or classes, or else its weights."""
-    if problem.head is None or not isinstance(start, State | descent.Evaluation):
+    if problem.head is None or not isinstance(start, State | joint_problem.Evaluation):
         return None
     if isinstance(start, State):
         known = start.head if start.multipliers is None else start.multipliers
@@ -280,13 +282,21 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     # A callback may look during the warm-up, when it is warmer.
     params = replace(at.params, temperature=settings.temperature)
     joint = problem.joint
-    parts = joint.executor.map(params.infer, joint.blocks)
+    parts = joint.blocks.gather(_infer_block, params)
     features = problem.data.X.join(parts)
-    psi = problem.data.X.join(joint.executor.map(params.infer_probabilities, joint.blocks)) if settings.slab else None
+    psi = problem.data.X.join(joint.blocks.gather(_infer_probabilities, params)) if settings.slab else None
     if problem.head is None:
         return pad_state(State(params, features, None, None, 0.0, psi), settings)
     fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, joint.executor)
     return pad_state(State(params, features, fitted.head, fitted.multipliers, settings.input_scale, psi), settings)
+
+
+def _infer_block(block: RowBlock[Rows], params: Params) -> Floats:
+    return params.infer(block.pieces[0])
+
+
+def _infer_probabilities(block: RowBlock[Rows], params: Params) -> Floats:
+    return params.infer_probabilities(block.pieces[0])
 
 
 def pad_state(state: State, settings: Settings) -> State:

@@ -13,7 +13,7 @@ block of them whose sums add up. A row of weight w counts w times in every sum.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol, Self
@@ -26,8 +26,10 @@ from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
 from regbayes.engine import make_executor, row_blocks
 from regbayes.engine.mapped import StandardRows
-from regbayes.joint.descent import DescentOptions, JointProblem, ToleranceSchedule
+from regbayes.engine.source import Blocks
+from regbayes.joint.descent import DescentOptions, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.joint.problem import JointProblem, hold_rows
 from regbayes.kernels.arrays import gather, is_mapped, namespace_of, sum_of, to_host
 from regbayes.kernels.enumeration import Enumerated, enumerate_features, reverse_enumerated
 from regbayes.kernels.sweeps import reverse_features, sweep_features, sweep_features_in_numpy
@@ -782,10 +784,9 @@ class ILSVMProblem:
         X, labeled = data.X, data.labeled
         if like is None:
             head = X.build_head(data, settings) if settings.C > 0 and len(labeled) > 0 else None
-            blocks: Sequence[Rows] = X.blocks()
-            executor = make_executor(min(settings.n_threads, X.max_threads))
+            blocks: Blocks = hold_rows(X.blocks(), make_executor(min(settings.n_threads, X.max_threads)))
         else:
-            head, features, blocks, executor = like.head, like.features, like.joint.blocks, like.joint.executor
+            head, features, blocks = like.head, like.features, like.joint.blocks
         self.data, self.settings, self.features, self.head = data, settings, features, head
         nat = settings.generative_weight / settings.temperature * X.totals.n_rows
         self.unit = max(nat, settings.C * float(data.weights[labeled].sum()))
@@ -798,7 +799,7 @@ class ILSVMProblem:
             blocks_below=settings.tol * self.unit if estimated else -np.inf,
         )
         model = features(settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior)
-        self.joint = JointProblem(model, blocks, head, options, executor)
+        self.joint = JointProblem(model, blocks, head, options)
 
 
 @persistable(name="regbayes.ilsvm.State")

@@ -25,6 +25,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from regbayes._types import Flags, Floats, Indices, Integers
 from regbayes.joint import descent
+from regbayes.joint import problem as joint_problem
 from regbayes.margins.head import Tolerance
 from regbayes.models.ilsvm.model import (
     EXACT,
@@ -40,7 +41,7 @@ from regbayes.models.ilsvm.model import (
 )
 from regbayes.models.indian_buffet import Sticks, prior_sticks, update_sticks
 
-Evaluation = descent.Evaluation[Params, Stats]
+Evaluation = joint_problem.Evaluation[Params, Stats]
 Search = descent.Search[Params, Stats]
 
 PRIOR_RATIO = 1 / 0.3  # prior variance of a loading, in noise variances

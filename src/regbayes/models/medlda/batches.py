@@ -15,8 +15,8 @@ from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.engine import Executor
 from regbayes.joint import online
-from regbayes.joint.descent import Evaluation
 from regbayes.joint.online import OnlineOptions, OnlineState
+from regbayes.joint.problem import Evaluation
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.head import LinearHead, MarginHead
 from regbayes.margins.targets import Targets

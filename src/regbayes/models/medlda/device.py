@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from regbayes._types import Floats, Integers
-from regbayes.engine import DiminishingReturns, FitResult, Serial
+from regbayes.engine import DiminishingReturns, FitResult
 from regbayes.engine.source import order_sample
 from regbayes.joint import descent
-from regbayes.joint.descent import Evaluation, JointProblem, Search
+from regbayes.joint.descent import Search
 from regbayes.joint.model import Inferred
+from regbayes.joint.problem import Evaluation, JointProblem, hold_rows
 from regbayes.kernels.arrays import DeviceArray, gather, namespace_of, sum_of, to_device, to_host
 from regbayes.kernels.arrays_losses import HingeRows, TubeRows
 from regbayes.kernels.arrays_topics import (
@@ -36,7 +37,6 @@ from regbayes.kernels.arrays_topics import (
 )
 from regbayes.kernels.meanfield import WordCounts, cuda
 from regbayes.margins.device import DeviceHead
-from regbayes.margins.head import LinearHead
 from regbayes.margins.targets import Classes, Numbers, Targets
 from regbayes.models.medlda import meanfield
 from regbayes.models.medlda.meanfield import (
@@ -289,7 +289,7 @@ def fit(
     head = make_head(kept, asked, settings)
     doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
     model = DeviceTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
-    problem: Any = JointProblem(model, [kept], head, OPTIONS, Serial())
+    problem: Any = JointProblem(model, hold_rows([kept]), head, OPTIONS)
     counted: Any = kept
     if in_order:  # sums by word on a device have no order
         host = corpus.on_host()
@@ -313,9 +313,7 @@ def finish(problem: Any, search: Search[TopicLogits, BoundSums]) -> FittedTopics
     model: DeviceTopics = problem.model
     if problem.head is None:
         return meanfield.fitted_topics(at, model, None)
-    inferred = [model.infer(rows, at.params) for rows in problem.blocks]
-    head: LinearHead = problem.head.solve([part.features for part in inferred], at.warm_start, FINAL).head
-    return meanfield.fitted_topics(at, model, head)
+    return meanfield.fitted_topics(at, model, problem.solve(problem.infer(at.params), at.warm_start, FINAL).head)
 
 
 # --- New documents

@@ -26,8 +26,9 @@ from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals, Singles
 from regbayes.engine import DiminishingReturns, Executor, FitResult, Progress
 from regbayes.joint import descent
-from regbayes.joint.descent import DescentOptions, Evaluation, JointProblem, Search, ToleranceSchedule
+from regbayes.joint.descent import DescentOptions, Search, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.joint.problem import Evaluation, JointProblem, hold_rows
 from regbayes.kernels.arrays import to_host
 from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_sweeps, reverse_sweeps
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
@@ -296,7 +297,8 @@ def label_free_problem(
         head = MarginHead(targets, settings.squared, weight_variance=variance, row_weights=documents.weights)
     doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
     model = LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
-    return JointProblem(model, [documents.rows(rows) for rows in documents.cut(n_words)], head, OPTIONS, executor)
+    blocks = hold_rows([documents.rows(rows) for rows in documents.cut(n_words)], executor)
+    return JointProblem(model, blocks, head, OPTIONS)
 
 
 def finish(problem: Problem, search: Search[TopicLogits, BoundSums]) -> FittedTopics:
@@ -305,10 +307,7 @@ def finish(problem: Problem, search: Search[TopicLogits, BoundSums]) -> FittedTo
     assert isinstance(model, LabelFreeTopics)
     if problem.head is None:
         return fitted_topics(at, model, None)
-    assert isinstance(problem.head, MarginHead)
-    inferred = problem.executor.map(partial(model.infer, params=at.params), problem.blocks)
-    head = problem.head.solve([part.features for part in inferred], at.warm_start, FINAL, problem.executor).head
-    return fitted_topics(at, model, head)
+    return fitted_topics(at, model, problem.solve(problem.infer(at.params), at.warm_start, FINAL).head)
 
 
 def fitted_topics(

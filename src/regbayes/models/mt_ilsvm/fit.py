@@ -13,7 +13,8 @@ from scipy.special import expit
 
 from regbayes._types import Floats
 from regbayes.engine import AbsoluteChange, Executor, FitResult, Progress, Serial, Status, StepResult, run
-from regbayes.joint.descent import Evaluation, RowProblem
+from regbayes.joint.descent import DescentOptions
+from regbayes.joint.problem import Evaluation, Inference, JointProblem, hold_rows
 from regbayes.margins.coordinate_ascent import DEFAULT_MAX_EPOCHS
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs
@@ -75,19 +76,17 @@ TIGHTER_GAPS = (1.0, 0.1, 0.01)
 class InferredTasks:
     """Rows at some parameters, before the head is solved for."""
 
-    inferred: Any  # what the gradient needs of them
+    inference: Inference
     solve: Callable[..., SolvedTasks]  # from a warm start and a tolerance
     bound: Callable[[Floats], float] | None = None  # from multipliers to a value that no weights can beat
 
 
 @dataclass(frozen=True)
-class Problem(RowProblem[Floats, Any, Any]):
-    """What stays the same through a fit, at one temperature."""
+class Problem(JointProblem[Floats, Any, Any]):
+    """What stays the same through a fit, at one temperature; blocks are of the rows with targets."""
 
     model: MultiTaskModel
-    blocks: Sequence[Floats]  # of the rows with targets
-    head: TaskHead | None  # None: no target is observed
-    executor: Executor
+    head: Any  # TaskHead, SampledTasks, or None: no target is observed
     settings: Settings
     moments: Moments  # of all rows
     n_targets: float
@@ -103,16 +102,13 @@ class Problem(RowProblem[Floats, Any, Any]):
         gap = float(np.clip(GAP_PER_TOL * self.settings.tol, SMALLEST_GAP, LARGEST_GAP))
         return Tolerance(gap, DEFAULT_MAX_EPOCHS)
 
-    def infer(self, params: Posterior) -> InferredTasks:
-        """Infer the features of the rows at some parameters; the head is solved for when it is asked."""
-        head = self.head
-        assert head is not None
-        inferred = self.executor.map(partial(self.model.infer, params=params), self.blocks)
-        features, n_features = [part.features for part in inferred], params.latent.logits.shape[1]
+    def begin(self, params: Posterior) -> InferredTasks:
+        """Infer the features of the rows at some parameters; the head is solved for later, if at all."""
+        inference, head, n_features = self.infer(params), self.head, params.latent.logits.shape[1]
         if head.takes_blocks(n_features):
-            return InferredTasks(inferred, partial(head.solve, features, executor=self.executor))
-        seen = head.design(features)
-        return InferredTasks(inferred, partial(head.solve_design, seen, n_features), partial(head.bound, seen))
+            return InferredTasks(inference, partial(self.solve, inference))
+        seen = head.design(self.features(inference))
+        return InferredTasks(inference, partial(head.solve_design, seen, n_features), partial(head.bound, seen))
 
     def no_weights(self) -> TaskWeights:
         """Return the weights of outputs that have not been solved for."""
@@ -171,7 +167,8 @@ def prepare(
         head = build_head(settings, observations, outputs, rows.X, float(np.sqrt(moments.mean_square)))
         head = rows.take_head(head, settings.n_components)
     model = first_model(settings, moments, n_targets, rows.model)
-    return Problem(model, blocks, head, Serial() if rows.in_turn else executor, settings, moments, n_targets)
+    held = hold_rows(blocks, Serial() if rows.in_turn else executor)
+    return Problem(model, held, head, DescentOptions(), settings, moments, n_targets)
 
 
 def build_head(
@@ -463,7 +460,7 @@ def _evaluate_if_no_higher(
     no multipliers are kept, the gap may be what the last step gained, within limits: it is measured by the prior, and
     what Newton steps leave is far less. While steps gain much, a pass over the rows for the certificate alone is saved.
     """
-    rows = problem.infer(params)  # a device infers features while the host goes on
+    rows = problem.begin(params)  # a device infers features while the host goes on
     terms, tolerance = problem.model.terms(params), problem.tolerance
     room, warm_start = before.objective - sum(terms.values()), carry_weights(problem, before, params)
     if room < 0:
@@ -479,7 +476,7 @@ def _evaluate_if_no_higher(
     for tolerance in tighter:
         fitted = rows.solve(warm_start=warm_start, tolerance=tolerance)
         if fitted.value <= room:
-            return Evaluation.of(params, NoSums(), terms, fitted), rows.inferred
+            return Evaluation.of(params, NoSums(), terms, fitted), rows.inference
         if fitted.value - fitted.gap > room:
             return None
         if isinstance(fitted, BlockwiseTasks) and fitted.status is Status.STOPPED:

@@ -368,6 +368,10 @@ def update_weight_variance(latent: Latent, factors: Factors, moments: Moments) -
     return latent.change(weight_variance=float(np.trace(factors.second_moment)) / size)
 
 
+NO_MOMENTS = Moments(np.zeros((0, 0)), 0.0)  # in what blocks of samples take
+NO_FACTORS = Factors(*(np.zeros((0, 0)) for _ in range(4)))
+
+
 # The model under a head
 
 
@@ -397,6 +401,10 @@ class MultiTaskModel(JointModel[Floats, Posterior, NoSums, ByFeatures]):
     def at(self, latent: Latent) -> Posterior:
         """Return the parameters, with the best q(w)."""
         return Posterior(latent, update_factors(latent, self.moments))
+
+    def for_blocks(self, params: Posterior) -> tuple[MultiTaskModel, Posterior]:
+        """Return the probabilities of features: all else is of inputs by inputs."""
+        return replace(self, moments=NO_MOMENTS), Posterior(replace(params.latent), NO_FACTORS)
 
     def infer(self, rows: Floats, params: Posterior) -> Inferred[NoSums]:
         """Return the features of rows."""

@@ -17,7 +17,8 @@ import numpy as np
 from regbayes._types import Floats, Indices
 from regbayes.engine import AbsoluteChange, FitResult, Progress, StepResult, run
 from regbayes.joint import descent
-from regbayes.joint.descent import DEFAULT_SCHEDULE, DescentOptions, JointProblem
+from regbayes.joint.descent import DEFAULT_SCHEDULE, DescentOptions
+from regbayes.joint.problem import JointProblem, hold_rows
 from regbayes.margins.head import FittedHead, LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
 from regbayes_paper.models.harmonium.model import MeanField, Params, Rows, State, Sums, start_params
@@ -148,7 +149,7 @@ def pose_problem(
     unit = worth_of_a_row(data, settings)
     model = MeanField(settings.generative_weight, unit)
     options = DescentOptions(max_trials=MAX_TRIALS, flat=FLAT * unit * largest_eigenvalue)
-    return JointProblem(model, rows.blocks(), make_head(data, settings), options)
+    return JointProblem(model, hold_rows(rows.blocks()), make_head(data, settings), options)
 
 
 def _blank_head(n_classes: int, settings: Settings) -> LinearHead:

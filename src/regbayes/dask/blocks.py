@@ -28,7 +28,7 @@ import numpy as np
 from dask.sizeof import sizeof
 from distributed import CancelledError, Client, Future, Scheduler, SchedulerPlugin, get_client, wait
 
-from regbayes.joint.remote import HeldRows, Version
+from regbayes.joint.problem import RowBlock
 from regbayes.kernels.arrays import is_mapped, is_plain, lies_elsewhere
 from regbayes.kernels.device_memory import is_out_of_memory
 
@@ -44,8 +44,8 @@ class Group:
     blocks: list[Future]
 
 
-class Workers:
-    """Where the blocks lie; a `regbayes.joint.remote.Places`.
+class DaskBlocks:
+    """Blocks on the workers of a cluster: `regbayes.engine.source.Blocks`.
 
     Parameters
     ----------
@@ -54,25 +54,26 @@ class Workers:
         In the order of their blocks.
     """
 
+    is_local = False
+
     def __init__(self, client: Client, groups: Sequence[Group]) -> None:
         self.client, self.groups = client, list(groups)
-        self.name = uuid4().hex
         self.n_trips = 0
 
-    def share(self, version: Version) -> Future:
-        """Send parameters to one worker, from which the others get them. Blocks of lost workers get a new home."""
+    def broadcast(self, value: Any) -> Future:
+        """Send a value to one worker, from which the others get it. Blocks of lost workers get a new home."""
         self._move_from_lost()
-        return self.client.submit(_keep, version, key=f"regbayes-version-{self.name}-{version.number}", pure=False)
+        return self.client.submit(_keep, value, key=f"regbayes-value-{uuid4().hex}", pure=False)
 
-    def sum(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def map_sum(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the sum of ``function(block, *arguments)``, in the order of blocks, those of one group first."""
         return reduce(add, self._visit(_sum_blocks, function, *arguments))
 
-    def each(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def gather(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Return ``function(block, *arguments)`` of every block, in their order."""
         return [found for group in self._visit(_list_blocks, function, *arguments) for found in group]
 
-    def change(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...] | None]) -> Workers:
+    def change(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...] | None]) -> DaskBlocks:
         """Return ``function(block, *arguments)`` as new blocks in their places; arguments of None leave a block out."""
         given, workers, jobs = iter(arguments), [], []
         for group in self.groups:
@@ -82,7 +83,7 @@ class Workers:
             if mine:
                 workers.append(group.worker)
                 jobs.append(mine)
-        return Workers(self.client, list(map(Group, workers, submit_in_turn(self.client, jobs))))
+        return DaskBlocks(self.client, list(map(Group, workers, submit_in_turn(self.client, jobs))))
 
     def _visit(self, visit: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> list[Any]:
         self.n_trips += 1
@@ -270,8 +271,8 @@ def _at(worker: str) -> dict[str, Any]:
     return {"workers": [worker], "allow_other_workers": True, "pure": False}
 
 
-def _keep(version: Version) -> Version:
-    return version
+def _keep(value: Any) -> Any:
+    return value
 
 
 def _sum_blocks(function: Callable[..., Any], blocks: Sequence[Any], *arguments: Any) -> Any:
@@ -294,8 +295,8 @@ def _visit_block(function: Callable[..., Any], block: Any, *arguments: Any) -> A
         raise
 
 
-@sizeof.register(HeldRows)
-def _size_of_rows(rows: HeldRows[Any]) -> int:
+@sizeof.register(RowBlock)
+def _size_of_rows(rows: RowBlock[Any]) -> int:
     """Return the bytes that rows take in the memory of a worker; those in a file or on a device take none."""
     return sum(_bytes_of(piece) for piece in rows.pieces) + _bytes_of(rows.head)
 
