@@ -18,7 +18,7 @@ export MKL_NUM_THREADS ?= 1
 export NUMBA_NUM_THREADS ?= 2
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo test test-plain test-gpu coverage mutants lint format types bench-smoke paper-quick docs-figures clean
+.PHONY: help setup demo test test-plain test-gpu coverage mutants lint format types bench-smoke paper-quick docs docs-figures prose clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -94,6 +94,19 @@ bench-smoke: setup  ## run every benchmark on a problem small enough to take sec
 
 paper-quick: setup  ## run the quick form of every experiment of the paper, into build/paper
 	$(BIN)/python -m regbayes_paper all --quick --fresh --output build/paper
+
+# The site has an environment of its own: an import of the package must not need the development tools.
+$(VENV)-docs/.installed: pyproject.toml
+	@$(PYTHON) -m venv $(VENV)-docs >/dev/null 2>&1 || { rm -rf $(VENV)-docs && $(PYTHON) -m venv --without-pip $(VENV)-docs && \
+		$(PYTHON) -m pip --python $(VENV)-docs/bin/python install --quiet pip; }
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)-docs/bin/python -m pip install --quiet -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)-docs/.installed  ## build the site into build/site; warnings are errors
+	$(VENV)-docs/bin/python -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/site
+
+prose: $(BIN)/python  ## count words that the style guide replaces
+	$(BIN)/python tools/prose_lint.py . --max 1649
 
 docs-figures: setup  ## draw the figures of the documentation again
 	@set -e; for script in examples/problem_*.py examples/figure1_*.py examples/ilsvm_digits.py; do \

@@ -1,7 +1,7 @@
 """Hard and soft constraints on three models: figure 1 of the paper, with the numbers behind it.
 
 With three models a distribution is a point of a triangle, so everything can be seen: the posterior, the distributions
-for which a constraint holds, and the closest of them. docs/index.md shows the picture.
+for which a constraint holds, and the closest of them. docs/constraining.md shows the picture.
 """
 
 from __future__ import annotations

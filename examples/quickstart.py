@@ -85,7 +85,7 @@ def main() -> None:
     print("bounds how much closer any other could be. The multiplier is the weight of the constraint in the answer.")
     print("Effective draws and k-hat say whether the draws can carry it: above 0.7 they cannot.")
     features_of_digits()
-    print("\nWhere to look next: README.md, docs/index.md (problems and how to state them), examples/*.py")
+    print("\nWhere to look next: README.md, docs/constraining.md (problems and how to state them), examples/*.py")
     print(f"({time.perf_counter() - started:.0f} s)")
 
 

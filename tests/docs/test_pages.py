@@ -65,7 +65,6 @@ def test_links_lead_to_files(page):
 # --- code can be copied
 
 YOURS = {
-    "README.md": {"eight_schools", "effects", "errors"},
     "docs/draw_again.md": {"data", "draws"},
     "docs/models/medlda.md": {"texts", "labels", "new_texts"},
     "docs/problems/class_proportions.md": {"coefficients", "rows", "unlabelled"},
