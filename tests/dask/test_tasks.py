@@ -202,10 +202,8 @@ def test_targets_are_held_with_few_bytes_each(data, monkeypatch, kind, most):
 def test_no_table_of_inputs_by_inputs_is_sent_to_rows(monkeypatch):
     rng, n_inputs = np.random.default_rng(0), 60
     X, Y = rng.normal(size=(300, n_inputs)), rng.normal(size=(300, 2))
-    sent, share = [], OneProcess.broadcast
-    monkeypatch.setattr(
-        OneProcess, "broadcast", lambda rows, given: sent.append(pickle.dumps(given)) or share(rows, given)
-    )
+    sent = []
+    monkeypatch.setattr(OneProcess, "broadcast", lambda blocks, value: sent.append(pickle.dumps(value)) or value)
     model = fit_here(monkeypatch, small(MultiTaskILSVMRegressor), cut(X, (100, 200)), cut(Y, (100, 200)))
     assert sent
     assert max(map(len, sent)) <= 8 * model.components_.size + 4000  # logits, and some small change

@@ -57,9 +57,12 @@ class Rows:
         """Return the statistics of rows (n, D)."""
         return cls(visible.statistic(X), -visible.log_base(X), weights)
 
+    def __len__(self) -> int:
+        return len(self.weights)
+
     def blocks(self) -> list[Rows]:
         """Return the rows in blocks of fixed size."""
-        parts = row_blocks(len(self.weights))
+        parts = row_blocks(len(self))
         return [Rows(self.statistics[part], self.base_costs[part], self.weights[part]) for part in parts]
 
 
