@@ -15,8 +15,7 @@ import pytest
 from sklearn.utils._param_validation import StrOptions
 
 import regbayes
-from recorded_cases import CASES, Case, Parts, differences, is_runnable, observe, recorded
-from regbayes_paper import baselines
+from recorded_cases import CASES, Case, Parts, differences, observe, recorded
 
 NO_MATTER = {"verbose", "random_state", "n_jobs", "deterministic"}  # no options, or none that change an answer here
 
@@ -48,8 +47,6 @@ LAST_BITS = (
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_answers_are_as_recorded(case):
-    if not is_runnable(case):
-        pytest.skip(f"needs {case.needs}")
     old, new = recorded()[case.name], observe(case)
     apart = differences(old, new)
     if case.name in LAST_BITS:
@@ -69,7 +66,7 @@ YOUNGER = ("PathSearchCV", "MedLDAClassifierCV", "MedLDARegressorCV", "MarginCla
 
 def estimators() -> dict[str, type]:
     """Every public estimator that the record knows."""
-    found = {name: getattr(home, name) for home in (regbayes, baselines) for name in home.__all__}
+    found = {name: getattr(regbayes, name) for name in regbayes.__all__}
     classes = {name: one for name, one in found.items() if inspect.isclass(one) and hasattr(one, "get_params")}
     return {name: one for name, one in classes.items() if name not in YOUNGER}
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -29,13 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.naive_bayes import GaussianNB
-from sklearn.utils import check_random_state
 
 import regbayes
-from regbayes_paper import baselines
 
 STORE = Path(__file__).parents[1] / "recorded" / "answers.npz"
 TOLERANCE = 1e-8  # of every array, relative to its largest entry; other processors were within 2e-10
@@ -256,32 +252,6 @@ def weighted_texts() -> Rows:
     return Rows(found.X * 0.75, found.y, found.new * 0.75)
 
 
-@functools.cache
-def yes_no_columns() -> Rows:
-    """Zeros and ones; so many columns that no two rows are the same, for ties are broken by rounding."""
-    X, on, rng = _planted(15, N_ROWS + N_NEW, n_columns=14)
-    X = (X + 1.5 * rng.standard_normal(X.shape) > 0.5).astype(float)
-    y = np.argmax(on @ rng.standard_normal((4, 3)) + 0.4 * rng.standard_normal((len(X), 3)), axis=1)
-    return Rows(X[:N_ROWS], y[:N_ROWS], X[N_ROWS:])
-
-
-def count_columns() -> Rows:
-    counts, shares = _documents()
-    y = np.argmax(shares[:, :3], axis=1)
-    return Rows(counts[:N_ROWS, :10] + 1.0, y[:N_ROWS], counts[N_ROWS:, :10] + 1.0)
-
-
-def mixed_columns() -> Rows:
-    """Three real columns, four of zeros and ones, three of counts."""
-    real, binary, counts = classes(), yes_no_columns(), count_columns()
-
-    def beside(which: str) -> Any:
-        parts = [getattr(found, which) for found in (real, binary, counts)]
-        return np.column_stack([parts[0][:, :3], parts[1][:, :4], parts[2][:, :3]])
-
-    return Rows(beside("X"), real.y, beside("new"))
-
-
 def clusters(n_classes: int = 3) -> Rows:
     """Three clusters in the plane, each with a linear rule of its own."""
     rng = np.random.default_rng(14)
@@ -292,10 +262,6 @@ def clusters(n_classes: int = 3) -> Rows:
     y = np.argmax(np.einsum("nd,nad->na", offset, rules[cluster]) + 0.3 * rng.standard_normal((n, n_classes)), axis=1)
     X = np.round(4.0 * np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])[cluster] + offset, 3)
     return Rows(X[:N_ROWS], y[:N_ROWS], X[N_ROWS:])
-
-
-def clusters_two_classes() -> Rows:
-    return clusters(2)
 
 
 # Cases.
@@ -312,11 +278,6 @@ class Case:
     then: tuple[Mapping[str, Any], ...] = ()  # parameters of further fits of the same estimator
     portions: int = 0  # learn from so many portions of the rows, one after another
     tolerance: float = TOLERANCE
-
-    @property
-    def needs(self) -> str | None:
-        """A package that is not always there."""
-        return "gpytorch" if self.make is baselines.MTGPRegressor else None
 
 
 @dataclass(frozen=True)
@@ -685,164 +646,6 @@ TOPIC_REGRESSOR_SEARCH_CHANGES = {
     "two numbers": change(texts_two_numbers),
 }
 
-# MedLDA as in the paper. The alternation solves the margins to a finite accuracy and goes on from the multipliers. With
-# the hinge they hang on single words; at a low C they are at their bound, and the same on every processor.
-
-POSTERIOR = {"n_components": 4, "max_iter": 3, "tol": 0.0, "random_state": 0}
-POSTERIOR_OF_CLASSES = {**POSTERIOR, "C": 0.01}
-POSTERIOR_OF_NUMBERS = {**POSTERIOR, "C": 0.03}
-SQUARED_POSTERIOR = {"C": 1.0, "max_iter": 4, "loss": "squared_hinge"}
-POSTERIOR_CHANGES = {
-    "priors": change(doc_topic_prior=0.5, topic_word_prior=0.05, weight_variance=2.0),
-    "words by maximum likelihood": change(topic_word_prior=0.0),
-    "prior estimated": change(doc_topic_prior="estimate"),
-    "fitted twice": again(warm_start=True),
-    "labels ignored": change(C=0.0, max_iter=4),
-}
-POSTERIOR_CLASSIFIER_CHANGES = {
-    **POSTERIOR_CHANGES,
-    "squared": change(**SQUARED_POSTERIOR),
-    "cost": change(cost=COST),
-    "two classes": change(texts_two_classes),
-    "two classes squared": change(texts_two_classes, **SQUARED_POSTERIOR),
-    "labels": change(texts_labels),
-    "weights balanced": change(class_weight="balanced"),
-}
-GAUSSIAN = {"response_variance": 0.5, "C": 0.1}
-ESTIMATED = {"response_variance": "auto", "C": 0.1}
-POSTERIOR_REGRESSOR_CHANGES = {
-    **POSTERIOR_CHANGES,
-    "squared": change(loss="squared_epsilon_insensitive", C=3.0, max_iter=4),
-    "two numbers": change(texts_two_numbers),
-    "gaussian": change(**GAUSSIAN),
-    "gaussian estimated": change(**ESTIMATED),
-    "gaussian squared": change(loss="squared_epsilon_insensitive", **GAUSSIAN),
-    "gaussian alone": change(**GAUSSIAN | {"C": 0.0}),
-    "gaussian alone estimated": change(**ESTIMATED | {"C": 0.0}),
-    "gaussian two numbers": change(texts_two_numbers, **ESTIMATED),
-    "gaussian prior estimated": change(doc_topic_prior="estimate", **GAUSSIAN),
-    "gaussian fitted twice": again(warm_start=True, **ESTIMATED),
-}
-
-
-def posterior_search(model: Any, C: float, **parameters: Any) -> regbayes.PathSearchCV:
-    """A search over numbers of topics on the random folds that `MedLDAClassifierCV` makes."""
-    random = check_random_state(0)
-    seeds = [random.randint(np.iinfo(np.int32).max) for _ in range(2)]
-    kind = StratifiedKFold if model is baselines.PosteriorMedLDAClassifier else KFold
-    folds = kind(2, shuffle=True, random_state=seeds[1])
-    grid = {"n_components": [2, 4], "C": [C]}
-    return regbayes.PathSearchCV(model(max_iter=3, random_state=seeds[0], **parameters), grid, cv=folds)
-
-
-POSTERIOR_SEARCH_CHANGES = {"prior estimated": change(doc_topic_prior="estimate")}
-POSTERIOR_REGRESSOR_SEARCH_CHANGES = {
-    **POSTERIOR_SEARCH_CHANGES,
-    "gaussian": change(response_variance="auto", C=0.1),
-}
-
-# Baselines.
-
-SAMPLED = {"learning": "contrastive_divergence", "batch_size": 20}
-VIEWS = [("gaussian", slice(0, 3)), ("bernoulli", [3, 4, 5, 6]), ("poisson", slice(7, 10))]
-HARMONIUM_CHANGES = {
-    "zeros and ones": change(yes_no_columns, visible="bernoulli"),
-    "counts": change(count_columns, visible="poisson"),
-    "views": change(mixed_columns, visible=VIEWS),
-    "residual noise": change(noise_variance="residual"),
-    "half noise": change(noise_variance="half"),
-    "noise": change(noise_variance=0.3),
-    "sampled": change(max_iter=2, **SAMPLED),
-    "sampled longer chains": change(max_iter=2, n_gibbs=2, **SAMPLED),
-    "sampled zeros and ones": change(yes_no_columns, visible="bernoulli", max_iter=2, **SAMPLED),
-    "sampled counts": change(count_columns, visible="poisson", max_iter=2, **SAMPLED),
-    "start only": change(max_iter=0),
-}
-EFH = {"n_components": 3, "max_iter": 6, "tol": 0.0, "random_state": 0}
-MMH = {"n_components": 3, "C": 0.1, "max_iter": 6, "random_state": 0}
-MARGIN_CHANGES = {
-    "hinge": change(loss="hinge"),
-    "cost": change(cost=COST),
-    "cost hinge": change(cost=COST, loss="hinge"),
-    "weights balanced": change(class_weight="balanced"),
-    "weights by class": change(class_weight=WEIGHTS),
-    "no intercept": change(fit_intercept=False),
-    "generative weight": change(generative_weight=0.3),
-    "labels ignored": change(C=0.0),
-}
-MMH_CHANGES = {**HARMONIUM_CHANGES, **MARGIN_CHANGES, "two classes": change(two_classes)}
-INFINITE_SVM = {"n_components": 5, "C": 0.1, "max_iter": 4, "random_state": 0}
-INFINITE_SVM_CHANGES = {
-    **MARGIN_CHANGES,
-    "two classes": change(clusters_two_classes),
-    "not refitted": change(refit_classifiers=False),
-    "k-means": change(init="kmeans", n_components=3),
-    "variance": change(variance_prior=2.0),
-    "variances": change(variance_prior=(1.0, 3.0)),
-    "start only": change(max_iter=0),
-}
-TASK_CHANGES = {"inputs as they are": change(scale_inputs=False)}
-TASKS_OF_NUMBERS = {
-    **TASK_CHANGES,
-    "holes": change(numbers_with_holes),
-    "ragged": change(ragged_numbers),
-    "one number": change(one_number),
-}
-TASKS_OF_LABELS = {
-    **TASK_CHANGES,
-    "holes": change(labels_with_holes),
-    "marked missing": change(labels_marked_missing, **NO_LABEL),
-    "ragged": change(ragged_labels),
-    "classes": change(columns_of_classes),
-    "different classes": change(different_classes),
-    "weights balanced": change(class_weight="balanced"),
-    "weights by class": change(class_weight=WEIGHTS_OF_TWO),
-    "weights by task": change(class_weight=[WEIGHTS_OF_TWO, {}, {1: 3.0}]),
-}
-NO_INTERCEPT = {"no intercept": change(fit_intercept=False)}
-NO_INTERCEPT_OF_NUMBERS = {"no intercept": change(numbers_with_holes, fit_intercept=False)}  # else it is zero
-STRUCTURE = {"n_components": 1, "max_iter": 8}
-RELATIONS = {"alpha": 0.1, "max_iter": 8}
-RELATIONS_CHANGES = {
-    **NO_INTERCEPT_OF_NUMBERS,
-    "not balanced": change(numbers_with_holes, balance_tasks=False),
-    "ragged not balanced": change(ragged_numbers, balance_tasks=False),
-    "relations given": change(task_covariance=((1.0, 0.5, 0.0), (0.5, 1.0, 0.2), (0.0, 0.2, 1.0))),
-    "intercept scaled": change(intercept_scaling=3.0),
-}
-RELATIONS_OF_LABELS = {
-    **RELATIONS_CHANGES,
-    **NO_INTERCEPT,
-    "not balanced": change(labels_with_holes, balance_tasks=False),
-    "ragged not balanced": change(ragged_labels, balance_tasks=False),
-}
-HIERARCHY = {"max_iter": 6, "random_state": 0}
-HIERARCHY_CHANGES = {
-    **TASKS_OF_NUMBERS,
-    "two clusters": change(ragged_numbers, n_clusters=2),
-    "hidden units": change(n_hidden=3, max_iter=3),
-    "new task": change(ragged_numbers_new_task, unseen_tasks="shared"),
-}
-SHARED_CLUSTERS = {"n_clusters": 3, "max_iter": 6, "random_state": 0}
-SHARED_CLUSTERS_CHANGES = {
-    **TASKS_OF_LABELS,
-    "near tasks": change(kernel_width=1.0),
-    "places of tasks": change(kernel_width=1.0, task_locations=((0.0, 0.0), (0.0, 1.0), (2.0, 0.0))),
-}
-SUBSPACE = {"n_components": 3, "max_iter": 6, "random_state": 0}
-SUBSPACE_CHANGES = {
-    **TASKS_OF_LABELS,
-    "augmented": change(augmented=True),
-    "augmented holes": change(labels_with_holes, augmented=True),
-}
-PROCESS = {"max_iter": 5, "random_state": 0}
-PROCESS_CHANGES = {
-    **TASKS_OF_NUMBERS,
-    "inducing inputs": change(n_inducing=10),
-    "rank": change(rank=1),
-    "start only": change(max_iter=0),
-}
-
 TABLES = [
     table("ilsvm", regbayes.ILSVMClassifier, classes, ILSVM, ILSVM_CHANGES, DESCENDED),
     table("ilsvm cv", regbayes.ILSVMClassifierCV, classes, ILSVM_CV, ILSVM_CV_CHANGES, DESCENDED),
@@ -882,51 +685,6 @@ TABLES = [
         TOPIC_REGRESSOR_SEARCH_CHANGES,
         SINGLE,
     ),
-    table(
-        "medlda posterior",
-        baselines.PosteriorMedLDAClassifier,
-        texts,
-        POSTERIOR_OF_CLASSES,
-        POSTERIOR_CLASSIFIER_CHANGES,
-        SINGLE,
-    ),
-    table(
-        "medlda posterior regressor",
-        baselines.PosteriorMedLDARegressor,
-        texts_numbers,
-        POSTERIOR_OF_NUMBERS,
-        POSTERIOR_REGRESSOR_CHANGES,
-        SINGLE,
-    ),
-    table(
-        "medlda posterior cv",
-        functools.partial(posterior_search, baselines.PosteriorMedLDAClassifier),
-        texts,
-        {"C": 0.01},
-        POSTERIOR_SEARCH_CHANGES,
-        SINGLE,
-    ),
-    table(
-        "medlda posterior regressor cv",
-        functools.partial(posterior_search, baselines.PosteriorMedLDARegressor),
-        texts_numbers,
-        {"C": 0.01},
-        POSTERIOR_REGRESSOR_SEARCH_CHANGES,
-        SINGLE,
-    ),
-    table("efh", baselines.ExponentialFamilyHarmonium, classes, EFH, HARMONIUM_CHANGES),
-    table("mmh", baselines.MaxMarginHarmoniumClassifier, classes, MMH, MMH_CHANGES),
-    table("infinite svm", baselines.InfiniteSVMClassifier, clusters, INFINITE_SVM, INFINITE_SVM_CHANGES),
-    table("single classifier", baselines.SingleTaskClassifier, labels, {}, TASKS_OF_LABELS | NO_INTERCEPT),
-    table("single regressor", baselines.SingleTaskRegressor, numbers, {}, TASKS_OF_NUMBERS | NO_INTERCEPT_OF_NUMBERS),
-    table("aso classifier", baselines.ASOClassifier, labels, STRUCTURE, TASKS_OF_LABELS | NO_INTERCEPT),
-    table("aso regressor", baselines.ASORegressor, numbers, STRUCTURE, TASKS_OF_NUMBERS | NO_INTERCEPT_OF_NUMBERS),
-    table("mtrl classifier", baselines.MTRLClassifier, labels, RELATIONS, TASKS_OF_LABELS | RELATIONS_OF_LABELS),
-    table("mtrl regressor", baselines.MTRLRegressor, numbers, RELATIONS, TASKS_OF_NUMBERS | RELATIONS_CHANGES),
-    table("bmtl", baselines.BMTLRegressor, numbers, HIERARCHY, HIERARCHY_CHANGES),
-    table("dp tasks", baselines.DirichletProcessTaskClassifier, labels, SHARED_CLUSTERS, SHARED_CLUSTERS_CHANGES),
-    table("subspace", baselines.PredictorSubspaceClassifier, labels, SUBSPACE, SUBSPACE_CHANGES),
-    table("mtgp", baselines.MTGPRegressor, numbers, PROCESS, PROCESS_CHANGES),
 ]
 CASES = {case.name: case for cases in TABLES for case in cases}
 
@@ -945,11 +703,6 @@ def observe(case: Case, through: Callable[[Any], Any] = lambda fitted: fitted) -
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted = through(_fit(case, rows))
         return _answers(fitted, rows) | _course(fitted)
-
-
-def is_runnable(case: Case) -> bool:
-    """Whether what the case needs is installed."""
-    return case.needs is None or importlib.util.find_spec(case.needs) is not None
 
 
 def _fit(case: Case, rows: Rows) -> Any:
@@ -1063,9 +816,6 @@ def main() -> None:
     arguments = parser.parse_args()
     stored = recorded() if STORE.exists() else {}
     for case in _chosen(arguments.cases):
-        if not is_runnable(case):
-            print(f"{case.name}: left as it is, {case.needs} is not installed")  # noqa: T201
-            continue
         found = observe(case)
         apart = differences(stored[case.name], found) if case.name in stored else {"new": np.inf}
         worst = max(apart, key=lambda part: apart[part])
