@@ -24,7 +24,6 @@ from regbayes import (
     PathSearchCV,
 )
 from regbayes.estimators._calibration import fit_curve
-from regbayes_paper.baselines import SingleTaskClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -162,7 +161,6 @@ def test_folds_that_have_not_seen_every_class_say_nothing():
         (ILSVMClassifier(), "ILSVMClassifierCV"),
         (MedLDAClassifier(), "MedLDAClassifierCV"),
         (MultiTaskILSVMClassifier(), "MultiTaskILSVMClassifierCV"),
-        (SingleTaskClassifier(), "PathSearchCV"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

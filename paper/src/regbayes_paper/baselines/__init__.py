@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from regbayes_paper.baselines.bmtl import BMTLRegressor
 from regbayes_paper.baselines.gaussian_process import MTGPRegressor
 from regbayes_paper.baselines.harmonium import ExponentialFamilyHarmonium
-from regbayes_paper.baselines.hierarchy import BMTLRegressor
 from regbayes_paper.baselines.infinite_svm import InfiniteSVMClassifier
+from regbayes_paper.baselines.linear_tasks import (
+    ASOClassifier,
+    ASORegressor,
+    MTRLClassifier,
+    MTRLRegressor,
+    SingleTaskClassifier,
+    SingleTaskRegressor,
+)
 from regbayes_paper.baselines.max_margin_harmonium import MaxMarginHarmoniumClassifier
 from regbayes_paper.baselines.medlda import PosteriorMedLDAClassifier, PosteriorMedLDARegressor
 from regbayes_paper.baselines.predictor_subspace import PredictorSubspaceClassifier
-from regbayes_paper.baselines.relations import MTRLClassifier, MTRLRegressor
-from regbayes_paper.baselines.shared_clusters import DirichletProcessTaskClassifier
-from regbayes_paper.baselines.single_task import SingleTaskClassifier, SingleTaskRegressor
-from regbayes_paper.baselines.structure import ASOClassifier, ASORegressor
+from regbayes_paper.baselines.task_clusters import DirichletProcessTaskClassifier
 
 __all__ = [
     "ASOClassifier",

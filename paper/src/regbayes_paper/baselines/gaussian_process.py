@@ -1,147 +1,189 @@
-"""MTGP: multi-task Gaussian processes (Bonilla, Chai and Williams 2008)."""
+"""MTGP: multi-task Gaussian processes (Bonilla, Chai and Williams 2008), with inducing inputs (Titsias 2009).
+
+The function of task t is ``f_t = sum_r F_tr h_r + sqrt(v) g_t`` with independent processes h_r, which the tasks share,
+and g_t, the task's own. The bound on the likelihood sees the shared ones through their values at m inputs Z and keeps
+the others exact. With ``B_t = v K_t + noise`` it is
+
+    log N(y; 0, blockdiag(B_t) + F Q F') - 1/2 sum_t |F_t|^2 tr(B_t^-1 (K_t - Q_t)),    Q = K_xz K_zz^-1 K_zx
+
+where K_t is the covariance of the inputs of a task. With every input among Z it is the exact likelihood.
+"""
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import Any, ClassVar
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
-from sklearn.utils._param_validation import Interval
+from sklearn.utils import check_random_state
 
-from regbayes._registry import persistable
-from regbayes._types import Floats
-from regbayes.estimators._bases import generator
-from regbayes.estimators._task_bases import TaskProblem, TaskRegressor
-from regbayes_paper.baselines import _process
-from regbayes_paper.baselines._linear_tasks import ITERATION_CONSTRAINTS, TASK_CONSTRAINTS, document
-from regbayes_paper.baselines._process import (
-    Covariances,
-    ExactLikelihood,
-    Likelihood,
-    LikelihoodBound,
-    Search,
-    TaskRows,
-)
+from regbayes_paper._types import Floats
+from regbayes_paper.tasks import TaskProblem, TaskRegressor
 
-ROWS_AT_ONCE = 1000  # of prediction: bounds the memory that their covariances with the centres take
+JITTER = 1e-6  # on the diagonal of the covariance at the inducing inputs
 
 
-@persistable(skip=("_skl_callbacks",))
-@document()
+@dataclass(frozen=True)
+class Covariances:
+    """The parameters of the process."""
+
+    factor: Floats  # (M, R): F
+    own: float  # v
+    length_scale: float
+    noise_variance: float
+
+    def near(self, X: Floats, Z: Floats) -> Floats:
+        """Return the covariance of inputs."""
+        return np.exp(-0.5 * cdist(X, Z, "sqeuclidean") / self.length_scale**2)
+
+    def pack(self) -> Floats:
+        """Return the parameters as a vector without bounds."""
+        return np.append(self.factor.ravel(), np.log([self.own, self.length_scale, self.noise_variance]))
+
+    def unpack(self, flat: Floats) -> Covariances:
+        """Return the parameters of a vector."""
+        return Covariances(flat[:-3].reshape(self.factor.shape), *np.exp(flat[-3:]).tolist())
+
+
+class Bound:
+    """Minus the bound on the log-likelihood, as a function of packed parameters with a gradient by PyTorch."""
+
+    def __init__(self, problem: TaskProblem, inducing: Floats, like: Covariances) -> None:
+        import torch
+
+        rows, self.like = problem.X[problem.rows], like
+        self.targets = torch.as_tensor(problem.targets)
+        self.inducing = torch.as_tensor(cdist(inducing, inducing, "sqeuclidean"))
+        self.across = torch.as_tensor(cdist(inducing, rows, "sqeuclidean"))
+        self.slices = problem.slices
+        self.within = [torch.as_tensor(cdist(rows[part], rows[part], "sqeuclidean")) for part in self.slices]
+
+    def evaluate(self, flat: Floats) -> tuple[float, Floats]:
+        """Return value and gradient."""
+        import torch
+
+        parameters = torch.tensor(flat, requires_grad=True)
+        cost = self.cost(parameters)
+        cost.backward()
+        return float(cost.detach()), parameters.grad.numpy()
+
+    def cost(self, flat: Any) -> Any:
+        """Return the value as a tensor."""
+        import torch
+
+        F, (own, length_scale, noise) = flat[:-3].reshape(self.like.factor.shape), torch.exp(flat[-3:])
+        (m, R), rate = (len(self.inducing), F.shape[1]), -0.5 / length_scale**2
+        root = torch.linalg.cholesky(torch.exp(rate * self.inducing) + JITTER * torch.eye(m, dtype=F.dtype))
+        seen = torch.linalg.solve_triangular(root, torch.exp(rate * self.across), upper=False).T
+        total: Any = len(self.targets) * np.log(2 * np.pi)
+        joint, b = torch.eye(R * m, dtype=F.dtype), torch.zeros(R * m, dtype=F.dtype)
+        for t, (part, distances) in enumerate(zip(self.slices, self.within, strict=True)):
+            near = torch.exp(rate * distances)
+            C = torch.linalg.cholesky(own * near + noise * torch.eye(len(near), dtype=F.dtype))
+            P = torch.linalg.solve_triangular(C, seen[part], upper=False)
+            q = torch.linalg.solve_triangular(C, self.targets[part, None], upper=False)[:, 0]
+            unseen = torch.sum(torch.cholesky_inverse(C) * near) - torch.sum(P**2)
+            total = total + 2 * torch.sum(torch.log(torch.diagonal(C))) + q @ q + torch.sum(F[t] ** 2) * unseen
+            joint = joint + torch.kron(torch.outer(F[t], F[t]), P.T @ P)
+            b = b + torch.kron(F[t], P.T @ q)
+        G = torch.linalg.cholesky(joint)
+        explained = torch.sum(torch.linalg.solve_triangular(G, b[:, None], upper=False) ** 2)
+        return 0.5 * (total + 2 * torch.sum(torch.log(torch.diagonal(G))) - explained)
+
+
+def inducing_inputs(X: Floats, start: Covariances, n_inducing: int) -> Floats:
+    """Choose inputs one after the other, each time the one that those before explain least."""
+    unexplained, factors, chosen = np.ones(len(X)), np.zeros((min(n_inducing, len(X)), len(X))), []
+    for k in range(len(factors)):
+        new = int(np.argmax(unexplained))
+        if unexplained[new] < JITTER:
+            break
+        rest = start.near(X[new : new + 1], X)[0] - factors[:k, new] @ factors[:k]
+        factors[k] = rest / np.sqrt(unexplained[new])
+        unexplained = np.maximum(unexplained - factors[k] ** 2, 0.0)
+        chosen.append(new)
+    return X[chosen]
+
+
+def mean_weights(problem: TaskProblem, found: Covariances, inducing: Floats) -> tuple[Floats, Floats]:
+    """Return centres (c, d) and weights (c, M): the posterior mean is their covariance with an input times weights."""
+    rows, m, (M, R) = problem.X[problem.rows], len(inducing), found.factor.shape
+    root = np.linalg.cholesky(found.near(inducing, inducing) + JITTER * np.eye(m))
+    seen = np.linalg.solve(root, found.near(inducing, rows)).T
+    joint, b, inverses = np.eye(R * m), np.zeros(R * m), []
+    for t, part in enumerate(problem.slices):
+        near = found.near(rows[part], rows[part])
+        inverses.append(np.linalg.inv(found.own * near + found.noise_variance * np.eye(len(near))))
+        mapped = np.kron(found.factor[t], seen[part])
+        joint += mapped.T @ inverses[t] @ mapped
+        b += mapped.T @ inverses[t] @ problem.targets[part]
+    shared = np.linalg.solve(joint, b).reshape(R, m)
+    weights = np.zeros((m + len(rows), M))
+    weights[:m] = np.linalg.solve(root.T, shared.T) @ found.factor.T
+    for t, part in enumerate(problem.slices):
+        rest = problem.targets[part] - seen[part] @ (found.factor[t] @ shared)
+        weights[m + part.start : m + part.stop, t] = found.own * (inverses[t] @ rest)
+    return np.concatenate([inducing, rows]), weights
+
+
 class MTGPRegressor(TaskRegressor):
     """Multi-task Gaussian process (MTGP): one smooth function per task, with a covariance between tasks.
 
-    The covariance of two targets is that of their tasks, ``task_covariance_``, times a squared exponential of the
-    distance of their inputs. The covariance of tasks has low rank plus a multiple of the identity, as in the paper: a
-    task's function is a combination of ``rank`` functions that all tasks share, plus one of its own. It, the length
-    scale and the noise maximise the marginal likelihood. PyTorch and GPyTorch compute that (``pip install -e
-    './paper[gp]'``); prediction and saved models need NumPy alone.
-
-    $of_numbers
-
-    Parameters to turn first: ``rank``, and ``n_inducing`` where targets are more than a few thousand.
+    The covariance of two targets is that of their tasks times a squared exponential of the distance of their inputs.
+    The covariance of tasks has low rank plus a multiple of the identity. All parameters maximize a bound on the
+    marginal likelihood, whose gradient needs PyTorch (``pip install -e './paper[gp]'``).
 
     Parameters
     ----------
     rank : int, default=2
-        Rank of the covariance of tasks, beside the multiple of the identity.
-    n_inducing : int or None, default=None
-        Number of inputs through which the functions that tasks share are seen (Titsias 2009); they are chosen among the
-        rows, each time the one that those before explain least. The tasks' own functions stay exact. None is the exact
-        process, whose time grows with the cube of the number of targets.
-    $scale_inputs
+        Rank of the covariance of tasks, in addition to the multiple of the identity.
+    n_inducing : int, default=60
+        Inputs through which the functions that tasks share are seen. With all of them the likelihood is exact.
     max_iter : int, default=200
-        Quasi-Newton steps at most; 0 keeps the start, in which tasks are much alike, the length scale is the root of
-        the number of inputs, and the noise a third of the targets' variance.
-    tol : float, default=1e-5
-        Relative change of the marginal likelihood, three times in a row, at which to stop.
+        Quasi-Newton steps.
+    tol : float, default=1e-6
+        Relative change of the bound at which to stop.
     random_state : int, RandomState instance or None, default=None
         For the start of the covariance of tasks.
-
-    Attributes
-    ----------
-    $tasks
-    task_covariance_ : array of shape (n_tasks, n_tasks)
-        How the tasks' functions are related, in standardised targets.
-    length_scale_ : float
-        In standardised inputs.
-    noise_variance_ : float
-        Of standardised targets.
-    log_marginal_likelihood_ : float
-        Of standardised targets; with ``n_inducing``, a lower bound on it.
-    $target_units
-    $course
-    $inputs
 
     References
     ----------
     E. V. Bonilla, K. M. A. Chai and C. K. I. Williams (2008). Multi-task Gaussian process prediction. NIPS 20.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **TASK_CONSTRAINTS,
-        **ITERATION_CONSTRAINTS,
-        "rank": [Interval(Integral, 1, None, closed="left")],
-        "n_inducing": [Interval(Integral, 1, None, closed="left"), None],
-        "max_iter": [Interval(Integral, 0, None, closed="left")],
-        "random_state": ["random_state"],
-    }
-
     def __init__(
         self,
         rank: int = 2,
         *,
-        n_inducing: int | None = None,
-        scale_inputs: bool = True,
+        n_inducing: int = 60,
         max_iter: int = 200,
-        tol: float = 1e-5,
+        tol: float = 1e-6,
         random_state: Any = None,
     ) -> None:
         self.rank = rank
         self.n_inducing = n_inducing
-        self.scale_inputs = scale_inputs
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
 
     def _learn(self, problem: TaskProblem) -> None:
-        _process.load_gpytorch()  # or say how to get it, before any work
-        seen = problem.counted
-        rows = TaskRows(problem.X[seen.rows], seen.outputs, seen.targets, seen.weights, problem.n_outputs)
-        start = self._start(rows)
-        inducing: Floats | None = None
-        likelihood: Likelihood
-        if self.n_inducing is None:
-            likelihood = ExactLikelihood(rows, start)
-        else:
-            inducing = _process.inducing_inputs(rows.X, start, int(self.n_inducing))
-            likelihood = LikelihoodBound(rows, start, inducing)
-
-        def attributes(at: Search) -> dict[str, Any]:
-            found = likelihood.covariances(at.position)
-            exact = inducing is None
-            weights = _process.exact_weights(rows, found) if exact else _process.bound_weights(rows, found, inducing)
-            return {
-                "task_covariance_": found.tasks,
-                "length_scale_": found.length_scale,
-                "noise_variance_": found.noise_variance,
-                "log_marginal_likelihood_": -at.objective,
-                "_centres": weights.centres,
-                "_weights": weights.weights,
-            }
-
-        steps, tol = int(self.max_iter), float(self.tol)
-        with self._fitting(attributes, steps, problem.data) as reporter:
-            reporter.result = _process.maximise(likelihood, steps, tol, [reporter])
-
-    def _start(self, rows: TaskRows) -> Covariances:
-        rng, M = generator(self.random_state), rows.n_tasks
+        if importlib.util.find_spec("torch") is None:
+            raise ModuleNotFoundError("MTGPRegressor needs PyTorch: pip install -e './paper[gp]'", name="torch")
+        rng, M = check_random_state(self.random_state), problem.n_outputs
         factor = 0.1 * rng.standard_normal((M, min(int(self.rank), M)))
-        factor[:, 0] = 1.0  # one direction in which all tasks agree; data may turn some of them round
-        return Covariances(factor, own=0.2, length_scale=float(np.sqrt(rows.X.shape[1])), noise_variance=1.0 / 3.0)
+        factor[:, 0] = 1.0  # a direction in which all tasks agree
+        first = Covariances(factor, 0.2, float(np.sqrt(problem.X.shape[1])), 1.0 / 3.0)
+        inducing = inducing_inputs(problem.X[problem.rows], first, int(self.n_inducing))
+        bound = Bound(problem, inducing, first)
+        options = {"maxiter": int(self.max_iter), "ftol": float(self.tol)}
+        result = minimize(bound.evaluate, first.pack(), jac=True, method="L-BFGS-B", options=options)
+        found = self.covariances_ = first.unpack(result.x)
+        self.task_covariance_ = found.factor @ found.factor.T + found.own * np.eye(M)
+        self.log_marginal_likelihood_, self.n_iter_ = -float(result.fun), int(result.nit)
+        self.centres_, self.weights_ = mean_weights(problem, found, inducing)
 
     def _scores(self, X: Floats) -> Floats:
-        parts = [X[i : i + ROWS_AT_ONCE] for i in range(0, len(X), ROWS_AT_ONCE)]
-        near = (np.exp(-0.5 * cdist(part, self._centres, "sqeuclidean") / self.length_scale_**2) for part in parts)
-        return np.concatenate([part @ self._weights for part in near])
+        return self.covariances_.near(X, self.centres_) @ self.weights_

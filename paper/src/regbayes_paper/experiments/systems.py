@@ -346,9 +346,9 @@ RAGGED: tuple[System, ...] = (
     System(
         "MTGP",
         lambda context, **settings: MTGPRegressor(random_state=context.seed, **settings),
-        grid(rank=(2,), n_inducing=(60,), tol=(1e-4,)),
+        grid(rank=(2,), n_inducing=(60,)),
         grid(rank=(1,), n_inducing=(20,), max_iter=(10,)),
-        extra=("gpytorch", "gp"),
+        extra=("torch", "gp"),
     ),
     System(
         "MTRL",

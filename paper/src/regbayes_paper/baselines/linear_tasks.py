@@ -1,0 +1,330 @@
+"""Linear models of several tasks: each task alone (STL), related tasks (MTRL), and a shared subspace (ASO).
+
+All minimize half the squared errors, or half the squared hinge losses, plus a quadratic penalty on the weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator, cg
+
+from regbayes_paper._types import Floats
+from regbayes_paper.descent import alternate
+from regbayes_paper.tasks import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
+
+NEWTON_STEPS = 100
+NEWTON_TOL = 1e-14  # predicted decrease at which to stop, relative to the objective
+CG_TOL = 1e-6  # of the system of a Newton step
+
+
+@dataclass(frozen=True)
+class LinearTasks:
+    """``min 1/2 sum_n weight_n loss_n(W) + 1/2 tr V P V'`` with ``W = mixing V``, a row of weights per task."""
+
+    problem: TaskProblem
+    hinge: bool  # squared hinge of targets -1 and 1, or squared errors
+    counts: Floats  # (n,): weight of each target
+
+    def residuals(self, weights: Floats) -> Floats:
+        """Return what each target lacks: minus the derivative of its loss by the score."""
+        short = self.problem.targets - self.problem.scores(weights)
+        return np.where(self.problem.targets * short > 0, short, 0.0) if self.hinge else short
+
+    def loss(self, weights: Floats) -> float:
+        """Return the loss of all targets."""
+        return 0.5 * float(self.counts @ self.residuals(weights) ** 2)
+
+    def minimize(self, penalty: Floats, position: Floats, mixing: Floats | None = None) -> Floats:
+        """Return the best weights by Newton's method, from a position V.
+
+        Parameters
+        ----------
+        penalty : (d, d)
+        position : (n_outputs, d)
+        mixing : (n_outputs, n_outputs)
+            A symmetric root of the covariance of the tasks. None is the identity.
+        """
+        S = np.eye(len(position)) if mixing is None else mixing
+
+        def value(V: Floats) -> float:
+            return self.loss(S @ V) + 0.5 * float(np.vdot(V @ penalty, V))
+
+        V, current = position, value(position)
+        for _ in range(NEWTON_STEPS):
+            residuals = self.residuals(S @ V)
+            gradient = V @ penalty - S @ self.problem.sums(self.counts * residuals)
+            active = self.counts * (residuals != 0) if self.hinge else self.counts
+            grams = self.problem.grams(active)
+            step = -(_solve_each if mixing is None else _solve_mixed)(grams, penalty, gradient, S)
+            slope, length = float(np.vdot(gradient, step)), 1.0
+            if -slope <= NEWTON_TOL * current:
+                break
+            moved = value(V + step)
+            while moved > current + 1e-4 * length * slope and length > NEWTON_TOL:
+                length *= 0.5
+                moved = value(V + length * step)
+            if moved >= current:
+                break
+            V, current = V + length * step, moved
+        return S @ V
+
+
+def _solve_each(grams: Floats, penalty: Floats, right: Floats, _: Floats) -> Floats:
+    """Solve the system of each task; the shortest solution where a column is free and no target constrains it."""
+    return np.stack([np.linalg.lstsq(a + penalty, b, rcond=None)[0] for a, b in zip(grams, right, strict=True)])
+
+
+def _solve_mixed(grams: Floats, penalty: Floats, right: Floats, S: Floats) -> Floats:
+    """Solve ``V P + S (gram_m (S V)_m) = right``, one system for all tasks, by conjugate gradients."""
+    diagonal = (S**2 @ np.einsum("mjj->mj", grams) + np.diag(penalty)).ravel()
+
+    def multiply(flat: Floats) -> Floats:
+        V = flat.reshape(right.shape)
+        return (V @ penalty + S @ np.einsum("mde,me->md", grams, S @ V)).ravel()
+
+    size = right.size
+    scale = LinearOperator((size, size), matvec=lambda flat: flat / diagonal)
+    found, _ = cg(LinearOperator((size, size), matvec=multiply), right.ravel(), rtol=CG_TOL, M=scale)
+    return found.reshape(right.shape)
+
+
+class LinearTaskModel(TaskModel):
+    """A model with linear scores, ``(X - mean_) / scale_ @ coef_.T + intercept_``."""
+
+    _hinge: ClassVar[bool]
+
+    def _pose(self, problem: TaskProblem, counts: Floats | None = None) -> LinearTasks:
+        return LinearTasks(problem, self._hinge, np.ones(len(problem.rows)) if counts is None else counts)
+
+    def _set_weights(self, weights: Floats, constant: float = 1.0) -> None:
+        self.coef_, self.intercept_ = weights[:, :-1], weights[:, -1] * constant
+
+
+class SingleTaskRegressor(TaskRegressor, LinearTaskModel):
+    """One ridge regression per task (STL).
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Penalty on squared weights, as in scikit-learn's `Ridge`, on standardized inputs. Intercepts are free.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes_paper.baselines import SingleTaskRegressor
+    >>> X, group = np.arange(12.0)[:, None], np.arange(12) % 3
+    >>> model = SingleTaskRegressor(alpha=0.001).fit(X, X[:, 0] * (1 + group), task=group)
+    >>> model.predict([[2.0], [2.0]], task=[0, 2]).round(1)
+    array([2., 6.])
+    """
+
+    _hinge = False
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        self.alpha = alpha
+
+    def _learn(self, problem: TaskProblem) -> None:
+        linear = self._pose(problem.with_constant())
+        penalty = np.diag([*np.full(problem.X.shape[1], float(self.alpha)), 0.0])
+        self._set_weights(linear.minimize(penalty, np.zeros((problem.n_outputs, len(penalty)))))
+
+
+class SingleTaskClassifier(TaskClassifier, LinearTaskModel):
+    """One linear support vector machine with a squared hinge per task (STL).
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Penalty on a squared margin violation, as in scikit-learn's `LinearSVC`. Intercepts are penalized too.
+    """
+
+    _hinge = True
+
+    def __init__(self, C: float = 1.0) -> None:
+        self.C = C
+
+    def _learn(self, problem: TaskProblem) -> None:
+        linear = self._pose(problem.with_constant())
+        penalty = np.eye(linear.problem.X.shape[1]) / (2.0 * self.C)
+        self._set_weights(linear.minimize(penalty, np.zeros((problem.n_outputs, len(penalty)))))
+
+
+class _RelatedTasks(LinearTaskModel):
+    """What both kinds of MTRL share."""
+
+    def __init__(
+        self,
+        alpha: float = 0.0,
+        relation_alpha: float = 1.0,
+        *,
+        balance_tasks: bool = True,
+        intercept_scaling: float = 1.0,
+        scale_inputs: bool = True,
+        max_iter: int = 200,
+        tol: float = 1e-5,
+    ) -> None:
+        self.alpha = alpha
+        self.relation_alpha = relation_alpha
+        self.balance_tasks = balance_tasks
+        self.intercept_scaling = intercept_scaling
+        self.scale_inputs = scale_inputs
+        self.max_iter = max_iter
+        self.tol = tol
+
+    def _learn(self, problem: TaskProblem) -> None:
+        posed = problem.with_constant(float(self.intercept_scaling))
+        counts = np.ones(len(problem.rows))
+        if self.balance_tasks:
+            sizes = np.bincount(problem.outputs)
+            counts = (sizes.sum() / (len(sizes) * sizes))[problem.outputs]
+        linear = self._pose(posed, counts)
+        M, alpha, beta = problem.n_outputs, float(self.alpha), float(self.relation_alpha)
+
+        def step(state: tuple[Floats, Floats]) -> tuple[tuple[Floats, Floats], float]:
+            covariance, weights = state
+            weights = related_weights(linear, covariance, weights, alpha, beta)
+            left, sizes, _ = np.linalg.svd(weights, full_matrices=False)
+            if sizes.sum() > 0:  # the best covariance of trace M
+                covariance = (left * (M * sizes / sizes.sum())) @ left.T
+            related = 0.5 * beta * float(sizes.sum()) ** 2 / M
+            return (covariance, weights), linear.loss(weights) + 0.5 * alpha * float(np.sum(weights**2)) + related
+
+        first = (np.eye(M), np.zeros((M, posed.X.shape[1])))
+        (covariance, weights), self.objectives_ = alternate(step, first, int(self.max_iter), float(self.tol))
+        self._set_weights(weights, float(self.intercept_scaling))
+        self.task_covariance_ = covariance
+
+
+def related_weights(linear: LinearTasks, covariance: Floats, start: Floats, alpha: float, beta: float) -> Floats:
+    """Return the best weights under ``alpha ||W||^2 / 2 + beta tr(W' covariance^-1 W) / 2``; it may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    values = np.maximum(values, 0.0)
+    roots = np.sqrt(values / (alpha * values + beta))
+    known = roots > roots.max() * np.sqrt(np.finfo(np.float64).eps)
+    inverse = np.divide(1.0, roots, out=np.zeros_like(roots), where=known)
+    position = (vectors * inverse) @ (vectors.T @ start)
+    return linear.minimize(np.eye(start.shape[1]), position, (vectors * roots) @ vectors.T)
+
+
+class MTRLRegressor(TaskRegressor, _RelatedTasks):
+    """Multi-task relationship learning (MTRL) for numbers: weights and the covariance of the tasks together.
+
+    The convex problem of Zhang and Yeung (2010): half the squared errors, plus ``alpha / 2`` times the squared weights,
+    plus ``relation_alpha / 2`` times their squared length in the metric of the tasks' covariance, whose trace is the
+    number of tasks. Its two blocks are minimized in turn.
+
+    Parameters
+    ----------
+    alpha : float, default=0.0
+        Penalty on squared weights.
+    relation_alpha : float, default=1.0
+        Penalty on weights that the relations between tasks do not explain.
+    balance_tasks : bool, default=True
+        Whether tasks count equally, as in the original, or every target does.
+    intercept_scaling : float, default=1.0
+        Size of the constant input that carries the intercepts. Large values make intercepts free.
+    scale_inputs : bool, default=True
+        Whether inputs are divided by their standard deviations.
+    max_iter : int, default=200
+    tol : float, default=1e-5
+        Relative change of the objective at which to stop.
+
+    References
+    ----------
+    Y. Zhang and D.-Y. Yeung (2010). A convex formulation for learning task relationships in multi-task learning. UAI.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from regbayes_paper.baselines import MTRLRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X, w = rng.standard_normal((40, 3)), np.array([1.0, -1.0, 0.5])
+    >>> Y = np.outer(X @ w, [1.0, 1.0, -1.0]) + 0.1 * rng.standard_normal((40, 3))
+    >>> np.sign(MTRLRegressor().fit(X, Y).task_covariance_[0])
+    array([ 1.,  1., -1.])
+    """
+
+    _hinge = False
+
+
+class MTRLClassifier(TaskClassifier, _RelatedTasks):
+    """Multi-task relationship learning (MTRL) for labels, with squared hinge losses; see `MTRLRegressor`."""
+
+    _hinge = True
+
+
+class _SharedSubspace(LinearTaskModel):
+    """What both kinds of ASO share."""
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        alpha: float = 1.0,
+        shared_alpha: float = 0.01,
+        max_iter: int = 200,
+        tol: float = 1e-5,
+    ) -> None:
+        self.n_components = n_components
+        self.alpha = alpha
+        self.shared_alpha = shared_alpha
+        self.max_iter = max_iter
+        self.tol = tol
+
+    def _learn(self, problem: TaskProblem) -> None:
+        linear, d = self._pose(problem.with_constant()), problem.X.shape[1]
+        # With as many directions as there are tasks all weights would be inside.
+        size = min(int(self.n_components), max(problem.n_outputs - 1, 0), d)
+
+        def step(state: tuple[Floats, Floats]) -> tuple[tuple[Floats, Floats], float]:
+            directions, weights = state
+            penalty = np.zeros((d + 1, d + 1))
+            penalty[:d, :d] = self.alpha * (np.eye(d) - (1.0 - self.shared_alpha) * directions.T @ directions)
+            weights = linear.minimize(penalty, weights)
+            directions = np.linalg.svd(weights[:, :d], full_matrices=False)[2][:size]
+            inside = float(np.sum((weights[:, :d] @ directions.T) ** 2))
+            outside = float(np.sum(weights[:, :d] ** 2)) - inside
+            cost = 0.5 * self.alpha * (outside + self.shared_alpha * inside)
+            return (directions, weights), linear.loss(weights) + cost
+
+        first = (np.zeros((0, d)), np.zeros((problem.n_outputs, d + 1)))
+        (directions, weights), self.objectives_ = alternate(step, first, int(self.max_iter), float(self.tol))
+        self._set_weights(weights)
+        self.components_ = directions
+
+
+class ASORegressor(TaskRegressor, _SharedSubspace):
+    """Alternating structure optimization (ASO) for numbers: tasks share a subspace in which weights cost less.
+
+    Half the squared errors, plus ``alpha / 2`` times the squared weights outside a subspace of ``n_components``
+    dimensions, plus ``shared_alpha`` times that for the part inside. The best subspace for given weights is that of
+    their largest singular vectors. Intercepts are free.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        Dimensions of the subspace, at most one less than tasks.
+    alpha : float, default=1.0
+        Penalty on squared weights outside the subspace.
+    shared_alpha : float, default=0.01
+        Penalty inside the subspace as a share of alpha. The original has 0, with which weights may grow without bound.
+    max_iter : int, default=200
+    tol : float, default=1e-5
+        Relative change of the objective at which to stop.
+
+    References
+    ----------
+    R. K. Ando and T. Zhang (2005). A framework for learning predictive structures from multiple tasks and unlabeled
+    data. JMLR 6.
+    """
+
+    _hinge = False
+
+
+class ASOClassifier(TaskClassifier, _SharedSubspace):
+    """Alternating structure optimization (ASO) for labels, with squared hinge losses; see `ASORegressor`."""
+
+    _hinge = True
