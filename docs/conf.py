@@ -19,10 +19,11 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinx_gallery.gen_gallery",
 ]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}  # stubs get the first
 templates_path = ["_templates"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "**/sg_execution_times.rst", "sg_execution_times.rst"]
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
@@ -46,6 +47,20 @@ html_show_sourcelink = False
 autosummary_generate = True
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
+
+# Scripts named plot_* run when the site is built. The others need a cluster, a GPU or minutes, and have no output.
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "filename_pattern": r"/plot_",
+    "backreferences_dir": "reference/generated/backreferences",
+    "doc_module": ("regbayes",),
+    "download_all_examples": False,
+    "abort_on_example_error": True,
+    "show_memory": False,
+    "show_signature": False,
+    "write_computation_times": False,
+}
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

@@ -1,4 +1,9 @@
-"""Rows that do not fit in memory: learn from batches of a file, then one more look at all rows for the weights."""
+"""
+Mini-batches from a file
+========================
+
+Learn latent features from batches of samples that do not fit in memory, then solve for the weights on all samples.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Rows on the workers of a Dask cluster: iLSVM learned from a Parquet folder that is never in one place.
+"""
+iLSVM on a Dask cluster
+=======================
 
-The page docs/scale.md says when to take this way. Here the cluster is two processes of this machine, and the data are
-small enough to be made on the spot; with a cluster of yours, `Client("tcp://scheduler:8786")`.
+Fit an iLSVM to a Parquet folder whose partitions stay on the workers. Here the cluster is two processes of this
+machine; with a cluster of yours, use ``Client("tcp://scheduler:8786")``.
 """
 
 from __future__ import annotations

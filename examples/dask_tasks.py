@@ -1,7 +1,9 @@
-"""Several outcomes with holes, and draws of a posterior, on the workers of a Dask cluster.
+"""
+Several tasks on a Dask cluster
+===============================
 
-The page docs/scale.md says when to take this way. Here the cluster is two processes of this machine, and the data are
-small enough to be made on the spot.
+Fit several outcomes with missing values, and constrain draws of a posterior, on the workers of a Dask cluster. Here
+the cluster is two processes of this machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Draw again: a tilt that draws cannot carry, from the model itself (docs/draw_again.md).
+"""
+Resample a model under constraints
+==================================
 
-    python examples/draw_again.py          # eight schools at 20, and parity in a logistic regression; needs NumPyro
+Eight schools with a mean effect of 20, and parity in a logistic regression. Needs NumPyro::
 
-The numbers of the page come from here.
+    python examples/draw_again.py
 """
 
 from __future__ import annotations

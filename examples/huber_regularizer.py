@@ -1,6 +1,9 @@
-"""A regularizer of your own: the Huber penalty, for an expert who is usually close and now and then far off.
+"""
+A regularizer of your own
+=========================
 
-The page docs/adding_a_regularizer.md walks through it.
+The Huber penalty, for an expert who is usually close and occasionally far off. :doc:`/adding_a_regularizer` explains
+it.
 """
 
 from __future__ import annotations

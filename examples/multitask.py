@@ -1,6 +1,9 @@
-"""Related outcomes with holes in them, and one question asked in many small groups.
+"""
+Related tasks with missing values
+=================================
 
-Both data sets are drawn here, so that the truth is known.
+Several outcomes of the same samples, and one outcome in many small groups. Both data sets are simulated, so the
+ground truth is known.
 """
 
 from __future__ import annotations

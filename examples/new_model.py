@@ -1,8 +1,10 @@
-"""A model of your own, in one module: principal components that know what they are for.
+"""
+A model of your own
+===================
 
-Probabilistic principal component analysis has features ``z ~ N(0, I)`` and rows ``x ~ N(W z, sigma² I)``. Here its
-loadings W are learned together with a linear classifier on the expected features, under margins. The page
-docs/adding_a_model.md walks through it.
+Supervised probabilistic principal components. The model has features ``z ~ N(0, I)`` and samples
+``x ~ N(W z, sigma² I)``; its loadings ``W`` are learned together with a max-margin classifier on the expected features.
+:doc:`/adding_a_model` explains it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A Gibbs sampler of your own under constraints: counts whose rate changes in a discrete year (docs/own_sampler.md).
+"""
+A Gibbs sampler of your own under constraints
+=============================================
 
-    python examples/own_sampler.py         # NumPy alone
-
-Eighty years of counts whose rate fell at some point. The sampler knows nothing of constraints: it gets the tilt as a
-function, and adds it where it draws.
+Eighty years of counts whose rate falls in an unknown year. The sampler gets the log-factor of the constraint as a
+function, and adds it to its log-density. :doc:`/own_sampler` explains it.
 """
 
 from __future__ import annotations

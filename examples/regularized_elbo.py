@@ -1,9 +1,13 @@
-"""Add constraints on expectations to an ELBO: a loss for NumPyro's SVI made from the regularizers of this package.
+"""
+Constraints in variational inference
+====================================
 
-    python examples/regularized_elbo.py    # needs NumPyro: pip install 'regbayes[numpyro]'
+Add the regularizer of an expectation to the loss of NumPyro's SVI::
 
-SVI minimizes minus the ELBO over the guides q. `RegularizedLoss` adds `g(E_q[psi])`, so SVI solves docs/math.md eq. (1)
-with q restricted to the guide.
+    python examples/regularized_elbo.py    # needs NumPyro
+
+SVI minimizes minus the ELBO over the guides ``q``. ``RegularizedLoss`` adds ``g(E_q[psi])``, so SVI solves equation
+(1) of :doc:`/math` with ``q`` restricted to the guide.
 
 The task is a diagnosis learned from 60 biopsies, half of them malignant. Two constraints add what is not in these data:
 the share of malignant tumors among the other patients, and ten reference cases that must be classified with a margin.

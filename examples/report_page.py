@@ -1,7 +1,9 @@
-"""One page about a fitted model, for people without Python: iLSVM on scikit-learn's digits, as an HTML file.
+"""
+An HTML report
+==============
 
-The page docs/report.md walks through it. --output says where the file goes, and --screenshot takes a picture of it
-(with Chromium and the `browser` extra).
+Write a page about an iLSVM of handwritten digits, for readers who do not use Python. ``--output`` sets the file, and
+``--screenshot`` takes a picture of the page (with Chromium and the extra ``browser``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""What can be stated: conditional expectations, probabilities, quantiles, variances, correlations, predictions.
+"""
+Conditional expectations, probabilities and variances
+=====================================================
 
-The page docs/statements.md walks through it. Needs ArviZ (``pip install -e '.[ppl]'``).
+Constrain probabilities, quantiles, conditional expectations, predictions, variances and correlations.
+:doc:`/statements` explains them. Needs ArviZ.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A variational autoencoder of your own under margins: features that explain the rows and tell the classes apart.
+"""
+A variational autoencoder with a classifier
+===========================================
 
-The network is plain PyTorch; `from_torch` makes a joint model of it. docs/own_model.md goes through this script.
+Features of a PyTorch autoencoder that explain the samples and separate the classes. :doc:`/own_model` explains it.
 """
 
 from __future__ import annotations

@@ -67,9 +67,6 @@ def test_links_lead_to_files(page):
 YOURS = {
     "docs/draw_again.md": {"data", "draws"},
     "docs/models/medlda.md": {"texts", "labels", "new_texts"},
-    "docs/problems/class_proportions.md": {"coefficients", "rows", "unlabelled"},
-    "docs/problems/parity.md": {"posterior", "rows", "train", "group_2"},
-    "docs/problems/themes.md": {"texts", "stars", "new_texts"},
     "docs/scale.md": {"columns", "mu", "theta"},
     "paper/docs/baselines.md": {"X", "y", "school"},
 }
