@@ -34,7 +34,7 @@ from regbayes.margins.device import DeviceBlock, DevicePrior
 from regbayes.margins.device_tasks import SAMPLE_PER_OUTPUT, DeviceTaskHead
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
-from regbayes.models.ilsvm import warmup
+from regbayes.models.ilsvm import starts
 from regbayes.models.ilsvm.device import DeviceRows
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, Params, Rows, Settings, centre_rows
 from regbayes.models.mt_ilsvm.device import DeviceRows as DeviceTaskRows
@@ -128,8 +128,7 @@ def make_rows(device: Device, n: int, D: int, L: int, seed: int = 0) -> tuple[An
 
 def make_start(data: Data, settings: Settings) -> Params:
     """Where a fit starts: directions of some rows that stand out from the noise."""
-    few = data.X.take(np.arange(min(len(data.X), 4096)))
-    start = warmup.initial_params(few, settings)[0]
+    start = starts.start(data.take(np.arange(min(len(data.X), 4096))), settings)
     print(f"  start with {len(start.loadings)} features")
     return replace(start, temperature=settings.temperature)
 

@@ -259,8 +259,6 @@ def normalised_objective(model: Any, n: int) -> float:
     if hasattr(model, "classes_"):
         told = make_supervision(model.get_params(), len(model.classes_), 1.0)
         weight = told.generative_weight
-        if getattr(params, "noise_ratios", None) is not None:
-            weight *= told.on_off_weight
     return float(model.trace_.objective[-1] - weight * n * empty[there].sum())
 
 

@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from sklearn.utils._param_validation import StrOptions
 
@@ -35,24 +34,10 @@ def message(case: Case, old: Parts, new: Parts, apart: dict[str, float]) -> str:
     return "\n".join(lines)
 
 
-# Losses with a kink, no generative part, or two starts that are as good: the features that are left hang on last bits,
-# and another processor's answer is as good. Its parts are compared, and that the objective is no worse than a little
-# (`predictive only` ends at 14.39 or, where rounding is that of a processor without AVX-512, at 15.34).
-LAST_BITS = (
-    *("ilsvm/cost", "ilsvm/no intercept"),
-    *("ilsvm/consistent hinge ovr", "ilsvm/cost hinge", "ilsvm/predictive only", "ilsvm/transductive hinge"),
-    "ilsvm cv/hinge",
-)
-
-
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_answers_are_as_recorded(case):
     old, new = recorded()[case.name], observe(case)
     apart = differences(old, new)
-    if case.name in LAST_BITS:
-        assert old.keys() == new.keys()
-        assert np.min(new["objective"]) <= 1.1 * np.min(old["objective"])
-        return
     assert max(apart.values()) <= case.tolerance, message(case, old, new, apart)
 
 
@@ -60,15 +45,18 @@ def test_nothing_is_recorded_that_is_no_case():
     assert list(recorded()) == list(CASES)
 
 
-# Not there when the record was made; they have tests of their own.
-YOUNGER = ("PathSearchCV", "MedLDAClassifierCV", "MedLDARegressorCV", "MarginClassifier")
+# Recorded nowhere: tests of their own have theorems and oracles.
+NOT_RECORDED = (
+    *("ILSVMClassifier", "ILSVMClassifierCV", "IBPFactorAnalysis", "PathSearchCV"),
+    *("MedLDAClassifierCV", "MedLDARegressorCV", "MarginClassifier"),
+)
 
 
 def estimators() -> dict[str, type]:
     """Every public estimator that the record knows."""
     found = {name: getattr(regbayes, name) for name in regbayes.__all__}
     classes = {name: one for name, one in found.items() if inspect.isclass(one) and hasattr(one, "get_params")}
-    return {name: one for name, one in classes.items() if name not in YOUNGER}
+    return {name: one for name, one in classes.items() if name not in NOT_RECORDED}
 
 
 def enumerated(constraints: Any) -> Iterator[Any]:
@@ -94,7 +82,7 @@ def test_every_value_of_every_enumerated_parameter_is_recorded(estimator):
 
 
 def test_differences_are_seen():
-    case = CASES["ilsvm/default"]
+    case = CASES["mt classifier/default"]
     old = recorded()[case.name]
     moved = {**old, "scores": old["scores"] + 1e-7 * abs(old["scores"]).max(), "objective": old["objective"] - 1.0}
     apart = differences(old, moved)

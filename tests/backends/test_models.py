@@ -12,7 +12,7 @@ from ilsvm_model_tools import make_problem
 from regbayes.kernels.arrays import to_host
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import observe_classes, observe_numbers
-from regbayes.models.ilsvm.model import EXACT, BinaryFeatures, Data, ILSVMProblem, Params, centre_rows
+from regbayes.models.ilsvm.model import BinaryFeatures, Data, ILSVMProblem, Params, centre_rows
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams
 from regbayes.models.indian_buffet import prior_sticks
 from regbayes.models.mt_ilsvm.fit import prepare, start_latent
@@ -41,7 +41,7 @@ def draw_model(n_sweeps: int, slab: bool = False):
     return BinaryFeatures(2.0, 0.3), Params(*given, n_sweeps, np.exp(logs) if n_sweeps != 1 else None)
 
 
-MODELS = {"one sweep": (1,), "three": (3,), "enumerated": (EXACT,), "amounts": (1, True), "amounts, three": (3, True)}
+MODELS = {"one sweep": (1,), "three": (3,), "amounts": (1, True), "amounts, three": (3, True)}
 
 
 @pytest.mark.parametrize("weighted", [False, True])

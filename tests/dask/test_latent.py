@@ -38,9 +38,8 @@ from regbayes.dask.blocks import plan_groups
 from regbayes.dask.rows import draw_sample, read_collections
 from regbayes.engine.source import ArraySource, Samples, Strata
 from regbayes.estimators._bases import InterruptedWarning
-from regbayes.models.ilsvm.model import EXACT, Data, ILSVMProblem, centre_rows
-from regbayes.models.ilsvm.on_off import SETTLED_NOISE
-from regbayes.models.ilsvm.warmup import drop_empty
+from regbayes.models.ilsvm.model import Data, ILSVMProblem, centre_rows
+from regbayes.models.ilsvm.starts import drop_empty
 from simulated_features import draw_scores, planted
 
 dd, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
@@ -140,20 +139,19 @@ def test_features_without_labels(client, data, monkeypatch):
 
 def test_noise_by_input_is_that_of_the_sample(client):
     rows, y, _, _ = planted(5, 2, by_input=True)
-    model = ILSVMClassifier(12, temperature=0.02, random_state=0).fit(cut(rows, (100, 150)), cut(y, (250,)))
-    plain = regbayes.ILSVMClassifier(12, temperature=0.02, random_state=0).fit(rows, y)
-    params = model._state.params
-    # Rows come in another order, and rounds of new noise end when it moves by less than that.
-    np.testing.assert_allclose(model.noise_ratios_, plain.noise_ratios_, rtol=2 * SETTLED_NOISE)
-    assert (params.temperature, params.n_sweeps) == (1.0, EXACT)
-    assert params.noise_variance == pytest.approx(plain.noise_variance_, rel=2 * SETTLED_NOISE)
+    parameters = {"noise_variance": "per_input", "temperature": 1.0, "random_state": 0}
+    model = ILSVMClassifier(12, **parameters).fit(cut(rows, (100, 150)), cut(y, (250,)))
+    plain = regbayes.ILSVMClassifier(12, **parameters).fit(rows, y)
+    np.testing.assert_allclose(model.noise_ratios_, plain.noise_ratios_, rtol=1e-6)
+    assert model._state.params.temperature == 1.0
+    assert model.noise_variance_ == pytest.approx(plain.noise_variance_, rel=1e-6)
     assert model.objective_ == pytest.approx(plain.objective_, rel=1e-2)
     assert np.abs(model.transform(cut(rows, (250,))).compute() - plain.embedding_).mean() < 0.01
 
 
 def test_a_warm_start_forgets_noise_that_is_given_now(monkeypatch):
     rows, _, _, _ = planted(5, 2, by_input=True)
-    model = IBPFactorAnalysis(12, warm_start=True)
+    model = IBPFactorAnalysis(12, noise_variance="per_input", warm_start=True)
     fit_here(monkeypatch, model, cut(rows, (100, 150)))
     assert np.ptp(model.noise_ratios_) > 0.1
     model.set_params(noise_variance=2.0)
@@ -162,26 +160,15 @@ def test_a_warm_start_forgets_noise_that_is_given_now(monkeypatch):
     np.testing.assert_array_equal(model.noise_ratios_, 1.0)
 
 
-@pytest.mark.parametrize(("kind", "found"), [("amounts", "half-normal"), ("on/off", None)])
-@pytest.mark.parametrize("asked", ["auto", "half-normal", None])
-def test_the_sample_says_which_kind_of_features_rows_have_and_a_warm_start_may_say_another(
-    monkeypatch, kind, found, asked
-):
-    X = cut(draw_scores(kind)[0], (250, 350))
-    model = IBPFactorAnalysis(12, max_iter=3, warm_start=True, random_state=0)
-    assert fit_here(monkeypatch, model, X).slab_ == found
-    first = model.objective_
-    model.set_params(slab=asked)
-    fit_here(monkeypatch, model, X)
-    assert model.slab_ == (found if asked == "auto" else asked)
-    if model.slab_:
-        assert model._state.params.temperature == pytest.approx(0.05 * X.shape[1])
-    if model.slab_ == found:
-        assert model.objective_ <= first
-    local = model.to_local()
+@pytest.mark.parametrize(("first", "second"), [(None, "half-normal"), ("half-normal", None)])
+def test_warm_start_takes_the_slab_that_is_set_now(monkeypatch, first, second):
+    X = cut(draw_scores("amounts")[0], (250, 350))
+    model = fit_here(monkeypatch, IBPFactorAnalysis(12, slab=first, max_iter=3, warm_start=True, random_state=0), X)
+    fit_here(monkeypatch, model.set_params(slab=second), X)
+    assert model._state.params.temperature == pytest.approx((0.05 if second else 0.01) * X.shape[1])
     probabilities = model.feature_probabilities(X).compute()
-    np.testing.assert_allclose(probabilities, local.feature_probabilities(X.compute()), atol=1e-12)
-    assert np.array_equal(probabilities, model.transform(X).compute()) == (model.slab_ is None)
+    np.testing.assert_allclose(probabilities, model.to_local().feature_probabilities(X.compute()), atol=1e-12)
+    assert np.array_equal(probabilities, model.transform(X).compute()) == (second is None)
 
 
 def test_features_with_amounts(client, data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.engine import executor
 from regbayes.engine.mapped import StandardRows
+from regbayes.estimators import ilsvm
 from regbayes.margins import head
-from regbayes.models.ilsvm import fit, model, warmup
+from regbayes.models.ilsvm.starts import POLICY
 
 N, D, COPIES = 20_000, 6, 20
 WEIGHTS = np.random.default_rng(3).integers(1, 4, size=N).astype(float)
@@ -39,9 +41,7 @@ def make(kind, **options):
 def few_copied(monkeypatch):
     """What is copied whatever the number of rows is little beside these, and so is a block."""
     monkeypatch.setattr(executor, "BLOCK_ROWS", 512)
-    monkeypatch.setattr(warmup, "EARLY_ROWS", 400)
-    monkeypatch.setattr(fit, "MOST_ROWS", 400)
-    monkeypatch.setattr(model, "MAPPED_TAKEN", 400)
+    monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(POLICY, sample_rows=400))
     monkeypatch.setattr(head, "SAMPLE_PER_WEIGHT", 10)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.svm import LinearSVC
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, load
+from regbayes.estimators import ilsvm as estimators
 from regbayes.estimators._bases import FirstBatchWarning
-from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm.starts import POLICY
 
 N, D, CLASSES = 600, 12, np.array(["a", "b", "c"])
 
@@ -384,12 +386,11 @@ def test_the_second_look_needs_a_model_a_squared_loss_and_known_classes():
 
 @both
 def test_a_fit_of_memory_mapped_rows_takes_a_quarter_of_them(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(warmup, "EARLY_ROWS", 400)  # that are copied, whatever the number of rows
-    monkeypatch.setattr(fit, "MOST_ROWS", 400)
+    monkeypatch.setattr(estimators.BinaryFeatures, "_policy", replace(POLICY, sample_rows=400))
     rows, labels = draw(20_000, 7)
     np.save(tmp_path / "rows.npy", np.tile(rows, 16))
     rows = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    model = make(n_components=4, max_iter=1, n_init=1)
+    model = make(n_components=4, max_iter=1)
     model.fit(rows, labels)  # what is loaded and compiled once
     tracemalloc.start()
     model.fit(rows, labels)

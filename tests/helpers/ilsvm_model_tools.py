@@ -6,7 +6,7 @@ import numpy as np
 
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import zero_one_cost
-from regbayes.models.ilsvm import warmup
+from regbayes.models.ilsvm import starts
 from regbayes.models.ilsvm.model import UNLABELED, Data, ILSVMProblem, Settings, centre_rows
 
 EXACT = Tolerance(gap=1e-10, max_epochs=20_000.0)
@@ -26,10 +26,10 @@ def make_settings(X, **changes):
         "C": 1.0,
         "squared": True,
         "one_vs_rest": False,
-        "temperature": warmup.soft_temperature(X, noise),
+        "temperature": starts.soft_temperature(X, noise),
         "generative_weight": 0.1,
         "noise_variance": noise,
-        "prior_variance": noise * warmup.PRIOR_RATIO,
+        "prior_variance": noise / 0.3,
         "estimate_noise": False,
         "estimate_prior": False,
         "fit_intercept": True,
@@ -60,4 +60,4 @@ def make_problem(seed, settings_changes=None, **data_changes):
 
 
 def start_of(problem, seed=0):
-    return warmup.random_params(problem.data.X, problem.settings, np.random.default_rng(seed))
+    return starts.random_params(problem.data.X, problem.settings, np.random.default_rng(seed))

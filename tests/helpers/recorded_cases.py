@@ -327,111 +327,6 @@ VARIANCES = {
     "both given": change(noise_variance=0.5, prior_variance=1.0),
 }
 
-# iLSVM and the features without labels.
-
-ILSVM = {"n_components": 5, "max_iter": 6, "random_state": 0}
-ILSVM_MARGINS = {  # margins x loss x classes: each combination has code of its own
-    f"{margins} {loss} {kind}": change(margins=margins, loss=loss, multi_class=kind)
-    for margins in ("consistent", "posterior")
-    for loss in ("squared_hinge", "hinge")
-    for kind in ("crammer_singer", "ovr")
-}
-ILSVM_CHANGES = {
-    **ILSVM_MARGINS,
-    **VARIANCES,
-    "both given": change(noise_variance=0.5, prior_variance=1.0, max_iter=4),
-    "auto classes": change(multi_class="auto"),
-    "posterior": change(margins="posterior"),
-    "amounts": change(slab="half-normal"),
-    "amounts, two sweeps, inputs": change(slab="half-normal", n_sweeps=2, include_inputs=True),
-    "two classes": change(two_classes),
-    "two classes hinge": change(two_classes, loss="hinge"),
-    "two classes posterior": change(two_classes, margins="posterior"),
-    "two classes ovr": change(two_classes, multi_class="ovr"),
-    "two classes inputs": change(two_classes, include_inputs=True),
-    "cost": change(cost=COST),
-    "cost hinge": change(cost=COST, loss="hinge"),
-    "cost posterior": change(cost=COST, margins="posterior"),
-    "weights balanced": change(class_weight="balanced"),
-    "weights by class": change(class_weight=WEIGHTS),
-    "weights by class ovr": change(class_weight=WEIGHTS, multi_class="ovr"),
-    "no intercept": change(fit_intercept=False),
-    "no intercept ovr": change(fit_intercept=False, multi_class="ovr"),
-    "inputs": change(include_inputs=True),
-    "inputs crammer_singer": change(include_inputs=True, multi_class="crammer_singer"),
-    "inputs no intercept": change(include_inputs=True, fit_intercept=False),
-    "inputs posterior": change(include_inputs=True, margins="posterior"),
-    "C": change(C=0.3),
-    "alpha": change(alpha=3.0),
-    "temperature": change(temperature=0.1),
-    "temperature posterior": change(temperature=0.1, margins="posterior"),
-    "predictive only": change(generative_weight=0.0),
-    "generative weight": change(generative_weight=0.3),
-    "generative weight posterior": change(generative_weight=0.3, margins="posterior"),
-    "unlabelled": change(some_unlabelled, **NO_LABEL),
-    "unlabelled posterior": change(some_unlabelled, margins="posterior", **NO_LABEL),
-    "transductive": change(some_unlabelled, transductive=True, **NO_LABEL),
-    "transductive ovr": change(some_unlabelled, transductive=True, multi_class="ovr", **NO_LABEL),
-    "transductive hinge": change(some_unlabelled, transductive=True, loss="hinge", **NO_LABEL),
-    "transductive posterior": change(some_unlabelled, transductive=True, margins="posterior", **NO_LABEL),
-    "transductive all labelled": change(transductive=True),
-    "both estimated posterior": change(noise_variance="estimate", prior_variance="estimate", margins="posterior"),
-    "two sweeps": change(n_sweeps=2),
-    "two sweeps posterior": change(n_sweeps=2, margins="posterior"),
-    "start only": change(max_iter=0),
-    "two threads": change(n_jobs=2),
-    "fitted twice": again(warm_start=True),
-    "fitted twice posterior": again(warm_start=True, margins="posterior"),
-    "fitted twice colder": again({"temperature": 0.15}, warm_start=True),
-    "fitted twice other C": again({"C": 0.3}, warm_start=True),
-    "fitted twice anew": again(),
-}
-ILSVM_CV = {"n_components": 4, "Cs": (0.1, 1.0), "cv": 2, "max_iter": 3, "random_state": 0}
-ILSVM_CV_CHANGES = {
-    "amounts": change(slab="half-normal"),
-    "noise estimated": change(noise_variance="estimate", max_iter=6),
-    "prior estimated": change(prior_variance="estimate", max_iter=6),
-    "hinge": change(loss="hinge"),
-    "crammer_singer": change(multi_class="crammer_singer"),
-    "ovr": change(multi_class="ovr"),
-    "cost": change(cost=COST),
-    "weights balanced": change(class_weight="balanced"),
-    "weights by class": change(class_weight=WEIGHTS),
-    "no intercept": change(fit_intercept=False),
-    "posterior": change(margins="posterior"),
-    "unlabelled": change(some_unlabelled, **NO_LABEL),
-    "transductive": change(some_unlabelled, transductive=True, **NO_LABEL),
-    "grid": change(temperatures=("auto", 0.1), alphas=(1.0, 3.0), include_inputs=(False, True)),
-    "generative weights": change(generative_weights=("auto", 0.3)),
-    "two classes": change(two_classes),
-    "other scoring": change(scoring="balanced_accuracy"),
-}
-PATHS = {
-    "estimator": regbayes.ILSVMClassifier(4, max_iter=3, random_state=0),
-    "param_grid": {"temperature": ("auto", 0.1), "C": (0.1, 1.0)},
-    "cv": 2,
-}
-PATHS_CHANGES = {
-    "up": change(along="C"),
-    "down": change(along="C", descending=True),
-    "no refit": change(refit=False),
-    "seed": change(random_state=0),
-    "other scoring": change(scoring="balanced_accuracy"),
-}
-IBP = {"n_components": 5, "slab": None, "max_iter": 6, "random_state": 0}
-IBP_CHANGES = {
-    **VARIANCES,
-    "amounts": change(slab="half-normal"),
-    "rows asked": change(slab="auto"),
-    "temperature": change(temperature=0.1),
-    "warmer transform": change(transform_temperature=0.1),
-    "alpha": change(alpha=3.0),
-    "two sweeps": change(n_sweeps=2, temperature=0.1),
-    "start only": change(max_iter=0),
-    "fitted twice": again(warm_start=True),
-    "fitted twice colder": again({"temperature": 0.005}, warm_start=True),
-}
-
 # MT-iLSVM.
 
 MULTITASK = {"n_components": 4, "C": 0.1, "max_iter": 6, "random_state": 0}
@@ -647,10 +542,6 @@ TOPIC_REGRESSOR_SEARCH_CHANGES = {
 }
 
 TABLES = [
-    table("ilsvm", regbayes.ILSVMClassifier, classes, ILSVM, ILSVM_CHANGES, DESCENDED),
-    table("ilsvm cv", regbayes.ILSVMClassifierCV, classes, ILSVM_CV, ILSVM_CV_CHANGES, DESCENDED),
-    table("path search", regbayes.PathSearchCV, classes, PATHS, PATHS_CHANGES, DESCENDED),
-    table("ibp", regbayes.IBPFactorAnalysis, classes, IBP, IBP_CHANGES),
     table("mt classifier", regbayes.MultiTaskILSVMClassifier, labels, MULTITASK, MULTITASK_CLASSIFIER_CHANGES),
     table("mt regressor", regbayes.MultiTaskILSVMRegressor, numbers, MULTITASK, MULTITASK_REGRESSOR_CHANGES),
     table(

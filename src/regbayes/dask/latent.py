@@ -40,7 +40,6 @@ from regbayes.estimators._bases import (
     CUT_SHORT,
     cost_matrix,
     fit_data,
-    generator,
 )
 from regbayes.estimators.ilsvm import make_settings, make_supervision
 from regbayes.joint import descent
@@ -63,7 +62,7 @@ from regbayes.models.ilsvm.model import (
     centre_rows,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
-from regbayes.models.ilsvm.warmup import drop_empty
+from regbayes.models.ilsvm.starts import drop_empty
 
 NO_COST = np.zeros((1, 1))
 
@@ -178,7 +177,7 @@ class OnClusterFeatures(OnCluster):
             self.objective_ = model.normalise(result.objective, drop_empty(result.state.params), moments.weight)
         self.n_samples_seen_ = float(moments.weight)  # of which no features are kept that could be counted
         if reporter.result.status not in CUT_SHORT:  # the number of features is not to be judged by half a fit
-            self._judge_features(recipe.data(sample), settings, generator(self.random_state))
+            self._judge_features(recipe.data(sample), settings)
         return self
 
     feature_probabilities = lazily(ilsvm.ILSVMClassifier.feature_probabilities)

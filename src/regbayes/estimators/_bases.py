@@ -209,11 +209,10 @@ def warn_if_unscaled(X: Floats) -> None:
 
 
 def warn_of_noise() -> None:
-    """Say that what was found in the rows does not hold in others."""
+    """Warn that there is nothing to learn from."""
     warnings.warn(
-        "nothing was found: on rows that were set aside inputs do not vary together, and labels, if there are any, are "
-        "not predicted clearly better than by the largest class. The features may describe these rows alone; few rows, "
-        "or labels that are hard to predict, can look the same.",
+        "No structure found: no direction of `X` has more variance than uncorrelated noise would have. "
+        "The features may describe noise. Collect more samples or check the labels.",
         ConvergenceWarning,
         stacklevel=3,
     )
@@ -537,6 +536,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         starts: Iterator[Any],
         n_init: int,
         find_fault: Callable[[Any], str],
+        only_faults: bool = False,
     ) -> Iterator[Any]:
         """Yield starts; after each the reporter has the result. In the end it has the best, and what is wrong with it.
 
@@ -547,6 +547,8 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         ----------
         find_fault : callable
             From a state to what a user should hear of it; nothing where it is sound.
+        only_faults : bool, default=False
+            Whether a sound fit ends the attempts.
         """
         best: FitResult[Any] | None = None
         fault = ""
@@ -559,7 +561,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
                 best, fault = result, found
             elif cut:
                 best, fault = replace(best, status=result.status), ""
-            if cut or tried > n_init or (tried == n_init and not fault):
+            if cut or tried > n_init or (not fault and (only_faults or tried == n_init)):
                 break
             if reporter.begin_again():
                 best, fault = replace(best, status=Status.STOPPED), ""

@@ -1,4 +1,4 @@
-"""`IBPFactorAnalysis`: latent features that rows have or have not, as many as the data ask for, without labels."""
+"""`IBPFactorAnalysis`: factor analysis with binary or nonnegative features, without labels."""
 
 from __future__ import annotations
 
@@ -26,41 +26,31 @@ from regbayes.estimators._bases import (
     room_for,
 )
 from regbayes.estimators._batches import BatchFeatures
-from regbayes.estimators.ilsvm import BinaryFeatures, Supervision, make_settings
+from regbayes.estimators.ilsvm import NOISE_VARIANCE, BinaryFeatures, Supervision, make_settings
 from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.models.ilsvm.device import reconstruct as reconstruct_there
-from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, State, centre_rows, reconstruct
+from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, centre_rows, reconstruct
 
 TEMPERATURE = 0.01  # per input, of on/off features: at a higher one, those that no label holds together fade away
 SLAB_TEMPERATURE = 0.05  # per input, of features with amounts: on planted sets their number is right there
 
 
 def make_unsupervised_settings(parameters: Mapping[str, Any], mean_square: float, n_inputs: int) -> Settings:
-    """Turn parameters into settings without labels; with ``slab="auto"`` they have those of both kinds of features."""
-
-    def settle(slab: str | None) -> Settings:
-        temperature = SLAB_TEMPERATURE if slab else TEMPERATURE
-        nothing = Supervision(0.0, squared=True, one_vs_rest=False, generative_weight=1.0, temperature=temperature)
-        return make_settings({**parameters, "slab": slab}, mean_square, n_inputs, nothing)
-
-    if parameters["slab"] != "auto":
-        return settle(parameters["slab"])
-    return replace(settle(None), amounts=settle("half-normal"))
+    """Turn parameters into settings without labels."""
+    if parameters["noise_variance"] == "per_input" and parameters["slab"] is not None:
+        raise ValueError('`noise_variance="per_input"` needs `slab=None`.')
+    temperature = SLAB_TEMPERATURE if parameters["slab"] else TEMPERATURE
+    nothing = Supervision(0.0, squared=True, one_vs_rest=False, generative_weight=1.0, temperature=temperature)
+    return make_settings(parameters, mean_square, n_inputs, nothing)
 
 
 @persistable(skip=("_skl_callbacks",))
 class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
-    """Latent features under an Indian buffet prior: a row has each of them or not, and if so perhaps by an amount.
+    """Factor analysis with binary or nonnegative features and an Indian buffet prior.
 
-    Each row is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features;
-    ``n_components`` is only where it is cut off, and ``n_components_`` says how many the data use. Of rows that are
-    sums of on/off parts, and of tables of categories, features are on or off; of rows that vary by degrees, as
-    measurements do, they are on by an amount. In front of a linear classifier this is the two-stage baseline of
-    `ILSVMClassifier`, which learns both together.
-
-    Parameters to turn first: ``temperature``, then ``alpha``, and ``transform_temperature`` for a classifier behind it;
-    ``slab`` where the kind of features is to be yours; ``n_components`` only has to be large enough.
-    ``noise_variance``, ``prior_variance`` and ``n_sweeps`` are about the model, the rest about how it is fitted.
+    Each sample is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features:
+    ``n_components`` truncates it, and ``n_components_`` is the number in use. In front of a linear classifier this is
+    the two-stage baseline of `ILSVMClassifier`, which learns both together.
 
     Parameters
     ----------
@@ -69,28 +59,25 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     temperature : float or "auto", default="auto"
-        Temperature of the features per input; "auto" is 0.01 for on/off features and 0.05 for those with amounts, less
-        where more than eight directions share the signal of the rows. Less gives features that are nearer to on and
-        off, more gives fewer: those that explain little collapse. Rows that are sums of on/off features and noise are
-        recognised and fitted at temperature 1, with each input's own noise: see the notes of `ILSVMClassifier`.
+        Controls how far probabilities stay from 0 and 1, per input; lower values give more decided features, higher
+        values fewer. "auto" is 0.01 for binary features and 0.05 with a slab. With ``noise_variance="per_input"`` it is
+        the temperature of the whole model, and "auto" is 1.
     transform_temperature : float or None, default=None
         Temperature at which `transform` infers rows; None is that of the fit. Loadings learned cold and features
         inferred warm often serve a classifier behind them better than either alone.
-    n_init : int, default=1
-        Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit.
     max_iter : int, default=500
         Steps at most, after a warm-up of a few dozen to a few hundred.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
-    slab : {"auto", "half-normal"} or None, default="auto"
-        Whether a feature is on or off (None), or off or on by an amount, which has a half-normal prior. `transform`
-        returns probabilities in the first case, and expected amounts in the second, where `feature_probabilities` are
-        those of being on. "auto" asks the rows (see Notes), and ``slab_`` says what it found; a fit that goes on from
-        another keeps the kind of features that are there.
+    slab : {"half-normal"} or None, default=None
+        Controls the values of features. None: binary, and `transform` returns probabilities. "half-normal": zero or a
+        nonnegative value (spike and slab); `transform` returns expected values, and `feature_probabilities` the
+        probabilities of not being zero.
     n_sweeps : int, default=2
-        Sweeps of mean-field inference for a row: more tell features that occur together apart. Where rows are found to
-        be sums of on/off features, eight of them or fewer are inferred exactly.
-    noise_variance, prior_variance, warm_start, random_state, n_jobs, verbose
+        Sweeps of mean-field inference for a sample.
+    noise_variance : float, "auto", "estimate" or "per_input", default="auto"
+        As in `ILSVMClassifier`. "per_input" is for data made of binary parts.
+    prior_variance, warm_start, random_state, n_jobs, verbose
         As in `ILSVMClassifier`.
 
     Attributes
@@ -99,8 +86,6 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         Loadings of the features.
     n_components_ : int
         Features in use: those whose probabilities are not the same for all training rows (range above .1).
-    slab_ : {"half-normal"} or None
-        What was used, also where "auto" chose it.
     embedding_ : array of shape (n_samples, n_components)
         Posterior means of the training rows' features, at the temperature of the fit: probabilities or, where features
         have amounts, these.
@@ -116,10 +101,9 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     noise_ratios_ : array of shape (n_features,)
         Noise variance of each input over ``noise_variance_``, as in `ILSVMClassifier`.
     objective_ : float
-        Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
-        different numbers of features can be compared, which those in ``trace_`` cannot.
+        Objective of the fit, with a normalized prior: fits with different numbers of features can be compared.
     trace_ : Trace
-        Course of the objective and its named terms, from the end of the warm-up on.
+        Objective and its named terms, after the structure search.
     n_iter_ : int
         Iterations in it.
     n_samples_seen_ : int or float
@@ -133,14 +117,6 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     Notes
     -----
-    ``slab="auto"`` turns the rows' main directions until their scores are independent of each other, and decides each
-    score for one of two values. If that leaves more than 8 % of what inputs have in common, or what is left is not
-    normal noise (of inputs that are not on or off themselves), rows vary by degrees, and features have amounts: on/off
-    features of such rows come back from other samples far less often. Rows that are recognised as sums of on/off
-    features (see ``temperature``) may leave more, if it is normal noise (docs/math.md, section 3.4). Where rows cannot
-    tell, features are on or off: fewer than four inputs that vary, more than 500 inputs, or fewer than five rows for
-    each.
-
     Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
     docs/scale.md.
 
@@ -154,8 +130,9 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **LATENT_CONSTRAINTS,
-        "slab": [StrOptions({"auto", "half-normal"}), None],
+        **{name: LATENT_CONSTRAINTS[name] for name in LATENT_CONSTRAINTS if name != "n_init"},
+        "noise_variance": NOISE_VARIANCE,
+        "slab": [StrOptions({"half-normal"}), None],
         "transform_temperature": [POSITIVE, None],
     }
 
@@ -166,11 +143,10 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         alpha: float = 2.0,
         temperature: float | Literal["auto"] = "auto",
         transform_temperature: float | None = None,
-        slab: Literal["auto", "half-normal"] | None = "auto",
-        noise_variance: float | Literal["auto", "estimate"] = "auto",
+        slab: Literal["half-normal"] | None = None,
+        noise_variance: float | Literal["auto", "estimate", "per_input"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 2,
-        n_init: int = 1,
         max_iter: int = 500,
         tol: float = 1e-4,
         warm_start: bool = False,
@@ -186,7 +162,6 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         self.noise_variance = noise_variance
         self.prior_variance = prior_variance
         self.n_sweeps = n_sweeps
-        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start
@@ -199,9 +174,6 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         labels = np.full(len(X), UNLABELED, dtype=np.int64)
         unlabeled = Data(X, labels, np.ones(len(X)), np.zeros((1, 1)))
         return unlabeled, make_unsupervised_settings(self.get_params(deep=False), X.totals.mean_square, X.n_inputs)
-
-    def _attributes(self, state: State) -> dict[str, Any]:
-        return super()._attributes(state) | {"slab_": "half-normal" if state.params.has_amounts else None}
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)

@@ -38,21 +38,8 @@ from regbayes.estimators._calibration import NoProbabilities
 from regbayes.kernels.arrays import to_host
 from regbayes.kernels.sweeps import sweeps_are_loaded
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
-from regbayes.models.ilsvm import fit, warmup
-from regbayes.models.ilsvm.annealing import adapt_temperature
-from regbayes.models.ilsvm.model import (
-    UNLABELED,
-    Data,
-    HostRows,
-    OnOff,
-    Params,
-    Rows,
-    Settings,
-    State,
-    centre_rows,
-)
-from regbayes.models.ilsvm.on_off import find_on_off
-from regbayes.models.ilsvm.warmup import PRIOR_RATIO, ROUNDING, SIGNAL
+from regbayes.models.ilsvm import fit, starts
+from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State, centre_rows
 from regbayes.models.indian_buffet import stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
@@ -61,12 +48,15 @@ SLAB_TEMPERATURE = 0.02  # per input: where features with amounts are decided
 SLAB_C = 0.1  # amounts reach several units: the same margins cost less weight
 SLAB_GENERATIVE_SHARE = 0.003  # of C, for each margin that a row has
 SLAB_PRICE = 1.85  # nats, of a feature that is on, where labels ask for features
-ON_OFF_WEIGHT = 3.0  # factor on it where rows are sums of on/off features, which labels are not to bend
-ON_OFF_SWEEPS = 2  # that tell such features apart, at least
+PER_INPUT_TEMPERATURE = 0.02  # per input: where features are as decided as with a noise variance for each input
+PRIOR_RATIO = 1 / 0.3  # prior variance of a loading, in noise variances
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
 NOISE_SHARE = 0.5  # of the inputs' variance that is put down to noise when nothing is said
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
 FEW_ROWS = 16  # that are predicted before compiled code is loaded
+
+
+NOISE_VARIANCE = [POSITIVE, StrOptions({"auto", "estimate", "per_input"})]
 
 
 class BinaryFeatures(LatentModel):
@@ -76,13 +66,14 @@ class BinaryFeatures(LatentModel):
     """
 
     _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
+    _policy: ClassVar[starts.StructurePolicy] = starts.POLICY
     _in_blocks: ClassVar[bool] = True  # rows of a mapped file stay there, in its type
 
-    def _start(self, X: HostRows, settings: Settings, rng: np.random.Generator) -> Params | list[Params]:
+    def _start(self, data: Data, settings: Settings, rng: np.random.Generator) -> Params:
         """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
         if getattr(self, "margins", "consistent") == "posterior":
-            return warmup.random_params(X, settings, rng)
-        return warmup.initial_params(X, settings)
+            return starts.random_params(data.X, settings, rng)
+        return starts.start(data, settings, self._policy)
 
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes that describe the features, and the classifier where there is one."""
@@ -123,23 +114,18 @@ class BinaryFeatures(LatentModel):
         margins, transductive = getattr(self, "margins", "consistent"), getattr(self, "transductive", False)
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
         goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
-        rng = generator(self.random_state)
-        early_rows = None if goes_on else warmup.draw_early_rows(data.labels, rng)
+        rng, policy = generator(self.random_state), self._policy
 
         def draw() -> Iterator[tuple[Any, Integers | None, Settings]]:
-            first_rows = early_rows
             if previous is not None and goes_on:
                 yield previous, None, settings.follow(previous.params)
-                # It did not do: the rows are others than those that it knows the noise of.
-                first_rows = warmup.draw_early_rows(data.labels, rng)
-            some = data.X.take(first_rows)
-            asked = adapt_temperature(some, find_on_off(some, settings))
-            yield self._start(some, asked, rng), first_rows, asked
-            n = min((len(data.X) + 1) // 2, data.X.max_taken)
-            while True:  # other starts are those of a random half of the rows
+            sample = starts.sample_rows(data.labels, rng, policy)
+            known = starts.find_input_noise(data.X.take(sample), settings, policy) if settings.per_input else settings
+            yield self._start(data.take(sample), known, rng), sample, known
+            n = min((len(data.X) + 1) // 2, 2 * policy.sample_rows)
+            while True:  # a degenerate fit is restarted from a random half of the samples
                 half = np.sort(rng.permutation(len(data.X))[:n])
-                start = self._start(data.X.take(half), asked, rng)
-                yield start, warmup.draw_early_rows(data.labels, rng), asked
+                yield self._start(data.take(half), known, rng), starts.sample_rows(data.labels, rng, policy), known
 
         all_count = len(data.X) == rows.given.shape[0]
         attributes = self._attributes if all_count else partial(self._attributes_of_all, rows.given)
@@ -147,17 +133,18 @@ class BinaryFeatures(LatentModel):
         run = fit.fit_transductive if transductive else fit.fit
         stages = fit.list_stages(margins, guesses, settings.max_iter)
         with self._fitting(attributes, stages, rows.data, self.verbose) as reporter:
-            n_init = 1 if goes_on else self.n_init
-            for start, early_rows, known in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, data)):
-                reporter.result = run(data, known, start, margins=margins, early_rows=early_rows, callbacks=[reporter])
+            n_init, find_fault = 1 if goes_on else getattr(self, "n_init", 1), partial(self._find_fault, data)
+            for start, sample, known in self._try_starts(reporter, draw(), n_init, find_fault, only_faults=True):
+                given = {"margins": margins, "sample": sample, "callbacks": [reporter], "policy": policy}
+                reporter.result = run(data, known, start, **given)
         if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
-            self._judge_features(data, known, rng)
+            self._judge_features(data.take(starts.sample_rows(data.labels, rng, policy)), settings)
 
-    def _judge_features(self, data: Data, settings: Settings, rng: np.random.Generator) -> None:
+    def _judge_features(self, data: Data, settings: Settings) -> None:
         """Warn where there was nothing to find, or where the number of features says that the fit lacks something."""
         with one_blas_thread():
-            noise = fit.is_noise(data, settings, rng)
-        if noise:
+            structured = starts.has_structure(data)
+        if not structured:
             warn_of_noise()
         elif self.n_components_ == 0 and not settings.input_scale:
             warn_of_no_features()
@@ -202,7 +189,6 @@ class Supervision:
     generative_weight: float
     temperature: float  # per input, where nothing else is said
     price: float = 0.0  # of a feature with an amount
-    on_off_weight: float = 1.0  # factor on the generative weight where rows are sums of on/off features
 
 
 def make_supervision(
@@ -213,7 +199,9 @@ def make_supervision(
     temperature, share, price = DEFAULT_TEMPERATURE, DEFAULT_GENERATIVE_SHARE, 0.0
     if given["slab"]:
         temperature, share, price = SLAB_TEMPERATURE, SLAB_GENERATIVE_SHARE, SLAB_PRICE
-    if given["temperature"] != "auto":
+    if given["noise_variance"] == "per_input":
+        temperature = PER_INPUT_TEMPERATURE
+    elif given["temperature"] != "auto":
         temperature = float(given["temperature"])
     # On/off features vary more than soft ones, and so do the scores: the same margins cost less weight.
     C = SLAB_C if given["slab"] else min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE)))
@@ -225,15 +213,14 @@ def make_supervision(
         n_weights = n_classes * (int(given["n_components"]) + 1)
         many = n_labeled >= MIN_BLOCK_ROWS and n_weights > MAX_CLASS_WEIGHTS and given["loss"] == "squared_hinge"
         one_vs_rest = (bool(given["include_inputs"]) or many) and given["cost"] is None and n_classes > 2
-    weight, raised_by = given["generative_weight"], 1.0
+    weight = given["generative_weight"]
     if weight == "auto":
-        raised_by = ON_OFF_WEIGHT
         n_margins = n_classes if one_vs_rest else 1
         # On/off features that the labels alone hold together are found by chance: X has to speak for them, too.
         heat = min(1.0, temperature / DEFAULT_TEMPERATURE)
         raised = share if given["slab"] else share / np.sqrt(heat)
         weight = raised * C * n_margins * labeled_share**LABELED_POWER
-    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price, raised_by)
+    return Supervision(C, given["loss"] == "squared_hinge", one_vs_rest, float(weight), temperature, price)
 
 
 def make_settings(
@@ -256,13 +243,9 @@ def make_settings(
         # generative part counts.
         prior_ratio = weight / supervision.C
     prior_variance = prior_ratio * noise_variance if isinstance(prior, str) else float(prior)
-    n_sweeps, tempered, on_off = int(given["n_sweeps"]), temperature * n_inputs, None
-    soft = max(1.0, mean_square / (SIGNAL * noise_variance))
-    left_open = noise == prior == "auto" and not given["slab"] and given.get("margins", "consistent") == "consistent"
-    if left_open and tempered < (1.0 - ROUNDING) * soft:
-        # Such rows are what the model says they are: it needs no heat, except towards soft features.
-        heat = max(1.0, tempered * np.sqrt(tempered / soft))
-        on_off = OnOff(heat, supervision.on_off_weight * weight, max(n_sweeps, ON_OFF_SWEEPS))
+    tempered = temperature * n_inputs
+    if noise == "per_input":
+        tempered = 1.0 if given["temperature"] == "auto" else float(given["temperature"])
     input_scale = np.sqrt(INPUT_ENERGY / mean_square) if mean_square > 0 else 1.0
     return Settings(
         n_components=int(given["n_components"]),
@@ -278,14 +261,13 @@ def make_settings(
         estimate_prior=prior == "estimate",
         fit_intercept=bool(given.get("fit_intercept", False)),
         input_scale=float(input_scale) if given.get("include_inputs", False) else 0.0,
-        n_sweeps=n_sweeps,
+        n_sweeps=int(given["n_sweeps"]),
         max_iter=int(given["max_iter"]),
         tol=float(given["tol"]),
         n_threads=effective_n_jobs(given["n_jobs"]),
         slab=bool(given["slab"]),
         price=supervision.price,
-        adapts=bool(given["slab"]) and given["temperature"] == "auto" and supervision.C == 0,
-        on_off=on_off,
+        per_input=noise == "per_input",
     )
 
 
@@ -330,9 +312,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     include_inputs : bool, default=False
         Whether the classifier sees the inputs beside the latent features.
     temperature : float or "auto", default="auto"
-        Temperature of the features per input. 0.2 ("auto") gives soft features, for predicting; 0.02 nearly on/off
-        ones, for reading. Below 0.2, rows that are sums of on/off features and noise are recognised without labels, and
-        fitted at temperature 1, with each input's own noise (``noise_ratios_``; see Notes).
+        Controls how far probabilities stay from 0 and 1, per input: 0.2 ("auto") gives soft features, which predict
+        best; 0.02 nearly binary ones. With ``noise_variance="per_input"`` it is the temperature of the whole model, and
+        "auto" is 1.
     generative_weight : float or "auto", default="auto"
         Weight of explaining X beside predicting y; "auto" is 0.03 C for every margin of a row, over the square root of
         the temperature over 0.2 where that is below 1; less where rows have no label: times the share of those that
@@ -353,26 +335,27 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         the probabilities of being on. "auto" is then 0.1 for ``C``, 0.02 for ``temperature``, 0.003 C for
         ``generative_weight``, and for ``prior_variance`` the noise variance times ``generative_weight`` over C.
         Only with consistent ``margins``.
-    noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
-        Variances of the noise and of the loadings, each for itself: a number; "auto", which sets it from the inputs'
-        variance; or "estimate", which starts there and re-estimates it.
+    noise_variance : float, "auto", "estimate" or "per_input", default="auto"
+        Variance of the noise: a number; "auto", half of the inputs' variance; "estimate", which starts there and
+        re-estimates it; or "per_input", one for each input by a factor analysis, for data made of binary parts. It
+        needs ``slab=None`` and ``margins="consistent"``.
+    prior_variance : float, "auto" or "estimate", default="auto"
+        Variance of the loadings.
     n_sweeps : int, default=1
-        Sweeps of mean-field inference for a row. Where rows are found to be sums of on/off features, two at least, and
-        eight features or fewer are inferred exactly.
+        Sweeps of mean-field inference for a sample.
     n_init : int, default=1
-        Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit. A fit
-        that does worse on its training rows than a constant answer, or never answers classes that hold much of their
-        weight, has one start more in any case, and a `PoorFitWarning` if that does not help.
+        Restarts, at most, of a fit that predicts its training samples worse than a constant would, or never predicts
+        classes that hold much of their weight. A `PoorFitWarning` says if they do not help.
     max_iter : int, default=200
-        Steps at most, after a warm-up of a few dozen to a few hundred, which settles how many features there are.
+        Steps at most, after the structure search, which decides how many features there are.
     tol : float, default=1e-3
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
         Whether ``fit`` goes on from the last solution, without a warm-up: features that were left out do not return.
         A lower temperature than that of the last fit is approached in steps.
     random_state : int, RandomState instance or None, default=None
-        For the rows that the warm-up sees of more than 8192. The start itself is taken from the data, and is the same
-        for any order of rows; with ``margins="posterior"`` it is random.
+        For the samples that the structure search sees of more than 8192, and for restarts. The start is taken from the
+        data; with ``margins="posterior"`` it is random.
     n_jobs : int or None, default=None
         Threads. The result does not depend on it.
     verbose : int, default=0
@@ -404,12 +387,10 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
     noise_variance_, prior_variance_ : float
     noise_ratios_ : array of shape (n_features,)
-        Noise variance of each input over ``noise_variance_``; their product is one. All are one, except in rows that
-        were found to be sums of on/off features; the noise of an input is at least a twentieth of its variance there,
-        or a ten thousandth where features are inferred exactly.
+        Noise variance of each input over ``noise_variance_``; their product is one. All are one except with
+        ``noise_variance="per_input"``.
     objective_ : float
-        Objective of the fit, by which starts are compared: lower is better. Its prior is normalised, so that fits with
-        different numbers of features can be compared, which those in ``trace_`` cannot.
+        Objective of the fit, with a normalized prior: fits with different numbers of features can be compared.
     trace_ : Trace
         Course of the objective and its named terms, from the end of the warm-up on. That of a transductive fit has
         all its rounds, end to end.
@@ -429,12 +410,6 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     -----
     docs/math.md, sections 2 and 3.
 
-    Rows are taken for sums of on/off features, below ``temperature=0.2``, if such features leave hardly more of them
-    than the noise of a factor analysis (section 3.4 there). The units of the inputs do not matter then, features are
-    inferred at a temperature of one by two sweeps at least, eight features or fewer exactly (ten, if sweeps cannot tell
-    them apart), and ``generative_weight="auto"`` is three times as large. A number for ``noise_variance`` or
-    ``prior_variance`` prevents it.
-
     Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
     docs/scale.md.
 
@@ -451,6 +426,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     predict_proba = NoProbabilities("ILSVMClassifierCV")
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **LATENT_CONSTRAINTS,
+        "noise_variance": NOISE_VARIANCE,
         "C": [POSITIVE, StrOptions({"auto"})],
         "loss": [StrOptions({"squared_hinge", "hinge"})],
         "multi_class": [StrOptions({"auto", "crammer_singer", "ovr"})],
@@ -483,7 +459,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         unlabeled: Any = None,
         transductive: bool = False,
         slab: Literal["half-normal"] | None = None,
-        noise_variance: float | Literal["auto", "estimate"] = "auto",
+        noise_variance: float | Literal["auto", "estimate", "per_input"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,
         n_init: int = 1,
@@ -529,6 +505,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
             raise ValueError('generative_weight must be positive with margins="posterior", got 0')
         if self.margins == "posterior" and self.slab is not None:
             raise ValueError('slab is for margins="consistent": the other algorithm knows no amounts')
+        if self.noise_variance == "per_input" and (self.slab is not None or self.margins == "posterior"):
+            raise ValueError('`noise_variance="per_input"` needs `slab=None` and `margins="consistent"`.')
         if self.cost is not None and self.multi_class == "ovr":
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
         data = Data(X, rows.codes, rows.label_weights, rows.cost)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import sklearn
@@ -10,13 +12,14 @@ import regbayes
 from array_namespaces import Place, list_places
 from reference.slab import reference_reverse_slab, reference_sweep_slab
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
+from regbayes.estimators import ilsvm
 from regbayes.kernels import arrays_slab
 from regbayes.kernels.arrays import namespace_of, to_host
 from regbayes.kernels.arrays_slab import SlabSweeps
 from regbayes.margins import head as margins_head
-from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.model import centre_rows
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams
+from regbayes.models.ilsvm.starts import POLICY
 from regbayes.models.indian_buffet import prior_sticks
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -133,7 +136,7 @@ def make_data(n: int = 250) -> tuple[np.ndarray, np.ndarray]:
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let NumPy's rows have the solver and the warm-up that rows elsewhere have: then the two fits are the same."""
     monkeypatch.setattr(margins_head, "MIN_BLOCK_ROWS", 1)
-    monkeypatch.setattr(warmup, "EARLY_ROWS", 100)
+    monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(POLICY, sample_rows=100))
 
 
 @pytest.mark.usefixtures("dispatch", "in_blocks")

@@ -22,12 +22,13 @@ from regbayes import (
     MultiTaskILSVMRegressor,
 )
 from regbayes.engine.source import LocalBlocks
+from regbayes.estimators import ilsvm
 from regbayes.joint import descent
 from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.kernels.arrays import to_host
 from regbayes.margins import head as margins_head
 from regbayes.margins.head import Tolerance
-from regbayes.models.ilsvm import device, warmup
+from regbayes.models.ilsvm import device, starts
 from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
@@ -40,7 +41,6 @@ from regbayes.models.ilsvm.model import (
 from regbayes.plots import FeatureWeightsDisplay
 from regbayes.report import write_report
 from regbayes_paper.baselines import InfiniteSVMClassifier
-from simulated_features import draw_scores
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -80,7 +80,7 @@ def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILS
     prices = np.ones(len(X)) if weights is None else weights
     cost = 1.0 - np.eye(3)
     here, there = (Data(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
-    params = warmup.initial_params(here.X, settings)[0]
+    params = starts.start(here, settings)
     local, elsewhere = ILSVMProblem(here, settings), ILSVMProblem(there, settings)
     if local.head is not None:
         local.head = replace(local.head, in_blocks=True)
@@ -221,7 +221,7 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let NumPy's rows have the solver and the warm-up that rows elsewhere have: then the two fits are the same."""
     monkeypatch.setattr(margins_head, "MIN_BLOCK_ROWS", 1)
-    monkeypatch.setattr(warmup, "EARLY_ROWS", 100)
+    monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(starts.POLICY, sample_rows=100))
 
 
 @pytest.mark.usefixtures("dispatch", "in_blocks")
@@ -271,15 +271,6 @@ def test_features_without_labels_are_those_of_numpy(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("dispatch", "in_blocks")
-@pytest.mark.parametrize(("kind", "found"), [("amounts", "half-normal"), ("on/off", None)])
-def test_rows_elsewhere_say_which_kind_of_features_they_have(place: Place, kind: str, found: str | None) -> None:
-    X, _ = draw_scores(kind, K=3, n=300)
-    model = IBPFactorAnalysis(n_components=6, max_iter=0, random_state=0).fit(place(X))
-    assert model.slab_ == found
-    assert isinstance(model.transform(place(X)), type(place(X)))
-
-
-@pytest.mark.usefixtures("dispatch", "in_blocks")
 def test_weights_unlabeled_rows_and_names_of_classes(place: Place) -> None:
     X, y = make_data(300)
     weights = np.random.default_rng(0).integers(0, 3, size=300).astype(float)
@@ -306,7 +297,7 @@ def test_an_earlier_fit_is_cooled_where_its_rows_lie(place: Place, monkeypatch: 
 
     taken, take = [], device.DeviceRows.take
     monkeypatch.setattr(device.DeviceRows, "take", count)
-    monkeypatch.setattr("regbayes.models.ilsvm.fit.MOST_ROWS", 50)  # that the look for noise takes
+    monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(starts.POLICY, sample_rows=50))
     model.set_params(temperature=0.1).fit(place(X), place.make(y))
     assert max(taken, default=0) <= 50
     assert np.isfinite(model.objective_)
@@ -318,7 +309,6 @@ def test_few_rows_come_to_the_host(slab: str | None, monkeypatch: pytest.MonkeyP
     torch = pytest.importorskip("torch")
     n, moved, cpu = 1200, [], torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda array: moved.append(array.numel()) or cpu(array))
-    monkeypatch.setattr("regbayes.models.ilsvm.fit.MOST_ROWS", 100)  # that the look for noise takes
     X, y = make_data(n)
     model = ILSVMClassifier(n_components=4, slab=slab, max_iter=2, tol=1e-1, random_state=0)
     model.fit(torch.asarray(X), torch.asarray(y))

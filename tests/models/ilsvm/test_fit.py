@@ -11,7 +11,7 @@ from ilsvm_model_tools import ESTIMATED, EXACT, half_the_variance, make_data, ma
 from regbayes.datasets import make_ibp_classification
 from regbayes.engine import Status
 from regbayes.joint import descent
-from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm import fit, starts
 from regbayes.models.ilsvm.model import (
     PATIENCE,
     UNLABELED,
@@ -36,9 +36,9 @@ def test_colder_settings_are_reached_from_a_soft_start():
     data = make_data(3, n=150, D=20)
     noise = 3.0 * np.random.default_rng(3).standard_normal(data.X.X.shape)
     data = replace(data, X=centre_rows(data.X.X + noise))  # features that are no matter of course
-    cold = 0.05 * warmup.soft_temperature(data.X, half_the_variance(data.X))
+    cold = 0.05 * starts.soft_temperature(data.X, half_the_variance(data.X))
     settings = make_settings(data.X, temperature=cold, max_iter=15)
-    start = warmup.random_params(data.X, settings, np.random.default_rng(0))
+    start = starts.random_params(data.X, settings, np.random.default_rng(0))
     assert start.temperature > 15 * cold
     result = fit.fit(data, settings, start)
     soft = fit.fit(data, replace(settings, temperature=start.temperature), start)
@@ -57,7 +57,7 @@ def test_rounding_does_not_decide_whether_a_start_is_cooled(factor):
     data = make_data(3)
     settings = make_settings(data.X)
     settings = replace(settings, temperature=factor * settings.temperature)
-    assert warmup.random_params(data.X, settings, np.random.default_rng(0)).temperature == settings.temperature
+    assert starts.random_params(data.X, settings, np.random.default_rng(0)).temperature == settings.temperature
 
 
 def test_without_margins_it_is_factor_analysis():
@@ -80,7 +80,7 @@ def test_removed_features_change_nothing_but_their_own_columns():
     assert np.all(kept[:n_kept])
     assert np.all(state.head.weights[:, n_kept:25] == 0.0)
     assert np.ptp(state.embedding[:, n_kept:], axis=0) == pytest.approx(0.0, abs=1e-12)
-    small = warmup.drop_empty(state.params)
+    small = starts.drop_empty(state.params)
     X = centre_rows(np.random.default_rng(0).standard_normal((9, problem.data.X.n_inputs)))
     assert state.params.infer(X)[:, :n_kept] == pytest.approx(small.infer(X), abs=1e-12)
     assert state.params.infer(problem.data.X) == pytest.approx(state.embedding, abs=1e-12)
@@ -106,8 +106,8 @@ def test_planted_features_are_found_and_no_others(seed):
     settings = make_settings(
         X, n_components=8, C=0.0, generative_weight=1.0, temperature=1.0, **ESTIMATED, max_iter=100
     )
-    starts = [warmup.random_params(X, settings, np.random.default_rng(start)) for start in range(3)]
-    best = min((fit.fit(data, settings, start) for start in starts), key=lambda result: result.trace.objective[-1])
+    begins = [starts.random_params(X, settings, np.random.default_rng(start)) for start in range(3)]
+    best = min((fit.fit(data, settings, start) for start in begins), key=lambda result: result.trace.objective[-1])
     psi = best.state.embedding
     varying = psi[:, np.ptp(psi, axis=0) > 0.1]
     assert varying.shape[1] == 4
@@ -121,7 +121,7 @@ def test_scaling_the_inputs_changes_nothing():
     for scale in (1.0, 1024.0):
         scaled = replace(data, X=centre_rows(scale * data.X.X))
         settings = make_settings(scaled.X, max_iter=6)
-        state = fit.fit(scaled, settings, warmup.random_params(scaled.X, settings, np.random.default_rng(0))).state
+        state = fit.fit(scaled, settings, starts.random_params(scaled.X, settings, np.random.default_rng(0))).state
         found.append((state.embedding, state.params.loadings / scale))
     assert found[1][0] == pytest.approx(found[0][0], abs=1e-5)
     assert found[1][1] == pytest.approx(found[0][1], abs=1e-5)
@@ -132,20 +132,20 @@ def test_result_does_not_depend_on_the_number_of_threads():
     states = []
     for n_threads in (1, 3):
         settings = make_settings(data.X, max_iter=3, n_threads=n_threads)
-        start = warmup.random_params(data.X, settings, np.random.default_rng(0))
+        start = starts.random_params(data.X, settings, np.random.default_rng(0))
         states.append(fit.fit(data, settings, start).state)
     assert np.array_equal(states[0].params.loadings, states[1].params.loadings)
     assert np.array_equal(states[0].embedding, states[1].embedding)
     assert np.array_equal(states[0].head.weights, states[1].head.weights)
 
 
-def test_rows_for_the_warm_up_keep_labelled_ones():
+def test_sample_rows_keep_labeled_ones():
     rng = np.random.default_rng(0)
     labels = np.where(rng.random(20_000) < 0.05, rng.integers(0, 3, 20_000), UNLABELED)
-    rows = warmup.draw_early_rows(labels, rng)
-    assert len(rows) == warmup.EARLY_ROWS == len(np.unique(rows))
+    rows = starts.sample_rows(labels, rng)
+    assert len(rows) == starts.POLICY.sample_rows == len(np.unique(rows))
     assert np.all(np.isin(np.flatnonzero(labels != UNLABELED), rows))
-    assert warmup.draw_early_rows(labels[:5000], rng) is None
+    assert starts.sample_rows(labels[:5000], rng) is None
 
 
 def test_rows_without_labels_shape_the_features_but_have_no_margins():
@@ -208,7 +208,7 @@ def test_an_interrupt_at_any_time_keeps_what_there_is(monkeypatch, some_rows, te
             return inference(model, rows, params)
 
         monkeypatch.setattr(BinaryFeatures, "infer", infer_rows)
-        return fit.fit(data, problem.settings, start, early_rows=rows)
+        return fit.fit(data, problem.settings, start, sample=rows)
 
     at_start = descent.start(problem.joint, replace(start, temperature=temperature), None).at.objective
     whole = Interrupting(infer)
@@ -328,8 +328,8 @@ def test_a_fit_that_goes_on_at_a_lower_temperature_is_cooled_and_keeps_its_featu
     colder = replace(problem.settings, temperature=0.2 * problem.settings.temperature)
     callback, seen = stages_seen()
     again = fit.fit(problem.data, colder, first.state, callbacks=[callback])
-    n_coolings = int(np.ceil(np.log(0.2) / np.log(warmup.COOLING)))  # phases
-    assert n_coolings <= seen.count("warm-up") <= warmup.COOLING_STEPS * n_coolings
+    n_coolings = int(np.ceil(np.log(0.2) / np.log(starts.POLICY.cooling)))  # phases
+    assert n_coolings <= seen.count("warm-up") <= starts.POLICY.short_steps * n_coolings
     assert again.state.params.temperature == colder.temperature
     kept = [np.any(result.state.params.loadings != 0.0, axis=1) for result in (first, again)]
     assert np.array_equal(*kept)
@@ -361,7 +361,7 @@ def test_more_rows_show_more_features_whatever_the_truncation():
         for K in (40, 80):
             changes = {"n_components": K, "C": 0.0, "generative_weight": 1.0, "temperature": 1.0, "max_iter": 100}
             settings = make_settings(X, **changes, **ESTIMATED)
-            state = fit.fit(data, settings, warmup.random_params(X, settings, np.random.default_rng(0))).state
+            state = fit.fit(data, settings, starts.random_params(X, settings, np.random.default_rng(0))).state
             found[n_rows, K] = int(np.sum(np.ptp(state.embedding, axis=0) > 0.1))
     often = int(np.sum(drawn.features.mean(axis=0) >= 0.02))
     for K in (40, 80):

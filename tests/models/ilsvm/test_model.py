@@ -15,7 +15,7 @@ from sklearn.svm import LinearSVC
 from ilsvm_model_tools import ESTIMATED, EXACT, make_data, make_problem, make_settings, start_of
 from regbayes.joint import alternation
 from regbayes.margins.targets import zero_one_cost
-from regbayes.models.ilsvm import fit, warmup
+from regbayes.models.ilsvm import fit, starts
 from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
@@ -274,7 +274,7 @@ def test_free_energy_bounds_the_exact_evidence():
     )  # fmt: skip
     slack = []
     for seed in range(8):
-        start = warmup.random_params(X, settings, np.random.default_rng(seed))
+        start = starts.random_params(X, settings, np.random.default_rng(seed))
         result = fit.fit(data, settings, start, margins="posterior")
         slack.append(evidence(result.state.params.offset) + result.trace.objective.min())
     assert min(slack) > -1e-9
@@ -295,8 +295,8 @@ def test_a_row_of_weight_two_is_the_row_twice_in_objective_and_gradient(n_sweeps
     rows = np.repeat(np.arange(60), times)
     repeated = Data(centre_rows(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
     settings = make_settings(repeated.X, **changes)
-    params = warmup.random_params(repeated.X, settings, np.random.default_rng(1))
-    assert warmup.soft_temperature(heavy.X, 0.5) == pytest.approx(warmup.soft_temperature(repeated.X, 0.5), rel=1e-12)
+    params = starts.random_params(repeated.X, settings, np.random.default_rng(1))
+    assert starts.soft_temperature(heavy.X, 0.5) == pytest.approx(starts.soft_temperature(repeated.X, 0.5), rel=1e-12)
     for C, tol in ((0.0, 1e-12), (0.3, 1e-6)):
         found = []
         for data in (heavy, repeated):
@@ -316,7 +316,7 @@ def test_alternation_takes_a_row_of_weight_two_as_the_row_twice():
     rows = np.repeat(np.arange(60), times)
     repeated = Data(centre_rows(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
     settings = make_settings(repeated.X, one_vs_rest=True, **ESTIMATED)
-    params = warmup.random_params(repeated.X, settings, np.random.default_rng(1))
+    params = starts.random_params(repeated.X, settings, np.random.default_rng(1))
     objectives = []
     for data in (heavy, repeated):
         joint = ILSVMProblem(data, settings).joint

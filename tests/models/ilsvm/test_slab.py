@@ -16,7 +16,7 @@ import regbayes
 from ilsvm_model_tools import EXACT, make_data, make_settings, start_of
 from reference_tools import fits_its_rows
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
-from regbayes.models.ilsvm import annealing, fit
+from regbayes.models.ilsvm import fit
 from regbayes.models.ilsvm.model import (
     Data,
     ILSVMProblem,
@@ -26,9 +26,8 @@ from regbayes.models.ilsvm.model import (
     update_prior_blocks,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
-from regbayes.models.ilsvm.warmup import pad
+from regbayes.models.ilsvm.starts import pad, start
 from regbayes.models.indian_buffet import kl_sticks, stick_expectations
-from simulated_features import loaded, matched
 
 SLAB = {"slab": True, "price": 1.0}
 
@@ -37,11 +36,11 @@ def make_slab_problem(seed, settings_changes=None, **data_changes):
     data = make_data(seed, **data_changes)
     settings = make_settings(data.X, **(SLAB | (settings_changes or {})))
     problem = ILSVMProblem(data, settings, SlabFeatures)
-    start = convert_params(start_of(problem), settings)
+    begin = convert_params(start_of(problem), settings)
     rng = np.random.default_rng(seed)
-    loadings = rng.standard_normal(start.loadings.shape) / np.sqrt(start.mean_field.precision)
+    loadings = rng.standard_normal(begin.loadings.shape) / np.sqrt(begin.mean_field.precision)
     offset = 0.3 * rng.standard_normal(loadings.shape[1])
-    return problem, replace(start, loadings=loadings, offset=offset, variances=rng.uniform(0.01, 0.1, len(loadings)))
+    return problem, replace(begin, loadings=loadings, offset=offset, variances=rng.uniform(0.01, 0.1, len(loadings)))
 
 
 # --- the objective and its gradient ----------------------------------------------------------------------------------
@@ -198,11 +197,10 @@ def test_a_row_of_weight_two_is_the_row_twice():
     for data in (heavy, repeated):
         problem = ILSVMProblem(data, settings, SlabFeatures)
         at, inferred = problem.joint.evaluate(params, None, EXACT)
-        found.append((at, problem.joint.gradient(at, inferred), annealing.divide_rows(data, 7)))
-    (at, gradient, parts), (there, expected, parts_there) = found
+        found.append((at, problem.joint.gradient(at, inferred)))
+    (at, gradient), (there, expected) = found
     assert dict(at.terms) == pytest.approx(dict(there.terms), rel=1e-10)
     assert gradient == pytest.approx(expected, abs=1e-10 * np.abs(expected).max())
-    assert parts == pytest.approx(parts_there, abs=1e-8)
 
 
 def test_blocks_of_rows_add_up():
@@ -235,65 +233,21 @@ def test_parameters_are_converted_to_the_features_that_are_asked_for():
 # --- the start and the fit -------------------------------------------------------------------------------------------
 
 
-def test_the_start_has_the_classes_first_and_does_not_depend_on_the_order_of_rows_and_columns():
-    data = make_data(11, n=90, n_classes=3)
-    means = annealing.divide_rows(data, 3)
-    of_classes = [data.X.array()[data.labels == c].mean(axis=0) for c in range(3)]
-    assert sorted(map(tuple, np.round(means, 8))) == sorted(map(tuple, np.round(of_classes, 8)))
-    rng = np.random.default_rng(0)
-    rows, columns = rng.permutation(90), rng.permutation(7)
-    moved = Data(centre_rows(data.X.X[rows][:, columns]), data.labels[rows], data.weights[rows], data.cost)
-    parts, there = annealing.divide_rows(data, 8)[:, columns], annealing.divide_rows(moved, 8)
-    assert len(parts) == 8
-    assert np.sort(parts, axis=0) == pytest.approx(np.sort(there, axis=0), abs=1e-6)
-
-
 @pytest.mark.parametrize("C", [0.0, 1.0])
-def test_there_are_two_features_at_most_for_each_direction_of_the_rows(C):
-    """Rows vary along two directions and labels are drawn by lot: none of them is a reason for a feature."""
+def test_start_has_two_features_for_each_direction(C):
+    """Rows vary along two directions and labels are random: none of them is a reason for a feature."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2)) @ (3.0 * rng.normal(size=(2, 12))) + 0.3 * rng.normal(size=(200, 12))
     data = replace(make_data(0, n=200), X=centre_rows(X))
-    problem = ILSVMProblem(data, make_settings(data.X, **SLAB, n_components=20, C=C), SlabFeatures)
-    assert annealing.count_clear(data.X, problem.settings) == 2
-    assert len(annealing.Annealing.of(problem, None, is_new=True)._start().loadings) == 4
-
-
-def shared_by(K, D=40, seed=0):
-    """Rows that vary as much along each of K directions at right angles, and along no other."""
-    rng = np.random.default_rng(seed)
-    scores = rng.standard_normal((400, K))
-    scores = np.linalg.qr(scores - scores.mean(axis=0))[0]  # uncorrelated, with mean zero
-    return scores @ np.linalg.qr(rng.standard_normal((D, K)))[0].T
-
-
-@pytest.mark.parametrize(("K", "factor"), [(3, 1.0), (8, 1.0), (16, 0.5), (32, 0.25)])
-def test_the_temperature_falls_with_the_directions_that_share_the_signal(K, factor):
-    for X in (shared_by(K), 1e3 * shared_by(K, seed=1)):
-        rows = centre_rows(X)
-        settings = make_settings(rows, **SLAB, temperature=2.0, adapts=True, noise_variance=1e-6 * float(X.var()))
-        assert annealing.adapt_temperature(rows, settings).temperature == pytest.approx(2.0 * factor, rel=1e-3)
-        told = replace(settings, adapts=False)
-        assert annealing.adapt_temperature(rows, told) is told
-
-
-def test_rows_that_do_not_vary_keep_the_temperature():
-    rows = centre_rows(np.ones((20, 5)))
-    settings = replace(make_slab_problem(0)[0].settings, temperature=2.0, adapts=True)
-    assert annealing.adapt_temperature(rows, settings).temperature == 2.0
-
-
-def test_copies_of_one_row_are_one_part():
-    X = np.repeat([[1.0, 2.0], [3.0, -1.0]], 5, axis=0)
-    data = Data(centre_rows(X), np.repeat([0, 1], 5), np.ones(10), 1.0 - np.eye(2))
-    assert len(annealing.divide_rows(data, 6)) == 2
+    loadings = start(data, make_settings(data.X, **SLAB, n_components=20, C=C)).loadings
+    assert len(loadings) == 4
+    assert loadings[:2] == pytest.approx(-loadings[2:], abs=1e-12)
 
 
 def test_descent_of_a_fit_never_rises():
     data = make_data(12, n=120)
     settings = make_settings(data.X, C=0.1, generative_weight=0.001, temperature=0.3, max_iter=15, **SLAB)
-    start = start_of(ILSVMProblem(data, settings))
-    result = fit.fit(data, settings, start)
+    result = fit.fit(data, settings, start_of(ILSVMProblem(data, settings)))
     assert result.trace.rises.count == 0 if hasattr(result.trace.rises, "count") else not result.trace.rises
     assert result.state.probabilities.shape == result.state.embedding.shape
 
@@ -394,17 +348,6 @@ def test_the_other_algorithm_says_that_it_knows_no_amounts(fitted):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("seed", range(4))
-def test_rows_that_are_copies_of_a_few_are_divided_no_further(seed):
-    """By rounding, copies of a row lie a little ahead of their own mean: all of them, or none."""
-    kinds = np.random.default_rng(seed).normal(size=(5, 3))
-    X = np.repeat(kinds, [40, 30, 20, 9, 1], axis=0)
-    model = IBPFactorAnalysis(20, slab="half-normal", max_iter=5).fit(X)
-    assert len(annealing.divide_rows(Data(centre_rows(X), np.full(100, -1), np.ones(100), np.zeros((1, 1))), 20)) <= 5
-    assert model.transform(kinds).shape == (5, 20)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_planted_amounts_come_back_without_labels():
     X, _, amounts = planted(2, n=400)
     model = IBPFactorAnalysis(8, slab="half-normal", random_state=0).fit(X)
@@ -416,38 +359,6 @@ def test_planted_amounts_come_back_without_labels():
     assert np.all(np.isfinite(model.score_samples(X)))
     left = np.square(X - model.inverse_transform(found)).sum() / np.square(X - X.mean(axis=0)).sum()
     assert left < 0.2
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_many_amounts_come_back_as_many_as_there_are():
-    """Twenty-four features share the signal: at the temperature of a few they melt together."""
-    rng = np.random.default_rng(0)
-    amounts = (rng.random((1200, 24)) < 0.3) * np.abs(rng.standard_normal((1200, 24)))
-    signal = amounts @ rng.standard_normal((24, 72))
-    X = signal + signal.std(axis=0) * rng.standard_normal(signal.shape)
-    counts, likeness, temperatures = [], [], []
-    for temperature in ("auto", 0.05):
-        model = IBPFactorAnalysis(40, slab="half-normal", temperature=temperature, max_iter=20).fit(X)
-        counts.append(model.n_components_)
-        likeness.append(np.median(matched(amounts, model.transform(X)[:, loaded(model)])))
-        temperatures.append(model._state.params.temperature / X.shape[1])
-    assert abs(counts[0] - 24) <= 1 < 24 - counts[1]
-    assert likeness[0] > 0.8 > likeness[1]
-    assert 0.02 < temperatures[0] < 0.03
-    assert temperatures[1] == pytest.approx(0.05)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_fit_that_goes_on_keeps_the_temperature_that_it_has_found():
-    X, by_few = shared_by(16), shared_by(3)  # of which a new fit has the full temperature
-    model = IBPFactorAnalysis(20, slab="half-normal", warm_start=True, max_iter=1).fit(X)
-    found = model._state.params.temperature
-    assert found < 0.04 * X.shape[1]
-    assert model.fit(by_few)._state.params.temperature == found
-    assert model.partial_fit(by_few)._state.params.temperature == found
-    full = pytest.approx(0.05 * X.shape[1])
-    assert model.set_params(temperature=0.05).fit(X)._state.params.temperature == full
-    assert clone(model).set_params(temperature="auto", warm_start=False).fit(by_few)._state.params.temperature == full
 
 
 def test_pictures_and_the_page_show_them(fitted):

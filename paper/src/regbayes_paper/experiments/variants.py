@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.models.ilsvm.model import Params, Rows, Settings
-from regbayes.models.ilsvm.warmup import STICK_ROUNDS, random_params
+from regbayes.models.ilsvm.model import Data, Params, Settings
+from regbayes.models.ilsvm.starts import STICK_UPDATES, random_params
 from regbayes.models.indian_buffet import prior_sticks, update_sticks
 from regbayes_paper.experiments.data import Sample
 
@@ -25,12 +25,12 @@ class DecayingStartILSVM(ILSVMClassifier):
     one half for all.
     """
 
-    def _start(self, X: Rows, settings: Settings, rng: np.random.Generator) -> Params:
-        even = random_params(X, settings, rng)
-        alpha, n = settings.alpha, X.totals.n_rows
+    def _start(self, data: Data, settings: Settings, rng: np.random.Generator) -> Params:
+        even = random_params(data.X, settings, rng)
+        alpha, n = settings.alpha, data.X.totals.n_rows
         counts = n * (alpha / (1 + alpha)) ** np.arange(1, settings.n_components + 1)
         sticks = prior_sticks(alpha, settings.n_components)
-        for _ in range(STICK_ROUNDS):
+        for _ in range(STICK_UPDATES):
             sticks = update_sticks(sticks, counts, n, alpha)
         variances = 1.0 / (1.0 / settings.prior_variance + counts / settings.noise_variance)
         return replace(even, sticks=sticks, variances=variances)

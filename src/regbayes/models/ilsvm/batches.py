@@ -33,7 +33,7 @@ from regbayes.models.ilsvm.model import (
     State,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures
-from regbayes.models.ilsvm.warmup import drop_empty
+from regbayes.models.ilsvm.starts import drop_empty
 
 OPTIONS = OnlineOptions()
 SAMPLE_LEVEL = 1  # of the rows that the curvature of a solve comes from: twice as many as it begins with

@@ -1,7 +1,7 @@
 """Rows of iLSVM on a device: the arrays of the rows' size stay there, and K-sized sums come to the host.
 
 The model, its descent and its parameters are those of `model.py`; what is done with a block of rows is done by
-`regbayes.kernels.arrays_features`. The start and the warm-up see few rows, which come to the host (`DeviceRows.take`).
+`regbayes.kernels.arrays_features`. The structure search sees few rows, which come to the host (`DeviceRows.take`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_hos
 from regbayes.kernels.arrays_features import Swept
 from regbayes.margins.device import DeviceColumns, DeviceHead, DeviceInputs
 from regbayes.margins.targets import Classes
-from regbayes.models.ilsvm import warmup
 from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Pulled, Settings, State, Stats, Totals
 
 BLOCK_ROWS = 1 << 20  # work on a block is launched operation by operation: few large ones
@@ -61,11 +60,6 @@ class DeviceRows:
         total = _add_rows(self.X, self.counts) - n_rows * self.mean
         squares = _square_inputs(self.X, self.mean, self.counts)
         return Totals(n_rows, total, squares, float(squares.sum()) / n_rows)
-
-    @property
-    def max_taken(self) -> int:
-        """How many rows a start may be made of, at most: starts are on the host."""
-        return 2 * warmup.EARLY_ROWS
 
     def blocks(self) -> list[DeviceRows]:
         """Return the rows in blocks of fixed size."""

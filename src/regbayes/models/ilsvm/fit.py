@@ -1,23 +1,28 @@
-"""``fit``: from data and settings to a fitted model; and whether there was anything to find (`is_noise`)."""
+"""``fit``: from data and settings to a fitted model, and the search for how many features there are.
+
+A new fit starts from directions of the samples (`starts`). The search descends, then drops features without which the
+normalized objective, docs/math.md eq. (35), is hardly higher; J itself cannot be compared between numbers of features.
+Features that are colder than soft are learned at higher temperatures first. The search sees a sample of the data; the
+final descent sees all of it and has one objective, which never rises.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, cast
 
 import numpy as np
 
-from regbayes._types import Floats, Integers
+from regbayes._types import Floats, Indices, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
 from regbayes.joint import alternation, descent
 from regbayes.joint import problem as joint_problem
 from regbayes.joint.problem import RowBlock
 from regbayes.kernels.arrays import append_columns
 from regbayes.margins.head import LinearHead, Tolerance
-from regbayes.models.ilsvm.annealing import Annealing
 from regbayes.models.ilsvm.model import (
     FINAL,
     PATIENCE,
@@ -32,43 +37,42 @@ from regbayes.models.ilsvm.model import (
     State,
     Stats,
 )
-from regbayes.models.ilsvm.on_off import Enumeration, find_two_valued
-from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
-from regbayes.models.ilsvm.warmup import (
-    Search,
-    WarmUp,
+from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
+from regbayes.models.ilsvm.starts import (
+    POLICY,
+    StructurePolicy,
     drop_empty,
-    initial_params,
-    leading_directions,
+    is_cold,
     pad,
+    settle_sticks,
+    soft_temperature,
+    take_features,
 )
 
+Search = descent.Search[Params, Stats]
 Callback = Callable[[Progress[State]], bool | None]
 MarginKind = Literal["consistent", "posterior"]
 Evaluation = joint_problem.Evaluation[Params, Stats]
 
 AS_IT_IS = Tolerance(gap=1.0, max_epochs=0.0)
 ROUND = Tolerance(gap=1e-4, max_epochs=20.0)  # of the head in a round of the alternation
-TRANSDUCTIVE_WEIGHTS = (0.01, 0.1, 0.3, 1.0)  # of unlabelled rows' margins, in turn (Joachims 1999)
+GLANCE = Tolerance(gap=1e-2, max_epochs=1.0)  # of the head where features are compared
+TRANSDUCTIVE_WEIGHTS = (0.01, 0.1, 0.3, 1.0)  # of the margins of unlabeled samples, in turn (Joachims 1999)
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
-FEWEST_ROWS = 40  # that can be judged to be noise, or not
-MOST_ROWS = 4096  # that are looked at
-CLEAR = 3.0  # standard errors
-RANK = 1e-6  # of the columns of a category, relative to the largest singular value: all of them add up to a constant
-FOLDS = 3  # of the rows: labels of each are predicted by a model of the others
-WARM_UP = "warm-up"  # a stage, as callbacks see it
+WARM_UP = "warm-up"  # the stage of the structure search, as callbacks see it
 STAGES: dict[MarginKind, str] = {"consistent": "descent", "posterior": "alternation"}
 
 
 def fit(
     data: Data,
     settings: Settings,
-    start: Params | State | Sequence[Params],
+    start: Params | State,
     *,
     margins: MarginKind = "consistent",
-    early_rows: Integers | None = None,
+    sample: Integers | None = None,
     callbacks: Sequence[Callback] = (),
     stage: str | None = None,
+    policy: StructurePolicy = POLICY,
 ) -> FitResult[State]:
     """Fit the model.
 
@@ -76,77 +80,54 @@ def fit(
     ----------
     data : Data
     settings : Settings
-    start : Params, State or sequence of Params
-        A new start, or several of which the warm-up takes the best, from `warmup.initial_params`; or an earlier fit to
-        go on from, which has its warm-up behind it: the features that it has are not judged again. Where its
+    start : Params or State
+        A new start from `starts.start`; or an earlier fit to resume, whose features are not judged again. If its
         temperature was higher, it is cooled in steps.
     margins : {"consistent", "posterior"}
         Whether margins act on the features that prediction infers, through the loadings, or on the posterior of the
-        training rows (the paper, docs/math.md eq. (27)-(28)).
-    early_rows : array of int, default=None
-        Rows that the warm-up is content with, in order; all of them by default. `warmup.draw_early_rows` draws them.
+        training samples (the paper, docs/math.md eq. (27)-(28)).
+    sample : array of int, default=None
+        Samples that the structure search sees, in order; all of them by default. `starts.sample_rows` draws them.
     callbacks : sequence of callable
-        Each sees the `Progress` of every iteration, those of the warm-up too. Its ``stage`` says which they are, and
-        its ``state`` is the `State` of a fit that ends there: rows are inferred for it when it is looked at.
+        Each sees the `Progress` of every iteration, those of the structure search too. Its ``state`` is the `State` of
+        a fit that ends there; samples are inferred for it when it is accessed.
     stage : str, default=None
-        Name of the iterations after the warm-up: "descent" or "alternation", as the margins are, unless given.
+        Name of the iterations after the search: "descent" or "alternation" by default.
+    policy : StructurePolicy
+        Decisions of the structure search.
 
     Returns
     -------
     FitResult
-        Its objective is normalised, so that fits can be compared whose features are not as many. Its trace begins
-        after the warm-up. With consistent margins the objective never rises in it. A fit that is
-        stopped or interrupted in the warm-up ends there, with no iteration, and the trace has its end alone.
+        Its objective is normalized, so that fits with different numbers of features can be compared. Its trace begins
+        after the search. With consistent margins the objective never rises in it. A fit that is stopped or interrupted
+        in the search ends there, with no iteration.
     """
     problem = ILSVMProblem(data, settings, SlabFeatures if settings.slab else BinaryFeatures)
-    joint, multipliers = problem.joint, _known_start(problem, start)
-    is_new, starts = not isinstance(start, State), _list_starts(start, settings)
-    there = replace(starts[0], temperature=settings.temperature)
-    iterate = partial(run, objective=attrgetter("at.terms"), callbacks=callbacks)
-    halted: Status | None = None
+    joint, multipliers, halted = problem.joint, _known_start(problem, start), None
+    params = drop_empty(_resume(start.params, settings)) if isinstance(start, State) else start
+    params = convert_params(params, settings)
+    searches = settings.max_iter > 0 and (isinstance(start, Params) or params.temperature > settings.temperature)
     if margins == "posterior":
-        state: Any = alternation.start(joint, there, multipliers, ROUND)
-    elif settings.max_iter == 0 or (not is_new and starts[0].temperature == settings.temperature):
-        state = descent.start(joint, there, multipliers)
+        state: Any = alternation.start(joint, replace(params, temperature=settings.temperature), multipliers, ROUND)
+    elif not searches:
+        state = descent.start(joint, replace(params, temperature=settings.temperature), multipliers)
     else:
-        warm_up = (Annealing if settings.slab else WarmUp if settings.noise_ratios is None else Enumeration).of(
-            problem, early_rows, is_new
-        )
-        phases = warm_up.run(starts, multipliers, is_new)
-        try:
-            phase = next(phases)
-            while True:  # until there are no more; none has more steps than a fit may have
-                made = iterate(
-                    partial(descent.step, phase.problem.joint),
-                    descent.start(phase.problem.joint, phase.start, phase.warm_start)
-                    if isinstance(phase.start, Params)
-                    else phase.start,
-                    max_iter=min(phase.n_steps, phase.problem.settings.max_iter),
-                    stop=AbsoluteChange(phase.tol * phase.problem.unit, PATIENCE),
-                    view=partial(_view, problem, keep=phase.keep),
-                    stage=WARM_UP,
-                )
-                if made.status in CUT_SHORT:
-                    state, halted = phase.keep or made.state, made.status
-                    break
-                phase = phases.send(made.state)
-        except StopIteration as end:
-            state = end.value
-        except KeyboardInterrupt:  # between two phases
-            if warm_up.latest is None:
-                raise  # nothing was learned yet
-            state, halted = warm_up.latest, Status.INTERRUPTED
+        is_new = isinstance(start, Params)
+        state, halted = StructureSearch(problem, sample, policy, callbacks).run(params, multipliers, is_new)
         if halted is not None:
             state = descent.start(joint, replace(state.at.params, temperature=settings.temperature), multipliers)
-        elif warm_up.problem.data is not data:
+        elif sample is not None:
             state, halted = _evaluate_on_all(problem, state)
-    if margins == "consistent" and is_new and halted is None and settings.max_iter > 0:
-        state = _estimate_variances(problem, state) if settings.estimate_noise or settings.estimate_prior else state
-    result = iterate(
+        if is_new and halted is None and (settings.estimate_noise or settings.estimate_prior):
+            state = _estimate_variances(problem, state)
+    result = run(
         partial(alternation.step, joint, tolerance=ROUND) if margins == "posterior" else partial(descent.step, joint),
         state,
+        objective=attrgetter("at.terms"),
         max_iter=0 if halted else settings.max_iter,
         stop=AbsoluteChange(settings.tol * problem.unit, PATIENCE),
+        callbacks=callbacks,
         view=partial(_view, problem),
         stage=stage or STAGES[margins],
     )
@@ -154,27 +135,131 @@ def fit(
     result = replace(result, objective=model.normalise(result.objective, at.params, data.X.totals.n_rows))
     try:
         return replace(result, state=_finish(problem, at, FINAL), status=halted or result.status)
-    except KeyboardInterrupt:  # the model has the head that is there, and a status that says so
+    except KeyboardInterrupt:  # the model has the head of the last iteration, and a status that says so
         return replace(result, state=_finish(problem, at, AS_IT_IS), status=Status.INTERRUPTED)
 
 
+class _CutShortError(Exception):
+    """A callback stopped a descent of the search, or Ctrl-C interrupted it."""
+
+
+@dataclass
+class StructureSearch:
+    """Which features the model has: descend, then drop features without which the objective is hardly higher.
+
+    Parameters
+    ----------
+    whole : ILSVMProblem
+        The problem of all samples, for what callbacks see.
+    sample : array of int or None
+        The samples that are used; None: all.
+    policy : StructurePolicy
+    callbacks : sequence of callable
+    """
+
+    whole: ILSVMProblem
+    sample: Integers | None
+    policy: StructurePolicy
+    callbacks: Sequence[Callback] = ()
+    problem: ILSVMProblem = field(init=False)
+    latest: Search | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        # Variances that are estimated before there are features attribute everything to noise.
+        fixed = replace(self.whole.settings, estimate_noise=False, estimate_prior=False)
+        data = self.whole.data if self.sample is None else self.whole.data.take(self.sample)
+        self.problem = ILSVMProblem(data, fixed, self.whole.features, self.whole if self.sample is None else None)
+
+    def run(self, params: Params, warm_start: Any, is_new: bool) -> tuple[Search, Status | None]:
+        """Return the model, and the status if the search was cut short; an earlier fit is cooled only."""
+        try:
+            search = self._learn(params, warm_start, is_new)
+            return (self._prune(search) if is_new else search), None
+        except (KeyboardInterrupt, _CutShortError) as end:
+            if self.latest is None:
+                raise  # nothing was learned yet
+            return self.latest, end.args[0] if isinstance(end, _CutShortError) else Status.INTERRUPTED
+
+    def _learn(self, params: Params, warm_start: Any, is_new: bool) -> Search:
+        """Descend; features that are colder than soft are learned at higher temperatures first."""
+        policy, settings, X = self.policy, self.problem.settings, self.problem.data.X
+        T = policy.cooling * params.temperature
+        if is_new:
+            T = settings.temperature
+            if not settings.slab and settings.noise_ratios is None and is_cold(X, settings, policy):
+                T = min(policy.heat * T, soft_temperature(X, settings.noise_variance, policy=policy))
+        while settings.temperature < T:
+            search = self._descend(change_temperature(self.problem, T), params, policy.short_steps, warm_start)
+            params, warm_start, T = search.at.params, search.at.warm_start, policy.cooling * T
+        return self._descend(self.problem, params, policy.first_steps if is_new else policy.short_steps, warm_start)
+
+    def _prune(self, search: Search) -> Search:
+        """Drop features without which the objective is hardly higher, the better half of them at a time."""
+        problem = self.problem
+        while len(search.at.params.loadings) > 1:
+            at = search.at
+            values = np.array(
+                [
+                    self._judge(problem.joint.evaluate(self._without(at, [k]), at.warm_start, GLANCE)[0])
+                    for k in range(len(at.params.loadings))
+                ]
+            )
+            n_idle = int(np.sum(values <= self._judge(at) + self.policy.min_gain * problem.unit))
+            if n_idle == 0:
+                break
+            leaving = np.argsort(values, kind="stable")[: max(1, n_idle // 2)]
+            search = self._descend(problem, self._without(at, leaving), self.policy.short_steps, at.warm_start)
+        return search
+
+    def _without(self, at: Evaluation, leaving: Sequence[int] | Indices) -> Params:
+        """Return the model without some features; their mean contribution moves to the offset."""
+        params, stats = at.params, at.stats
+        kept = np.delete(np.arange(len(params.loadings)), leaving)
+        offset = params.offset + stats.first_moment[leaving] / stats.n_rows @ params.loadings[leaving]
+        smaller = replace(take_features(params, kept), offset=offset)
+        return settle_sticks(smaller, stats.counts[kept], stats.n_rows, self.problem.settings.alpha)
+
+    def _judge(self, at: Evaluation) -> float:
+        """Return the normalized objective."""
+        model = cast(BinaryFeatures, self.problem.joint.model)
+        return model.normalise(at.objective, at.params, at.stats.n_rows)
+
+    def _descend(self, problem: ILSVMProblem, params: Params, n_steps: int, warm_start: Any) -> Search:
+        """Take some steps from parameters, fewer if they gain little."""
+        params = replace(params, temperature=problem.settings.temperature)
+        result = run(
+            partial(descent.step, problem.joint),
+            descent.start(problem.joint, params, warm_start),
+            objective=attrgetter("at.terms"),
+            max_iter=min(n_steps, problem.settings.max_iter),
+            stop=AbsoluteChange(self.policy.tol * problem.unit, PATIENCE),
+            callbacks=self.callbacks,
+            view=partial(_view, self.whole),
+            stage=WARM_UP,
+        )
+        self.latest = result.state
+        if result.status in CUT_SHORT:
+            raise _CutShortError(result.status)
+        return result.state
+
+
+def change_temperature(problem: ILSVMProblem, temperature: float) -> ILSVMProblem:
+    """Return a problem at a temperature that is not the final one.
+
+    The generative part is divided by the temperature; its weight is larger by the square root of it.
+    """
+    settings = problem.settings
+    weight = settings.generative_weight * float(np.sqrt(temperature / settings.temperature))
+    settings = replace(settings, temperature=temperature, generative_weight=weight)
+    return ILSVMProblem(problem.data, settings, like=problem)
+
+
 def _evaluate_on_all(problem: ILSVMProblem, search: Search) -> tuple[Search, Status | None]:
-    """Return what some of the rows found, evaluated on all of them, and the status if that was interrupted."""
+    """Return what a sample found, evaluated on all samples, and the status if that was interrupted."""
     try:
         return descent.start(problem.joint, search.at.params, None), None
     except KeyboardInterrupt:  # the fit ends there, and says so
         return descent.start(problem.joint, search.at.params, None), Status.INTERRUPTED
-
-
-def _list_starts(start: Params | State | Sequence[Params], settings: Settings) -> Sequence[Params]:
-    """Return what a fit may start from, as the settings have features: binary, or with amounts."""
-    if isinstance(start, State):
-        starts: Sequence[Params] = [drop_empty(_resume(start.params, settings))]
-    else:
-        starts = [start] if isinstance(start, Params) else start
-    if settings.slab or isinstance(starts[0], SlabParams):
-        starts = [convert_params(params, settings) for params in starts]
-    return starts
 
 
 def _estimate_variances(problem: ILSVMProblem, search: Search) -> Search:
@@ -188,11 +273,12 @@ def _estimate_variances(problem: ILSVMProblem, search: Search) -> Search:
 def fit_transductive(
     data: Data,
     settings: Settings,
-    start: Params | State | Sequence[Params],
+    start: Params | State,
     *,
     margins: MarginKind = "consistent",
-    early_rows: Integers | None = None,
+    sample: Integers | None = None,
     callbacks: Sequence[Callback] = (),
+    policy: StructurePolicy = POLICY,
 ) -> FitResult[State]:
     """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more.
 
@@ -200,7 +286,7 @@ def fit_transductive(
     their class do. A stop or an interrupt ends the rounds. The trace is that of all rounds, and iterations count on;
     the one at which a round ends and the next begins is there twice, with the objectives of both.
     """
-    results = [fit(data, settings, start, margins=margins, early_rows=early_rows, callbacks=callbacks)]
+    results = [fit(data, settings, start, margins=margins, sample=sample, callbacks=callbacks, policy=policy)]
     guessed, by_class = np.flatnonzero(data.labels == UNLABELED), _weights_by_class(data)
     for weight in TRANSDUCTIVE_WEIGHTS if len(guessed) else ():
         last = results[-1]
@@ -213,7 +299,7 @@ def fit_transductive(
             weights[guessed] *= data.X.weights[guessed]
         full = replace(data, labels=labels, weights=weights)
         stage, known = name_round(weight), settings.follow(last.state.params)
-        results.append(fit(full, known, last.state, margins=margins, callbacks=callbacks, stage=stage))
+        results.append(fit(full, known, last.state, margins=margins, callbacks=callbacks, stage=stage, policy=policy))
     *earlier, last = results
     n_before = sum(result.n_iter for result in earlier)
     return replace(
@@ -257,9 +343,7 @@ def _resume(previous: Params, settings: Settings) -> Params:
     )
 
 
-def _known_start(
-    problem: ILSVMProblem, start: Params | State | Evaluation | Sequence[Params]
-) -> Floats | LinearHead | None:
+def _known_start(problem: ILSVMProblem, start: Params | State | Evaluation) -> Floats | LinearHead | None:
     """Return the multipliers that came with a start, unless they are of other rows or classes, or else its weights."""
     if problem.head is None or not isinstance(start, State | joint_problem.Evaluation):
         return None
@@ -271,9 +355,9 @@ def _known_start(
     return None if is_other else known
 
 
-def _view(problem: ILSVMProblem, state: Any, keep: Search | None = None) -> State:
-    """Return the fitted model that a step of either scheme would end with; it may be an earlier one that is kept."""
-    return _finish(problem, (keep or state).at, FINAL)
+def _view(problem: ILSVMProblem, state: Any) -> State:
+    """Return the fitted model that a step of either scheme would end with."""
+    return _finish(problem, state.at, FINAL)
 
 
 def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> State:
@@ -327,85 +411,3 @@ def pad_state(state: State, settings: Settings) -> State:
         centre = np.concatenate([head.centre, constant if head.fit_intercept else np.zeros(missing)])
         head = LinearHead(weights, centre, head.fit_intercept)
     return replace(state, params=params, head=head, **wider)
-
-
-# --- whether there was anything to find, judged on rows that a fit has not seen
-
-
-def is_noise(data: Data, settings: Settings, rng: np.random.Generator) -> bool:
-    """Return whether nothing that is found in some rows holds in others.
-
-    Inputs vary together if the direction along which one half of the rows varies most, in units of each input, is one
-    along which the other half varies more than inputs do alone. Where they do not, a model that is fitted to some of
-    the labelled rows predicts the labels of the others no better than their largest class does. Columns that code one
-    category vary together by the coding, which is no finding where there are labels to ask.
-    """
-    rows = rng.permutation(len(data.X))[:MOST_ROWS]
-    labeled = rows[np.isin(rows, data.labeled)] if settings.C > 0 else rows[:0]
-    asks_labels = len(labeled) >= FEWEST_ROWS
-    if len(rows) < FEWEST_ROWS or varies_together(data.X, rows, decode=asks_labels):
-        return False
-    return not (asks_labels and predicts_labels(data, settings, labeled))
-
-
-def varies_together(X: Rows, rows: Integers, decode: bool = False) -> bool:
-    """Return whether the main direction of each half of some rows is one in which the other half varies more.
-
-    With ``decode``, columns that code one category do not count as varying together.
-    """
-    scaled = X.take(rows).array()
-    spread = scaled.std(axis=0)
-    scaled = scaled[:, spread > 0] / spread[spread > 0]
-    if scaled.shape[1] < 2:
-        return True  # one input varies by itself, or none does: there is nothing to compare it with
-    scaled -= scaled.mean(axis=0)
-    if decode:
-        scaled = decode_categories(scaled)
-    errors = []
-    halves = np.array_split(scaled, 2)
-    for seen, unseen in (halves, halves[::-1]):
-        around = HostRows(seen, np.zeros(seen.shape[1]))
-        squares = np.square(unseen @ leading_directions(around.moment, seen.shape[1], 1)[1][0])
-        errors.append((squares.mean() - 1.0) / max(squares.std() / np.sqrt(len(squares)), np.finfo(np.float64).eps))
-    return bool(np.mean(errors) > CLEAR / np.sqrt(2.0))
-
-
-def decode_categories(columns: Floats) -> Floats:
-    """Return centred columns in which those that may code one category are uncorrelated, with a variance of one.
-
-    Such columns have two values, and no row has the larger one of two of them.
-    """
-    coded = np.flatnonzero(find_two_valued(columns))
-    on = columns[:, coded] == columns[:, coded].max(axis=0)
-    together = on.T.astype(np.float64) @ on
-    groups: list[list[int]] = []
-    for j in range(len(coded)):
-        for group in groups:
-            if not together[j, group].any():
-                group.append(j)
-                break
-        else:
-            groups.append([j])
-    found = [np.delete(columns, coded, axis=1)]
-    for group in groups:
-        left, sizes, _ = np.linalg.svd(columns[:, coded[group]], full_matrices=False)
-        found.append(np.sqrt(len(columns)) * left[:, sizes > RANK * sizes[0]])
-    return np.hstack(found)
-
-
-def predicts_labels(data: Data, settings: Settings, rows: Integers) -> bool:
-    """Return whether models of most of the rows predict the labels of the others better than the largest class.
-
-    Fold by fold, until it is clear: few rows, or labels that are hard to predict, tell only all together.
-    """
-    share = float(np.bincount(data.labels[rows]).max()) / len(rows)
-    gained = variance = 0.0
-    for unseen_rows in np.array_split(rows, FOLDS):
-        seen, unseen = data.take(rows[~np.isin(rows, unseen_rows)]), data.take(unseen_rows)
-        state = fit(seen, settings, initial_params(seen.X.take(None), settings)).state
-        right = unseen.X.choose(state, state.params.infer(unseen.X)) == unseen.labels
-        gained += float(np.sum(right)) - share * len(right)
-        variance += max(share * (1.0 - share), 1e-12) * len(right)
-        if gained > CLEAR * np.sqrt(variance):
-            return True
-    return False

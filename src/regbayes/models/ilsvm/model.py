@@ -2,8 +2,8 @@
 
 Rows are ``x_n = b + W' z_n + noise`` with binary features z, Gaussian loadings W and an offset b. Features are inferred
 by sweeps of mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so
-margins act on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). Few features can
-be inferred exactly instead, eq. (127)-(128). The objective's generative part is ``r F_T / T``, eq. (25), (29)-(30).
+margins act on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's
+generative part is ``r F_T / T``, eq. (25), (29)-(30).
 
 From top to bottom: rows, parameters and statistics, the model (`BinaryFeatures`), its functions, and what a fit is told
 and works on (`Settings`, `Data`, `ILSVMProblem`, `State`). Everything that is done with rows is a pure function of a
@@ -30,8 +30,7 @@ from regbayes.engine.source import Blocks
 from regbayes.joint.descent import DescentOptions, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.joint.problem import JointProblem, hold_rows
-from regbayes.kernels.arrays import gather, is_mapped, namespace_of, sum_of, to_host
-from regbayes.kernels.enumeration import Enumerated, enumerate_features, reverse_enumerated
+from regbayes.kernels.arrays import is_mapped, to_host
 from regbayes.kernels.sweeps import reverse_features, sweep_features, sweep_features_in_numpy
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
@@ -45,10 +44,7 @@ from regbayes.models.indian_buffet import (
 )
 
 UNLABELED = -1  # the label of rows that shape the features but have no margin
-EXACT = 0  # sweeps of features that are few enough to enumerate what rows may have on
-MOST_EXACT = 10  # features that are: a row has one of 1024 states
 
-MAPPED_TAKEN = 8192  # rows of a file that a start may be made of
 MAX_TRIALS = 8
 BLOCKS_EVERY = 10  # steps between updates of the sticks and variances
 PATIENCE = 3  # small changes in a row that count as settled
@@ -94,10 +90,6 @@ class Rows(Protocol):
     @property
     def totals(self) -> Totals:
         """Sums over the rows as they are."""
-
-    @property
-    def max_taken(self) -> int:
-        """How many rows a start may be made of, at most."""
 
     @property
     def max_threads(self) -> int:
@@ -178,11 +170,6 @@ class HostRows:
     def n_inputs(self) -> int:
         """How many columns the rows have, D."""
         return int(self.X.shape[1])
-
-    @property
-    def max_taken(self) -> int:
-        """How many rows a start may be made of, at most: those of a file are not all to be copied."""
-        return MAPPED_TAKEN if is_mapped(self.X) else sys.maxsize
 
     @cached_property
     def totals(self) -> Totals:
@@ -382,7 +369,7 @@ class Params:
     noise_variance: float  # sigma^2
     prior_variance: float  # sigma_0^2
     temperature: float  # T
-    n_sweeps: int  # S, or EXACT
+    n_sweeps: int  # S
     noise_ratios: Floats | None = None  # (D,): rho, of each input's noise to sigma^2, their product 1; None: all are 1
     has_amounts: ClassVar[bool] = False  # whether features that are on are so by an amount
 
@@ -402,7 +389,7 @@ class Params:
 
     def infer(self, rows: Rows, few: bool = False) -> Floats:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
-        return enumerate_rows(rows, self)[1].psi if self.n_sweeps == EXACT else rows.infer_features(self, few)
+        return rows.infer_features(self, few)
 
     def infer_probabilities(self, rows: Rows) -> Floats:
         """Return the probabilities that the features of rows are on, shape (n, K)."""
@@ -410,7 +397,7 @@ class Params:
 
     def bound(self, rows: Rows) -> Floats:
         """Return a lower bound on each row's log-density at fixed global parameters, shape (n,)."""
-        return bound_exactly(rows, self) if self.n_sweeps == EXACT else rows.bound(self)
+        return rows.bound(self)
 
 
 @persistable(name="regbayes.ilsvm.Stats")
@@ -463,12 +450,10 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the features of rows without their labels, and sum what the rest of the model needs."""
-        return infer_exactly(rows, params) if params.n_sweeps == EXACT else rows.infer(params)
+        return rows.infer(params)
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps, docs/math.md eq. (32)-(33)."""
-        if params.n_sweeps == EXACT:
-            return pull_back_exactly(rows, params, self.weight, inferred, gradient)
         return rows.pull_back(params, self.weight, inferred, gradient)
 
     def terms(self, params: Params, stats: Stats) -> dict[str, float]:
@@ -565,54 +550,6 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         return update_variances(params, explained, self.estimate_noise, self.estimate_prior), explained
 
 
-# Few features can be inferred exactly: what a row has on is one of 2^K states. The rows may lie anywhere.
-
-
-def enumerate_rows(rows: Rows, params: Params) -> tuple[Floats, Enumerated]:
-    """Return the logits theta of rows, (n, K), and their exact posterior, docs/math.md eq. (127)."""
-    field = params.mean_field
-    theta = rows.project(field.directions, field.constant)
-    return theta, enumerate_features(theta, field.coupling, rows.weights)
-
-
-def infer_exactly(rows: Rows, params: Params) -> Inferred[Stats]:
-    """Infer the features of rows by enumeration, and sum what the rest of the model needs."""
-    theta, found = enumerate_rows(rows, params)
-    counts = np.diag(found.second_moment)
-    by_theta, entropy = gather(sum_of(rows.weigh(found.psi) * theta), sum_of(rows.weigh(found.entropies[:, None])))
-    explained = (float(by_theta) - float(counts @ params.mean_field.constant)) / params.mean_field.precision
-    totals, second = rows.totals, found.second_moment
-    squared_norm = float(np.sum(totals.squares / params.mean_field.ratios))
-    stats = Stats(totals.n_rows, squared_norm, totals.rows, counts, counts, second, explained, float(entropy))
-    return Inferred(found.psi, stats, theta)
-
-
-def pull_back_exactly(
-    rows: Rows, params: Params, weight: float, inferred: Inferred[Stats], gradient: Floats | None
-) -> Pulled:
-    """Differentiate through the enumeration; the free energy is flat in the posterior that minimises it, eq. (128)."""
-    weighed: Any = weight * rows.weigh(inferred.features)  # type: ignore[arg-type] # in double precision, or elsewhere
-    if gradient is None:
-        nothing = np.zeros_like(params.mean_field.coupling)
-        return Pulled(nothing, nothing[0], rows.combine(-weighed))
-    found = reverse_enumerated(gradient, inferred.cache, params.mean_field.coupling)
-    (by_theta,) = gather(sum_of(found.theta, axis=0))
-    return Pulled(found.coupling, by_theta, rows.combine(found.theta - weighed))
-
-
-def bound_exactly(rows: Rows, params: Params) -> Floats:
-    """Return a lower bound on each row's log-density, at temperature one the tightest of any q(z), shape (n,)."""
-    _, found = enumerate_rows(rows, params)
-    scales = np.sqrt(params.mean_field.ratios)
-    scaled = rows.project(np.eye(rows.n_inputs) / scales, -params.offset / scales)
-    squares = namespace_of(scaled).sum(scaled * scaled, axis=1)
-    normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
-    nothing_on = float(params.mean_field.expected.log_rest.sum() - normaliser)
-    # T times the expected logit of a state is its log-density above that of a row with nothing on.
-    states = params.temperature * (found.log_partitions - found.entropies)
-    return states + found.entropies - (0.5 / params.noise_variance) * squares + nothing_on
-
-
 def expected_residual(stats: Stats, params: Params) -> float:
     """``sum_n E||x_n - b - W z_n||^2``, docs/math.md eq. (25), in units of the inputs' noise ratios."""
     products = float(np.vdot(stats.second_moment, params.mean_field.coupling)) / params.mean_field.precision
@@ -669,20 +606,10 @@ def reconstruct(psi: Floats, params: Params) -> Floats:
     return psi @ params.loadings + params.offset
 
 
-@persistable(name="regbayes.ilsvm.OnOff")
-@dataclass(frozen=True)
-class OnOff:
-    """What holds where rows are found to be sums of on/off features and noise, in the place of the settings' own."""
-
-    temperature: float  # T
-    generative_weight: float  # r
-    n_sweeps: int  # S
-
-
 @persistable(name="regbayes.ilsvm.Settings")
 @dataclass(frozen=True)
 class Settings:
-    """How to fit. Everything is a number: rules that depend on the data are in `warmup.py`."""
+    """How to fit. Everything is a number: rules that depend on the data are the estimators'."""
 
     n_components: int  # K, the truncation
     alpha: float  # concentration of the Indian buffet process
@@ -703,35 +630,23 @@ class Settings:
     n_threads: int
     slab: bool = False  # features with amounts, or binary ones
     price: float = 0.0  # kappa, of a feature with an amount that is on
-    adapts: bool = False  # whether T is lowered for rows whose signal many directions share
-    on_off: OnOff | None = None  # what holds for rows that are sums of on/off features; None: they are not asked
-    noise_ratios: Floats | None = None  # (D,): rho, where they are
-    by_degrees: bool = False  # whether they were asked and are not
-    amounts: Settings | None = None  # what holds for rows that vary by degrees; None: they are not asked
+    per_input: bool = False  # whether each input has a noise variance of its own
+    noise_ratios: Floats | None = None  # (D,): rho, once they are known
 
-    def with_noise(self, noise_variance: float, ratios: Floats) -> Settings:
-        """Return the settings for rows that are sums of on/off features, with the noise that each input has."""
-        assert self.on_off is not None
+    def with_noise(self, noise_variance: float, noise: Floats) -> Settings:
+        """Return the settings with the noise variance of each input, (D,), and its geometric mean."""
         return replace(
             self,
-            temperature=self.on_off.temperature,
-            generative_weight=self.on_off.generative_weight,
-            n_sweeps=self.on_off.n_sweeps,
             noise_variance=noise_variance,
             prior_variance=self.prior_variance / self.noise_variance * noise_variance,
-            noise_ratios=ratios,
+            noise_ratios=noise / noise_variance,
         )
 
     def follow(self, params: Params) -> Settings:
-        """Return the settings for a fit that goes on from an earlier one, which knows what kind of rows there are."""
-        if self.amounts is not None and params.has_amounts:
-            return self.amounts.follow(params)
-        if self.adapts and params.has_amounts:
-            return replace(self, temperature=params.temperature)
-        if self.on_off is None or params.noise_ratios is None:
+        """Return the settings with the noise of an earlier fit, where each input has its own."""
+        if not self.per_input or params.noise_ratios is None:
             return self
-        found = self.with_noise(params.noise_variance, params.noise_ratios)
-        return replace(found, n_sweeps=EXACT) if params.n_sweeps == EXACT else found
+        return self.with_noise(params.noise_variance, params.noise_variance * params.noise_ratios)
 
 
 @dataclass(frozen=True)
