@@ -30,8 +30,7 @@ LONG = {"draw_again.py", "ilsvm_digits.py"}  # half a minute each: tables of man
 ALONE = {"dask_cluster.py", "dask_tasks.py", "new_model.py"}  # other processes import them, or a name is registered
 EXAMPLES = [
     pytest.param(path, marks=pytest.mark.slow if path.name in LONG else (), id=path.name)
-    for folder in ("examples", "paper/examples")
-    for path in sorted((ROOT / folder).glob("*.py"))
+    for path in sorted((ROOT / "examples").glob("*.py"))
     if not path.name.startswith("plot_")
 ]
 PAGES = {
@@ -40,8 +39,6 @@ PAGES = {
     "docs/adding_a_model.md": "new_model.py",
     "docs/models/ilsvm.md": "ilsvm_digits.py",
     "docs/models/mt_ilsvm.md": "multitask.py",
-    "paper/docs/harmonium.md": "harmonium_digits.py",
-    "paper/docs/infinite_svm.md": "infinite_svm.py",
     "docs/report.md": "report_page.py",
     "docs/own_sampler.md": "own_sampler.py",
 }

@@ -17,12 +17,12 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from regbayes_paper import baselines
+from regbayes_paper import baselines, dirichlet_process
 from regbayes_paper.baselines import bmtl, gaussian_process, predictor_subspace, task_clusters
 from regbayes_paper.baselines.bmtl import Moments, TaskPrior
 from regbayes_paper.baselines.linear_tasks import LinearTasks
-from regbayes_paper.baselines.task_clusters import Sticks
 from regbayes_paper.descent import alternate
+from regbayes_paper.dirichlet_process import Sticks
 from regbayes_paper.indian_buffet import Sticks as BuffetSticks
 from regbayes_paper.logistic import best_xi, quadratic_bound
 from regbayes_paper.tasks import TaskProblem
@@ -280,7 +280,7 @@ def test_log_shares_are_below_their_expectation():
     taken = v[:, None] * np.exp(LOG_KERNEL)
     rest = np.concatenate([np.ones((len(v), 5, 1)), np.cumprod(1 - taken, axis=2)[:, :, :-1]], axis=2)
     expected = np.log(taken * rest).mean(axis=0)
-    found = task_clusters.log_shares(STICKS, LOG_KERNEL)
+    found = dirichlet_process.log_shares(STICKS, LOG_KERNEL)
     np.testing.assert_allclose(found[:, 0], expected[:, 0], atol=0.01)  # no cluster is passed before the first
     assert np.all(found[:, 1:] < expected[:, 1:])
     assert np.all(found > expected - 0.8)
@@ -288,11 +288,11 @@ def test_log_shares_are_below_their_expectation():
 
 def test_sticks_with_a_kernel_climb_to_where_no_change_helps():
     def value(sticks):
-        return np.sum(MEMBERS * task_clusters.log_shares(sticks, LOG_KERNEL)) - sticks.kl(0.7)
+        return np.sum(MEMBERS * dirichlet_process.log_shares(sticks, LOG_KERNEL)) - sticks.kl(0.7)
 
     sticks, values = STICKS, [value(STICKS)]
     for _ in range(200):
-        sticks = task_clusters.update_sticks(sticks, LOG_KERNEL, MEMBERS, 0.7)
+        sticks = dirichlet_process.update_sticks(sticks, LOG_KERNEL, MEMBERS, 0.7)
         values.append(value(sticks))
     assert np.all(np.diff(values) > -1e-12)
     rng = np.random.default_rng(3)
@@ -301,9 +301,9 @@ def test_sticks_with_a_kernel_climb_to_where_no_change_helps():
 
 def test_centres_are_the_best_of_all_combinations():
     candidates = np.log(np.random.default_rng(4).uniform(0.05, 0.95, (5, 4)))
-    found = task_clusters.best_centres(STICKS, candidates, MEMBERS)
+    found = dirichlet_process.best_centres(STICKS, candidates, MEMBERS)
     values = {
-        centres: np.sum(MEMBERS * task_clusters.log_shares(STICKS, candidates[:, list(centres)]))
+        centres: np.sum(MEMBERS * dirichlet_process.log_shares(STICKS, candidates[:, list(centres)]))
         for centres in product(range(4), repeat=3)
     }
     assert max(values, key=values.__getitem__) == tuple(found)

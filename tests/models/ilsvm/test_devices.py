@@ -40,7 +40,6 @@ from regbayes.models.ilsvm.model import (
 )
 from regbayes.plots import FeatureWeightsDisplay
 from regbayes.report import write_report
-from regbayes_paper.baselines import InfiniteSVMClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -440,8 +439,6 @@ def test_half_precision_and_devices_without_dispatch_are_refused(monkeypatch: py
     X, y = make_data()
     with pytest.raises(TypeError, match="float16: give it as float32 or float64"):
         ILSVMClassifier().fit(torch.asarray(X, dtype=torch.float16), torch.asarray(y))
-    with pytest.raises(TypeError, match="InfiniteSVMClassifier works on the host"):
-        InfiniteSVMClassifier().fit(torch.asarray(X), torch.asarray(y))
     with pytest.raises(TypeError, match="ILSVMClassifierCV works on the host"):
         regbayes.ILSVMClassifierCV().fit(torch.asarray(X), torch.asarray(y))
     somewhere = torch.empty((4, 3), device="meta")  # a device that NumPy cannot read

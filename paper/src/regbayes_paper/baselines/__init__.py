@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regbayes_paper.baselines.bmtl import BMTLRegressor
 from regbayes_paper.baselines.gaussian_process import MTGPRegressor
-from regbayes_paper.baselines.harmonium import ExponentialFamilyHarmonium
+from regbayes_paper.baselines.harmonium import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier
 from regbayes_paper.baselines.infinite_svm import InfiniteSVMClassifier
 from regbayes_paper.baselines.linear_tasks import (
     ASOClassifier,
@@ -14,7 +14,6 @@ from regbayes_paper.baselines.linear_tasks import (
     SingleTaskClassifier,
     SingleTaskRegressor,
 )
-from regbayes_paper.baselines.max_margin_harmonium import MaxMarginHarmoniumClassifier
 from regbayes_paper.baselines.medlda import PosteriorMedLDAClassifier, PosteriorMedLDARegressor
 from regbayes_paper.baselines.predictor_subspace import PredictorSubspaceClassifier
 from regbayes_paper.baselines.task_clusters import DirichletProcessTaskClassifier

@@ -1,183 +1,363 @@
-"""Harmoniums: what those with and without labels do with rows, and the one without (EFH)."""
+"""Harmoniums: Gaussian hidden units joined to visible units of several kinds, without labels (EFH) or with (MMH).
+
+Each kind of visible unit has a *base*, its distribution without hidden units, and a *statistic* t(x) with mean zero and
+covariance one under it. Hidden units act through the statistic alone: ``E[h | x] = W' t(x)``. In mean field the log
+normalizer is ``-1/2 log det(I - W'W)``, exact for Gaussian units (docs/math.md, section 6).
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.metaestimators import available_if
+from scipy.linalg import eigh
+from scipy.special import gammaln, xlogy
+from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from regbayes._registry import persistable
-from regbayes._types import Floats
-from regbayes.estimators._bases import LatentModel, TrainingRows, UnsupervisedFeatures, generator
-from regbayes_paper.baselines._harmonium import (
-    HARMONIUM_CONSTRAINTS,
-    check_values,
-    latent_attributes,
-    make_settings,
-    make_visible,
-    read_views,
-    views_of,
-)
-from regbayes_paper.models.harmonium import learning, model
-from regbayes_paper.models.harmonium.learning import Data
-from regbayes_paper.models.harmonium.model import State
+from regbayes_paper._types import Floats, Integers
+from regbayes_paper.descent import minimize
+from regbayes_paper.svm import solve_classes
 
+NOISE_FLOOR = 0.01  # share of a view's variance that is noise at least
+SHORT = 0.1  # length of weights whose direction only helps the margins
+MARGIN_SHARE = 0.01  # generative weight in units of C, where it is "auto"
+INNER_TOL = 1e-6  # relative duality gap of the classifier
 
-def _in_mean_field(harmonium: ExponentialFamilyHarmonium) -> bool:
-    if harmonium.learning != "mean_field":
-        raise AttributeError('log-densities need a normaliser, which only learning="mean_field" has')
-    return True
+# --- Visible units
 
 
-class Harmonium(LatentModel):
-    """What both estimators do with rows."""
+@dataclass(frozen=True)
+class GaussianUnits:
+    """Real values."""
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = HARMONIUM_CONSTRAINTS
+    mean: Floats  # (d,)
+    scale: Floats  # (d,): standard deviation given the hidden units
 
-    def __init__(
-        self,
-        n_components: int = 50,
-        *,
-        visible: Any = "gaussian",
-        noise_variance: float | Literal["residual", "half"] = "residual",
-        learning: Literal["mean_field", "contrastive_divergence"] = "mean_field",
-        learning_rate: float = 0.1,
-        batch_size: int = 100,
-        n_gibbs: int = 1,
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.visible = visible
-        self.noise_variance = noise_variance
-        self.learning = learning
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.n_gibbs = n_gibbs
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
+    def statistic(self, x: Floats) -> Floats:
+        """Return ``(x - mean) / scale``."""
+        return (x - self.mean) / self.scale
 
-    def _fit_units(self, data: Data, shown: dict[str, Any]) -> None:
-        """Fit the model and set the fitted attributes."""
-        settings = make_settings(self.get_params(deep=False))
-        names = getattr(self, "feature_names_in_", None)
-        views = read_views(self.visible, data.X.shape[1], names)
-        check_values(views, data.X, names)
-        visible = make_visible(views, data.X, data.weights, self.noise_variance, settings.n_components)
-        rng = generator(self.random_state)
-        with self._fitting(self._attributes, settings.max_iter, shown) as reporter:
-            reporter.result = learning.fit(data, settings, visible, rng, callbacks=[reporter])
+    def log_base(self, x: Floats) -> Floats:
+        """Return the log-density of independent normal values, (n,)."""
+        constant = np.log(self.scale).sum() + 0.5 * len(self.scale) * np.log(2.0 * np.pi)
+        return -0.5 * np.square(self.statistic(x)).sum(axis=1) - constant
 
-    def _attributes(self, state: State) -> dict[str, Any]:
-        return latent_attributes(state)
 
-    def _valid_rows(self, X: ArrayLike) -> Floats:
-        rows = super()._valid_rows(X)
-        check_values(views_of(self._state.visible), rows, getattr(self, "feature_names_in_", None))
-        return rows
+@dataclass(frozen=True)
+class BernoulliUnits:
+    """Zeros and ones."""
+
+    mean: Floats  # (d,), between 0 and 1
+
+    def statistic(self, x: Floats) -> Floats:
+        """Return ``(x - mean) / standard deviation``."""
+        return (x - self.mean) / np.sqrt(self.mean * (1.0 - self.mean))
+
+    def log_base(self, x: Floats) -> Floats:
+        """Return the log-probability of independent values, (n,)."""
+        return x @ np.log(self.mean) + (1.0 - x) @ np.log1p(-self.mean)
+
+
+@dataclass(frozen=True)
+class PoissonUnits:
+    """Counts given the total N of their row: Poisson units with Gaussian hidden units have no normalizer otherwise."""
+
+    mean: Floats  # (d,): share of each column
+
+    def statistic(self, x: Floats) -> Floats:
+        """Return ``(x - N mean) / sqrt(N mean)``, which is zero for an empty row."""
+        roots = np.sqrt(x.sum(axis=1, keepdims=True))
+        counts = np.divide(x, roots, out=np.zeros_like(x), where=roots > 0)
+        return (counts - roots * self.mean) / np.sqrt(self.mean)
+
+    def log_base(self, x: Floats) -> Floats:
+        """Return the log-probability of multinomial counts, (n,)."""
+        choices = gammaln(x.sum(axis=1) + 1.0) - gammaln(x + 1.0).sum(axis=1)
+        return choices + xlogy(x, self.mean).sum(axis=1)
+
+
+Units = GaussianUnits | BernoulliUnits | PoissonUnits
+
+
+def make_units(kind: str, x: Floats, noise_variance: float | str, n_components: int) -> Units:
+    """Return units of a kind, whose base is that of some rows."""
+    if kind == "bernoulli":
+        if np.any((x != 0) & (x != 1)):
+            raise ValueError("X must hold zeros and ones in the columns of bernoulli units.")
+        return BernoulliUnits((x.sum(axis=0) + 1.0) / (len(x) + 2.0))
+    if kind == "poisson":
+        if np.any((x < 0) | (x != np.floor(x))):
+            raise ValueError("X must hold counts in the columns of poisson units.")
+        return PoissonUnits((x.sum(axis=0) + 1.0) / (x.sum() + x.shape[1]))
+    if kind != "gaussian":
+        raise ValueError(f"visible must name gaussian, bernoulli or poisson units; got {kind!r}.")
+    variance = float(x.var(axis=0).mean())
+    if noise_variance == "residual":  # what as many principal components leave, the likeliest
+        rest = max(x.shape[1] - n_components, 0)
+        left = variance * x.shape[1] - float(spectrum(x - x.mean(axis=0), n_components)[0].sum())
+        noise = max(left / rest if rest else 0.0, NOISE_FLOOR * variance)
+    else:
+        noise = 0.5 * variance if noise_variance == "half" else float(noise_variance)
+    return GaussianUnits(x.mean(axis=0), np.full(x.shape[1], np.sqrt(noise) if noise > 0 else 1.0))
+
+
+@dataclass(frozen=True)
+class Visible:
+    """All visible units: views side by side, each with its own columns."""
+
+    columns: tuple[Integers, ...]
+    units: tuple[Units, ...]
+
+    @classmethod
+    def of(cls, visible: Any, X: Floats, noise_variance: float | str, n_components: int) -> Visible:
+        """Read the parameter ``visible``."""
+        views = [(visible, slice(None))] if isinstance(visible, str) else visible
+        columns = tuple(np.arange(X.shape[1])[where] for _, where in views)
+        if not np.array_equal(np.sort(np.concatenate(columns)), np.arange(X.shape[1])):
+            raise ValueError("visible must put every column of X into exactly one view.")
+        kinds = [kind for kind, _ in views]
+        pairs = zip(kinds, columns, strict=True)
+        return cls(columns, tuple(make_units(kind, X[:, c], noise_variance, n_components) for kind, c in pairs))
+
+    def statistic(self, X: Floats) -> Floats:
+        """Return ``t(x)`` of all columns, (n, D)."""
+        found = np.empty_like(X)
+        for columns, units in zip(self.columns, self.units, strict=True):
+            found[:, columns] = units.statistic(X[:, columns])
+        return found
+
+    def log_base(self, X: Floats) -> Floats:
+        """Return the log-density under the base, (n,)."""
+        pairs = zip(self.columns, self.units, strict=True)
+        return np.sum([units.log_base(X[:, columns]) for columns, units in pairs], axis=0)
+
+
+# --- The likelihood in mean field
+
+
+def spectrum(rows: Floats, k: int) -> tuple[Floats, Floats]:
+    """Return the k largest eigenvalues of the second moment of rows, those that are not zero, and their directions."""
+    size = rows.shape[1]
+    values, vectors = eigh(rows.T @ rows / len(rows), subset_by_index=(max(size - k, 0), size - 1))
+    kept = values[::-1] > 1e-12 * max(float(values[-1]), np.finfo(np.float64).tiny)
+    return values[::-1][kept], vectors[:, ::-1][:, kept]
+
+
+def log_normalizer(weights: Floats) -> float:
+    """Return ``-1/2 log det(I - W'W)``; infinite where the mean field is unstable."""
+    sizes = np.linalg.svd(weights, compute_uv=False) ** 2
+    return float(-0.5 * np.log1p(-sizes).sum()) if sizes.max(initial=0.0) < 1.0 else np.inf
+
+
+def likeliest_weights(t: Floats, n_components: int) -> Floats:
+    """Return the weights of the largest likelihood: principal directions of length ``sqrt(1 - 1 / eigenvalue)``."""
+    values, directions = spectrum(t, n_components)
+    weights = np.zeros((t.shape[1], n_components))
+    weights[:, : len(values)] = directions * np.sqrt(np.maximum(1.0 - 1.0 / values, 0.0))
+    return weights
+
+
+@dataclass(frozen=True)
+class MarginProblem:
+    """``generative_weight * cost(W) + min_eta 1/2 |eta|^2 + C sum of losses``, a function of the weights W."""
+
+    t: Floats  # (N, D): statistics
+    labels: Integers
+    n_classes: int
+    C: float
+    squared: bool
+    fit_intercept: bool
+    generative_weight: float
+
+    def solve(self, hidden: Floats, start: Floats | None = None, tol: float = INNER_TOL) -> Any:
+        """Return the classifier of hidden units."""
+        rows = np.column_stack([hidden, np.ones(len(hidden))]) if self.fit_intercept else hidden
+        cost, C = 1.0 - np.eye(self.n_classes), np.full(len(rows), self.C)
+        return solve_classes(rows, self.labels, cost, C, squared=self.squared, start=start, tol=tol)
+
+    def evaluate(self, flat: Floats, start: Floats | None = None) -> tuple[float, Floats, Any]:
+        """Return value, gradient and classifier at weights; by Danskin's theorem its weights count as constants."""
+        W = flat.reshape(self.t.shape[1], -1)
+        normalizer = log_normalizer(W)
+        if not np.isfinite(normalizer):
+            return np.inf, flat, None
+        hidden, N, r = self.t @ W, len(self.t), self.generative_weight
+        machine = self.solve(hidden, start)
+        by_hidden = -r * hidden - machine.multipliers @ machine.weights[:, : W.shape[1]]
+        gradient = self.t.T @ by_hidden + r * N * W @ np.linalg.inv(np.eye(W.shape[1]) - W.T @ W)
+        value = r * (N * normalizer - 0.5 * float(np.vdot(hidden, hidden))) + machine.objective
+        return value, gradient.ravel(), machine
+
+
+# --- Estimators
+
+
+class _Harmonium(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """What both harmoniums do with rows."""
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the expected hidden units of rows, shape (n_samples, n_components)."""
-        return self._expected(X)
+        check_is_fitted(self)
+        return self.visible_.statistic(validate_data(self, X, dtype=np.float64, reset=False)) @ self.components_.T
 
-    def _expected(self, X: ArrayLike) -> Floats:
-        return model.infer_features(self._valid_rows(X), self._state)  # whatever form `set_output` gives transform's
+    def score_samples(self, X: ArrayLike) -> Floats:
+        """Return the log-density of each row in mean field, exact for Gaussian columns."""
+        hidden = self.transform(X)
+        base = self.visible_.log_base(np.asarray(X, dtype=np.float64))
+        return base + 0.5 * np.square(hidden).sum(axis=1) - log_normalizer(self.components_.T)
 
-    def inverse_transform(self, X: ArrayLike) -> Floats:
-        """Return the expected rows given hidden units, shape (n_samples, n_features); counts at their mean total."""
-        return model.reconstruct(self._valid_features(X), self._state)
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
 
 
-@persistable(skip=("_skl_callbacks",))
-class ExponentialFamilyHarmonium(UnsupervisedFeatures, Harmonium):
-    """Exponential family harmonium (EFH): real-valued latent features of an undirected model.
+class ExponentialFamilyHarmonium(_Harmonium):
+    """Exponential family harmonium (EFH): real-valued latent features of an undirected model, in mean field.
 
-    Visible units (the columns of X: real values, zeros and ones, or counts) are joined to Gaussian hidden units, and
-    the expected hidden units of a row are its features. In front of a linear classifier this is the two-stage baseline
-    of `MaxMarginHarmoniumClassifier`, which learns both together.
-
-    Parameters to turn first: ``n_components``, and ``visible`` for columns that are not real values; then
-    ``noise_variance``. ``learning_rate``, ``batch_size``, ``n_gibbs`` and ``random_state`` are for contrastive
-    divergence alone.
+    With Gaussian columns alone it is probabilistic principal component analysis.
 
     Parameters
     ----------
     n_components : int, default=50
         Number of hidden units.
     visible : {"gaussian", "bernoulli", "poisson"} or sequence of (kind, columns), default="gaussian"
-        What the columns of X are: real values, zeros and ones, or counts. A sequence gives each view its kind and its
-        columns, as a slice, indices, names or a mask; every column belongs to one view.
+        What the columns of X are: real values, zeros and ones, or counts, perhaps by view.
     noise_variance : float, "residual" or "half", default="residual"
-        Variance of Gaussian columns given the hidden units. "residual" is what as many principal components leave over,
-        which is likeliest, and at least a hundredth of a view's variance; "half" is half of it, and directions that
-        vary less than that have no hidden unit.
-    learning : {"mean_field", "contrastive_divergence"}, default="mean_field"
-        Whether the normaliser is taken in mean field, where learning is deterministic and the likelihood of Gaussian
-        columns is exact, or its gradient is estimated from Gibbs steps that start at the rows.
-    learning_rate : float, default=0.1
-        Length of the steps of contrastive divergence; above 1 they may overshoot.
-    batch_size : int, default=100
-        Rows in each of those steps.
-    n_gibbs : int, default=1
-        Gibbs steps before each of them.
-    max_iter : int, default=200
-        Steps (mean field) or sweeps over the rows (contrastive divergence) at most.
-    tol : float, default=1e-4
-        Change of the objective, in nats per row, at which to stop.
-    random_state : int, RandomState instance or None, default=None
-        For the draws of contrastive divergence. Mean field draws nothing.
-
-    Attributes
-    ----------
-    components_ : array of shape (n_components, n_features)
-        Weights between hidden units and standardised columns. Hidden units that the data have no use for have none.
-    mean_, scale_ : array of shape (n_features,)
-        How columns are standardised: by mean and standard deviation where no hidden unit acts; for counts by the
-        column's share of a row's total and the root of it.
-    embedding_ : array of shape (n_samples, n_components)
-        Expected hidden units of the training rows, those of weight 0 left out.
-    trace_ : Trace
-        Course of the objective and its named terms.
-    n_iter_ : int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
-
-    See Also
-    --------
-    MaxMarginHarmoniumClassifier : The same features learned together with a classifier.
-
-    Notes
-    -----
-    docs/math.md, section 6. With Gaussian columns alone and mean field the model is probabilistic principal component
-    analysis. Weights start from a singular value decomposition.
+        Variance of Gaussian columns given the hidden units: what as many principal components leave, or half of it all.
 
     References
     ----------
     M. Welling, M. Rosen-Zvi and G. Hinton (2004). Exponential family harmoniums with an application to information
     retrieval. NIPS.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_digits
-    >>> from regbayes_paper.baselines import ExponentialFamilyHarmonium
-    >>> X, _ = load_digits(return_X_y=True)
-    >>> ExponentialFamilyHarmonium(n_components=12).fit_transform(X).shape
-    (1797, 12)
     """
 
-    def _learn(self, rows: TrainingRows) -> None:
-        self._fit_units(Data(rows.X, rows.counts), rows.data)
+    def __init__(
+        self, n_components: int = 50, *, visible: Any = "gaussian", noise_variance: float | str = "residual"
+    ) -> None:
+        self.n_components = n_components
+        self.visible = visible
+        self.noise_variance = noise_variance
 
-    @available_if(_in_mean_field)
-    def score_samples(self, X: ArrayLike) -> Floats:
-        """Return the log-density of each row, shape (n_samples,): exact for Gaussian columns, else in mean field."""
-        return model.log_densities(self._valid_rows(X), self._state.params, self._state.visible)
+    def fit(self, X: ArrayLike, y: Any = None) -> Self:
+        """Learn the weights from rows; y is ignored."""
+        rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        self.visible_ = Visible.of(self.visible, rows, self.noise_variance, int(self.n_components))
+        self.components_ = likeliest_weights(self.visible_.statistic(rows), int(self.n_components)).T
+        return self
 
-    @available_if(_in_mean_field)
     def score(self, X: ArrayLike, y: Any = None) -> float:
-        """Return the mean of `score_samples`: how well held-out rows are explained."""
+        """Return the mean log-density of rows."""
         return float(np.mean(self.score_samples(X)))
+
+
+class MaxMarginHarmoniumClassifier(ClassifierMixin, _Harmonium):
+    """Max-margin harmonium (MMH): a harmonium and a large-margin classifier of its hidden units, learned together.
+
+    Parameters
+    ----------
+    n_components : int, default=50
+        Number of hidden units.
+    C : float, default=0.01
+        Penalty on a violated margin.
+    loss : {"squared_hinge", "hinge"}, default="squared_hinge"
+        Multi-class loss.
+    generative_weight : float or "auto", default="auto"
+        Weight of the likelihood; "auto" is 0.01 C. The original objective has 1, with the hinge.
+    fit_intercept : bool, default=True
+        Whether the classifier has a penalized intercept.
+    visible
+        As in `ExponentialFamilyHarmonium`.
+    noise_variance : float, "half" or "residual", default="half"
+        As in `ExponentialFamilyHarmonium`.
+    max_iter : int, default=200
+        Quasi-Newton steps.
+    tol : float, default=1e-4
+        Change of the objective per row, in units of its likelihood or its loss, at which to stop.
+    random_state : int, RandomState instance or None, default=None
+        For hidden units beyond the rank of the rows.
+
+    References
+    ----------
+    N. Chen, J. Zhu and E. P. Xing (2010). Predictive subspace learning for multi-view data: a large margin approach.
+    NIPS.
+    """
+
+    def __init__(
+        self,
+        n_components: int = 50,
+        *,
+        C: float = 0.01,
+        loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
+        generative_weight: float | Literal["auto"] = "auto",
+        fit_intercept: bool = True,
+        visible: str | Sequence[tuple[str, Any]] = "gaussian",
+        noise_variance: float | str = "half",
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.C = C
+        self.loss = loss
+        self.generative_weight = generative_weight
+        self.fit_intercept = fit_intercept
+        self.visible = visible
+        self.noise_variance = noise_variance
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn hidden units and classifier together."""
+        rows, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        K = int(self.n_components)
+        self.visible_ = Visible.of(self.visible, rows, self.noise_variance, K)
+        t = self.visible_.statistic(rows)
+        r = MARGIN_SHARE * self.C if self.generative_weight == "auto" else float(self.generative_weight)
+        squared, intercept = self.loss == "squared_hinge", bool(self.fit_intercept)
+        problem = MarginProblem(t, labels, len(self.classes_), float(self.C), squared, intercept, r)
+        start = self._start(t, K)
+        multipliers: list[Floats | None] = [None]  # of the point before: a warm start
+
+        def evaluate(flat: Floats) -> tuple[float, Floats, Any]:
+            value, gradient, machine = problem.evaluate(flat, multipliers[0])
+            if machine is not None:
+                multipliers[0] = machine.multipliers
+            return value, gradient, machine
+
+        unit = len(rows) * max(r, float(self.C))
+        flat, machine, self.objectives_ = minimize(evaluate, start.ravel(), int(self.max_iter), self.tol * unit)
+        self.n_iter_ = max(len(self.objectives_) - 1, 1)
+        self.components_ = flat.reshape(start.shape).T
+        self.coef_features_ = machine.weights[:, :K]
+        self.intercept_ = machine.weights[:, K] if self.fit_intercept else np.zeros(len(self.classes_))
+        return self
+
+    def _start(self, t: Floats, K: int) -> Floats:
+        """Return the likeliest weights, and short ones for hidden units that the likelihood does not use."""
+        weights, rng = likeliest_weights(t, K), check_random_state(self.random_state)
+        weak = np.flatnonzero(~np.any(weights, axis=0))
+        directions = spectrum(t, K)[1]
+        spare = directions[:, weak[weak < directions.shape[1]]]
+        noise = rng.standard_normal((t.shape[1], len(weak) - spare.shape[1])) / np.sqrt(t.shape[1])
+        weights[:, weak] = SHORT * np.hstack([spare, noise])
+        largest = np.linalg.norm(weights, ord=2)
+        return weights * min(1.0, np.sqrt(0.99) / max(largest, SHORT))
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return the score of each class, or of the second of two."""
+        scores = self.transform(X) @ self.coef_features_.T + self.intercept_
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: ArrayLike) -> Any:
+        """Predict classes."""
+        scores = self.transform(X) @ self.coef_features_.T + self.intercept_
+        return self.classes_[scores.argmax(axis=1)]

@@ -1,137 +1,301 @@
-"""The infinite SVM: rows fall into classes of their own, unknown in number, and each has its own linear classifier."""
+"""The infinite SVM: a Dirichlet-process mixture of Gaussian components, each with a large-margin classifier.
+
+``F(q) + r^-1 (1/2 |mu|^2 + sum of C loss)``, times r, where F is the free energy of the mixture, and the score of a
+class is ``sum_k q_nk mu_ky . x_n``. A round updates responsibilities, sticks and components, and classifiers; it never
+raises the objective (docs/math.md, section 7).
+"""
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval, StrOptions
+from scipy.special import betaln, digamma, gammaln, log_softmax, softmax, xlogy
+from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.cluster import KMeans
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from regbayes._registry import persistable
-from regbayes._types import Floats
-from regbayes.estimators._bases import NOT_NEGATIVE, POSITIVE, LabeledRows, LatentClassifier, generator, one_blas_thread
-from regbayes_paper.models import infinite_svm
-from regbayes_paper.models.infinite_svm import Data, Settings, State
-from regbayes_paper.priors.dirichlet_process import expected_weights
-from regbayes_paper.priors.normal_gamma import NormalGammaPrior
+from regbayes_paper._types import Floats, Integers
+from regbayes_paper.descent import alternate
+from regbayes_paper.dirichlet_process import Sticks, later
+from regbayes_paper.svm import Machine, class_losses, solve_classes
+
+SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the step to new responsibilities, tried in turn
+PASSES = 3  # over the responsibilities in a round
+MERGE_ROUNDS = 10  # of the mixture alone before two components are merged
+EMPTY = 1e-6  # expected number of rows of a component that is not used
+FINAL_TOL = 1e-6  # relative duality gap of the classifiers
+
+# --- Components: means and precisions of independent columns, normal-gamma
 
 
-@persistable(skip=("_skl_callbacks",))
-class InfiniteSVMClassifier(LatentClassifier):
+@dataclass(frozen=True)
+class NormalGamma:
+    """Columns with ``precision ~ Gamma(shape, rate)`` and ``mean ~ N(centre, 1 / (scale precision))``."""
+
+    centre: Floats  # (..., D)
+    scale: Floats  # (...)
+    shape: Floats  # (...)
+    rate: Floats  # (..., D)
+
+    def given(self, counts: Floats, totals: Floats, squares: Floats) -> NormalGamma:
+        """Return the posteriors for sums (..., D) of rows less the prior's centre, and of their squares."""
+        scale = self.scale + counts
+        shift = totals / scale[..., None]
+        spread = np.maximum(squares - totals * shift, 0.0)
+        return NormalGamma(self.centre + shift, scale, self.shape + 0.5 * counts, self.rate + 0.5 * spread)
+
+    def log_evidence(self, counts: Floats, totals: Floats, squares: Floats) -> Floats:
+        """Return the log-density of rows with these sums, means and precisions integrated out, (...)."""
+        found = self.given(counts, totals, squares)
+        columns = self.shape * np.log(self.rate) - found.shape[..., None] * np.log(found.rate)
+        common = gammaln(found.shape) - gammaln(self.shape) + 0.5 * np.log(self.scale / found.scale)
+        D = totals.shape[-1]
+        return columns.sum(axis=-1) + D * (common - 0.5 * counts * np.log(2.0 * np.pi))
+
+    def log_likelihoods(self, X: Floats) -> Floats:
+        """Return ``E[log p(x_n | component k)]``, (N, T)."""
+        precision = self.shape[:, None] / self.rate
+        constant = 0.5 * (digamma(self.shape)[:, None] - np.log(2.0 * np.pi * self.rate)).sum(axis=1)
+        squares = [np.square(X - centre) @ own for centre, own in zip(self.centre, precision, strict=True)]
+        return constant - 0.5 * X.shape[1] / self.scale - 0.5 * np.stack(squares, axis=1)
+
+    def kl(self, prior: NormalGamma) -> float:
+        """Return the divergence of all components from the prior."""
+        a, b = self.shape[:, None], self.rate
+        gammas = (a - prior.shape) * digamma(a) - gammaln(a) + gammaln(prior.shape)
+        gammas = gammas + prior.shape * np.log(b / prior.rate) + a * (prior.rate / b - 1.0)
+        ratio = (prior.scale / self.scale)[:, None]
+        squares = prior.scale * a / b * np.square(self.centre - prior.centre)
+        return float(np.sum(gammas + 0.5 * (ratio - 1.0 - np.log(ratio) + squares)))
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Sticks and components at their best for responsibilities."""
+
+    sticks: Sticks
+    components: NormalGamma
+
+    @classmethod
+    def of(cls, X: Floats, q: Floats, alpha: float, prior: NormalGamma) -> Mixture:
+        """Update both blocks."""
+        away = X - prior.centre
+        return cls(Sticks.of(q.sum(axis=0), alpha), prior.given(q.sum(axis=0), q.T @ away, q.T @ away**2))
+
+    def logits(self, X: Floats) -> Floats:
+        """Return what the mixture says of rows' components without labels, (N, T)."""
+        return self.sticks.log_weights() + self.components.log_likelihoods(X)
+
+    def free_energy(self, X: Floats, q: Floats, alpha: float, prior: NormalGamma) -> float:
+        """Return the negative evidence lower bound."""
+        fit = float(np.sum(xlogy(q, q)) - np.vdot(q, self.logits(X)))
+        return fit + self.sticks.kl(alpha) + self.components.kl(prior)
+
+
+def sorted_by_size(q: Floats) -> Floats:
+    """Return responsibilities with large components first, which the sticks prefer."""
+    return q[:, np.argsort(-q.sum(axis=0), kind="stable")]
+
+
+def log_assignments(counts: Floats, alpha: float) -> Floats:
+    """Return the log-probability of assignments with such counts (..., T), the sticks integrated out."""
+    beyond = later(counts.reshape(-1, counts.shape[-1])).reshape(counts.shape)
+    return np.sum(betaln(1.0 + counts, alpha + beyond) + np.log(alpha), axis=-1)
+
+
+def merge_gains(X: Floats, q: Floats, alpha: float, prior: NormalGamma) -> tuple[Floats, Integers]:
+    """Return by how much the bound rises if two components become one, all else at its best; and the pairs (P, 2)."""
+    counts, away = q.sum(axis=0), X - prior.centre
+    used = np.flatnonzero(counts > EMPTY)
+    i, j = used[np.array(np.triu_indices(len(used), 1))]
+    sums = (counts, q.T @ away, q.T @ away**2)
+    alone = prior.log_evidence(*sums)
+    gains = prior.log_evidence(*(part[i] + part[j] for part in sums)) - alone[i] - alone[j]
+    after = np.repeat(counts[None], len(i), axis=0)
+    rows = np.arange(len(i))
+    after[rows, i] += after[rows, j]
+    after[rows, j] = 0.0
+    gains += log_assignments(-np.sort(-after, axis=1), alpha) - log_assignments(-np.sort(-counts), alpha)
+    both = np.stack([q[:, a] + q[:, b] for a, b in zip(i, j, strict=True)], axis=1) if len(i) else np.zeros((len(q), 0))
+    entropies = xlogy(q, q).sum(axis=0)
+    return gains + entropies[i] + entropies[j] - xlogy(both, both).sum(axis=0), np.column_stack([i, j])
+
+
+def start_responsibilities(X: Floats, n_components: int, alpha: float, prior: NormalGamma, seed: int) -> Floats:
+    """Return the clusters of k-means, of which those are merged that the mixture explains better as one."""
+    scaled = (X - X.mean(axis=0)) / np.where(np.ptp(X, axis=0) > 0, X.std(axis=0), 1.0)
+    distinct = min(n_components, len(np.unique(scaled, axis=0)))
+    codes = KMeans(distinct, n_init=1, random_state=seed).fit_predict(scaled)
+    q = np.eye(n_components)[codes]
+    for _ in range(n_components):
+        for _ in range(MERGE_ROUNDS):
+            q = sorted_by_size(q)
+            q = softmax(Mixture.of(X, q, alpha, prior).logits(X), axis=1)
+        gains, pairs = merge_gains(X, q, alpha, prior)
+        if not len(gains) or gains.max() <= 0:
+            break
+        first, second = pairs[gains.argmax()]
+        q[:, first] += q[:, second]
+        q[:, second] = 0.0
+    return sorted_by_size(q)
+
+
+# --- The fit
+
+
+@dataclass(frozen=True)
+class Round:
+    """All blocks."""
+
+    q: Floats  # (N, T): responsibilities of the training rows
+    mixture: Mixture
+    machine: Machine  # on rows repeated once per component
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What stays the same through a fit."""
+
+    X: Floats  # (N, D)
+    inputs: Floats  # (N, d): what classifiers see
+    labels: Integers
+    n_classes: int
+    C: float
+    squared: bool
+    alpha: float
+    prior: NormalGamma
+    generative_weight: float
+
+    @property
+    def margins(self) -> tuple[Integers, Floats, Floats, bool]:
+        """Labels, cost of each class, C of each row, and whether the hinge is squared."""
+        cost = 1.0 - np.eye(self.n_classes)
+        return self.labels, cost, np.full(len(self.X), self.C), self.squared
+
+    def solve(self, q: Floats, start: Floats | None) -> Machine:
+        """Return the classifiers of all components for responsibilities."""
+        labels, cost, C, squared = self.margins
+        return solve_classes(spread(q, self.inputs), labels, cost, C, squared=squared, start=start, tol=FINAL_TOL)
+
+    def component_scores(self, machine: Machine, T: int) -> Floats:
+        """Return the score of every class by every component, (N, T, classes)."""
+        weights = machine.weights.reshape(self.n_classes, T, -1)
+        return np.einsum("nd,atd->nta", self.inputs, weights)
+
+    def conclude(self, q: Floats, earlier: Machine | None = None) -> tuple[Round, float]:
+        """Return all other blocks at their best for responsibilities, and the objective."""
+        mixture = Mixture.of(self.X, q, self.alpha, self.prior)
+        machine = self.solve(q, None if earlier is None else earlier.multipliers)
+        if earlier is not None:  # the solver stops at a gap: the classifiers before can be better
+            loss = float(class_losses(spread(q, self.inputs) @ earlier.weights.T, *self.margins).sum())
+            kept = replace(earlier, loss=loss)
+            machine = kept if kept.objective < machine.objective else machine
+        energy = mixture.free_energy(self.X, q, self.alpha, self.prior)
+        return Round(q, mixture, machine), self.generative_weight * energy + machine.objective
+
+    def step(self, at: Round) -> tuple[Round, float]:
+        """Update all blocks once."""
+        q = self.update_responsibilities(at)
+        order = np.argsort(-q.sum(axis=0), kind="stable")
+        weights = at.machine.weights.reshape(self.n_classes, q.shape[1], -1)[:, order]
+        machine = replace(at.machine, weights=weights.reshape(self.n_classes, -1))
+        return self.conclude(q[:, order], machine)
+
+    def update_responsibilities(self, at: Round) -> Floats:
+        """Move each row's responsibilities towards those of its multipliers as far as its own objective falls.
+
+        The whole step is the update of the original; later passes follow the multipliers of the scores as they are.
+        """
+        labels, cost, C, squared = self.margins
+        q, logits = at.q, log_softmax(at.mixture.logits(self.X), axis=1)
+        by_component = self.component_scores(at.machine, q.shape[1])
+
+        def values(q: Floats) -> Floats:
+            losses = class_losses(np.einsum("nt,nta->na", q, by_component), labels, cost, C, squared)
+            return xlogy(q, q).sum(axis=1) - np.sum(q * logits, axis=1) + losses / self.generative_weight
+
+        multipliers, best = at.machine.multipliers, values(q)
+        for _ in range(PASSES):
+            reward = np.einsum("nta,na->nt", by_component, multipliers) / self.generative_weight
+            wanted = log_softmax(logits + reward, axis=1)
+            before, open_rows = np.log(np.maximum(q, np.finfo(np.float64).tiny)), np.ones(len(q), dtype=bool)
+            q = q.copy()
+            for share in SHARES:
+                tried = softmax((1.0 - share) * before + share * wanted, axis=1)
+                found = values(tried)
+                better = open_rows & (found < best)
+                q[better], best[better] = tried[better], found[better]
+                open_rows &= ~better
+            multipliers = self.score_multipliers(np.einsum("nt,nta->na", q, by_component))
+        return q
+
+    def score_multipliers(self, scores: Floats) -> Floats:
+        """Return minus a derivative of each row's loss by its scores."""
+        labels, cost, C, squared = self.margins
+        rows = np.arange(len(scores))
+        margins = cost[labels] - scores[rows, labels][:, None] + scores
+        worst = margins.argmax(axis=1)
+        size = 2.0 * C * margins[rows, worst] if squared else C
+        found = np.zeros_like(scores)
+        found[rows, labels] += size
+        found[rows, worst] -= size
+        return found
+
+
+def spread(q: Floats, inputs: Floats) -> Floats:
+    """Return inputs repeated once per component, times the responsibilities, (N, T d)."""
+    return (q[:, :, None] * inputs[:, None, :]).reshape(len(q), -1)
+
+
+class InfiniteSVMClassifier(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Infinite support vector machine (iSVM): a Dirichlet-process mixture of large-margin classifiers.
 
-    Every row belongs to one of a number of components that the data decide on. A component says where its rows lie,
-    as a Gaussian with independent columns, and how they are classified, by linear weights of its own. Both are learned
-    together, so that rows that want different classifiers part. The score of a class is that of all components,
-    weighed by how likely the row is theirs; for a new row that is found without its label.
-
-    Parameters to turn first: ``C`` and ``generative_weight``; then ``alpha`` and ``init``. ``n_components`` only has to
-    be large enough, and the three priors seldom matter.
+    Every row belongs to a component. A component has a Gaussian with independent columns and linear weights of its own,
+    and both are learned together. The score of a class is that of all components, weighted by how likely the row
+    belongs to each; for a new row that is inferred without its label.
 
     Parameters
     ----------
     n_components : int, default=10
-        Truncation: the most components there can be.
+        Largest number of components.
     alpha : float, default=1.0
-        Concentration of the Dirichlet process: larger values expect more components.
+        Concentration of the Dirichlet process. Larger values expect more components.
     C : float, default=1.0
-        Penalty on a margin violation. At 0 labels do nothing and every row gets the first class.
+        Penalty on a margin violation.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
-        Multi-class loss. The hinge is the original's; its kinks can hold the descent up before its end.
-    cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, answer]`` of a wrong answer, in the order of ``classes_``, with a zero diagonal; 1 by default.
-    class_weight : dict, "balanced" or None, default=None
-        Factors on C by class.
-    fit_intercept : bool, default=True
-        Whether the classifiers have a (penalised) intercept, on centred inputs. Without it they see X as it is.
+        Multi-class loss; the original has the hinge.
     generative_weight : float, default=1.0
-        Weight of explaining X beside predicting y; the original has 1.
+        Weight of the mixture; the original has 1.
     refit_classifiers : bool, default=True
-        Whether the classifiers that predict are fitted to the responsibilities that prediction sees. The original's
-        are those of the posterior of the training rows, which knows their labels.
-    init : {"merged", "kmeans"}, default="merged"
-        Start: k-means with ``n_components`` centres, of which those are merged that explain X better as one; or all of
-        them, where labels need finer components than X shows.
-    mean_precision_prior : float, default=0.1
-        How many rows the belief is worth that components lie around the mean of X.
-    degrees_of_freedom_prior : float, default=2.0
-        How many rows the belief in ``variance_prior`` is worth.
-    variance_prior : float, array-like of shape (n_features,) or "auto", default="auto"
-        Believed variance of a column within a component; "auto" is the column's variance.
+        Whether the final classifiers are fitted to the responsibilities that prediction infers. The original keeps
+        those of the training posterior, which knows the labels.
     max_iter : int, default=200
-        Rounds at most.
-    tol : float, default=1e-4
-        Change of the objective, in nats per row, at which to stop.
+    tol : float, default=1e-5
+        Relative change of the objective at which to stop.
     random_state : int, RandomState instance or None, default=None
         For the start.
 
     Attributes
     ----------
-    classes_ : array of shape (n_classes,)
     n_components_ : int
-        Components in use: the likeliest one of some training row.
-    weights_ : array of shape (n_components,)
-        Expected shares of the components, the largest first.
-    means_, variances_ : array of shape (n_components, n_features)
-        Where the components lie, and how wide they are.
-    coef_ : array of shape (n_components, n_classes, n_features), or (n_components, 1, n_features) for two classes
-        Weights of the inputs in each component.
-    intercept_ : array of shape (n_components, n_classes) or (n_components, 1)
+        Components that are the likeliest one of some training row.
+    weights_, means_ : arrays of shape (n_components,) and (n_components, n_features)
+        Expected shares of the components, the largest first, and their means.
+    coef_ : array of shape (n_components, n_classes, n_features + 1)
+        Weights of the centered inputs and a constant in each component.
     responsibilities_ : array of shape (n_samples, n_components)
-        Posterior of the training rows' components, which knows their labels, those of weight 0 left out; `transform`
-        does not.
-    trace_ : Trace
-        Course of the objective and its named terms.
-    n_iter_ : int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
-
-    See Also
-    --------
-    regbayes.ILSVMClassifier : Rows have any number of latent features, instead of one component.
-
-    Notes
-    -----
-    docs/math.md, section 7.
+        Of the training rows, given their labels.
 
     References
     ----------
     J. Zhu, N. Chen and E. P. Xing (2011). Infinite SVM: a Dirichlet process mixture of large-margin kernel machines.
     ICML.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from regbayes_paper.baselines import InfiniteSVMClassifier
-    >>> X = np.random.default_rng(0).normal(size=(200, 2))
-    >>> y = X[:, 1] > 0
-    >>> X[::2, 0] += 8
-    >>> y[::2] = ~y[::2]  # up on the left is down on the right
-    >>> model = InfiniteSVMClassifier(random_state=0).fit(X, y)
-    >>> model.n_components_, model.score(X, y) > 0.95
-    (2, True)
     """
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-        "alpha": [POSITIVE],
-        "C": [NOT_NEGATIVE],
-        "loss": [StrOptions({"squared_hinge", "hinge"})],
-        "cost": ["array-like", None],
-        "class_weight": [dict, StrOptions({"balanced"}), None],
-        "fit_intercept": ["boolean"],
-        "generative_weight": [POSITIVE],
-        "refit_classifiers": ["boolean"],
-        "init": [StrOptions({"merged", "kmeans"})],
-        "mean_precision_prior": [POSITIVE],
-        "degrees_of_freedom_prior": [POSITIVE],
-        "variance_prior": [POSITIVE, StrOptions({"auto"}), "array-like"],
-        "max_iter": [Interval(Integral, 0, None, closed="left")],
-        "tol": [NOT_NEGATIVE],
-        "random_state": ["random_state"],
-    }
 
     def __init__(
         self,
@@ -140,109 +304,74 @@ class InfiniteSVMClassifier(LatentClassifier):
         alpha: float = 1.0,
         C: float = 1.0,
         loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
-        cost: ArrayLike | None = None,
-        class_weight: Any = None,
-        fit_intercept: bool = True,
         generative_weight: float = 1.0,
         refit_classifiers: bool = True,
-        init: Literal["merged", "kmeans"] = "merged",
-        mean_precision_prior: float = 0.1,
-        degrees_of_freedom_prior: float = 2.0,
-        variance_prior: float | ArrayLike | Literal["auto"] = "auto",
         max_iter: int = 200,
-        tol: float = 1e-4,
+        tol: float = 1e-5,
         random_state: Any = None,
     ) -> None:
         self.n_components = n_components
         self.alpha = alpha
         self.C = C
         self.loss = loss
-        self.cost = cost
-        self.class_weight = class_weight
-        self.fit_intercept = fit_intercept
         self.generative_weight = generative_weight
         self.refit_classifiers = refit_classifiers
-        self.init = init
-        self.mean_precision_prior = mean_precision_prior
-        self.degrees_of_freedom_prior = degrees_of_freedom_prior
-        self.variance_prior = variance_prior
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
 
-    def _learn(self, rows: LabeledRows) -> None:
-        data = Data(rows.X, rows.counts, rows.targets(float(self.C)))
-        settings = self._settings(data)
-        with one_blas_thread():
-            start = infinite_svm.start_responsibilities(data, settings, generator(self.random_state))
-        with self._fitting(_attributes, settings.max_iter, rows.data) as reporter:
-            reporter.result = infinite_svm.fit(data, settings, start, callbacks=[reporter])
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn components and classifiers together."""
+        rows, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        self._mean = rows.mean(axis=0)
+        variance = np.where(np.ptp(rows, axis=0) > 0, rows.var(axis=0), 1.0)
+        # A tenth of a row supports the prior mean, and two rows the prior variance.
+        prior = NormalGamma(self._mean, np.array(0.1), np.array(1.0), variance)
+        alpha, T = float(self.alpha), int(self.n_components)
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        q = start_responsibilities(rows, T, alpha, prior, seed)
+        squared, r = self.loss == "squared_hinge", float(self.generative_weight)
+        inputs = self._inputs(rows)
+        problem = Problem(rows, inputs, labels, len(self.classes_), float(self.C), squared, alpha, prior, r)
+        first, _ = problem.conclude(q)
+        at, self.objectives_ = alternate(problem.step, first, int(self.max_iter), float(self.tol))
+        self.n_iter_ = len(self.objectives_)
+        self.mixture_, machine = at.mixture, at.machine
+        if self.refit_classifiers:
+            machine = problem.solve(softmax(at.mixture.logits(rows), axis=1), machine.multipliers)
+        self.coef_ = machine.weights.reshape(len(self.classes_), T, -1).transpose(1, 0, 2)
+        self.responsibilities_ = at.q
+        self.n_components_ = len(np.unique(at.q.argmax(axis=1)))
+        shares = at.mixture.sticks.first / (at.mixture.sticks.first + at.mixture.sticks.second)
+        self.weights_ = shares * np.concatenate([[1.0], np.cumprod(1.0 - shares)[:-1]])
+        self.means_ = at.mixture.components.centre
+        return self
 
-    def _settings(self, data: Data) -> Settings:
-        shape = 0.5 * float(self.degrees_of_freedom_prior)
-        mean = data.weights @ data.X / data.weights.sum()
-        rate = shape * _resolve_variance(self.variance_prior, data, mean)
-        return Settings(
-            n_components=int(self.n_components),
-            alpha=float(self.alpha),
-            prior=NormalGammaPrior(mean, float(self.mean_precision_prior), shape, rate),
-            squared=self.loss == "squared_hinge",
-            generative_weight=float(self.generative_weight),
-            fit_intercept=bool(self.fit_intercept),
-            merge=self.init == "merged",
-            refit=bool(self.refit_classifiers),
-            max_iter=int(self.max_iter),
-            tol=float(self.tol),
-        )
+    def _inputs(self, X: Floats) -> Floats:
+        return np.column_stack([X - self._mean, np.ones(len(X))])
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return how likely each component is for rows whose labels are not known, shape (n_samples, n_components)."""
-        return infinite_svm.infer_responsibilities(self._valid_rows(X), self._state.params)
+        """Return how likely each component is for rows whose labels are not known, (n_samples, n_components)."""
+        check_is_fitted(self)
+        return softmax(self.mixture_.logits(validate_data(self, X, dtype=np.float64, reset=False)), axis=1)
 
     def _class_scores(self, X: ArrayLike) -> Floats:
-        return infinite_svm.score(self._valid_rows(X), self._state)
+        q = self.transform(X)
+        inputs = self._inputs(np.asarray(X, dtype=np.float64))
+        return np.einsum("nt,nd,tad->na", q, inputs, self.coef_, optimize=True)
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return the score of each class, or of the second of two."""
+        scores = self._class_scores(X)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: ArrayLike) -> Any:
+        """Predict classes."""
+        scores = self._class_scores(X)
+        return self.classes_[scores.argmax(axis=1)]
 
     @property
     def _n_features_out(self) -> int:
         return len(self.coef_)
-
-
-def _resolve_variance(variance_prior: Any, data: Data, mean: Floats) -> Floats:
-    """Turn the parameter into a variance for each column; columns that do not vary get 1, which says nothing."""
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        variance = data.weights @ np.square(data.X - mean) / data.weights.sum()
-    constant = np.ptp(data.X, axis=0) == 0
-    lost = (variance < np.finfo(np.float64).tiny) & ~constant
-    if not np.all(np.isfinite(variance)) or np.any(lost):
-        raise ValueError(f"X is too {'small' if np.any(lost) else 'large'} to square it: give it in other units")
-    if isinstance(variance_prior, str):
-        return np.where(constant, 1.0, variance)
-    given = np.asarray(variance_prior, dtype=np.float64)
-    if given.shape not in ((), variance.shape):
-        raise ValueError(f"variance_prior must be a number or have shape {variance.shape}, got shape {given.shape}")
-    bad = given[~((given > 0) & np.isfinite(given))]
-    if bad.size:
-        raise ValueError(f"variance_prior must be positive and finite, got {bad[0]}")
-    return np.broadcast_to(given, variance.shape).copy()
-
-
-def _attributes(state: State) -> dict[str, Any]:
-    """Fitted attributes; a binary classifier is the difference of its two classes."""
-    classifier, components = state.classifiers, state.params.components
-    D = components.centre.shape[1]
-    coef = classifier.weights[:, :, :D]
-    intercept = -coef @ classifier.centre
-    if classifier.fit_intercept:
-        intercept = intercept + classifier.weights[:, :, D]
-    if coef.shape[1] == 2:
-        coef, intercept = coef[:, 1:] - coef[:, :1], intercept[:, 1:] - intercept[:, :1]
-    return {
-        "coef_": coef,
-        "intercept_": intercept,
-        "weights_": expected_weights(state.params.sticks),
-        "means_": components.centre,
-        "variances_": 1.0 / components.precision,
-        "responsibilities_": state.responsibilities,
-        "n_components_": len(np.unique(np.argmax(state.responsibilities, axis=1))),
-        "_state": state,
-    }

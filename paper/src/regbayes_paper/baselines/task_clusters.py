@@ -3,9 +3,7 @@
     v_k ~ Beta(1, alpha),  share_k = v_k prod_{j<k} (1 - v_j),  c_m ~ share,  w_k ~ N(0, variance I),
     label of task m in sample x ~ sigmoid(w_{c_m} . x)
 
-With a kernel between tasks (Dunson and Park 2008) every cluster has a centre at one of the tasks, and its share at task
-m is ``v_k K_mk prod_{j<k} (1 - v_j K_mj)``, where K_mk is the kernel between m and the centre of k. In mean field
-``E[log(1 - v K)] >= log(exp E[log v] (1 - K) + exp E[log(1 - v)])``. The plain process is a kernel of 1.
+With a kernel between tasks (`regbayes_paper.dirichlet_process`) every cluster has a centre at one of the tasks.
 
 Mean field with the quadratic bound on the logistic function. No update lowers the bound on the evidence.
 """
@@ -17,74 +15,14 @@ from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import pdist, squareform
-from scipy.special import betaln, digamma, logsumexp, xlogy
+from scipy.special import logsumexp, xlogy
 from sklearn.utils import check_random_state
 
 from regbayes_paper._types import Floats, Integers
 from regbayes_paper.descent import alternate
+from regbayes_paper.dirichlet_process import Sticks, best_centres, log_shares, update_sticks
 from regbayes_paper.logistic import QuadraticBound, best_xi, quadratic_bound
 from regbayes_paper.tasks import TaskClassifier, TaskProblem
-
-# --- Sticks
-
-
-@dataclass(frozen=True)
-class Sticks:
-    """Variational posterior of the sticks: independent Beta distributions."""
-
-    first: Floats  # (K,)
-    second: Floats  # (K,)
-
-    def logs(self) -> tuple[Floats, Floats]:
-        """Return ``E[log v_k]`` and ``E[log(1 - v_k)]``."""
-        both = digamma(self.first + self.second)
-        return digamma(self.first) - both, digamma(self.second) - both
-
-    def kl(self, alpha: float) -> float:
-        """Return the divergence from Beta(1, alpha), constants kept."""
-        log_v, log_rest = self.logs()
-        terms = (self.first - 1.0) * log_v + (self.second - alpha) * log_rest - betaln(self.first, self.second)
-        return float(np.sum(terms - np.log(alpha)))
-
-
-def log_closed(log_kernel: Floats) -> Floats:
-    """Return ``log(1 - K)``."""
-    with np.errstate(divide="ignore"):  # at the centre itself
-        return np.log(-np.expm1(log_kernel))
-
-
-def log_passing(sticks: Sticks, log_kernel: Floats) -> Floats:
-    """Return the bound on ``E[log(1 - v_k K)]``, of the shape of the kernel (..., K)."""
-    log_v, log_rest = sticks.logs()
-    return np.logaddexp(log_v + log_closed(log_kernel), log_rest)
-
-
-def log_shares(sticks: Sticks, log_kernel: Floats) -> Floats:
-    """Return the bound on ``E[log share_k]`` of each task, (M, K)."""
-    passing = log_passing(sticks, log_kernel)
-    return sticks.logs()[0] + log_kernel + np.cumsum(passing, axis=1) - passing
-
-
-def later(memberships: Floats) -> Floats:
-    """Return the probability of a cluster after each one."""
-    return np.cumsum(memberships[:, ::-1], axis=1)[:, ::-1] - memberships
-
-
-def update_sticks(sticks: Sticks, log_kernel: Floats, memberships: Floats, alpha: float) -> Sticks:
-    """Return the best sticks for what passing a cluster by means under the present ones."""
-    passed = later(memberships)
-    taken = np.exp(sticks.logs()[0] + log_closed(log_kernel) - log_passing(sticks, log_kernel))
-    first = 1.0 + np.sum(memberships + passed * taken, axis=0)
-    return Sticks(first, alpha + np.sum(passed * (1.0 - taken), axis=0))
-
-
-def best_centres(sticks: Sticks, log_kernel: Floats, memberships: Floats) -> Integers:
-    """Return the best centre of each cluster among candidates whose kernels are the columns of (M, J)."""
-    passing = log_passing(sticks, log_kernel[:, :, None])
-    return (memberships.T @ log_kernel + np.einsum("mk,mjk->kj", later(memberships), passing)).argmax(axis=1)
-
-
-# --- The model
 
 
 @dataclass(frozen=True)
@@ -127,7 +65,7 @@ class Model:
         M, d, K = self.problem.n_outputs, self.problem.X.shape[1], n_clusters
         alone, order = np.zeros((M, K)), rng.permutation(M)
         alone[order, np.arange(M) % K] = 1.0
-        sticks = Sticks(1.0 + alone.sum(axis=0), np.full(K, self.alpha + M))
+        sticks = Sticks.of(alone.sum(axis=0), self.alpha)
         eye = np.repeat(np.eye(d)[None], K, axis=0)
         xi = np.ones(len(self.problem.rows))
         state = Clusters(alone, np.zeros((K, d)), eye, sticks, order[:K].astype(np.int64), 1.0, xi)

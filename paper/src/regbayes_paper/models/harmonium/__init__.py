@@ -1,1 +1,0 @@
-"""The exponential family harmonium: visible units of several kinds joined to Gaussian hidden units, with margins."""

@@ -1,1 +1,0 @@
-"""Prior blocks that models share by composition."""

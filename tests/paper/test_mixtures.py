@@ -1,0 +1,221 @@
+"""Harmoniums and the infinite SVM: densities by enumeration, gradients by differences, optimality of every block."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.optimize import check_grad
+from scipy.special import logsumexp, softmax
+from scipy.stats import gamma, multivariate_normal
+from sklearn.datasets import load_iris
+from sklearn.decomposition import PCA
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from regbayes_paper.baselines import (
+    ExponentialFamilyHarmonium,
+    InfiniteSVMClassifier,
+    MaxMarginHarmoniumClassifier,
+    harmonium,
+    infinite_svm,
+)
+from regbayes_paper.baselines.harmonium import BernoulliUnits, MarginProblem, PoissonUnits, likeliest_weights
+from regbayes_paper.baselines.infinite_svm import Mixture, NormalGamma, Problem
+from regbayes_paper.svm import class_losses
+
+
+@parametrize_with_checks(
+    [
+        ExponentialFamilyHarmonium(2),
+        MaxMarginHarmoniumClassifier(2, C=1.0, max_iter=20, random_state=0),
+        InfiniteSVMClassifier(3, max_iter=20, random_state=0),
+    ]
+)
+def test_scikit_learn_checks_pass(estimator, check):
+    check(estimator)
+
+
+# --- Harmoniums
+
+SHARES = np.linspace(1.0, 2.0, 4) / np.linspace(1.0, 2.0, 4).sum()
+COUNTS = np.array([row for row in product(range(7), repeat=4) if sum(row) == 6], dtype=float)
+ENUMERABLE = {
+    "bernoulli": (BernoulliUnits(np.linspace(0.2, 0.7, 5)), np.array(list(product([0.0, 1.0], repeat=5)))),
+    "poisson": (PoissonUnits(SHARES), COUNTS),
+}
+
+
+@pytest.mark.parametrize(("units", "rows"), ENUMERABLE.values(), ids=ENUMERABLE)
+def test_base_is_a_distribution_with_a_standardized_statistic(units, rows):
+    base, t = np.exp(units.log_base(rows)), units.statistic(rows)
+    assert base.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(base @ t, 0.0, atol=1e-12)
+    span = np.linalg.svd(t, full_matrices=False)[2][: np.linalg.matrix_rank(t)]  # totals of counts are given
+    np.testing.assert_allclose((t.T * base) @ t, span.T @ span, atol=1e-12)
+
+
+@pytest.mark.parametrize(("units", "rows"), ENUMERABLE.values(), ids=ENUMERABLE)
+def test_normalizer_is_right_to_fourth_order(units, rows):
+    t, errors = units.statistic(rows), []
+    directions = np.linalg.qr(t.T @ np.random.default_rng(0).standard_normal((len(rows), 2)))[0]
+    for length in (0.1, 0.05):
+        W = length * directions
+        exact = logsumexp(units.log_base(rows) + 0.5 * np.square(t @ W).sum(axis=1))
+        errors.append(exact - harmonium.log_normalizer(W))
+    assert errors[0] / errors[1] == pytest.approx(16.0, rel=0.05)
+    assert harmonium.log_normalizer(1.1 * directions) == np.inf
+
+
+def test_an_empty_row_of_counts_says_nothing():
+    assert not np.any(PoissonUnits(SHARES).statistic(np.zeros((1, 4))))
+
+
+def test_gaussian_harmonium_is_probabilistic_principal_components():
+    X = np.random.default_rng(0).standard_normal((200, 6)) @ np.diag([3.0, 2.0, 1.0, 1.0, 0.5, 0.5])
+    model, theirs = ExponentialFamilyHarmonium(2).fit(X), PCA(2).fit(X)
+    covariance = theirs.get_covariance() * 199 / 200
+    expected = multivariate_normal(X.mean(axis=0), covariance).logpdf(X)
+    np.testing.assert_allclose(model.score_samples(X), expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("n_components", [1, 3, 6])
+def test_no_change_of_the_likeliest_weights_helps(n_components):
+    rng = np.random.default_rng(0)
+    t = rng.standard_normal((100, 5)) @ np.diag([2.0, 1.5, 1.1, 0.8, 0.5])
+
+    def cost(W):
+        return len(t) * harmonium.log_normalizer(W) - 0.5 * np.square(t @ W).sum()
+
+    W = likeliest_weights(t, n_components)
+    assert all(cost(W + 0.01 * rng.standard_normal(W.shape)) > cost(W) for _ in range(20))
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_gradient_with_margins_is_that_of_differences(squared):
+    X, y = load_iris(return_X_y=True)
+    problem = MarginProblem((X - X.mean(axis=0))[::5], y[::5], 3, 0.2, squared, True, 0.05)
+    W = 0.1 * np.random.default_rng(0).standard_normal(8)
+
+    def evaluate(flat):
+        start = None
+        for _ in range(50):  # the hinge converges slowly
+            start = problem.solve(problem.t @ flat.reshape(4, 2), start, tol=1e-12).multipliers
+        return problem.evaluate(flat, start)
+
+    gradient = evaluate(W)[1]
+    error = check_grad(lambda flat: evaluate(flat)[0], lambda _: gradient, W, epsilon=1e-4)
+    assert error < 1e-2 * np.linalg.norm(gradient)
+
+
+def test_max_margin_harmonium_descends_and_predicts():
+    X, y = load_iris(return_X_y=True)
+    model = MaxMarginHarmoniumClassifier(3, C=1.0, random_state=0).fit(X, y)
+    assert np.all(np.diff(model.objectives_) <= 0)
+    assert model.score(X, y) > 0.95
+    views = [("gaussian", [0, 3]), ("bernoulli", slice(1, 3))]
+    mixed = np.column_stack([X[:, 0], X[:, 1:3] > X[:, 1:3].mean(axis=0), X[:, 3]])
+    assert MaxMarginHarmoniumClassifier(3, C=1.0, visible=views, random_state=0).fit(mixed, y).score(mixed, y) > 0.9
+    with pytest.raises(ValueError, match="zeros and ones"):
+        ExponentialFamilyHarmonium(2, visible="bernoulli").fit(X)
+    with pytest.raises(ValueError, match="exactly one view"):
+        ExponentialFamilyHarmonium(2, visible=views[:1]).fit(X)
+
+
+# --- The infinite SVM
+
+
+def planted(n_rows, seed=0):
+    """Four clusters in the plane, each with its own linear rule."""
+    rules = np.random.default_rng(0).standard_normal((4, 2, 2))
+    rng = np.random.default_rng(seed + 1)
+    cluster = rng.choice(4, size=n_rows, p=[0.4, 0.3, 0.2, 0.1])
+    offset = rng.standard_normal((n_rows, 2))
+    y = np.argmax(np.einsum("nd,nad->na", offset, rules[cluster]), axis=1)
+    return 7.0 * np.array([[0, 0], [1, 0], [0, 1], [1, 1]])[cluster] + offset, y, cluster
+
+
+PRIOR = NormalGamma(np.array([0.3, -0.2]), np.array(0.5), np.array(1.5), np.array([1.0, 2.0]))
+
+
+def test_components_are_the_posterior_of_weighted_rows():
+    """The evidence of rows one after the other is that of all at once; likelihoods are expectations of draws."""
+    X = np.random.default_rng(0).standard_normal((6, 2))
+    away, total = X - PRIOR.centre, 0.0
+    for n in range(6):
+        sums = [(np.array(float(m)), away[:m].sum(axis=0), (away[:m] ** 2).sum(axis=0)) for m in (n, n + 1)]
+        before = PRIOR.given(*sums[0])
+        total += before.log_evidence(np.array(1.0), X[n] - before.centre, (X[n] - before.centre) ** 2)
+    assert PRIOR.log_evidence(*sums[1]) == pytest.approx(total)
+    q = np.ones((6, 1))
+    found = Mixture.of(X, q, 1.0, PRIOR).components
+    rng = np.random.default_rng(1)
+    precision = gamma.rvs(found.shape[0], scale=1 / found.rate[0], size=(200_000, 2), random_state=rng)
+    means = found.centre[0] + rng.standard_normal(precision.shape) / np.sqrt(found.scale[0] * precision)
+    density = 0.5 * np.log(precision / (2 * np.pi)) - 0.5 * precision * (X[0] - means) ** 2
+    assert found.log_likelihoods(X)[0, 0] == pytest.approx(density.sum(axis=1).mean(), abs=0.01)
+
+
+def test_free_energy_is_lowest_at_the_updates_and_bounds_the_evidence():
+    X, rng = planted(12)[0] / 4, np.random.default_rng(0)
+    q = rng.dirichlet(np.ones(2), 12)
+    mixture = Mixture.of(X, q, 0.7, PRIOR)
+    best = mixture.free_energy(X, q, 0.7, PRIOR)
+    for _ in range(20):
+        other = Mixture.of(X, np.abs(q + 0.05 * rng.standard_normal(q.shape)), 0.7, PRIOR)
+        assert other.free_energy(X, q, 0.7, PRIOR) > best
+    one = np.ones((12, 1))
+    alone, away = Mixture.of(X, one, 0.7, PRIOR), X - PRIOR.centre
+    evidence = PRIOR.log_evidence(np.array(12.0), away.sum(axis=0), (away**2).sum(axis=0))
+    # With a single component the bound is exact: q is the posterior, and the sticks leave it their probability.
+    energy = alone.free_energy(X, one, 0.7, PRIOR)
+    assert -energy == pytest.approx(evidence + infinite_svm.log_assignments(np.array([12.0]), 0.7))
+
+
+def test_merge_gains_are_differences_of_the_bound():
+    X, rng = planted(30)[0], np.random.default_rng(0)
+    q = infinite_svm.sorted_by_size(rng.dirichlet(np.ones(3), 30))
+
+    def bound(q):
+        q = infinite_svm.sorted_by_size(q)
+        return -Mixture.of(X, q, 0.7, PRIOR).free_energy(X, q, 0.7, PRIOR)
+
+    gains, pairs = infinite_svm.merge_gains(X, q, 0.7, PRIOR)
+    for gain, (i, j) in zip(gains, pairs, strict=True):
+        merged = q.copy()
+        merged[:, i] += merged[:, j]
+        merged[:, j] = 0.0
+        assert gain == pytest.approx(bound(merged) - bound(q), rel=1e-8)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_rounds_never_raise_the_objective_and_rows_improve(squared):
+    X, y, _ = planted(80)
+    prior = replace(PRIOR, centre=X.mean(axis=0))
+    inputs = np.column_stack([X - X.mean(axis=0), np.ones(80)])
+    problem = Problem(X, inputs, y, 2, 2.0, squared, 1.0, prior, 0.5)
+    at, value = problem.conclude(infinite_svm.start_responsibilities(X, 4, 1.0, prior, 0))
+    for _ in range(5):
+        q = problem.update_responsibilities(at)
+        np.testing.assert_allclose(q.sum(axis=1), 1.0)
+        at, after = problem.step(at)
+        assert after <= value + 1e-9
+        value = after
+    losses = class_losses(infinite_svm.spread(at.q, inputs) @ at.machine.weights.T, *problem.margins)
+    assert at.machine.loss == pytest.approx(losses.sum())
+
+
+def test_planted_rules_are_found():
+    X, y, cluster = planted(400)
+    X_new, y_new, _ = planted(2000, seed=1)
+    model = InfiniteSVMClassifier(10, random_state=0).fit(X, y)
+    assert model.n_components_ == 4
+    assert model.score(X_new, y_new) > 0.9
+    found = model.transform(X).argmax(axis=1)
+    assert len({(a, b) for a, b in zip(cluster, found, strict=True)}) == 4
+    np.testing.assert_allclose(model.transform(X), softmax(model.mixture_.logits(X), axis=1))
+    original = InfiniteSVMClassifier(10, C=10.0, refit_classifiers=False, random_state=0).fit(X, y)
+    assert original.score(X_new, y_new) < InfiniteSVMClassifier(10, C=10.0, random_state=0).fit(X, y).score(
+        X_new, y_new
+    )
