@@ -49,7 +49,10 @@ autodoc_typehints = "none"
 numpydoc_show_class_members = False
 
 # Scripts named plot_* run when the site is built. The others need a cluster, a GPU or minutes, and have no output.
+SECTIONS = ["constraints", "models", "fields", "scaling", "extending"]
 sphinx_gallery_conf = {
+    "subsection_order": [f"../examples/{section}" for section in SECTIONS],
+    "nested_sections": False,
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",

@@ -590,7 +590,7 @@ def test_the_page_shows_the_example(tmp_path):
     part = page.partition("## In PyTorch")[2].partition("## In JAX")[0]
     *of_script, below = re.findall(r"```python\n(.*?)```", part, re.DOTALL)
     # The script is indented, so a line may be broken there that is none on the page.
-    script = "".join((ROOT / "examples" / "vae_margins.py").read_text(encoding="utf-8").split())
+    script = "".join((ROOT / "examples" / "extending" / "vae_margins.py").read_text(encoding="utf-8").split())
     for block in of_script:
         assert "".join(block.split()) in script
     X, _ = make_data()

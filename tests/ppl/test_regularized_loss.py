@@ -1,4 +1,4 @@
-"""The loss of examples/regularized_elbo.py: its gradient, and the closed form where model and guide are Gaussian."""
+"""The loss of examples/extending/regularized_elbo.py: its gradient, and the closed form where model and guide are Gaussian."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COVARIANCE = np.array([[1.5, 0.4, -0.3], [0.4, 1.0, 0.2], [-0.3, 0.2, 0.8]])
 
 @pytest.fixture(scope="module")
 def example():
-    path = Path(__file__).parents[2] / "examples" / "regularized_elbo.py"
+    path = Path(__file__).parents[2] / "examples" / "extending" / "regularized_elbo.py"
     spec = importlib.util.spec_from_file_location("regularized_elbo", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

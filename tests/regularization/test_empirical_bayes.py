@@ -234,7 +234,7 @@ def test_a_prior_variance_by_brute_force(regularizer):
 
 @pytest.fixture(scope="module")
 def machine() -> ModuleType:
-    path = Path(__file__).parents[2] / "examples" / "plot_boltzmann_machine.py"
+    path = Path(__file__).parents[2] / "examples" / "constraints" / "plot_boltzmann_machine.py"
     spec = importlib.util.spec_from_file_location("boltzmann_machine", path)
     assert spec is not None
     assert spec.loader is not None

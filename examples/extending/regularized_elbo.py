@@ -4,7 +4,7 @@ Constraints in variational inference
 
 Add the regularizer of an expectation to the loss of NumPyro's SVI::
 
-    python examples/regularized_elbo.py    # needs NumPyro
+    python examples/extending/regularized_elbo.py    # needs NumPyro
 
 SVI minimizes minus the ELBO over the guides ``q``. ``RegularizedLoss`` adds ``g(E_q[psi])``, so SVI solves equation
 (1) of :doc:`/math` with ``q`` restricted to the guide.

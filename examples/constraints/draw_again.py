@@ -4,7 +4,7 @@ Resample a model under constraints
 
 Eight schools with a mean effect of 20, and parity in a logistic regression. Needs NumPyro::
 
-    python examples/draw_again.py
+    python examples/constraints/draw_again.py
 """
 
 from __future__ import annotations

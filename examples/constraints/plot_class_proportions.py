@@ -136,6 +136,6 @@ print(f"accuracy {gains[:, 0].mean():+.3f} ± {errors[0]:.3f}, log loss {gains[:
 # - The proportions must be those of the samples you average over. If the unlabeled samples are a biased sample of the
 #   population whose proportions you know, the constraint is wrong.
 # - With many labels the posterior is narrow. A proportion far from its prediction needs draws that are not there, and
-#   ``regularize`` warns. :ref:`sphx_glr_auto_examples_plot_parity.py` shows two remedies.
+#   ``regularize`` warns. :ref:`sphx_glr_auto_examples_constraints_plot_parity.py` shows two remedies.
 # - Expectations that need not add up to one, such as rates of overlapping labels, need ``GeneralizedKL`` in place of
 #   ``KL``.
