@@ -5,7 +5,7 @@
     python benchmarks/bench_own_model.py --smoke
 
 Every system has the same encoder: one hidden layer of 256, dropout on it, and as many features as there are classes.
-`margins` is the autoencoder of examples/extending/vae_margins.py with a margin head on its label-free features; `two stages` is
+`margins` is the autoencoder of vae_margins.py (examples) with a margin head on its label-free features; `two stages` is
 the same autoencoder without labels, then LinearSVC; `network` has the encoder and a linear layer, cross-entropy and no
 generative part. All of them see the rows 60 times in batches of 100. Settings are chosen by accuracy on folds of the
 training half, for each split anew: weight of the generative part and decay of the encoder, C of LinearSVC, weight decay

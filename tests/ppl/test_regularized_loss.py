@@ -1,4 +1,4 @@
-"""The loss of examples/extending/regularized_elbo.py: its gradient, and the closed form where model and guide are Gaussian."""
+"""The loss of regularized_elbo.py (examples): its gradient, and the closed form where model and guide are Gaussian."""
 
 from __future__ import annotations
 
