@@ -298,7 +298,7 @@ def test_many_equalities_on_draws_are_infeasible_with_a_proof():
 
 def test_a_proof_for_a_gaussian():
     rows = np.array([[1.0, 1.0], [2.0, 2.0], [1.0, 0.0]])
-    verdict = examine(GaussianAffine(np.zeros(3), rows), Stack.of(Equal([1.0, 4.0, 0.0]), 3))
+    verdict = examine(GaussianAffine(np.zeros(3), rows, np.zeros(3)), Stack.of(Equal([1.0, 4.0, 0.0]), 3))
     assert verdict.kind == "infeasible"
     np.testing.assert_allclose(verdict.proof @ rows, 0.0, atol=1e-9)
     assert verdict.proof @ [1.0, 4.0, 0.0] > 1e-3

@@ -9,11 +9,8 @@ import pytest
 from scipy.optimize import root
 
 from ladder_tools import ExactGaussian, ExactGrid
-from regbayes import E, Finite, InfeasibleError, Samples, regularize, resample
+from regbayes import E, Finite, Gaussian, InfeasibleError, Samples, regularize, resample
 from regbayes.ppl import Run, Start, Tilt
-from regbayes.regularization.composite import Stack
-from regbayes.regularization.redundant import find_redundancy
-from regbayes.regularizers import Equal
 
 SHARES = [0.35, 0.3, 0.2, 0.15]
 
@@ -42,30 +39,43 @@ def test_what_does_not_agree_contradicts(shares: np.ndarray, dtype: type) -> Non
         regularize(Samples({"p": shares.astype(dtype)}, chains=True), E("p") == [0.35, 0.3, 0.2, 0.1501])
 
 
-def test_folding_keeps_the_tilt_and_its_value() -> None:
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(300, 2))
-    values = np.column_stack([x, x @ [2.0, -1.0] + 5, x[:, 0] / 3])
-    at = np.array([0.4, -0.2, 6.0, 0.4 / 3])
-    stack = Stack.of(Equal(at), 4)
-    found = find_redundancy(values, stack)
-    assert found is not None
-    assert list(found.features) == [2, 3]
-    assert np.allclose(found.settle(values), values, atol=1e-12)
-    phi = rng.normal(size=4)
-    folded, stacked = found.fold(phi, -phi, stack)
-    assert np.all(folded[2:] == 0)
-    assert np.allclose(stack.add_up(stacked), -folded)
-    away = (values - at) @ phi - (values - at) @ folded
-    assert np.allclose(away, 0, atol=1e-12)  # the same tilt, at the same value <phi, b>
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-9, 1e-11])
+def test_redundant_equalities_of_any_scale_are_those_left(scale: float) -> None:
+    """The divergence is that of the first two, and the multipliers alone meet all three targets."""
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        a, b = scale * rng.normal(size=1000), rng.normal(size=1000)
+        features = np.column_stack([a, b, a - 2 * b])
+        wanted = features[:, :2].mean(axis=0) + 0.1 * features[:, :2].std(axis=0)
+        models = Finite({"a": a, "b": b})
+        result = regularize(models, E(features) == [*wanted, wanted[0] - 2 * wanted[1]])
+        reference = regularize(models, E(np.column_stack([a / scale, b])) == [wanted[0] / scale, wanted[1]])
+        assert result.status == "optimal"
+        assert np.isclose(result.kl, reference.kl, rtol=1e-9)
+        again = models.tilt(features, result.multipliers).expectation(features)
+        missed = (again - [*wanted, wanted[0] - 2 * wanted[1]]) / features.std(axis=0)
+        assert np.max(np.abs(missed)) <= 1e-8
+
+
+def test_redundant_equalities_of_a_far_gaussian_agree() -> None:
+    """A mean of 1e6 and a standard deviation of 0.01: the last digit of a target is 1e-8 of the latter."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        posterior = Gaussian(1e6 + rng.normal(size=3), np.full(3, 1e-4))
+        rows = rng.normal(size=(2, 3))
+        aim = rows @ posterior.mean + [0.005, 0.003]
+        result = regularize(posterior, E(np.vstack([rows, rows.sum(axis=0)])) == [*aim, aim.sum()])
+        assert result.status == "optimal"
+        assert result.multipliers[2] == 0
+        with pytest.raises(InfeasibleError, match="contradict"):
+            regularize(posterior, E(np.vstack([rows, rows.sum(axis=0)])) == [*aim, aim.sum() + 1e-7])
 
 
 def test_few_models_show_no_combination() -> None:
-    # Three points and three features: any of them is an affine function of the others there.
+    """Any of three features of three points is an affine function of the others there; targets need not be."""
     models = Finite({"x": np.array([0.0, 1.0, 3.0])})
-    stack = Stack.of(Equal(np.array([1.0, 2.0, 3.0])), 3)
-    x = models.draws.variables["x"]
-    assert find_redundancy(np.column_stack([x, x**2, x**3]), stack) is None
+    with pytest.raises(InfeasibleError):
+        regularize(models, E(lambda v: np.column_stack([v["x"], v["x"] ** 2, v["x"] ** 3])) == [1.0, 2.0, 3.0])
 
 
 def test_bounds_are_left_alone(shares: np.ndarray) -> None:

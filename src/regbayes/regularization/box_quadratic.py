@@ -377,7 +377,7 @@ class _Interior:
         self.slope = split.sign * slope[split.parent] + split.cost
         residual = self.slope - self.z_low + self.z_high
         self.mu = float(self.z_low @ self.to_low + self.z_high @ self.to_high) / self.bounded
-        return max(float(np.max(np.abs(residual))) / self.size, self.mu / self.size**2)
+        return max(float(np.max(np.abs(residual))) / self.size, self.mu / self.size / self.size)
 
     def snapped(self) -> Floats:
         """The point with what is closer to its bound than the bound's multiplier put on it."""

@@ -59,13 +59,6 @@ class Stack:
         pieces = tuple(Piece(atom.regularizer, start, stop) for atom, (start, stop) in runs)
         return cls(n_features, pieces, np.concatenate([atom.index for atom in atoms]))
 
-    @classmethod
-    def of_box(cls, box: BoxDual) -> Stack:
-        """Stack a conjugate that is known as a box alone, one coordinate for each expectation."""
-        stack = cls(len(box), (), np.arange(len(box)))
-        stack.__dict__["box"] = box
-        return stack
-
     def __len__(self) -> int:
         return len(self.index)
 
@@ -74,6 +67,16 @@ class Stack:
         """The stacked conjugate as a box, where every part's is one."""
         forms = [p.regularizer.dual_form(p.stop - p.start) for p in self.pieces]
         return join_boxes([_hard_classes(form) if isinstance(form, SimplexDual) else form for form in forms])
+
+    @cached_property
+    def targets(self) -> Floats:
+        """What equalities ask for, shape (M,); NaN for all other parts."""
+        found = np.full(len(self), np.nan)
+        for p in self.pieces:
+            form = p.regularizer.dual_form(p.stop - p.start)
+            if isinstance(form, BoxDual) and form.is_linear:
+                found[p.start : p.stop] = form.linear
+        return found
 
     def model(self, stacked: Floats) -> BoxDual | None:
         """The stacked conjugate's quadratic model about a point as a box, where every part has one."""
@@ -156,10 +159,6 @@ class Stack:
             i = self.index[p.start : p.stop]
             np.minimum.at(least, i, p.regularizer.slack(x[i]))
         return least
-
-    def scaled(self, factor: float) -> Stack:
-        """Return the parts with other penalties; what is hard stays hard."""
-        return replace(self, pieces=tuple(replace(p, regularizer=p.regularizer * factor) for p in self.pieces))
 
     def in_units(self, center: Floats, scale: Floats) -> Stack:
         """Return the parts as functions of ``(x - center) / scale``."""
@@ -417,6 +416,8 @@ def _newton(problem: _Scaled, v: Floats, residual: float, tol: float, detour: in
 
 def _solve_linear(system: Floats, right: Floats) -> Floats:
     """Solve, in the least-squares sense where the system is singular (redundant constraints)."""
+    if not np.all(np.isfinite(system)):  # out of the range of numbers: nothing solves it
+        return np.full_like(right, np.nan)
     try:
         step = np.linalg.solve(system, right)
     except np.linalg.LinAlgError:

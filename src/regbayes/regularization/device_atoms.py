@@ -44,6 +44,10 @@ class DeviceAtoms(WeightedAtoms):
         """The features on the host, (n, m), in double precision."""
         return np.ascontiguousarray(to_host(self.held), dtype=np.float64)
 
+    def _precision(self) -> float:
+        xp = namespace_of(self.held)
+        return float(xp.finfo(self.held.dtype).eps)
+
     def _divide(self) -> None:
         """Sums over all atoms are taken at once, second moments with them where there are few features."""
         self.fused = self.held.shape[1] <= FEW

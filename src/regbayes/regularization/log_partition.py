@@ -32,6 +32,7 @@ FUSED = 1_000_000  # atoms times features squared up to which second moments com
 NEAR = 0.25  # of a feature's range: zero is not farther from it, and may be a reference point
 FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
 EXTREME = 2.0**60  # magnitudes whose powers are numbers, with room to spare, lie between one over this and this
+PRECISION_ROWS = 64  # atoms that show whether features are in single precision
 CONSTANT = 1e-12  # of its size: a feature that varies less than this does not vary
 MIN_UNIT = 1e-4  # of a feature's range: the least that counts as its standard deviation
 
@@ -119,7 +120,7 @@ class WeightedAtoms:
         self._divide()
         self.lowest, self.highest = self._ranges()
         # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
-        self.grain = np.finfo(np.float64).eps * np.maximum(np.abs(self.lowest), np.abs(self.highest))
+        self.grain = self._precision() * np.maximum(np.abs(self.lowest), np.abs(self.highest))
         self.even = bool((self.log_weights == self.log_weights[0]).all())
         self._phi = np.zeros(len(reference))  # where the moments belong
         room = NEAR * (self.highest - self.lowest)
@@ -134,6 +135,10 @@ class WeightedAtoms:
             variances = self._covariance.diagonal()
         self._expectation, self.base_covariance = self.mean, self._covariance
         self.unit = find_units(np.sqrt(np.maximum(variances, 0.0)), self.mean, self.lowest, self.highest)
+
+    def _precision(self) -> float:
+        """Relative rounding of the features: that of single precision where a few atoms show it."""
+        return find_precision(self.features[:: -(-len(self.features) // PRECISION_ROWS)])
 
     def _refer(self, reference: Floats) -> None:
         """Take moments about a point from now on."""
@@ -392,6 +397,15 @@ def find_scales(sizes: Floats, blocks: Indices) -> Floats | None:
     return np.where(largest > 0, np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1.0)))), 1.0)[blocks]
 
 
+def find_precision(rows: Floats) -> float:
+    """Return the relative rounding of numbers: that of single precision where they need it and are in it."""
+    with np.errstate(over="ignore"):
+        single = np.array_equal(rows.astype(np.float32), rows)
+    mantissas = np.frexp(rows)[0] * 2.0**16 if single else rows  # integers and fractions of two have few digits
+    kind = np.float32 if single and np.any(mantissas % 1) else np.float64
+    return float(np.finfo(kind).eps)
+
+
 def find_units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) -> Floats:
     """Return standard deviations, with a floor for features that hardly vary under p, or not at all."""
     largest = np.maximum(np.abs(lowest), np.abs(highest))
@@ -411,6 +425,7 @@ class GaussianAffine:
 
     mean: Floats  # (m,): F mean + f
     factor: Floats  # (m, d): F R with covariance R R'
+    grain: Floats  # (m,): how far rounding may put a mean or a target
 
     def standardized(self, blocks: Indices) -> tuple[GaussianAffine, Floats, Floats]:
         size = np.max(np.abs(self.factor), axis=1, initial=0.0)
@@ -418,7 +433,7 @@ class GaussianAffine:
         np.maximum.at(largest, blocks, size)
         extreme = (largest > EXTREME) | ((largest < 1 / EXTREME) & (largest > 0))
         scale = np.where(extreme, np.exp2(np.floor(np.log2(np.where(extreme, largest, 1.0)))), 1.0)[blocks]
-        return GaussianAffine(np.zeros(len(size)), self.factor / scale[:, None]), self.mean, scale
+        return GaussianAffine(np.zeros(len(size)), self.factor / scale[:, None], self.grain / scale), self.mean, scale
 
     @property
     def spread(self) -> Floats:

@@ -14,54 +14,56 @@ import numpy as np
 from regbayes._types import Floats
 from regbayes.regularization.composite import Stack, block_scale
 from regbayes.regularization.diagnostics import average_batches, monte_carlo_error
-from regbayes.regularization.log_partition import find_scales
+from regbayes.regularization.dual.conditioning import condition
+from regbayes.regularization.log_partition import WeightedAtoms, find_scales
 from regbayes.regularization.posteriors import Samples
-from regbayes.regularization.redundant import find_redundancy
 from regbayes.regularization.regularizers import Regularizer
 
 
 @dataclass(frozen=True)
 class Influences:
-    """What each draw contributes to the errors of the estimates, averaged in batches where chains are long."""
+    """What each draw contributes to the errors of the estimates, averaged in batches where chains are long.
+
+    ``values``, ``own``, ``response`` and ``phi`` belong to the features that the dual was solved for: the constrained
+    ones, ``given``, or uncorrelated combinations of them.
+    """
 
     samples: Samples  # the tilted draws
     base: Samples  # as they were
-    scale: Floats  # (m,): the units of what follows
-    values: Floats  # (n, m): the constrained features
-    own: Floats  # (n_chains, n_batches, m): n q_i (psi_i - E_q[psi]), on E_q[psi] at fixed multipliers
-    response: Floats  # (m, m): K with d phi = -K d E[psi]
-    covariance: Floats  # (m, m): of the features under the tilt
-    phi: Floats  # (m,): finite multipliers, on the face where there is one
+    scale: Floats  # (m,): the units of ``given``
+    given: Floats  # (n, m): the constrained features
+    values: Floats  # (n, k)
+    own: Floats  # (n_chains, n_batches, k): n q_i (psi_i - E_q[psi]), on E_q[psi] at fixed multipliers
+    response: Floats  # (k, k): K with d phi = -K d E[psi]
+    phi: Floats  # (k,): finite multipliers, on the face where there is one
+    back: Floats  # (m, k): from multipliers of ``values`` to those of ``given``
 
     @np.errstate(over="ignore", invalid="ignore")
     def of_multipliers(self) -> Floats:
         """Return the influence on the multipliers, shape (n_chains, n_batches, m)."""
-        return self._of_scaled_multipliers() / self.scale
+        return self._of_own_multipliers() @ self.back.T / self.scale
 
-    def _of_scaled_multipliers(self) -> Floats:
+    def _of_own_multipliers(self) -> Floats:
         return -self.own @ self.response.T
 
     @np.errstate(over="ignore", invalid="ignore")
     def of_expectations(self) -> Floats:
         """Return the influence on the constrained expectations, which the multipliers react to."""
-        return self._of_scaled_expectations() * self.scale
-
-    def _of_scaled_expectations(self) -> Floats:
-        return self.own + self._of_scaled_multipliers() @ self.covariance
+        return self.of_features(self.given) * self.scale
 
     @np.errstate(over="ignore", invalid="ignore")
     def of_features(self, values: Floats) -> Floats:
-        """Return the influence on expectations of any features (n, k), shape (n_chains, n_batches, k)."""
+        """Return the influence on expectations of any features (n, j), shape (n_chains, n_batches, j)."""
         weighted = self.samples.weights[:, None] * (values - self.samples.weights @ values)
-        covariance = self.values.T @ weighted  # with the constrained ones, (m, k): the mean of `weighted` is zero
+        covariance = self.values.T @ weighted  # with the constrained ones, (k, j): the mean of `weighted` is zero
         at_fixed = average_batches(self.samples.by_chain(self.samples.n_atoms * weighted))
-        return at_fixed + self._of_scaled_multipliers() @ covariance
+        return at_fixed + self._of_own_multipliers() @ covariance
 
     @np.errstate(over="ignore", invalid="ignore")
     def of_kl(self) -> Floats:
         """Return the influence on ``KL(q || p)``, shape (n_chains, n_batches, 1)."""
         log_partition = self.samples.n_atoms * (self.samples.weights - self.base.weights)
-        moved = self._of_scaled_expectations() @ self.phi - average_batches(self.samples.by_chain(log_partition))
+        moved = self.of_features(self.values) @ self.phi - average_batches(self.samples.by_chain(log_partition))
         return moved[..., None]
 
 
@@ -94,17 +96,22 @@ def find_influences(
     if found is not None:
         values, stacked = values / scale, stacked * scale[stack.index]
         stack = stack.in_units(np.zeros(len(scale)), scale)
+    given, back = values, np.eye(values.shape[1])
+    if np.count_nonzero(np.isfinite(stack.targets)) > 1:
+        partition = WeightedAtoms(values, base.log_weights)
+        conditioned = condition(partition, stack)
+        if conditioned is not None:
+            stacked, stack, back = conditioned.from_given(stacked), conditioned.stack, conditioned.back
+            assert isinstance(conditioned.partition, WeightedAtoms)
+            values = np.zeros((len(given), stack.n_features))
+            values[slice(None) if partition.support is None else partition.support] = conditioned.partition.features
     with np.errstate(over="ignore", invalid="ignore"):
         expectation = weights @ values
-        centred = values - expectation
-        own = samples.n_atoms * weights[:, None] * centred
-        covariance = centred.T @ own / samples.n_atoms
+        own = samples.n_atoms * weights[:, None] * (values - expectation)
+        covariance = (values - expectation).T @ own / samples.n_atoms
         response = _respond(stack, stacked, expectation, covariance)
-    phi = -stack.add_up(stacked)
-    redundancy = find_redundancy(values, stack) if np.any(phi == 0.0) else None
-    if redundancy is not None:  # the multipliers' errors, as the multipliers are given: 0 where they follow from others
-        response = redundancy.folding @ response
-    return Influences(samples, base, scale, values, average_batches(samples.by_chain(own)), response, covariance, phi)
+    own = average_batches(samples.by_chain(own))
+    return Influences(samples, base, scale, given, values, own, response, -stack.add_up(stacked), back)
 
 
 def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -> Floats:

@@ -29,7 +29,6 @@ from regbayes.regularization.features import Features, OnEvent, Picked
 from regbayes.regularization.log_partition import LogPartition, WeightedAtoms
 from regbayes.regularization.posteriors import Gaussian, Posterior, Samples
 from regbayes.regularization.posteriors.weighted import Weighted, within_device_memory
-from regbayes.regularization.redundant import Redundancy, find_redundancy
 from regbayes.regularization.regularizers import Regularizer, Separable
 from regbayes.regularization.result import RESAMPLE_HINT, RegularizedPosterior
 
@@ -119,13 +118,11 @@ def regularize(
         evaluated, g, labels = gather(posterior, features, regularizer)
         _check_events(posterior, features, regularizer)
         stack = Stack.of(g, len(labels))
-        evaluated, redundancy = _settle(posterior, evaluated, stack)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no certificate takes what is no number
             problem = _Problem.of(posterior.bind(evaluated), stack)
             start = None if warm_start is None else problem.from_user(warm_start)
             outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)
             result = _result(posterior, evaluated, g, labels, problem, outcome)
-        result = _fold(result, redundancy, stack)
         lost = None
         if result.status is Status.BOUNDARY and regularizer is None:
             lost = _find_lost_event(result, as_constraints(features))
@@ -154,22 +151,6 @@ def _asks_beyond_probabilities(values: DeviceArray, stack: Stack) -> bool:
     asked = zip(stack.index, *stack.domain, strict=True)
     beyond = {int(i) for i, low, high in asked if low > 1 or high < 0}
     return any(np.array_equal(np.unique(to_host(values[:, i])), (0, 1)) for i in beyond)
-
-
-def _settle(posterior: Posterior, evaluated: Features, stack: Stack) -> tuple[Features, Redundancy | None]:
-    """Features of draws or models whose combinations hold exactly where they hold up to rounding."""
-    redundancy = find_redundancy(evaluated.values, stack) if isinstance(posterior, Weighted) else None
-    if redundancy is None:
-        return evaluated, None
-    return replace(evaluated, values=redundancy.settle(evaluated.values)), redundancy
-
-
-def _fold(result: RegularizedPosterior, redundancy: Redundancy | None, stack: Stack) -> RegularizedPosterior:
-    """The same answer, with multipliers of 0 for constraints that follow from others."""
-    if redundancy is None or result.status is not Status.OPTIMAL:
-        return result
-    phi, stacked = redundancy.fold(result.multipliers, result.warm_start, stack)
-    return replace(result, multipliers=phi, warm_start=stacked)
 
 
 def inside(features: Any) -> Any:

@@ -580,7 +580,8 @@ def _newton_target(problem: Problem, pool: Pool, phi: Floats) -> DualSolution:
     covariance = here.covariance + np.diag(1e-8 * np.diag(here.covariance) + 1e-300)
     values, vectors = np.linalg.eigh(covariance)
     factor = vectors * np.sqrt(np.maximum(values, 0.0))
-    affine = GaussianAffine(here.expectation - covariance @ phi, factor)
+    mean = here.expectation - covariance @ phi
+    affine = GaussianAffine(mean, factor, np.finfo(np.float64).eps * np.abs(mean))
     return solve_dual(affine, problem.stack, tol=1e-8, max_iter=200, watch=False)
 
 

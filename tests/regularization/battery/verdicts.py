@@ -18,7 +18,7 @@ from regbayes.regularization.regularize import RegularizedPosterior
 VALUE = 1e-6  # of one plus the optimum: how far a value may be off
 MET = 1e-6  # of a feature's half-range, or standard deviation: how far a constraint may be missed
 GIVEN_UP = ("stalled", "iteration_limit")
-ALLOWED = 0.01  # share of the problems with an optimum at which the solver may give up
+ALLOWED = 0.02  # share of the problems with an optimum at which the solver may give up
 
 
 @dataclass(frozen=True)

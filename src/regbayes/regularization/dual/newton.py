@@ -8,34 +8,31 @@ that the line search tries, and the quadratic model.
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf
 
-from regbayes._types import Flags, Floats
+from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.regularization.box_quadratic import Curvature, minimize_box_quadratic
 from regbayes.regularization.composite import minimize_composite
-from regbayes.regularization.dual.problem import MOST_VIOLATION, Certificate, Dual, DualSolution, Point, as_solution
-from regbayes.regularization.dual_forms import BoxDual
+from regbayes.regularization.dual.problem import MOST_VIOLATION, Certificate, Dual, DualSolution, Point
 from regbayes.regularization.log_partition import GaussianAffine, WeightedAtoms
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 60
 MAX_SHORTENED = 20  # times that a step is halved before A is looked at
-MIN_DAMPING = 1e-13  # in variances: a feature that the tilt has made constant keeps its unit
+MIN_DAMPING = 1e-20  # in variances before the tilt; a Gaussian needs none
 DIVERGING_NATS = 60.0  # a tilt that spans this many more than the weights did is looked at: is there a limit?
 MIN_STEPS = 4  # before that look
+PATIENCE = 25  # steps that may pass without progress: between two atoms far apart in mass there is no curvature
 ARRIVES = 0.3  # share of the violation that a step leaves, below which there is a limit
 LAST_STEP = 1e-4  # error from which one more step, whose error is about the square, should be the last, or nearly
-SLOW_STEPS = 12  # after which equalities that are nearly combinations of others are looked for
 SLOW_LOOK = 20  # steps after which a violation that is left is looked at in any case
 MOST_GROUPED = 1000  # multipliers up to which simplexes are for the interior point, whose systems are dense
-HIDDEN = 1e-4  # standard deviation of a feature given others: below it a solution is not taken at its word
 
 
 def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> DualSolution:
     """Step until the certificate is good enough, or a sign that it will not be."""
     point = problem.at(start)
-    damping = 1e-10
+    damping = least_damping = 0.0 if isinstance(problem.partition, GaussianAffine) else MIN_DAMPING
     certificates: list[Certificate] = []
     objectives: list[float] = []
     reached: DualSolution | None = None  # within the tolerance, but not settled
@@ -44,28 +41,30 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
         certificates.append(found)
         objectives.append(point.objective)
         if problem.converged(point, found):
-            reached = as_solution(point, found, Status.CONVERGED, n_iter)
+            reached = problem.as_solution(point, found, Status.CONVERGED, n_iter)
             if n_iter == max_iter or problem.is_settled(point):
                 return reached
         if _runs_away(certificates) or _stalls(objectives, certificates):
             status = Status.STALLED
             break
-        if n_iter == SLOW_STEPS and is_collinear(problem):
-            status = Status.STALLED
-            break
-        if watch and n_iter >= MIN_STEPS and _diverges(problem, point, certificates):
+        if watch and reached is None and n_iter >= MIN_STEPS and _diverges(problem, point, certificates):
             status = Status.DIVERGED
             break
         if n_iter == max_iter:
             status = Status.ITERATION_LIMIT
             break
         error = min(1e-3, max(found.violation, found.gap / (1 + abs(point.objective))))
-        accepted, damping = _newton_step(problem, point, damping, error)
+        unit = problem.unit  # a feature that the tilt has made constant keeps its unit
+        if reached is not None:  # what is left to do is nothing beside an atom far out, which has lost its mass
+            variances = problem.partition.covariance(point.phi).diagonal()[problem.index]
+            unit = np.sqrt(np.where(variances > 0, variances, np.square(unit)))
+        accepted, damping = _newton_step(problem, point, damping, unit, error)
+        damping = max(damping, least_damping)
         if accepted is None:
             status = Status.STALLED
             break
         point = accepted
-    return reached or as_solution(point, found, status, n_iter)
+    return reached or problem.as_solution(point, found, status, n_iter)
 
 
 def _diverges(problem: Dual, point: Point, certificates: list[Certificate]) -> bool:
@@ -96,17 +95,16 @@ def _runs_away(certificates: list[Certificate]) -> bool:
 
 def _stalls(objectives: list[float], certificates: list[Certificate]) -> bool:
     """Whether the last steps did so little for the objective and the gap that rounding must be all that is left."""
-    if len(objectives) <= 10:
+    if len(objectives) <= PATIENCE:
         return False
-    gap, before = certificates[-1].gap, min(found.gap for found in certificates[:-9])
-    return objectives[-10] - objectives[-1] < 1e-3 * gap < np.inf and gap > 0.5 * before
+    gap, before = certificates[-1].gap, min(found.gap for found in certificates[:-PATIENCE])
+    return objectives[-1 - PATIENCE] - objectives[-1] < 1e-3 * gap < np.inf and gap > 0.5 * before
 
 
-def _model_minimum(problem: Dual, point: Point, damping: float, error: float) -> Floats:
-    """Minimise the quadratic model of A plus the conjugates."""
+def _model_minimum(problem: Dual, point: Point, damping: float, unit: Floats, error: float) -> Floats:
+    """Minimise the quadratic model of A plus the conjugates, damped in some units of the features."""
     index, partition, stack = problem.index, problem.partition, problem.stack
-    floor = max(damping, MIN_DAMPING) * problem.unit**2
-    x, box = problem.seen(point), stack.model(point.u)
+    x, box, floor = problem.seen(point), stack.model(point.u), damping * unit**2
     if box is not None and isinstance(partition, GaussianAffine) and 2 * partition.factor.shape[1] < len(index):
         curvature = Curvature(floor, factor=partition.factor[index])
         return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
@@ -130,9 +128,9 @@ def _model_minimum(problem: Dual, point: Point, damping: float, error: float) ->
     return minimize_composite(hessian, linear, stack.pieces, point.u, tol=max(1e-14, 1e-4 * error**2))[0]
 
 
-def _newton_step(problem: Dual, point: Point, damping: float, error: float) -> tuple[Point | None, float]:
+def _newton_step(problem: Dual, point: Point, damping: float, unit: Floats, error: float) -> tuple[Point | None, float]:
     """One proximal Newton step with backtracking; None when no step descends any further."""
-    target = _model_minimum(problem, point, damping, error)
+    target = _model_minimum(problem, point, damping, unit, error)
     noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point).gap
     direction = target - point.u
     predicted = _predict_change(problem, point, target)
@@ -156,7 +154,7 @@ def _newton_step(problem: Dual, point: Point, damping: float, error: float) -> t
         if trial.objective <= point.objective + ARMIJO * length * predicted + noise:
             if length < 0.25:
                 trial = _lengthen(problem, point, direction, length, trial)
-            return trial, damping / 10 if length == 1.0 else min(damping * 10, 1.0)
+            return trial, damping / 10 if length == 1.0 else min(max(damping, MIN_DAMPING) * 10, 1.0)
         length = min(0.5 * length, _careful_length(problem, direction)) if halvings == 0 else 0.5 * length
     return None, damping
 
@@ -194,23 +192,3 @@ def _careful_length(problem: Dual, direction: Floats) -> float:
     if not np.isfinite(nats):
         return 1e-30
     return 2 * float(np.log1p(nats)) / nats if nats > 1 else 0.5
-
-
-def find_equalities(box: BoxDual) -> Flags:
-    """Coordinates that must have one value: multipliers of any sign and size, at no cost."""
-    return box.is_free & (box.ridge == 0)
-
-
-def is_collinear(problem: Dual) -> bool:
-    """Whether equalities are so nearly combinations of others that rounding hides what is left of them."""
-    box = problem.stack.box
-    if box is None or not isinstance(problem.partition, WeightedAtoms):
-        return False
-    correlation, unit = problem.partition.base_covariance, problem.partition.unit
-    if not (box.is_linear and problem.whole):
-        features = problem.index[find_equalities(box)]
-        correlation, unit = correlation[np.ix_(features, features)], unit[features]
-    if len(unit) < 2:
-        return False
-    root, failed = dpotrf(correlation / unit / unit[:, None], lower=1, clean=0, overwrite_a=1)
-    return failed != 0 or bool(root.diagonal().min() < HIDDEN)

@@ -197,8 +197,12 @@ class Dual:
 
         Weights of a tilt over many nats are known to fewer digits too; more than a hair is never put down to that.
         """
-        if self._rounded is not None and self._rounded[0] is point:
-            return self._rounded[1]
+        if self._rounded is None or self._rounded[0] is not point:
+            self._rounded = point, self._round(point)
+        most, found = MOST_ROUNDING * (1 + abs(point.objective)), self._rounded[1]
+        return Certificate(min(found.gap, most), min(found.violation, MOST_ROUNDING))
+
+    def _round(self, point: Point) -> Certificate:
         x = np.abs(self.seen(point))
         gap, violation = float(np.abs(point.u) @ x) + abs(point.log_partition), float((x / self.unit).max())
         if isinstance(self.partition, WeightedAtoms):
@@ -209,10 +213,26 @@ class Dual:
             size = np.abs(self.partition.factor)
             added = (size @ (size.T @ np.abs(point.phi)))[self.index]
             gap, violation = gap + float(np.abs(point.u) @ added), violation + float(np.max(added / self.unit))
-        most = MOST_ROUNDING * (1 + abs(point.objective))
-        found = Certificate(min(EPSILON * gap, most), min(EPSILON * violation, MOST_ROUNDING))
-        self._rounded = point, found
-        return found
+        return Certificate(EPSILON * gap, EPSILON * violation)
+
+    def as_solution(self, point: Point, found: Certificate, status: Status, n_iter: int) -> DualSolution:
+        """Write down where a solver stopped; without a certificate, rounding counts against the lower bound."""
+        dual = -point.objective
+        if status is not Status.CONVERGED:
+            lost = self._round(point).gap
+            dual, found = dual - lost, Certificate(found.gap + lost, found.violation)
+        return DualSolution(
+            stacked=point.u,
+            multipliers=point.phi,
+            expectation=point.expectation,
+            log_partition=point.log_partition,
+            primal=dual + found.gap,
+            dual=dual,
+            gap=found.gap,
+            violation=found.violation,
+            status=status,
+            n_iter=n_iter,
+        )
 
     def converged(self, point: Point, found: Certificate) -> bool:
         """Whether a certificate is within the tolerance, up to rounding."""
@@ -295,20 +315,3 @@ def nearest_in_domain(regularizer: Regularizer, x: Floats, unit: Floats) -> Floa
         return x
     step = TINY_STEP * float(np.mean(unit)) ** 2
     return np.asarray(regularizer.prox(x, step), dtype=np.float64)
-
-
-def as_solution(point: Point, found: Certificate, status: Status, n_iter: int) -> DualSolution:
-    """Write down where a solver stopped."""
-    dual = -point.objective
-    return DualSolution(
-        stacked=point.u,
-        multipliers=point.phi,
-        expectation=point.expectation,
-        log_partition=point.log_partition,
-        primal=dual + found.gap,
-        dual=dual,
-        gap=found.gap,
-        violation=found.violation,
-        status=status,
-        n_iter=n_iter,
-    )

@@ -86,7 +86,8 @@ class Gaussian(Posterior):
         """Return the quadratic log-partition function of an affine map."""
         coefficients, constants = features.values[:, :-1], features.values[:, -1]
         factor = coefficients * self._factor if self._factor.ndim == 1 else coefficients @ self._factor
-        return GaussianAffine(coefficients @ self.mean + constants, factor)
+        grain = np.finfo(np.float64).eps * (np.abs(coefficients) @ np.abs(self.mean) + np.abs(constants))
+        return GaussianAffine(coefficients @ self.mean + constants, factor, grain)
 
     def tilt(self, features: Any, multipliers: ArrayLike) -> Gaussian:
         """Return ``q ∝ p exp<multipliers, features>``: the same covariance around another mean."""
