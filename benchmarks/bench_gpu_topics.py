@@ -16,11 +16,12 @@ from functools import partial
 
 import numpy as np
 
-from regbayes.engine import make_executor
+from regbayes.engine import Serial, make_executor
 from regbayes.joint.model import Inferred
 from regbayes.kernels.meanfield import WordCounts
 from regbayes.margins.targets import Classes, zero_one_cost
-from regbayes.models.medlda import device, meanfield
+from regbayes.models.medlda import meanfield
+from regbayes.models.medlda.topics import DeviceCorpus
 
 try:
     import torch
@@ -32,7 +33,7 @@ N_CLASSES, LENGTH = 5, 200
 PART = 50_000  # documents that are drawn at once
 
 
-def draw(n_tokens: int, n_words: int, where: str) -> tuple[device.DeviceCorpus, np.ndarray]:
+def draw(n_tokens: int, n_words: int, where: str) -> tuple[DeviceCorpus, np.ndarray]:
     """Draw documents: a fifth of their words are those of their class."""
     generator = torch.Generator(where).manual_seed(0)
     ends = torch.cumsum(1.0 / torch.arange(1, n_words + 1, dtype=torch.float64, device=where), 0)
@@ -55,7 +56,7 @@ def draw(n_tokens: int, n_words: int, where: str) -> tuple[device.DeviceCorpus, 
         labels.append(label.flatten().cpu().numpy())
     starts = torch.cumsum(torch.cat([torch.zeros(1, dtype=torch.int64, device=where), *sizes]), 0)
     counts = WordCounts(torch.cat(words), torch.cat(numbers), starts)
-    return device.DeviceCorpus(counts, n_words, starts.cpu().numpy()), np.concatenate(labels)
+    return DeviceCorpus(counts, n_words, starts.cpu().numpy()), np.concatenate(labels)
 
 
 def seconds(work, repeats: int, where: str = "cpu") -> float:
@@ -90,10 +91,11 @@ class OnDevice:
 
     def __init__(self, corpus, labels, logits, where, dtype=torch.float64, in_order=False):
         n_topics, counts = logits.shape[1], corpus.counts
-        corpus = device.DeviceCorpus(counts._replace(numbers=counts.numbers.to(dtype)), corpus.n_words, corpus.starts)
-        self.rows, _ = device.select_documents(corpus, targets(labels), None, n_topics, in_order)
-        self.model = device.DeviceTopics(np.ones(n_topics), 0.1, 5)
-        self.params = device.make_topics(torch.asarray(logits, dtype=dtype, device=where))
+        corpus = DeviceCorpus(counts._replace(numbers=counts.numbers.to(dtype)), corpus.n_words, corpus.starts)
+        shape = corpus.n_words, n_topics
+        self.rows, _ = meanfield.select_documents(corpus.counts, targets(labels), None, *shape, in_order)
+        self.model = meanfield.LabelFreeTopics(np.ones(n_topics), 0.1, 5)
+        self.params = meanfield.make_topics(torch.asarray(logits, dtype=dtype, device=where))
         self.slopes = torch.full((len(self.rows), n_topics), 0.01, dtype=torch.float64, device=where)
 
     def forward(self) -> Inferred:
@@ -111,7 +113,7 @@ class OnHost:
         counts = counts._replace(numbers=counts.numbers.astype(np.float32))
         self.rows, _ = meanfield.select_documents(counts, targets(labels), None)
         self.model = meanfield.LabelFreeTopics(np.ones(logits.shape[1]), 0.1, 5)
-        self.params, self.executor = meanfield.make_topics(logits), make_executor(n_threads)
+        self.params, self.executor = meanfield.make_topics(logits.astype(np.float32)), make_executor(n_threads)
         self.blocks = [self.rows.rows(block) for block in self.rows.cut(corpus.n_words)]
 
     def forward(self) -> list[Inferred]:
@@ -172,9 +174,10 @@ def compare_passes(corpus, labels, n_topics, where, n_threads, repeats):
 
 def compare_fits(corpus, labels, n_topics, where, n_threads, n_steps, host=True):
     """Time a whole fit here and there."""
-    device.fit(corpus, targets(labels), settings(n_topics, 1))  # the first is not counted
+    given = corpus.counts, corpus.n_words, targets(labels)
+    meanfield.fit(*given, settings(n_topics, 1), executor=Serial())  # the first is not counted
     began = time.perf_counter()
-    there = device.fit(corpus, targets(labels), settings(n_topics, n_steps))
+    there = meanfield.fit(*given, settings(n_topics, n_steps), executor=Serial())
     took = time.perf_counter() - began
     rises = len(there.trace.rises.sizes)
     line = f"{LENGTH * len(labels):>11,} tokens, K = {n_topics}: {n_steps} steps {took:.2f} s, J rose {rises} times"

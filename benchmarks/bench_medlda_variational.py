@@ -26,8 +26,15 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 
 from regbayes import MedLDAClassifier, MedLDARegressor
-from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
-from regbayes.models.medlda.topics import as_table, even_gamma, no_tilt
+from regbayes.kernels.meanfield import (
+    Prior,
+    WordCounts,
+    as_table,
+    even_gamma,
+    meanfield_statistics,
+    meanfield_sweeps,
+    no_tilt,
+)
 from regbayes_paper.baselines import PosteriorMedLDAClassifier, PosteriorMedLDARegressor
 
 

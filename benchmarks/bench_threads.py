@@ -153,7 +153,7 @@ def reverse_sweep(n: int, n_words: int, k: int, threads: Sequence[int], repetiti
     counts = WordCounts(words.astype(np.int32), np.ones(starts[-1], dtype=np.float32), starts.astype(np.int64))
     documents, _ = select_documents(counts, None, None)
     model = LabelFreeTopics(np.full(k, 0.1), 0.01, 5)
-    topics = make_topics(rng.standard_normal((n_words, k)))
+    topics = make_topics(rng.standard_normal((n_words, k)).astype(np.float32))
     blocks = [documents.rows(rows) for rows in documents.cut(n_words)]
     inferred = [model.infer(block, topics) for block in blocks]
     gradients = [rng.standard_normal(one.features.shape) for one in inferred]

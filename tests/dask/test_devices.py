@@ -30,7 +30,7 @@ from regbayes.dask.tasks import OnClusterTasks
 from regbayes.kernels.arrays import to_host
 from regbayes.models.ilsvm import device_slab
 from regbayes.models.ilsvm.device import DeviceRows
-from regbayes.models.medlda.device import DeviceTopics
+from regbayes.models.medlda.meanfield import LabelFreeTopics
 from regbayes.models.mt_ilsvm.device import DeviceTaskModel
 
 torch = pytest.importorskip("torch")
@@ -294,9 +294,9 @@ def test_topics_are_those_of_blocks_of_numpy(monkeypatch, corpus, kind, y, optio
     if layout == "sparse":
         rows[0] = cut(corpus["X"], SIZES).map_blocks(sparse_there, dtype=float, meta=corpus["X"][:0])
     expected = fit_here(monkeypatch, clone(model), cut(corpus["X"], SIZES), *beside)
-    held, infer = [], DeviceTopics.infer
+    held, infer = [], LabelFreeTopics.infer
     with monkeypatch.context() as patch:
-        patch.setattr(DeviceTopics, "infer", lambda own, rows, params: held.append(rows) or infer(own, rows, params))
+        patch.setattr(LabelFreeTopics, "infer", lambda own, rows, params: held.append(rows) or infer(own, rows, params))
         found = fit_here(monkeypatch, clone(model), *rows)
     assert {type(part.documents.counts.numbers) for part in held} == {torch.Tensor}
     # Tables of words by topics are sums in single precision.
@@ -332,7 +332,7 @@ def threads():
 HELD = {
     ILSVMClassifier: (DeviceRows, lambda rows, *_: rows.X),
     MultiTaskILSVMClassifier: (DeviceTaskModel, lambda _, rows, *__: rows),
-    MedLDAClassifier: (DeviceTopics, lambda _, rows, *__: rows.documents.counts.numbers),
+    MedLDAClassifier: (LabelFreeTopics, lambda _, rows, *__: rows.documents.counts.numbers),
 }
 
 

@@ -18,9 +18,9 @@ from regbayes.kernels.corpus import (
     count_tokens,
     count_words,
     lay_out,
-    padded,
     tally,
 )
+from regbayes.kernels.meanfield import padded
 from regbayes.kernels.proposals import list_words, propose_topics
 from regbayes.kernels.topics import (
     WeightPrior,

@@ -14,10 +14,11 @@ from sklearn.decomposition import LatentDirichletAllocation
 from medlda_posterior_tools import after_a_round, bound, first_round, lagrangian
 from medlda_tools import documents_of, draw_documents, responses_of
 from regbayes.engine import Serial, Status, Threads
+from regbayes.kernels.meanfield import proportion_divergences
 from regbayes.margins.head import MarginHead
 from regbayes.margins.targets import Classes
 from regbayes.models.medlda.meanfield import random_logits, select_documents
-from regbayes.models.medlda.topics import proportion_divergences, proportions
+from regbayes.models.medlda.topics import proportions
 from regbayes_paper.models.medlda import posterior
 from regbayes_paper.models.medlda.posterior import (
     Problem,

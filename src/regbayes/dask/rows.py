@@ -26,7 +26,7 @@ from regbayes.engine.source import Drawn, Samples, Strata, draw
 from regbayes.estimators._bases import find_missing
 from regbayes.estimators._topics import check_largest, numbers_of, read_device_counts
 from regbayes.kernels.arrays import is_plain, join, namespace_of, to_host
-from regbayes.models.medlda.device import DeviceCorpus
+from regbayes.models.medlda.topics import DeviceCorpus
 
 HOST = "numpy"  # the kind of all rows on the host
 FIX_SIZES = "X.compute_chunk_sizes() counts the rows of an array, and a data frame has X.to_dask_array(lengths=True)"

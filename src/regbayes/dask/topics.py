@@ -34,15 +34,13 @@ from regbayes.estimators import medlda, medlda_regressor
 from regbayes.estimators._bases import FitReporter, cost_matrix, fit_data, one_blas_thread, warn_of_status
 from regbayes.estimators._topics import TopicModel, as_documents
 from regbayes.joint import descent
-from regbayes.joint.model import Inferred
 from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
-from regbayes.kernels.arrays import to_device, to_host
-from regbayes.margins.head import MarginHead, Tolerance
+from regbayes.kernels.meanfield import lengths_of
+from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Targets
-from regbayes.models.medlda import device, meanfield
-from regbayes.models.medlda.device import DeviceCorpus, DeviceTraining
-from regbayes.models.medlda.meanfield import BoundSums, LabelFreeTopics, TableSums, TopicLogits, TrainingDocuments
-from regbayes.models.medlda.topics import FittedTopics, lengths_of
+from regbayes.models.medlda import meanfield
+from regbayes.models.medlda.meanfield import BoundSums, LabelFreeTopics, TopicLogits
+from regbayes.models.medlda.topics import FittedTopics
 
 # --- on the workers
 
@@ -57,14 +55,10 @@ class Recipe:
 
     def documents(self, block: Samples) -> tuple[Any, Targets]:
         """Return the documents that have words, where they lie, and their targets."""
-        asked = self.ask(block)
-        there: Any
-        if isinstance(block.X, DeviceCorpus):
-            device.check_order(block.X, self.settings, self.in_order)
-            n_topics = self.settings.n_components
-            there, targets = device.select_documents(block.X, asked, block.weights, n_topics, self.in_order)
-        else:
-            there, targets = meanfield.select_documents(as_documents(block.X), asked, block.weights)
+        counts, settings = as_documents(block.X), self.settings
+        meanfield.check_order(counts, settings, self.in_order)
+        shape = block.X.shape[1], settings.n_components
+        there, targets = meanfield.select_documents(counts, self.ask(block), block.weights, *shape, self.in_order)
         assert targets is not None
         return there, targets
 
@@ -72,45 +66,9 @@ class Recipe:
 def hold(block: Samples, recipe: Recipe) -> RowBlock[Any]:
     """Return documents as the model takes them, in pieces, with what is asked of them."""
     documents, targets = recipe.documents(block)
-    settings = recipe.settings
-    if isinstance(documents, DeviceTraining):
-        there = device.make_head(documents, targets, settings)
-        return RowBlock([documents], (len(documents),), there)
-    head = MarginHead(
-        targets,
-        settings.squared,
-        weight_variance=settings.weight_variance,
-        row_weights=documents.weights,
-        in_blocks=True,
-    )
+    head = meanfield.make_head(documents, targets, recipe.settings, in_blocks=True)
     pieces = [documents.rows(rows) for rows in documents.cut(block.X.shape[1]) if rows.stop > rows.start]
     return RowBlock(pieces, tuple(map(len, pieces)), head)
-
-
-@dataclass(frozen=True)
-class TopicsAnywhere(LabelFreeTopics):
-    """`LabelFreeTopics` of documents that lie on the host or on a device; parameters come from the host."""
-
-    def infer(self, rows: Any, params: TopicLogits) -> Inferred[BoundSums]:
-        """Make the sweeps where documents lie."""
-        if isinstance(rows, TrainingDocuments):
-            return super().infer(rows, params)
-        return self._there.infer(rows, self._bring(params, rows))
-
-    def pull_back(self, rows: Any, params: TopicLogits, inferred: Inferred[BoundSums], gradient: Any) -> TableSums:
-        """Differentiate through the sweeps where documents lie; sums come in single precision, as those of the host."""
-        if isinstance(rows, TrainingDocuments):
-            return super().pull_back(rows, params, inferred, gradient)
-        found = self._there.pull_back(rows, self._bring(params, rows), inferred, gradient)
-        return TableSums(to_host(found.by_table).astype(np.float32))
-
-    @property
-    def _there(self) -> device.DeviceTopics:
-        return device.DeviceTopics(**vars(self))
-
-    def _bring(self, params: TopicLogits, rows: DeviceTraining) -> TopicLogits:
-        numbers = rows.documents.counts.numbers
-        return replace(params, table=to_device(params.table[:, : len(self.doc_prior)], numbers))
 
 
 @dataclass(frozen=True)
@@ -129,10 +87,8 @@ class Words:
 
 def survey(block: Samples, read_targets: Callable[[Samples], Any]) -> tuple[Words, Any]:
     """Say how many documents and words a block has, and what is to be known of its targets."""
-    if isinstance(block.X, DeviceCorpus):
-        lengths, n_entries = block.X.lengths, int(block.X.starts[-1])
-    else:
-        lengths, n_entries = lengths_of(as_documents(block.X)), int(block.X.nnz)
+    counts = as_documents(block.X)
+    lengths, n_entries = lengths_of(counts), int(counts.numbers.shape[0])
     weights = np.ones(len(block)) if block.weights is None else block.weights
     filled = lengths > 0
     words = Words(
@@ -289,7 +245,7 @@ class OnClusterTopics(OnClusterLearner):
         documents, targets = recipe.documents(sample)
         n_topics, seed = recipe.settings.n_components, recipe.settings.seed
         logits = meanfield.first_logits(documents, self.n_features_in_, targets, n_topics, seed, fitted)
-        return replace(start, params=meanfield.make_topics(logits))
+        return replace(start, params=meanfield.make_topics(logits.astype(np.float32)))
 
 
 def _gained(start: Start, every: Words) -> float:
@@ -319,7 +275,7 @@ def _make_problem(
 ) -> JointProblem[Any, TopicLogits, BoundSums]:
     here, settings = hold(sample, recipe), recipe.settings
     doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
-    model = TopicsAnywhere(doc_prior, settings.topic_word_prior, settings.n_sweeps)
+    model = LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
     share = min(sum(here.lengths) / every.n_filled, 1.0)
     return JointProblem(model, held, SampledHead(here, share), meanfield.OPTIONS)
 

@@ -50,11 +50,10 @@ from regbayes.estimators._bases import (
 )
 from regbayes.kernels.arrays import is_sparse, namespace_of, to_host, without_graph
 from regbayes.kernels.device_memory import free_bytes, within_memory
-from regbayes.kernels.meanfield import WordCounts
+from regbayes.kernels.meanfield import WordCounts, lengths_of
 from regbayes.margins.targets import Targets
-from regbayes.models.medlda import batches, device, gibbs, meanfield, topics
-from regbayes.models.medlda.device import DeviceCorpus
-from regbayes.models.medlda.topics import FittedTopics
+from regbayes.models.medlda import batches, gibbs, meanfield, topics
+from regbayes.models.medlda.topics import DeviceCorpus, FittedTopics
 
 Counts = Any  # csr_array or csr_matrix: SciPy is untyped; a DeviceCorpus of documents on a device
 
@@ -124,12 +123,9 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         The bound is the mean-field one given the topics, for whole documents.
         """
         documents, fitted = self._documents(X)
-        elsewhere = isinstance(documents, DeviceCorpus)
-        n_words = float(documents.lengths.sum() if elsewhere else documents.numbers.sum(dtype=np.float64))
+        n_words = float(lengths_of(documents).sum())
         if n_words == 0:
             raise ValueError("perplexity needs at least one word, but X has only empty documents")
-        if elsewhere:
-            return float(np.exp(-device.bound(documents, fitted) / n_words))
         found = topics.bounds(documents, fitted, make_executor(effective_n_jobs(self.n_jobs)))
         return float(np.exp(-found.sum() / n_words))
 
@@ -175,24 +171,22 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     def _n_features_out(self) -> int:
         return int(self._fitted.n_topics)
 
-    def _documents(self, X: ArrayLike) -> tuple[WordCounts | DeviceCorpus, FittedTopics]:
+    def _documents(self, X: ArrayLike) -> tuple[WordCounts, FittedTopics]:
         check_is_fitted(self, "coef_features_")
         numbers = numbers_of(X)
-        if is_elsewhere(numbers) and not device.takes(self._fitted):
+        if is_elsewhere(numbers) and not topics.takes_devices(self._fitted):
             raise ValueError(
                 "`X` must be a NumPy or SciPy array: this model infers documents on the CPU; "
                 f"got {name_place(numbers)}."
             )
         counts = read_counts(self, X, reset=False)
-        return (counts if isinstance(counts, DeviceCorpus) else as_documents(counts)), self._fitted
+        return as_documents(counts), self._fitted
 
     def _shares(self, X: ArrayLike) -> Floats:
         """As `transform`, in a plain array whatever ``set_output`` asks for."""
         with room_for_documents(self, X):
             documents, fitted = self._documents(X)
-            if isinstance(documents, DeviceCorpus):
-                return device.proportions(documents, fitted)
-        return topics.proportions(documents, fitted, make_executor(effective_n_jobs(self.n_jobs)))
+            return topics.proportions(documents, fitted, make_executor(effective_n_jobs(self.n_jobs)))
 
     def _fit_topics(
         self,
@@ -341,16 +335,17 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     def _run_mean_field(
         self, counts: Counts, targets: Targets | None, sample_weight: Floats | None, reporter: FitReporter
     ) -> FitResult[FittedTopics]:
-        shared: dict[str, Any] = {
-            "sample_weight": sample_weight,
-            "start": self._earlier_topics(counts.shape[1]),
-            "callbacks": [reporter],
-        }
-        settings = self._label_free_settings()
-        if isinstance(counts, DeviceCorpus):
-            return device.fit(counts, targets, settings, in_order=bool(self.deterministic), **shared)
-        shared["executor"] = make_executor(effective_n_jobs(self.n_jobs))
-        return meanfield.fit(as_documents(counts), counts.shape[1], targets, settings, **shared)
+        return meanfield.fit(
+            as_documents(counts),
+            counts.shape[1],
+            targets,
+            self._label_free_settings(),
+            executor=make_executor(effective_n_jobs(self.n_jobs)),
+            sample_weight=sample_weight,
+            start=self._earlier_topics(counts.shape[1]),
+            callbacks=[reporter],
+            in_order=bool(self.deterministic),
+        )
 
     def _earlier_topics(self, n_words: int) -> FittedTopics | None:
         """Return the last fit, if this one shall begin at its topics and can."""
@@ -619,7 +614,7 @@ def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:
         some = X[:COUNTED_DOCUMENTS, :]
         n_entries = int((some != 0).sum()) * n_documents // max(some.shape[0], 1)
     of_model = (int(model.n_components), int(model.n_sweeps))
-    per_document, tables = device.n_bytes(n_documents, n_entries, n_words, *of_model, itemsize)
+    per_document, tables = meanfield.n_bytes(n_documents, n_entries, n_words, *of_model, itemsize)
     free, fits = free_bytes(numbers), ""
     if free is not None:
         fits = f" About {max(0, int((free - tables) / per_document)):,} documents like these fit."
@@ -654,22 +649,21 @@ def _check_whole(numbers: NDArray[Any]) -> None:
 
 
 def as_documents(counts: Counts, dtype: Any = np.float32) -> WordCounts:
-    """Return the rows of a matrix of counts as what models take: single precision, or whole for the sampler."""
+    """Return the rows of a matrix of counts as what models take: single precision, or whole for the sampler.
+
+    Those on a device keep their precision.
+    """
+    if isinstance(counts, DeviceCorpus):
+        return counts.counts
     starts, words = counts.indptr.astype(np.int64, copy=False), counts.indices.astype(np.int32, copy=False)
     return WordCounts(words, counts.data.astype(dtype, copy=False), starts)
 
 
 def mean_length(counts: Counts, sample_weight: Floats | None) -> float:
     """Return the mean number of words of the documents that have any."""
-    if isinstance(counts, DeviceCorpus):
-        lengths, weights = counts.lengths, np.ones(counts.shape[0]) if sample_weight is None else sample_weight
-        if not lengths.any():
-            raise ValueError("X has no words: all documents are empty")
-        return float(lengths @ weights / weights[lengths > 0].sum())
-    n_words, sizes = counts.data, np.diff(counts.indptr)
-    n_documents = float(np.count_nonzero(sizes))
+    lengths, weights = lengths_of(as_documents(counts)), np.ones(counts.shape[0])
     if sample_weight is not None:
-        n_words, n_documents = n_words * np.repeat(sample_weight, sizes), float(sample_weight[sizes > 0].sum())
-    if n_documents == 0:
+        weights = sample_weight
+    if not lengths.any():
         raise ValueError("X has no words: all documents are empty")
-    return float(n_words.sum(dtype=np.float64)) / n_documents
+    return float(lengths @ weights / weights[lengths > 0].sum())

@@ -1,22 +1,36 @@
-"""Mean field of topic models for documents on a device: label-free sweeps and their derivative.
+"""Mean field of topic models for documents on any namespace: label-free sweeps and their derivative.
 
-`infer_documents` and `reverse_documents` run `meanfield.cu` where the documents lie on a CUDA device (`cuda`), and
-array operations elsewhere: on PyTorch's CPU arrays, on NumPy's in tests, and on a device for more topics than the
-kernels take. Single precision is for what belongs to a document; sums over documents are taken in double precision.
+`infer_documents` and `reverse_documents` call the compiled loops for NumPy's documents in single precision,
+`meanfield.cu` on a CUDA device (`cuda`), and array operations elsewhere: for arrays of other libraries, for NumPy's in
+double precision, and on a device for more topics than the kernels take. There single precision is for what belongs to a
+document, and sums over documents are taken in double precision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln
 
-from regbayes._types import Floats, Indices
+from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
-from regbayes.kernels.meanfield import TINY, WordCounts, cuda
+from regbayes.kernels.meanfield import (
+    TINY,
+    Prior,
+    WordCounts,
+    cuda,
+    even_gamma,
+    lengths_of,
+    log_likelihoods,
+    meanfield_sweeps,
+    no_tilt,
+    proportion_divergences,
+    reverse_sweeps,
+)
 
 ROOM = 1 << 24  # numbers in a work array of entries by topics
 SORTED_ROOM = 1 << 27  # the same of the sorted second pass
@@ -33,37 +47,53 @@ class SortedEntries(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DeviceDocuments:
-    """Documents that lie on a device."""
+class Documents:
+    """Documents as kernels take them."""
 
-    counts: WordCounts  # arrays of the device
-    starts: Indices  # (N + 1,): where documents begin, on the host
-    typical: int  # entries that most documents have at most
-    order: SortedEntries | None = None  # None: sums over documents may differ in their last bits
+    counts: WordCounts
+    order: SortedEntries | None = None  # None: sums over documents on a device may differ in their last bits
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    @cached_property
+    def starts(self) -> Indices:
+        """Where documents begin, on the host, (N + 1,)."""
+        return to_host(self.counts.starts)
 
-def hold_documents(counts: WordCounts, n_words: int, n_topics: int, in_order: bool = False) -> DeviceDocuments:
-    """Prepare documents on a device for inference.
+    @cached_property
+    def typical(self) -> int:
+        """Entries that most documents have at most."""
+        return int(np.quantile(np.diff(self.starts), MOST_TYPICAL)) if len(self) else 0
+
+    @cached_property
+    def lengths(self) -> Floats:
+        """Words of each document, on the host, (N,)."""
+        return lengths_of(self.counts)
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether the compiled loops take them."""
+        return isinstance(self.counts.numbers, np.ndarray) and self.counts.numbers.dtype == np.float32
+
+
+def hold_documents(counts: WordCounts, n_words: int, n_topics: int, in_order: bool = False) -> Documents:
+    """Prepare documents for inference.
 
     Parameters
     ----------
     counts : WordCounts
-        Arrays of the device: 32-bit words, numbers in the precision of the work, 64-bit starts.
+        32-bit words, numbers in the precision of the work, 64-bit starts.
     n_words : int
         The size of the vocabulary.
     n_topics : int
     in_order : bool, default=False
         Whether sums over documents shall always be taken in the same order.
     """
-    starts = to_host(counts.starts)
-    typical = int(np.quantile(np.diff(starts), MOST_TYPICAL)) if len(starts) > 1 else 0
-    held = DeviceDocuments(counts, starts, typical)
+    held = Documents(counts)
     if not (in_order and cuda.takes(counts.numbers, n_topics)):
         return held
-    xp = namespace_of(counts.words)
+    xp, starts = namespace_of(counts.words), held.starts
     pieces, places, word_starts = list(_pieces(starts, SORTED_ROOM // n_topics)), [], []
     edges = xp.arange(n_words + 1, dtype=xp.int32, device=counts.words.device)
     for piece in pieces:
@@ -74,7 +104,7 @@ def hold_documents(counts: WordCounts, n_words: int, n_topics: int, in_order: bo
         places.append(place)
         word_starts.append(xp.astype(xp.searchsorted(xp.take(words, order), edges), xp.int32))
     first = xp.zeros(int(starts[0]), dtype=xp.int32, device=counts.words.device)  # entries of documents before
-    return DeviceDocuments(counts, starts, typical, SortedEntries(pieces, xp.concat([first, *places]), word_starts))
+    return Documents(counts, SortedEntries(pieces, xp.concat([first, *places]), word_starts))
 
 
 def _pieces(starts: Indices, most: int) -> Iterator[slice]:
@@ -90,44 +120,60 @@ def _pieces(starts: Indices, most: int) -> Iterator[slice]:
 class InferredDocuments(NamedTuple):
     """What label-free inference finds."""
 
-    gammas: DeviceArray  # (N, kept, K): Dirichlet parameters of the proportions after the last sweeps
+    gammas: DeviceArray  # (N, kept, columns): Dirichlet parameters of the proportions after the last sweeps
     likelihoods: DeviceArray  # (N,), double: E[log p(w, z | theta) - log q(z)], docs/math.md eq. (68)
-    divergences: DeviceArray  # (N,), double: of the proportions from their prior, less what is the same for all
+    divergences: DeviceArray  # (N,), double: of the proportions from their prior
 
     @property
     def gamma(self) -> DeviceArray:
-        """After the last sweep, (N, K)."""
+        """After the last sweep, (N, columns)."""
         return self.gammas[:, -1, :]
 
 
 def infer_documents(
-    documents: DeviceDocuments, topics: DeviceArray, doc_prior: Floats, n_sweeps: int, keep_all: bool = False
+    documents: Documents, topics: DeviceArray, doc_prior: Floats, n_sweeps: int, keep_all: bool = False
 ) -> InferredDocuments:
     """Make a fixed number of sweeps from even proportions, without a look at responses.
 
     Parameters
     ----------
-    documents : DeviceDocuments
-    topics : (V, K)
-        On the device; positive. Its precision is that of the work.
+    documents : Documents
+    topics : (V, columns)
+        Where the documents are; positive, and padded with zeros for the compiled loops. Its precision is that of the
+        work.
     doc_prior : (K,)
         Positive Dirichlet parameters.
     n_sweeps : int
     keep_all : bool, default=False
-        Whether what every sweep found is kept, which `reverse_documents` needs, and not that of the last alone.
+        Whether what every sweep found is kept, which `reverse_documents` needs, and not that of the last alone. The
+        compiled loops make the sweeps once more instead.
     """
+    if documents.has_loops:
+        return _infer_in_loops(documents, topics, doc_prior, n_sweeps)
     prior, n_kept = to_device(doc_prior, topics), n_sweeps if keep_all else 1
     if cuda.takes(topics, topics.shape[1], n_sweeps):
-        return InferredDocuments(*cuda.forward(documents, topics, prior, n_sweeps, n_kept))
-    xp = namespace_of(topics)
-    parts = [_infer_piece(piece, topics, prior, n_sweeps, n_kept) for piece in _each_piece(documents, topics)]
-    return InferredDocuments(*(xp.concat(part) for part in zip(*parts, strict=True)))
+        gammas, likelihoods, apart = cuda.forward(documents, topics, prior, n_sweeps, n_kept)
+    else:
+        xp = namespace_of(topics)
+        parts = [_infer_piece(piece, topics, prior, n_sweeps, n_kept) for piece in _each_piece(documents, topics)]
+        gammas, likelihoods, apart = (xp.concat(part) for part in zip(*parts, strict=True))
+    return InferredDocuments(gammas, likelihoods, apart + prior_divergence(doc_prior))
+
+
+def _infer_in_loops(documents: Documents, topics: Singles, doc_prior: Floats, n_sweeps: int) -> InferredDocuments:
+    lengths, logs = documents.lengths, np.empty(len(documents))
+    columns, prior = even_gamma(lengths, doc_prior), Prior(topics, doc_prior.astype(np.float32))
+    meanfield_sweeps(documents.counts, prior, no_tilt(columns), n_sweeps, -1.0, columns, logs=logs)
+    gamma = columns[:, : len(doc_prior)].astype(np.float64)
+    divergences = proportion_divergences(gamma, doc_prior)
+    return InferredDocuments(columns[:, None, :], log_likelihoods(logs, gamma, lengths), divergences)
 
 
 def reverse_documents(
-    documents: DeviceDocuments,
+    documents: Documents,
     topics: DeviceArray,
     doc_prior: Floats,
+    n_sweeps: int,
     gammas: DeviceArray,
     grad: DeviceArray,
     weights: DeviceArray,
@@ -136,20 +182,23 @@ def reverse_documents(
 
     Parameters
     ----------
-    documents, topics, doc_prior
+    documents, topics, doc_prior, n_sweeps
         As in `infer_documents`.
-    gammas : (N, n_sweeps, K)
-        What every sweep found.
-    grad : (N, K)
+    gammas : (N, kept, columns)
+        What the sweeps found.
+    grad : (N, columns)
         Derivatives of an objective by gamma, what the last one found.
     weights : (N,)
         How often each document's negative bound counts in the objective as well.
 
     Returns
     -------
-    (V, K), double
+    (V, columns), double; single from the compiled loops
         Derivatives by the topics.
     """
+    if documents.has_loops:
+        known = Prior(topics, doc_prior.astype(np.float32))
+        return reverse_sweeps(documents.counts, known, n_sweeps, gammas[:, -1, :], grad, weights)
     xp, prior = namespace_of(topics), to_device(doc_prior, topics)
     table = xp.zeros(topics.shape, dtype=xp.float64, device=topics.device)
     if cuda.takes(topics, topics.shape[1], gammas.shape[1]):
@@ -185,7 +234,7 @@ class _Piece(NamedTuple):
         return xp.sum(self.p * xp.take(vectors, self.document, axis=0), axis=1)
 
 
-def _each_piece(documents: DeviceDocuments, topics: DeviceArray) -> Iterator[_Piece]:
+def _each_piece(documents: Documents, topics: DeviceArray) -> Iterator[_Piece]:
     xp, (words, numbers, _), starts = namespace_of(topics), documents.counts, documents.starts
     for rows in _pieces(starts, max(ROOM // topics.shape[1], 1)):
         entries = slice(int(starts[rows.start]), int(starts[rows.stop]))

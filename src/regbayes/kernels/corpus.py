@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from regbayes._types import Indices, Integers
 from regbayes.kernels._compile import compiled, read_only
 from regbayes.kernels.meanfield import WordCounts
-from regbayes.kernels.types import SPAN, Assignments, CountTable, Tokens, Words
+from regbayes.kernels.types import Assignments, CountTable, Tokens, Words
 
 TOKENS_PER_GROUP = 250_000
 MOST_GROUPS = 16
@@ -46,11 +46,6 @@ class Places(NamedTuple):
     """(documents or words,): the group of each."""
     places: Words
     """(documents or words,): the new number of each."""
-
-
-def padded(n_topics: int) -> int:
-    """Return the number of columns of tables for so many topics."""
-    return -(-n_topics // SPAN) * SPAN
 
 
 @compiled

@@ -53,6 +53,7 @@ class Case:
         self.gamma, self.likelihoods = gamma, logs - lengths * digamma(total)
         self.divergences = gammaln(total) - gammaln(gamma).sum(axis=1) + (tokens * digamma(gamma)).sum(axis=1)
         self.divergences -= tokens.sum(axis=1) * digamma(total)
+        self.divergences += gammaln(self.doc_prior).sum() - gammaln(self.doc_prior.sum())
         self.table = reference_reverse_sweeps(
             doubles, prior, n_sweeps, gamma, self.grad.astype(float), self.weights.astype(float)
         )
@@ -70,12 +71,14 @@ class Case:
 @pytest.mark.parametrize(("n_topics", "n_sweeps"), [(1, 2), (5, 4), (40, 5), (70, 1), (200, 3), (300, 2)])
 @pytest.mark.parametrize("in_order", [False, True])
 def test_documents_on_a_device_are_those_of_the_reference(library, dtype, n_topics, n_sweeps, in_order):
+    if (library, dtype) == ("numpy", "float32"):
+        pytest.skip("compiled loops take these")
     case = Case(n_topics, n_sweeps=n_sweeps, dtype=dtype)
     documents = hold_documents(as_documents(case.counts, library), case.n_words, n_topics, in_order)
     topics = put(case.topics, library)
     found = infer_documents(documents, topics, case.doc_prior, n_sweeps, keep_all=True)
     rest = (put(case.grad, library), put(case.weights, library))
-    table = reverse_documents(documents, topics, case.doc_prior, found.gammas, *rest)
+    table = reverse_documents(documents, topics, case.doc_prior, n_sweeps, found.gammas, *rest)
     assert type(table) is type(topics)
     assert str(found.gamma.dtype).endswith(dtype)
     assert str(table.dtype).endswith("float64")
@@ -91,7 +94,7 @@ def test_pieces_of_a_corpus_find_what_the_whole_finds(library, monkeypatch):
     for in_order in (False, True):
         documents = hold_documents(as_documents(case.counts, library), case.n_words, 6, in_order)
         found = infer_documents(documents, topics, case.doc_prior, 4, keep_all=True)
-        table = reverse_documents(documents, topics, case.doc_prior, found.gammas, *rest)
+        table = reverse_documents(documents, topics, case.doc_prior, 4, found.gammas, *rest)
         case.check(*map(to_numpy, (found.gamma, *found[1:], table)))
 
 
@@ -149,8 +152,8 @@ def test_cuda_source_is_that_of_the_reference(tmp_path, dtype, n_topics, n_sweep
         call(library.run_reverse, *given, table, nothing, by_entry, 0, K, n_sweeps, noted)
         call(library.run_reverse, *given, table, places, by_entry, 1, K, n_sweeps, noted)
         call(library.run_add_rows, case.n_words, 64, by_entry, word_starts, in_order, K)
-        case.check(gamma, likelihoods, divergences, table)
-        case.check(gamma, likelihoods, divergences, in_order)
+        case.check(gamma, likelihoods, divergences + prior_divergence(case.doc_prior), table)
+        case.check(gamma, likelihoods, divergences + prior_divergence(case.doc_prior), in_order)
 
 
 def test_shapes_fit_the_topics_and_are_few():

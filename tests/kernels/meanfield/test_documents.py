@@ -14,17 +14,17 @@ from reference.meanfield import (
     reference_meanfield_sweeps,
     reference_reverse_sweeps,
 )
-from regbayes.kernels.corpus import padded
 from regbayes.kernels.meanfield import (
     Prior,
     WordCounts,
+    even_gamma,
     meanfield_statistics,
     meanfield_sweeps,
+    padded,
     reverse_sweeps,
 )
 from regbayes.kernels.meanfield.documents import _exp_digamma, _trigamma
 from regbayes.models.medlda.meanfield import TrainingDocuments
-from regbayes.models.medlda.topics import even_gamma
 
 
 def case(n_topics=5, n_documents=40, n_words=30, tilted=True, seed=0, fractions=True):

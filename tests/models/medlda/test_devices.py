@@ -14,8 +14,9 @@ from regbayes.engine import Serial
 from regbayes.estimators import _topics
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost
-from regbayes.models.medlda import device, meanfield
-from regbayes.models.medlda.device import DeviceCorpus, DeviceTopics, TopicsHead
+from regbayes.models.medlda import meanfield
+from regbayes.models.medlda.meanfield import LabelFreeTopics, TopicsHead
+from regbayes.models.medlda.topics import DeviceCorpus
 from regbayes.persistence import load, save
 from topic_array_tools import LIBRARIES, as_documents, to_numpy
 from topic_array_tools import place as put
@@ -51,6 +52,10 @@ def corpus_there(X, library, dtype="float64"):
     return DeviceCorpus(as_documents(counts, library), X.shape[1], counts.starts)
 
 
+def fit_there(corpus, targets, **options):
+    return meanfield.fit(corpus.counts, corpus.n_words, targets, SETTINGS, executor=Serial(), **options)
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_model_is_that_of_the_host(library, weighted):
@@ -59,11 +64,11 @@ def test_model_is_that_of_the_host(library, weighted):
     targets, logits = make_targets(proportions)["classes"], rng.standard_normal((V, K))
     weights = rng.uniform(0.5, 2.0, N) if weighted else None
     here, asked = meanfield.select_documents(documents_of(X), targets, weights)
-    there, asked_there = device.select_documents(corpus_there(X, library), targets, weights, K, False)
+    there, asked_there = meanfield.select_documents(corpus_there(X, library).counts, targets, weights)
     np.testing.assert_allclose(asked_there.C, asked.C)
     host = meanfield.LabelFreeTopics(np.linspace(0.5, 1.5, K), 0.1, 4)
-    model = DeviceTopics(host.doc_prior, 0.1, 4)
-    params, params_there = meanfield.make_topics(logits), device.make_topics(put(logits, library))
+    model = LabelFreeTopics(host.doc_prior, 0.1, 4)
+    params, params_there = (meanfield.make_topics(part) for part in (logits.astype(np.float32), put(logits, library)))
     assert params_there.log_sum == pytest.approx(params.log_sum, rel=1e-5)
     expected, found = host.infer(here, params), model.infer(there, params_there)
     np.testing.assert_allclose(to_numpy(found.features), expected.features, rtol=1e-4, atol=1e-6)
@@ -109,7 +114,7 @@ def test_head_is_that_of_the_host(library, kind):
 def test_fit_goes_where_the_host_goes_and_never_rises(library, kind, dtype):
     X, proportions = make_corpus()
     targets = make_targets(proportions).get(kind)
-    result = device.fit(corpus_there(X, library, dtype), targets, SETTINGS)
+    result = fit_there(corpus_there(X, library, dtype), targets)
     assert len(result.trace.rises.sizes) == 0
     host = meanfield.fit(documents_of(X), V, targets, SETTINGS, executor=Serial())
     assert result.trace.objective[0] == pytest.approx(host.trace.objective[0], rel=1e-3)
@@ -123,10 +128,7 @@ def test_fit_goes_where_the_host_goes_and_never_rises(library, kind, dtype):
 def test_the_same_bits_where_they_are_asked_for(library):
     X, proportions = make_corpus()
     X.data += np.random.default_rng(0).random(X.nnz)  # sums of fractions round
-    fits = [
-        device.fit(corpus_there(X, library), make_targets(proportions)["classes"], SETTINGS, in_order=True)
-        for _ in range(2)
-    ]
+    fits = [fit_there(corpus_there(X, library), make_targets(proportions)["classes"], in_order=True) for _ in range(2)]
     assert np.array_equal(fits[0].state.word_given_topic, fits[1].state.word_given_topic)
     assert np.array_equal(fits[0].state.weights, fits[1].state.weights)
 
@@ -291,7 +293,7 @@ def test_too_little_memory_says_how_many_documents_fit(monkeypatch):
         raise OutOfMemoryError
 
     X, proportions = make_corpus()
-    monkeypatch.setattr(_topics.device, "fit", fail)
+    monkeypatch.setattr(_topics.meanfield, "fit", fail)
     monkeypatch.setattr(_topics, "free_bytes", lambda _: 1_000_000)
     model = classifier()
     with pytest.raises(MemoryError, match=r"hold 120 documents.*About [1-9][0-9,]* documents like these fit.*blocks"):
@@ -327,29 +329,29 @@ def test_out_of_memory_on_a_device(monkeypatch):
     def fail(*_, **__):
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
 
-    monkeypatch.setattr(_topics.device, "fit", fail)
+    monkeypatch.setattr(_topics.meanfield, "fit", fail)
     with pytest.raises(MemoryError, match="documents like these fit"):
         classifier().fit(there, labels)
 
 
 def test_too_many_topics_for_the_same_bits():
-    X, proportions = make_corpus()
+    X, _ = make_corpus()
     settings = replace(SETTINGS, n_components=5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device.cuda, "is_cuda", lambda _: True)
-        patch.setattr(device.cuda, "takes", lambda *_: False)
+        patch.setattr(meanfield.cuda, "is_cuda", lambda _: True)
+        patch.setattr(meanfield.cuda, "takes", lambda *_: False)
         with pytest.raises(ValueError, match="deterministic=True takes at most"):
-            device.fit(corpus_there(X, "numpy"), make_targets(proportions)["classes"], settings, in_order=True)
+            meanfield.check_order(corpus_there(X, "numpy").counts, settings, in_order=True)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_words_are_counted_as_on_the_host(library, monkeypatch):
-    monkeypatch.setattr(device, "COUNTED_ENTRIES", 37)
+    monkeypatch.setattr(meanfield, "COUNTED_ENTRIES", 37)
     X, proportions = make_corpus()
     X = csr_array(np.vstack([np.zeros((2, V)), X.toarray()[:-2]]))  # documents without words are left out
     weights, targets = np.random.default_rng(0).random(N), make_targets(proportions)["classes"]
     here, asked = meanfield.select_documents(documents_of(X), targets, weights)
-    there, _ = device.select_documents(corpus_there(X, library), targets, weights, K, False)
+    there, _ = meanfield.select_documents(corpus_there(X, library).counts, targets, weights)
     np.testing.assert_allclose(there.count_words(V, weights[2:]), here.count_words(V, weights[2:]), rtol=1e-6)
     logits = [meanfield.first_logits(rows, V, asked, K, 0, None) for rows in (here, there)]
     np.testing.assert_allclose(logits[1], logits[0], atol=1e-6)

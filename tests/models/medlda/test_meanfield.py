@@ -10,11 +10,12 @@ from sklearn.decomposition import LatentDirichletAllocation
 
 from medlda_tools import documents_of, draw_documents, responses_of
 from regbayes.engine import Serial, Status, Threads
+from regbayes.kernels.meanfield import lengths_of
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes
 from regbayes.models.medlda import meanfield
 from regbayes.models.medlda.meanfield import class_logits, fold_intercept, select_documents
-from regbayes.models.medlda.topics import bounds, lengths_of, proportions
+from regbayes.models.medlda.topics import bounds, proportions
 
 X, PROPORTIONS, TOPICS = draw_documents(120, n_words=40, length=40)
 EXACT = Tolerance(gap=1e-10, max_epochs=3000.0)
@@ -123,7 +124,7 @@ def test_gradient_is_the_derivative_of_the_objective(kind, n_sweeps):
     logits = class_logits(DOCUMENTS, 40, 4, np.eye(3)[LABELS], rng).astype(np.float32)
 
     def evaluate(logits):
-        return problem.evaluate(meanfield.make_topics(logits), None, EXACT)
+        return problem.evaluate(meanfield.make_topics(logits.astype(np.float32)), None, EXACT)
 
     slope = problem.gradient(*evaluate(logits))
     for _ in range(2):
@@ -234,7 +235,7 @@ def test_a_document_that_counts_twice_is_there_twice_label_free(kind):
     for rows, weights in ((np.arange(120), WEIGHTS), (REPEATED, None)):
         kept, asked = select_documents(documents_of(X[rows]), SUPERVISION[kind].take(rows), weights)
         problem = label_free_problem(kept, asked)
-        at, inferred = problem.evaluate(meanfield.make_topics(logits), None, EXACT)
+        at, inferred = problem.evaluate(meanfield.make_topics(logits.astype(np.float32)), None, EXACT)
         found.append((at, problem.gradient(at, inferred)))
     (weighted, slope), (repeated, expected) = found
     for name in ("likelihood", "kl_proportions", "kl_topics"):

@@ -6,9 +6,30 @@ from regbayes.kernels.meanfield.documents import (
     TINY,
     Prior,
     WordCounts,
+    as_table,
+    even_gamma,
+    lengths_of,
+    log_likelihoods,
     meanfield_statistics,
     meanfield_sweeps,
+    no_tilt,
+    padded,
+    proportion_divergences,
     reverse_sweeps,
 )
 
-__all__ = ["TINY", "Prior", "WordCounts", "meanfield_statistics", "meanfield_sweeps", "reverse_sweeps"]
+__all__ = [
+    "TINY",
+    "Prior",
+    "WordCounts",
+    "as_table",
+    "even_gamma",
+    "lengths_of",
+    "log_likelihoods",
+    "meanfield_statistics",
+    "meanfield_sweeps",
+    "no_tilt",
+    "padded",
+    "proportion_divergences",
+    "reverse_sweeps",
+]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regbayes.kernels.arrays import DeviceArray
-    from regbayes.kernels.arrays_topics import DeviceDocuments
+    from regbayes.kernels.arrays_topics import Documents
 
 MOST_TOPICS = 1024
 WIDE = (12, 16, 24, 32)  # topics per lane, beyond 256 topics
@@ -67,7 +67,7 @@ def is_cuda(array: Any) -> bool:
 
 
 def forward(
-    documents: DeviceDocuments, topics: DeviceArray, doc_prior: DeviceArray, n_sweeps: int, n_kept: int
+    documents: Documents, topics: DeviceArray, doc_prior: DeviceArray, n_sweeps: int, n_kept: int
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
     """Return gammas, likelihoods and divergences: `regbayes.kernels.arrays_topics.infer_documents`."""
     n, K, itemsize = len(documents), topics.shape[1], topics.dtype.itemsize
@@ -83,7 +83,7 @@ def forward(
 
 
 def reverse(
-    documents: DeviceDocuments,
+    documents: Documents,
     topics: DeviceArray,
     doc_prior: DeviceArray,
     by_document: tuple[DeviceArray, DeviceArray, DeviceArray],

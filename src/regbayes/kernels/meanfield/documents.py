@@ -14,11 +14,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import digamma, gammaln
 
-from regbayes._types import Array, Floats, Indices, Singles
+from regbayes._types import Array, Floats, Indices, Reals, Singles
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
 from regbayes.kernels._exponential import exp
-from regbayes.kernels.types import Words
+from regbayes.kernels.arrays import is_plain, namespace_of, to_host
+from regbayes.kernels.types import SPAN, Words
 
 _ONE, _ZERO, _HALF = np.float32(1.0), np.float32(0.0), np.float32(0.5)
 _TWO, _FOUR, _FIVE, _SIX = np.float32(2.0), np.float32(4.0), np.float32(5.0), np.float32(6.0)
@@ -406,3 +408,66 @@ def _mark_read_only(documents: WordCounts, prior: Prior) -> tuple[Words, Singles
     words, numbers, starts = documents
     topics, doc_prior = prior
     return read_only(words), read_only(numbers), read_only(starts), read_only(topics), read_only(doc_prior)
+
+
+# --- beside the loops
+
+
+def padded(n_topics: int) -> int:
+    """Return the number of columns of tables for so many topics."""
+    return -(-n_topics // SPAN) * SPAN
+
+
+def as_table(topics: Reals) -> Singles:
+    """Return a table of words by topics as kernels take it: single precision, padded with zeros."""
+    table = np.zeros((len(topics), padded(topics.shape[1])), np.float32)
+    table[:, : topics.shape[1]] = topics
+    return table
+
+
+def lengths_of(documents: WordCounts) -> Floats:
+    """Return the numbers of words of documents, which may be on a device, shape (N,)."""
+    starts, numbers = to_host(documents.starts), documents.numbers
+    first, last = int(starts[0]), int(starts[-1])
+    if is_plain(numbers):
+        sums = np.concatenate([[0.0], np.cumsum(numbers[first:last], dtype=np.float64)])
+        return np.diff(sums[starts - first])
+    xp = namespace_of(numbers)
+    zero = xp.zeros(1, dtype=xp.float64, device=numbers.device)
+    ends = xp.concat([zero, xp.cumulative_sum(xp.astype(numbers[first:last], xp.float64))])
+    return np.diff(to_host(xp.take(ends, documents.starts - first)))
+
+
+def even_gamma(lengths: Floats, doc_prior: Floats) -> Singles:
+    """Return the start of label-free inference: every topic has the same share. Shape (N, columns)."""
+    K = len(doc_prior)
+    gamma = np.zeros((len(lengths), padded(K)), np.float32)
+    gamma[:, :K] = doc_prior + lengths[:, None] / K
+    return gamma
+
+
+def no_tilt(gamma: Singles) -> Singles:
+    """Return what kernels take where nothing tilts the topics of words."""
+    return np.empty((0, gamma.shape[1]), np.float32)
+
+
+def log_likelihoods(logs: Floats, gamma: Floats, lengths: Floats) -> Floats:
+    """Return E[log p(w, z | theta) - log q(z)] of each document, without a tilt: docs/math.md eq. (68), shape (N,).
+
+    Parameters
+    ----------
+    logs : (N,)
+        As from ``meanfield_statistics``: without the normalisers of E[log theta].
+    gamma : (N, K)
+    lengths : (N,)
+    """
+    return logs - lengths * digamma(gamma.sum(axis=1))
+
+
+def proportion_divergences(gamma: Floats, doc_prior: Floats) -> Floats:
+    """Return the divergence of each document's Dirichlet distribution from the prior, shape (N,)."""
+    total = gamma.sum(axis=1)
+    expected = digamma(gamma) - digamma(total)[:, None]
+    found = gammaln(total) - np.sum(gammaln(gamma), axis=1)
+    found -= gammaln(doc_prior.sum()) - np.sum(gammaln(doc_prior))
+    return found + np.sum((gamma - doc_prior) * expected, axis=1)

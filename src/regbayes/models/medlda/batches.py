@@ -28,6 +28,7 @@ from regbayes.models.medlda.meanfield import (
     TopicLogits,
     TrainingDocuments,
     fitted_topics,
+    make_head,
     make_topics,
     select_documents,
 )
@@ -55,7 +56,7 @@ def begin(
 ) -> Batches:
     """Return where learning begins: at a fit of so many documents, which are given if they are at hand."""
     model = make_model(settings)
-    params = make_topics(np.log(np.maximum(fitted.word_given_topic, FLOOR)))
+    params = make_topics(np.log(np.maximum(fitted.word_given_topic, FLOOR)).astype(np.float32))
     head = unfold_intercept(fitted.weights, fitted.shares) if len(fitted.weights) else None
     variance, K = settings.weight_variance, settings.n_components
     if documents is None:
@@ -63,7 +64,7 @@ def begin(
     kept, asked = select_documents(documents, targets, sample_weight)
     state = OnlineState.begin(model, params, K, head, variance)
     total = float(kept.weights.sum())
-    seen = online.observe(model, state, kept, make_head(kept, asked, settings), total, total, OPTIONS)
+    seen = online.observe(model, state, kept, ask(kept, asked, settings), total, total, OPTIONS)
     return Batches(settings, seen.state)
 
 
@@ -80,7 +81,7 @@ def learn(
         return before, None
     settings, state, n_rows = before.settings, before.state, float(kept.weights.sum())
     model, total = make_model(settings), before.state.n_rows + n_rows
-    state = online.step(model, state, kept, make_head(kept, asked, settings), n_rows, total, options)
+    state = online.step(model, state, kept, ask(kept, asked, settings), n_rows, total, options)
     head = None
     if state.weights is not None:
         head = online.linear_head(state, fit_intercept=True, weight_variance=settings.weight_variance)
@@ -98,9 +99,9 @@ def solve_weights(
 ) -> LinearHead:
     """Solve for the weights at the shares that label-free inference finds for documents, at topics as they are."""
     kept, asked = select_documents(documents, targets, sample_weight)
-    made = make_head(kept, asked, settings)
-    assert made is not None
-    return replace(made, in_blocks=None).solve(proportions(kept.counts, fitted, executor), None, FINAL, executor).head
+    assert asked is not None
+    shares = proportions(kept.counts, fitted, executor)
+    return make_head(kept, asked, settings).solve(shares, None, FINAL, executor).head
 
 
 def settle(batches: Batches, head: LinearHead) -> Batches:
@@ -114,17 +115,9 @@ def make_model(settings: Settings) -> LabelFreeTopics:
     return LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
 
 
-def make_head(documents: TrainingDocuments, targets: Targets | None, settings: Settings) -> MarginHead | None:
-    """Return what the documents of a batch ask for, as `meanfield.label_free_problem` has it for all."""
-    if targets is None:
-        return None
-    return MarginHead(
-        targets,
-        settings.squared,
-        weight_variance=settings.weight_variance,
-        row_weights=documents.weights,
-        in_blocks=True,
-    )
+def ask(documents: TrainingDocuments, targets: Targets | None, settings: Settings) -> MarginHead | None:
+    """Return what the documents of a batch ask for."""
+    return None if targets is None else make_head(documents, targets, settings, in_blocks=True)
 
 
 def unfold_intercept(weights: Floats, centre: Floats) -> LinearHead:

@@ -29,8 +29,8 @@ from scipy.special import gammaln
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import Executor, FitResult, Progress, Serial, StepResult, row_blocks, run
-from regbayes.kernels.corpus import Corpus, build_corpus, count_tokens, padded, tally
-from regbayes.kernels.meanfield import WordCounts
+from regbayes.kernels.corpus import Corpus, build_corpus, count_tokens, tally
+from regbayes.kernels.meanfield import WordCounts, lengths_of, padded
 from regbayes.kernels.proposals import WordLists, list_words, propose_topics
 from regbayes.kernels.topics import (
     WeightPrior,
@@ -43,7 +43,7 @@ from regbayes.kernels.topics import (
 from regbayes.kernels.types import Tilt, TopicCounts
 from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Numbers, Signs
-from regbayes.models.medlda.topics import UNTIL_SETTLED, FittedTopics, lengths_of, proportions
+from regbayes.models.medlda.topics import UNTIL_SETTLED, FittedTopics, proportions
 from regbayes.regularization.dual_forms import BoxDual
 
 Responses = Signs | Numbers

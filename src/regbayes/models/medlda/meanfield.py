@@ -14,34 +14,38 @@ Without targets the head is left out, and what remains is latent Dirichlet alloc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, Integers, Reals, Singles
+from regbayes._types import Floats, Integers
 from regbayes.engine import DiminishingReturns, Executor, FitResult, Progress
+from regbayes.engine.source import order_sample
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, Search, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.joint.problem import Evaluation, JointProblem, hold_rows
-from regbayes.kernels.arrays import to_host
-from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_sweeps, reverse_sweeps
-from regbayes.margins.head import LinearHead, MarginHead, Tolerance
-from regbayes.margins.targets import Classes, Signs, Targets
-from regbayes.models.medlda.topics import (
-    FittedTopics,
-    as_table,
-    even_gamma,
-    lengths_of,
-    log_likelihoods,
-    no_tilt,
-    proportion_divergences,
+from regbayes.kernels.arrays import DeviceArray, gather, is_plain, namespace_of, sum_of, to_device, to_host
+from regbayes.kernels.arrays_losses import HingeRows, TubeRows
+from regbayes.kernels.arrays_topics import (
+    Documents,
+    SortedEntries,
+    add_at,
+    hold_documents,
+    infer_documents,
+    reverse_documents,
 )
+from regbayes.kernels.meanfield import WordCounts, as_table, cuda, lengths_of
+from regbayes.margins.device import DeviceHead
+from regbayes.margins.head import LinearHead, MarginHead, Tolerance
+from regbayes.margins.targets import Classes, Numbers, Signs, Targets
+from regbayes.models.medlda.topics import FittedTopics
 
 Callback = Callable[[Progress[FittedTopics]], bool | None]
 
@@ -60,6 +64,9 @@ OPTIONS = DescentOptions(
 )
 
 FLOOR = 1e-8  # probability that a word of earlier topics begins with, at least
+COUNTED_ENTRIES = 1 << 24  # of documents on a device, whose words are counted at once
+ROW_ARRAYS = 5  # of documents by topics, in double precision, that a fit has at its most, beside what sweeps found
+TABLES = 16  # of words by topics: what L-BFGS remembers, and what it works with
 CLASS_NOISE = 0.5  # standard deviation of the logits around those of the classes: it parts topics of the same class
 CORPUS_NOISE = 0.1  # and around those of the corpus
 SMOOTHING = 1.0  # words of the whole corpus that are added to a class, for each word of the vocabulary
@@ -73,25 +80,52 @@ class TrainingDocuments:
     """Documents with words, and how often each counts. A block of them shares the entries of all."""
 
     counts: WordCounts
-    lengths: Floats  # (N,)
-    weights: Floats  # (N,)
+    lengths: Any  # (N,), double: where the documents are
+    weights: Floats  # (N,), on the host
+    order: SortedEntries | None = None  # of entries on a device
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.weights)
+
+    @cached_property
+    def documents(self) -> Documents:
+        """The documents as kernels take them."""
+        return Documents(self.counts, self.order)
+
+    @cached_property
+    def counted(self) -> Any:
+        """The weights where the documents are, (N,), double."""
+        return self.weights if is_plain(self.lengths) else to_device(self.weights, self.lengths)
 
     def rows(self, rows: slice) -> TrainingDocuments:
         """Return some documents in a row."""
+        if rows == slice(0, len(self)):
+            return self
         return TrainingDocuments(self.counts.rows(rows.start, rows.stop), self.lengths[rows], self.weights[rows])
 
     def count_words(self, n_words: int, weights: Floats) -> Floats:
-        """Return how often each word occurs in documents that count so often, shape (V,)."""
+        """Return how often each word occurs in documents that count so often, on the host, shape (V,)."""
         words, numbers, starts = self.counts
-        row = np.repeat(np.arange(len(self)), np.diff(starts))
-        entries = slice(starts[0], starts[-1])
-        return np.bincount(words[entries], numbers[entries] * weights[row], n_words).astype(np.float64)
+        if self.order is not None:  # sums by word on a device have no order
+            words, numbers = to_host(words), to_host(numbers)
+        first, last = self.documents.starts[[0, -1]].tolist()
+        if is_plain(words):
+            row = np.repeat(np.arange(len(self)), np.diff(self.documents.starts))
+            return np.bincount(words[first:last], numbers[first:last] * weights[row], n_words).astype(np.float64)
+        xp, factors = namespace_of(words), to_device(weights, self.lengths)
+        found = xp.zeros(n_words, dtype=xp.float64, device=words.device)
+        for begin in range(first, last, COUNTED_ENTRIES):
+            entries = slice(begin, min(begin + COUNTED_ENTRIES, last))
+            places = xp.arange(entries.start, entries.stop, dtype=xp.int64, device=words.device)
+            document = xp.searchsorted(starts, places, side="right") - 1
+            each = xp.take(factors, document) * xp.astype(numbers[entries], xp.float64)
+            found = add_at(found, xp.astype(words[entries], xp.int64), each)
+        return to_host(found)
 
     def cut(self, n_words: int) -> list[slice]:
         """Cut documents into blocks, few where the vocabulary is large: a function of the corpus alone."""
+        if not is_plain(self.lengths):
+            return [slice(0, len(self))]  # one block keeps a device busy
         starts = self.counts.starts - self.counts.starts[0]
         n_entries = int(starts[-1])
         allowed = (min(n_entries // max(per_word * n_words, fewest), most) for most, per_word, fewest in BLOCK_RULES)
@@ -102,16 +136,41 @@ class TrainingDocuments:
 
 
 def select_documents(
-    documents: WordCounts, targets: Targets | None, sample_weight: Floats | None
+    documents: WordCounts,
+    targets: Targets | None,
+    sample_weight: Floats | None,
+    n_words: int = 0,
+    n_topics: int = 0,
+    in_order: bool = False,
 ) -> tuple[TrainingDocuments, Targets | None]:
-    """Return the documents that have words, and what is asked of them, with a C that counts as the documents do."""
-    rows = np.flatnonzero(np.diff(documents.starts) > 0)
-    kept = documents._replace(starts=np.append(documents.starts[rows], documents.starts[-1]))
+    """Return the documents that have words, and what is asked of them, with a C that counts as the documents do.
+
+    With ``in_order`` sums over documents on a device are always taken in the same order, for so many words and topics.
+    """
+    lengths, starts = lengths_of(documents), to_host(documents.starts)
+    rows = np.flatnonzero(lengths > 0)
     weights = np.ones(len(rows)) if sample_weight is None else sample_weight[rows].astype(np.float64)
     if targets is not None:
         targets = targets.take(rows)
         targets = replace(targets, C=(targets.C.T * weights).T)
-    return TrainingDocuments(kept, lengths_of(kept), weights), targets
+    kept, held = np.append(starts[rows], starts[-1]), lengths[rows]
+    if is_plain(documents.numbers):
+        return TrainingDocuments(documents._replace(starts=kept), held, weights), targets
+    xp = namespace_of(documents.numbers)
+    if len(rows) < len(lengths):
+        documents = documents._replace(starts=to_device(kept, documents.words, xp.int64))
+    there = to_device(held, documents.numbers, xp.float64)
+    order = hold_documents(documents, n_words, n_topics, in_order).order
+    return TrainingDocuments(documents, there, weights, order), targets
+
+
+def n_bytes(
+    n_documents: int, n_entries: int, n_words: int, n_topics: int, n_sweeps: int, itemsize: int
+) -> tuple[float, float]:
+    """Return the memory of a device that a document takes in a fit, on average, and tables of words by topics."""
+    of_topics = (8.0 * ROW_ARRAYS + itemsize * n_sweeps) * n_topics
+    per_document = (4 + itemsize) * n_entries / max(n_documents, 1) + of_topics
+    return per_document, float(TABLES * itemsize * n_words * n_topics)
 
 
 @persistable(name="regbayes.medlda.TopicLogits")
@@ -119,19 +178,21 @@ def select_documents(
 class TopicLogits:
     """The topics: parameters of the descent."""
 
-    logits: Singles  # (V, K): log-probabilities of words in topics, up to a constant for each topic
-    table: Singles  # (V, columns): probabilities, padded
+    logits: Any  # (V, K): log-probabilities of words in topics, up to a constant for each topic
+    table: Any  # (V, columns): probabilities, padded for compiled loops
     log_sum: float  # of all probabilities' logarithms
 
 
-def make_topics(position: Reals) -> TopicLogits:
-    """Return the topics that logits stand for."""
-    logits = position.astype(np.float32, copy=False)
-    shifted = logits - logits.max(axis=0)
-    weight = np.exp(shifted)
-    mass = weight.sum(axis=0, dtype=np.float64)
-    log_sum = float(shifted.sum(dtype=np.float64)) - len(logits) * float(np.sum(np.log(mass)))
-    return TopicLogits(logits, as_table(weight / mass), log_sum)
+def make_topics(logits: DeviceArray) -> TopicLogits:
+    """Return the topics that logits stand for, in their precision."""
+    xp = namespace_of(logits)
+    shifted = logits - xp.max(logits, axis=0)
+    weight = xp.exp(shifted)
+    mass = sum_of(weight, axis=0)
+    log_sum = float(sum_of(shifted)) - logits.shape[0] * float(xp.sum(xp.log(mass)))
+    table = weight / mass
+    single = isinstance(table, np.ndarray) and logits.dtype == np.float32
+    return TopicLogits(logits, as_table(table) if single else xp.astype(table, logits.dtype, copy=False), log_sum)
 
 
 @persistable(name="regbayes.medlda.BoundSums")
@@ -148,7 +209,7 @@ class BoundSums(RowSums):
 class TableSums(RowSums):
     """Sums over documents of derivatives by the probabilities of words in topics."""
 
-    by_table: Singles  # (V, columns)
+    by_table: Any  # (V, columns)
 
 
 @dataclass(frozen=True)
@@ -161,26 +222,30 @@ class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, Tabl
 
     def infer(self, rows: TrainingDocuments, params: TopicLogits) -> Inferred[BoundSums]:
         """Make the sweeps, docs/math.md eq. (66); features are the shares of topics, gamma is what is kept."""
-        prior, columns, logs = self._prior(params), even_gamma(rows.lengths, self.doc_prior), np.empty(len(rows))
-        meanfield_sweeps(rows.counts, prior, no_tilt(columns), self.n_sweeps, -1.0, columns, logs=logs)
-        gamma = columns[:, : len(self.doc_prior)].astype(np.float64)
-        tokens = gamma - self.doc_prior
-        sums = BoundSums(
-            likelihood=-float(rows.weights @ log_likelihoods(logs, gamma, rows.lengths)),
-            kl_proportions=float(rows.weights @ proportion_divergences(gamma, self.doc_prior)),
-            tokens=rows.weights @ tokens,
-        )
-        return Inferred(tokens / rows.lengths[:, None], sums, cache=columns)
+        found = infer_documents(rows.documents, self._table(rows, params), self.doc_prior, self.n_sweeps, keep_all=True)
+        K = len(self.doc_prior)
+        prior = self.doc_prior if is_plain(rows.lengths) else to_device(self.doc_prior, rows.lengths)
+        tokens = found.gamma[:, :K] - prior  # in double precision, like the prior
+        sums = (rows.counted @ part for part in (found.likelihoods, found.divergences, tokens))
+        likelihood, divergence, by_topic = gather(*sums)
+        tokens /= rows.lengths[:, None]
+        return Inferred(tokens, BoundSums(-float(likelihood), float(divergence), by_topic), cache=found.gammas)
 
     def pull_back(
-        self, rows: TrainingDocuments, params: TopicLogits, inferred: Inferred[BoundSums], gradient: Floats | None
+        self, rows: TrainingDocuments, params: TopicLogits, inferred: Inferred[BoundSums], gradient: Any
     ) -> TableSums:
         """Differentiate the bound and the head's value through the sweeps, docs/math.md eq. (69), (70)."""
-        by_gamma = np.zeros_like(inferred.cache)
+        gammas, K = inferred.cache, len(self.doc_prior)
+        xp = namespace_of(gammas)
+        by_gamma = xp.zeros((gammas.shape[0], gammas.shape[2]), dtype=gammas.dtype, device=gammas.device)
         if gradient is not None:
-            by_gamma[:, : len(self.doc_prior)] = gradient / rows.lengths[:, None]
-        prior = self._prior(params)
-        return TableSums(reverse_sweeps(rows.counts, prior, self.n_sweeps, inferred.cache, by_gamma, rows.weights))
+            by_gamma[:, :K] = xp.astype(gradient / rows.lengths[:, None], gammas.dtype)
+        weights = xp.astype(rows.counted, gammas.dtype)
+        table = self._table(rows, params)
+        found = reverse_documents(rows.documents, table, self.doc_prior, self.n_sweeps, gammas, by_gamma, weights)
+        if is_plain(params.table) and not is_plain(found):  # parameters of a cluster are on the host
+            return TableSums(to_host(found).astype(np.float32))
+        return TableSums(found)
 
     def terms(self, params: TopicLogits, stats: BoundSums) -> dict[str, float]:
         """Return the negative bound on the words' log-probability and minus the logarithm of the topics' prior."""
@@ -190,29 +255,61 @@ class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, Tabl
             "kl_topics": -self.word_prior * params.log_sum,
         }
 
-    def gradient(self, params: TopicLogits, stats: BoundSums, pulled: TableSums) -> Singles:
+    def gradient(self, params: TopicLogits, stats: BoundSums, pulled: TableSums) -> Any:
         """Return the derivatives by the logits, docs/math.md eq. (71)."""
-        topics = params.table[:, : len(self.doc_prior)]
-        found = pulled.by_table[:, : len(self.doc_prior)] * topics
-        total = found.sum(axis=0, dtype=np.float64) - self.word_prior * len(topics)
-        found -= topics * total.astype(np.float32)
-        found -= np.float32(self.word_prior)
-        return found
+        K = len(self.doc_prior)
+        topics = params.table[:, :K]
+        xp = namespace_of(topics)
+        found = pulled.by_table[:, :K] * topics
+        total = sum_of(found, axis=0) - self.word_prior * topics.shape[0]
+        found -= topics * xp.astype(total, found.dtype)
+        found -= self.word_prior
+        return xp.astype(found, topics.dtype, copy=False)
 
-    def position(self, params: TopicLogits) -> Singles:
+    def position(self, params: TopicLogits) -> Any:
         """Return the logits."""
         return params.logits
 
-    def move(self, params: TopicLogits, position: Reals) -> TopicLogits:
+    def move(self, params: TopicLogits, position: Any) -> TopicLogits:
         """Return topics with these logits."""
-        return make_topics(position)
+        return make_topics(namespace_of(position).astype(position, params.logits.dtype, copy=False))
 
     def first_length(self, params: TopicLogits) -> float:
         """Return the length of the first step, in the units of logits."""
-        return FIRST_MOVE * float(np.sqrt(params.logits.size))
+        return FIRST_MOVE * math.sqrt(math.prod(params.logits.shape))
 
-    def _prior(self, params: TopicLogits) -> Prior:
-        return Prior(params.table, self.doc_prior.astype(np.float32))
+    def _table(self, rows: TrainingDocuments, params: TopicLogits) -> Any:
+        if is_plain(rows.lengths) or not is_plain(params.table):
+            return params.table
+        return to_device(params.table[:, : len(self.doc_prior)], rows.counts.numbers)
+
+
+@dataclass(frozen=True)
+class TopicsHead(DeviceHead):
+    """Margins of classes, signs or numbers over documents on a device."""
+
+    targets: Any
+
+    @property
+    def mixes(self) -> bool:
+        """Whether outputs mix in a row's loss: that of several classes."""
+        return isinstance(self.targets, Classes)
+
+    def _targets_of(self, rows: Any, share: float = 1.0) -> Any:
+        targets = self.targets
+        if isinstance(targets, Classes):
+            return super()._targets_of(rows, share)
+        C = to_device(targets.C[rows].T / share, self.like)
+        if isinstance(targets, Numbers):
+            return TubeRows(C, to_device(targets.values[rows].T, self.like), targets.epsilon)
+        return HingeRows(C, signs=to_device(targets.signs[rows].T, self.like), margin=targets.margin)
+
+    @cached_property
+    def _labeled_order(self) -> Integers:
+        targets, kinds = self.targets, None
+        if not isinstance(targets, Numbers):
+            kinds = targets.labels if isinstance(targets, Classes) else targets.signs.argmax(1)
+        return order_sample(kinds, len(targets))
 
 
 # --- Fit
@@ -234,7 +331,7 @@ class Settings:
     seed: int
 
 
-def fit(
+def fit(  # noqa: PLR0913 - options, all by name
     documents: WordCounts,
     n_words: int,
     targets: Targets | None,
@@ -244,6 +341,7 @@ def fit(
     sample_weight: Floats | None = None,
     start: FittedTopics | None = None,
     callbacks: Sequence[Callback] = (),
+    in_order: bool = False,
 ) -> FitResult[FittedTopics]:
     """Fit topics and weights.
 
@@ -264,18 +362,22 @@ def fit(
         Topics to begin with.
     callbacks : sequence of callable
         Each sees the `Progress` of every step.
+    in_order : bool, default=False
+        Whether sums over documents on a device are always taken in the same order.
 
     Returns
     -------
     FitResult
         The objective never rises in its trace.
     """
-    kept, asked = select_documents(documents, targets, sample_weight)
+    check_order(documents, settings, in_order)
+    kept, asked = select_documents(documents, targets, sample_weight, n_words, settings.n_components, in_order)
     problem = label_free_problem(kept, n_words, asked, settings, executor)
     logits = first_logits(kept, n_words, asked, settings.n_components, settings.seed, start)
+    numbers = documents.numbers
     result: FitResult[Any] = descent.fit_joint(
         problem,
-        make_topics(logits),
+        make_topics(logits.astype(numbers.dtype) if is_plain(numbers) else to_device(logits, numbers)),
         max_iter=settings.max_iter,
         stop=DiminishingReturns(settings.tol),
         callbacks=callbacks,
@@ -291,14 +393,28 @@ def label_free_problem(
     documents: TrainingDocuments, n_words: int, targets: Targets | None, settings: Settings, executor: Executor
 ) -> Problem:
     """Return the model with a head over its shares: centred, because they are far from zero, with an intercept."""
-    head = None
-    if targets is not None:
-        variance = settings.weight_variance
-        head = MarginHead(targets, settings.squared, weight_variance=variance, row_weights=documents.weights)
+    head = None if targets is None else make_head(documents, targets, settings)
     doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
     model = LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
     blocks = hold_rows([documents.rows(rows) for rows in documents.cut(n_words)], executor)
     return JointProblem(model, blocks, head, OPTIONS)
+
+
+def make_head(
+    documents: TrainingDocuments, targets: Targets, settings: Settings, in_blocks: bool | None = None
+) -> MarginHead:
+    """Return what documents ask for: centred shares and an intercept."""
+    options: dict[str, Any] = {"weight_variance": settings.weight_variance, "row_weights": documents.weights}
+    if is_plain(documents.lengths):
+        return MarginHead(targets, settings.squared, in_blocks=in_blocks, **options)
+    return TopicsHead(targets, settings.squared, like=documents.lengths, **options)
+
+
+def check_order(documents: WordCounts, settings: Settings, in_order: bool) -> None:
+    """Refuse sums in the same order where the kernels have none."""
+    K, numbers = settings.n_components, documents.numbers
+    if in_order and cuda.is_cuda(numbers) and not cuda.takes(numbers, K, settings.n_sweeps):
+        raise ValueError(f"deterministic=True takes at most {cuda.MOST_TOPICS} topics and few sweeps on a GPU; got {K}")
 
 
 def finish(problem: Problem, search: Search[TopicLogits, BoundSums]) -> FittedTopics:

@@ -7,20 +7,65 @@ documents. docs/math.md 5.4.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from scipy.special import digamma, gammaln
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, Reals, Singles
+from regbayes._types import Floats, Integers, Singles
 from regbayes.engine import Executor, row_blocks
-from regbayes.kernels.corpus import padded
-from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_sweeps
+from regbayes.kernels.arrays import DeviceArray, is_plain, namespace_of, to_device, to_host
+from regbayes.kernels.arrays_topics import Documents, InferredDocuments, infer_documents
+from regbayes.kernels.meanfield import (
+    Prior,
+    WordCounts,
+    as_table,
+    even_gamma,
+    lengths_of,
+    log_likelihoods,
+    meanfield_sweeps,
+    no_tilt,
+    proportion_divergences,
+)
 
 UNTIL_SETTLED = 0  # sweeps
 MAX_SWEEPS = 100  # until a document has settled
 TOL = 1e-3  # of a document's length: changes of its topics' tokens, summed
 BOUND_SWEEPS = 19  # of mean field, from collapsed proportions on, before the bound is evaluated
+
+
+@dataclass(frozen=True)
+class DeviceCorpus:
+    """Documents on a device as they were given: a matrix of counts."""
+
+    counts: WordCounts  # numbers have the precision of the work
+    n_words: int
+    starts: Integers  # (N + 1,): where documents begin, on the host
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Documents and words."""
+        return len(self.starts) - 1, self.n_words
+
+    @cached_property
+    def lengths(self) -> Floats:
+        """Words of each document, on the host, shape (N,)."""
+        return lengths_of(self.counts)
+
+    def __getitem__(self, rows: Integers) -> DeviceCorpus:
+        """Return some documents."""
+        if np.array_equal(rows, np.arange(self.shape[0])):
+            return self
+        words, numbers, _ = self.counts
+        xp, sizes = namespace_of(words), np.diff(self.starts)[rows]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        entries = to_device(np.repeat(self.starts[rows] - starts[:-1], sizes) + np.arange(starts[-1]), words, xp.int64)
+        there = to_device(starts, words, xp.int64)
+        return DeviceCorpus(WordCounts(xp.take(words, entries), xp.take(numbers, entries), there), self.n_words, starts)
+
+    def on_host(self) -> WordCounts:
+        """Return the documents as they are on the host."""
+        return WordCounts(*map(to_host, self.counts))
 
 
 @persistable(name="regbayes.medlda.FittedTopics")
@@ -50,33 +95,6 @@ class FittedTopics:
         return Prior(as_table(self.word_given_topic), self.doc_prior.astype(np.float32))
 
 
-def as_table(topics: Reals) -> Singles:
-    """Return a table of words by topics as kernels take it: single precision, padded with zeros."""
-    table = np.zeros((len(topics), padded(topics.shape[1])), np.float32)
-    table[:, : topics.shape[1]] = topics
-    return table
-
-
-def lengths_of(documents: WordCounts) -> Floats:
-    """Return the numbers of words of documents, shape (N,)."""
-    first, last = documents.starts[0], documents.starts[-1]
-    sums = np.concatenate([[0.0], np.cumsum(documents.numbers[first:last], dtype=np.float64)])
-    return np.diff(sums[documents.starts - first])
-
-
-def even_gamma(lengths: Floats, doc_prior: Floats) -> Singles:
-    """Return the start of label-free inference: every topic has the same share. Shape (N, columns)."""
-    K = len(doc_prior)
-    gamma = np.zeros((len(lengths), padded(K)), np.float32)
-    gamma[:, :K] = doc_prior + lengths[:, None] / K
-    return gamma
-
-
-def no_tilt(gamma: Singles) -> Singles:
-    """Return what kernels take where nothing tilts the topics of words."""
-    return np.empty((0, gamma.shape[1]), np.float32)
-
-
 def infer_gamma(documents: WordCounts, fitted: FittedTopics, prior: Prior, logs: Floats | None = None) -> Singles:
     """Return the Dirichlet parameters that label-free inference finds for a block of documents, (N, columns)."""
     gamma = even_gamma(lengths_of(documents), fitted.doc_prior)
@@ -87,6 +105,8 @@ def infer_gamma(documents: WordCounts, fitted: FittedTopics, prior: Prior, logs:
 
 def proportions(documents: WordCounts, fitted: FittedTopics, executor: Executor) -> Floats:
     """Return the expected share of each topic among each document's tokens; of an empty one, that of the corpus."""
+    if not is_plain(documents.numbers):
+        return _proportions_there(documents, fitted)
     prior, K = fitted.prior(), fitted.n_topics
     shares = np.empty((len(documents.starts) - 1, K))
 
@@ -105,6 +125,9 @@ def bounds(documents: WordCounts, fitted: FittedTopics, executor: Executor) -> F
 
     It is that of mean field. Coordinate ascent on it starts where collapsed inference ends.
     """
+    if not is_plain(documents.numbers):
+        inferred = _infer_there(documents, fitted)
+        return to_host(inferred.likelihoods - inferred.divergences)
     prior, K = fitted.prior(), fitted.n_topics
     found = np.empty(len(documents.starts) - 1)
 
@@ -120,23 +143,20 @@ def bounds(documents: WordCounts, fitted: FittedTopics, executor: Executor) -> F
     return found
 
 
-def log_likelihoods(logs: Floats, gamma: Floats, lengths: Floats) -> Floats:
-    """Return E[log p(w, z | theta) - log q(z)] of each document, without a tilt: docs/math.md eq. (68), shape (N,).
-
-    Parameters
-    ----------
-    logs : (N,)
-        As from ``meanfield_statistics``: without the normalisers of E[log theta].
-    gamma : (N, K)
-    lengths : (N,)
-    """
-    return logs - lengths * digamma(gamma.sum(axis=1))
+def takes_devices(fitted: FittedTopics) -> bool:
+    """Whether a fit infers documents on a device: that of mean field with its number of sweeps does."""
+    return not fitted.collapsed and fitted.n_sweeps != UNTIL_SETTLED
 
 
-def proportion_divergences(gamma: Floats, doc_prior: Floats) -> Floats:
-    """Return the divergence of each document's Dirichlet distribution from the prior, shape (N,)."""
-    total = gamma.sum(axis=1)
-    expected = digamma(gamma) - digamma(total)[:, None]
-    found = gammaln(total) - np.sum(gammaln(gamma), axis=1)
-    found -= gammaln(doc_prior.sum()) - np.sum(gammaln(doc_prior))
-    return found + np.sum((gamma - doc_prior) * expected, axis=1)
+def _infer_there(documents: WordCounts, fitted: FittedTopics) -> InferredDocuments:
+    topics = to_device(fitted.word_given_topic, documents.numbers)
+    return infer_documents(Documents(documents), topics, fitted.doc_prior, fitted.n_sweeps)
+
+
+def _proportions_there(documents: WordCounts, fitted: FittedTopics) -> DeviceArray:
+    gamma = _infer_there(documents, fitted).gamma
+    xp = namespace_of(gamma)
+    counts = xp.clip(gamma - to_device(fitted.doc_prior, gamma), 0.0, None)
+    empty = to_device(lengths_of(documents) == 0, gamma, xp.bool)
+    counts = xp.where(empty[:, None], to_device(fitted.shares, gamma)[None, :], counts)
+    return counts / xp.sum(counts, axis=1)[:, None]

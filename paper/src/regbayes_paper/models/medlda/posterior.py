@@ -39,19 +39,21 @@ from regbayes.engine import (
     row_blocks,
     run,
 )
-from regbayes.kernels.meanfield import Prior, WordCounts, meanfield_statistics, meanfield_sweeps
-from regbayes.margins.head import FittedHead, MarginHead, Tolerance
-from regbayes.margins.targets import Numbers, Targets
-from regbayes.models.medlda.meanfield import TrainingDocuments, first_logits, select_documents
-from regbayes.models.medlda.topics import (
-    UNTIL_SETTLED,
-    FittedTopics,
+from regbayes.kernels.meanfield import (
+    Prior,
+    WordCounts,
     as_table,
     even_gamma,
     log_likelihoods,
+    meanfield_statistics,
+    meanfield_sweeps,
     no_tilt,
     proportion_divergences,
 )
+from regbayes.margins.head import FittedHead, MarginHead, Tolerance
+from regbayes.margins.targets import Numbers, Targets
+from regbayes.models.medlda.meanfield import TrainingDocuments, first_logits, select_documents
+from regbayes.models.medlda.topics import UNTIL_SETTLED, FittedTopics
 from regbayes_paper.models.medlda import response as gaussian
 from regbayes_paper.models.medlda.response import Moments, QuadraticTilt, Response, WeightPosterior, WordTopics
 
