@@ -50,7 +50,7 @@ def news(smoke: bool) -> None:
                 _, seconds = timed(lambda model=model: model.fit(X, y))
                 rows.append((model.score(X_new, y_new), seconds))
                 print(f"    {margins}, K = {K}, seed {seed}: {rows[-1][0]:.4f}  {seconds:.1f} s  "
-                      f"{model.n_iter_} iterations, {model.trace_.rises.count} rises", flush=True)  # fmt: skip
+                      f"{model.n_iter_} iterations", flush=True)  # fmt: skip
             accuracy, seconds = np.mean(rows, axis=0)
             lowest = min(row[0] for row in rows)
             print(f"  {margins}, K = {K}: accuracy {accuracy:.4f} (lowest {lowest:.4f})   {seconds:7.1f} s", flush=True)
@@ -106,7 +106,7 @@ def movies(smoke: bool) -> None:
                 found = (model.score(X[test], y[test]), seconds)
                 rows.setdefault(f"{name}, K = {K}", []).append(found)
                 print(f"    {name}, K = {K}, half {half}: R2 {found[0]:.4f}  {seconds:.1f} s  "
-                      f"{model.n_iter_} iterations, {model.trace_.rises.count} rises", flush=True)  # fmt: skip
+                      f"{model.n_iter_} iterations", flush=True)  # fmt: skip
     for name, values in rows.items():
         (score, seconds), lowest = np.mean(values, axis=0), min(values)[0]
         print(f"  {name:28} R2 {score:.4f} (lowest {lowest:.4f}, {len(values)} halves)  {seconds:7.1f} s", flush=True)

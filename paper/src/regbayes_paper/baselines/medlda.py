@@ -1,106 +1,358 @@
-"""MedLDA as in the paper's appendix B: mean field with margins on the posterior of the training documents."""
+"""MedLDA as in the paper's appendix B: mean field with margins on the posterior of the training documents.
+
+A round updates, in turn, topics of words and proportions of documents, which the multipliers tilt towards the margins;
+topics; the prior of the proportions and the variance of responses, where they are estimated; and the weights with their
+multipliers, by a large-margin solver. A document that follows its multipliers all the way can overshoot its margins, so
+it goes only as far as its own share of the objective falls (docs/math.md, sections 5.5 and 5.7).
+
+With a Gaussian response, ``y_d ~ N(eta' zbar_d, delta^2)``, the words of a document are coupled. The base measure of
+the margins is then the posterior of the weights.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
-from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import StrOptions
+from scipy.linalg import cho_solve, solve_triangular
+from scipy.optimize import minimize
+from scipy.sparse import csr_array
+from scipy.special import digamma, gammaln, logsumexp
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
-from regbayes._registry import persistable
-from regbayes._types import Floats
-from regbayes.engine import make_executor
-from regbayes.estimators._bases import POSITIVE, generator
-from regbayes.estimators._topics import TOPIC_CONSTRAINTS, Counts, TopicModel, as_documents, work_on_cpu
-from regbayes.estimators.medlda import MedLDAClassifier, TopicClassifier
-from regbayes.estimators.medlda_regressor import MedLDARegressor, TopicRegressor
-from regbayes.margins.targets import Numbers, Targets
-from regbayes_paper.models.medlda import posterior
+from regbayes_paper._types import Floats, Integers
+from regbayes_paper.descent import alternate
+from regbayes_paper.svm import Boxes, class_losses, solve_boxes, solve_classes
 
-FIRST_DOC_TOPIC_PRIOR = 0.1  # where the estimate of the prior begins
-FIRST_RESPONSE_VARIANCE = 1.0  # that of the targets: topics explain nothing yet
-
-SHARED_CONSTRAINTS: dict[str, list[Any]] = {
-    **{
-        name: TOPIC_CONSTRAINTS[name]
-        for name in ("n_components", "C", "tol", "warm_start", "random_state", "n_jobs", "verbose")
-    },
-    "doc_topic_prior": [POSITIVE, StrOptions({"estimate"})],
-    "topic_word_prior": TOPIC_CONSTRAINTS["topic_word_prior"][:1],
-    "weight_variance": [POSITIVE],
-    "max_iter": TOPIC_CONSTRAINTS["max_iter"][:1],
-}
+WARM_UP_ROUNDS = 20  # from vague topics, without responses
+SWEEPS = 5  # over a document in a round
+NEW_SWEEPS = 100  # over a new document
+SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the step to the new multipliers, tried in turn
+INNER_TOL = 1e-4  # relative duality gap of the large-margin step
+SMALLEST_VARIANCE = 1e-6  # of the response
+SMALLEST_COUNT = 1e-30  # of a word in a topic
 
 
-class PosteriorTopics(TopicModel):
-    """What the classifier and the regressor share: their fit."""
+@dataclass(frozen=True)
+class Corpus:
+    """Documents by their entries: a word of a document with its count."""
 
-    inference = "variational"  # documents may have any weights, and counts need not be whole
+    words: Integers  # (E,)
+    row: Integers  # (E,): the document
+    numbers: Floats  # (E,)
+    lengths: Floats  # (N,)
+    by_document: csr_array  # (N, E): sums over the entries of a document, each as often as it counts
+    by_word: csr_array  # (V, E)
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn topics and weights together.
+    @classmethod
+    def of(cls, X: Any) -> Corpus:
+        """Return the entries of a matrix of counts."""
+        counts = csr_array(X, dtype=np.float64)
+        counts.eliminate_zeros()
+        (n, v), e = counts.shape, counts.nnz
+        row = np.repeat(np.arange(n), np.diff(counts.indptr))
+        by_document = csr_array((counts.data, np.arange(e), counts.indptr), shape=(n, e))
+        by_word = csr_array((counts.data, (counts.indices, np.arange(e))), shape=(v, e))
+        lengths = np.maximum(by_document @ np.ones(e), 1.0)  # a document without words has no share of any topic
+        return cls(counts.indices.astype(np.int64), row, counts.data, lengths, by_document, by_word)
 
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words on the CPU; they need not be whole.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Classes, or an indicator (0 or 1) for each of several labels; for the regressor numbers.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each document counts, its words and its response; any weight that is not negative.
 
-        Returns
-        -------
-        self
+@dataclass(frozen=True)
+class Weights:
+    """q(eta): a normal distribution for each output, and the multipliers of the margins."""
+
+    mean: Floats  # (L, K)
+    covariance: Floats  # (K, K): used with a Gaussian response, which has one output
+    variance: float  # delta^2 of a Gaussian response; infinite without one
+    multipliers: Floats  # (N, L): minus the derivatives of the losses by the scores
+
+
+@dataclass(frozen=True)
+class State:
+    """All factors."""
+
+    log_phi: Floats  # (E, K): topics of words
+    gamma: Floats  # (N, K): proportions of documents
+    topic_counts: Floats  # (V, K): expected tokens, without the prior's
+    doc_prior: Floats  # (K,)
+    weights: Weights | None = None  # None: latent Dirichlet allocation
+    followed: Floats | None = None  # (N, L): multipliers that the documents follow
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What stays the same through a fit. Classes or one number per document; neither leaves plain topics."""
+
+    corpus: Corpus
+    word_prior: float  # zero: topics are parameters
+    weight_variance: float
+    estimate_doc_prior: bool = False
+    labels: Integers | None = None
+    n_classes: int = 0
+    numbers: Boxes | None = None
+    C: float = 1.0
+    squared: bool = False
+    estimate_response: bool = False
+
+    # --- Quantities that follow from the factors
+
+    def log_topics(self, state: State) -> Floats:
+        """Return ``E[log beta]``, (V, K)."""
+        if self.word_prior > 0:
+            pseudo = state.topic_counts + self.word_prior
+            return digamma(pseudo) - digamma(pseudo.sum(axis=0))
+        share = state.topic_counts / np.maximum(state.topic_counts.sum(axis=0), SMALLEST_COUNT)
+        return np.log(np.maximum(share, SMALLEST_COUNT))
+
+    def shares(self, state: State) -> Floats:
+        """Return ``E[zbar]``, (N, K)."""
+        return (self.corpus.by_document @ np.exp(state.log_phi)) / self.corpus.lengths[:, None]
+
+    def second_moment(self, state: State) -> Floats:
+        """Return ``sum_d E[zbar zbar']``, (K, K): words of a document are independent."""
+        phi, corpus = np.exp(state.log_phi), self.corpus
+        shares = self.shares(state)
+        weighted = phi * np.sqrt(corpus.numbers / corpus.lengths[corpus.row] ** 2)[:, None]
+        own = np.sum(shares / corpus.lengths[:, None], axis=0)
+        return shares.T @ shares + np.diag(own) - weighted.T @ weighted
+
+    # --- Updates
+
+    def update_documents(self, state: State, n_sweeps: int = SWEEPS) -> State:
+        """Update topics of words and proportions in turn, at fixed multipliers; no sweep raises the objective.
+
+        The quadratic part of a Gaussian response is linearized where the words are. A divergence from there makes that
+        a bound; its weight is a quarter of the largest squared distance between two topics, over the length.
         """
-        work_on_cpu(self, X, "fit")
-        return super().fit(X, y, sample_weight)
+        corpus, K = self.corpus, state.gamma.shape[1]
+        lengths, curvature = corpus.lengths[:, None], np.zeros((K, K))
+        reward = np.zeros_like(state.gamma)
+        if state.weights is not None and state.followed is not None:
+            reward = state.followed @ state.weights.mean
+            if np.isfinite(state.weights.variance) and self.numbers is not None:
+                mean, delta = state.weights.mean[0], state.weights.variance
+                reward = reward + np.outer(self.numbers.targets, mean) / delta
+                curvature = (state.weights.covariance + np.outer(mean, mean)) / delta
+        diagonal = np.diag(curvature)
+        exponent = self.log_topics(state)[corpus.words]
+        exponent += (reward / lengths - 0.5 * diagonal / lengths**2)[corpus.row]
+        widest = float(np.max(diagonal[:, None] + diagonal - 2.0 * curvature))
+        damping = (0.25 * widest / corpus.lengths)[corpus.row, None]
+        log_phi, gamma = state.log_phi, state.gamma
+        for _ in range(n_sweeps):
+            phi = np.exp(log_phi)
+            together = (corpus.by_document @ phi) @ curvature / lengths**2
+            own = phi @ curvature / lengths[corpus.row] ** 2  # a token does not meet itself
+            found = exponent + own + (digamma(gamma) - together)[corpus.row] + damping * log_phi
+            found /= 1.0 + damping
+            log_phi = found - logsumexp(found, axis=1, keepdims=True)
+            gamma = state.doc_prior + corpus.by_document @ np.exp(log_phi)
+        return replace(state, log_phi=log_phi, gamma=gamma)
 
-    def _fit_topics(
-        self,
-        counts: Counts,
-        targets: Targets | None,
-        sample_weight: Floats | None,
-        data: dict[str, Any],
-        streaming: bool = False,
-    ) -> Self:
-        start = self._earlier_topics(counts.shape[1])
-        phases = {posterior.WARM_UP: posterior.n_warm_up_rounds(targets, start), posterior.ROUNDS: int(self.max_iter)}
-        with self._fitting(self._attributes, phases, data, self.verbose) as reporter:
-            reporter.result = posterior.fit(
-                as_documents(counts),
-                counts.shape[1],
-                targets,
-                self._settings(),
-                executor=make_executor(effective_n_jobs(self.n_jobs)),
-                sample_weight=sample_weight,
-                start=start,
-                callbacks=[reporter],
+    def update_topics(self, state: State) -> State:
+        """Update the words of topics."""
+        return replace(state, topic_counts=self.corpus.by_word @ np.exp(state.log_phi))
+
+    def update_doc_prior(self, state: State) -> State:
+        """Update the Dirichlet parameters of the proportions by empirical Bayes."""
+        expected = np.sum(digamma(state.gamma) - digamma(state.gamma.sum(axis=1))[:, None], axis=0)
+        n = len(state.gamma)
+
+        def cost(log_alpha: Floats) -> tuple[float, Floats]:
+            alpha = np.exp(log_alpha)
+            value = n * (gammaln(alpha).sum() - gammaln(alpha.sum())) - alpha @ expected
+            return value, alpha * (n * (digamma(alpha) - digamma(alpha.sum())) - expected)
+
+        bounds = [(-7.0, 7.0)] * len(state.doc_prior)
+        found = minimize(cost, np.log(state.doc_prior), jac=True, method="L-BFGS-B", bounds=bounds)
+        return replace(state, doc_prior=np.exp(found.x))
+
+    def update_response(self, state: State) -> State:
+        """Update the variance of a Gaussian response by empirical Bayes."""
+        assert state.weights is not None
+        variance = max(float(self.squared_residuals(state).mean()), SMALLEST_VARIANCE)
+        return replace(state, weights=replace(state.weights, variance=variance))
+
+    def squared_residuals(self, state: State) -> Floats:
+        """Return the expected squared residual of each document's Gaussian response, (N,)."""
+        assert state.weights is not None
+        assert self.numbers is not None
+        y, mean, phi = self.numbers.targets, state.weights.mean[0], np.exp(state.log_phi)
+        second, shares = state.weights.covariance + np.outer(mean, mean), self.shares(state)
+        own = shares @ np.diag(second) / self.corpus.lengths
+        own -= self.corpus.by_document @ np.einsum("ek,ek->e", phi @ second, phi) / self.corpus.lengths**2
+        return y**2 - 2.0 * y * (shares @ mean) + np.einsum("nk,nk->n", shares @ second, shares) + own
+
+    def update_weights(self, state: State) -> State:
+        """Update weights and multipliers: the distribution that meets the margins."""
+        shares, before = self.shares(state), state.weights
+        start = None if before is None else before.multipliers
+        root = np.sqrt(self.weight_variance)
+        variance = np.inf if before is None else before.variance
+        if self.labels is not None:
+            cost, C = 1.0 - np.eye(self.n_classes), np.full(len(shares), self.C)
+            found = solve_classes(root * shares, self.labels, cost, C, squared=self.squared, start=start, tol=INNER_TOL)
+            mean = root * found.weights
+            return replace(state, weights=Weights(mean, np.zeros((0, 0)), variance, found.multipliers))
+        assert self.numbers is not None
+        precision = np.eye(shares.shape[1]) / self.weight_variance
+        base = np.zeros(shares.shape[1])
+        if np.isfinite(variance):  # the base measure is Bayesian linear regression
+            precision = precision + self.second_moment(state) / variance
+            base = np.linalg.solve(precision, shares.T @ self.numbers.targets / variance)
+        factor = np.linalg.cholesky(precision)
+        boxes = replace(self.numbers, targets=self.numbers.targets - shares @ base)
+        features = solve_triangular(factor, shares.T, lower=True).T
+        found = solve_boxes(features, boxes, start=None if start is None else start[:, 0], tol=INNER_TOL)
+        mean = base + solve_triangular(factor.T, found.weights[0])
+        covariance = cho_solve((factor, True), np.eye(len(base)))
+        return replace(state, weights=Weights(mean[None], covariance, variance, found.multipliers))
+
+    # --- The objective
+
+    def document_costs(self, state: State) -> Floats:
+        """Return the share of each document in the objective: words, proportions, response and margins, (N,)."""
+        corpus, gamma, alpha, weights = self.corpus, state.gamma, state.doc_prior, state.weights
+        expected = digamma(gamma) - digamma(gamma.sum(axis=1))[:, None]
+        surprise = state.log_phi - self.log_topics(state)[corpus.words] - expected[corpus.row]
+        costs = corpus.by_document @ np.einsum("ek,ek->e", np.exp(state.log_phi), surprise)
+        costs += gammaln(gamma.sum(axis=1)) - gammaln(gamma).sum(axis=1) + np.sum((gamma - alpha) * expected, axis=1)
+        costs += gammaln(alpha).sum() - gammaln(alpha.sum())
+        if weights is None:
+            return costs
+        if np.isfinite(weights.variance):
+            constant = np.log(2.0 * np.pi * weights.variance)
+            costs += 0.5 * (constant + self.squared_residuals(state) / weights.variance)
+        scores = self.shares(state) @ weights.mean.T
+        if self.numbers is not None:
+            return costs + self.numbers.losses(scores[:, 0])
+        assert self.labels is not None
+        C = np.full(len(scores), self.C)
+        return costs + class_losses(scores, self.labels, 1.0 - np.eye(self.n_classes), C, self.squared)
+
+    def objective(self, state: State) -> float:
+        """Return the regularized objective: documents, and the divergences of topics and weights."""
+        cost = float(self.document_costs(state).sum())
+        if self.word_prior > 0:
+            (V, K), pseudo = state.topic_counts.shape, state.topic_counts + self.word_prior
+            cost += float(np.sum(gammaln(pseudo.sum(axis=0))) - np.sum(gammaln(pseudo)))
+            cost += float(np.vdot(state.topic_counts, self.log_topics(state)))
+            cost -= K * (gammaln(V * self.word_prior) - V * gammaln(self.word_prior))
+        if state.weights is not None:
+            weights, v = state.weights, self.weight_variance
+            cost += 0.5 * float(np.vdot(weights.mean, weights.mean)) / v
+            if np.isfinite(weights.variance):
+                spread = np.trace(weights.covariance) / v - np.linalg.slogdet(weights.covariance)[1]
+                cost += 0.5 * float(spread + len(weights.covariance) * (np.log(v) - 1.0))
+        return cost
+
+    # --- The fit
+
+    def start(self, n_components: int, doc_prior: float, rng: Any) -> State:
+        """Return random topics; those of classes begin at the words of a class each."""
+        n, K = len(self.corpus.lengths), n_components
+        members = rng.dirichlet(np.ones(K), n)
+        if self.labels is not None:
+            members += 2.0 * (np.arange(K) % self.n_classes == self.labels[:, None])
+        topic_counts = self.corpus.by_word @ members[self.corpus.row] / members.sum(axis=1).mean()
+        log_phi = np.full((len(self.corpus.words), K), -np.log(K))
+        even = np.full((n, K), doc_prior) + self.corpus.lengths[:, None] / K
+        state = State(log_phi, even, topic_counts, np.full(K, doc_prior))
+        for _ in range(WARM_UP_ROUNDS if self.labels is None else 1):
+            state = self.update_topics(self.update_documents(replace(state, gamma=even)))
+        return state
+
+    def follow(self, state: State) -> State:
+        """Update documents, each as far towards its multipliers as its own share of the objective falls."""
+        if state.weights is None:
+            return self.update_documents(state)
+        target = state.weights.multipliers
+        start = np.zeros_like(target) if state.followed is None else state.followed
+        found, costs = replace(state, followed=start), self.document_costs(state)
+        waiting = np.ones(len(costs), dtype=bool)
+        for share in SHARES:
+            tried = self.update_documents(replace(state, followed=start + share * (target - start)))
+            new = self.document_costs(tried)
+            better = waiting & (new < costs)
+            rows, entries = better[:, None], better[self.corpus.row][:, None]
+            found = replace(
+                found,
+                log_phi=np.where(entries, tried.log_phi, found.log_phi),
+                gamma=np.where(rows, tried.gamma, found.gamma),
+                followed=np.where(rows, tried.followed, found.followed),
             )
-        return self
+            waiting &= ~better
+            if not waiting.any():
+                break
+        return found
 
-    def _settings(self) -> posterior.Settings:
-        estimated, variance = self.doc_topic_prior == "estimate", getattr(self, "response_variance", None)
-        return posterior.Settings(
-            n_components=int(self.n_components),
-            doc_topic_prior=FIRST_DOC_TOPIC_PRIOR if estimated else float(self.doc_topic_prior),
-            estimate_doc_prior=estimated,
-            topic_word_prior=float(self.topic_word_prior),
-            weight_variance=float(self.weight_variance),
-            squared=self.loss.startswith("squared"),
-            response_variance=FIRST_RESPONSE_VARIANCE if variance == "auto" else variance,
-            estimate_response=variance == "auto",
-            max_iter=int(self.max_iter),
-            tol=float(self.tol),
-            seed=int(generator(self.random_state).integers(2**31)),
-        )
+    def step(self, state: State) -> tuple[State, float]:
+        """Update all factors once; none raises the objective."""
+        state = self.update_topics(self.follow(state))
+        if self.estimate_doc_prior:
+            state = self.update_doc_prior(state)
+        if self.estimate_response:
+            state = self.update_response(state)
+        objective = self.objective(state)
+        if state.weights is None:
+            return state, objective
+        moved = self.update_weights(state)
+        after = self.objective(moved)
+        if after <= objective:
+            return moved, after
+        # The solver stops at a gap: the weights before can be better. Their multipliers are still those to follow.
+        kept = replace(state.weights, multipliers=moved.weights.multipliers)
+        return replace(state, weights=kept), objective
 
 
-@persistable(skip=("_skl_callbacks",))
-class PosteriorMedLDAClassifier(PosteriorTopics, TopicClassifier):
-    """MedLDA for classes as in the paper: the margins act on the posterior of the training documents.
+class _PosteriorTopics(TransformerMixin, BaseEstimator):
+    """What the classifier and the regressor share."""
+
+    def _fit_topics(self, problem: Problem, response_variance: float = np.inf) -> None:
+        estimated = self.doc_topic_prior == "estimate"
+        problem = replace(problem, estimate_doc_prior=estimated)
+        doc_prior = 0.1 if estimated else float(self.doc_topic_prior)
+        state = problem.start(int(self.n_components), doc_prior, check_random_state(self.random_state))
+        if self.C > 0 or np.isfinite(response_variance):
+            L = 1 if problem.labels is None else problem.n_classes
+            K, n = int(self.n_components), len(problem.corpus.lengths)
+            blank = Weights(np.zeros((L, K)), np.eye(K), response_variance, np.zeros((n, L)))
+            state = problem.update_weights(replace(state, weights=blank))
+        state, self.objectives_ = alternate(problem.step, state, int(self.max_iter), float(self.tol))
+        self.n_iter_ = len(self.objectives_)
+        self.components_ = (state.topic_counts + problem.word_prior).T
+        self.doc_topic_prior_ = state.doc_prior
+        self._log_topics = problem.log_topics(state)
+        self._weights = state.weights
+        if state.weights is not None:
+            self.coef_features_ = state.weights.mean
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the expected shares of topics in new documents, inferred without margins."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False, ensure_non_negative=True)
+        corpus, K = Corpus.of(X), len(self.doc_topic_prior_)
+        gamma, log_phi = np.full((len(corpus.lengths), K), 1.0 / K) * corpus.lengths[:, None], None
+        for _ in range(NEW_SWEEPS):
+            found = self._log_topics[corpus.words] + digamma(gamma)[corpus.row]
+            log_phi = found - logsumexp(found, axis=1, keepdims=True)
+            gamma = self.doc_topic_prior_ + corpus.by_document @ np.exp(log_phi)
+        return (gamma - self.doc_topic_prior_) / corpus.lengths[:, None]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        return tags
+
+
+class PosteriorMedLDAClassifier(ClassifierMixin, _PosteriorTopics):
+    """MedLDA for classes as in the paper: margins act on the posterior of the training documents.
 
     New documents have no labels, so their topics are inferred without the margins that shaped those of the training
     documents. `regbayes.MedLDAClassifier` has margins on label-free features instead.
@@ -111,108 +363,88 @@ class PosteriorMedLDAClassifier(PosteriorTopics, TopicClassifier):
         Number of topics.
     C : float, default=1.0
         Penalty on a margin violation, per word of the mean document. 0 leaves latent Dirichlet allocation.
-    margin : float, default=1.0
-        Required margin.
     loss : {"hinge", "squared_hinge"}, default="hinge"
-        Loss of the expected scores; for more than two classes that of Crammer and Singer.
-    cost, class_weight
-        As in `regbayes.MedLDAClassifier`.
+        Multi-class loss of the expected scores.
     doc_topic_prior : float or "estimate", default=0.1
-        Dirichlet parameter of the topics in a document. "estimate" estimates one for each topic (empirical Bayes).
+        Dirichlet parameter of the topics in a document. "estimate" estimates one for each topic.
     topic_word_prior : float, default=0.1
         Dirichlet parameter of the words in a topic. 0 estimates topics by maximum likelihood.
     weight_variance : float, default=0.25
         Prior variance of the classifier's weights.
     max_iter : int, default=100
-        Maximum number of rounds after the warm-up, which ignores the classes.
-    tol : float, default=0.02
-        The fit ends when five rounds together lower the objective by less than this share of all it fell so far.
-    warm_start : bool, default=False
-        Whether ``fit`` begins at the topics of the last one.
+    tol : float, default=1e-4
+        Relative change of the objective at which to stop.
     random_state : int, RandomState instance or None, default=None
         For the first topics.
-    n_jobs : int or None, default=None
-        Number of threads. The result does not depend on it.
-    verbose : int, default=0
-        Whether to show a progress bar.
-
-    Attributes
-    ----------
-    classes_, components_, coef_features_, trace_, n_iter_, n_features_in_, feature_names_in_
-        As in `regbayes.MedLDAClassifier`; ``trace_`` and ``n_iter_`` are those of the rounds after the warm-up.
-
-    See Also
-    --------
-    regbayes.MedLDAClassifier : Margins on label-free features, or a Gibbs sampler.
-
-    Notes
-    -----
-    docs/math.md, section 5.5.
 
     References
     ----------
     J. Zhu, N. Chen and E. P. Xing (2014). Bayesian inference with posterior regularization and applications to infinite
     latent SVMs. JMLR 15, appendix B.
-
-    Examples
-    --------
-    >>> from sklearn.feature_extraction.text import CountVectorizer
-    >>> from regbayes_paper.baselines import PosteriorMedLDAClassifier
-    >>> texts = ["ball goal match", "goal team ball", "vote law party", "law vote court"] * 5
-    >>> vectorizer = CountVectorizer()
-    >>> X = vectorizer.fit_transform(texts)
-    >>> model = PosteriorMedLDAClassifier(2, random_state=0).fit(X, ["sport", "sport", "politics", "politics"] * 5)
-    >>> model.predict(vectorizer.transform(["a match of two teams and a ball", "the court of law"])).tolist()
-    ['sport', 'politics']
     """
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **SHARED_CONSTRAINTS,
-        **{name: MedLDAClassifier._parameter_constraints[name] for name in ("margin", "cost", "class_weight")},
-        "loss": [StrOptions({"hinge", "squared_hinge"})],
-    }
 
     def __init__(
         self,
         n_components: int = 40,
         *,
         C: float = 1.0,
-        margin: float = 1.0,
         loss: Literal["hinge", "squared_hinge"] = "hinge",
-        cost: ArrayLike | None = None,
-        class_weight: Any = None,
         doc_topic_prior: float | Literal["estimate"] = 0.1,
         topic_word_prior: float = 0.1,
         weight_variance: float = 0.25,
         max_iter: int = 100,
-        tol: float = 0.02,
-        warm_start: bool = False,
+        tol: float = 1e-4,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
     ) -> None:
         self.n_components = n_components
         self.C = C
-        self.margin = margin
         self.loss = loss
-        self.cost = cost
-        self.class_weight = class_weight
         self.doc_topic_prior = doc_topic_prior
         self.topic_word_prior = topic_word_prior
         self.weight_variance = weight_variance
         self.max_iter = max_iter
         self.tol = tol
-        self.warm_start = warm_start
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn topics and weights from counts of words and classes."""
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
+        check_non_negative(X, "PosteriorMedLDAClassifier")
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        corpus = Corpus.of(X)
+        problem = Problem(
+            corpus,
+            float(self.topic_word_prior),
+            float(self.weight_variance),
+            labels=labels,
+            n_classes=len(self.classes_),
+            C=float(self.C) * float(corpus.lengths.mean()),
+            squared=self.loss == "squared_hinge",
+        )
+        self._fit_topics(problem)
+        if self._weights is None:
+            self.coef_features_ = np.zeros((len(self.classes_), int(self.n_components)))
+        return self
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return the score of each class, or of the second of two."""
+        scores = self.transform(X) @ self.coef_features_.T
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: ArrayLike) -> Any:
+        """Predict classes."""
+        scores = self.transform(X) @ self.coef_features_.T
+        return self.classes_[scores.argmax(axis=1)]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True  # on rows that are not counts of words
+        return tags
 
 
-@persistable(skip=("_skl_callbacks",))
-class PosteriorMedLDARegressor(PosteriorTopics, TopicRegressor):
-    """MedLDA for numbers as in the paper: margins on the posterior of the training documents, and a Gaussian response.
-
-    Targets are centered and scaled by `fit`.
+class PosteriorMedLDARegressor(RegressorMixin, _PosteriorTopics):
+    """MedLDA for numbers as in the paper: margins on the posterior, perhaps with a Gaussian response.
 
     Parameters
     ----------
@@ -221,62 +453,15 @@ class PosteriorMedLDARegressor(PosteriorTopics, TopicRegressor):
     C : float, default=3.0
         Penalty on one standard deviation of the targets beyond epsilon, per word of the mean document.
     epsilon : float, default=0.1
-        Residuals up to this are free, in standard deviations of the targets.
+        Residuals up to this cost nothing, in standard deviations of the targets.
     loss : {"epsilon_insensitive", "squared_epsilon_insensitive"}, default="epsilon_insensitive"
         Loss of the expected predictions.
-    doc_topic_prior : float or "estimate", default=0.1
-        As in `PosteriorMedLDAClassifier`.
-    topic_word_prior : float, default=0.5
-        Dirichlet parameter of the words in a topic. 0 estimates topics by maximum likelihood.
-    weight_variance : float, default=1.0
-        Prior variance of the topics' weights, in squared standard deviations of the targets.
     response_variance : float, "auto" or None, default=None
-        Variance of a Gaussian response in the likelihood, as in the paper's regression model, in squared standard
-        deviations of the targets. "auto" estimates one for each target (empirical Bayes). None: margins only. With
-        ``C=0`` the response alone remains: supervised latent Dirichlet allocation with normal weights.
-    max_iter, tol, warm_start, random_state, n_jobs, verbose
+        Variance of a Gaussian response in the likelihood, in squared standard deviations of the targets. "auto"
+        estimates it; None has margins only. With ``C=0`` it is supervised latent Dirichlet allocation.
+    doc_topic_prior, topic_word_prior, weight_variance, max_iter, tol, random_state
         As in `PosteriorMedLDAClassifier`.
-
-    Attributes
-    ----------
-    components_, coef_features_, intercept_, trace_, n_iter_, n_features_in_, feature_names_in_
-        As in `regbayes.MedLDARegressor`.
-    response_variance_ : float or array of shape (n_targets,), or None
-        Variance of the Gaussian response, in squared units of the targets. None if there is no such response.
-
-    See Also
-    --------
-    PosteriorMedLDAClassifier : The same for classes.
-    regbayes.MedLDARegressor : Margins on label-free features, or a Gibbs sampler.
-
-    Notes
-    -----
-    docs/math.md, sections 5.5 and 5.7.
-
-    References
-    ----------
-    J. Zhu, N. Chen and E. P. Xing (2014). Bayesian inference with posterior regularization and applications to infinite
-    latent SVMs. JMLR 15, appendix B.
-
-    Examples
-    --------
-    >>> from sklearn.feature_extraction.text import CountVectorizer
-    >>> from regbayes_paper.baselines import PosteriorMedLDARegressor
-    >>> texts = ["good great story", "great warm good", "dull poor plot", "poor slow dull"] * 5
-    >>> vectorizer = CountVectorizer()
-    >>> X = vectorizer.fit_transform(texts)
-    >>> model = PosteriorMedLDARegressor(4, random_state=0).fit(X, [5, 4, 1, 2] * 5)
-    >>> good, poor = model.predict(vectorizer.transform(["a great and good film", "a dull, poor film"]))
-    >>> bool(good > 3 > poor)
-    True
     """
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **SHARED_CONSTRAINTS,
-        "epsilon": MedLDARegressor._parameter_constraints["epsilon"],
-        "response_variance": [POSITIVE, StrOptions({"auto"}), None],
-        "loss": [StrOptions({"epsilon_insensitive", "squared_epsilon_insensitive"})],
-    }
 
     def __init__(
         self,
@@ -285,42 +470,54 @@ class PosteriorMedLDARegressor(PosteriorTopics, TopicRegressor):
         C: float = 3.0,
         epsilon: float = 0.1,
         loss: Literal["epsilon_insensitive", "squared_epsilon_insensitive"] = "epsilon_insensitive",
+        response_variance: float | Literal["auto"] | None = None,
         doc_topic_prior: float | Literal["estimate"] = 0.1,
         topic_word_prior: float = 0.5,
         weight_variance: float = 1.0,
-        response_variance: float | Literal["auto"] | None = None,
         max_iter: int = 100,
-        tol: float = 0.02,
-        warm_start: bool = False,
+        tol: float = 1e-4,
         random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
     ) -> None:
         self.n_components = n_components
         self.C = C
         self.epsilon = epsilon
         self.loss = loss
+        self.response_variance = response_variance
         self.doc_topic_prior = doc_topic_prior
         self.topic_word_prior = topic_word_prior
         self.weight_variance = weight_variance
-        self.response_variance = response_variance
         self.max_iter = max_iter
         self.tol = tol
-        self.warm_start = warm_start
         self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
 
-    def _numbers(self, values: Floats) -> Numbers | None:
-        """Return what is asked for; where C is zero, what a Gaussian response sees."""
-        if self.C == 0 and self.response_variance is None:
-            return None
-        scaled = (values - self._mean) / self._scale
-        return Numbers(scaled, np.full(scaled.shape, float(self.C) * self._mean_length), float(self.epsilon))
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn topics and weights from counts of words and numbers."""
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
+        check_non_negative(X, "PosteriorMedLDARegressor")
+        self._mean, self._scale = float(np.mean(y)), float(np.std(y)) or 1.0
+        corpus, targets = Corpus.of(X), (y - self._mean) / self._scale
+        C = np.full(len(targets), float(self.C) * float(corpus.lengths.mean()))
+        squared = self.loss.startswith("squared")
+        problem = Problem(
+            corpus,
+            float(self.topic_word_prior),
+            float(self.weight_variance),
+            numbers=Boxes(targets, C, float(self.epsilon), squared=squared),
+            estimate_response=self.response_variance == "auto",
+        )
+        given = {"auto": 1.0, None: np.inf}.get(self.response_variance, self.response_variance)
+        self._fit_topics(problem, float(given))
+        if self._weights is None:
+            self.coef_features_ = np.zeros((1, int(self.n_components)))
+        variance = np.inf if self._weights is None else self._weights.variance
+        self.response_variance_ = variance * self._scale**2 if np.isfinite(variance) else None
+        return self
 
-    def _attributes(self, fitted: Any) -> dict[str, Any]:
-        variance = fitted.response_variance
-        if variance is not None:
-            variance = variance * self._scale**2
-            variance = variance[0] if self._single else variance
-        return {**super()._attributes(fitted), "response_variance_": variance}
+    def predict(self, X: ArrayLike) -> Floats:
+        """Predict numbers."""
+        return self.transform(X) @ self.coef_features_[0] * self._scale + self._mean
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # on rows that are not counts of words
+        return tags
