@@ -201,7 +201,7 @@ class Problem:
             return replace(state, weights=Weights(mean, np.zeros((0, 0)), variance, found.multipliers))
         assert self.numbers is not None
         precision = np.eye(shares.shape[1]) / self.weight_variance
-        base: Floats = np.zeros(shares.shape[1])
+        base: Any = np.zeros(shares.shape[1])
         if np.isfinite(variance):  # the base measure is Bayesian linear regression
             precision = precision + self.second_moment(state) / variance
             base = np.linalg.solve(precision, shares.T @ self.numbers.targets / variance)
