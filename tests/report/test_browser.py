@@ -78,14 +78,15 @@ def wait_until(page, condition: str) -> None:
 
 
 def options(page) -> list[str]:
-    return [text.strip() for text in page.locator("[role=option] .name span:first-child").all_inner_texts()]
+    names = page.locator("[role=option] .name span:first-child").all_inner_texts()
+    return [name.strip().split(":")[0] for name in names]
 
 
 def chosen(page) -> str:
     head = page.locator("#detail h3").first.inner_text()
     (selected,) = page.locator("[role=option][aria-selected=true] .name span:first-child").all_inner_texts()
-    assert head.lower().startswith(selected.strip())
-    return selected.strip()
+    assert head.lower() == selected.strip().lower()
+    return selected.strip().split(":")[0]
 
 
 @pytest.mark.parametrize("name", FITS)
@@ -94,8 +95,11 @@ def test_every_kind_of_model_opens_on_a_desk_and_on_a_phone(show, name):
     page = show(data)
     assert page.locator("h1").inner_text() == data.title
     assert page.evaluate(NO_OVERFLOW)
-    folded = data.features.idle | (data.features.twins >= 0)
-    assert len(options(page)) == (len(folded) if folded.all() else np.sum(~folded))
+    n_used = data.features.all_in_use.sum()
+    assert len(options(page)) == n_used
+    if data.features.noun == "feature":
+        tile = page.locator(".tile").filter(has_text="features in use")
+        assert tile.locator(".value").inner_text() == str(n_used)
     expected = {
         "confusion": ".confusion",
         "tasks": "#tasks",
@@ -152,14 +156,14 @@ def test_topics_at_a_glance_open_below(show):
     rows = page.locator(".glance tbody tr")
     order = np.argsort(-data.features.weights[:, 0])
     assert [row.locator("button").inner_text() for row in rows.all()] == [str(data.features.number[i]) for i in order]
-    assert rows.last.locator(".words").inner_text() == ", ".join(data.features.distinctive[order[-1]])
+    assert rows.last.locator("td").last.inner_text() == ", ".join(data.features.distinctive[order[-1]])
     rows.last.locator("button").click()
     assert chosen(page) == f"topic {data.features.number[order[-1]]}"
     assert page.get_by_role("button", name="Next topic").count() == 1
     assert page.locator(".texts").count() == 2  # top-ranked documents, and the worst
     show(data_of("text"))
     page.set_viewport_size(PHONE)
-    page.locator(".glance .share").first.wait_for(state="hidden")
+    page.locator(".glance thead").wait_for(state="hidden")
 
 
 def test_sorting_puts_the_largest_first(show):
@@ -198,7 +202,7 @@ def test_tab_reaches_every_control_in_the_order_of_the_page(show):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.textContent.trim().split(/\\s{2,}/)[0]"))
     assert seen[0] == "Skip to the features"
-    assert seen[1:4] == ["What moves the answer", "Features", "Where it errs"]
+    assert seen[1:4] == ["What moves the prediction", "Features", "Errors"]
     assert {"use", "separation", "number"} <= set(seen)
     assert len([name for name in seen if name.startswith(("ash", "hue", "proline"))]) == 3
 
@@ -298,7 +302,7 @@ def test_names_from_strangers_are_shown_and_not_run(show):
     wait_until(page, NO_OVERFLOW)
     features = replace(data.features, noun="topic", distinctive=(HOSTILE,) * len(data.features.number))
     page = show(replace(data, features=features))
-    assert page.locator(".glance .words").first.text_content() == ", ".join(HOSTILE[:8]).replace("\ud800", "?")
+    assert page.locator(".glance td:last-child").first.text_content() == ", ".join(HOSTILE[:8]).replace("\ud800", "?")
     assert page.evaluate("window.hacked") is None
 
 
@@ -315,15 +319,18 @@ def test_an_input_that_is_clicked_on_shows_its_effect_and_its_curve(show):
     page = show(data)
     effects = data.effects
     heads = page.locator("#effects .effect-name")
-    order = np.argsort(-np.abs(effects.sizes[:, 0]), kind="stable")
+    order = np.argsort(-np.abs(effects.sizes[:, effects.opens_on]), kind="stable")
     assert heads.all_inner_texts() == [effects.names[i] for i in order]
     page.locator("#effects .effect").nth(1).click()
     wait_for_charts(page)
     assert page.locator(".effect-detail h3").inner_text() == effects.names[order[1]]
     assert page.locator(".effect[aria-pressed=true] .effect-name").all_inner_texts() == [effects.names[order[1]]]
     assert page.locator(".effect-curve").count() == 1
-    shown = page.locator("#effects .effect .figure").all_inner_texts()
-    np.testing.assert_allclose([number(text) for text in shown], effects.sizes[order, 0], atol=6e-4)
+    shown = page.locator("#effects .effect .size").all_inner_texts()
+    np.testing.assert_allclose([number(text) for text in shown], effects.sizes[order, effects.opens_on], atol=6e-4)
+    shown = [number(text.strip(" ±")) for text in page.locator("#effects .effect .error").all_inner_texts()]
+    np.testing.assert_allclose(shown, effects.errors[order, effects.opens_on], rtol=0.5)
+    assert page.locator("#effects select").first.input_value() == str(effects.opens_on)
     page.locator("#effects select").first.select_option("2")
     order = np.argsort(-np.abs(effects.sizes[:, 2]), kind="stable")
     assert heads.all_inner_texts() == [effects.names[i] for i in order]
@@ -451,21 +458,6 @@ def test_no_column_of_the_tasks_scores_is_cut_off(show, width):
     assert box.evaluate("(node) => node.scrollWidth <= node.clientWidth")
 
 
-def test_features_that_say_nothing_new_are_folded_away(show):
-    data = data_of("images")
-    twins = data.features.twins.copy()
-    twins[2] = data.features.number[0]
-    idle = data.features.idle.copy()
-    idle[1] = True
-    page = show(replace(data, features=replace(data.features, twins=twins, idle=idle)))
-    hidden = {f"feature {data.features.number[i]}" for i in (1, 2)}
-    assert not hidden & set(options(page))
-    page.get_by_role("button", name="that no answer rests on and 1 feature with the same values").click()
-    assert hidden <= set(options(page))
-    page.locator(f"#option-{data.features.number[2]}").click()
-    assert f"the same values as feature {data.features.number[0]}" in page.locator("#detail").inner_text()
-
-
 def test_pictures_with_amounts_name_the_classes_that_have_most(show):
     data = data_of("images")
     means = np.tile([0.0, 3.0, 1.0, 2.0] + [0.1] * 6, (len(data.features.number), 1))
@@ -477,7 +469,7 @@ def test_pictures_with_amounts_name_the_classes_that_have_most(show):
 
 def test_parts_of_others_are_shown_where_they_are_given(show):
     page = show(data_of("table"))
-    assert page.locator("#worth").count() == page.get_by_text("How far probabilities hold").count() == 0
+    assert page.locator("#comparison").count() == page.get_by_text("How far probabilities hold").count() == 0
     comparison = Comparison(
         "accuracy",
         ("majority", "this model", "boosting"),
@@ -490,9 +482,9 @@ def test_parts_of_others_are_shown_where_they_are_given(show):
     )
     reliability = Reliability(np.array([0.2, 0.8]), np.array([0.3, 0.7]), np.array([5, 15]), "Out of fold.")
     page = show(data_of("table", comparison=comparison, reliability=reliability))
-    assert page.locator("#worth header p").inner_text() == "Gradient boosting is better."
-    assert page.locator("#worth tr.own td").all_inner_texts() == ["this model", "0.900 ± 0.020", "5", "2"]
-    assert page.locator("#worth tbody tr").last.locator("td").all_inner_texts()[2] == "nobody can"
+    assert page.locator("#comparison header p").inner_text() == "Gradient boosting is better."
+    assert page.locator("#comparison tr.own td").all_inner_texts() == ["this model", "0.900 ± 0.020", "5", "2"]
+    assert page.locator("#comparison tbody tr").last.locator("td").all_inner_texts()[2] == "not readable"
     assert page.get_by_text("How far probabilities hold").count() == 1
     shown = page.locator(".panel:has(.reliability)")
     assert shown.locator("circle title").all_text_contents() == [

@@ -18,7 +18,6 @@ from ilsvm_estimator_tools import ibp, ilsvm, ilsvm_cv, overlapping
 from multitask_tools import classifier, groups, holes, labels, regressor, regressor_cv
 from regbayes import FeatureStability, ILSVMClassifier, ILSVMClassifierCV, MultiLabelThresholdCV, load
 from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks
-from regbayes.report import _features as latent_features
 from regbayes.report import collect, render
 from report_tools import FITS, data_of, fitted, payload
 
@@ -510,24 +509,50 @@ def test_the_largest_differences_come_first_with_their_sizes():
     np.testing.assert_allclose(np.abs(data.worst.sizes), np.sort(np.abs(residual))[::-1][:12])
 
 
-def test_features_with_the_same_values_are_found():
-    values = np.random.default_rng(0).random((50, 4))
-    values[:, 2] = values[:, 0] + 1e-4
-    values[:, 3] = 0.5
-    np.testing.assert_array_equal(latent_features.twins(values, np.array([7, 3, 5, 1])), [-1, -1, 7, -1])
-
-
-def test_features_without_weights_are_idle():
+def test_features_without_weights_have_no_influence():
     X, y = overlapping(200)
     model = ilsvm(4).fit(X, y)
-    kept = collect(model, X, y).features
-    model.coef_features_[:, kept.number[0]] = 0.0
+    model.coef_features_[:, collect(model, X, y).features.number[0]] = 0.0
     features = collect(model, X, y).features
-    assert features.idle[features.number.tolist().index(kept.number[0])]
-    assert not features.idle.all()
-    np.testing.assert_allclose(
-        features.influence, model.transform(X).std(0)[features.number] * np.sqrt(np.mean(features.weights**2, axis=1))
-    )
+    assert features.influence[0] == 0 < features.influence[1]
+    expected = model.transform(X).std(0)[features.number] * np.sqrt(np.mean(features.weights**2, axis=1))
+    np.testing.assert_allclose(features.influence, expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["images", "table", "two classes", "unsupervised", "text", "labels", "groups", "numbers"]
+)
+def test_one_number_of_features_in_use(name):
+    """The estimator, the settings, the list of features and the chart of all features agree."""
+    estimator = fitted(name)[0]
+    model = getattr(estimator, "steps", [("", estimator)])[-1][1]
+    data = data_of(name)
+    assert len(data.features.number) == data.features.all_in_use.sum() == model.n_components_
+    assert data.model.facts[0] == ("features in use", f"{model.n_components_} of {model.n_components}")
+
+
+def test_features_are_named_by_their_strongest_inputs():
+    model = fitted("table")[0][-1]
+    features = data_of("table").features
+    inputs = np.array(["ash", "hue", "proline"])
+    for number, name in zip(features.number, features.names, strict=True):
+        strongest = np.argsort(-np.abs(model.components_[number]))[:2]
+        assert name.replace("−", "").split(", ") == inputs[strongest].tolist()
+        assert [part.startswith("−") for part in name.split(", ")] == (
+            model.components_[number, strongest] < 0
+        ).tolist()
+    topics = data_of("topics").features
+    assert topics.names == tuple(", ".join(words[:2]) for words in topics.distinctive)
+    assert set(data_of("images").features.names) == {""}
+
+
+def test_effects_open_on_the_largest_class():
+    X, y = overlapping(150)
+    rare_first = np.concatenate([np.flatnonzero(y == 0)[:5], np.flatnonzero(y == 1), np.flatnonzero(y == 2)[:9]])
+    model = ilsvm(4).fit(X[rare_first], np.array(["a", "b", "c"])[y[rare_first]])
+    effects = collect(model, X[rare_first], np.array(["a", "b", "c"])[y[rare_first]]).effects
+    assert effects.outputs[effects.opens_on] == "b"
+    assert collect(model, X).effects.opens_on == 0
 
 
 def test_what_is_left_of_a_sum_that_is_zero_is_not_shown():
@@ -564,7 +589,7 @@ def test_it_is_said_where_auto_took_each_class_against_the_rest(monkeypatch):
     said = []
     for limit, options in [(2000, {}), (10, {}), (2000, {"include_inputs": True}), (10, {"multi_class": "ovr"})]:
         monkeypatch.setattr("regbayes.estimators.ilsvm.MAX_CLASS_WEIGHTS", limit)
-        monkeypatch.setattr("regbayes.report._summary.MAX_CLASS_WEIGHTS", limit)
+        monkeypatch.setattr("regbayes.report.collecting.MAX_CLASS_WEIGHTS", limit)
         monkeypatch.setattr("regbayes.estimators.ilsvm.MIN_BLOCK_ROWS", 10)
         model = ILSVMClassifier(4, max_iter=1, random_state=0, **options).fit(X, y)
         said.append(dict(collect(model, X, y).model.facts).get("margins"))

@@ -17,7 +17,7 @@ from ilsvm_estimator_tools import ilsvm, overlapping
 from multitask_tools import classifier, groups, labels, numbers, regressor
 from regbayes.persistence import save
 from regbayes.report import collect, render
-from regbayes.report._inputs import Columns, shorten_names
+from regbayes.report._columns import Columns, shorten_names
 from report_tools import data_of, fitted
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -71,6 +71,10 @@ def check_frame(effects, ask, frame):
             np.testing.assert_allclose(effects.slopes[i] * deviation, expected, rtol=1e-6, atol=1e-7)
             whole_step = slope(ask, frame, name, deviation / 2) * deviation
             np.testing.assert_allclose(effects.sizes[i], whole_step, rtol=1e-9, atol=1e-11)
+            half = deviation / 2
+            by_row = ask(frame.assign(**{name: frame[name] + half})) - ask(frame.assign(**{name: frame[name] - half}))
+            error = np.atleast_1d(np.std(by_row, axis=0)) / np.sqrt(len(frame))
+            np.testing.assert_allclose(effects.errors[i], error, atol=1e-9 * np.abs(by_row).max())
         else:
             usual, *others = effects.categories[i]
             assert usual == frame[name].mode()[0]
@@ -78,6 +82,12 @@ def check_frame(effects, ask, frame):
             for place, value in enumerate(others):
                 expected = change(ask, frame, name, value, usual)
                 np.testing.assert_allclose(effects.changes[i][place], expected, rtol=1e-9, atol=1e-12)
+            assert effects.changes[i].shape == effects.change_errors[i].shape
+            best = np.abs(effects.changes[i]).argmax(axis=0)[None]
+            np.testing.assert_array_equal(effects.sizes[i], np.take_along_axis(effects.changes[i], best, axis=0)[0])
+            np.testing.assert_array_equal(
+                effects.errors[i], np.take_along_axis(effects.change_errors[i], best, axis=0)[0]
+            )
 
 
 @pytest.mark.parametrize("include_inputs", [False, True])
@@ -109,7 +119,7 @@ def test_of_a_classifier_behind_scalers_and_encoders(tmp_path, include_inputs, n
     assert not effects.linear
     assert effects.n_rows == N
     assert effects.outputs == (("a", "b", "c") if n_classes == 3 else ("b",))
-    assert len(effects.direct) == (4 if include_inputs else 0)
+    assert (effects.direct is None) != include_inputs
     if include_inputs:  # the direct part is what the weights of the inputs say, which is linear
         seen = model[:-1].transform(frame)
         place = effects.names.index("mass_g")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from regbayes.cli.options import ModelRequest
     from regbayes.cli.output import Output
 
-__all__ = ["ModelFile", "classes_by_target", "features_in_use", "load_model", "open_model"]
+__all__ = ["ModelFile", "classes_by_target", "load_model", "open_model"]
 
 
 @persistable(name="regbayes.cli.ModelFile")
@@ -152,6 +152,8 @@ class ModelFile(Saveable):
     @property
     def in_use(self) -> Integers:
         """The features that are in use, by their numbers."""
+        from regbayes.estimators._bases import features_in_use
+
         return features_in_use(self.estimator)
 
     def _ask(self, method: Any, table: Table, *, with_tasks: bool = True) -> Any:
@@ -182,23 +184,6 @@ class ModelFile(Saveable):
             rows = counted(new, "row")
             found.append(f"tasks that were not there in training, in {rows}, get what all tasks have in common")
         return found
-
-
-def features_in_use(estimator: Any) -> Integers:
-    """Return the features that are in use, by their numbers: not the same for all rows, or with some weight.
-
-    Features that are linear in the inputs (MT-iLSVM) are soft, and used as far as they have weight. All topics are in
-    use. Where a model has no features of training rows, which were too many, those are in use that it did not empty.
-    """
-    from regbayes.estimators._bases import in_use
-    from regbayes.report._models import NEGLIGIBLE
-
-    if hasattr(estimator, "embedding_"):
-        return np.flatnonzero(in_use(getattr(estimator, "probabilities_", estimator.embedding_)))
-    if not hasattr(estimator, "tasks_"):
-        return np.flatnonzero(np.any(estimator.components_ != 0, axis=1))
-    weights = np.abs(estimator.coef_features_).max(axis=0)
-    return np.flatnonzero(weights > NEGLIGIBLE * weights.max(initial=0.0))
 
 
 def open_model(request: ModelRequest, output: Output) -> tuple[ModelFile, Table]:

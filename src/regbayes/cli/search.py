@@ -26,7 +26,6 @@ from regbayes.cli import Kind, interrupts
 from regbayes.cli.comparison import Judged, Problem, compare
 from regbayes.cli.errors import BadDataError, StoppedError, UserError, counted, plural
 from regbayes.cli.interrupts import is_interrupt
-from regbayes.cli.modelfile import features_in_use
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
 from regbayes.cli.probabilities import learn_certainty
@@ -239,6 +238,8 @@ def _compare(
 ) -> dict[str, Any]:
     """Compare the model with plain systems on the folds that its settings were tried on."""
     tried = watch.records_of(watch.chosen)
+    from regbayes.estimators._bases import features_in_use
+
     in_use = len(features_in_use(estimator))
     noun = "topic" if issparse(problem.X) else "feature"
     size, unit = in_use, plural(in_use, noun)

@@ -55,6 +55,7 @@ POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 N_JOBS = [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None]
 UNSCALED = 1000.0  # between the ranges of columns
+LEAST_WEIGHT = 0.01  # of the largest weight, below which a feature is not in use
 NEGLECTED = 0.2  # share of the weight that classes without an answer must have, and that of an average class at least
 
 LATENT_CONSTRAINTS: dict[str, list[Any]] = {
@@ -182,6 +183,25 @@ def in_use(psi: Floats) -> Flags:
     """Features that are not the same everywhere: max - min > .1 over the rows. A soft one may be on in none."""
     lowest, highest = column_ranges(psi)
     return np.asarray(highest - lowest > 0.1)
+
+
+def has_weight(coef: Floats) -> Flags:
+    """Features with more than a hundredth of the largest weight of some output, (K,); coef is (outputs, K)."""
+    sizes = np.abs(np.atleast_2d(to_host(coef)))
+    return np.any(sizes > LEAST_WEIGHT * sizes.max(axis=1, keepdims=True, initial=0.0), axis=0)
+
+
+def features_in_use(model: Any) -> Integers:
+    """Return the numbers of the features in use, which `n_components_` counts.
+
+    Features of samples are in use where they differ between training samples. Features that are sums of inputs, those
+    of several tasks, are in use where they have weight. All topics are in use.
+    """
+    if hasattr(model, "tasks_"):
+        return np.flatnonzero(has_weight(model.coef_features_))
+    if hasattr(model, "embedding_"):
+        return np.flatnonzero(in_use(getattr(model, "probabilities_", model.embedding_)))
+    return np.flatnonzero(np.any(to_host(model.components_) != 0, axis=1))  # of samples that were not kept
 
 
 def warn_of_no_features() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,7 +11,6 @@ import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
@@ -23,8 +21,9 @@ from regbayes.estimators._bases import (
     NOT_NEGATIVE,
     POSITIVE,
     generator,
-    in_use,
+    has_weight,
     room_for,
+    warn_of_no_features,
     warn_of_truncation,
 )
 from regbayes.estimators._calibration import NoProbabilities
@@ -118,13 +117,8 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         # Tempered features are never switched off, whatever their number.
         if self.temperature_ == 0.0 and self.n_components_ == self.n_components > 1:
             warn_of_truncation(self.n_components_)
-        if self.n_components_ == 0 and n_columns > 1 and not settings.include_inputs:
-            warnings.warn(
-                "no feature tells the inputs apart: every one has all of them or none. Lower temperature, and look "
-                "whether X varies at all.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        if self.n_components_ == 0 and not settings.include_inputs:
+            warn_of_no_features()
 
     def _prepare(self, problem: TaskProblem, settings: Settings) -> Problem:
         """Return what the model's fit works on."""
@@ -231,7 +225,7 @@ def latent_attributes(state: State) -> dict[str, Any]:
     n_columns, n_features = latent.logits.shape
     attributes = {
         "components_": latent.psi.T.copy(),
-        "n_components_": int(in_use(latent.psi).sum()),
+        "n_components_": int(has_weight(weights[:, :n_features]).sum()),
         "stick_weights_": stick_weights(latent.sticks),
         "noise_variance_": latent.noise_variance,
         "prior_variance_": latent.weight_variance,
@@ -334,7 +328,7 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
     classes_ : array of shape (n_classes,), or list of such arrays
         The classes; those of each task, if the columns of Y have different ones.
     n_components_ : int
-        Features in use: those that are not the same for all inputs (range above .1).
+        Features in use: those with more than a hundredth of the largest weight of some task.
     components_ : array of shape (n_components, n_features)
         Probability that a feature has an input column.
     coef_features_ : array of shape (n_outputs, n_components)
@@ -482,7 +476,7 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
     tasks_ : array of shape (n_tasks,)
         The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
     n_components_ : int
-        Features in use: those that are not the same for all inputs (range above .1).
+        Features in use: those with more than a hundredth of the largest weight of some task.
     components_ : array of shape (n_components, n_features)
         Probability that a feature has an input column.
     coef_features_ : array of shape (n_tasks, n_components)

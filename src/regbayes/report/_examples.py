@@ -1,4 +1,4 @@
-"""The rows that the page shows: their names, what is true of them, and small pictures of them."""
+"""The samples that the page shows: their names, what is true of them, and small pictures of them."""
 
 from __future__ import annotations
 
@@ -6,43 +6,33 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
-from regbayes.report._targets import Outcomes, label_text
-from regbayes.report.data import Examples
+from regbayes.report._outcomes import Outcomes, label_text
+from regbayes.report.data import Cell, Examples
 
 MAX_TEXT = 280
 MAX_SIDE = 64  # pixels of a loading or a thumbnail
 MAX_BYTES = 1_500_000  # of all thumbnails together
-MAX_LABELS = 6  # of one row that are still listed
-OUTLIERS = 0.5  # per cent of pixels at either end that may be clipped
+MAX_LABELS = 6  # of one sample that are still listed
+CLIPPED_PERCENT = 0.5  # of pixels at either end
 
 
 class ExamplePool:
-    """Collects rows as parts of the page ask for them; each row is kept once."""
+    """Collects samples as parts of the page ask for them; each is kept once."""
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
 
     def places(self, rows: Iterable[Any]) -> Integers:
-        """Return the places of rows in the pool, adding those that are new."""
+        """Return the places of samples in the pool, adding those that are new."""
         return np.array([self._places.setdefault(int(row), len(self._places)) for row in rows], dtype=np.int64)
 
     @property
     def rows(self) -> Integers:
-        """The rows, in the order of their places."""
+        """The samples, in the order of their places."""
         return np.array(list(self._places), dtype=np.int64)
-
-
-def dense_rows(X: Any, rows: Integers) -> NDArray[Any]:
-    """Return some rows as a dense array, whatever holds them."""
-    if scipy.sparse.issparse(X):
-        return np.asarray(X.tocsr()[rows].toarray())
-    if hasattr(X, "iloc"):
-        return np.asarray(X.iloc[rows])
-    return np.asarray(X)[rows]
 
 
 def describe(
@@ -51,80 +41,63 @@ def describe(
     row_names: Sequence[Any] | None,
     texts: Sequence[str] | None,
     pictures: NDArray[np.uint8] | None,
+    inputs: tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]],
 ) -> Examples:
-    """Describe the rows of the pool."""
-    truths, predictions = answers_of(rows, outcomes)
+    """Describe the samples of the pool; ``inputs`` are names of some inputs and their values."""
     names = [f"row {row}" if row_names is None else label_text(row_names[row]) for row in rows]
-    if outcomes is not None and outcomes.layout == "ragged":
-        task = dict(zip(outcomes.rows.tolist(), outcomes.tasks.tolist(), strict=True))
-        names = [
-            f"{name}, {outcomes.task_names[task[row]]}" if row in task else name
-            for name, row in zip(names, rows.tolist(), strict=True)
-        ]
-    shown = [] if texts is None else [shortened(str(texts[row])) for row in rows]
-    return Examples(
-        names=tuple(names),
-        truths=tuple(truths),
-        predictions=tuple(predictions),
-        texts=tuple(shown) or ("",) * len(rows),
-        pictures=pictures,
-    )
+    truths, predictions = [""] * len(rows), [""] * len(rows)
+    if outcomes is not None:
+        cells: dict[int, list[int]] = {int(row): [] for row in rows}
+        for cell, row in enumerate(outcomes.rows.tolist()):
+            if row in cells:
+                cells[row].append(cell)
+        truths = [_answer(mine, outcomes.values, outcomes) for mine in cells.values()]
+        if outcomes.predicted is not None:
+            of_labels = outcomes.layout == "matrix" and outcomes.kind == "classes"
+            tell = _mistakes if of_labels else _answer
+            predictions = [tell(mine, outcomes.predicted, outcomes) for mine in cells.values()]
+        if outcomes.layout == "ragged":
+            tasks = [[outcomes.task_names[outcomes.tasks[cell]] for cell in mine[:1]] for mine in cells.values()]
+            names = [", ".join([name, *task]) for name, task in zip(names, tasks, strict=True)]
+    shown = [""] * len(rows) if texts is None else [_shorten(str(texts[row])) for row in rows]
+    return Examples(tuple(names), tuple(truths), tuple(predictions), tuple(shown), pictures, *inputs)
 
 
-def shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """Return how a document begins, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_TEXT else line[:MAX_TEXT].rsplit(" ", 1)[0] + " …"
 
 
-def answers_of(rows: Integers, outcomes: Outcomes | None) -> tuple[list[str], list[str]]:
-    """Return what is true of rows and what was predicted for them, as text."""
-    if outcomes is None:
-        return [""] * len(rows), [""] * len(rows)
-    cells: dict[int, list[int]] = {int(row): [] for row in rows}
-    for cell, row in enumerate(outcomes.rows.tolist()):
-        if row in cells:
-            cells[row].append(cell)
-    truths = [_answer(cells[int(row)], outcomes.values, outcomes) for row in rows]
-    if outcomes.predicted is None:
-        return truths, [""] * len(rows)
-    if outcomes.layout == "matrix" and outcomes.kind == "classes":
-        return truths, [_mistakes(cells[int(row)], outcomes, outcomes.predicted) for row in rows]
-    return truths, [_answer(cells[int(row)], outcomes.predicted, outcomes) for row in rows]
-
-
-def _mistakes(cells: list[int], outcomes: Outcomes, predicted: NDArray[Any]) -> str:
-    """Say which of a row's labels are wrong; an empty string if none is."""
+def _mistakes(cells: list[int], predicted: NDArray[Any], outcomes: Outcomes) -> str:
+    """Say which of a sample's labels are wrong; an empty string if none is."""
     wrong = [cell for cell in cells if outcomes.values[cell] != predicted[cell]]
     missed = [name for name in (_name_label(cell, outcomes.values, outcomes) for cell in wrong) if name]
     added = [name for name in (_name_label(cell, predicted, outcomes) for cell in wrong) if name]
-    parts = [f"{verb} {_join_names(names)}" for verb, names in (("misses", missed), ("adds", added)) if names]
-    return "; ".join(parts)
+    return "; ".join(f"{verb} {_join(names)}" for verb, names in (("misses", missed), ("adds", added)) if names)
 
 
 def _answer(cells: list[int], values: NDArray[Any], outcomes: Outcomes) -> str:
     if not cells:
         return "no target" if outcomes.layout != "matrix" else "no label"
     if outcomes.layout == "matrix" and outcomes.kind == "classes":
-        found = [_name_label(cell, values, outcomes) for cell in cells]
-        return _join_names([name for name in found if name]) or "none"
+        return _join([name for name in (_name_label(cell, values, outcomes) for cell in cells) if name]) or "none"
     if outcomes.layout == "matrix":
-        return _join_names([f"{outcomes.task_names[outcomes.tasks[cell]]} {values[cell]:.3g}" for cell in cells])
-    cell = cells[0]
+        return _join([f"{outcomes.task_names[outcomes.tasks[cell]]} {values[cell]:.3g}" for cell in cells])
     if outcomes.kind == "numbers":
-        return f"{values[cell]:.4g}".replace("-", "−")
-    return outcomes.class_names[outcomes.tasks[cell]][values[cell]]
+        return f"{values[cells[0]]:.4g}".replace("-", "−")
+    return outcomes.class_names[outcomes.tasks[cells[0]]][values[cells[0]]]
 
 
 def _name_label(cell: int, values: NDArray[Any], outcomes: Outcomes) -> str:
-    """Name a label that a row has; of two classes the first is the absence of it."""
+    """Name a label that a sample has; of two classes the first is the absence of it."""
     task, labels = outcomes.task_names[outcomes.tasks[cell]], outcomes.class_names[outcomes.tasks[cell]]
     if len(labels) <= 2:
         return task if values[cell] == len(labels) - 1 else ""
     return f"{task}: {labels[values[cell]]}"
 
 
-def _join_names(names: list[str]) -> str:
+def _join(names: list[str]) -> str:
     more = len(names) - MAX_LABELS
     return ", ".join(names[:MAX_LABELS]) + (f" and {more} more" if more > 0 else "")
 
@@ -140,19 +113,19 @@ def check_image_shape(image_shape: Sequence[int], n_inputs: int) -> tuple[int, .
 
 
 def thumbnails(rows: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return rows as small pictures, black the lowest value and white the highest."""
+    """Return samples as small pictures, black the lowest value and white the highest."""
     images = np.asarray(rows, dtype=np.float64).reshape(-1, *shape)
     n_values = len(images) * (shape[2] if len(shape) == 3 else 1)
     images = shrunk(images, int(np.clip(np.sqrt(MAX_BYTES / max(n_values, 1)), 16, MAX_SIDE)))
     if images.size == 0:
         return images.astype(np.uint8)
-    low, high = np.nanpercentile(images, [OUTLIERS, 100 - OUTLIERS])
+    low, high = np.nanpercentile(images, [CLIPPED_PERCENT, 100 - CLIPPED_PERCENT])
     scaled = (images - low) / (high - low if high > low else 1.0)
     return np.asarray(np.round(255 * np.clip(np.nan_to_num(scaled), 0.0, 1.0)), dtype=np.uint8)
 
 
 def loading_pictures(loadings: Floats, shape: tuple[int, ...]) -> tuple[NDArray[np.int8], float]:
-    """Return loadings as pictures of signed bytes, colours averaged, and the loading that 127 stands for."""
+    """Return loadings as pictures of signed bytes, colors averaged, and the loading that 127 stands for."""
     images = loadings.reshape(-1, *shape)
     images = shrunk(images.mean(axis=3) if len(shape) == 3 else images, MAX_SIDE)
     limit = float(np.abs(images).max(initial=0.0))

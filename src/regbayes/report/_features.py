@@ -1,4 +1,4 @@
-"""Averages, histograms, weights and loadings of the features that the page shows."""
+"""Names, averages, histograms, weights and loadings of the features that the page shows."""
 
 from __future__ import annotations
 
@@ -8,25 +8,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes._types import Floats, Integers
+from regbayes._types import Flags, Floats, Integers
+from regbayes.estimators._bases import features_in_use
 from regbayes.estimators.stability import FeatureStability
-from regbayes.report._models import LatentModel, weights_of
-from regbayes.report._targets import Outcomes, label_text
+from regbayes.report._columns import Columns, Encoding, dense_rows
+from regbayes.report._examples import ExamplePool, loading_pictures
+from regbayes.report._latent import LatentModel, weights_of
+from regbayes.report._outcomes import Outcomes, label_text
+from regbayes.report.data import Features, Kind
 
+MAX_FEATURES = 100
 N_BINS = 24
+N_EXAMPLES = 10
+N_EXAMPLE_INPUTS = 5
 N_LOADINGS = 15
 N_DISTINCTIVE = 10
+N_NAMES = 2  # inputs that name a feature
 N_QUANTILES = 5
-IDENTICAL = 0.01  # of its range, by which a feature may differ from another that counts as the same
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows by class, by label, or by the size of the target."""
+    """Samples by class, by label, or by the size of the target."""
 
     title: str
     names: list[str]
-    members: list[Integers]  # rows of each group
+    members: list[Integers]  # samples of each group
 
 
 @dataclass(frozen=True)
@@ -36,131 +43,77 @@ class Outputs:
     title: str
     names: list[str]
     weights: Floats  # (outputs, K)
+    largest: str  # the class with the most samples; empty where there are no classes
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Samples, and how the user wants to see them."""
+
+    X: Any  # as the model sees them
+    columns: Columns | None  # as the user gave them; None where they are not a table
+    encoding: Encoding  # how the one becomes the other
+    kind: Kind
+    image_shape: tuple[int, ...] | None
 
 
 def groups_of(outcomes: Outcomes | None) -> Groups:
-    """Return the groups of rows whose averages are shown."""
+    """Return the groups of samples whose averages are shown."""
     if outcomes is None:
         return Groups("", [], [])
-    if outcomes.kind == "numbers":
-        return _quantile_groups(outcomes)
+    if outcomes.kind == "numbers":  # fifths by target, unless targets have units of their own
+        order = np.argsort(outcomes.values, kind="stable")
+        parts = [] if outcomes.several else [part for part in np.array_split(order, N_QUANTILES) if len(part)]
+        ends = [(outcomes.values[part[0]], outcomes.values[part[-1]]) for part in parts]
+        names = [f"{low:.3g} to {high:.3g}".replace("-", "−") for low, high in ends]
+        return Groups("target" if parts else "", names, [outcomes.rows[part] for part in parts])
     if outcomes.pooled_classes:
         names = outcomes.class_names[0]
-        members = [outcomes.rows[outcomes.values == code] for code in range(len(names))]
-        return Groups("class", names, members)
-    groups: list[tuple[str, Integers]] = []
-    for place, task in enumerate(outcomes.task_names):
+        return Groups("class", names, [outcomes.rows[outcomes.values == code] for code in range(len(names))])
+    groups: dict[str, Integers] = {}
+    for place, (task, labels) in enumerate(zip(outcomes.task_names, outcomes.class_names, strict=True)):
         mine = outcomes.tasks == place
-        labels = outcomes.class_names[place]
-        if len(labels) <= 2:  # "is it a beach?": the rows that are
-            groups.append((task, outcomes.rows[mine & (outcomes.values == len(labels) - 1)]))
+        if len(labels) <= 2:  # "is it a beach?": the samples that are
+            groups[task] = outcomes.rows[mine & (outcomes.values == len(labels) - 1)]
         else:
-            groups += [
-                (f"{task}: {name}", outcomes.rows[mine & (outcomes.values == c)]) for c, name in enumerate(labels)
-            ]
-    return Groups("label", [name for name, _ in groups], [rows for _, rows in groups])
-
-
-def _quantile_groups(outcomes: Outcomes) -> Groups:
-    """Fifths of the rows by target; none where columns of a matrix have targets of their own."""
-    if outcomes.layout == "matrix" and len(outcomes.task_names) > 1:
-        return Groups("", [], [])
-    order = np.argsort(outcomes.values, kind="stable")
-    parts = [part for part in np.array_split(order, N_QUANTILES) if len(part)]
-    names = [f"{outcomes.values[part[0]]:.3g} to {outcomes.values[part[-1]]:.3g}".replace("-", "−") for part in parts]
-    return Groups("target", names, [outcomes.rows[part] for part in parts])
-
-
-def group_statistics(values: Floats, groups: Groups) -> tuple[Integers, Floats, Floats]:
-    """Return the number of rows of each group, and the features' means and deviations in it, (features, groups)."""
-    shape = (values.shape[1], len(groups.names))
-    means, deviations = np.full(shape, np.nan), np.full(shape, np.nan)
-    for place, rows in enumerate(groups.members):
-        if len(rows):
-            means[:, place] = values[rows].mean(axis=0)
-            deviations[:, place] = values[rows].std(axis=0)
-    return np.array([len(rows) for rows in groups.members], dtype=np.int64), means, deviations
-
-
-def separation(values: Floats, outcomes: Outcomes) -> tuple[Floats, list[str]]:
-    """Return the share of each feature's variance that the targets explain, and the task for which it is largest.
-
-    For labels it is the correlation ratio, for numbers the squared correlation. Ragged tasks ask one question and count
-    as one task.
-    """
-    several = outcomes.layout == "matrix" and len(outcomes.task_names) > 1
-    shares = []
-    for place in range(len(outcomes.task_names) if several else 1):
-        mine = outcomes.tasks == place if several else np.ones(len(outcomes.rows), dtype=bool)
-        x, t = values[outcomes.rows[mine]], outcomes.values[mine]
-        shares.append(_explain_share(x, t, outcomes.kind))
-    table = np.array(shares).reshape(-1, values.shape[1])
-    best = table.argmax(axis=0)
-    names = [outcomes.task_names[place] if several else "" for place in best]
-    return table.max(axis=0), names
-
-
-def _explain_share(x: Floats, target: NDArray[Any], kind: str) -> Floats:
-    total = np.sum((x - x.mean(axis=0)) ** 2, axis=0) if len(x) else np.zeros(x.shape[1])
-    if len(x) < 2:
-        return np.zeros(x.shape[1])
-    if kind == "classes":
-        means = [(np.sum(target == c), x[target == c].mean(axis=0)) for c in np.unique(target)]
-        explained = np.sum([n * (mean - x.mean(axis=0)) ** 2 for n, mean in means], axis=0)
-    else:
-        centred = target - target.mean()
-        spread = np.sum(centred**2)
-        explained = (centred @ (x - x.mean(axis=0))) ** 2 / spread if spread > 0 else np.zeros(x.shape[1])
-    return np.asarray(np.divide(explained, total, out=np.zeros_like(total), where=total > 0))
-
-
-def histograms(values: Floats, *, unit: bool, shares: bool = False) -> tuple[Integers, Floats]:
-    """Return counts of rows by value, (features, bins), and the ends, (features, 2); shares begin at 0."""
-    counts, limits = [], []
-    for column in values.T:
-        low, high = (0.0, 1.0) if unit and not shares else (float(column.min()), float(column.max()))
-        if shares:
-            low = 0.0
-        if low == high:
-            low, high = low - 0.5, high + 0.5
-        counts.append(np.histogram(column, bins=N_BINS, range=(low, high))[0])
-        limits.append((low, high))
-    return np.array(counts, dtype=np.int64).reshape(-1, N_BINS), np.array(limits).reshape(-1, 2)
+            groups |= {f"{task}: {name}": outcomes.rows[mine & (outcomes.values == c)] for c, name in enumerate(labels)}
+    return Groups("label", list(groups), list(groups.values()))
 
 
 def outputs_of(latent: LatentModel, outcomes: Outcomes | None, target_name: str = "target") -> Outputs:
     """Return the weights of classes or tasks for the features, and what they are called."""
-    weights = weights_of(latent)
+    model, weights = latent.model, weights_of(latent)
+    groups = groups_of(outcomes)
+    sizes = [len(rows) for rows in groups.members]
+    largest = groups.names[int(np.argmax(sizes))] if sizes and groups.title in ("class", "label") else ""
     if weights is None:
-        return Outputs("", [], np.zeros((0, len(latent.model.components_))))
-    tasks = [label_text(task) for task in getattr(latent.model, "tasks_", ())]
+        return Outputs("", [], np.zeros((0, len(model.components_))), largest)
+    tasks = [label_text(task) for task in getattr(model, "tasks_", ())]
+    pooled = outcomes is not None and outcomes.pooled_classes
     if len(tasks) > 1:
         title, names = "task", _task_outputs(tasks, outcomes, len(weights))
-    elif outcomes is not None and outcomes.pooled_classes:
-        labels = outcomes.class_names[0]
-        known = getattr(latent.model, "classes_", outcomes.classes[0])
-        if len(known) < len(labels):  # rows have classes that were not there when the model was fitted
-            labels = [label_text(label) for label in known]
-        title, names = "class", labels[-1:] if len(weights) == 1 else labels
     elif outcomes is not None and outcomes.layout == "matrix":
         names = outcomes.task_names if len(outcomes.task_names) > 1 else [target_name]
         title = "label" if outcomes.kind == "classes" else "target"
-    elif hasattr(latent.model, "classes_") and not tasks:
-        labels = [label_text(label) for label in latent.model.classes_]
+    elif pooled or (hasattr(model, "classes_") and not tasks):
+        labels = outcomes.class_names[0] if outcomes is not None and pooled else []
+        known = getattr(model, "classes_", labels)
+        if len(known) != len(labels):  # also where samples have classes that were not there when it was fitted
+            labels = [label_text(label) for label in known]
         title, names = "class", labels[-1:] if len(weights) == 1 else labels
     else:
         title, names = "target", [target_name]
     if len(names) != len(weights):
         names = [str(place) for place in range(len(weights))]
-    return Outputs(title, names, weights)
+    return Outputs(title, list(names), weights, largest)
 
 
 def _task_outputs(tasks: list[str], outcomes: Outcomes | None, n_outputs: int) -> list[str]:
     """Name the rows of `coef_features_`: a task, or a class of a task with more than two."""
     matrix = outcomes is not None and outcomes.layout == "matrix" and len(outcomes.task_names) == len(tasks)
+    names = outcomes.task_names if outcomes is not None and matrix else tasks
     if outcomes is None or len(tasks) == n_outputs:
-        return outcomes.task_names if outcomes is not None and matrix else tasks
-    names = outcomes.task_names if matrix else tasks
+        return names
     classes = outcomes.class_names if matrix else [outcomes.class_names[0]] * len(tasks)
     return [
         name if len(labels) == 2 else f"{name}: {label}"
@@ -169,20 +122,107 @@ def _task_outputs(tasks: list[str], outcomes: Outcomes | None, n_outputs: int) -
     ]
 
 
-def twins(values: Floats, number: Integers) -> Integers:
-    """Return for each feature the number of the first one before it that has the same values, or -1."""
-    found = np.full(len(number), -1, dtype=np.int64)
-    spread = np.ptp(values, axis=0) if len(values) else np.zeros(len(number))
-    for i in range(len(number)):
-        close = np.abs(values[:, :i] - values[:, [i]]).max(axis=0, initial=0.0) <= IDENTICAL * spread[i]
-        if spread[i] > 0 and close.any():
-            found[i] = number[np.flatnonzero(close)[0]]
-    return found
+def collect_features(
+    latent: LatentModel,
+    values: Floats,
+    shown: Shown,
+    outcomes: Outcomes | None,
+    outputs: Outputs,
+    pool: ExamplePool,
+    stability: FeatureStability | None,
+) -> Features:
+    """Describe the features in use, the most used first; ``values`` are those of all features, (n, K)."""
+    encoding = shown.encoding
+    model, K = latent.model, values.shape[1]
+    unit = bool(values.size and values.min() >= 0 and values.max() <= 1 and not latent.has_amounts)
+    shares = K > 1 and values.min(initial=0.0) >= 0 and np.allclose(values.sum(axis=1), 1.0, atol=1e-3)
+    topics, weighted = bool(shown.kind == "text" and shares), len(outputs.weights) > 0
+    noun = "topic" if topics else "feature"
+    influence = values.std(axis=0) * (np.sqrt(np.mean(outputs.weights**2, axis=0)) if weighted else 1.0)
+    use = values.mean(axis=0) if unit else influence
+    in_use: Flags = np.isin(np.arange(K), features_in_use(model))
+    order = np.argsort(-use, kind="stable")
+    number = order[in_use[order]][:MAX_FEATURES]
+    chosen, components = values[:, number], np.asarray(model.components_, dtype=np.float64)[number]
+    distinctive: tuple[tuple[str, ...], ...] = ()
+    if topics:
+        components = components / components.sum(axis=1, keepdims=True)
+        distinctive = _name_inputs(find_distinctive_inputs(components), encoding)
+    places = np.argsort(-np.abs(components), axis=1, kind="stable")[:, :N_LOADINGS].astype(np.int64)
+    loadings = np.take_along_axis(components, places, axis=1)
+    has_units = not topics and not hasattr(model, "tasks_") and np.any(encoding.units[~np.isnan(encoding.units)] != 1)
+    pictures = (None, 0.0) if shown.image_shape is None else loading_pictures(components, shown.image_shape)
+    separation, separates = np.full(len(number), np.nan), [""] * len(number)
+    if outcomes is not None and len(number):
+        separation, separates = _separation(chosen, outcomes)
+    groups = groups_of(outcomes)
+    means, deviations = np.full((2, len(number), len(groups.names)), np.nan)
+    for place, rows in enumerate(groups.members):
+        if len(rows):
+            means[:, place], deviations[:, place] = chosen[rows].mean(axis=0), chosen[rows].std(axis=0)
+    histogram, limits = _histograms(chosen, unit=unit, shares=topics)
+    top = np.argsort(-chosen, axis=0, kind="stable")[:N_EXAMPLES].T
+    example_names, example_inputs = _example_inputs(shown, top, places)
+    middle = chosen.mean(axis=0)
+    rounding = np.abs(middle) <= 1e-12 * np.abs(chosen).max(axis=0, initial=0.0)
+    return Features(
+        noun=noun,
+        all_use=use,
+        all_in_use=in_use,
+        use_name=_use_name(topics, unit, weighted),
+        count_note=_count_note(latent, int(in_use.sum()), K, noun),
+        separation_name=_separation_name(outcomes),
+        value_note=_value_note(latent, topics, bool(shares), unit),
+        probabilities=unit,
+        number=number,
+        names=_name_features(places, loadings, distinctive, encoding, shown.image_shape is not None),
+        use=use[number],
+        influence=influence[number],
+        separation=separation,
+        separates=tuple(separates),
+        mean=np.where(rounding, 0.0, middle),
+        deviation=chosen.std(axis=0),
+        histogram=histogram,
+        limits=limits,
+        group_title=groups.title,
+        group_names=tuple(groups.names),
+        group_counts=np.array([len(rows) for rows in groups.members], dtype=np.int64),
+        group_means=means,
+        group_deviations=deviations,
+        output_title=outputs.title,
+        output_names=tuple(outputs.names),
+        weights=outputs.weights[:, number].T,
+        loading_title=_loading_title(model, topics, components),
+        loading_names=_name_inputs(places, encoding),
+        loading_values=loadings,
+        loading_units=loadings * encoding.units[places] if has_units else None,
+        distinctive=distinctive,
+        pictures=pictures[0],
+        picture_limit=pictures[1],
+        examples=np.array([pool.places(mine) for mine in top], dtype=np.int64).reshape(top.shape),
+        example_values=np.take_along_axis(chosen, top.T, axis=0).T,
+        example_input_names=example_names,
+        example_inputs=example_inputs,
+        **({} if stability is None else _returns_of(stability, number, K)),
+    )
 
 
-def distributions(components: Floats) -> Floats:
-    """Return topics as distributions over words."""
-    return np.asarray(components / components.sum(axis=1, keepdims=True))
+def _name_inputs(places: Integers, encoding: Encoding) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(encoding.names[place] for place in mine) for mine in places)
+
+
+def _name_features(
+    places: Integers, loadings: Floats, distinctive: tuple[tuple[str, ...], ...], encoding: Encoding, pictured: bool
+) -> tuple[str, ...]:
+    """Name features by their two strongest inputs, with a minus where the loading is negative; pixels have no names."""
+    if pictured:
+        return ("",) * len(places)
+    if distinctive:
+        return tuple(", ".join(words[:N_NAMES]) for words in distinctive)
+    return tuple(
+        ", ".join(("−" if loading < 0 else "") + encoding.names[j] for j, loading in zip(some, sizes, strict=True))
+        for some, sizes in zip(places[:, :N_NAMES], loadings[:, :N_NAMES], strict=True)
+    )
 
 
 def find_distinctive_inputs(topics: Floats) -> Integers:
@@ -193,18 +233,73 @@ def find_distinctive_inputs(topics: Floats) -> Integers:
     """
     logarithms = np.log(np.maximum(topics, np.finfo(np.float64).tiny))
     scores = topics * (logarithms - logarithms.mean(axis=0))
-    return np.argsort(-scores, axis=1, kind="stable")[:, : min(N_DISTINCTIVE, topics.shape[1])].astype(np.int64)
+    return np.argsort(-scores, axis=1, kind="stable")[:, :N_DISTINCTIVE].astype(np.int64)
 
 
-def top_loadings(components: Floats) -> tuple[Integers, Floats]:
-    """Return the inputs with the largest loadings of each feature, and the loadings, (features, at most N_LOADINGS)."""
-    n = min(N_LOADINGS, components.shape[1])
-    places = np.argsort(-np.abs(components), axis=1, kind="stable")[:, :n]
-    return places.astype(np.int64), np.take_along_axis(components, places, axis=1)
+def _separation(values: Floats, outcomes: Outcomes) -> tuple[Floats, list[str]]:
+    """Return the share of each feature's variance that the targets explain, and the task for which it is largest.
+
+    For labels it is the correlation ratio, for numbers the squared correlation. Ragged tasks ask one question and count
+    as one task.
+    """
+    shares = []
+    for place in range(len(outcomes.task_names) if outcomes.several else 1):
+        mine = outcomes.tasks == place if outcomes.several else np.ones(len(outcomes.rows), dtype=bool)
+        shares.append(_explain_share(values[outcomes.rows[mine]], outcomes.values[mine], outcomes.kind))
+    best = np.argmax(shares, axis=0)
+    return np.max(shares, axis=0), [outcomes.task_names[place] if outcomes.several else "" for place in best]
 
 
-def returns_of(stability: FeatureStability, numbers: Integers, n_features: int) -> dict[str, Any]:
-    """Return what the page says of how often features come back, for those with some numbers; NaN where unknown."""
+def _explain_share(x: Floats, target: NDArray[Any], kind: str) -> Floats:
+    if len(x) < 2:
+        return np.zeros(x.shape[1])
+    centred = x - x.mean(axis=0)
+    total = np.sum(centred**2, axis=0)
+    if kind == "classes":
+        means = [(np.sum(target == c), centred[target == c].mean(axis=0)) for c in np.unique(target)]
+        explained = np.sum([n * mean**2 for n, mean in means], axis=0)
+    else:
+        apart = target - target.mean()
+        explained = (apart @ centred) ** 2 / (np.sum(apart**2) or 1.0)
+    return np.asarray(np.divide(explained, total, out=np.zeros_like(total), where=total > 0))
+
+
+def _histograms(values: Floats, *, unit: bool, shares: bool) -> tuple[Integers, Floats]:
+    """Return counts of samples by value, (features, bins), and the ends, (features, 2); shares begin at 0."""
+    counts, limits = [], []
+    for column in values.T:
+        low, high = (0.0, 1.0) if unit and not shares else (0.0 if shares else float(column.min()), float(column.max()))
+        if low == high:
+            low, high = low - 0.5, high + 0.5
+        counts.append(np.histogram(column, bins=N_BINS, range=(low, high))[0])
+        limits.append((low, high))
+    return np.array(counts, dtype=np.int64).reshape(-1, N_BINS), np.array(limits).reshape(-1, 2)
+
+
+def _example_inputs(shown: Shown, top: Integers, places: Integers) -> tuple[Any, Any]:
+    """Return the inputs with the largest loadings and their values for the top-ranked samples.
+
+    They are those of the columns that the inputs come from; where columns were mixed, of the model's inputs.
+    """
+    columns, encoding = shown.columns, shown.encoding
+    if shown.kind == "image":
+        return ((),) * len(top), (((),) * top.shape[1],) * len(top)
+    names, cells = [], []
+    for mine, inputs in zip(top, places, strict=True):
+        sources = [place for place in dict.fromkeys(encoding.sources[inputs].tolist()) if place >= 0]
+        if columns is not None and sources:
+            some = sources[:N_EXAMPLE_INPUTS]
+            names.append(tuple(columns.names[place] for place in some))
+            cells.append(columns.cells(mine, some))
+        else:
+            some = inputs[:N_EXAMPLE_INPUTS]
+            names.append(tuple(encoding.names[place] for place in some))
+            cells.append(tuple(map(tuple, dense_rows(shown.X, mine)[:, some].astype(np.float64).tolist())))
+    return tuple(names), tuple(cells)
+
+
+def _returns_of(stability: FeatureStability, numbers: Integers, n_features: int) -> dict[str, Any]:
+    """Return how often features come back, for those with some numbers; NaN where that is unknown."""
     if len(stability.numbers) and stability.numbers.max() >= n_features:
         raise ValueError(
             f"stability is of another model: it has a feature {stability.numbers.max()}, and this one has {n_features}"
@@ -216,3 +311,55 @@ def returns_of(stability: FeatureStability, numbers: Integers, n_features: int) 
     fits = f"{n_fits} fits {' or '.join(kinds)}"
     note = f"of {fits} have it: a feature whose values correlate by {stability.threshold:g} or more"
     return {"returned": returned[numbers], "likeness": likeness[numbers], "returned_note": note}
+
+
+# --- What the numbers mean, in words
+
+
+def _use_name(topics: bool, unit: bool, weighted: bool) -> str:
+    if unit:
+        return "average over the documents" if topics else "average over the rows"
+    return "spread of its values times the size of its weights" if weighted else "spread of its values"
+
+
+def _count_note(latent: LatentModel, n_used: int, n_components: int, noun: str) -> str:
+    if not latent.has_sticks:
+        return f"The model has {n_components} {noun}s, a number that was fixed beforehand."
+    if hasattr(latent.model, "tasks_"):
+        return f"{n_used} of {n_components} features have weight in some task. Features are sums of inputs."
+    if n_used == n_components > 1:
+        return (
+            f"All {n_used} features that the model may have are in use: the data may support more. Raise n_components "
+            "to find out; ignore this if you want just so many."
+        )
+    return f"{n_used} of the {n_components} features that the model may have are in use: the truncation does not bind."
+
+
+def _separation_name(outcomes: Outcomes | None) -> str:
+    if outcomes is None:
+        return ""
+    what = "classes" if outcomes.pooled_classes else "labels" if outcomes.kind == "classes" else "targets"
+    return f"share of its variance that the {what} explain"
+
+
+def _value_note(latent: LatentModel, topics: bool, shares: bool, unit: bool) -> str:
+    direct = hasattr(latent.model, "coef_inputs_")
+    sums = "features and of the inputs themselves" if direct else "features"
+    if latent.has_amounts:
+        return f"A feature of a row is a nonnegative number, near 0 where the row lacks it. Scores are sums of {sums}."
+    if topics:
+        return "A document is a mixture of topics; its value of a topic is the share of its words that are about it."
+    if shares:
+        return "A feature of a row is the share of the row that it accounts for."
+    if unit:
+        note = "A feature of a row is a number between 0, the row does not have it, and 1, it does."
+        return f"{note} Scores are weighted sums of {sums}." if direct else note
+    return f"A feature of a row is a number, and predictions are weighted sums of {sums}."
+
+
+def _loading_title(model: Any, topics: bool, components: Floats) -> str:
+    if topics:
+        return "share of the topic's words"
+    if hasattr(model, "tasks_"):
+        return "probability that the input belongs to the feature"
+    return "what the feature adds to the inputs" if np.any(components < 0) else "weight of the input in the feature"

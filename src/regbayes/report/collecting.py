@@ -1,78 +1,33 @@
-"""`collect`: from a fitted estimator and rows to the numbers, names and pictures that a page about it shows."""
+"""`collect`: from a fitted estimator and samples to the numbers, names and pictures that a page about it shows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import is_classifier
-from sklearn.utils import get_tags
+from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from regbayes._types import Floats, Integers
+from regbayes._types import Floats
+from regbayes.estimators._bases import features_in_use
 from regbayes.estimators.stability import FeatureStability
-from regbayes.report import _answers as answers
-from regbayes.report import _examples as shown
-from regbayes.report import _features as latent_features
+from regbayes.margins.head import MAX_CLASS_WEIGHTS
+from regbayes.report import _outcomes as errors
+from regbayes.report._columns import Columns, Encoding, dense_rows, shorten_names
 from regbayes.report._effects import effects_of
-from regbayes.report._examples import ExamplePool
-from regbayes.report._features import Outputs
-from regbayes.report._inputs import Columns, Encoding, shorten_names
-from regbayes.report._models import (
-    LatentModel,
-    contributions,
-    find_latent,
-    has_amounts,
-    has_sticks,
-    moves_answers,
-    respond,
-    shown_features,
-    used,
-)
-from regbayes.report._summary import Told, collect_history, summary_of
-from regbayes.report._targets import Outcomes, label_text, read_outcomes
-from regbayes.report.data import (
-    Cell,
-    Comparison,
-    Effects,
-    Features,
-    Kind,
-    Level,
-    Reliability,
-    ReportData,
-    Sample,
-)
+from regbayes.report._examples import ExamplePool, check_image_shape, describe, thumbnails
+from regbayes.report._features import Outputs, Shown, collect_features, outputs_of
+from regbayes.report._latent import LatentModel, find_latent, respond
+from regbayes.report._outcomes import Outcomes, label_text, read_outcomes
+from regbayes.report.data import Comparison, Effects, History, Kind, Level, Model, Reliability, ReportData, Sample
 
-N_EXAMPLES = 10
-N_EXAMPLE_INPUTS = 5
-N_ROW_INPUTS = 12
-MAX_FEATURES = 100
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows, and how the user wants to see them."""
-
-    seen: Any  # as the model sees them
-    columns: Columns | None  # as the user gave them; None where they are no table
-    encoding: Encoding  # how the one becomes the other
-    kind: Kind
-    image_shape: tuple[int, ...] | None
-
-    @property
-    def input_names(self) -> list[str]:
-        """Names of the model's inputs."""
-        return self.encoding.names
-
-    def at(self, rows: Integers) -> NDArray[Any]:
-        """Return some rows as pictures are made of them."""
-        columns = self.columns
-        if columns is None or len(columns.names) != len(self.input_names):
-            return shown.dense_rows(self.seen, rows)
-        return np.asarray(columns.take(rows), dtype=np.float64)
+MAX_ROW_INPUTS = 12
+MAX_RECORDS = 300  # of the trace
+MAX_VALUE_TEXT = 90
 
 
 def collect(  # noqa: PLR0913 - options of a public function, all by name
@@ -162,8 +117,15 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     """
     check_is_fitted(estimator)
     latent = find_latent(estimator, X)
-    rows = _rows(latent, X, kind, image_shape, texts, feature_names)
-    _check_lengths(_num_samples(X), row_names=row_names, texts=texts)
+    for name, given in (("row_names", row_names), ("texts", texts)):
+        if given is not None and len(given) != _num_samples(X):
+            raise ValueError(
+                f"{name} must have one entry per row: it has {len(given)}, and X has {_num_samples(X)} rows"
+            )
+    n_inputs = np.asarray(latent.model.components_).shape[1]
+    chosen, shape = _choose_kind(kind, image_shape, texts, n_inputs)
+    columns = Columns.read(X, feature_names, "x" if latent.steps else "input ")
+    shown = Shown(latent.X, columns, _describe_inputs(latent, X, columns, feature_names, n_inputs), chosen, shape)
     outcomes = None
     own_predictions = predictions is None
     if y is not None:
@@ -171,296 +133,95 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
             predictions = respond(estimator, "predict", X, task)
         outcomes = read_outcomes(estimator, latent.model, X, y, task, predictions, target_names)
     called = target_name or label_text(getattr(y, "name", None) or "target")
-    sample: Sample = "" if fitted_to is None else "new" if not fitted_to else "training"
-    if fitted_to and not own_predictions:
-        sample = "cross-validated"
-    outputs = latent_features.outputs_of(latent, outcomes, called)
-    effects = _effects(estimator, latent, rows, outputs, task, called)
+    outputs = outputs_of(latent, outcomes, called)
+    answer = "score" if is_classifier(estimator) else called
+    effects = effects_of(estimator, latent, shown, outputs, task, answer)
     pool = ExamplePool()
     values = np.asarray(latent.model.transform(latent.X), dtype=np.float64)
-    features = _features(latent, rows, values, outcomes, outputs, pool)
-    if stability is not None:
-        features = replace(features, **latent_features.returns_of(stability, features.number, values.shape[1]))
-    if prediction_scores is None and outcomes is not None and hasattr(estimator, "decision_function"):
+    features = collect_features(latent, values, shown, outcomes, outputs, pool, stability)
+    own_scores = prediction_scores is None
+    if own_scores and outcomes is not None and hasattr(estimator, "decision_function"):
         prediction_scores = respond(estimator, "decision_function", X, task)
-        sure = "own" if own_predictions else "other"
-    else:
-        sure = "own"
-    judged = _judge(latent, values, outcomes, outputs, prediction_scores, sure, pool)
-    pictures = None if rows.image_shape is None else shown.thumbnails(rows.at(pool.rows), rows.image_shape)
-    told = Told(
-        scores or {},
-        data_name,
-        sample,
-        called if outcomes is not None else "",
-        (*_interruption(latent, notices), *notices),
-    )
+    judged = _judge(latent, values, outcomes, outputs, prediction_scores, own_predictions or not own_scores, pool)
+    if latent.interruptions and not any("interrupted" in words for _, words in notices):
+        said = " ".join(("This fit was ended before it was done.", *latent.interruptions))
+        notices = [("warning", f"{said} Fit again for a model to rely on."), *notices]
+    sample: Sample = "" if fitted_to is None else "new" if not fitted_to else "training"
+    pictures = None
+    if shape is not None:
+        whole = columns is None or len(columns.names) != n_inputs
+        rows = dense_rows(latent.X, pool.rows) if whole or columns is None else columns.take(pool.rows)
+        pictures = thumbnails(np.asarray(rows, dtype=np.float64), shape)
     return ReportData(
         title=title or f"{type(estimator).__name__} on {_num_samples(X)} {data_name}",
-        kind=rows.kind,
-        model=summary_of(estimator, latent, values, outcomes, told),
-        history=collect_history(latent.model),
-        features=features,
-        examples=replace(
-            shown.describe(pool.rows, outcomes, row_names, texts, pictures), **_row_inputs(rows, effects, pool.rows)
+        kind=chosen,
+        model=Model(
+            name=_name_model(estimator, latent.model),
+            settings=tuple(_settings(latent.model)),
+            facts=tuple(_facts(latent.model)),
+            **_collect_scores(estimator, latent, values, outcomes, scores or {}),
+            sample="cross-validated" if fitted_to and not own_predictions else sample,
+            n_rows=len(values),
+            n_inputs=n_inputs,
+            data_name=data_name,
+            target_name=called if outcomes is not None else "",
+            notices=tuple(notices),
         ),
+        history=_collect_history(latent.model),
+        features=features,
+        examples=describe(pool.rows, outcomes, row_names, texts, pictures, _main_inputs(shown, effects, pool)),
         prediction_note=prediction_note or "",
         effects=effects,
         comparison=comparison,
         reliability=reliability,
-        image_shape=rows.image_shape or (),
+        image_shape=shape or (),
         **judged,
     )
 
 
-def _interruption(latent: LatentModel, notices: Sequence[tuple[Level, str]]) -> list[tuple[Level, str]]:
-    """Say that a fit was interrupted, unless the caller has."""
-    if not latent.interruptions or any("interrupted" in words for _, words in notices):
-        return []
-    said = " ".join(("This fit was ended before it was done.", *latent.interruptions))
-    return [("warning", f"{said} Fit again for a model to rely on.")]
-
-
-def _effects(
-    estimator: Any,
-    latent: LatentModel,
-    rows: _Rows,
-    outputs: Outputs,
-    task: Any,
-    called: str,
-) -> Effects | None:
-    answer = "score" if is_classifier(estimator) else called
-    # Effects are what a step down and a step up make, and counts of words may not go below zero.
-    is_counted = get_tags(latent.model).input_tags.positive_only
-    columns = None if rows.kind == "text" or is_counted else rows.columns
-    return effects_of(estimator, latent, columns, outputs, rows.input_names, task, rows.image_shape, answer)
-
-
-def _row_inputs(rows: _Rows, effects: Effects | None, wanted: Integers) -> dict[str, Any]:
-    """Return the inputs of rows that matter most: all of few, or those with the largest effects."""
-    if rows.columns is None or rows.kind != "table":
-        return {}
-    names = rows.columns.names
-    place = {name: i for i, name in enumerate(names)}
-    order = [place[name] for name in (effects.names if effects is not None else names)][:N_ROW_INPUTS]
-    return {"input_names": tuple(names[i] for i in order), "inputs": rows.columns.cells(wanted, order)}
-
-
-def _check_lengths(n_rows: int, **named: Sequence[Any] | None) -> None:
-    for name, values in named.items():
-        if values is not None and len(values) != n_rows:
-            raise ValueError(f"{name} must have one entry per row: it has {len(values)}, and X has {n_rows} rows")
-
-
-def _rows(
-    latent: LatentModel,
-    X: Any,
-    kind: str,
-    image_shape: Sequence[int] | None,
-    texts: Sequence[str] | None,
-    feature_names: Sequence[str] | None,
-) -> _Rows:
+def _choose_kind(
+    kind: str, image_shape: Sequence[int] | None, texts: Sequence[str] | None, n_inputs: int
+) -> tuple[Kind, tuple[int, ...] | None]:
+    """Return how samples are shown, and the shape of images."""
     if kind not in ("auto", "table", "image", "text"):
         raise ValueError(f'kind must be "auto", "table", "image" or "text", got {kind!r}')
     if kind == "image" and image_shape is None:
         raise ValueError('kind="image" needs image_shape, (height, width) of the image that a row is')
-    n_inputs = np.asarray(latent.model.components_).shape[1]
-    shape = None if image_shape is None or kind in ("table", "text") else shown.check_image_shape(image_shape, n_inputs)
-    auto: Kind = "image" if shape is not None else "text" if texts is not None else "table"
-    chosen: Kind = auto if kind == "auto" else kind  # type: ignore[assignment] # checked above
-    columns = Columns.read(X, feature_names, "x" if latent.steps else "input ")
-    if feature_names is not None and len(feature_names) not in (n_inputs, 0 if columns is None else len(columns.names)):
-        raise ValueError(f"feature_names has {len(feature_names)} names, but the model has {n_inputs} inputs")
-    return _Rows(latent.X, columns, _describe_encoding(latent, X, columns, feature_names, n_inputs), chosen, shape)
+    shape = None if image_shape is None or kind in ("table", "text") else check_image_shape(image_shape, n_inputs)
+    if kind != "auto":
+        return kind, shape  # type: ignore[return-value] # checked above
+    return "image" if shape is not None else "text" if texts is not None else "table", shape
 
 
-def _describe_encoding(
+def _describe_inputs(
     latent: LatentModel, X: Any, columns: Columns | None, given: Sequence[str] | None, n_inputs: int
 ) -> Encoding:
     """Say where the model's inputs come from, and what they are called."""
+    n_columns = 0 if columns is None else len(columns.names)
+    if given is not None and len(given) not in (n_inputs, n_columns):
+        raise ValueError(f"feature_names has {len(given)} names, but the model has {n_inputs} inputs")
     if columns is not None and latent.steps:
-        found = Encoding.of(columns, latent.prepare, latent.input_names)
-        own = given is not None and len(given) == n_inputs != len(columns.names)
-        return replace(found, names=[str(name) for name in given]) if own and given is not None else found
-    same = columns is not None and len(columns.names) == n_inputs
+        names = list(given) if given is not None and len(given) == n_inputs != n_columns else latent.input_names
+        renamed = names is not None and given is not None and n_columns == n_inputs == len(names)
+        return Encoding.of(columns, latent.prepare, columns.names if renamed else names, n_inputs)
+    same = n_columns == n_inputs
     sources = np.arange(n_inputs) if same else np.full(n_inputs, -1)
     units = np.full(n_inputs, 1.0 if same else np.nan)
-    if columns is not None and same and (given is not None or hasattr(X, "columns")):
-        return Encoding(columns.names, sources, units)
-    for names in (given, latent.input_names, getattr(latent.model, "feature_names_in_", None)):
+    own = columns.names if columns is not None and same and (given is not None or hasattr(X, "columns")) else None
+    for names in (own, given, latent.input_names, getattr(latent.model, "feature_names_in_", None)):
         if names is not None and len(names) == n_inputs:
-            return Encoding(shorten_names([str(name) for name in names]), sources, units)
+            return Encoding(shorten_names(names), sources, units)
     return Encoding([f"input {place}" for place in range(n_inputs)], sources, units)
 
 
-def _features(
-    latent: LatentModel,
-    rows: _Rows,
-    values: Floats,
-    outcomes: Outcomes | None,
-    outputs: Outputs,
-    pool: ExamplePool,
-) -> Features:
-    contribution = contributions(values, outputs.weights if len(outputs.weights) else None)
-    amounts = has_amounts(latent.model)
-    unit = bool(values.size and values.min() >= 0 and values.max() <= 1 and not amounts)
-    topics = rows.kind == "text" and _are_shares(values)
-    use = values.mean(axis=0) if unit else contribution
-    in_use = used(latent, values)
-    kept = shown_features(in_use, use, contribution, MAX_FEATURES)
-    chosen = values[:, kept]
-    components = np.asarray(latent.model.components_, dtype=np.float64)[kept]
-    groups = latent_features.groups_of(outcomes)
-    counts, means, deviations = latent_features.group_statistics(chosen, groups)
-    histogram, limits = latent_features.histograms(chosen, unit=unit, shares=topics)
-    distinctive: tuple[tuple[str, ...], ...] = ()
-    if topics and len(kept):
-        components = latent_features.distributions(components)
-        words = latent_features.find_distinctive_inputs(components)
-        distinctive = tuple(tuple(rows.input_names[place] for place in mine) for mine in words)
-    places, loadings = latent_features.top_loadings(components)
-    pictures, limit = (None, 0.0) if rows.image_shape is None else shown.loading_pictures(components, rows.image_shape)
-    separation, separates = np.full(len(kept), np.nan), [""] * len(kept)
-    if outcomes is not None and len(kept):
-        separation, separates = latent_features.separation(chosen, outcomes)
-    top = np.argsort(-chosen, axis=0, kind="stable")[:N_EXAMPLES].T
-    additive = not topics and not hasattr(latent.model, "tasks_")
-    example_names, example_inputs = _example_inputs(rows, top, places)
-    return Features(
-        all_use=use,
-        all_in_use=in_use,
-        use_name="average over the documents" if topics else _use_name(unit, bool(len(outputs.weights))),
-        count_note=_count_note(latent.model, int(in_use.sum()), len(in_use), "topic" if topics else "feature"),
-        separation_name="" if outcomes is None else _separation_name(outcomes),
-        value_note=_value_note(values, unit, topics, amounts, hasattr(latent.model, "coef_inputs_")),
-        probabilities=unit,
-        number=kept,
-        use=use[kept],
-        separation=separation,
-        separates=tuple(separates),
-        mean=_without_dust(chosen.mean(axis=0), chosen),
-        deviation=chosen.std(axis=0),
-        histogram=histogram,
-        limits=limits,
-        group_title=groups.title,
-        group_names=tuple(groups.names),
-        group_counts=counts,
-        group_means=means,
-        group_deviations=deviations,
-        output_title=outputs.title,
-        output_names=tuple(outputs.names),
-        weights=outputs.weights[:, kept].T,
-        loading_title="share of the topic's words" if topics else _loading_title(latent.model, components),
-        loading_names=tuple(tuple(rows.input_names[place] for place in mine) for mine in places),
-        loading_values=loadings,
-        pictures=pictures,
-        picture_limit=limit,
-        examples=np.array([pool.places(mine) for mine in top], dtype=np.int64).reshape(len(kept), -1),
-        example_values=np.take_along_axis(chosen, top.T, axis=0).T,
-        example_inputs=example_inputs,
-        noun="topic" if topics else "feature",
-        distinctive=distinctive,
-        example_input_names=example_names,
-        loading_units=_loading_units(rows, places, loadings) if additive else None,
-        influence=contribution[kept],
-        idle=~moves_answers(contribution)[kept] if len(outputs.weights) else np.zeros(len(kept), dtype=bool),
-        twins=latent_features.twins(chosen, kept),
-    )
-
-
-def _without_dust(means: Floats, values: Floats) -> Floats:
-    """Return means in which what is left of a sum that should be zero is zero."""
-    return np.where(np.abs(means) > 1e-12 * np.abs(values).max(axis=0, initial=0.0), means, 0.0)
-
-
-def _loading_units(rows: _Rows, places: Integers, loadings: Floats) -> Floats | None:
-    """Return loadings in the units of the columns that the inputs come from; None where they are the same."""
-    units = rows.encoding.units
-    if np.all(np.isnan(units) | (units == 1.0)):
-        return None
-    return np.asarray(loadings * units[places])
-
-
-def _example_inputs(
-    rows: _Rows, top: Integers, places: Integers
-) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[tuple[Cell, ...], ...], ...]]:
-    """Values of the inputs with the largest loadings, for the top-ranked rows: names, and (features, examples, inputs).
-
-    They are those of the columns that the inputs come from; where columns were mixed, of the model's inputs.
-    """
-    if rows.kind == "image":
-        return ((),) * len(top), (((),) * top.shape[1],) * len(top)
-    names, cells = [], []
-    for mine, inputs in zip(top, places, strict=True):
-        sources = list(dict.fromkeys(place for place in rows.encoding.sources[inputs].tolist() if place >= 0))
-        if rows.columns is not None and sources:
-            some = sources[:N_EXAMPLE_INPUTS]
-            names.append(tuple(rows.columns.names[place] for place in some))
-            cells.append(rows.columns.cells(mine, some))
-        else:
-            seen = shown.dense_rows(rows.seen, mine)[:, inputs[:N_EXAMPLE_INPUTS]]
-            names.append(tuple(rows.input_names[place] for place in inputs[:N_EXAMPLE_INPUTS]))
-            cells.append(tuple(tuple(float(value) for value in row) for row in seen))
-    return tuple(names), tuple(cells)
-
-
-def _are_shares(values: Floats) -> bool:
-    return bool(
-        values.shape[1] > 1 and values.min(initial=0.0) >= 0 and np.allclose(values.sum(axis=1), 1.0, atol=1e-3)
-    )
-
-
-def _value_note(values: Floats, unit: bool, topics: bool, amounts: bool, direct: bool) -> str:
-    beside = " and of the inputs themselves" if direct else ""
-    if amounts:
-        return (
-            "A row has a feature by an amount: near 0, it does not have it; answers are weighted sums of amounts"
-            f"{beside}."
-        )
-    if topics:
-        return "A document is a mixture of topics; its value of a topic is the share of its words that are about it."
-    if unit and _are_shares(values):
-        return "A feature of a row is the share of the row that it accounts for."
-    if unit:
-        note = "A feature of a row is a number between 0, the row does not have it, and 1, it does."
-        return f"{note} Answers are weighted sums of features{beside}." if direct else note
-    return f"A feature of a row is a number, and answers are weighted sums of features{beside}."
-
-
-def _use_name(unit: bool, weighted: bool) -> str:
-    if unit:
-        return "average over the rows"
-    return "spread of its values times the size of its weights" if weighted else "spread of its values"
-
-
-def _count_note(model: Any, n_used: int, n_components: int, noun: str) -> str:
-    if not has_sticks(model):
-        return f"The model has {n_components} {noun}s, a number that was fixed beforehand."
-    if hasattr(model, "tasks_") and getattr(model, "temperature_", 0.0) > 0:
-        return (
-            f"{n_used} of {n_components} features take some inputs more than others. At a temperature above 0 features "
-            "are soft and all of them are used, so n_components is a budget; at temperature=0 their number follows the "
-            "data."
-        )
-    if n_used == n_components > 1:
-        return (
-            f"All {n_used} features that the model may have are in use: the data may ask for more. Raise n_components "
-            "to let them decide; ignore this if you want just so many."
-        )
-    return f"{n_used} of the {n_components} features that the model may have are in use: the truncation does not bind."
-
-
-def _separation_name(outcomes: Outcomes) -> str:
-    what = "classes" if outcomes.pooled_classes else "labels" if outcomes.kind == "classes" else "targets"
-    return f"share of its variance that the {what} explain"
-
-
-def _loading_title(model: Any, components: Floats) -> str:
-    if hasattr(model, "tasks_"):
-        return "probability that the input belongs to the feature"
-    if np.any(components < 0):
-        return "what the feature adds to the inputs"
-    return "weight of the input in the feature"
+def _main_inputs(shown: Shown, effects: Effects | None, pool: ExamplePool) -> tuple[Any, Any]:
+    """Return the inputs that matter most, and their values: all of few, or those with the largest effects."""
+    columns = shown.columns
+    if columns is None or shown.kind != "table":
+        return (), ()
+    place = {name: i for i, name in enumerate(columns.names)}
+    order = [place[name] for name in (columns.names if effects is None else effects.names)][:MAX_ROW_INPUTS]
+    return tuple(columns.names[i] for i in order), columns.cells(pool.rows, order)
 
 
 def _judge(
@@ -469,41 +230,117 @@ def _judge(
     outcomes: Outcomes | None,
     outputs: Outputs,
     scores: Any,
-    sure: str,
+    own: bool,
     pool: ExamplePool,
 ) -> dict[str, Any]:
     """Return the parts of the page that say how right the model is.
 
-    `scores` are what `decision_function` said of the rows; `sure` whether that of the fits that predicted ("own").
+    ``scores`` are what `decision_function` said of the samples; ``own``, whether that of the fits that predicted.
     """
     if outcomes is None:
         return dict.fromkeys(("confusion", "tasks", "regression", "worst"))
-    task_scores = values @ outputs.weights.T if len(outputs.weights) else None
-    tasks = answers.tasks_of(outcomes, _scores_by_task(latent, outcomes, task_scores))
+    task_scores = _scores_by_task(latent, outcomes, values @ outputs.weights.T) if len(outputs.weights) else None
+    found = {"tasks": errors.tasks_of(outcomes, task_scores), "regression": errors.regression_of(outcomes)}
     if outcomes.kind == "numbers":
-        worst, confusion = answers.worst_numbers(outcomes, pool), None
-    else:
-        margins = None
-        if outcomes.predicted is not None and scores is not None:
-            margins = answers.class_margins(scores, outcomes)
-        worst = answers.worst_labels(outcomes, margins, pool, own=sure == "own")
-        confusion = answers.confusion_of(outcomes, pool, margins)
-    return {
-        "confusion": confusion,
-        "tasks": tasks,
-        "regression": answers.regression_of(outcomes),
-        "worst": worst,
-    }
+        return {**found, "confusion": None, "worst": errors.worst_numbers(outcomes, pool)}
+    known = outcomes.predicted is not None and scores is not None
+    margins = errors.class_margins(scores, outcomes) if known else None
+    worst = errors.worst_labels(outcomes, margins, pool, own=own)
+    return {**found, "confusion": errors.confusion_of(outcomes, pool, margins), "worst": worst}
 
 
-def _scores_by_task(latent: LatentModel, outcomes: Outcomes, scores: Floats | None) -> Floats | None:
+def _scores_by_task(latent: LatentModel, outcomes: Outcomes, scores: Floats) -> Floats | None:
     """Return the columns of scores that belong to the tasks of the outcomes; None where a task has several."""
-    fitted = getattr(latent.model, "tasks_", None)
-    if scores is None or fitted is None or scores.shape[1] != len(fitted):
+    fitted = [label_text(name) for name in getattr(latent.model, "tasks_", ())]
+    if scores.shape[1] != len(fitted):
         return None
     if outcomes.layout != "ragged":
         return scores if len(fitted) == len(outcomes.task_names) else None
-    place = {label_text(name): i for i, name in enumerate(fitted)}
-    if not all(name in place for name in outcomes.task_names):
+    if not set(outcomes.task_names) <= set(fitted):
         return None
-    return scores[:, [place[name] for name in outcomes.task_names]]
+    return scores[:, [fitted.index(name) for name in outcomes.task_names]]
+
+
+# --- The model in a few lines
+
+
+def _collect_scores(
+    estimator: Any,
+    latent: LatentModel,
+    values: Floats,
+    outcomes: Outcomes | None,
+    given: Mapping[str, float | tuple[float, float]],
+) -> dict[str, Any]:
+    """Return scores with their meanings, and their deviations over folds; those that are given come first."""
+    own = [] if outcomes is None else errors.scores_of(outcomes)
+    meanings = {name: meaning for name, _, meaning in own}
+    pairs = {str(name): value if isinstance(value, tuple) else (value, np.nan) for name, value in given.items()}
+    if hasattr(estimator, "best_score_"):
+        pairs["cross-validation"] = (estimator.best_score_, _deviation_of_best(estimator))
+        meanings["cross-validation"] = "mean score over the folds of the search"
+    found = [(name, float(mean), meanings.get(name, "")) for name, (mean, _) in pairs.items()]
+    found += [score for score in own if score[0] not in pairs]
+    if outcomes is None and hasattr(latent.model, "inverse_transform"):
+        X = dense_rows(latent.X, np.arange(len(values))).astype(np.float64)
+        left, total = np.sum((X - latent.model.inverse_transform(values)) ** 2), np.sum((X - X.mean(axis=0)) ** 2)
+        share = 1.0 - float(left / total) if total > 0 else float("nan")
+        found.append(("explained", share, "share of the inputs' variance that the features explain"))
+    deviations = [float(deviation) for _, deviation in pairs.values()]
+    return {"scores": tuple(found), "deviations": (*deviations, *[np.nan] * (len(found) - len(deviations)))}
+
+
+def _deviation_of_best(search: Any) -> float:
+    """Return the deviation of a search's best score over its folds; NaN where it is not told."""
+    found = getattr(search, "cv_results_", {}).get("std_test_score")
+    return float(found[search.best_index_]) if found is not None and hasattr(search, "best_index_") else np.nan
+
+
+def _name_model(estimator: Any, model: Any) -> str:
+    if isinstance(estimator, Pipeline):
+        return " → ".join(type(step).__name__ for _, step in estimator.steps)
+    own = type(model).__name__
+    return own if estimator is model else f"{own} in {type(estimator).__name__}"
+
+
+def _facts(model: Any) -> list[tuple[str, str]]:
+    """Return what the fit found."""
+    noun = "topics" if hasattr(model, "top_words") else "features"
+    facts = [(f"{noun} in use", f"{len(features_in_use(model))} of {len(model.components_)}")]
+    names = ("temperature_", "generative_weight_", "noise_variance_", "prior_variance_", "n_iter_")
+    facts += [(name, f"{getattr(model, name):.4g}") for name in names if hasattr(model, name)]
+    if getattr(model, "multi_class", None) == "auto" and getattr(model, "multi_class_", None) == "ovr":
+        why = "inputs are included" if model.include_inputs else f"there are more than {MAX_CLASS_WEIGHTS:,} weights"
+        facts.append(("margins", f"each class against the rest, because {why}"))
+    return facts
+
+
+def _settings(model: Any) -> list[tuple[str, str, bool]]:
+    defaults = {name: parameter.default for name, parameter in signature(type(model)).parameters.items()}
+    given = sorted(model.get_params(deep=False).items())
+    return [(name, _short(value), _short(value) != _short(defaults.get(name))) for name, value in given]
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_VALUE_TEXT else text[:MAX_VALUE_TEXT] + "…"
+
+
+def _collect_history(model: Any) -> History | None:
+    """Return the trace of a fit, thinned; None if there is none."""
+    trace = getattr(model, "trace_", None)
+    if trace is None or len(trace) == 0:
+        return None
+    kept = np.unique(np.linspace(0, len(trace) - 1, min(len(trace), MAX_RECORDS)).round().astype(int))
+    names = tuple(trace.terms)
+    sampled = getattr(model, "inference", None) == "gibbs"
+    return History(
+        iterations=np.asarray(trace.iterations)[kept],
+        objective=np.asarray(trace.objective)[kept],
+        term_names=names,
+        terms=np.array([trace.terms[name][kept] for name in names]).reshape(len(names), len(kept)),
+        n_iter=int(trace.iterations[-1]),
+        seconds=float(trace.elapsed[-1]),
+        n_rises=trace.rises.count,
+        largest_rise=trace.rises.largest,
+        note="The fit draws samples, so the objective wanders once they have settled." if sampled else "",
+    )

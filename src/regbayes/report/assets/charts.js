@@ -4,64 +4,50 @@ const SERIES = ['warm', 'accent', 'good', 'chart-3', 'chart-4', 'chart-5', 'char
 const MANY_BARS = 24;
 const MANY_ROWS = 45;
 
-// items: [{label, value, low, high, note, shown}]; deviations become whiskers. Bars start at zero; `shown` stands for the figure.
-function bars(items, { limits = null, signs = false, few = MANY_BARS } = {}) {
-  const shown = items.filter((item) => item.value !== null);
-  const plain = uniform(shown.map((item) => item.value));
-  const figure = signs ? withSign(plain) : plain;
-  const ends = shown.flatMap((item) => [item.value, item.low ?? item.value, item.high ?? item.value]);
-  const low = limits ? limits[0] : Math.min(0, ...ends);
-  const high = limits ? limits[1] : Math.max(0, ...ends);
-  const width = high - low || 1;
-  const place = (value) => (100 * (Math.min(high, Math.max(low, value)) - low)) / width;
-  const line = (item) => {
-    const missing = item.value === null;
-    const [a, b] = missing ? [0, 0] : [place(Math.min(0, item.value)), place(Math.max(0, item.value))];
-    const track = h(
-      'span',
-      { class: 'track' },
-      !missing &&
-        h('i', {
-          class: item.value < 0 ? 'minus' : 'plus',
-          style: { left: a + '%', width: Math.max(0.4, b - a) + '%' },
-        }),
-      low < 0 && h('u', { style: { left: place(0) + '%' } }),
-      !missing &&
-        item.low !== undefined &&
-        h('b', { style: { left: place(item.low) + '%', width: place(item.high) - place(item.low) + '%' } }),
-    );
-    return [
-      h('span', { class: 'label', title: item.label }, item.label),
-      track,
-      h('span', { class: 'figure' }, missing ? '–' : (item.shown ?? figure(item.value)), item.note),
-    ];
-  };
-  const box = h('div', { class: 'bars' }, items.slice(0, few).map(line));
-  if (items.length <= few) return box;
-  const more = h(
-    'button',
-    {
-      type: 'button',
-      class: 'more',
-      click: () => {
-        box.append(...items.slice(few).flatMap(line));
-        more.remove();
-      },
-    },
-    'show all ' + items.length,
-  );
-  return h('div', null, box, more);
+// A bar from zero on a line that has zero in its middle.
+function signedTrack(value, limit) {
+  const width = (50 * Math.abs(value)) / limit;
+  const style = { left: (value < 0 ? 50 - width : 50) + '%', width: Math.max(0.4, width) + '%' };
+  const bar = h('i', { class: value < 0 ? 'minus' : 'plus', style });
+  return h('span', { class: 'track', 'aria-hidden': true }, h('u', { style: { left: '50%' } }), bar);
 }
 
-function paint(canvas, height, width, colourAt) {
+// items: [{label, value, low, high, shown}]; deviations become whiskers. Bars start at zero; `shown` replaces the figure.
+function bars(items, { limits = null, signs = false, few = MANY_BARS } = {}) {
+  const known = items.filter((item) => item.value !== null);
+  const plain = uniform(known.map((item) => item.value));
+  const figure = signs ? withSign(plain) : plain;
+  const ends = known.flatMap((item) => [item.value, item.low ?? item.value, item.high ?? item.value]);
+  const [low, high] = limits ?? [Math.min(0, ...ends), Math.max(0, ...ends)];
+  const place = (value) => (100 * (Math.min(high, Math.max(low, value)) - low)) / (high - low || 1);
+  const span = (from, to, least) => ({
+    left: place(from) + '%',
+    width: Math.max(least, place(to) - place(from)) + '%',
+  });
+  const marks = ({ value, low: from, high: to }) => [
+    h('i', { class: value < 0 ? 'minus' : 'plus', style: span(Math.min(0, value), Math.max(0, value), 0.4) }),
+    low < 0 && h('u', { style: { left: place(0) + '%' } }),
+    from !== undefined && h('b', { style: span(from, to, 0) }),
+  ];
+  const line = (item) => [
+    h('span', { class: 'label', title: item.label }, item.label),
+    h('span', { class: 'track' }, item.value !== null && marks(item)),
+    h('span', { class: 'figure' }, item.value === null ? '–' : (item.shown ?? figure(item.value))),
+  ];
+  const box = h('div', { class: 'bars' }, items.slice(0, few).map(line));
+  if (items.length <= few) return box;
+  const rest = () => box.append(...items.slice(few).flatMap(line));
+  return h('div', null, box, moreButton('show all ' + items.length, rest));
+}
+
+// --- pictures
+
+function paint(canvas, height, width, colorAt) {
   canvas.width = width;
   canvas.height = height;
   const context = canvas.getContext('2d');
   const image = context.createImageData(width, height);
-  for (let i = 0; i < height * width; i++) {
-    const [red, green, blue] = colourAt(i);
-    image.data.set([red, green, blue, 255], 4 * i);
-  }
+  for (let i = 0; i < height * width; i++) image.data.set([...colorAt(i), 255], 4 * i);
   context.putImageData(image, 0, 0);
 }
 
@@ -84,19 +70,20 @@ function thumbnail(packed, bytes, place, label) {
   return canvas;
 }
 
+// --- lines and points
+
 // A chart that fills its box and is drawn again when the box changes. draw(width) returns [height, children].
 function chart(label, draw) {
   const svg = s('svg', { class: 'chart', role: 'img', 'aria-label': label });
   let last = 0;
   const refresh = () => {
-    const width = Math.max(240, svg.parentNode ? svg.parentNode.clientWidth || 0 : 0) || 480;
-    last = width;
-    const [height, children] = draw(width);
-    svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
+    last = Math.max(240, svg.parentNode?.clientWidth || 0) || 480;
+    const [height, children] = draw(last);
+    svg.setAttribute('viewBox', `0 0 ${last} ${height}`);
     svg.replaceChildren(...children.flat(Infinity).filter(Boolean));
   };
   requestAnimationFrame(refresh);
-  new ResizeObserver((entries) => {
+  new ResizeObserver(() => {
     if (svg.parentNode && Math.abs(svg.parentNode.clientWidth - last) > 4) refresh();
   }).observe(svg);
   return drawn(svg, refresh);
@@ -104,233 +91,151 @@ function chart(label, draw) {
 
 function ticks(low, high, count) {
   const span = high - low || 1;
-  const raw = span / Math.max(1, count);
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= raw * (1 - 1e-9));
-  const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * span; i++) found.push(i * step + 0);
-  return found;
+  const power = 10 ** Math.floor(Math.log10(span / count));
+  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= (span / count) * (1 - 1e-9));
+  const first = Math.ceil(low / step - 1e-9);
+  const last = Math.floor(high / step + 1e-9);
+  return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => (first + i) * step + 0);
 }
 
+function segment(x1, y1, x2, y2, attributes) {
+  return s('line', { x1, y1, x2, y2, ...attributes });
+}
+
+const DASHED = { stroke: 'var(--warm)', 'stroke-width': 1.5, 'stroke-dasharray': '4 3' };
+
 // Axes with round numbers; returns the scales and what to draw.
-function axes(width, height, [x0, x1], [y0, y1], { xLabel, yLabel, whole = false }) {
+function axes(width, height, [x0, x1], [y0, y1], { xLabel, yLabel = null, whole = false }) {
   const box = { left: 54, right: width - 10, top: 12, bottom: height - 42 };
   const x = (value) => box.left + ((box.right - box.left) * (value - x0)) / (x1 - x0 || 1);
   const y = (value) => box.bottom - ((box.bottom - box.top) * (value - y0)) / (y1 - y0 || 1);
+  const label = (at, down, words, anchor, more) => s('text', { x: at, y: down, 'text-anchor': anchor, ...more }, words);
+  const across = ticks(x0, x1, Math.max(2, Math.min(8, Math.floor(width / 90))));
+  const middle = (box.top + box.bottom) / 2;
   const lines = [
-    ...ticks(y0, y1, 5).map((value) => [
-      s('line', { class: 'axis', x1: box.left, x2: box.right, y1: y(value), y2: y(value) }),
-      s('text', { x: box.left - 8, y: y(value) + 4, 'text-anchor': 'end' }, text(value)),
+    ticks(y0, y1, 5).map((value) => [
+      segment(box.left, y(value), box.right, y(value), { class: 'axis' }),
+      label(box.left - 8, y(value) + 4, text(value), 'end'),
     ]),
-    ...ticks(x0, x1, Math.max(2, Math.min(8, Math.floor(width / 90))))
+    across
       .filter((value) => !whole || Number.isInteger(value))
-      .map((value) => s('text', { x: x(value), y: box.bottom + 18, 'text-anchor': 'middle' }, text(value))),
-    s('text', { x: (box.left + box.right) / 2, y: height - 4, 'text-anchor': 'middle' }, xLabel),
-    yLabel &&
-      s(
-        'text',
-        {
-          x: 12,
-          y: (box.top + box.bottom) / 2,
-          'text-anchor': 'middle',
-          transform: `rotate(-90 12 ${(box.top + box.bottom) / 2})`,
-        },
-        yLabel,
-      ),
+      .map((value) => label(x(value), box.bottom + 18, text(value), 'middle')),
+    label((box.left + box.right) / 2, height - 4, xLabel, 'middle'),
+    yLabel && label(12, middle, yLabel, 'middle', { transform: `rotate(-90 12 ${middle})` }),
   ];
   return { x, y, box, lines };
 }
 
 function histogram(counts, [low, high], mean, label) {
+  const at = (i) => low + ((high - low) * i) / counts.length;
   return chart(label, (width) => {
     const height = 180;
     const top = Math.max(...counts, 1);
     const inner = { left: 4, right: width - 4, top: 16, bottom: height - 22 };
     const step = (inner.right - inner.left) / counts.length;
-    const x = (value) => inner.left + ((inner.right - inner.left) * (value - low)) / (high - low);
-    return [
-      height,
-      [
-        counts.map((count, i) => {
-          const tall = ((inner.bottom - inner.top) * count) / top;
-          return s(
-            'rect',
-            {
-              x: inner.left + i * step + 0.5,
-              y: inner.bottom - tall,
-              width: Math.max(1, step - 1),
-              height: tall,
-              rx: 1.5,
-              fill: 'var(--accent)',
-              opacity: 0.75,
-            },
-            s(
-              'title',
-              null,
-              `${text(low + ((high - low) * i) / counts.length)} to ${text(low + ((high - low) * (i + 1)) / counts.length)}: ${plural(count, 'row')}`,
-            ),
-          );
-        }),
-        s('line', { class: 'axis', x1: inner.left, x2: inner.right, y1: inner.bottom, y2: inner.bottom }),
-        s('line', {
-          x1: x(mean),
-          x2: x(mean),
-          y1: inner.top - 2,
-          y2: inner.bottom,
-          stroke: 'var(--warm)',
-          'stroke-width': 1.5,
-          'stroke-dasharray': '4 3',
-        }),
-        s(
-          'text',
-          { x: Math.min(inner.right - 40, Math.max(inner.left + 40, x(mean))), y: 10, 'text-anchor': 'middle' },
-          'mean ' + uniform([low, high])(mean),
-        ),
-        s('text', { x: inner.left, y: height - 5 }, text(low)),
-        s('text', { x: inner.right, y: height - 5, 'text-anchor': 'end' }, text(high)),
-      ],
+    const middle = inner.left + ((inner.right - inner.left) * (mean - low)) / (high - low);
+    const bar = (count, i) => {
+      const tall = ((inner.bottom - inner.top) * count) / top;
+      const box = {
+        x: inner.left + i * step + 0.5,
+        y: inner.bottom - tall,
+        width: Math.max(1, step - 1),
+        height: tall,
+      };
+      const words = `${text(at(i))} to ${text(at(i + 1))}: ${plural(count, 'row')}`;
+      return s('rect', { class: 'fill', ...box }, s('title', null, words));
+    };
+    const named = Math.min(inner.right - 40, Math.max(inner.left + 40, middle));
+    const drawnParts = [
+      counts.map(bar),
+      segment(inner.left, inner.bottom, inner.right, inner.bottom, { class: 'axis' }),
+      segment(middle, inner.top - 2, middle, inner.bottom, DASHED),
+      s('text', { x: named, y: 10, 'text-anchor': 'middle' }, 'mean ' + uniform([low, high])(mean)),
+      s('text', { x: inner.left, y: height - 5 }, text(low)),
+      s('text', { x: inner.right, y: height - 5, 'text-anchor': 'end' }, text(high)),
     ];
+    return [height, drawnParts];
   });
 }
 
 // One bar for each feature that there could be, the most used first.
 function useChart(use, inUse, noun, label) {
-  const order = use.map((_, i) => i).sort((a, b) => use[b] - use[a] || a - b);
-  const top = Math.max(...use, 1e-12);
-  const count = inUse.filter(Boolean).length;
   return chart(label, (width) => {
     const height = 190;
-    const { x, y, box, lines } = axes(width, height, [0, use.length], [0, top], {
-      xLabel: noun + 's, the most used first',
-      yLabel: null,
-      whole: true,
-    });
+    const range = [0, Math.max(...use, 1e-12)];
+    const options = { xLabel: noun + 's, the most used first', whole: true };
+    const { x, y, box, lines } = axes(width, height, [0, use.length], range, options);
     const step = (box.right - box.left) / use.length;
     const gap = step > 4 ? 1 : 0;
-    return [
-      height,
-      [
-        lines,
-        order.map((k, i) =>
-          s(
-            'rect',
-            {
-              x: x(i) + gap / 2,
-              width: Math.max(0.5, step - gap),
-              y: y(use[k]),
-              height: Math.max(1, box.bottom - y(use[k])),
-              fill: inUse[k] ? 'var(--accent)' : 'var(--chart-6)',
-              opacity: inUse[k] ? 0.85 : 0.45,
-            },
-            s('title', null, `feature ${k}: ${text(use[k])}`),
-          ),
-        ),
-        count < use.length &&
-          order.slice(0, count).every((k) => inUse[k]) &&
-          s('line', {
-            x1: x(count),
-            x2: x(count),
-            y1: box.top,
-            y2: box.bottom,
-            stroke: 'var(--warm)',
-            'stroke-width': 1.5,
-            'stroke-dasharray': '4 3',
-          }),
-      ],
-    ];
+    const bar = (k, i) => {
+      const place = { x: x(i) + gap / 2, y: y(use[k]), width: Math.max(0.5, step - gap) };
+      const words = s('title', null, `${noun} ${k}: ${text(use[k])}`);
+      return s(
+        'rect',
+        { class: inUse[k] ? 'fill' : 'rest', ...place, height: Math.max(1, box.bottom - place.y) },
+        words,
+      );
+    };
+    return [height, [lines, ranked(use).map(bar)]];
   });
 }
 
 function scatter(observed, predicted, label) {
+  const both = [...observed, ...predicted];
+  const [low, high] = [Math.min(...both), Math.max(...both)];
+  const room = 0.04 * (high - low || 1);
+  const range = [low - room, high + room];
   return chart(label, (width) => {
-    const side = Math.min(width, 520);
-    const both = [...observed, ...predicted];
-    const [low, high] = [Math.min(...both), Math.max(...both)];
-    const room = 0.04 * (high - low || 1);
-    const range = [low - room, high + room];
-    const { x, y, lines } = axes(width, side * 0.8, range, range, { xLabel: 'observed', yLabel: 'predicted' });
-    return [
-      side * 0.8,
-      [
-        lines,
-        s('line', {
-          class: 'zero',
-          x1: x(range[0]),
-          y1: y(range[0]),
-          x2: x(range[1]),
-          y2: y(range[1]),
-          'stroke-dasharray': '5 4',
-        }),
-        observed.map((value, i) =>
-          s(
-            'circle',
-            { cx: x(value), cy: y(predicted[i]), r: 3, fill: 'var(--accent)', opacity: 0.45 },
-            s('title', null, `observed ${text(value, 4)}, predicted ${text(predicted[i], 4)}`),
-          ),
-        ),
-      ],
-    ];
+    const height = Math.min(width, 520) * 0.8;
+    const { x, y, lines } = axes(width, height, range, range, { xLabel: 'observed', yLabel: 'predicted' });
+    const diagonal = segment(x(range[0]), y(range[0]), x(range[1]), y(range[1]), {
+      class: 'zero',
+      'stroke-dasharray': '5 4',
+    });
+    const point = (value, i) => {
+      const words = `observed ${text(value, 4)}, predicted ${text(predicted[i], 4)}`;
+      return s('circle', { class: 'point', cx: x(value), cy: y(predicted[i]), r: 3 }, s('title', null, words));
+    };
+    return [height, [lines, diagonal, observed.map(point)]];
   });
 }
 
-// A map of numbers from -limit to limit, with names beside it where they fit and a line below that says what is where.
+// A map of numbers from -limit to limit, with names beside it where they fit and a line below that reads a cell.
 // Columns may have limits of their own.
 function numberMap(values, rowNames, columnNames, { limit, limits, label, rowNoun, columnNoun }) {
   const canvas = h('canvas', { role: 'img', 'aria-label': label });
   const readout = h('p', { class: 'readout', 'aria-hidden': true }, 'point at a cell to read it');
-  const named = rowNames.length <= MANY_ROWS;
-  const rowHeight = named ? 1.35 : Math.min(0.6, 30 / rowNames.length);
-  const columns = columnNames.length;
+  const [lines, columns] = [rowNames.length, columnNames.length];
+  const named = lines <= MANY_ROWS;
+  const rowHeight = named ? 1.35 : Math.min(0.6, 30 / lines);
   const few = columns <= 8; // then there is room for their names
   const maxWidth = Math.max(12, (few ? 7 : 3.2) * columns) + 'rem';
+  const share = (row, column) => (values[row][column] ?? 0) / ((limits ? limits[column] : limit) || 1);
   const draw = () => {
     const palette = diverging();
-    paint(canvas, values.length, columns, (i) =>
-      palette((values[Math.floor(i / columns)][i % columns] ?? 0) / ((limits ? limits[i % columns] : limit) || 1)),
-    );
+    paint(canvas, lines, columns, (i) => palette(share(Math.floor(i / columns), i % columns)));
   };
   draw();
   drawn(canvas, draw);
   const tell = (event) => {
     const frame = canvas.getBoundingClientRect();
-    const row = Math.min(
-      values.length - 1,
-      Math.max(0, Math.floor(((event.clientY - frame.top) / frame.height) * values.length)),
-    );
-    const column = Math.min(
-      columns - 1,
-      Math.max(0, Math.floor(((event.clientX - frame.left) / frame.width) * columns)),
-    );
-    readout.textContent = `${rowNoun} ${rowNames[row]}, ${columnNoun} ${columnNames[column]}: ${withSign(text)(values[row][column])}`;
+    const place = (at, size, count) => Math.min(count - 1, Math.max(0, Math.floor((at / size) * count)));
+    const row = place(event.clientY - frame.top, frame.height, lines);
+    const column = place(event.clientX - frame.left, frame.width, columns);
+    const value = withSign(text)(values[row][column]);
+    readout.textContent = `${rowNoun} ${rowNames[row]}, ${columnNoun} ${columnNames[column]}: ${value}`;
   };
-  canvas.addEventListener('pointermove', tell);
-  canvas.addEventListener('pointerdown', tell);
-  const heads = few || (columns <= 24 && columnNames.every((name) => String(name).length <= 4));
-  return h(
+  for (const kind of ['pointermove', 'pointerdown']) canvas.addEventListener(kind, tell);
+  const names = (some) => some.map((name) => h('span', { title: name }, name));
+  const long = columnNames.some((name) => String(name).length > 4);
+  const rowStyle = { gridAutoRows: rowHeight + 'rem', lineHeight: rowHeight + 'rem' };
+  const heads = { class: long ? 'heads long' : 'heads', 'aria-hidden': true, style: { maxWidth } };
+  const map = h(
     'div',
-    null,
-    h(
-      'div',
-      { class: 'map' },
-      named
-        ? h(
-            'div',
-            { class: 'rows', style: { gridAutoRows: rowHeight + 'rem', lineHeight: rowHeight + 'rem' } },
-            rowNames.map((name) => h('span', { title: name }, name)),
-          )
-        : h('span'),
-      h('div', { style: { height: rowHeight * rowNames.length + 'rem', maxWidth } }, canvas),
-      heads &&
-        h(
-          'div',
-          {
-            class: columnNames.some((name) => String(name).length > 4) ? 'heads long' : 'heads',
-            'aria-hidden': true,
-            style: { maxWidth },
-          },
-          columnNames.map((name) => h('span', { title: name }, name)),
-        ),
-    ),
-    readout,
+    { class: 'map' },
+    named ? h('div', { class: 'rows', style: rowStyle }, names(rowNames)) : h('span'),
+    h('div', { style: { height: rowHeight * lines + 'rem', maxWidth } }, canvas),
+    (few || (columns <= 24 && !long)) && h('div', heads, names(columnNames)),
   );
+  return h('div', null, map, readout);
 }

@@ -1,4 +1,4 @@
-// Net effects: what each input does to the answer of the whole model, in the units of the input.
+// Net effects: what each input does to the prediction of the whole model, in the units of the input.
 
 const FEW_EFFECTS = 20;
 
@@ -6,190 +6,115 @@ class EffectsView {
   constructor(data) {
     this.data = data;
     this.effects = data.effects;
-    this.output = 0;
-    this.chosen = 0;
-  }
-
-  get words() {
-    return this.effects.kinds[0] === 'word';
-  }
-
-  get several() {
-    return this.effects.outputs.length > 1;
-  }
-
-  // Whether outputs are different targets, rather than one target of several tasks.
-  get ownUnits() {
-    return Boolean(this.data.regression?.task_names.length);
-  }
-
-  get called() {
-    const { answer } = this.effects;
-    return answer === 'score' ? 'the score' : answer === 'target' ? 'the target' : answer;
+    this.output = data.effects.opens_on;
+    this.words = data.effects.kinds[0] === 'word';
+    this.several = data.effects.outputs.length > 1;
+    this.ownUnits = Boolean(data.regression?.task_names.length); // different targets, not one target of several tasks
+    const { answer: called } = data.effects;
+    this.called = ['score', 'target'].includes(called) ? 'the ' + called : called;
   }
 
   // What an effect is an effect on.
   get what() {
-    const { answer, outputs, output_title: title } = this.effects;
-    if (answer !== 'score' && !this.several) return this.called;
-    if (answer !== 'score') return this.ownUnits ? outputs[this.output] : `${this.called} in ${outputs[this.output]}`;
-    return 'the score of ' + (title === 'class' ? 'class ' : '') + outputs[this.output];
+    const { answer: called, outputs, output_title: title } = this.effects;
+    const output = outputs[this.output];
+    if (called === 'score') return 'the score of ' + (title === 'class' ? 'class ' : '') + output;
+    if (!this.several) return this.called;
+    return this.ownUnits ? output : `${this.called} in ${output}`;
   }
 
   lead() {
-    const { linear, answer, n_rows: n, n_inputs: all, names } = this.effects;
-    const by = this.effects.direct.length ? 'through features and by direct weights' : 'through all features';
-    const whole = `It is the net effect, ${by}; all other inputs stay as they are.`;
-    const score =
-      answer !== 'score'
-        ? ''
-        : this.several
-          ? ' A score speaks for its class or label: the higher, the likelier it is the answer.'
-          : ` The answer is ${this.effects.outputs[0]} where the score is above 0.`;
-    const out = this.effects.left_out;
-    const listed =
-      names.length + out.length < all
-        ? ` ${text(names.length)} of ${text(all)} ${this.words ? 'words' : 'inputs'} are listed.`
-        : '';
-    const left = out.length
-      ? ` Not compared, because nearly every row has a value of its own: ${out.slice(0, 5).join(', ')}${out.length > 5 ? ' and more' : ''}.`
-      : '';
-    const some = listed + left;
+    const { linear, answer: called, n_rows: n, n_inputs: all, names, left_out: out, outputs, direct } = this.effects;
+    const by = direct ? 'through features and by direct weights' : 'through all features';
+    const parts = [];
     if (this.words)
-      return `What one more occurrence of a word does to ${this.called}, on average over ${plural(n, 'document')}.${score}${some}`;
-    if (linear)
-      return `This model is linear in its inputs: a step of an input changes ${this.called} by the same amount in every row, and here is how much. ${whole}${score}${some}`;
-    return `How ${this.called} changes with each input, on average over ${plural(n, 'row')}; the model is not linear, so single rows differ${this.effects.pictures ? '' : ', and curves show where'}. ${whole}${score}${some}`;
-  }
-
-  // Lines of the list: a number is one, a category one for each value that is compared.
-  lines() {
-    const { names, kinds, sizes, slopes, categories, changes } = this.effects;
-    const o = this.output;
-    const order = names.map((_, i) => i).sort((a, b) => Math.abs(sizes[b][o]) - Math.abs(sizes[a][o]) || a - b);
-    return order.flatMap((i) => {
-      if (kinds[i] === 'word') return [{ i, label: names[i], value: slopes[i][o], note: '' }];
-      const found = kinds[i] === 'number' ? [{ i, label: names[i], value: sizes[i][o], unit: slopes[i][o] }] : [];
-      const compared = categories[i].slice(1).map((name, c) => ({
-        i,
-        label: `${names[i]}: ${name}`,
-        value: changes[i][c][o],
-        instead: categories[i][0],
-      }));
-      if (kinds[i] === 'category') compared.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
-      return [...found, ...compared];
-    });
+      parts.push(
+        `What one more occurrence of a word does to ${this.called}, on average over ${plural(n, 'document')}.`,
+      );
+    else if (linear)
+      parts.push(
+        `This model is linear in its inputs: a step of an input changes ${this.called} by the same amount in every row.`,
+      );
+    else
+      parts.push(
+        `How ${this.called} changes with each input, on average over ${plural(n, 'row')}, with its standard error after ±. The model is not linear, so single rows differ${this.effects.pictures ? '' : ', and curves show where'}.`,
+      );
+    if (!this.words) parts.push(`It is the net effect, ${by}; all other inputs stay as they are.`);
+    if (called === 'score')
+      parts.push(
+        this.several
+          ? 'The class or label with a higher score is more likely to be predicted.'
+          : `The prediction is ${outputs[0]} where the score is above 0.`,
+      );
+    if (names.length + out.length < all)
+      parts.push(`${text(names.length)} of ${text(all)} ${this.words ? 'words' : 'inputs'} are listed.`);
+    if (out.length)
+      parts.push(
+        `Not compared, because nearly every row has a value of its own: ${out.slice(0, 5).join(', ')}${out.length > 5 ? ' and more' : ''}.`,
+      );
+    return parts.join(' ');
   }
 
   view() {
-    this.list = h('div', { class: 'effect-list' });
-    this.detail = h('div', {
-      class: 'panel effect-detail',
-      role: 'region',
-      'aria-label': 'The chosen input',
-      'aria-live': 'polite',
-    });
     if (this.effects.pictures) return this.pictures();
-    this.fill();
-    const panelNode = panel(this.words ? 'One word more' : 'One step of each input', '', this.chooser(), this.list);
-    this.caption = panelNode.querySelector('p');
-    this.tell();
-    withCsv(panelNode, 'net effects', ...this.csv());
-    return h(
-      'div',
-      { class: 'stack' },
-      this.words ? panelNode : h('div', { class: 'effects' }, panelNode, this.detail),
-      this.several && this.effects.outputs.length <= 60 && this.map(),
-    );
-  }
-
-  tell() {
-    this.caption.textContent = this.words
-      ? `The change of ${this.what}`
-      : `The change of ${this.what}: of numbers when they rise by one standard deviation, of categories in place of the most frequent one`;
-  }
-
-  chooser() {
-    if (!this.several) return null;
     const { outputs, output_title: title } = this.effects;
-    return h(
-      'p',
-      { class: 'chooser' },
-      h(
-        'label',
-        null,
-        title + ' ',
-        h(
-          'select',
-          {
-            class: 'choice',
-            change: (event) => {
-              this.output = Number(event.target.value);
-              this.fill();
-              this.tell();
-            },
-          },
-          outputs.map((name, i) => h('option', { value: i }, name)),
-        ),
-      ),
-    );
+    this.list = h('div', { class: 'effect-list' });
+    const region = { role: 'region', 'aria-label': 'The chosen input', 'aria-live': 'polite' };
+    this.detail = h('div', { class: 'panel effect-detail', ...region });
+    this.caption = h('p', { class: 'soft small' });
+    const show = (output) => {
+      this.output = output;
+      this.fill();
+    };
+    const choice = this.several && chooser(title, outputs, this.output, show);
+    const heading = this.words ? 'One word more' : 'One step of each input';
+    const node = panel(heading, '', this.file(), this.caption, choice, this.list);
+    this.fill();
+    const main = this.words ? node : h('div', { class: 'effects' }, node, this.detail);
+    return h('div', { class: 'stack' }, main, this.several && outputs.length <= 60 && this.map());
   }
 
+  // One line for each input: of the categories of a column the one that does most, the others behind a click.
   fill() {
-    const lines = this.lines();
-    const limit = largest(lines.map((line) => line.value));
-    const format = withSign(uniform(lines.map((line) => line.value)));
-    const { deviations } = this.effects;
-    const node = (line) => {
-      const width = (50 * Math.abs(line.value)) / limit;
-      const sub =
-        line.instead !== undefined
-          ? `instead of ${line.instead}`
-          : line.unit !== undefined
-            ? `one sd is ${text(deviations[line.i])}`
-            : '';
+    const { names, kinds, sizes, errors, deviations, categories, changes } = this.effects;
+    const o = this.output;
+    const order = ranked(sizes, (line) => Math.abs(line[o]));
+    const limit = largest(sizes.map((line) => line[o]));
+    const format = withSign(uniform(sizes.map((line) => line[o])));
+    const note = (i) => {
+      if (kinds[i] === 'number') return `one sd is ${text(deviations[i])}`;
+      if (kinds[i] === 'word') return '';
+      const others = categories[i].length - 2;
+      return `instead of ${categories[i][0]}${others ? `; ${plural(others, 'other value')}` : ''}`;
+    };
+    const label = (i) => {
+      if (kinds[i] !== 'category') return names[i];
+      const best = ranked(changes[i], (line) => Math.abs(line[o]))[0];
+      return `${names[i]}: ${categories[i][best + 1]}`;
+    };
+    const line = (i) => {
+      const button = { type: 'button', 'aria-pressed': 'false', click: () => this.choose(i) };
+      const value = sizes[i][o];
+      const error = errors[i][o] > 0 && h('span', { class: 'error' }, ' ± ' + text(errors[i][o], 1));
       return h(
         this.words ? 'div' : 'button',
-        {
-          type: this.words ? null : 'button',
-          class: 'effect',
-          'data-input': line.i,
-          'aria-pressed': this.words ? null : 'false',
-          click: this.words ? null : () => this.choose(line.i),
-        },
-        h('span', { class: 'effect-name', title: line.label }, breakable(line.label)),
-        h(
-          'span',
-          { class: 'track', 'aria-hidden': true },
-          h('u', { style: { left: '50%' } }),
-          h('i', {
-            class: line.value < 0 ? 'minus' : 'plus',
-            style: { left: (line.value < 0 ? 50 - width : 50) + '%', width: Math.max(0.4, width) + '%' },
-          }),
-        ),
-        h('span', { class: 'figure' }, format(line.value)),
-        sub && h('span', { class: 'effect-note' }, sub),
+        { class: 'effect', 'data-input': i, ...(this.words ? {} : button) },
+        h('span', { class: 'effect-name', title: label(i) }, breakable(label(i))),
+        signedTrack(value, limit),
+        h('span', { class: 'figure' }, h('span', { class: 'size' }, format(value)), error),
+        note(i) && h('span', { class: 'effect-note' }, note(i)),
       );
     };
-    const shown = lines.slice(0, FEW_EFFECTS).map(node);
-    this.list.replaceChildren(...shown);
-    if (lines.length > FEW_EFFECTS) {
-      const more = h(
-        'button',
-        {
-          type: 'button',
-          class: 'more',
-          click: () => {
-            more.remove();
-            this.list.append(...lines.slice(FEW_EFFECTS).map(node));
-            this.mark();
-          },
-        },
-        'show all ' + text(lines.length),
-      );
-      this.list.append(more);
-    }
-    if (!this.words) this.choose(lines.length ? lines[0].i : 0);
+    this.list.replaceChildren(...order.slice(0, FEW_EFFECTS).map(line));
+    const rest = () => {
+      this.list.append(...order.slice(FEW_EFFECTS).map(line));
+      this.mark();
+    };
+    if (order.length > FEW_EFFECTS) this.list.append(moreButton('show all ' + text(order.length), rest));
+    const steps =
+      'of numbers when they rise by one standard deviation, of categories in place of the most frequent one';
+    this.caption.textContent = `The change of ${this.what}` + (this.words ? '' : ': ' + steps);
+    if (!this.words && order.length) this.choose(order[0]);
   }
 
   choose(i) {
@@ -204,79 +129,36 @@ class EffectsView {
   }
 
   about(i) {
-    const {
-      linear,
-      names,
-      kinds,
-      slopes,
-      deviations,
-      direct,
-      sizes,
-      grids,
-      categories,
-      changes,
-      direct_changes: directChanges,
-    } = this.effects;
+    const { linear, names, kinds, slopes, deviations, direct, sizes, errors, grids, categories } = this.effects;
+    const { changes, change_errors: changeErrors, direct_changes: directChanges } = this.effects;
     const o = this.output;
-    if (!names.length) return [];
-    const parts = [h('h3', null, breakable(names[i]))];
-    const facts = [];
     const sign = withSign((value) => text(value, 4));
+    const parts = [h('h3', null, breakable(names[i])), h('p', { class: 'soft small' }, `Change of ${this.what}`)];
     if (kinds[i] === 'number') {
-      facts.push([linear ? 'one unit more' : 'slope per unit, on average', sign(slopes[i][o])]);
-      facts.push([`a step of one standard deviation (${text(deviations[i])})`, sign(sizes[i][o])]);
-      if (direct.length) {
+      const error = errors[i][o] > 0 ? ` ± ${text(errors[i][o], 2)}` : '';
+      const facts = [
+        [linear ? 'one unit more' : 'slope per unit, on average', sign(slopes[i][o])],
+        [`a step of one standard deviation (${text(deviations[i])})`, sign(sizes[i][o]) + error],
+      ];
+      if (direct) {
         const part = direct[i][o] * deviations[i];
-        facts.push(['of it through features', sign(sizes[i][o] - part)]);
-        facts.push(['of it by its direct weight', sign(part)]);
+        facts.push(['of it through features', sign(sizes[i][o] - part)], ['of it by its direct weight', sign(part)]);
       }
+      parts.push(definitions(facts, 'settings one'));
     }
-    parts.push(
-      h('p', { class: 'soft small' }, `Change of ${this.what}`),
-      h(
-        'dl',
-        { class: 'settings one' },
-        facts.map(([name, value]) => h('div', null, h('dt', null, name), h('dd', null, value))),
-      ),
-    );
     if (categories[i].length) {
       const split = directChanges.length > 0;
-      parts.push(
-        h(
-          'div',
-          { class: 'scroll' },
-          h(
-            'table',
-            { class: 'grid-table' },
-            h(
-              'thead',
-              null,
-              h(
-                'tr',
-                null,
-                h('th', null, `instead of ${categories[i][0]}`),
-                h('th', { class: 'num' }, 'change'),
-                split && h('th', { class: 'num' }, 'of it direct'),
-              ),
-            ),
-            h(
-              'tbody',
-              null,
-              categories[i]
-                .slice(1)
-                .map((name, c) =>
-                  h(
-                    'tr',
-                    null,
-                    h('td', { class: 'name', title: name }, name),
-                    h('td', { class: 'num' }, sign(changes[i][c][o])),
-                    split && h('td', { class: 'num' }, sign(directChanges[i][c][o])),
-                  ),
-                ),
-            ),
-          ),
-        ),
-      );
+      const heads = [
+        `instead of ${categories[i][0]}`,
+        'change',
+        ...(linear ? [] : ['error']),
+        ...(split ? ['of it direct'] : []),
+      ];
+      const rows = categories[i].slice(1).map((name, c) => {
+        const more = [...(linear ? [] : [changeErrors[i][c][o]]), ...(split ? [directChanges[i][c][o]] : [])];
+        return [name, changes[i][c][o], ...more];
+      });
+      parts.push(table('Changes by category', heads, rows, { sortable: true }));
     }
     if (grids[i].length > 1) parts.push(this.curve(i));
     return parts;
@@ -285,180 +167,99 @@ class EffectsView {
   curve(i) {
     const { grids, curves, names } = this.effects;
     const grid = grids[i];
-    const values = curves[i].map((point) => point[this.output]);
-    const limits = [Math.min(...this.curvesOf().flat()), Math.max(...this.curvesOf().flat())];
-    const node = h(
-      'div',
-      { class: 'curve' },
-      h('p', { class: 'soft small' }, `The average answer where it has each value, less its mean`),
-      h(
-        'div',
-        null,
-        chart(`Change of ${this.what} with ${names[i]}`, (width) => {
-          const height = 220;
-          const { x, y, box, lines } = axes(width, height, [grid[0], grid.at(-1)], limits, {
-            xLabel: names[i].length > 40 ? names[i].slice(0, 39) + '…' : names[i],
-            yLabel: null,
-          });
-          return [
-            height,
-            [
-              lines,
-              s('line', { class: 'zero', x1: box.left, x2: box.right, y1: y(0), y2: y(0) }),
-              s('polyline', {
-                class: 'effect-curve',
-                fill: 'none',
-                stroke: 'var(--accent)',
-                'stroke-width': 2.2,
-                points: grid.map((value, j) => `${x(value)},${y(values[j])}`).join(' '),
-              }),
-              grid.map((value, j) =>
-                s(
-                  'circle',
-                  { cx: x(value), cy: y(values[j]), r: 3, fill: 'var(--accent)' },
-                  s('title', null, `${text(value, 4)}: ${withSign(text)(values[j])}`),
-                ),
-              ),
-            ],
-          ];
-        }),
-      ),
+    const of = (curve) => curve.map((point) => point[this.output]);
+    const values = of(curves[i]);
+    const all = curves.flatMap(of); // all curves of an output share their scale, so that flat ones look flat
+    const limits = [Math.min(...all), Math.max(...all)];
+    const xLabel = names[i].length > 40 ? names[i].slice(0, 39) + '…' : names[i];
+    const draw = (width) => {
+      const { x, y, box, lines } = axes(width, 220, [grid[0], grid.at(-1)], limits, { xLabel });
+      const point = (value, j) => {
+        const words = s('title', null, `${text(value, 4)}: ${withSign(text)(values[j])}`);
+        return s('circle', { cx: x(value), cy: y(values[j]), r: 3, fill: 'var(--accent)' }, words);
+      };
+      const points = grid.map((value, j) => `${x(value)},${y(values[j])}`).join(' ');
+      const zero = segment(box.left, y(0), box.right, y(0), { class: 'zero' });
+      return [220, [lines, zero, s('polyline', { class: 'effect-curve', points }), grid.map(point)]];
+    };
+    const rows = () => grid.map((value, j) => [value, values[j]]);
+    const file = { name: 'curve of ' + names[i], heads: [names[i], 'change of ' + this.what], rows };
+    const about = h(
+      'p',
+      { class: 'soft small' },
+      'The average prediction where it has each value, less their mean ',
+      csvButton(file),
     );
-    node.querySelector('p').append(
-      ' ',
-      csvButton('curve of ' + names[i], [names[i], 'change of ' + this.what], () =>
-        grid.map((value, j) => [value, values[j]]),
-      ),
-    );
-    return node;
-  }
-
-  // All curves of an output share their scale, so that flat ones look flat.
-  curvesOf() {
-    return this.effects.curves.filter((curve) => curve.length).map((curve) => curve.map((point) => point[this.output]));
+    return h('div', { class: 'curve' }, about, h('div', null, chart(`Change of ${this.what} with ${names[i]}`, draw)));
   }
 
   map() {
     const { names, sizes, outputs, output_title: title } = this.effects;
     const shown = names.slice(0, MANY_ROWS);
-    return panel(
-      'All at a glance',
-      `Rows are ${this.words ? 'words' : 'inputs'}, columns are ${title === 'class' ? 'classe' : title}s. Blue raises, orange lowers` +
-        (this.words ? '' : '; of categories the one that does most') +
-        (shown.length < names.length ? `. The ${shown.length} with the largest effects.` : '.'),
-      numberMap(
-        shown.map((_, i) => sizes[i]),
-        shown,
-        outputs,
-        {
-          limit: largest(sizes.flat()),
-          limits: this.ownUnits && outputs.map((_, o) => largest(sizes.map((line) => line[o]))),
-          label: 'Net effects of all inputs',
-          rowNoun: this.words ? 'word' : 'input',
-          columnNoun: title,
-        },
-      ),
-    );
+    const [things, thing] = this.words ? ['words', 'word'] : ['inputs', 'input'];
+    const note = this.words ? '' : '; of categories the one that does most';
+    const some = shown.length < names.length ? `. The ${shown.length} with the largest effects.` : '.';
+    const options = {
+      limit: largest(sizes.flat()),
+      limits: this.ownUnits && outputs.map((_, o) => largest(sizes.map((line) => line[o]))),
+      label: 'Net effects of all inputs',
+      rowNoun: thing,
+      columnNoun: title,
+    };
+    const lead = `Rows are ${things}, columns are ${title === 'class' ? 'classe' : title}s. Blue raises, orange lowers${note}${some}`;
+    return panel('All at a glance', lead, null, numberMap(sizes.slice(0, MANY_ROWS), shown, outputs, options));
   }
 
   pictures() {
     const { outputs, pictures, picture_limit: limit } = this.effects;
     const bytes = bytesOf(pictures, true);
-    return withCsv(
-      panel(
-        'One step of each pixel',
-        `The change of the score when a pixel is brighter by one standard deviation of its own: blue raises it, orange lowers it; full colour is ${text(limit)}`,
-        h(
-          'ol',
-          { class: 'thumbs wide-thumbs' },
-          outputs.map((name, o) =>
-            h(
-              'li',
-              null,
-              loadingPicture(pictures, bytes, o, `Net effects of the pixels for ${name}`),
-              h('div', { class: 'cap' }, name),
-            ),
-          ),
-        ),
-      ),
-      'net effects',
-      ...this.csv(),
-    );
+    const item = (name, o) => {
+      const picture = loadingPicture(pictures, bytes, o, `Net effects of the pixels for ${name}`);
+      return h('li', null, picture, h('div', { class: 'cap' }, name));
+    };
+    const lead = `The change of the score when a pixel is brighter by one standard deviation of its own: blue raises it,
+      orange lowers it; full color is ${text(limit)}`;
+    return panel('One step of each pixel', lead, this.file(), h('ol', { class: 'thumbs' }, outputs.map(item)));
   }
 
-  csv() {
-    const {
-      outputs,
-      output_title: title,
-      names,
-      kinds,
-      slopes,
-      sizes,
-      deviations,
-      direct,
-      categories,
-      changes,
-      direct_changes: directChanges,
-      answer,
-    } = this.effects;
-    const heads = [
-      'input',
-      'value',
-      'instead of',
-      title || 'output',
-      'change of',
+  file() {
+    const { outputs, output_title: title, answer: called, names, kinds, ...effects } = this.effects;
+    const { slopes, sizes, errors, deviations, direct, categories, changes, change_errors: changeErrors } = effects;
+    const number = (i, o) => [slopes[i][o], deviations[i], sizes[i][o], errors[i][o], direct ? direct[i][o] : null];
+    const category = (i, c, o) => [
+      null,
+      null,
+      changes[i][c][o],
+      changeErrors[i][c][o],
+      effects.direct_changes[i]?.[c][o],
+    ];
+    const lines = (name, i) =>
+      outputs.flatMap((output, o) => [
+        ...(kinds[i] === 'category' ? [] : [[name, '', '', output, called, ...number(i, o)]]),
+        ...(categories[i] ?? [])
+          .slice(1)
+          .map((value, c) => [name, value, categories[i][0], output, called, ...category(i, c, o)]),
+      ]);
+    const numbers = [
       'per unit',
       'standard deviation',
       'change',
+      'standard error',
       'direct part per unit or of the change',
     ];
-    const rows = () =>
-      names.flatMap((name, i) =>
-        outputs.flatMap((output, o) => {
-          const found = [];
-          if (kinds[i] !== 'category')
-            found.push([
-              name,
-              '',
-              '',
-              output,
-              answer,
-              slopes[i][o],
-              deviations[i],
-              sizes[i][o],
-              direct.length ? direct[i][o] : null,
-            ]);
-          categories[i]
-            .slice(1)
-            .forEach((value, c) =>
-              found.push([
-                name,
-                value,
-                categories[i][0],
-                output,
-                answer,
-                null,
-                null,
-                changes[i][c][o],
-                directChanges.length ? directChanges[i][c][o] : null,
-              ]),
-            );
-          return found;
-        }),
-      );
-    return [heads, rows];
+    const heads = ['input', 'value', 'instead of', title || 'output', 'change of', ...numbers];
+    return { name: 'net effects', heads, rows: () => names.flatMap(lines) };
   }
 }
 
 function effectsSection(data) {
   const view = new EffectsView(data);
-  return section('effects', 'What moves the answer', view.lead(), view.view());
+  return section('effects', 'What moves the prediction', view.lead(), view.view());
 }
 
-// Beside the features: what each input adds by itself, where the model has weights for inputs.
-function directWeights(data) {
-  const { effects, features } = data;
-  if (!effects || !effects.direct.length || effects.pictures) return null;
+// After the features: what each input adds by itself, where the model has weights for inputs.
+function directWeights({ effects, features }) {
+  if (!effects?.direct || effects.pictures) return null;
   const {
     names,
     kinds,
@@ -470,48 +271,26 @@ function directWeights(data) {
     changes,
     direct_changes: directChanges,
   } = effects;
+  const split = (name, whole, part) => [name, whole - part, part, whole];
   const lines = (o) =>
-    names.flatMap((name, i) => {
-      const found = [];
-      if (kinds[i] === 'number') {
-        const part = direct[i][o] * deviations[i];
-        found.push([name, sizes[i][o] - part, part, sizes[i][o]]);
-      }
-      categories[i].slice(1).forEach((value, c) => {
-        const [whole, part] = [changes[i][c][o], directChanges[i][c][o]];
-        found.push([`${name}: ${value}`, whole - part, part, whole]);
-      });
-      return found;
-    });
+    names.flatMap((name, i) => [
+      ...(kinds[i] === 'number' ? [split(name, sizes[i][o], direct[i][o] * deviations[i])] : []),
+      ...categories[i].slice(1).map((value, c) => split(`${name}: ${value}`, changes[i][c][o], directChanges[i][c][o])),
+    ]);
   const heads = ['input', `through ${features.noun}s`, 'direct', 'net'];
   const box = h('div');
-  const show = (o) => box.replaceChildren(sortableTable(heads, lines(o), 'Direct weights of the inputs'));
-  show(0);
-  const chooser =
-    outputs.length > 1 &&
-    h(
-      'p',
-      null,
-      h(
-        'label',
-        null,
-        effects.output_title + ' ',
-        h(
-          'select',
-          { class: 'choice', change: (event) => show(Number(event.target.value)) },
-          outputs.map((name, i) => h('option', { value: i }, name)),
-        ),
-      ),
-    );
-  return withCsv(
-    panel(
-      `Beside the ${features.noun}s: direct weights of the inputs`,
-      `This model sees the inputs beside its ${features.noun}s, so an input acts in two ways. Changes per standard deviation, of categories in place of the most frequent one.`,
-      chooser,
-      box,
-    ),
-    'direct weights',
-    [effects.output_title || 'output', ...heads],
-    () => outputs.flatMap((name, o) => lines(o).map((line) => [name, ...line])),
+  const show = (o) => box.replaceChildren(table('Direct weights of the inputs', heads, lines(o), { sortable: true }));
+  show(effects.opens_on);
+  return panel(
+    'Direct weights of the inputs',
+    `This model sees the inputs in addition to its ${features.noun}s, so an input acts in two ways. Changes per standard
+      deviation, of categories in place of the most frequent one.`,
+    {
+      name: 'direct weights',
+      heads: [effects.output_title || 'output', ...heads],
+      rows: () => outputs.flatMap((name, o) => lines(o).map((line) => [name, ...line])),
+    },
+    outputs.length > 1 && chooser(effects.output_title, outputs, effects.opens_on, show),
+    box,
   );
 }

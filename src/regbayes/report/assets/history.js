@@ -1,118 +1,74 @@
 // Convergence: the objective and its terms over the iterations.
 
-function historySection(data) {
-  const { history } = data;
+function historySection({ history }) {
   const hidden = new Set();
-  const series = [
-    ...history.term_names.map((name, i) => ({
-      name,
-      values: history.terms[i],
-      colour: `var(--${SERIES[i % SERIES.length]})`,
-      width: 1.6,
-    })),
-    { name: 'objective', values: history.objective, colour: 'var(--text)', width: 2.4 },
-  ];
-  const readout = h('p', { class: 'readout' }, '');
-  const box = h('div');
+  const terms = history.term_names.map((name, i) => ({
+    name,
+    values: history.terms[i],
+    stroke: `var(--${SERIES[i % SERIES.length]})`,
+    width: 1.6,
+  }));
+  const series = [...terms, { name: 'objective', values: history.objective, stroke: 'var(--text)', width: 2.4 }];
+  const seen = () => series.filter(({ name }) => !hidden.has(name));
+  const readout = h('p', { class: 'readout' });
   const tell = (i) => {
-    const parts = series
-      .filter(({ name }) => !hidden.has(name))
-      .map(({ name, values }) => `${name} ${text(values[i], 5)}`);
+    const parts = seen().map(({ name, values }) => `${name} ${text(values[i], 5)}`);
     readout.textContent = `iteration ${history.iterations[i]}: ` + parts.join(', ');
   };
-  const lines = () =>
-    chart('The objective and its terms over the iterations', (width) => {
-      const seen = series
-        .filter(({ name }) => !hidden.has(name))
-        .map((one) => ({
-          ...one,
-          change: one.values.map((value) => (value === null || one.values[0] === null ? null : value - one.values[0])),
-        }));
-      const finite = seen.flatMap(({ change }) => change).filter((value) => value !== null);
-      const [low, high] = [Math.min(0, ...finite), Math.max(0, ...finite)];
-      const span = [history.iterations[0], history.iterations.at(-1)];
-      const {
-        x,
-        y,
-        box: frame,
-        lines: grid,
-      } = axes(width, 320, span, [low, high === low ? low + 1 : high], {
-        xLabel: 'iteration',
-        yLabel: 'change since the start',
-        whole: true,
-      });
-      const cursor = s('line', { class: 'zero', y1: frame.top, y2: frame.bottom, opacity: 0 });
-      const follow = (event) => {
-        const bounds = cover.getBoundingClientRect();
-        const at = span[0] + ((span[1] - span[0]) * (event.clientX - bounds.left)) / (bounds.width || 1);
-        const i = history.iterations.reduce(
-          (best, value, j) => (Math.abs(value - at) < Math.abs(history.iterations[best] - at) ? j : best),
-          0,
-        );
-        cursor.setAttribute('x1', x(history.iterations[i]));
-        cursor.setAttribute('x2', x(history.iterations[i]));
-        cursor.setAttribute('opacity', 1);
-        tell(i);
-      };
-      const cover = s('rect', {
-        x: frame.left,
-        y: frame.top,
-        width: frame.right - frame.left,
-        height: frame.bottom - frame.top,
-        fill: 'transparent',
-        pointermove: follow,
-        pointerdown: follow,
-      });
-      const paths = seen.map(({ change, colour: stroke, width: thick }) =>
-        s('polyline', {
-          fill: 'none',
-          stroke,
-          'stroke-width': thick,
-          'stroke-linejoin': 'round',
-          points: change.map((value, i) => (value === null ? '' : `${x(history.iterations[i])},${y(value)}`)).join(' '),
-        }),
-      );
-      return [
-        320,
-        [grid, s('line', { class: 'zero', x1: frame.left, x2: frame.right, y1: y(0), y2: y(0) }), paths, cursor, cover],
-      ];
-    });
-  const legend = h(
-    'div',
-    { class: 'legend' },
-    series.map(({ name, colour: stroke }) =>
-      h(
-        'button',
-        {
-          type: 'button',
-          'aria-pressed': 'true',
-          click: (event) => {
-            if (!hidden.delete(name)) hidden.add(name);
-            event.currentTarget.setAttribute('aria-pressed', String(!hidden.has(name)));
-            box.replaceChildren(lines());
-          },
-        },
-        h('i', { style: { background: stroke } }),
-        name,
-      ),
-    ),
-  );
-  box.append(lines());
+  const change = ({ values }) =>
+    values.map((value) => (value === null || values[0] === null ? null : value - values[0]));
+  const draw = (width) => {
+    const finite = seen()
+      .flatMap(change)
+      .filter((value) => value !== null);
+    const [low, high] = [Math.min(0, ...finite), Math.max(0, ...finite)];
+    const span = [history.iterations[0], history.iterations.at(-1)];
+    const options = { xLabel: 'iteration', yLabel: 'change since the start', whole: true };
+    const { x, y, box, lines } = axes(width, 320, span, [low, high === low ? low + 1 : high], options);
+    const at = (i) => x(history.iterations[i]);
+    const cursor = segment(0, box.top, 0, box.bottom, { class: 'zero', opacity: 0 });
+    const follow = (event) => {
+      const bounds = cover.getBoundingClientRect();
+      const pointed = span[0] + ((span[1] - span[0]) * (event.clientX - bounds.left)) / (bounds.width || 1);
+      const i = ranked(history.iterations, (value) => -Math.abs(value - pointed))[0];
+      for (const [name, value] of [
+        ['x1', at(i)],
+        ['x2', at(i)],
+        ['opacity', 1],
+      ])
+        cursor.setAttribute(name, value);
+      tell(i);
+    };
+    const frame = { x: box.left, y: box.top, width: box.right - box.left, height: box.bottom - box.top };
+    const cover = s('rect', { ...frame, fill: 'transparent', pointermove: follow, pointerdown: follow });
+    const line = (one) => {
+      const points = change(one).map((value, i) => (value === null ? '' : `${at(i)},${y(value)}`));
+      return s('polyline', { fill: 'none', stroke: one.stroke, 'stroke-width': one.width, points: points.join(' ') });
+    };
+    return [320, [lines, segment(box.left, y(0), box.right, y(0), { class: 'zero' }), seen().map(line), cursor, cover]];
+  };
+  const picture = h('div', null, chart('The objective and its terms over the iterations', draw));
+  const toggle = (event, name) => {
+    if (!hidden.delete(name)) hidden.add(name);
+    event.currentTarget.setAttribute('aria-pressed', String(!hidden.has(name)));
+    redraw();
+  };
+  const legend = series.map(({ name, stroke }) => {
+    const attributes = { type: 'button', 'aria-pressed': 'true', click: (event) => toggle(event, name) };
+    return h('button', attributes, h('i', { style: { background: stroke } }), name);
+  });
   tell(history.iterations.length - 1);
-  const rises = history.note
-    ? history.note
-    : history.n_rises
-      ? `It rose ${history.n_rises} time${history.n_rises === 1 ? '' : 's'}, by ${text(history.largest_rise)} at most.`
-      : 'It never rose.';
-  return foldedSection(
-    'history',
-    'Convergence',
-    `${plural(history.n_iter, 'iteration')} in ${text(history.seconds, 2)} s. The objective is the sum of its terms, and the fit makes it small. ${rises}`,
-    withCsv(
-      panel('The objective', 'And its terms, less what they were at the start', legend, box, readout),
-      'objective',
-      ['iteration', 'objective', ...history.term_names],
-      () => history.iterations.map((at, i) => [at, history.objective[i], ...history.terms.map((term) => term[i])]),
-    ),
-  );
+  const rises = history.n_rises
+    ? `It rose ${plural(history.n_rises, 'time')}, by ${text(history.largest_rise)} at most.`
+    : 'It never rose.';
+  const lead = `${plural(history.n_iter, 'iteration')} in ${text(history.seconds, 2)} s. The objective is the sum of its
+    terms, and the fit makes it small. ${history.note || rises}`;
+  const file = {
+    name: 'objective',
+    heads: ['iteration', 'objective', ...history.term_names],
+    rows: () => history.iterations.map((at, i) => [at, history.objective[i], ...history.terms.map((term) => term[i])]),
+  };
+  const about = 'And its terms, less what they were at the start';
+  const content = [h('div', { class: 'legend' }, legend), picture, readout];
+  return foldedSection('history', 'Convergence', lead, panel('The objective', about, file, content));
 }

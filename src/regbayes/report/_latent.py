@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.pipeline import Pipeline
 
-from regbayes._types import Flags, Floats, Integers
+from regbayes._types import Floats
 from regbayes.estimators._arrays import at_home
-from regbayes.estimators._bases import in_use
-
-NEGLIGIBLE = 0.01  # of the largest weight, or contribution to the scores
 
 
 @dataclass(frozen=True)
@@ -24,23 +21,32 @@ class LatentModel:
 
     model: Any
     head: Any
-    X: Any  # rows as the model sees them
+    X: Any  # samples as the model sees them
     input_names: list[str] | None  # where the steps before it name them
     steps: tuple[Pipeline, ...]  # what comes before it
-    answering: Any  # what answers for rows as the model sees them
-    interruptions: tuple[str, ...]  # what was kept, of a search or a fit that Ctrl-C ended
+    answering: Any  # what predicts from samples as the model sees them
+    interruptions: tuple[str, ...]  # what was kept of a search or a fit that Ctrl-C ended
 
     def prepare(self, X: Any) -> Any:
-        """Return rows as the model sees them."""
+        """Return samples as the model sees them."""
         for step in self.steps:
             X = step.transform(X)
         return X
 
+    @property
+    def has_sticks(self) -> bool:
+        """Whether the number of features is inferred, under an Indian buffet prior."""
+        return hasattr(self.model, "stick_weights_")
+
+    @property
+    def has_amounts(self) -> bool:
+        """Whether features are nonnegative values, which may be above one."""
+        return getattr(getattr(getattr(self.model, "_state", None), "params", None), "has_amounts", False)
+
 
 def find_latent(estimator: Any, X: Any) -> LatentModel:
-    """Walk down to the model with latent features, transforming the rows on the way."""
-    names = None
-    head = None
+    """Walk down to the model with latent features, transforming the samples on the way."""
+    names = head = None
     steps: list[Pipeline] = []
     node = answering = estimator
     interruptions = []
@@ -52,7 +58,10 @@ def find_latent(estimator: Any, X: Any) -> LatentModel:
             if place > 0:
                 steps.append(node[:place])
                 X = steps[-1].transform(X)
-                names = _names_after(steps[-1])
+                try:
+                    names = [str(name) for name in steps[-1].get_feature_names_out()]
+                except (AttributeError, ValueError, TypeError):  # a step that cannot name its columns
+                    names = None
                 answering = node[place] if place == len(node) - 1 else node[place:]
             if place < len(node) - 1:
                 head = node[-1] if place == len(node) - 2 else False
@@ -73,25 +82,17 @@ def find_latent(estimator: Any, X: Any) -> LatentModel:
 
 
 def _latent_step(pipeline: Pipeline) -> int:
-    """Return the place of the last step with features, or the last of all, which the caller then complains about."""
-    last = len(pipeline) - 1
-    for place in range(last, -1, -1):
+    """Return the place of the last step with features, or the last of all."""
+    for place in range(len(pipeline) - 1, -1, -1):
         step = pipeline[place]
         inner = getattr(step, "best_estimator_", getattr(step, "estimator_", step))
         if hasattr(inner, "components_") or isinstance(inner, Pipeline):
             return place
-    return last
-
-
-def _names_after(steps: Pipeline) -> list[str] | None:
-    try:
-        return [str(name) for name in steps.get_feature_names_out()]
-    except (AttributeError, ValueError, TypeError):  # a step that cannot name its columns
-        return None
+    return len(pipeline) - 1
 
 
 def respond(estimator: Any, method: str, X: Any, task: Any) -> Any:
-    """Call a method of the estimator that answers for the rows, with their tasks where there are any."""
+    """Call a method of the estimator for samples, with their tasks where there are any."""
     if task is None:
         return getattr(estimator, method)(X)
     if isinstance(estimator, Pipeline):
@@ -101,30 +102,6 @@ def respond(estimator: Any, method: str, X: Any, task: Any) -> Any:
     return getattr(estimator, method)(X, task=task)
 
 
-def used(latent: LatentModel, values: Floats) -> Flags:
-    """Which features are in use, by the rule that the model's `n_components_` counts with.
-
-    Models without an Indian buffet prior use all features that they have, unless one is the same for all rows.
-    """
-    if not has_sticks(latent.model):
-        return np.asarray(np.ptp(values, axis=0) > 0)
-    if hasattr(latent.model, "tasks_"):
-        return in_use(np.asarray(latent.model.components_).T)  # a feature is a set of inputs
-    if not hasattr(latent.model, "embedding_"):  # training rows were too many to keep theirs
-        return in_use(values)
-    return in_use(latent.model.probabilities_ if has_amounts(latent.model) else latent.model.embedding_)
-
-
-def has_sticks(model: Any) -> bool:
-    """Whether the number of features is the data's choice, under an Indian buffet prior."""
-    return hasattr(model, "stick_weights_")
-
-
-def has_amounts(model: Any) -> bool:
-    """Whether features are off or on by an amount, which need not be below one."""
-    return getattr(getattr(getattr(model, "_state", None), "params", None), "has_amounts", False)
-
-
 def weights_of(latent: LatentModel) -> Floats | None:
     """Return the weights of the features, (outputs, features), or None."""
     coef = getattr(latent.head, "coef_features_" if latent.head is latent.model else "coef_", None)
@@ -132,25 +109,3 @@ def weights_of(latent: LatentModel) -> Floats | None:
         return None
     coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
     return coef if coef.shape[1] == len(latent.model.components_) else None
-
-
-def contributions(values: Floats, weights: Floats | None) -> Floats:
-    """How much each feature moves the scores: the spread of its values times the size of its weights, (K,)."""
-    spread = values.std(axis=0)
-    return spread if weights is None else spread * np.sqrt(np.mean(weights**2, axis=0))
-
-
-def moves_answers(contribution: Floats) -> Flags:
-    """Which features move the answers by more than a trifle."""
-    return np.asarray(contribution > NEGLIGIBLE * contribution.max(initial=0.0))
-
-
-def shown_features(in_use: Flags, use: Floats, contribution: Floats, limit: int) -> Integers:
-    """Return the features to show, the most used first.
-
-    They are those in use, and others that move the scores all the same: soft features of several tasks do, although
-    none of them prefers some inputs to others.
-    """
-    worthwhile = in_use | moves_answers(contribution)
-    order = np.argsort(-use, kind="stable")
-    return order[worthwhile[order]][:limit]

@@ -1,0 +1,381 @@
+"""Targets of samples and predictions of them: scores, what is confused with what, each task, the worst samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import is_classifier, is_regressor
+from sklearn.utils.multiclass import type_of_target
+
+from regbayes._types import Floats, Integers
+from regbayes.estimators._task_bases import Layout, Targets, natural, read_targets
+from regbayes.kernels.arrays import to_host
+from regbayes.plots.models import correlations, related_order
+from regbayes.report.data import Confusion, Regression, Tasks, Worst
+
+if TYPE_CHECKING:
+    from regbayes.report._examples import ExamplePool
+
+Score = tuple[str, float, str]
+
+N_WORST = 12
+N_PAIRS = 8
+N_PAIR_EXAMPLES = 4
+MAX_POINTS = 1500  # of predicted against observed
+MAX_RELATED = 120  # tasks whose relations are shown
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The observed targets of all tasks, and what they are called.
+
+    A label is a code into the classes of its task. `values` holds codes for classes and the targets themselves for
+    numbers; `predicted` is like it, and None where nothing was predicted.
+    """
+
+    kind: Literal["classes", "numbers"]
+    layout: Layout
+    task_names: list[str]  # (tasks,)
+    class_names: list[list[str]]  # of each task; empty lists for numbers
+    classes: list[NDArray[Any]]  # of each task
+    rows: Integers  # (n,)
+    tasks: Integers  # (n,)
+    values: NDArray[Any]  # (n,)
+    predicted: NDArray[Any] | None  # (n,)
+
+    @property
+    def pooled_classes(self) -> bool:
+        """Whether all targets answer one question, which a confusion matrix can show."""
+        return self.kind == "classes" and self.layout != "matrix"
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several targets, each in units of its own."""
+        return self.layout == "matrix" and len(self.task_names) > 1
+
+    def by_task(self, values: NDArray[Any]) -> Floats:
+        """Return means over the targets of each task, (tasks,); NaN for a task without any."""
+        n_tasks = len(self.task_names)
+        sums = np.bincount(self.tasks, weights=values.astype(np.float64), minlength=n_tasks)
+        return _ratio(sums, np.bincount(self.tasks, minlength=n_tasks))
+
+    @property
+    def within_tasks(self) -> Floats:
+        """The targets less the mean of their task, (n,)."""
+        return self.values - self.by_task(self.values)[self.tasks]
+
+    def positives(self) -> tuple[Floats, Floats, Floats]:
+        """Return by task how many labels are there and predicted, there, and predicted."""
+        truth, said, n = self.values == 1, self.predicted == 1, len(self.task_names)
+        hits, actual, claimed = (np.bincount(self.tasks[some], minlength=n) for some in (truth & said, truth, said))
+        return hits.astype(np.float64), actual.astype(np.float64), claimed.astype(np.float64)
+
+    def confusion(self) -> Integers:
+        """Return how often each class was predicted as which, (classes, classes)."""
+        n_classes = len(self.class_names[0])
+        flat = np.bincount(self.values * n_classes + self.predicted, minlength=n_classes**2)
+        return flat.reshape(n_classes, n_classes).astype(np.int64)
+
+
+def label_text(label: Any) -> str:
+    """Return a label as text; 1.0, which is what a missing value makes of 1, is "1"."""
+    value = label.item() if isinstance(label, np.generic) else label
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def read_outcomes(
+    estimator: Any, model: Any, X: Any, y: Any, task: Any, predictions: Any, target_names: Sequence[str] | None
+) -> Outcomes:
+    """Return observed targets with predictions of them.
+
+    Parameters
+    ----------
+    estimator, model : what was fitted, and the model inside it
+    X : the samples, for their number
+    y, task : targets, as to ``fit``
+    predictions : in the shape of y; None if nothing is predicted
+    target_names : names of the classes, or of the columns of a matrix
+    """
+    numeric = is_regressor(estimator) or (
+        not is_classifier(estimator) and type_of_target(y, input_name="y").startswith("continuous")
+    )
+    targets = read_targets(y, task, X, numeric=numeric, unlabeled=getattr(model, "unlabeled", None))
+    matrix, n_tasks = targets.layout == "matrix", len(targets.ids)
+    answers = None if predictions is None else _at_targets(predictions, targets, len(np.asarray(y)))
+    task_names = [label_text(name) for name in targets.ids]
+    if matrix and target_names is not None:
+        if len(target_names) != n_tasks:
+            raise ValueError(f"target_names has {len(target_names)} names, but y has {n_tasks} columns")
+        task_names = [str(name) for name in target_names]
+    kept = (targets.rows, targets.tasks)
+    if numeric:
+        predicted = None if answers is None else answers.astype(np.float64)
+        empty: list[Any] = [[] for _ in targets.ids]
+        return Outcomes("numbers", targets.layout, task_names, empty, empty, *kept, targets.values, predicted)
+    known = getattr(estimator, "classes_", getattr(model, "classes_", None))
+    if matrix and not hasattr(model, "tasks_"):
+        known = None  # of indicators: the classes are the columns' numbers
+    classes = _classes(targets, answers, known)
+    names = [[label_text(label) for label in these] for these in classes]
+    if not matrix and target_names is not None:
+        if len(target_names) != len(classes[0]):
+            raise ValueError(
+                f"target_names has {len(target_names)} names, but there are {len(classes[0])} classes: "
+                f"{', '.join(names[0][:10])}"
+            )
+        names = [[str(name) for name in target_names]] * n_tasks
+    codes, coded = (
+        None if values is None else _encode(values, targets.tasks, classes) for values in (targets.values, answers)
+    )
+    assert codes is not None
+    return Outcomes("classes", targets.layout, task_names, names, classes, *kept, codes, coded)
+
+
+def _at_targets(predictions: Any, targets: Targets, n_rows: int) -> NDArray[Any]:
+    found = np.asarray(predictions)
+    n_columns = len(targets.ids) if targets.layout == "matrix" else 1
+    if found.ndim not in (1, 2) or found.reshape(len(found), -1).shape != (n_rows, n_columns):
+        raise ValueError(
+            f"predictions must have the shape of y: {n_rows} rows and {n_columns} column(s); got {found.shape}"
+        )
+    return np.asarray(found.reshape(n_rows, -1)[targets.rows, targets.tasks if n_columns > 1 else 0])
+
+
+def _classes(targets: Targets, answers: NDArray[Any] | None, known: Any) -> list[NDArray[Any]]:
+    """Return the classes of each task: those the estimator knows, and any other that occurs."""
+    n_tasks, pooled = len(targets.ids), targets.layout != "matrix"
+    found = []
+    for place in range(1 if pooled else n_tasks):
+        mine = slice(None) if pooled else targets.tasks == place
+        given = known[place] if isinstance(known, list) else () if known is None else known
+        parts = [to_host(given), targets.values[mine], () if answers is None else answers[mine]]
+        parts = [natural(np.asarray(part), "y") for part in parts if len(part)]
+        if len({part.dtype.kind in "US" for part in parts}) > 1:
+            raise ValueError("y has other labels than the estimator was fitted to: text beside numbers")
+        found.append(np.unique(np.concatenate(parts)) if parts else np.zeros(0))
+    return found * n_tasks if pooled else found
+
+
+def _encode(values: NDArray[Any], tasks: Integers, classes: list[NDArray[Any]]) -> Integers:
+    codes = np.empty(len(values), dtype=np.int64)
+    for place in np.unique(tasks):
+        mine = tasks == place
+        codes[mine] = np.searchsorted(classes[place], natural(np.asarray(values[mine]), "y"))
+    return codes
+
+
+def _ratio(part: Any, whole: Any) -> Floats:
+    part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
+
+
+def _f1(hits: Any, actual: Any, said: Any) -> Floats:
+    return np.nan_to_num(_ratio(2.0 * hits, actual + said))
+
+
+# --- Scores
+
+
+def scores_of(outcomes: Outcomes) -> list[Score]:
+    """Return the scores of the predictions; none if nothing was predicted."""
+    if outcomes.predicted is None:
+        return []
+    if outcomes.kind == "numbers":
+        return _number_scores(outcomes, outcomes.values - outcomes.predicted)
+    right = float(np.mean(outcomes.values == outcomes.predicted))
+    if outcomes.pooled_classes:
+        counts = outcomes.confusion()
+        actual = counts.sum(axis=1)
+        f1 = _f1(np.diag(counts), actual, counts.sum(axis=0))[actual > 0].mean()
+        return [
+            ("accuracy", right, "share of rows whose class is predicted"),
+            ("class-average F1", float(f1), "mean over classes of the harmonic mean of precision and recall"),
+            ("largest class", float(actual.max() / actual.sum()), "accuracy of always predicting that class"),
+        ]
+    found: list[Score] = [("label accuracy", right, "share of all observed labels that are predicted")]
+    if all(len(names) == 2 for names in outcomes.class_names):
+        parts = outcomes.positives()
+        micro, macro = _f1(*(part.sum() for part in parts)), _f1(*parts).mean()
+        found.append(("F1-micro", float(micro), "F1 of all labels counted together"))
+        found.append(("F1-macro", float(macro), "mean over labels of the F1 of each"))
+    return found
+
+
+def _number_scores(outcomes: Outcomes, residual: Floats) -> list[Score]:
+    def explained(values: Floats) -> float:
+        return 1.0 - float(_ratio(np.sum(residual**2), np.sum(values**2)))
+
+    if outcomes.several:
+        shares = 1.0 - _ratio(outcomes.by_task(residual**2), outcomes.by_task(outcomes.within_tasks**2))
+        return [("R²", float(np.nanmean(shares)), "share of a target's variance that is explained, mean over targets")]
+    whole = explained(outcomes.values - outcomes.values.mean())
+    found = [("R²", whole, "share of the targets' variance that is explained")]
+    if len(outcomes.task_names) > 1:
+        meaning = "share of the variance around each task's own mean that is explained"
+        found.append(("R² within tasks", explained(outcomes.within_tasks), meaning))
+    found.append(("RMSE", float(np.sqrt(np.mean(residual**2))), "root mean squared error, in units of the target"))
+    return found
+
+
+# --- Errors
+
+
+def confusion_of(outcomes: Outcomes, pool: ExamplePool, margins: Floats | None = None) -> Confusion | None:
+    """Count what each class is predicted as; None where there is more than one question, or no prediction.
+
+    Examples of a pair are the worst by their margins, or the first.
+    """
+    if outcomes.predicted is None or not outcomes.pooled_classes:
+        return None
+    counts = outcomes.confusion()
+    wrong = counts - np.diag(np.diag(counts))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:N_PAIRS]
+    pairs = [divmod(int(place), len(counts)) for place in order if wrong.flat[place] > 0]
+    examples = []
+    for truth, answer in pairs:
+        cells = np.flatnonzero((outcomes.values == truth) & (outcomes.predicted == answer))
+        if margins is not None:
+            cells = cells[np.argsort(margins[cells], kind="stable")]
+        examples.append(tuple(pool.places(outcomes.rows[cells[:N_PAIR_EXAMPLES]]).tolist()))
+    found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return Confusion(tuple(outcomes.class_names[0]), counts, found, tuple(examples))
+
+
+def class_margins(scores: Any, outcomes: Outcomes) -> Floats | None:
+    """Return by how much the right answer of each target beats the best other one; None if scores do not say.
+
+    ``scores`` are what `decision_function` returned.
+    """
+    margins = np.full(len(outcomes.rows), np.nan)
+    for task in np.unique(outcomes.tasks):
+        mine = np.flatnonzero(outcomes.tasks == task)
+        rows, codes = outcomes.rows[mine], outcomes.values[mine]
+        block = np.asarray(scores[task] if isinstance(scores, list) else scores)
+        if not isinstance(scores, list) and outcomes.layout == "matrix" and block.ndim == 2:
+            block = block[:, task]
+        n_classes = len(outcomes.class_names[task])
+        if block.ndim == 1 and n_classes == 2:
+            margins[mine] = np.where(codes == 1, 1.0, -1.0) * block[rows]
+        elif block.ndim == 2 and block.shape[1] == n_classes:
+            others = np.where(np.eye(n_classes, dtype=bool)[codes], -np.inf, block[rows])
+            margins[mine] = block[rows, codes] - others.max(axis=1)
+        else:
+            return None
+    return margins
+
+
+def worst_labels(outcomes: Outcomes, margins: Floats | None, pool: ExamplePool, *, own: bool) -> Worst | None:
+    """Return the wrong answers that the model is most sure of; without margins, the first ones.
+
+    `own` margins are those of the fits that predicted; otherwise they are of the final fit, which has seen the samples.
+    """
+    if outcomes.predicted is None:
+        return None
+    wrong = np.flatnonzero(outcomes.values != outcomes.predicted)
+    title = f"{min(N_WORST, len(wrong))} of the {len(wrong)} wrong answers"
+    if margins is not None:
+        wrong = wrong[np.argsort(margins[wrong], kind="stable")]
+        title = "The wrong answers that the model is most sure of, the worst first"
+        if not own:
+            title = "Wrong answers of cross-validation, those first that the final fit is furthest from getting right"
+    wrong, notes = wrong[:N_WORST], []
+    for cell in wrong:
+        labels, task = outcomes.class_names[outcomes.tasks[cell]], outcomes.task_names[outcomes.tasks[cell]]
+        note = f"is {labels[outcomes.values[cell]]}, taken for {labels[outcomes.predicted[cell]]}"
+        if outcomes.layout == "matrix" and len(labels) > 2:
+            note = f"{task}: {note}"
+        elif outcomes.layout == "matrix":
+            note = f"{'misses' if outcomes.values[cell] == 1 else 'adds'} {task}"
+        notes.append(note)
+    places = pool.places(outcomes.rows[wrong])
+    if margins is None:
+        return Worst(title, places, tuple(notes))
+    meaning = "margin: the score of the right answer less that of the best other one"
+    return Worst(title, places, tuple(notes), margins[wrong], meaning)
+
+
+def worst_numbers(outcomes: Outcomes, pool: ExamplePool) -> Worst | None:
+    """Return the largest residuals, in units of the deviation of the task's targets."""
+    if outcomes.predicted is None:
+        return None
+    sizes, meaning = outcomes.predicted - outcomes.values, "difference: predicted less observed"
+    if outcomes.layout == "matrix":
+        variance = outcomes.by_task(outcomes.within_tasks**2)[outcomes.tasks]
+        sizes = sizes / np.sqrt(np.where(variance > 0, variance, 1.0))
+        meaning += ", in standard deviations of the target"
+    order = np.argsort(-np.abs(sizes), kind="stable")[:N_WORST]
+    notes = []
+    for cell in order:
+        text = f"observed {outcomes.values[cell]:.4g}, predicted {outcomes.predicted[cell]:.4g}".replace(" -", " −")
+        notes.append(f"{outcomes.task_names[outcomes.tasks[cell]]}: {text}" if outcomes.several else text)
+    title = "The largest differences between predicted and observed, the worst first"
+    return Worst(title, pool.places(outcomes.rows[order]), tuple(notes), sizes[order], meaning)
+
+
+def regression_of(outcomes: Outcomes) -> Regression | None:
+    """Return predicted and observed numbers, evenly thinned over the range of the observed ones."""
+    if outcomes.predicted is None or outcomes.kind != "numbers":
+        return None
+    order = np.lexsort((outcomes.values, outcomes.tasks))
+    n = len(order)
+    kept = order[np.unique(np.linspace(0, n - 1, min(n, MAX_POINTS)).round().astype(int))]
+    return Regression(
+        tasks=outcomes.tasks[kept] if outcomes.several else np.zeros(len(kept), dtype=np.int64),
+        task_names=tuple(outcomes.task_names) if outcomes.several else (),
+        observed=outcomes.values[kept],
+        predicted=outcomes.predicted[kept],
+        n_all=n,
+    )
+
+
+def tasks_of(outcomes: Outcomes, output_scores: Floats | None) -> Tasks | None:
+    """Return the scores of each task and their relations; None for a single task.
+
+    Parameters
+    ----------
+    output_scores : (rows, tasks)
+        What the features say about every sample for every task; their correlations are the relations. None where a
+        task has more than one output.
+    """
+    n_tasks, ragged = len(outcomes.task_names), outcomes.layout == "ragged"
+    if n_tasks < 2:
+        return None
+    counts = np.bincount(outcomes.tasks, minlength=n_tasks)
+    shown, relations = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
+    if output_scores is not None and output_scores.shape[1] == n_tasks:
+        kept = np.sort(np.argsort(-counts, kind="stable")[:MAX_RELATED])
+        relations = correlations(output_scores[:, kept], centered=ragged)
+        order = related_order(relations)
+        shown, relations = kept[order].astype(np.int64), relations[np.ix_(order, order)]
+    name = "correlation over the samples between the scores of two tasks"
+    name += ", minus the score of the average task" if ragged else ""
+    columns = {"targets": counts.astype(np.float64), **_task_scores(outcomes)}
+    table = np.stack(list(columns.values()), axis=1)
+    return Tasks(tuple(outcomes.task_names), tuple(columns), table, name, relations, shown)
+
+
+def _task_scores(outcomes: Outcomes) -> dict[str, Floats]:
+    """Return the scores of each task by their names."""
+    predicted = outcomes.predicted
+    if outcomes.kind == "numbers":
+        found = {"mean": outcomes.by_task(outcomes.values)}
+        if predicted is not None:
+            squared = outcomes.by_task((outcomes.values - predicted) ** 2)
+            found["R²"] = 1.0 - _ratio(squared, outcomes.by_task(outcomes.within_tasks**2))
+            found["RMSE"] = np.sqrt(squared)
+        return found
+    if predicted is None:
+        return {}
+    accuracy = {"accuracy": outcomes.by_task(outcomes.values == predicted)}
+    if any(len(labels) != 2 for labels in outcomes.class_names):
+        return accuracy
+    what = "yes" if outcomes.layout == "matrix" else outcomes.class_names[0][1]
+    hits, actual, said = outcomes.positives()
+    scores = {"precision": _ratio(hits, said), "recall": _ratio(hits, actual), "F1": _f1(hits, actual, said)}
+    return {f"share of {what}": outcomes.by_task(outcomes.values == 1), **accuracy, **scores}
