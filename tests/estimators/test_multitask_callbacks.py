@@ -67,7 +67,7 @@ def test_features_that_factor_analysis_switches_off_come_back_and_are_warned_of_
     X = np.sqrt(200) * np.linalg.qr(X - X.mean(axis=0))[0]
     Y = X[:, :2] + 0.5 * rng.standard_normal((200, 2))
     given = {"alpha": 0.01, "temperature": 0.01, "max_iter": 60}
-    with pytest.warns(ConvergenceWarning, match="no feature tells the inputs apart"):
+    with pytest.warns(ConvergenceWarning, match="no feature is in use"):
         alone = regressor(margins="decoupled", **given).fit(X, Y)
     assert np.all(alone.components_ < 0.5)
     joint = regressor(**given).fit(X, Y)
