@@ -208,9 +208,9 @@ def _describe_inputs(
     sources = np.arange(n_inputs) if same else np.full(n_inputs, -1)
     units = np.full(n_inputs, 1.0 if same else np.nan)
     own = columns.names if columns is not None and same and (given is not None or hasattr(X, "columns")) else None
-    for names in (own, given, latent.input_names, getattr(latent.model, "feature_names_in_", None)):
-        if names is not None and len(names) == n_inputs:
-            return Encoding(shorten_names(names), sources, units)
+    for found in (own, given, latent.input_names, getattr(latent.model, "feature_names_in_", None)):
+        if found is not None and len(found) == n_inputs:
+            return Encoding(shorten_names(found), sources, units)
     return Encoding([f"input {place}" for place in range(n_inputs)], sources, units)
 
 
