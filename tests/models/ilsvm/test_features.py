@@ -117,6 +117,25 @@ def test_leading_directions_are_those_of_svd(n_inputs):
     assert np.abs(np.sum(directions * expected[:4], axis=1)) == pytest.approx(np.ones(4), abs=1e-3)
 
 
+def test_target_directions_are_means_of_whitened_classes():
+    data = make_data(9, n=300, D=6, n_classes=4)
+    X = data.X.array()
+    values, vectors = np.linalg.eigh(X.T @ X / 300)
+    order = np.argsort(-values)
+    found = starts.target_directions(data, data.X, values[order], vectors[:, order].T)
+    white = X @ vectors / np.sqrt(values) @ vectors.T
+    means = np.array([white[data.labels == c].mean(axis=0) for c in range(4)])
+    assert found == pytest.approx(means / np.linalg.norm(means, axis=1, keepdims=True), abs=1e-9)
+
+
+def test_direction_of_labels_among_noise_is_found():
+    """No principal direction stands out; two inputs decide the class."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1000, 20))
+    y = (X[:, 0] + X[:, 1] > 0) + 2 * (X[:, 2] - X[:, 3] > 0)
+    assert ILSVMClassifier(20).fit(X[:500], y[:500]).score(X[500:], y[500:]) > 0.9
+
+
 def test_noise_level_is_that_of_planted_noise():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((2000, 3)) @ (3.0 * rng.standard_normal((3, 40))) + 0.7 * rng.standard_normal((2000, 40))

@@ -18,6 +18,7 @@ from reference_tools import fits_its_rows
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.models.ilsvm import fit
 from regbayes.models.ilsvm.model import (
+    UNLABELED,
     Data,
     ILSVMProblem,
     Params,
@@ -235,13 +236,15 @@ def test_parameters_are_converted_to_the_features_that_are_asked_for():
 
 @pytest.mark.parametrize("C", [0.0, 1.0])
 def test_start_has_two_features_for_each_direction(C):
-    """Rows vary along two directions and labels are random: none of them is a reason for a feature."""
+    """Rows vary along two directions; labels add a feature for each class, in front."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2)) @ (3.0 * rng.normal(size=(2, 12))) + 0.3 * rng.normal(size=(200, 12))
     data = replace(make_data(0, n=200), X=centre_rows(X))
+    data = data if C else replace(data, labels=np.full(200, UNLABELED))
     loadings = start(data, make_settings(data.X, **SLAB, n_components=20, C=C)).loadings
-    assert len(loadings) == 4
-    assert loadings[:2] == pytest.approx(-loadings[2:], abs=1e-12)
+    n_classes = 3 if C else 0
+    assert len(loadings) == n_classes + 4
+    assert loadings[n_classes:][:2] == pytest.approx(-loadings[n_classes:][2:], abs=1e-12)
 
 
 def test_descent_of_a_fit_never_rises():

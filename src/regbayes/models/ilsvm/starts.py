@@ -1,4 +1,4 @@
-"""Starts of a fit: principal directions of the samples that stand out from the noise, as latent features.
+"""Starts of a fit: directions in which the target varies and principal directions above the noise, as features.
 
 Nothing is random, and the order of the samples does not matter. Directions are rotated to simple structure (varimax),
 and each becomes a binary feature, on in the share of the samples that its skewness suggests, or with real values
@@ -23,6 +23,7 @@ STICK_UPDATES = 5  # majorize-minimize steps of new sticks
 MAX_DENSE_INPUTS = 500  # up to which eigenvectors come from the whole matrix of moments
 MAX_ROTATIONS, ROTATION_TOL = 100, 1e-4  # steps of a rotation, and the largest change at which it has converged
 MAX_FACTOR_STEPS, FACTOR_TOL = 50, 2e-3  # the same for the noise variances of a factor analysis
+MIN_VARIANCE = 1e-3  # of whitened directions, relative to the mean variance
 RELATIVE_RIDGE = 1e-8  # on correlations: an input may be a sum of others
 
 
@@ -39,6 +40,7 @@ class StructurePolicy:
     heat: float = 2.0  # temperature of a start below the soft one, relative to the final temperature [A]
     cooling: float = 0.7  # factor between two temperatures [A]
     short_steps: int = 8  # descent at a temperature, and after features have gone [A]
+    min_reach: float = 0.5  # part of a direction of the target within the principal ones, so that it adds no feature
     first_steps: int = 100  # descent before features are judged [A]
     tol: float = 1e-3  # gain of J per sample, in units of its loss, below which such a descent ends
     min_gain: float = 4e-3  # gain of J per sample, in the same units, that a feature must bring to stay [A]
@@ -50,7 +52,10 @@ POLICY = StructurePolicy()
 
 
 def start(data: Data, settings: Settings, policy: StructurePolicy = POLICY) -> Params:
-    """Return principal directions that stand out from the noise as features."""
+    """Return directions of the target and principal directions that stand out from the noise as features.
+
+    Binary features take the directions of the target only where principal directions do not reach them.
+    """
     X = data.X.take(None)
     if settings.noise_ratios is not None:
         return _start_per_input(X, settings, policy)
@@ -67,15 +72,40 @@ def start(data: Data, settings: Settings, policy: StructurePolicy = POLICY) -> P
         rank = int(np.sum(variances > np.sqrt(np.finfo(np.float64).eps) * variances[0]))
         n = max(1, min(round(policy.extra_directions * n), rank))
     factors = varimax(np.sqrt(variances[:n, None]) * directions[:n])
-    loadings, shares = binary_loadings(X, factors, policy)
+    towards = target_directions(data, X, variances, directions)
     if settings.slab:
-        return _either_way(X, loadings, settings)
+        loadings, _ = binary_loadings(X, factors, policy)
+        return _nonnegative(X, np.vstack([towards, loadings, -loadings]), settings)
+    towards = towards[:1] if len(towards) == 2 else towards  # two classes differ along one direction
+    reached = np.square(towards @ directions[:n].T).sum(axis=1)
+    scores = X.project(towards := towards[reached < policy.min_reach])
+    spread = np.sqrt(X.weigh(scores**2).sum(axis=0) / N)
+    loadings, shares = binary_loadings(X, np.vstack([spread[:, None] * towards, factors]), policy)
+    loadings, shares = loadings[: settings.n_components], shares[: settings.n_components]
     return make_params(loadings, shares, -shares @ loadings, X, settings)
 
 
-def _either_way(X: HostRows, factors: Floats, settings: Settings) -> Params:
-    """Return two nonnegative features for each direction, all of the same length and equally frequent."""
-    directions = np.vstack([factors, -factors])[: settings.n_components]
+def target_directions(data: Data, X: HostRows, variances: Floats, directions: Floats) -> Floats:
+    """Return directions of unit length in which the target varies, shape (n, D): the means of the whitened classes.
+
+    Directions beyond the given ones, with their principal variances, have the mean of the remaining variances.
+    """
+    labels = np.unique(data.labels[data.labels != UNLABELED])
+    if len(labels) < 2:
+        return np.empty((0, X.n_inputs))
+    indicator = X.weigh((data.labels[:, None] == labels).astype(np.float64))
+    means = X.combine(indicator) / indicator.sum(axis=0)[:, None]
+    total, D = X.totals.mean_square, X.n_inputs
+    rest = max((total - float(variances.sum())) / max(D - len(variances), 1), MIN_VARIANCE * total / D)
+    along = means @ directions.T
+    means = (means - along @ directions) / np.sqrt(rest) + along / np.sqrt(np.maximum(variances, rest)) @ directions
+    means = means[np.any(np.abs(means) > 1e-12, axis=1)]
+    return means / np.linalg.norm(means, axis=1, keepdims=True)
+
+
+def _nonnegative(X: HostRows, directions: Floats, settings: Settings) -> Params:
+    """Return a nonnegative feature for each direction, all of the same length and equally frequent."""
+    directions = directions[: settings.n_components]
     lengths = np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), np.finfo(np.float64).tiny)
     loadings = np.sqrt(settings.noise_variance * settings.temperature) * directions / lengths
     shares = np.full(len(loadings), settings.alpha / (settings.alpha + len(loadings)))
