@@ -35,6 +35,7 @@ class Registration:
     skip: frozenset[str]
     only: Only
     replace: Replace
+    check: Callable[[Any], None] | None
 
 
 _BY_NAME: dict[str, Registration] = {}
@@ -51,6 +52,7 @@ def persistable(
     skip: Iterable[str] = (),
     only: Only = _NOTHING,
     replace: Replace = _NOTHING,
+    check: Callable[[Any], None] | None = None,
 ) -> Any:
     """Allow a class in saved files; a decorator, or a call for a class written elsewhere.
 
@@ -74,6 +76,9 @@ def persistable(
         The values that an attribute may have in a file, where others would be code or work like it.
     replace : mapping from str to callable
         Functions of attributes whose results are saved in their place.
+    check : callable, optional
+        Called with a loaded object once its attributes are set. It raises an exception if they contradict each other,
+        so that compiled code never reads beyond an array. The default is the method ``_check_loaded`` of the class.
 
     Raises
     ------
@@ -85,11 +90,12 @@ def persistable(
     """
     if cls is None:
         return lambda decorated: persistable(
-            decorated, name=name, aliases=aliases, skip=skip, only=only, replace=replace
+            decorated, name=name, aliases=aliases, skip=skip, only=only, replace=replace, check=check
         )
     _check_rebuildable(cls)
     top_package = cls.__module__.partition(".")[0]
-    entry = Registration(cls, name or f"{top_package}.{cls.__qualname__}", frozenset(skip), only, replace)
+    check = check or getattr(cls, "_check_loaded", None)
+    entry = Registration(cls, name or f"{top_package}.{cls.__qualname__}", frozenset(skip), only, replace, check)
     names = (entry.name, *aliases)
     for known in names:
         holder = _BY_NAME.get(known)

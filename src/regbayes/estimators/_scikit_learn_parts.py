@@ -48,7 +48,6 @@ TOKEN_PATTERNS = (r"(?u)\b\w\w+\b", r"(?u)\b[^\W\d_]\w+\b")
 PLAIN: tuple[type, ...] = (
     Binarizer,
     ColumnTransformer,
-    DictVectorizer,
     FeatureUnion,
     LabelBinarizer,
     LabelEncoder,
@@ -81,14 +80,24 @@ _WORDS: dict[str, tuple[str | None, ...]] = {
 }
 
 
+def _check_vectorizer(vectorizer: Any) -> None:
+    """Raise ValueError unless words have the column numbers 0, 1, ..., which SciPy's compiled code trusts."""
+    words = getattr(vectorizer, "vocabulary_", None)
+    if words is not None and sorted(words.values()) != list(range(len(words))):
+        raise ValueError("the numbers of the words in vocabulary_ must be 0, 1, ...")
+    if not 1 <= getattr(vectorizer, "n_features", 1) < 2**31:
+        raise ValueError(f"n_features must be between 1 and 2**31 - 1; got {vectorizer.n_features!r}")
+
+
 def _class_name(owner: Any) -> str:
     return owner if isinstance(owner, str) else type(owner).__name__
 
 
 for _cls in PLAIN:
     persistable(_cls, skip=_CALLBACKS)
+persistable(DictVectorizer, skip=_CALLBACKS, check=_check_vectorizer)
 for _cls in (CountVectorizer, HashingVectorizer, TfidfVectorizer):
-    persistable(_cls, skip=_CALLBACKS, only=_WORDS)
+    persistable(_cls, skip=_CALLBACKS, only=_WORDS, check=_check_vectorizer)
 persistable(Pipeline, skip=_CALLBACKS, only={"memory": (None,)})
 persistable(FunctionTransformer, skip=_CALLBACKS, only={"func": (None,), "inverse_func": (None,)})
 # What was said with set_fit_request. The owner is the estimator itself, and is used in messages alone.

@@ -51,6 +51,7 @@ from regbayes.estimators._bases import (
 from regbayes.kernels.arrays import is_sparse, namespace_of, to_host, without_graph
 from regbayes.kernels.device_memory import free_bytes, within_memory
 from regbayes.kernels.meanfield import WordCounts, lengths_of
+from regbayes.kernels.meanfield.documents import padded
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda import batches, gibbs, meanfield, topics
 from regbayes.models.medlda.topics import DeviceCorpus, FittedTopics
@@ -101,6 +102,21 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
         """Return the fitted attributes."""
         raise NotImplementedError
+
+    def _check_loaded(self) -> None:
+        """Raise ValueError if the parts of a fitted model from a file do not fit each other."""
+        if not hasattr(self, "_fitted"):
+            return
+        shape = self._fitted.word_given_topic.shape
+        if shape[0] != self.n_features_in_:
+            raise ValueError(f"n_features_in_ is {self.n_features_in_!r}, and the topics have {shape[0]} words")
+        posterior, learned = getattr(self, "_posterior", None), getattr(self, "_batches", None)
+        if posterior is not None and posterior.word_topic.shape != shape:
+            raise ValueError("the counts of earlier documents do not fit the topics")
+        if learned is not None:
+            params = learned.state.params
+            if params.logits.shape != shape or params.table.shape != (shape[0], padded(shape[1])):
+                raise ValueError("the topics of earlier batches do not fit those of the model")
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the share of each topic among the words of documents, inferred without responses.
@@ -479,6 +495,7 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
             "array"
         )
     X = validate_data(estimator, X, accept_sparse="csr", dtype="numeric", reset=reset)
+    check_indices(X)
     check_non_negative(X, type(estimator).__name__)
     counts = X if issparse(X) else csr_array(X)
     if not counts.has_canonical_format or np.any(counts.data == 0):
@@ -489,6 +506,18 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
         _check_whole(counts.data)
     check_largest(float(counts.data.max(initial=0)))
     return counts
+
+
+def check_indices(X: Any) -> None:
+    """Raise ValueError if a sparse matrix has column numbers or row boundaries outside its shape.
+
+    Compiled code trusts them, and SciPy does not look at arrays that were changed in place.
+    """
+    if issparse(X):
+        try:
+            X.check_format(full_check=True)
+        except ValueError as error:
+            raise ValueError(f"X is not a valid CSR matrix: {error}.") from None
 
 
 def check_largest(count: float) -> None:

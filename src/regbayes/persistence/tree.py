@@ -293,6 +293,11 @@ class Decoder(Walk):
         state = {name: self.decode_at(f".{name}", node) for name, node in nodes.items()}
         value = object.__new__(registration.cls)
         set_attributes(value, registration, state, self)
+        if registration.check is not None:
+            try:
+                registration.check(value)
+            except Exception as error:  # of any kind: attributes of a file may have any type
+                raise PersistenceError(f"{self.here} contradicts itself: {error}") from error
         self._objects.append(value)
         self._filled += len(vars(value)) - len(state)
         if self._filled > MAX_VALUES:  # an object without attributes is short in a file, and its defaults are many

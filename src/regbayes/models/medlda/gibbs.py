@@ -27,7 +27,7 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.special import gammaln
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, Integers, Singles
+from regbayes._types import Floats, Integers, Singles, check_arrays
 from regbayes.engine import Executor, FitResult, Progress, Serial, StepResult, row_blocks, run
 from regbayes.kernels.corpus import Corpus, build_corpus, count_tokens, tally
 from regbayes.kernels.meanfield import WordCounts, lengths_of, padded
@@ -93,6 +93,9 @@ class GramStats:
     precision: Floats  # (K, K)
     linear: Floats  # (L, K)
 
+    def _check_loaded(self) -> None:
+        check_arrays(self, linear="LK", precision="KK")
+
 
 @persistable(name="regbayes.medlda.StreamingPosterior")
 @dataclass(frozen=True)
@@ -103,6 +106,15 @@ class StreamingPosterior:
     precision: Floats  # (L, K, K): of the weights; (L, K), its diagonal, where there are many topics
     linear: Floats  # (L, K): precision times mean of the weights
     gram: GramStats | None = None  # None: weights are not refitted
+
+    def _check_loaded(self) -> None:
+        check_arrays(self, word_topic="VK", linear="LK", precision="LKK" if self.precision.ndim == 3 else "LK")
+        if self.gram is not None and self.gram.linear.shape != self.linear.shape:
+            raise ValueError("gram does not fit the weights")
+        if self.word_topic.dtype != np.int32 or self.word_topic.min(initial=0) < 0:
+            raise ValueError("word_topic must hold counts in 32-bit integers")
+        if int(self.word_topic.sum(dtype=np.float64)) > np.iinfo(np.int32).max:
+            raise ValueError("word_topic has more tokens than 32-bit integers can count")
 
     def mean_weights(self) -> Floats:
         """Return the mean of the weights, shape (L, K)."""

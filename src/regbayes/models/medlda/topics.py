@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, Integers, Singles
+from regbayes._types import Floats, Integers, Singles, check_arrays
 from regbayes.engine import Executor, row_blocks
 from regbayes.kernels.arrays import DeviceArray, is_plain, namespace_of, to_device, to_host
 from regbayes.kernels.arrays_topics import Documents, InferredDocuments, infer_documents
@@ -30,6 +30,7 @@ from regbayes.kernels.meanfield import (
 
 UNTIL_SETTLED = 0  # sweeps
 MAX_SWEEPS = 100  # until a document has settled
+MAX_LOADED_SWEEPS = 10_000  # of label-free inference in a file: more would not end
 TOL = 1e-3  # of a document's length: changes of its topics' tokens, summed
 BOUND_SWEEPS = 19  # of mean field, from collapsed proportions on, before the bound is evaluated
 
@@ -80,6 +81,13 @@ class FittedTopics:
     shares: Floats  # (K,): of the corpus, for documents without words
     n_sweeps: int  # that label-free inference makes, or UNTIL_SETTLED
     collapsed: bool  # whether it is that of (56), with proportions integrated out, or mean field
+
+    def _check_loaded(self) -> None:
+        check_arrays(self, word_given_topic="VK", topic_total="K", doc_prior="K", shares="K", weights="LK")
+        if not 0 <= self.n_sweeps <= MAX_LOADED_SWEEPS:
+            raise ValueError(f"n_sweeps must be between 0 and {MAX_LOADED_SWEEPS}; got {self.n_sweeps!r}")
+        if min(self.word_given_topic.min(), self.topic_total.min(), self.doc_prior.min()) < 0:
+            raise ValueError("probabilities, counts and priors must not be negative")
 
     @property
     def n_topics(self) -> int:
