@@ -175,8 +175,10 @@ def test_moments_and_ranges_are_those_of_their_definitions(n, m, even):
         np.testing.assert_allclose(got[1], mean, rtol=1e-11, atol=1e-13)
         for at in (phi, 2 * phi):  # where the last look was, and elsewhere
             np.testing.assert_allclose(found.span(at), np.ptp(features @ at), rtol=1e-12, atol=1e-13)
-            tilted = found.tilted_log_weights(at, 0.3)
-            np.testing.assert_allclose(tilted, logs + features @ at - 0.3, rtol=1e-12, atol=1e-12)
+            tilted, divergence = found.tilt(at)
+            expected = logs + features @ at - np.logaddexp.reduce(logs + features @ at)
+            np.testing.assert_allclose(tilted, expected, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(divergence, np.exp(expected) @ (expected - logs), rtol=1e-9, atol=1e-13)
         centred = features - mean
         np.testing.assert_allclose(found.covariance(phi), (q[:, None] * centred).T @ centred, rtol=1e-9, atol=1e-12)
 

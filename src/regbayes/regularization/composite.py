@@ -113,10 +113,12 @@ class Stack:
     @cached_property
     def domain(self) -> tuple[Floats, Floats]:
         """Ends of each stacked coordinate's domain, as far as it does not depend on other coordinates."""
-        if self.box is not None:
-            return self.box.domain()
         ends = [p.regularizer.domain(p.stop - p.start) for p in self.pieces]
-        return np.concatenate([low for low, _ in ends]), np.concatenate([high for _, high in ends])
+        low, high = np.concatenate([low for low, _ in ends]), np.concatenate([high for _, high in ends])
+        if self.box is not None:  # which knows blocks of bounds too
+            of_box = self.box.domain()
+            low, high = (np.where(np.isfinite(own), own, box) for own, box in zip((low, high), of_box, strict=True))
+        return low, high
 
     @cached_property
     def blocks(self) -> Indices:

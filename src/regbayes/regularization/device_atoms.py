@@ -86,9 +86,8 @@ class DeviceAtoms(WeightedAtoms):
         lowest, highest = arrays.find_ranges(scores[:, None])
         return float(highest[0] - lowest[0])
 
-    def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
-        """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``, on the host."""
-        return np.asarray(to_host(score_atoms(self.held, self._logs, phi) - log_partition), dtype=np.float64)
+    def _score(self, phi: Floats) -> Floats:
+        return np.asarray(to_host(score_atoms(self.held, None, phi)), dtype=np.float64)
 
     def change_units(self, center: Floats | float, scale: Floats | float) -> WeightedAtoms:
         """Return the atoms with features ``(psi - center) / scale``."""

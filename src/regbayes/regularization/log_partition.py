@@ -271,22 +271,28 @@ class WeightedAtoms:
 
     def log_weight_range(self, phi: Floats) -> float:
         """Return by how much the largest log-weight of the supported atoms under a tilt is above the smallest."""
-        return float(np.ptp(self.tilted_log_weights(phi, 0.0)))
+        return float(np.ptp(self._score(phi) + self.log_weights))
 
     def living_variances(self, phi: Floats, nats: float) -> Floats:
         """Return the variances of features under a tilt, over the atoms that are at most so far behind the first."""
-        log_weights = self.tilted_log_weights(phi, 0.0)
+        log_weights = self._score(phi) + self.log_weights
         top = log_weights.max()
         alive = log_weights > top - nats
         weights, features = np.exp(log_weights[alive] - top), self.features[alive]
         weights /= weights.sum()
         return weights @ np.square(features - weights @ features)
 
-    def tilted_log_weights(self, phi: Floats, log_partition: float) -> Floats:
-        """Return the log-weights of the supported atoms under a tilt, normalised by ``A(phi)``."""
+    def tilt(self, phi: Floats) -> tuple[Floats, float]:
+        """Return the log-weights of the supported atoms under a tilt, and its divergence from the weights before.
+
+        Both are taken from the scores less the largest, of which rounding leaves more than of ``A(phi)``.
+        """
         scores = self._score(phi) + self.log_weights
-        scores -= log_partition
-        return scores
+        scores -= scores.max()
+        weights = np.exp(scores)
+        total = float(weights.sum())
+        scores -= math.log(total)
+        return scores, max(float(weights @ (scores - self.log_weights)) / total, 0.0)
 
     def of_all(self, log_weights: Floats) -> Floats:
         """Return log-weights of the supported atoms as log-weights of all, shape (n,)."""

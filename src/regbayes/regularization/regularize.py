@@ -26,7 +26,7 @@ from regbayes.regularization.faces import (
 )
 from regbayes.regularization.feasibility import Verdict, examine
 from regbayes.regularization.features import Features, OnEvent, Picked
-from regbayes.regularization.log_partition import LogPartition, WeightedAtoms
+from regbayes.regularization.log_partition import GaussianAffine, LogPartition, WeightedAtoms
 from regbayes.regularization.posteriors import Gaussian, Posterior, Samples
 from regbayes.regularization.posteriors.weighted import Weighted, within_device_memory
 from regbayes.regularization.regularizers import Regularizer, Separable
@@ -338,18 +338,18 @@ def _result(
 ) -> RegularizedPosterior:
     face, solution, scale = outcome.face, outcome.solution, problem.scale
     multipliers = solution.multipliers / scale
+    tilted: Posterior
     if isinstance(base, Weighted) and isinstance(face.partition, WeightedAtoms):
-        log_weights = solution.log_weights
-        if log_weights is None:
-            log_weights = face.partition.tilted_log_weights(solution.multipliers, solution.log_partition)
-        tilted: Posterior = base.reweight(face.partition.of_all(log_weights))
-    elif isinstance(base, Gaussian) and solution.move is not None:
-        tilted = base.shift(solution.move)
+        log_weights, kl = solution.log_weights, solution.kl
+        if log_weights is None or kl is None:
+            log_weights, kl = face.partition.tilt(solution.multipliers)
+        tilted, kl = base.reweight(face.partition.of_all(log_weights)), kl - face.log_mass
+    elif isinstance(base, Gaussian) and isinstance(face.partition, GaussianAffine):
+        move = face.partition.factor.T @ solution.multipliers if solution.move is None else solution.move
+        tilted, kl = base.shift(move), 0.5 * float(move @ move)
     else:
         tilted = base.tilt(evaluated, multipliers)
-    kl = float(solution.multipliers @ solution.expectation) - solution.log_partition - face.log_mass
-    if solution.move is not None:  # large multipliers that cancel each other have fewer digits
-        kl = 0.5 * float(solution.move @ solution.move)
+        kl = float(solution.multipliers @ solution.expectation) - solution.log_partition
     after = problem.to_user(solution.expectation)
     return RegularizedPosterior(
         posterior=tilted,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from battery.pieces import View, Wide, narrow, pieces_of, wide
+from battery.pieces import Box, Norm, View, Wide, narrow, pieces_of, wide
 from battery.problems import Problem, make_problem, named_problems
 from battery.references import Answer, Atoms
 from regbayes import regularize
@@ -17,6 +17,7 @@ from regbayes.regularization.regularize import RegularizedPosterior
 
 VALUE = 1e-6  # of one plus the optimum: how far a value may be off
 MET = 1e-6  # of a feature's half-range, or standard deviation: how far a constraint may be missed
+ROUNDED = 1e-9  # what rounding leaves of a sum of weights
 GIVEN_UP = ("stalled", "iteration_limit")
 ALLOWED = 0.02  # share of the problems with an optimum at which the solver may give up
 
@@ -92,6 +93,49 @@ def untruths(problem: Problem, result: RegularizedPosterior, found: Answer) -> l
             wrong.append(f"{status} with a gap of {result.primal - result.dual:.1e}")
     if status not in GIVEN_UP and (missed := violation(problem, result)) > MET:
         wrong.append(f"{status} with a violation of {missed:.1e}")
+        wrong += misprints(problem, result)
+    return wrong
+
+
+def misprints(problem: Problem, result: RegularizedPosterior) -> list[str]:
+    """Printed numbers that are not those of the result's own posterior, in extended precision."""
+    base, wrong = problem.base, []
+    view = View(np.arange(len(base.centre)), base.centre, base.unit, np.longdouble(1))
+    pieces = pieces_of(problem.regularizer, view)
+    if isinstance(base, Atoms):
+        total = np.sum(wide(result.posterior.weights))
+        if abs(total - 1) > ROUNDED:
+            wrong.append(f"weights that sum to {float(total)!r}")
+        q = np.exp(wide(result.posterior.log_weights[problem.posterior.log_weights > -np.inf]))
+        q = q / np.sum(q)
+    else:
+        q = base.tilted(wide(result.multipliers) * base.unit)
+    kl = base.divergence(q)
+    if abs(kl - result.kl) > VALUE * (1 + kl):
+        wrong.append(f"kl {result.kl!r} for {float(kl)!r}")
+    z = _expectation(problem, result)
+    off = np.abs(wide(result.after) - base.centre - base.unit * z) / base.unit
+    if np.any(off > MET + base.grain):
+        wrong.append(f"after that is off by {float(np.max(off)):.1e}")
+    if not any(isinstance(piece, Box | Norm) for piece in pieces):
+        gap = kl + sum((piece.value(z[piece.index]) for piece in pieces), np.longdouble(0)) - wide(result.dual)
+        if gap > result.gap + VALUE * (1 + abs(result.dual)):
+            wrong.append(f"gap {result.gap:.1e} for {float(gap):.1e}")
+    phi = wide(result.multipliers) * base.unit
+    coarse = np.sum(np.abs(phi) * (1 + np.abs(base.centre / base.unit))) * np.finfo(np.float64).eps
+    if np.all(np.isfinite(narrow(phi))) and coarse < MET:
+        away = np.abs(base.expectation(base.tilted(phi)) - z)
+        if np.any(away > MET + base.grain):
+            wrong.append(f"multipliers whose tilt is off by {float(np.max(away)):.1e}")
+    slack = wide(np.full(len(z), np.inf))
+    for piece in pieces:
+        if not isinstance(piece, Box):
+            return wrong
+        room = np.minimum(z[piece.index] - piece.low, piece.high - z[piece.index])
+        np.minimum.at(slack, piece.index, room)
+    off = np.abs(wide(result.slack) / np.abs(base.unit) - slack)[np.isfinite(narrow(slack))]
+    if np.any(off > MET + base.grain[np.isfinite(narrow(slack))]):
+        wrong.append(f"slack that is off by {float(np.max(off)):.1e}")
     return wrong
 
 

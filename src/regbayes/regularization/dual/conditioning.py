@@ -74,9 +74,9 @@ class Conditioned:
 
         ``most`` is in standard deviations; rounding of the features is granted in addition.
         """
-        stacked, log_weights, move = self.to_given(found.stacked), None, None
+        stacked, log_weights, kl, move = self.to_given(found.stacked), None, None, None
         if isinstance(self.partition, WeightedAtoms):
-            log_weights = self.partition.tilted_log_weights(found.multipliers, found.log_partition)
+            log_weights, kl = self.partition.tilt(found.multipliers)
             reached = np.exp(log_weights) @ self.values
         else:
             assert isinstance(self.partition, GaussianAffine)
@@ -96,6 +96,7 @@ class Conditioned:
             log_partition=found.log_partition - float(stacked[self.places] @ self.center),
             violation=max(found.violation, float(off.max())),
             log_weights=log_weights,
+            kl=kl,
             move=move,
         )
 

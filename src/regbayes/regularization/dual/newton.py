@@ -36,6 +36,7 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
     certificates: list[Certificate] = []
     objectives: list[float] = []
     reached: DualSolution | None = None  # within the tolerance, but not settled
+    best: DualSolution | None = None  # settled, with a gap that may become smaller
     for n_iter in range(max_iter + 1):
         found = problem.certificate(point)
         certificates.append(found)
@@ -43,7 +44,11 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
         if problem.converged(point, found):
             reached = problem.as_solution(point, found, Status.CONVERGED, n_iter)
             if n_iter == max_iter or problem.is_settled(point):
-                return reached
+                close = found.bound <= problem.tol * (1 + abs(point.objective))
+                if close or (best is not None and found.bound > 0.5 * best.gap):
+                    return reached if best is None or reached.gap < best.gap else best
+                best = reached
+            reached = best or reached
         if _runs_away(certificates) or _stalls(objectives, certificates):
             status = Status.STALLED
             break

@@ -36,6 +36,7 @@ class DualSolution:
     status: Status  # CONVERGED, STALLED, ITERATION_LIMIT, or DIVERGED: multipliers that grow without limit
     n_iter: int
     log_weights: Floats | None = None  # (supported atoms,): of the tilt, where the multipliers alone would lose digits
+    kl: float | None = None  # KL(q || p), likewise
     move: Floats | None = None  # (d,): the same of a Gaussian: how far its mean moves, as a standard one's
 
 
@@ -51,10 +52,15 @@ class Point:
 
 
 class Certificate(NamedTuple):
-    """How far a point may be from the optimum, and its expectations from the domain."""
+    """How far a point may be from the optimum, and its expectations from the domain.
+
+    ``gap`` takes each part where rounding leaves it: a steep penalty is taken at the kink that the expectation misses
+    by its last digits. ``bound`` takes each part at the expectation where it is finite there: value minus dual.
+    """
 
     gap: float
     violation: float
+    bound: float
 
 
 class _Held(NamedTuple):
@@ -169,28 +175,29 @@ class Dual:
     def _certify(self, point: Point) -> Certificate:
         x = self.seen(point)
         if self.stack.box is not None:
-            return _box_certificate(self.stack.box, point.u, x, self.unit, self.most_violation)
-        gap, violation = 0.0, 0.0
+            return _box_certificate(self.stack.box, self.stack.domain, point.u, x, self.unit, self.most_violation)
+        gap, violation, bound = 0.0, 0.0, 0.0
         for p in self.stack.pieces:
             s = slice(p.start, p.stop)
             near = nearest_in_domain(p.regularizer, x[s], self.unit[s])
-            own, off = self._charge(p, near, x[s], point.u[s])
+            own, off, value = self._charge(p, near, x[s], point.u[s])
             # A large penalty times the last digit of x is a gap that nothing closes: the edge is taken, as for a box.
             edge = np.asarray(p.regularizer.prox(x[s] + self.step[s] * point.u[s], self.step[s]), dtype=np.float64)
             if np.all(np.abs(edge - x[s]) <= self.most_violation * self.along[s]):
-                at_edge, off_edge = self._charge(p, edge, x[s], point.u[s])
+                at_edge, off_edge, _ = self._charge(p, edge, x[s], point.u[s])
                 own, off = (at_edge, off_edge) if at_edge < own else (own, off)
-            gap, violation = gap + own, max(violation, off)
-        return Certificate(gap, violation)
+            gap, violation, bound = gap + own, max(violation, off), bound + value
+        return Certificate(gap, violation, bound)
 
     def _charge(self, p: Piece, y: Floats, x: Floats, u: Floats) -> Certificate:
         """The gap of one part at y instead of x, with what its multipliers ask for the way; and that way."""
         away = np.abs(y - x)
         gap = abs(p.regularizer.fenchel_young(y, u))
         if not np.any(away):
-            return Certificate(gap, 0.0)
+            return Certificate(gap, 0.0, gap)
         off = _in_deviations(away, self.along[p.start : p.stop], p.block_size)
-        return Certificate(gap + float(np.abs(u) @ away + 0.5 * np.sum(off**2)), float(np.max(off)))
+        gap += float(np.abs(u) @ away + 0.5 * np.sum(off**2))
+        return Certificate(gap, float(np.max(off)), gap)
 
     def rounding(self, point: Point) -> Certificate:
         """How far off rounding alone may put the gap and the violation: features far from zero have few digits left.
@@ -200,7 +207,7 @@ class Dual:
         if self._rounded is None or self._rounded[0] is not point:
             self._rounded = point, self._round(point)
         most, found = MOST_ROUNDING * (1 + abs(point.objective)), self._rounded[1]
-        return Certificate(min(found.gap, most), min(found.violation, MOST_ROUNDING))
+        return Certificate(min(found.gap, most), min(found.violation, MOST_ROUNDING), most)
 
     def _round(self, point: Point) -> Certificate:
         x = np.abs(self.seen(point))
@@ -213,22 +220,22 @@ class Dual:
             size = np.abs(self.partition.factor)
             added = (size @ (size.T @ np.abs(point.phi)))[self.index]
             gap, violation = gap + float(np.abs(point.u) @ added), violation + float(np.max(added / self.unit))
-        return Certificate(EPSILON * gap, EPSILON * violation)
+        return Certificate(EPSILON * gap, EPSILON * violation, EPSILON * gap)
 
     def as_solution(self, point: Point, found: Certificate, status: Status, n_iter: int) -> DualSolution:
         """Write down where a solver stopped; without a certificate, rounding counts against the lower bound."""
-        dual = -point.objective
+        dual, gap = -point.objective, found.bound
         if status is not Status.CONVERGED:
             lost = self._round(point).gap
-            dual, found = dual - lost, Certificate(found.gap + lost, found.violation)
+            dual, gap = dual - lost, gap + lost
         return DualSolution(
             stacked=point.u,
             multipliers=point.phi,
             expectation=point.expectation,
             log_partition=point.log_partition,
-            primal=dual + found.gap,
+            primal=dual + gap,
             dual=dual,
-            gap=found.gap,
+            gap=gap,
             violation=found.violation,
             status=status,
             n_iter=n_iter,
@@ -267,8 +274,10 @@ class Dual:
         return bool(cost <= 2 * self.tol * (1 + abs(point.objective)))
 
 
-def _box_certificate(box: BoxDual, u: Floats, x: Floats, unit: Floats, most: float) -> Certificate:
-    """The certificate of a box, coordinate by coordinate, each at the point near x that bounds its gap best.
+def _box_certificate(
+    box: BoxDual, domain: tuple[Floats, Floats], u: Floats, x: Floats, unit: Floats, most: float
+) -> Certificate:
+    """The certificate of a box, coordinate by coordinate.
 
     A hard constraint is met up to rounding, and so is a steep one that is met exactly: its penalty times the last digit
     of x would be a gap that nothing can close. Both are taken at the edge, and the way there is charged for.
@@ -276,16 +285,17 @@ def _box_certificate(box: BoxDual, u: Floats, x: Floats, unit: Floats, most: flo
     if box.is_linear:  # equalities
         away = np.abs(x - box.linear)
         off = away / unit
-        return Certificate(float(np.abs(u) @ away + 0.5 * (off @ off)), float(off.max()))
-    low, high = box.domain()
+        gap = float(np.abs(u) @ away + 0.5 * (off @ off))
+        return Certificate(gap, float(off.max()), gap)
+    low, high = domain
     inside = np.clip(x, low, high)
-    edge = np.where(u > 0, box.linear + box.absolute, box.linear - box.absolute)
+    edge = np.where(u > 0, np.minimum(box.linear + box.absolute, high), np.maximum(box.linear - box.absolute, low))
     to_edge = np.where((u != 0) & (np.abs(edge - x) <= most * unit), edge, inside)
     at_inside, at_edge = (_fenchel_young(box, u, y) + np.abs(u) * np.abs(y - x) for y in (inside, to_edge))
     off = np.where(at_edge < at_inside, np.abs(to_edge - x), np.abs(inside - x)) / unit
-    outside = np.abs(inside - x) / unit
-    gap = float(np.sum(np.minimum(at_inside, at_edge) + 0.5 * outside**2))
-    return Certificate(gap, float(np.max(off, initial=0.0)))
+    squares = 0.5 * np.square((inside - x) / unit)
+    gap, bound = (float(np.sum(own + squares)) for own in (np.minimum(at_inside, at_edge), at_inside))
+    return Certificate(gap, float(np.max(off, initial=0.0)), bound)
 
 
 def _fenchel_young(box: BoxDual, u: Floats, x: Floats) -> Floats:

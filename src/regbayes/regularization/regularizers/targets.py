@@ -182,6 +182,9 @@ class Interval(Regularizer):
         middle, free = self.low + 0.5 * (self.high - self.low), np.full(size, np.inf)
         return BoxDual(middle, 0.5 * (self.high - self.low), np.zeros(size), -free, free)
 
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        return self.low, self.high  # middle and half the width give them up to rounding alone
+
     def shift(self, by: float | Floats) -> Interval:
         return Interval(self.low + by, self.high + by)
 
