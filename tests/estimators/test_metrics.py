@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, r2_score
 
-from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks, task_accuracy
+from regbayes.metrics import explained_variance_pooled, explained_variance_within_tasks, subset_accuracy, task_accuracy
 
 
 def ragged(seed):
@@ -59,6 +59,13 @@ def test_accuracy_is_over_observed_labels():
     assert task_accuracy(truth, predicted) == pytest.approx(3 / 4)
     assert task_accuracy([1, 0, -1], [1, 1, 1], unlabeled=-1) == pytest.approx(1 / 2)
     assert task_accuracy([1, 0, 2], [1, 1, 2]) == accuracy_score([1, 0, 2], [1, 1, 2])
+    assert subset_accuracy(truth, predicted) == pytest.approx(2 / 3)
+    unseen = np.array([["a", "b"], [None, None], ["b", "a"]], dtype=object)
+    assert subset_accuracy(unseen, predicted) == 0.0
+    Y, guesses = np.random.default_rng(0).integers(0, 2, (2, 50, 3))
+    weights = np.arange(50) % 4
+    expected = accuracy_score(Y, guesses, sample_weight=weights)
+    assert subset_accuracy(Y, guesses, sample_weight=weights) == pytest.approx(expected)
 
 
 def test_shapes_must_agree():

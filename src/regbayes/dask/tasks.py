@@ -38,7 +38,7 @@ from regbayes.estimators._labels import (
     scores_of_tasks,
 )
 from regbayes.estimators._task_bases import Layout, Targets, column_names, find_targets, natural
-from regbayes.estimators.metrics import explained_variance_pooled, task_accuracy
+from regbayes.estimators.metrics import explained_variance_pooled, subset_accuracy
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.model import RowSums
 from regbayes.joint.problem import HeadOfParts, Inference, RemoteHead, RemoteRows, RowBlock, Version
@@ -628,9 +628,9 @@ class MultiTaskILSVMClassifier(OnClusterTasks, multitask.MultiTaskILSVMClassifie
         return scores_of_tasks(self._answer(_score_rows, X, task), layout, self._outputs)
 
     def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
-        """Return the accuracy over all observed labels."""
+        """Return the share of samples whose observed labels are all predicted."""
         answers, y, sample_weight = dask.compute(self.predict(X, task), y, sample_weight)
-        return task_accuracy(y, answers, unlabeled=self.unlabeled, sample_weight=sample_weight)
+        return subset_accuracy(y, answers, unlabeled=self.unlabeled, sample_weight=sample_weight)
 
 
 def _score_rows(model: Any, X: Any, task: Any = None) -> Floats:

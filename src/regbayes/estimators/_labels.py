@@ -27,7 +27,7 @@ from regbayes.estimators._task_bases import (
     read_matrix,
     read_targets,
 )
-from regbayes.estimators.metrics import task_accuracy
+from regbayes.estimators.metrics import subset_accuracy
 from regbayes.kernels.arrays import to_host
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_classes
 
@@ -311,20 +311,22 @@ class TaskClassifier(ClassifierMixin, TaskModel):
     def score(
         self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> float:
-        """Return the accuracy over all observed labels; of an indicator matrix, 1 less the Hamming loss.
+        """Return the share of samples whose observed labels are all predicted.
+
+        `regbayes.metrics.task_accuracy` is the accuracy per label.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Labels, missing ones left out of the average.
+            Labels; missing ones count as right, and samples without any label are left out.
         task : array-like of shape (n_samples,), default=None
             The task of each row, if ``fit`` was told.
         sample_weight : array-like of shape (n_samples,), default=None
-            How much the labels of each row count.
+            How much each sample counts.
         """
         y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
-        return task_accuracy(y, predicted, unlabeled=self.unlabeled, sample_weight=sample_weight)
+        return subset_accuracy(y, predicted, unlabeled=self.unlabeled, sample_weight=sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

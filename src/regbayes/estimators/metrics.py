@@ -16,13 +16,15 @@ from sklearn.utils.validation import _check_sample_weight
 from regbayes._types import Floats
 from regbayes.estimators._task_bases import Targets, read_targets
 
-__all__ = ["explained_variance_pooled", "explained_variance_within_tasks", "task_accuracy"]
+__all__ = ["explained_variance_pooled", "explained_variance_within_tasks", "subset_accuracy", "task_accuracy"]
 
 
 def task_accuracy(
     y_true: ArrayLike, y_pred: ArrayLike, *, unlabeled: Any = None, sample_weight: ArrayLike | None = None
 ) -> float:
-    """Return the share of observed labels that are predicted; of an indicator matrix, 1 less the Hamming loss.
+    """Return the accuracy per label: the share of observed labels that are predicted.
+
+    Of an indicator matrix it is 1 minus the Hamming loss.
 
     Parameters
     ----------
@@ -36,6 +38,20 @@ def task_accuracy(
     """
     targets, predicted = _take_observed(y_true, y_pred, None, numeric=False, unlabeled=unlabeled)
     return float(np.average(targets.values == predicted, weights=_weights(sample_weight, y_pred, targets)))
+
+
+def subset_accuracy(
+    y_true: ArrayLike, y_pred: ArrayLike, *, unlabeled: Any = None, sample_weight: ArrayLike | None = None
+) -> float:
+    """Return the share of samples whose observed labels are all predicted, as scikit-learn's ``accuracy_score``.
+
+    The parameters are those of `task_accuracy`; samples without a label are left out.
+    """
+    targets, predicted = _take_observed(y_true, y_pred, None, numeric=False, unlabeled=unlabeled)
+    wrong = np.bincount(targets.rows, targets.values != predicted, minlength=len(np.asarray(y_pred)))
+    weights = np.zeros(len(wrong))
+    weights[targets.rows] = _weights(sample_weight, y_pred, targets)
+    return float(np.average(wrong == 0, weights=weights))
 
 
 def explained_variance_pooled(

@@ -20,7 +20,7 @@ from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import read_labels
 from regbayes.estimators._search import Fold, Samples, fit_quietly
 from regbayes.estimators._task_bases import read_targets
-from regbayes.estimators.metrics import task_accuracy
+from regbayes.estimators.metrics import subset_accuracy
 
 
 def draw_resamples(n: int, n_resamples: int, random: np.random.RandomState, weights: Any = None) -> list[Floats]:
@@ -213,8 +213,8 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         return np.asarray(self.classes_[above.astype(int)])
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the accuracy over all observed labels; weights are of samples."""
-        return task_accuracy(y, self.predict(X), sample_weight=sample_weight)
+        """Return the share of samples whose observed labels are all predicted."""
+        return subset_accuracy(y, self.predict(X), sample_weight=sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
