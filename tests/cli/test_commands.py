@@ -183,7 +183,7 @@ def test_amounts_and_tasks(folder, numbers):
     (folder / "other.csv").write_text("a,b,group\n1,2,g0\n1,2,elsewhere\n")
     done = run_here("predict", folder / "grouped.model", folder / "other.csv")
     assert len(rows_of(done.out)) == 2
-    assert "tasks that were not there in training, in 1 row, get what all tasks have in common" in done.err
+    assert "tasks that were not there in training, in 1 row: predicted by what tasks share" in done.err
 
 
 def test_labels(folder):
@@ -248,14 +248,14 @@ def test_model_files_that_are_not_to_be_trusted(folder):
 
 MISTAKES = {
     "no file": (("fit", "{}/none.csv", "-t", "kind", "-o", "{}/x"), 3, "there is no file"),
-    "no target": (("fit", "{}/flowers.csv", "-o", "{}/x"), 2, "say which column to predict"),
+    "no target": (("fit", "{}/flowers.csv", "-o", "{}/x"), 2, "name the column to predict with --target"),
     "no such target": (
         ("fit", "{}/flowers.csv", "-t", "sort", "-o", "{}/x"),
         3,
         "it has 'size', 'width', 'place', 'kind'",
     ),
     "no folder": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/none/x"), 2, "there is no folder"),
-    "a folder": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}"), 2, "is a folder; name a file"),
+    "a folder": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}"), 2, "is not a regular file"),
     "no output": (("fit", "{}/flowers.csv", "-t", "kind"), 2, "Missing option '--output'"),
     "a negative price": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/x", "--C", "-1"), 2, "--C must be positive"),
     "no picture": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/x", "--image", "8"), 2, "must be HEIGHTxWIDTH"),
@@ -332,7 +332,7 @@ def test_a_bug_is_called_one(folder, monkeypatch):
 
 
 def test_ctrl_c_before_anything_was_done(folder, monkeypatch):
-    monkeypatch.setattr("regbayes.cli.training.read_table", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("regbayes.cli.context.read_table", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "x.model")
     assert done.code == ExitCode.INTERRUPTED
     assert "error: interrupted" in done.err
@@ -378,12 +378,12 @@ def test_names_that_were_probably_meant_are_named(folder, tmp_path):
     (tmp_path / "loud.csv").write_text("\n".join([head.upper(), *rows]) + "\n")
     run = run_here("predict", folder / "flowers.model", tmp_path / "loud.csv")
     assert run.code == 3
-    assert "upper and lower case too: rename 'SIZE'" in run.err
+    assert "Names must agree in upper and lower case" in run.err
 
 
 @pytest.mark.parametrize(
     ("more", "hint"),
-    [(("--cv", 3), "--folds 3 says how many parts"), (("kind",), "a column to predict is --target COLUMN")],
+    [(("--cv", 3), "and then options"), (("kind",), "a column to predict is --target COLUMN")],
 )
 def test_arguments_too_many_get_a_hint(folder, tmp_path, more, hint):
     run = run_here("fit", folder / "flowers.csv", *more, "-o", tmp_path / "m", "--json")

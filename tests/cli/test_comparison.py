@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import KFold, cross_val_predict
@@ -19,21 +20,35 @@ from sklearn.svm import LinearSVC
 
 from cli_tools import reviews, run_here
 from regbayes.cli import comparison
-from regbayes.cli.comparison import Judged, Problem, compare
+from regbayes.cli.comparison import Judged, compare
+from regbayes.cli.context import FitContext
+from regbayes.cli.inputs import TableInputs
+from regbayes.cli.options import FitRequest
+from regbayes.cli.output import Output
+from regbayes.cli.tables import Table, make_frame
+from regbayes.cli.targets import TargetSpec
+from regbayes.cli.words import TOKEN, CountedDocuments
 
-QUICK = ("--n-components", 4, "--max-iter", 5, "--folds", 3, "--C", 1, "--temperature", 0.2)
 FOLDS = KFold(4, shuffle=True, random_state=0)
 
 
-def judged(problem: Problem, predicted) -> Judged:
-    """A model that answered `predicted` on the folds."""
-    rows = [test for _, test in FOLDS.split(problem.X)]
+def context_of(X, y, kind, names=("y",), **more) -> FitContext:
+    """What is fitted to these rows."""
+    spec = TargetSpec(tuple(names), kind, (False,) * len(names))
+    table, request = Table(make_frame([]), ""), FitRequest(data="", output="")
+    row_names = [f"row {i + 1}" for i in range(len(y))]
+    return FitContext(request, Output(quiet=True), table, spec, "", TableInputs(), X, y, row_names, **more)
+
+
+def judged(context: FitContext, predicted) -> Judged:
+    """A model that predicted `predicted` on the folds."""
+    rows = [test for _, test in FOLDS.split(context.y)]
     return Judged("model", "a model", rows, [np.asarray(predicted)[test] for test in rows], 1.0, 3, "features")
 
 
-def judge(problem: Problem, predicted, **options):
-    given = {"n_settings": 4, "with_peers": True, "patience": 60.0, "say": lambda _: None}
-    return compare(problem, judged(problem, predicted), **given | options)
+def judge(context: FitContext, predicted, **options):
+    given = {"estimator": None, "n_settings": 4, "with_baselines": True, "patience": 60.0}
+    return compare(context, judged(context, predicted), **given | options)
 
 
 def score_of(found, role: str) -> float:
@@ -41,16 +56,15 @@ def score_of(found, role: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def numbers() -> Problem:
+def numbers() -> FitContext:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((80, 3))
-    return Problem(X, X @ [1.0, -2.0, 0.0] + 0.3 * rng.standard_normal(80), "regressor", ("y",))
+    return context_of(X, X @ [1.0, -2.0, 0.0] + 0.3 * rng.standard_normal(80), "regressor")
 
 
 @pytest.fixture(scope="module")
-def classes(numbers) -> Problem:
-    y = np.array(["low", "middle", "high"])[np.digitize(numbers.y, [-1.0, 1.0])]
-    return replace(numbers, y=y, kind="classifier")
+def classes(numbers) -> FitContext:
+    return context_of(numbers.X, np.array(["low", "middle", "high"])[np.digitize(numbers.y, [-1.0, 1.0])], "classifier")
 
 
 def test_every_system_is_judged_by_scikit_learns_own_left_out_predictions(numbers, classes):
@@ -78,8 +92,8 @@ def test_every_system_is_judged_by_scikit_learns_own_left_out_predictions(number
 
 def test_weights_count_as_rows_that_are_there_so_often(numbers):
     twice = np.repeat(np.arange(80), 2)
-    found = judge(replace(numbers, weights=np.full(80, 2.0)), numbers.y, with_peers=True)
-    plain = judge(numbers, numbers.y, with_peers=True)
+    found = judge(replace(numbers, weights=np.full(80, 2.0)), numbers.y)
+    plain = judge(numbers, numbers.y)
     for role in ("baseline", "linear"):  # the same of all rows changes nothing but the ridge, and that little
         assert score_of(found, role) == pytest.approx(score_of(plain, role), abs=0.02)
     heavy = np.where(np.arange(80) < 40, 2.0, 1.0)
@@ -107,11 +121,11 @@ def test_tasks_become_inputs_and_a_constant_of_their_own(numbers):
 def test_several_targets_with_holes(numbers, classes):
     Y = np.column_stack([numbers.y, numbers.X[:, 0] + 0.1])
     Y[::7, 0] = np.nan
-    found = judge(replace(numbers, y=Y, names=("y", "z")), np.zeros((80, 2)))
+    found = judge(context_of(numbers.X, Y, "regressor", ("y", "z")), np.zeros((80, 2)))
     assert score_of(found, "linear") > 0.9 > score_of(found, "baseline")
     labels = np.column_stack([classes.y.astype(object), (numbers.X[:, 0] > 0).astype(float).astype(object)])
     labels[::7, 0] = None
-    problem = replace(classes, y=labels, kind="multilabel", names=("level", "sign"))
+    problem = context_of(classes.X, labels, "multilabel", ("level", "sign"))
     answers = np.column_stack([np.full(80, "low", dtype=object), np.ones(80, dtype=object)])
     found = judge(problem, answers)
     assert score_of(found, "linear") > 0.85 > score_of(found, "baseline")
@@ -119,18 +133,27 @@ def test_several_targets_with_holes(numbers, classes):
     assert found["no_better_than_baseline"]
 
 
-def test_texts_are_compared_with_a_linear_model_on_tf_idf(classes):
-    from scipy.sparse import csr_array
+def test_texts_are_compared_with_tf_idf_of_all_words_and_pairs(classes):
+    """The baseline reads the texts, not the words that were chosen for the model."""
+    rng = np.random.default_rng(0)
+    words = {"low": ["not good", "not well"], "middle": ["good", "well"], "high": ["very good", "very well"]}
+    texts = [" ".join(rng.choice([*words[label], "all", "the"], 6)) for label in classes.y]
+    found = judge(replace(classes, X=csr_array((80, 1)), texts=texts), classes.y)
+    model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=TOKEN), LinearSVC())
+    wanted = accuracy_score(classes.y, cross_val_predict(model, np.array(texts, dtype=object), classes.y, cv=FOLDS))
+    assert [row["role"] for row in found["systems"]] == ["model", "baseline", "linear"]
+    assert score_of(found, "linear") == pytest.approx(wanted)
+    assert found["systems"][2]["size_unit"] == "words and pairs"
 
+
+def test_counts_are_compared_with_tf_idf_of_them(classes):
     rng = np.random.default_rng(0)
     mean = 0.5 + 2 * (np.unique(classes.y, return_inverse=True)[1][:, None] == np.arange(6) // 2)
     counts = csr_array(rng.poisson(mean))
-    found = judge(replace(classes, X=counts), classes.y)
+    found = judge(replace(classes, X=counts, texts=CountedDocuments(counts, list("abcdef"))), classes.y)
     model = make_pipeline(TfidfTransformer(sublinear_tf=True), LinearSVC())
     wanted = accuracy_score(classes.y, cross_val_predict(model, counts, classes.y, cv=FOLDS))
-    assert [row["role"] for row in found["systems"]] == ["model", "baseline", "linear"]
     assert score_of(found, "linear") == pytest.approx(wanted)
-    assert found["systems"][2]["size_unit"] == "words"
 
 
 def test_differences_are_paired_and_their_errors_those_of_a_mean(classes):
@@ -155,10 +178,25 @@ def test_what_is_said_of_a_model(numbers, classes):
     assert poor["outperformed_by"][0] == "logistic regression"
     assert any("ogistic regression predicts clearly better (0." in sentence for sentence in poor["messages"])
     assert poor["never_predicted"] == ["high"]
-    assert any("One class is never predicted on held-out rows: 'high'" in said for said in poor["messages"])
+    assert any("Never predicted on held-out rows: 'high'" in said for said in poor["messages"])
     wild = judge(numbers, 100 * numbers.y)
     assert wild["no_better_than_baseline"]
     assert wild["messages"][0].startswith("This model is no better than a baseline")
+
+
+def test_clearly_better_is_two_errors_and_a_point(classes):
+    """A difference of less than one point is not called clear, however small its error is."""
+    problem = context_of(
+        np.tile(classes.X, (20, 1)), np.tile(np.where(classes.X[:, 0] > 0, "a", "b"), 20), "classifier"
+    )
+    for n_wrong, clear in ((8, False), (80, True)):
+        predicted = problem.y.copy()
+        wrong = np.random.default_rng(0).permutation(1600)[:n_wrong]
+        predicted[wrong] = np.where(predicted[wrong] == "a", "b", "a")
+        found = judge(problem, predicted)
+        row = next(one for one in found["systems"] if one["role"] == "boosting")
+        assert row["difference"] > 2 * row["error"]
+        assert ("histogram gradient boosting" in found["outperformed_by"]) == clear
 
 
 def test_a_plain_model_that_is_no_better_than_a_constant_is_not_recommended(classes):
@@ -171,10 +209,10 @@ def test_a_plain_model_that_is_no_better_than_a_constant_is_not_recommended(clas
 
 
 def test_a_system_that_fails_or_takes_too_long_costs_nothing(numbers, monkeypatch):
-    monkeypatch.setattr(comparison, "PATIENCE", 0.0)
+    monkeypatch.setattr(comparison, "PATIENCE_SECONDS", 0.0)
     found = judge(numbers, numbers.y, patience=0.0)
     assert [row["score"] is None for row in found["systems"]] == [False, True, True, True]
-    assert "given up: it would take longer than" in found["systems"][3]["note"]
+    assert "left out: it takes longer than" in found["systems"][3]["note"]
     assert not found["no_better_than_baseline"]
     monkeypatch.undo()
 
@@ -198,6 +236,9 @@ def test_ctrl_c_ends_the_comparison_and_not_the_model(numbers, monkeypatch):
 
 
 # On the command line
+
+
+QUICK = ("--n-components", 4, "--max-iter", 5, "--folds", 3, "--C", 1, "--temperature", 0.2)
 
 
 @pytest.fixture(scope="module")
@@ -239,14 +280,16 @@ def test_a_model_no_better_than_a_baseline_is_saved_with_a_banner_and_code_0(fol
 def test_the_table_is_printed_and_kept(folder):
     done = fit(folder, "side")
     lines = done.out.splitlines()
-    rows = [line for line in lines if line.strip().startswith(("ILSVM", "always", "logistic", "histogram"))]
-    assert len(rows) == 4
+    rows = [
+        line for line in lines if line.strip().startswith(("ILSVM", "always", "logistic", "histogram", "interpretable"))
+    ]
+    assert len(rows) == 5
     assert all("±" in row for row in rows)
     assert "Comparison with baselines" in done.out
     found = fit(folder, "side", "--json").json
     assert found["no_better_than_baseline"] is False
     systems = {row["role"]: row for row in found["comparison"]["systems"]}
-    assert list(systems) == ["model", "baseline", "linear", "boosting"]
+    assert list(systems) == ["model", "baseline", "linear", "boosting", "interpretable"]
     assert systems["model"]["score"] == found["cross_validation"]["pooled"]
     assert systems["baseline"]["score"] == found["baseline_score"]
     assert systems["model"]["size"] == found["n_components_in_use"]

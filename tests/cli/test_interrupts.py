@@ -1,23 +1,32 @@
-"""Ctrl-C and SIGTERM: what was found so far is kept, and what is said about it is true."""
+"""Ctrl-C and SIGTERM: nothing is lost after the first fit of a search, and what is said about it is true."""
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import joblib
 import numpy as np
 import pytest
 
-from cli_tools import run_here
+import regbayes
+from cli_tools import Run, run_here
 from regbayes import load
-from regbayes.cli import interrupts, search
-from regbayes.cli.progress import SearchWatch
+from regbayes.cli import interrupts
+from regbayes.cli.search import SearchWatch
 from regbayes.estimators._search import _collect_records
+from regbayes.search import FoldRecord
 
 SEARCH = ("--n-components", 3, "--max-iter", 4, "--folds", 3, "--C", 0.1, "--C", 1, "--C", 10, "--json")
+SMALL = ("--n-components", 2, "--max-iter", 2, "--folds", 2, "--C", 0.3, "--C", 1, "--json")
+PACKAGE = Path(regbayes.__file__).parent
+TRACED = tuple(str(PACKAGE / place) for place in ("cli", "estimators/path_search", "estimators/_search"))
+
+Line = tuple[str, int]
 
 
 @pytest.fixture
@@ -36,27 +45,101 @@ def hears():
     signal.signal(signal.SIGINT, before)
 
 
-def send_after(n: int, numbers: tuple[int, ...], monkeypatch) -> list:
-    """Send signals to this process when a search has told of so many fits; return the list of its records."""
+class Lines:
+    """Traces a fit from the end of its first record on, and sends a signal at the first time of one line."""
+
+    def __init__(self, at: Line | None = None, number: signal.Signals = signal.SIGINT) -> None:
+        self.at = at
+        self.number = number
+        self.seen: dict[Line, None] = {}
+        self.armed = False
+        self.sent = False
+
+    def __call__(self, frame, event, _arg) -> Callable | None:
+        """Trace the calls of functions in the files that are traced."""
+        return self.trace if frame.f_code.co_filename.startswith(TRACED) else None
+
+    def trace(self, frame, event, _arg) -> Callable:
+        name = frame.f_code.co_name
+        if event == "return" and name == "__call__" and isinstance(frame.f_locals.get("self"), SearchWatch):
+            self.armed = True
+        if event == "return" and name == "fit" and frame.f_code.co_filename.endswith("cli/fit.py"):
+            self.armed = False  # all is written by now
+        if event == "line" and self.armed:
+            line = (frame.f_code.co_filename, frame.f_lineno)
+            self.seen[line] = None
+            if line == self.at and not self.sent:
+                self.sent = True
+                signal.raise_signal(self.number)
+        return self.trace
+
+
+def fit_traced(data: Path, lines: Lines) -> Run:
+    """Fit while lines are traced."""
+    before = sys.gettrace()
+    sys.settrace(lines)
+    try:
+        return run_here("fit", data / "t.npz", "-o", data / "m", *SMALL)
+    finally:
+        sys.settrace(before)
+
+
+@pytest.fixture(scope="module")
+def all_lines(tmp_path_factory) -> list[Line]:
+    """The lines that a fit passes after its first record, in their order."""
+    place = tmp_path_factory.mktemp("lines")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 2))
+    np.savez(place / "t.npz", X=X, y=(X[:, 0] > 0).astype(int))
+    lines = Lines()
+    assert fit_traced(place, lines).code == 0
+    assert len(lines.seen) > 200
+    return list(lines.seen)
+
+
+def check_injection(all_lines: list[Line], data: Path, places: list[int], number: signal.Signals) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 2))
+    np.savez(data / "t.npz", X=X, y=(X[:, 0] > 0).astype(int))
+    lost = []
+    for place in places:
+        (data / "m").unlink(missing_ok=True)
+        lines = Lines(all_lines[place], number)
+        done = fit_traced(data, lines)
+        assert lines.sent
+        whole = done.code in (0, 130) and (data / "m").exists() and "Traceback" not in done.err
+        if not whole or (done.code == 130) != (done.json["interrupted"] or done.json["comparison"]["interrupted"]):
+            lost.append((all_lines[place], done.code, done.err))
+    assert not lost, f"{len(lost)} of {len(places)}: {lost[0]}"
+    assert run_here("predict", data / "m", data / "t.npz").code == 0
+
+
+def test_an_interrupt_at_a_sampled_line_leaves_a_model(all_lines, data):
+    places = np.linspace(0, len(all_lines) - 1, 20).astype(int).tolist()
+    check_injection(all_lines, data, places[::2], signal.SIGINT)
+    check_injection(all_lines, data, places[1::2], signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_an_interrupt_at_every_third_line_leaves_a_model(all_lines, data, part):
+    check_injection(all_lines, data, list(range(3 * part, len(all_lines), 24)), signal.SIGINT)
+
+
+def send_after(n: int, numbers: tuple[int, ...], monkeypatch) -> list[FoldRecord]:
+    """Send signals to this process when a search has reported so many fits; return the list of its records."""
     heard, records = SearchWatch.__call__, []
 
     def hear(watch, record):
-        heard(watch, record)
         records.append(record)
         if len(records) == n:
-            send_all(numbers)
+            watch.records.append(record)
+            for number in numbers:
+                signal.raise_signal(number)
+        heard(watch, record)
 
     monkeypatch.setattr(SearchWatch, "__call__", hear)
     return records
-
-
-def send_all(numbers: tuple[int, ...]) -> None:
-    """Send signals to this process; the first one raises, and the others come all the same."""
-    if numbers:
-        try:
-            os.kill(os.getpid(), numbers[0])
-        finally:
-            send_all(numbers[1:])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -67,79 +150,49 @@ def test_a_signal_ends_the_search_and_keeps_the_best_settings(data, monkeypatch,
     assert done.code == 130, done.err
     assert signal.getsignal(signal.SIGTERM) is handler
     found = done.json
-    assert found["interrupted"]
-    assert len(records) == 7
     everywhere = {record.params["C"] for record in records if record.fold == 2}  # the paths of two folds, and one fit
     assert {found["settings"]["C"]} == everywhere
     assert found["cross_validation"]["folds"] == 3
-    assert "Interrupted after 7 of 9 fits" in found["kept"]
-    assert (
-        "the best of 1 setting that was tried on 3 of 3 folds; the last fit, to all rows, was finished" in found["kept"]
-    )
+    assert "Interrupted after 7 of 9 fits: the best of 1 setting tried on 3 of 3 folds is kept" in found["kept"]
+    assert "the last fit, to all rows, was finished" in found["kept"]
     assert any(f"(C={found['settings']['C']})" in warning for warning in found["warnings"])
     assert [row["role"] for row in found["comparison"]["systems"]] == ["model", "baseline"]  # no more is fitted
-    assert found["comparison"]["best_of"] == 1  # of three that there were to try
-    assert "stopped" in repr(load(data / "m"))
+    model = load(data / "m")
+    assert "stopped" in repr(model)
+    level, said = model.report.model.notices[0]
+    assert (level, found["kept"] in said) == ("warning", True)
 
 
-def test_what_is_kept_is_named_where_no_setting_was_tried_on_every_fold(data, monkeypatch):
+def test_without_a_setting_on_every_fold_the_best_of_those_tried_is_kept(data, monkeypatch):
     records = send_after(2, (signal.SIGTERM,), monkeypatch)
-    done = run_here("fit", data / "t.npz", "-o", data / "m", *SEARCH)
+    found = run_here("fit", data / "t.npz", "-o", data / "m", *SEARCH).json
     best = max(records, key=lambda record: record.score)
-    assert done.json["settings"] == {"C": best.params["C"]}
-    assert done.json["cross_validation"]["folds"] == 1
-    assert "the best of 2 settings that were tried on 1 of 3 folds" in done.json["kept"]
-    assert any("the best of 2 settings on these folds" in said for said in done.json["comparison"]["messages"])
+    assert found["settings"] == {"C": best.params["C"]}
+    assert "the best of 2 settings tried on 1 of 3 folds" in found["kept"]
 
 
-@pytest.mark.parametrize("pause", [None, 0.0, 0.05])
-def test_a_second_signal_at_once_keeps_a_model_all_the_same(data, monkeypatch, pause):
-    monkeypatch.setattr(interrupts, "GRACE", 0.0 if pause is None else 0.1)
-    send_after(4, (signal.SIGINT,), monkeypatch)
-    told = SearchWatch.tell_interrupted
-
-    def tell(watch, *given, **named):
-        told(watch, *given, **named)
-        if pause is None:  # nothing is between what is told and the signal
-            send_all((signal.SIGINT,))
-        else:
-            threading.Timer(pause, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-    monkeypatch.setattr(SearchWatch, "tell_interrupted", tell)
-    long = ("--max-iter", 100_000, *SEARCH[4:], "--n-components", 30)
-    done = run_here("fit", data / "t.npz", "-o", data / "m", *long)
-    assert done.code == 130, done.err
-    assert done.json["interrupted"]
-    assert run_here("predict", data / "m", data / "t.npz").code == 0
-
-
-def test_two_signals_with_two_processes_keep_the_best_state(data, monkeypatch):
-    monkeypatch.setattr(interrupts, "GRACE", 0.2)
-    records = send_after(1, (signal.SIGINT, signal.SIGINT), monkeypatch)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_heard_with_two_processes(data, monkeypatch, number):
+    records = send_after(1, (number, number), monkeypatch)
     done = run_here("fit", data / "t.npz", "-o", data / "m", "--jobs", 2, *SEARCH)
     assert done.code == 130, done.err
-    assert done.json["interrupted"]
     assert len(records) >= 1
     assert f"Interrupted after {len(records)} of 9 fits" in done.json["kept"]
     assert "Traceback" not in done.err
     assert run_here("predict", data / "m", data / "t.npz").code == 0
 
 
-@pytest.mark.parametrize(("name", "code"), [("fit_alone", 130), ("learn_certainty", 0)])
-def test_a_signal_just_before_or_after_the_last_fit_does_not_cost_the_model(data, monkeypatch, name, code):
-    meant, sent = getattr(search, name), []
+def test_a_signal_before_the_first_fit_writes_nothing(data, monkeypatch):
+    before = SearchWatch.__init__
 
-    def interrupt(*given):
-        sent.append(name)
-        send_all((signal.SIGINT,))
-        return meant(*given)
+    def interrupt(watch, *given):
+        before(watch, *given)
+        signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(search, name, interrupt)
-    small = ("--C", 0.001, "--C", 0.01)  # the best is the largest: another is tried, and fitted
-    done = run_here("fit", data / "t.npz", "-o", data / "m", *SEARCH[:6], *small, "--json")
-    assert (sent, done.code) == ([name], code), done.err
-    assert done.json["settings"] == {"C": 0.1}
-    assert run_here("predict", data / "m", data / "t.npz").code == 0
+    monkeypatch.setattr(SearchWatch, "__init__", interrupt)
+    done = run_here("fit", data / "t.npz", "-o", data / "m", *SEARCH)
+    assert (done.code, (data / "m").exists()) == (130, False)
+    assert "nothing was written" in done.err
 
 
 def test_records_of_other_processes_come_one_by_one_and_whole(tmp_path):
@@ -151,44 +204,41 @@ def test_records_of_other_processes_come_one_by_one_and_whole(tmp_path):
     assert list(_collect_records(str(tmp_path))) == []
 
 
-def send(number: int = signal.SIGTERM, wait: float = 0.05) -> None:
-    os.kill(os.getpid(), number)
-    time.sleep(wait)
+def test_time_left_is_that_of_the_median_fit():
+    """The first fit compiles for minutes, which says nothing about the others."""
+    from regbayes.cli.output import Output
+
+    watch = SearchWatch(10, 1, Output(quiet=True))
+    for seconds in (3600.0, 2.0, 2.0, 3.0):
+        watch(FoldRecord({}, 0, {"score": 1.0}, seconds, 0.0, None, np.arange(2), None, None))
+    assert watch.seconds_left() == pytest.approx(2.5 * 7)
 
 
-def test_signals_wait_while_something_must_not_be_interrupted():
-    done = []
-
+def test_a_signal_raises_only_where_it_may():
     def work():
-        with interrupts.held():
-            send()
-            done.append("whole")
+        signal.raise_signal(signal.SIGTERM)
+        return "never"
 
     with interrupts.catch_signals():
         with pytest.raises(KeyboardInterrupt):
-            work()
-        assert done == ["whole"]
-        with interrupts.held():
-            send()
-            interrupts.forget()
-
-
-def test_a_second_signal_is_heard_later(monkeypatch):
-    monkeypatch.setattr(interrupts, "GRACE", 0.2)
-    with interrupts.catch_signals():
-        began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            send(signal.SIGINT, 1)
-        with pytest.raises(KeyboardInterrupt):
-            send(signal.SIGINT, 5)
-        assert 0.15 < time.monotonic() - began < 4
+            signal.raise_signal(signal.SIGINT)
+        interrupts._state.last -= 2 * interrupts.SAME_SECONDS
+        with interrupts.protect():
+            signal.raise_signal(signal.SIGTERM)
+            assert interrupts.run_stoppable(lambda: "never") == (None, True)
+            assert interrupts.run_stoppable(lambda: "done") == ("done", False)
+            interrupts._state.last -= 2 * interrupts.SAME_SECONDS
+            assert interrupts.run_stoppable(work) == (None, True)
+            signal.raise_signal(signal.SIGTERM)  # within a second: the same one
+            assert interrupts.run_stoppable(lambda: "done") == ("done", False)
 
 
 def test_a_process_that_ignores_a_signal_goes_on_ignoring_it():
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with interrupts.catch_signals():
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+            time.sleep(0.01)
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix
 
 from cli_tools import flowers, reviews, run_here
-from regbayes.cli import scores
 from regbayes.cli.modelfile import load_model
-from regbayes.cli.options import FitRequest
-from regbayes.cli.output import Output
-from regbayes.cli.pages import interruption
-from regbayes.cli.tables import read_table
-from regbayes.cli.training import train
+from regbayes.cli.readers import read_table
 from report_tools import payload
 
 QUICK = ("--n-components", 4, "--max-iter", 8, "--folds", 2, "--seed", 1, "--quiet")
@@ -141,28 +134,6 @@ def test_a_page_of_new_documents_shows_their_texts(folder):
     assert shown["model"]["target_name"] == "stars"
 
 
-def test_the_page_of_an_interrupted_fit_says_so(folder, monkeypatch):
-    calls = []
-
-    def scored(*arguments, **options):
-        calls.append(1)
-        if len(calls) > 3:
-            raise KeyboardInterrupt
-        return real(*arguments, **options)
-
-    real = scores.score_fit
-    monkeypatch.setattr("regbayes.cli.search.score_fit", scored)
-    given = {"data": str(folder / "flowers.csv"), "target": ["kind"], "output": str(folder / "m")}
-    model = train(FitRequest(**given, C=[0.5, 1.0], n_components=[3], max_iter=4, folds=2), Output(quiet=True))
-    assert model.facts["interrupted"]
-    (level, words), *others = model.report.model.notices
-    assert level == "warning"
-    assert "was interrupted" in words
-    assert [told for _, told in others] == model.facts["warnings"]
-    assert not any("nterrupted" in told for told in model.facts["warnings"])  # that is said once
-    assert f"C={model.facts['settings']['C']}" in words
-
-
 def test_the_page_says_what_the_fit_warned_of(folder):
     options = ("--no-cv", "--n-components", 4, "--max-iter", 1, "--json")
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "short.model", *options)
@@ -172,14 +143,3 @@ def test_the_page_says_what_the_fit_warned_of(folder):
     assert model.facts["warnings"] == [warning]
     for data in ((), (folder / "new.csv",)):
         assert page_of(folder, folder / "short.model", *data)[0]["model"]["notices"] == [["warning", warning]]
-    older = {name: value for name, value in model.facts.items() if name != "warnings"}
-    replace(model, facts=older).save(folder / "older.model")
-    assert page_of(folder, folder / "older.model", folder / "new.csv")[0]["model"]["notices"] == []
-
-
-def test_what_is_said_of_an_interrupted_fit():
-    assert interruption({"interrupted": False, "kept": None}) == []
-    ((level, words),) = interruption({"interrupted": True, "kept": "The best of 2 settings is kept."})
-    assert level == "warning"
-    assert "was interrupted" in words
-    assert "The best of 2 settings is kept." in words

@@ -17,7 +17,7 @@ from sklearn.metrics import log_loss
 from cli_tools import flowers, reviews, run_here
 from regbayes.cli.errors import UserError
 from regbayes.cli.modelfile import load_model
-from regbayes.cli.probabilities import answer_at, read_thresholds
+from regbayes.cli.probabilities import predict_at, read_thresholds
 
 QUICK = ("--folds", 2, "--max-iter", 5, "--no-compare", "--quiet")
 
@@ -85,8 +85,8 @@ def test_a_threshold_names_a_rare_class(flower_model, place):
     found = columns(run_here("predict", flower_model, data, "--threshold", f"{rare}={cut}").out)["kind"]
     assert_array_equal(np.array(found) == rare, share > cut)
     for text, message in (
-        ("0.3", "say of which"),
-        ("nothing=0.3", "no such class"),
+        ("0.3", "give NAME=number, where NAME is one of"),
+        ("nothing=0.3", "give NAME=number"),
         (f"{rare}=1.3", "between 0 and 1"),
         ("best", "between 0 and 1"),
     ):
@@ -146,10 +146,10 @@ def test_the_page_says_how_far_they_hold(mood_model, place):
     bins = model.report.reliability
     assert bins.counts.sum() == 80 * 3
     assert np.all((bins.probability >= 0.5) & (bins.probability <= 1))
-    assert "had not seen" in bins.note
+    assert "held-out rows" in bins.note
     page = place / "page.html"
     assert run_here("report", mood_model, place / "new_moods.csv", "-o", page).code == 0
-    assert "not fitted to. Probability and share differ by" in page.read_text()
+    assert "Of new rows. Probability and share differ by" in page.read_text()
 
 
 def test_thresholds_are_read():
@@ -157,7 +157,7 @@ def test_thresholds_are_read():
     first, second = read_thresholds(["f1", "u=0.25"], ["u", "v"], classes, best)
     assert_array_equal(first, [np.nan, 0.25])
     assert_array_equal(second, best[1])
-    with pytest.raises(UserError, match="no target of two classes has this name"):
+    with pytest.raises(UserError, match="give NAME=number"):
         read_thresholds(["v=0.25"], ["u", "v"], classes, best)
 
 
@@ -165,11 +165,11 @@ def test_thresholds_are_read():
 @given(st.lists(st.floats(0.01, 1), min_size=3, max_size=3), st.floats(0.05, 0.95))
 def test_a_class_with_a_threshold_is_answered_above_it_and_only_there(weights, threshold):
     shares = np.array([weights]) / np.sum(weights)
-    (answer,) = answer_at(shares, np.array([np.nan, threshold, np.nan]))
+    (answer,) = predict_at(shares, np.array([np.nan, threshold, np.nan]))
     assert (answer == 1) == (shares[0, 1] > threshold)
     if answer != 1:
         assert shares[0, answer] == max(shares[0, 0], shares[0, 2])
-    (free,) = answer_at(shares, np.full(3, np.nan))
+    (free,) = predict_at(shares, np.full(3, np.nan))
     assert free == shares.argmax()
-    (even,) = answer_at(shares, np.full(3, threshold))  # the same for all is none at all
+    (even,) = predict_at(shares, np.full(3, threshold))  # the same for all is none at all
     assert shares[0, even] == shares.max()

@@ -109,7 +109,7 @@ def test_mistakes_have_exit_codes_and_no_traceback(folder, arguments, code, mess
 # Where there is no terminal, progress is a line every 15 seconds; the test waits for one, and half a second will do.
 LISTENING = (
     "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from regbayes.cli import progress; progress.PLAIN_SECONDS = 0.5; "
+    "from regbayes.cli import output; output.QUIET_SECONDS = 0.5; "
     "runpy.run_module('regbayes', run_name='__main__', alter_sys=True)"
 )
 

@@ -1,4 +1,4 @@
-"""The ``regbayes`` command: its commands, and what becomes of errors."""
+"""The ``regbayes`` command: its commands, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -89,53 +89,40 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = _run(arguments)
-        if own_process and code == ExitCode.INTERRUPTED:
-            interrupts.ignore()
-    except BrokenPipeError:  # whoever was reading has gone away, as head does
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has gone away, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + 13
+    except Exception as error:
+        code = _explain(error, arguments)
+    if own_process and code == ExitCode.INTERRUPTED:
+        interrupts.ignore()
     sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:
     try:
         app = make_app(arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS)
-        code = app(args=arguments, prog_name="regbayes", standalone_mode=True)
-        sys.stdout.flush()
+        return int(app(args=arguments, prog_name="regbayes", standalone_mode=True) or 0)
     except SystemExit as stop:
         _add_to_usage_error(stop, arguments)
-        sys.stdout.flush()
         return int(stop.code or 0)
-    except UserError as error:
-        return _complain(str(error), error.exit_code, arguments)
-    except BrokenPipeError:
-        raise
-    except Exception as error:
-        if os.environ.get("REGBAYES_TRACEBACK"):
-            raise
-        message = f"{type(error).__name__}: {error}. This is a bug in regbayes; REGBAYES_TRACEBACK=1 shows where"
-        return _complain(message, ExitCode.BUG, arguments)
-    return int(code or 0)
 
 
-def _add_to_usage_error(stop: SystemExit, arguments: list[str]) -> None:
-    """Say what Typer, which has complained on stderr, does not know; and all of it as JSON, if that was asked for."""
-    message = getattr(stop.__context__, "format_message", None)
-    if message is None:
-        return
-    said = message()
-    if "extra argument" in said:
-        after_cv = arguments[arguments.index("--cv") + 1 :][:1] if "--cv" in arguments else []
-        hint = "One file, or one model and one file, and then options: a column to predict is --target COLUMN."
-        if after_cv and after_cv[0].isdigit():
-            hint = f"--cv is on or off: --folds {after_cv[0]} says how many parts."
-        print(hint, file=sys.stderr)
-        said = f"{said}. {hint}"
-    if "--json" in arguments:
-        print(json.dumps({"error": said, "exit_code": stop.code}))
-
-
-def _complain(message: str, code: ExitCode, arguments: list[str]) -> int:
+def _explain(error: Exception, arguments: list[str]) -> int:
+    """Say what went wrong, and return the exit code; only what nobody else can have caused is a bug."""
+    if os.environ.get("REGBAYES_TRACEBACK"):
+        raise error
+    message = f"{type(error).__name__}: {error}. This is a bug in regbayes; REGBAYES_TRACEBACK=1 shows where"
+    code = ExitCode.BUG
+    if isinstance(error, UserError):
+        message, code = str(error), error.exit_code
+    elif isinstance(error, MemoryError):
+        message, code = f"out of memory: {error}. Use fewer rows, columns or features", ExitCode.DATA
+    elif isinstance(error, OSError):  # a full disk, a file that went away
+        message, code = f"{error.filename or 'the output'}: {error.strerror or error}", ExitCode.USAGE
+        if error.filename is None:  # stdout cannot be flushed when the process ends, either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     from rich.console import Console
 
     console = Console(file=sys.stderr)
@@ -144,3 +131,17 @@ def _complain(message: str, code: ExitCode, arguments: list[str]) -> int:
     if "--json" in arguments:
         print(json.dumps({"error": message, "exit_code": int(code)}))
     return int(code)
+
+
+def _add_to_usage_error(stop: SystemExit, arguments: list[str]) -> None:
+    """Add a hint to a complaint of Typer, and say all of it as JSON, if that was asked for."""
+    message = getattr(stop.__context__, "format_message", None)
+    if message is None:
+        return
+    said = message()
+    if "extra argument" in said:
+        hint = "One file, or one model and one file, and then options: a column to predict is --target COLUMN."
+        print(hint, file=sys.stderr)
+        said = f"{said}. {hint}"
+    if "--json" in arguments:
+        print(json.dumps({"error": said, "exit_code": stop.code}))

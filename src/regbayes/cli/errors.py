@@ -67,7 +67,7 @@ class StoppedError(UserError):
 
 def listed(names: Sequence[str], most: int = 8) -> str:
     """Name things in a message, not too many of them."""
-    most += len(names) == most + 1  # to say "and 1 more" is no shorter
+    most += len(names) == most + 1  # "and 1 more" would not be shorter
     shown = ", ".join(repr(str(name)) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from regbayes.cli.errors import counted
-from regbayes.cli.options import ModelRequest, Thresholds
+from regbayes.cli.options import ModelRequest, threshold_option
 from regbayes.cli.output import Output
 
 __all__ = ["EPILOG", "EvaluateRequest", "evaluate"]
@@ -16,7 +15,7 @@ EPILOG = """**Examples**
 
 `regbayes evaluate iris.model test.csv`
 
-`regbayes evaluate genes.model test.csv --threshold f1` (labels are answered as is best for F1)
+`regbayes evaluate genes.model test.csv --threshold f1` (labels at the thresholds that are best for F1)
 
 `regbayes evaluate iris.model test.csv --json | python -m json.tool`"""
 
@@ -25,35 +24,31 @@ SHOWN = 40  # rows of the second table
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(ModelRequest):
-    """What a comparison with the truth can be asked."""
+    """Options of an evaluation."""
 
-    threshold: Thresholds = field(default_factory=list)
+    threshold: list[str] = threshold_option()
 
 
 def evaluate(request: EvaluateRequest) -> None:
     """Compare a model's predictions with the truth. Use rows that the model was not fitted to."""
-    from regbayes.cli.big import find_big, read_for_model
-    from regbayes.cli.modelfile import load_model, open_model
+    from regbayes.cli.modelfile import open_model
     from regbayes.cli.scores import evaluate as judge
 
     out = Output(json=request.json, quiet=request.quiet)
-    if big := find_big(request.data, request.format):
-        model = load_model(request.model)
-        weight = [name for name in [model.facts.get("weight")] if name in big.names]
-        batches: Any = read_for_model(model, big, request, [*model.target.names, *weight], out)
-        source = big.path
-    else:
-        model, table = open_model(request, out)
-        batches, source = [table], table.source
-    found = judge(model, batches, source, out, request.threshold)
+    model, table = open_model(request, out)
+    found = judge(model, table, out, request.threshold)
     noun = "document" if model.of_documents else "row"
-    known = Path(model.facts["source"]).name == Path(source).name and model.facts["rows"] == found["rows"]
+    known = Path(model.facts["source"]).name == Path(table.source).name and model.facts["rows"] == found["rows"]
     if known and request.data != "-":
         out.warn(
             f"the model was fitted to as many {noun}s of a file of this name. If they are the same, expect less of "
             "new ones"
         )
-    out.table(f"{counted(found['rows'], noun)} of {source}", ["", "score"], _rows(found["scores"]))
+    out.table(
+        f"{counted(found['rows'], noun)} of {table.source}",
+        ["", "score"],
+        [[name, f"{value:.4g}"] for name, value in found["scores"].items()],
+    )
     details = found["details"]
     if details:
         columns = list(details[0])
@@ -62,10 +57,6 @@ def evaluate(request: EvaluateRequest) -> None:
         if len(details) > SHOWN:
             out.line(f"and {len(details) - SHOWN} more; --json has all")
     out.result({"command": "evaluate", "model": request.model, "kind": model.target.kind, **found})
-
-
-def _rows(scores: dict[str, float]) -> list[list[str]]:
-    return [[name, f"{value:.4g}"] for name, value in scores.items()]
 
 
 def _cell(value: object) -> str:

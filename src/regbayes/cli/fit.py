@@ -30,20 +30,23 @@ def fit(request: FitRequest) -> None:
     """Fit a model to a file or to documents, and save it.
 
     The target decides between a classifier, a multi-label classifier and a regressor. Settings are chosen by
-    cross-validation. Missing values, text columns and columns that say nothing are taken care of. With --text or
+    cross-validation. Missing values, text columns and columns without information are taken care of. With --text or
     a folder the rows are documents, and the model finds topics in them.
     """
     resume_collection()
-    request.check()
+    from regbayes.cli.context import prepare
+    from regbayes.cli.files import save_model
     from regbayes.cli.summaries import show_model, summary
     from regbayes.cli.training import train
 
     out = Output(json=request.json, quiet=request.quiet)
-    fitted = train(request, out)
-    with interrupts.held():  # all is done but writing it down
-        fitted.save(request.output)
-        show_model(fitted, request.output, out)
-        out.result({"command": "fit", "model": request.output, **summary(fitted)})
-        interrupts.forget()
-    if fitted.facts["interrupted"] or (fitted.facts["comparison"] or {}).get("interrupted"):
-        raise typer.Exit(ExitCode.INTERRUPTED)
+    context = prepare(request, out)
+    with interrupts.protect():
+        fitted = train(context)
+        place = save_model(fitted, request.output, out)
+        show_model(fitted, place, out)
+        out.result({"command": "fit", "model": place, **summary(fitted)})
+        if place != request.output:
+            raise typer.Exit(ExitCode.USAGE)
+        if fitted.facts["interrupted"] or (fitted.facts["comparison"] or {}).get("interrupted"):
+            raise typer.Exit(ExitCode.INTERRUPTED)

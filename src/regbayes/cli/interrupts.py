@@ -1,4 +1,9 @@
-"""Ctrl-C, and SIGTERM, which ``kill`` and batch systems send: a KeyboardInterrupt both, but not at a bad moment."""
+"""Ctrl-C, and SIGTERM, which ``kill`` and batch systems send.
+
+Until a model is fitted, a signal raises KeyboardInterrupt and ends the command. In `protect`, which begins before the
+first fit and ends after the model is written, it raises in the work of `run_stoppable` alone, which returns what there
+is; everywhere else it is remembered and ends the next such work.
+"""
 
 from __future__ import annotations
 
@@ -6,90 +11,98 @@ import math
 import signal
 import threading
 import time
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
-__all__ = ["catch_signals", "forget", "held", "ignore", "is_interrupt"]
+__all__ = ["catch_signals", "check", "ignore", "protect", "run_stoppable"]
 
-ALARM = getattr(signal, "SIGALRM", None)  # there is none on Windows
-GRACE = 1.0  # seconds after a signal in which the next one waits: what the first one ended is put away meanwhile
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+SAME_SECONDS = 1.0  # after a signal in which another one is taken for the same
 
 
 @dataclass
 class State:
-    """What this process has heard."""
+    """What this process has heard, and what a signal may do."""
 
-    holds: int = 0  # blocks of `held` that are open
-    pending: bool = False  # whether a signal came meanwhile
-    last: float = -math.inf  # when a signal was heard
+    protected: bool = False
+    stoppable: bool = False  # whether a signal may raise though protected
+    pending: bool = False  # whether a signal came that has not ended anything
+    last: float = -math.inf  # when the last signal came
+
+    def hear(self, _number: int, _frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, now or in the next stoppable work."""
+        now = time.monotonic()
+        if now - self.last < SAME_SECONDS:
+            return
+        self.last, self.pending = now, True
+        if self.stoppable or not self.protected:
+            self.stoppable = False
+            raise KeyboardInterrupt
 
 
 _state = State()
 
 
-def _on_signal(number: int, _frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, now or later."""
-    wait = _state.last + GRACE - time.monotonic()
-    if _state.holds:
-        _state.pending = True
-    elif wait > 0 and number != ALARM and ALARM is not None:
-        signal.setitimer(signal.ITIMER_REAL, wait)
-    else:
-        _state.last = time.monotonic()
-        raise KeyboardInterrupt
-
-
 @contextmanager
 def catch_signals() -> Iterator[None]:
     """Hear both signals in this block; a process that was told to ignore one goes on ignoring it."""
-    if threading.current_thread() is not threading.main_thread():  # others may not say who hears a signal
+    if threading.current_thread() is not threading.main_thread():  # others may not set handlers
         yield
         return
-    _state.last = -math.inf
-    numbers = [number for number in (signal.SIGINT, signal.SIGTERM, ALARM) if number is not None]
-    before = {number: signal.getsignal(number) for number in numbers}
+    _state.__init__()  # type: ignore[misc]  # each command starts anew
+    before = {number: signal.getsignal(number) for number in NUMBERS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, _on_signal)
+            signal.signal(number, _state.hear)
     try:
         yield
     finally:
-        forget()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def is_interrupt(found: warnings.WarningMessage) -> bool:
-    """Whether a warning says that Ctrl-C ended something."""
-    from regbayes.estimators._bases import InterruptedWarning
-
-    return issubclass(found.category, InterruptedWarning)
-
-
-def forget() -> None:
-    """Forget a signal that waits: what it was about is done."""
-    _state.pending = False
-    if ALARM is not None:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-
 @contextmanager
-def held() -> Iterator[None]:
-    """Let nothing interrupt this block; a signal that comes in it counts when it has ended."""
-    _state.holds += 1
+def protect() -> Iterator[None]:
+    """Let signals raise only in the work of `run_stoppable`."""
+    before, _state.protected = _state.protected, True
     try:
         yield
     finally:
-        _state.holds -= 1
-    if _state.pending and not _state.holds:
-        _state.pending = False
+        _state.protected = before
+
+
+def run_stoppable(work: Callable[[], Any]) -> tuple[Any, bool]:
+    """Return what some work returns, None where a signal ended it before, and whether a signal came.
+
+    A signal that came before ends it at once. An error after a signal is taken for its consequence: it may have ended
+    processes of the work.
+    """
+    result = None
+    try:
+        _state.stoppable = True
+        check()
+        result = work()
+        _state.stoppable = False
+    except KeyboardInterrupt:
+        _state.pending = True
+    except Exception:
+        if not _state.pending:
+            raise
+    _state.stoppable = False
+    stopped, _state.pending = _state.pending, False
+    return result, stopped
+
+
+def check() -> None:
+    """Raise if a signal came that has not ended anything, which a library may have swallowed."""
+    if _state.pending:
         raise KeyboardInterrupt
 
 
 def ignore() -> None:
     """Hear no signal any more: everything is done, and the process ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in NUMBERS:
         signal.signal(number, signal.SIG_IGN)

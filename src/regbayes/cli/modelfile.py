@@ -16,23 +16,28 @@ from regbayes._types import Floats, Integers
 from regbayes.cli import resume_collection
 from regbayes.cli.errors import BadDataError, BadModelError, UserError, counted
 from regbayes.cli.inputs import TableInputs
-from regbayes.cli.probabilities import Certainty, answer_at, read_thresholds
-from regbayes.cli.tables import Table, read_table
+from regbayes.cli.probabilities import Certainty, predict_at, read_thresholds
+from regbayes.cli.tables import Table
 from regbayes.cli.targets import TargetSpec, shown_label, task_values
 from regbayes.cli.words import WordCounts
 from regbayes.persistence import PersistenceError, load
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from regbayes.cli.options import ModelRequest
     from regbayes.cli.output import Output
 
-__all__ = ["ModelFile", "classes_by_target", "load_model", "open_model"]
+__all__ = ["ModelFile", "load_model", "open_model"]
 
 
 @persistable(name="regbayes.cli.ModelFile")
 @dataclass(frozen=True, eq=False)
 class ModelFile(Saveable):
-    """What ``regbayes fit`` writes, and the other commands read."""
+    """What ``regbayes fit`` writes, and the other commands read.
+
+    The methods take a `Table` or a data frame.
+    """
 
     pipeline: Pipeline  # "inputs", a TableInputs or WordCounts, and "model", an estimator: it takes data frames
     target: TargetSpec
@@ -46,18 +51,17 @@ class ModelFile(Saveable):
         noun = "documents" if self.of_documents else "rows"
         lines = [
             f"{type(self.estimator).__name__} of a file that 'regbayes fit' wrote",
-            f"  target    {', '.join(target.names[:3])}{' and more' if len(target.names) > 3 else ''} ({target.kind})",
-            *([] if target.task is None else [f"  task      {target.task}"]),
+            f"  target    {', '.join(target.names)} ({target.kind})",
             f"  fitted to {facts['rows']} {noun} of {facts['source']}, {counted(facts['inputs'], 'input')}",
             f"  features  {len(self.in_use)} in use",
         ]
         if (cv := facts["cross_validation"]) is not None:
-            score = f"{facts['metric']} {cv.get('pooled', cv['mean']):.3f} ± {cv['std']:.3f}"
+            score = f"{facts['metric']} {cv['pooled']:.3f} ± {cv['std']:.3f}"
             lines.append(f"  score     {score} over {counted(cv['folds'], 'fold')}")
-        if facts.get("no_better_than_baseline"):
+        if facts["no_better_than_baseline"]:
             lines.append("  warning   no better than a baseline")
         if facts["interrupted"]:
-            lines.append(f"  stopped   {facts.get('kept') or 'by Ctrl-C'}")
+            lines.append(f"  stopped   {facts['kept']}")
         return "\n".join([*lines, "  see       .pipeline, .estimator, .inputs, .target, .facts, .report"])
 
     @property
@@ -75,79 +79,84 @@ class ModelFile(Saveable):
         """Whether rows are documents."""
         return isinstance(self.inputs, WordCounts)
 
-    def read(self, path: str, text: list[str], **options: Any) -> tuple[ModelFile, Table]:
-        """Read a file as this model needs it.
+    @property
+    def classes(self) -> list[Any]:
+        """The classes of each target; those of labels of documents are 0 and 1. None of numbers."""
+        if self.target.kind == "regressor":
+            return []
+        n_targets = len(self.target.names)
+        if n_targets > 1 and not hasattr(self.estimator, "tasks_"):
+            return [(0, 1)] * n_targets
+        classes = self.estimator.classes_
+        return classes if isinstance(classes, list) else [classes] * n_targets
 
-        Parameters
-        ----------
-        path : str
-        text : list of str
-            Columns with text that have another name in training.
-        **options
-            Of `regbayes.cli.tables.read_table`.
-
-        Returns
-        -------
-        model, table
-            The model, which now takes the text from these columns, and the table.
-        """
-        words = self.inputs
-        if not isinstance(words, WordCounts):
-            if text:
-                raise UserError(f"--text {text[0]}: this model was not fitted to documents")
-            return self, read_table(path, **options)
-        from regbayes.cli.documents import read_documents
-
-        table = read_documents(path, **options)
-        columns = text or words.columns
-        if not text and not any(name in table for name in columns):
-            columns = table.text or columns
-        renamed = WordCounts(words.words, columns, words.numbered)
-        return replace(self, pipeline=Pipeline([("inputs", renamed), ("model", self.estimator)])), table
-
-    def encode(self, table: Table) -> Any:
+    def encode(self, data: Table | pd.DataFrame) -> Any:
         """Return the estimator's inputs; warnings say which values could not be used as they are."""
-        return self.inputs.encode(table)
+        return self.inputs.encode(_as_table(data))
 
-    def predict(self, table: Table) -> NDArray[Any]:
-        """Return the predictions for a table: (n,) for one target, (n, targets) for several."""
-        return self._ask(self.estimator.predict, table)
+    def predict(self, data: Table | pd.DataFrame) -> NDArray[Any]:
+        """Return the predictions: (n,) for one target, (n, targets) for several."""
+        return self._ask("predict", data)
 
-    def scores(self, table: Table) -> dict[str, Floats]:
-        """Return the scores behind predicted classes, by the name of their column."""
+    def predict_proba(self, data: Table | pd.DataFrame) -> Any:
+        """Return the probabilities of the classes, (n, classes); a list of them for several targets."""
+        found = self.probabilities(data)
+        return found[0] if len(self.target.names) == 1 else found
+
+    def scores(self, data: Table | pd.DataFrame) -> dict[str, Floats]:
+        """Return the scores behind predicted classes, by the name of their column.
+
+        Two classes have one score, which is positive for the second one.
+        """
         if self.target.kind == "regressor":
             raise BadModelError("this model predicts numbers; only classes have scores")
-        return _name_scores(self._ask(self.estimator.decision_function, table), self.estimator, self.target.names)
+        found = self._ask("decision_function", data)
+        several = len(self.target.names) > 1
+        blocks = found if isinstance(found, list) else list(found.T) if several else [found]
+        named: dict[str, Floats] = {}
+        for name, block, labels in zip(self.target.names, blocks, self.classes, strict=True):
+            columns = block[:, None] if block.ndim == 1 else block
+            shown = labels[-columns.shape[1] :]
+            named |= {f"{name}={shown_label(label)} score": columns[:, k] for k, label in enumerate(shown)}
+        return named
 
-    def probabilities(self, table: Table) -> list[Floats]:
+    def probabilities(self, data: Table | pd.DataFrame) -> list[Floats]:
         """Return the probabilities of the classes of each target, (n, classes)."""
         if self.target.kind == "regressor":
             raise BadModelError("this model predicts numbers; only classes have probabilities")
         if self.certainty is None:
             raise BadModelError(
-                "this model has no probabilities: they come from cross-validation, of which every class needs two rows "
-                "or more. Fit it again, without --no-cv"
+                "this model has no probabilities: they come from cross-validation, for which every class needs two "
+                "rows or more. Fit it again, without --no-cv"
             )
-        return self.certainty.calibration.by_output(self._ask(self.estimator.decision_function, table))
+        return self.certainty.calibration.by_output(self._ask("decision_function", data))
 
-    def answer(self, shares: list[Floats], given: Sequence[str]) -> NDArray[Any]:
+    def name_probabilities(self, shares: list[Floats]) -> dict[str, Floats]:
+        """Return probabilities by the name of their column; of several labels with two classes, that of the second."""
+        named: dict[str, Floats] = {}
+        for name, found, labels in zip(self.target.names, shares, self.classes, strict=True):
+            first = 1 if len(self.target.names) > 1 and len(labels) == 2 else 0
+            for k in range(first, len(labels)):
+                named[f"{name}={shown_label(labels[k])} probability"] = found[:, k]
+        return named
+
+    def predict_at(self, shares: list[Floats], given: Sequence[str]) -> NDArray[Any]:
         """Return predictions at thresholds that the user gave, as `read_thresholds` takes them."""
         assert self.certainty is not None  # whoever has probabilities has it
-        names, classes = self.target.names, classes_by_target(self.estimator, len(self.target.names))
-        thresholds = read_thresholds(given, names, classes, self.certainty.best)
+        thresholds = read_thresholds(given, self.target.names, self.classes, self.certainty.best)
         columns = [
-            np.asarray(known)[answer_at(found, at)]
-            for known, found, at in zip(classes, shares, thresholds, strict=True)
+            np.asarray(known)[predict_at(found, at)]
+            for known, found, at in zip(self.classes, shares, thresholds, strict=True)
         ]
-        if len(columns) == 1:
-            return columns[0]
-        return np.stack([column.astype(object) for column in columns], axis=1)
+        return columns[0] if len(columns) == 1 else np.stack([column.astype(object) for column in columns], axis=1)
 
-    def features(self, table: Table) -> dict[str, Floats]:
+    def features(self, data: Table | pd.DataFrame) -> dict[str, Floats]:
         """Return the latent features of rows that are in use, by the name of their column."""
-        found = self._ask(self.estimator.transform, table, with_tasks=False)
+        found = self._ask("transform", data, with_tasks=False)
         noun = "topic" if self.of_documents else "feature"
-        return {f"{noun}{k}": found[:, k] for k in self.in_use.tolist()}
+        numbers = self.in_use.tolist()
+        columns = range(len(numbers)) if found.shape[1] == len(numbers) else numbers
+        return {f"{noun}{k}": found[:, column] for k, column in zip(numbers, columns, strict=True)}
 
     @property
     def in_use(self) -> Integers:
@@ -156,42 +165,20 @@ class ModelFile(Saveable):
 
         return features_in_use(self.estimator)
 
-    def _ask(self, method: Any, table: Table, *, with_tasks: bool = True) -> Any:
+    def _ask(self, name: str, data: Table | pd.DataFrame, *, with_tasks: bool = True) -> Any:
         """Call a method of the estimator with the inputs of a table, and the tasks of rows where there are tasks."""
-        task = task_values(table, self.target)
-        tasks = {"task": task} if with_tasks and task is not None else {}
+        table = _as_table(data)
+        task = task_values(table, self.target) if with_tasks else None
         try:
-            return method(self.encode(table), **tasks)
+            return getattr(self.estimator, name)(self.encode(table), **({} if task is None else {"task": task}))
         except BadDataError:
             raise
         except ValueError as error:
             raise BadDataError(str(error)) from None
 
-    def doubts(self, table: Table) -> list[str]:
-        """Return what looks odd in a table beside the training table: its tasks, and where its columns begin."""
-        found = []
-        known = self.facts["first_column"]
-        if known is not None and table.first is not None and known != table.first:
-            found.append(
-                f"{table.source} has a column 0, but columns were counted from 1 in training: are they the same?"
-                if known == 1
-                else f"no row of {table.source} has a column 0, and in training some did: if this file counts columns "
-                "from 1, they are not the model's"
-            )
-        task = task_values(table, self.target)
-        new = 0 if task is None else int(np.sum(~np.isin(task, self.estimator.tasks_)))
-        if new:
-            rows = counted(new, "row")
-            found.append(f"tasks that were not there in training, in {rows}, get what all tasks have in common")
-        return found
 
-
-def open_model(request: ModelRequest, output: Output) -> tuple[ModelFile, Table]:
-    """Load a model and the data for it, and say what looks odd in them."""
-    model, table = load_model(request.model).read(request.data, request.text, **request.reading())
-    for doubt in model.doubts(table):
-        output.warn(doubt)
-    return model, table
+def _as_table(data: Table | pd.DataFrame) -> Table:
+    return data if isinstance(data, Table) else Table(data, "the data frame")
 
 
 def load_model(path: str) -> ModelFile:
@@ -211,33 +198,21 @@ def load_model(path: str) -> ModelFile:
     return found
 
 
-def _name_scores(found: Any, estimator: Any, names: tuple[str, ...]) -> dict[str, Floats]:
-    """Name the scores of classes: one column for two classes, one per class for more."""
-    several = len(names) > 1
-    blocks = found if isinstance(found, list) else list(found.T) if several else [found]
-    classes = classes_by_target(estimator, len(names))
-    named: dict[str, Floats] = {}
-    for name, block, labels in zip(names, blocks, classes, strict=True):
-        if block.ndim == 1:  # a positive score speaks for the second class
-            named[f"{name}={shown_label(labels[-1])} score"] = block
-        else:
-            named |= {f"{name}={shown_label(label)} score": block[:, k] for k, label in enumerate(labels)}
-    return named
+def open_model(request: ModelRequest, output: Output) -> tuple[ModelFile, Table]:
+    """Load a model and the data for it; text may be in other columns than in training."""
+    from regbayes.cli.readers import read_table
 
-
-def name_probabilities(shares: list[Floats], estimator: Any, names: tuple[str, ...]) -> dict[str, Floats]:
-    """Name the probabilities of classes; of several labels with two classes, that of the second alone."""
-    named: dict[str, Floats] = {}
-    for name, found, labels in zip(names, shares, classes_by_target(estimator, len(names)), strict=True):
-        first = 1 if len(names) > 1 and len(labels) == 2 else 0
-        for k in range(first, len(labels)):
-            named[f"{name}={shown_label(labels[k])} probability"] = found[:, k]
-    return named
-
-
-def classes_by_target(estimator: Any, n_targets: int) -> list[Any]:
-    """Return the classes of each target; those of documents' labels are no and yes."""
-    if n_targets > 1 and not hasattr(estimator, "tasks_"):
-        return [(0, 1)] * n_targets
-    classes = estimator.classes_
-    return classes if isinstance(classes, list) else [classes] * n_targets
+    model = load_model(request.model)
+    words = model.inputs
+    if request.text and not isinstance(words, WordCounts):
+        raise UserError(f"--text {request.text[0]}: this model was not fitted to documents")
+    table = read_table(request.data, sparse=model.of_documents, **request.reading())
+    if isinstance(words, WordCounts):
+        here = any(name in table for name in words.columns)
+        renamed = WordCounts(words.words, request.text or (words.columns if here else table.text), words.ngrams)
+        model = replace(model, pipeline=Pipeline([("inputs", renamed), ("model", model.estimator)]))
+    task = task_values(table, model.target)
+    new = 0 if task is None else int(np.sum(~np.isin(task, model.estimator.tasks_)))
+    if new:
+        output.warn(f"tasks that were not there in training, in {counted(new, 'row')}: predicted by what tasks share")
+    return model, table

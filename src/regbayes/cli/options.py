@@ -1,88 +1,81 @@
-"""What each command can be asked: its options, as the fields of one dataclass."""
+"""The options of each command, as the fields of one dataclass."""
 
 from __future__ import annotations
 
 import codecs
 import inspect
-import os
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from regbayes.cli import Format, Kind
 from regbayes.cli.errors import UserError
+from regbayes.cli.files import check_writable
 
 __all__ = [
     "DataRequest",
     "FitRequest",
-    "ModelPath",
     "ModelRequest",
     "Request",
-    "Thresholds",
-    "check_writable",
+    "argument",
     "make_command",
+    "model_argument",
+    "option",
+    "threshold_option",
 ]
 
-READING, SPEAKING = "Reading the file", "What is shown"
+READING, SHOWN = "Reading the file", "What is shown"
 TARGET, DOCUMENTS, SEARCH = "Target and inputs", "Documents", "Settings and search"
 
 
-ModelPath = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A file that 'regbayes fit' wrote.", show_default=False)
-]
+def option(default: Any, names: str, panel: str | None, help: str, **more: Any) -> Any:  # noqa: A002 - as Typer calls it
+    """Return a field of a request that is an option; a default of list makes it repeatable."""
+    made = typer.Option(*names.split(), help=help, rich_help_panel=panel, show_default=bool(default), **more)
+    if default is list:
+        made.show_default = False
+        return field(default_factory=list, metadata={"typer": made})
+    return field(default=default, metadata={"typer": made})
 
 
-Thresholds = Annotated[
-    list[str],
-    typer.Option(
-        "--threshold",
-        metavar="[NAME=]NUMBER",
-        help="Answer yes, or the class NAME, where its probability is above; again for several. f1: the best for F1.",
-        show_default=False,
-    ),
-]
+def argument(metavar: str, help: str, **more: Any) -> Any:  # noqa: A002 - as Typer calls it
+    """Return a field of a request that is an argument."""
+    return field(metadata={"typer": typer.Argument(metavar=metavar, help=help, show_default=False)}, **more)
 
 
-def option(*names: str, panel: str, help: str, **more: Any) -> Any:  # noqa: A002 - as Typer calls it
-    """Return what Typer needs to know of an option."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+def threshold_option() -> Any:
+    """Return the option of the commands that predict classes."""
+    about = "Predict yes, or the class NAME, above this probability; f1: the best for F1. Repeatable."
+    return option(list, "--threshold", None, about, metavar="[NAME=]NUMBER")
+
+
+def model_argument() -> Any:
+    """Return the argument of the commands that read a model."""
+    return argument("MODEL", "A file that 'regbayes fit' wrote.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What every command can be asked."""
+    """Options of every command."""
 
-    json: Annotated[bool, option("--json", panel=SPEAKING, help="Print the result as one JSON object.")] = False
-    quiet: Annotated[
-        bool, option("--quiet", "-q", panel=SPEAKING, help="Show no progress, only results and warnings.")
-    ] = False
+    json: bool = option(False, "--json", SHOWN, "Print the result as one JSON object.")
+    quiet: bool = option(False, "--quiet -q", SHOWN, "Show no progress, only results and warnings.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataRequest(Request):
-    """What a command can be asked that reads data."""
+    """Options of the commands that read data."""
 
-    format: Annotated[
-        Format | None, option("--format", panel=READING, help="The file's format, if not by its name.")
-    ] = None
-    delimiter: Annotated[
-        str | None, option("--delimiter", panel=READING, help="What separates fields of a CSV file, if not found.")
-    ] = None
-    header: Annotated[
-        bool, option("--header/--no-header", panel=READING, help="Whether the first line of a CSV file has names.")
-    ] = True
-    missing: Annotated[
-        list[str],
-        option("--missing", panel=READING, help="A text that marks a missing value, beside NA, ? and the like."),
-    ] = field(default_factory=list)
-    encoding: Annotated[str, option("--encoding", panel=READING, help="Of a CSV file, or of files in a folder.")] = (
-        "utf-8"
-    )
+    format: Format | None = option(None, "--format", READING, "Format of the file, if not by its name.")
+    delimiter: str | None = option(None, "--delimiter", READING, "Separator of the fields of a CSV file.")
+    decimal: str = option(".", "--decimal", READING, "Decimal point of a CSV file.")
+    header: bool = option(True, "--header/--no-header", READING, "Whether the first line of a CSV file has names.")
+    missing: list[str] = option(list, "--missing", READING, "Text that marks a missing value. Repeatable.")
+    encoding: str = option("utf-8", "--encoding", READING, "Encoding of a CSV file, or of files in a folder.")
 
     def reading(self) -> dict[str, Any]:
-        """Return the options of `regbayes.cli.tables.read_table`.
+        """Return the options of `regbayes.cli.readers.read_table`.
 
         Raises
         ------
@@ -90,163 +83,98 @@ class DataRequest(Request):
             If one of them makes no sense.
         """
         delimiter = {"\\t": "\t", "tab": "\t"}.get(self.delimiter or "", self.delimiter)
-        if delimiter is not None and len(delimiter) != 1:
-            raise UserError(f"--delimiter must be one character, got {delimiter!r}")
+        for name, mark in (("--delimiter", delimiter), ("--decimal", self.decimal)):
+            if mark is not None and len(mark) != 1:
+                raise UserError(f"{name} must be one character; got {mark!r}")
+        if self.decimal == (delimiter or ","):
+            raise UserError(f"--decimal {self.decimal} is the delimiter too; give another with --delimiter")
         try:
             codecs.lookup(self.encoding)
         except LookupError:
-            raise UserError(
-                f"--encoding must be one that Python knows, utf-8 or latin-1 for instance; got {self.encoding!r}"
-            ) from None
-        return {
-            "format": self.format,
-            "delimiter": delimiter,
-            "header": self.header,
-            "missing": tuple(self.missing),
-            "encoding": self.encoding,
-        }
+            raise UserError(f"--encoding must be utf-8, latin-1 or the like; got {self.encoding!r}") from None
+        own = {"delimiter": delimiter, "missing": tuple(self.missing)}
+        return {name: getattr(self, name) for name in ("format", "decimal", "header", "encoding")} | own
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest(DataRequest):
-    """What a command can be asked that puts a saved model and data together."""
+    """Options of the commands that put a saved model and data together."""
 
-    model: ModelPath
-    data: Annotated[str, typer.Argument(metavar="DATA", help="Rows or documents, as to fit; - is CSV from stdin.")]
-    text: Annotated[
-        list[str],
-        option("--text", panel=READING, help="Column with the text of documents, if not that of training."),
-    ] = field(default_factory=list)
+    model: str = model_argument()
+    data: str = argument("DATA", "Rows or documents, as to fit; - is CSV from stdin.")
+    text: list[str] = option(list, "--text", READING, "Column with the text, if not that of training. Repeatable.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitRequest(DataRequest):
-    """What a fit can be asked; None and empty lists leave it to the data, to the estimator or to cross-validation."""
+    """Options of a fit; None and empty lists leave it to the data, to the estimator or to cross-validation."""
 
-    data: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA",
-            help="CSV, Parquet, NPZ, NPY or LIBSVM file, - for CSV from stdin, or a folder of documents.",
-        ),
-    ]
-    output: Annotated[str, typer.Option("--output", "-o", help="The model file to write.", show_default=False)]
-
-    target: Annotated[
-        list[str], option("--target", "-t", panel=TARGET, help="Column to predict; again for several.")
-    ] = field(default_factory=list)
-    kind: Annotated[
-        Kind | None, option("--kind", panel=TARGET, help="What to fit, if not what the target looks like.")
-    ] = None
-    model: Annotated[
-        Literal["ilsvm", "medlda"] | None,
-        option(
-            "--model",
-            panel=TARGET,
-            help="ilsvm: features of rows; medlda: topics of documents, the default for text.",
-        ),
-    ] = None
-    task: Annotated[
-        str | None, option("--task", panel=TARGET, help="Column that says which group a row belongs to.")
-    ] = None
-    ignore: Annotated[list[str], option("--ignore", panel=TARGET, help="Column that is no input.")] = field(
-        default_factory=list
+    data: str = argument(
+        "DATA", "CSV, Parquet, NPZ, NPY or LIBSVM file, - for CSV from stdin, or a folder of documents."
     )
-    categorical: Annotated[
-        list[str], option("--categorical", panel=TARGET, help="Column whose numbers are names of categories.")
-    ] = field(default_factory=list)
-    names: Annotated[
-        str | None, option("--names", panel=TARGET, help="Column that names rows on the page; no input.")
-    ] = None
-    standardize: Annotated[
-        bool,
-        option("--standardize/--no-standardize", panel=TARGET, help="Whether numbers are scaled to unit variance."),
-    ] = True
-    weight: Annotated[
-        str | None, option("--weight", panel=TARGET, help="Column that says how often a row counts; no input.")
-    ] = None
-    balanced: Annotated[
-        bool, option("--balanced", panel=TARGET, help="Rare classes count as much as frequent ones.")
-    ] = False
-    image: Annotated[
-        str | None,
-        option(
-            "--image",
-            panel=TARGET,
-            metavar="HEIGHTxWIDTH",
-            help="The inputs are pixels of a picture: taken as they are, and shown as pictures.",
-        ),
-    ] = None
+    output: str = field(metadata={"typer": typer.Option("--output", "-o", help="Model file to write.")})
 
-    text: Annotated[list[str], option("--text", panel=DOCUMENTS, help="Column with the text; again for several.")] = (
-        field(default_factory=list)
+    target: list[str] = option(list, "--target -t", TARGET, "Column to predict. Repeatable.")
+    kind: Kind | None = option(None, "--kind", TARGET, "What to fit, if not by the values of the target.")
+    model: Literal["ilsvm", "medlda"] | None = option(
+        None, "--model", TARGET, "ilsvm: features of rows; medlda: topics of documents, the default for text."
     )
-    min_df: Annotated[
-        int | None,
-        option("--min-df", panel=DOCUMENTS, min=1, help="Documents that a word must occur in; 3, or 1 of few."),
-    ] = None
-    max_words: Annotated[
-        int | None, option("--max-words", panel=DOCUMENTS, min=2, help="Most words, the frequent ones; 50000.")
-    ] = None
-    stop_words: Annotated[
-        str | None,
-        option("--stop-words", panel=DOCUMENTS, help="auto (by the language), english, none, or a file of words."),
-    ] = None
-    inference: Annotated[
-        Literal["gibbs", "variational"] | None,
-        option("--inference", panel=DOCUMENTS, help="How topics are inferred: by sampling or by mean field."),
-    ] = None
+    task: str | None = option(None, "--task", TARGET, "Column with the group that a row belongs to.")
+    ignore: list[str] = option(list, "--ignore", TARGET, "Column that is not an input. Repeatable.")
+    categorical: list[str] = option(
+        list, "--categorical", TARGET, "Column whose numbers are names of categories. Repeatable."
+    )
+    names: str | None = option(None, "--names", TARGET, "Column with names of rows for the report; not an input.")
+    standardize: bool = option(True, "--standardize/--no-standardize", TARGET, "Whether to scale to unit variance.")
+    weight: str | None = option(None, "--weight", TARGET, "Column with how often a row counts; not an input.")
+    balanced: bool = option(False, "--balanced", TARGET, "Weigh rare classes as much as frequent ones.")
+    image: str | None = option(
+        None, "--image", TARGET, "Inputs are pixels: not scaled, and shown as pictures.", metavar="HEIGHTxWIDTH"
+    )
 
-    cv: Annotated[
-        bool, option("--cv/--no-cv", panel=SEARCH, help="Whether to choose settings by cross-validation.")
-    ] = True
-    folds: Annotated[int, option("--folds", panel=SEARCH, min=2, help="Parts of the rows.")] = 5
-    compare: Annotated[
-        bool,
-        option("--compare/--no-compare", panel=SEARCH, help="Whether to fit plain models to the same folds, too."),
-    ] = True
-    n_components: Annotated[
-        list[int],
-        option(
-            "--n-components",
-            panel=SEARCH,
-            min=1,
-            help="Most features; of documents the number of topics, again for values to try.",
-        ),
-    ] = field(default_factory=list)
-    C: Annotated[
-        list[float], option("--C", panel=SEARCH, help="Penalty on a margin violation; again for values to try.")
-    ] = field(default_factory=list)
-    temperature: Annotated[
-        list[float],
-        option(
-            "--temperature",
-            panel=SEARCH,
-            help="0.2: soft features, for predicting; lower: nearly on or off. Again for values to try.",
-        ),
-    ] = field(default_factory=list)
-    slab: Annotated[
-        Literal["half-normal"] | None,
-        option("--slab", panel=SEARCH, help="Features to read: off, or on by an amount. For one target with classes."),
-    ] = None
-    include_inputs: Annotated[
-        bool | None,
-        option(
-            "--include-inputs/--features-only",
-            panel=SEARCH,
-            help="Whether predictions use the inputs beside the features.",
-        ),
-    ] = None
-    n_init: Annotated[
-        int | None, option("--n-init", panel=SEARCH, min=1, help="Starts of a fit, of which the best is kept.")
-    ] = None
-    stability: Annotated[
-        int | None,
-        option("--stability", panel=SEARCH, min=1, help="Fits to parts of the rows: the page says what comes back."),
-    ] = None
-    max_iter: Annotated[int | None, option("--max-iter", panel=SEARCH, min=1, help="Most iterations of a fit.")] = None
-    seed: Annotated[int, option("--seed", panel=SEARCH, min=0, help="For the starts and the folds.")] = 0
-    jobs: Annotated[int, option("--jobs", "-j", panel=SEARCH, min=-1, help="Processes; -1 is one per core.")] = 1
+    text: list[str] = option(list, "--text", DOCUMENTS, "Column with the text. Repeatable.")
+    ngrams: int | None = option(None, "--ngrams", DOCUMENTS, "Count phrases of up to N words.", min=1, metavar="N")
+    min_df: int | None = option(
+        None,
+        "--min-df",
+        DOCUMENTS,
+        "Drop words that occur in fewer than N documents (default: 3; 1 below 100 documents).",
+        min=1,
+        metavar="N",
+    )
+    max_words: int | None = option(
+        None, "--max-words", DOCUMENTS, "Keep the N most frequent words (default: 50000).", min=2, metavar="N"
+    )
+    stop_words: str | None = option(
+        None, "--stop-words", DOCUMENTS, "Drop English stop words (english), or those of a file.", metavar="PATH"
+    )
+    inference: Literal["gibbs", "variational"] | None = option(
+        None, "--inference", DOCUMENTS, "Infer topics by sampling or by mean field (default: try both)."
+    )
+
+    cv: bool = option(True, "--cv/--no-cv", SEARCH, "Whether to choose settings by cross-validation.")
+    folds: int = option(5, "--folds", SEARCH, "Number of cross-validation folds.", min=2)
+    compare: bool = option(True, "--compare/--no-compare", SEARCH, "Whether to fit baselines on the same folds.")
+    n_components: list[int] = option(
+        list, "--n-components", SEARCH, "Most features. Repeatable for the number of topics of documents.", min=1
+    )
+    C: list[float] = option(list, "--C", SEARCH, "Penalty on margin violations. Repeatable: values to try.")
+    temperature: list[float] = option(
+        list, "--temperature", SEARCH, "Softness of features; lower is closer to binary. Repeatable: values to try."
+    )
+    slab: Literal["half-normal"] | None = option(
+        None, "--slab", SEARCH, "Fit sparse nonnegative features, which are easier to interpret (classifiers)."
+    )
+    include_inputs: bool | None = option(
+        None, "--include-inputs/--features-only", SEARCH, "Whether predictions use the inputs and the features."
+    )
+    n_init: int | None = option(None, "--n-init", SEARCH, "Number of random restarts of each fit.", min=1)
+    stability: int | None = option(
+        None, "--stability", SEARCH, "Refit on N random subsamples and report which features recur.", min=1, metavar="N"
+    )
+    max_iter: int | None = option(None, "--max-iter", SEARCH, "Most iterations of a fit.", min=1)
+    seed: int = option(0, "--seed", SEARCH, "Seed of the starts and the folds.", min=0)
+    jobs: int = option(1, "--jobs -j", SEARCH, "Number of processes; -1 is one per core.", min=-1)
 
     @property
     def image_shape(self) -> tuple[int, int] | None:
@@ -258,37 +186,30 @@ class FitRequest(DataRequest):
             raise UserError(f"--image must be HEIGHTxWIDTH, 8x8 for instance; got {self.image!r}")
         return int(height), int(width)
 
-    @property
-    def scaled(self) -> bool:
-        """Whether numbers are scaled: pixels are taken as they are."""
-        return self.standardize and self.image is None
-
-    def check(self) -> None:
-        """Refuse what makes no sense whatever the data are.
+    def check(self, model: Literal["ilsvm", "medlda"]) -> None:
+        """Refuse options that make no sense whatever the data are, or that the model does not have.
 
         Raises
         ------
         UserError
-            If an option does not; the message says which.
+            The message says which.
         """
-        check_writable(self.output)
+        check_writable(self.output, self.data)
         self.reading()
         _ = self.image_shape
         if any(not value > 0 for value in self.C):
-            raise UserError(f"--C must be positive, got {min(self.C)}")
+            raise UserError(f"--C must be positive; got {min(self.C)}")
         if any(not value >= 0 for value in self.temperature):
-            raise UserError(f"--temperature must be positive, got {min(self.temperature)}")
-
-    def check_model(self, model: Literal["ilsvm", "medlda"]) -> None:
-        """Refuse options that a model has no use for."""
-        useless: dict[str, dict[str, Any]] = {
-            "ilsvm": {
-                "--text": self.text,
-                "--min-df, --max-words and --stop-words": self.min_df or self.max_words or self.stop_words,
-                "--inference": self.inference,
-                "several --n-components": len(set(self.n_components)) > 1,
-            },
-            "medlda": {
+            raise UserError(f"--temperature must not be negative; got {min(self.temperature)}")
+        words = self.ngrams or self.min_df or self.max_words or self.stop_words
+        other_model: dict[str, Any] = {
+            "--text": self.text,
+            "--ngrams, --min-df, --max-words and --stop-words": words,
+            "--inference": self.inference,
+            "several --n-components": len(set(self.n_components)) > 1,
+        }
+        if model == "medlda":
+            other_model = {
                 "--task": self.task,
                 "--categorical": self.categorical,
                 "--no-standardize": not self.standardize,
@@ -297,45 +218,30 @@ class FitRequest(DataRequest):
                 "--slab": self.slab,
                 "--include-inputs and --features-only": self.include_inputs is not None,
                 "--n-init": self.n_init,
-            },
-        }
-        name = {"ilsvm": "iLSVM; --model medlda finds topics of documents", "medlda": "MedLDA, which sees words alone"}
-        for given, value in useless[model].items():
+            }
+        for name, value in other_model.items():
             if value:
-                raise UserError(f"{given}: nothing for {name[model]}")
-
-
-def check_writable(path: str) -> None:
-    """Refuse a place that cannot be written before hours are spent."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise UserError(f"--output {path}: there is no folder {folder}")
-    if os.path.isdir(path):
-        raise UserError(f"--output {path} is a folder; name a file")
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"--output {path}: the folder {folder} cannot be written")
+                raise UserError(f"{name}: not for --model {model}")
 
 
 def make_command(request: type[Any], run: Callable[[Any], None]) -> Callable[..., None]:
     """Return a function with a parameter for each field of a request, as Typer wants it: it makes one and runs it."""
-    hints = get_type_hints(request, include_extras=True)
+    hints = get_type_hints(request)
     depth = {name: i for i, cls in reversed([*enumerate(request.__mro__)]) for name in inspect.get_annotations(cls)}
-    ordered = sorted(fields(request), key=lambda one: depth[one.name])  # what all commands share comes last
-    parameters = [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=_default(one), annotation=hints[one.name])
-        for one in ordered
-    ]
+    parameters = []
+    for one in sorted(fields(request), key=lambda one: depth[one.name]):  # options of all commands come last
+        default = inspect.Parameter.empty if one.default is MISSING else one.default
+        if one.default_factory is not MISSING:
+            default = one.default_factory()
+        annotation: Any = Annotated.__class_getitem__((hints[one.name], one.metadata["typer"]))  # type: ignore[attr-defined]
+        parameters.append(
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
 
     def command(**given: Any) -> None:
         run(request(**given))
 
     command.__name__, command.__doc__ = run.__name__, run.__doc__
-    command.__annotations__ = {one.name: hints[one.name] for one in ordered}
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
-
-
-def _default(one: Field[Any]) -> Any:
-    if one.default_factory is not MISSING:
-        return one.default_factory()
-    return inspect.Parameter.empty if one.default is MISSING else one.default

@@ -1,4 +1,4 @@
-"""Where a command speaks: results go to stdout, everything else to stderr."""
+"""What a command prints: results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 import math
 import shutil
 import sys
+import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from regbayes.cli.interrupts import is_interrupt
-
 __all__ = ["Output", "called_as"]
+
+QUIET_SECONDS = 15.0  # between lines about progress
 
 
 def called_as() -> str:
@@ -26,7 +27,7 @@ def called_as() -> str:
 
 
 class Output:
-    """What a command says.
+    """What a command prints.
 
     Parameters
     ----------
@@ -40,27 +41,40 @@ class Output:
         self.json = json
         self.quiet = quiet
         self.warnings: list[str] = []
-        self.interruptions: list[str] = []  # those of them that say what Ctrl-C ended: a page has its own words for it
+        self._spoke = time.monotonic()
 
     def say(self, text: str) -> None:
         """Say what is being done, on stderr."""
         if not self.quiet:
-            _stderr().print(text, markup=False, highlight=False, soft_wrap=True)
+            _console(sys.stderr).print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def warn(self, text: str, *, interruption: bool = False) -> None:
+    def progress(self, text: str) -> None:
+        """Say how far something is: always on the same line of a terminal, and seldom elsewhere."""
+        terminal = sys.stderr.isatty()
+        if terminal and not self.quiet:
+            sys.stderr.write(f"\r\033[K{text}")
+            sys.stderr.flush()
+        elif time.monotonic() - self._spoke >= QUIET_SECONDS:
+            self._spoke = time.monotonic()
+            self.say(text)
+
+    def end_progress(self) -> None:
+        """Clear the line of `progress`."""
+        if sys.stderr.isatty() and not self.quiet:
+            sys.stderr.write("\r\033[K")
+
+    def warn(self, text: str) -> None:
         """Say what the user should know, on stderr, once."""
         if text not in self.warnings:
             self.warnings.append(text)
-            if interruption:
-                self.interruptions.append(text)
-            console = _stderr()
+            console = _console(sys.stderr)
             console.print("warning: ", style="yellow", end="")
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def line(self, text: str = "") -> None:
         """Print a line of the result, unless the result is JSON."""
         if not self.json:
-            _stdout().print(text, markup=False, highlight=False, soft_wrap=True)
+            _console(sys.stdout).print(text, markup=False, highlight=False, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
         """Print a table of the result, unless the result is JSON. All columns but the first are numbers, or none is."""
@@ -76,7 +90,7 @@ class Output:
             shown.add_column(Text(column), justify="left" if i == 0 or not numbers else "right", overflow="fold")
         for row in rows:
             shown.add_row(*(Text(str(cell)) for cell in row))
-        _stdout().print(shown)
+        _console(sys.stdout).print(shown)
 
     def banner(self, text: str) -> None:
         """Say on stderr, in a frame, what must not be overlooked."""
@@ -84,7 +98,7 @@ class Output:
         from rich.text import Text
 
         self.warnings.append(text)
-        _stderr().print(Panel(Text(text), border_style="bold red"))
+        _console(sys.stderr).print(Panel(Text(text), border_style="bold red"))
 
     def facts(self, facts: Mapping[str, str]) -> None:
         """Print names and values, unless the result is JSON."""
@@ -98,35 +112,19 @@ class Output:
             sys.stdout.write(json.dumps({**jsonable(payload), "warnings": self.warnings}, allow_nan=False) + "\n")
 
     @contextmanager
-    def catch_warnings(
-        self, tell: Callable[[warnings.WarningMessage], bool] | None = None
-    ) -> Iterator[list[warnings.WarningMessage]]:
-        """Turn Python's warnings into lines of ours, at the end; yields the list that they are collected in.
-
-        Parameters
-        ----------
-        tell : callable, optional
-            Hears of each warning when it comes; returns whether it has said what there is to say.
-        """
-        heard: list[warnings.WarningMessage] = []
-        later: list[warnings.WarningMessage] = []
-        with warnings.catch_warnings():
+    def catch_warnings(self, *ignored: type[Warning]) -> Iterator[list[warnings.WarningMessage]]:
+        """Turn Python's warnings into lines of ours, at the end; yields the list that they are collected in."""
+        with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("default")
-            for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning):
+            for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning, *ignored):
                 warnings.simplefilter("ignore", category)
-            warnings.filterwarnings("ignore", "The number of unique classes")  # said in words of the command line
-
-            def show(message: Any, category: Any, filename: Any, lineno: Any, *_: Any, **__: Any) -> None:
-                heard.append(warnings.WarningMessage(message, category, filename, lineno))
-                if tell is None or not tell(heard[-1]):
-                    later.append(heard[-1])
-
-            warnings.showwarning = show
+            warnings.filterwarnings("ignore", "The number of unique classes")  # `decide` has said so
+            warnings.filterwarnings("ignore", "The least populated class")
             try:
                 yield heard
             finally:
-                for found in later:
-                    self.warn(str(found.message), interruption=is_interrupt(found))
+                for found in heard:
+                    self.warn(str(found.message))
 
 
 def jsonable(value: Any) -> Any:
@@ -144,13 +142,7 @@ def jsonable(value: Any) -> Any:
     return str(value)
 
 
-def _stdout() -> Any:
+def _console(file: Any) -> Any:
     from rich.console import Console
 
-    return Console(file=sys.stdout)
-
-
-def _stderr() -> Any:
-    from rich.console import Console
-
-    return Console(file=sys.stderr)
+    return Console(file=file)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 from regbayes._types import Flags, Floats
 from regbayes.cli import Kind
 from regbayes.cli.errors import BadDataError, counted, listed
-from regbayes.cli.modelfile import ModelFile, classes_by_target
-from regbayes.cli.output import Output
 from regbayes.cli.probabilities import mean_log_loss
-from regbayes.cli.tables import Table
 from regbayes.cli.targets import (
     TargetSpec,
     as_labels,
@@ -24,6 +21,11 @@ from regbayes.cli.targets import (
     target_values,
     task_values,
 )
+
+if TYPE_CHECKING:
+    from regbayes.cli.modelfile import ModelFile
+    from regbayes.cli.output import Output
+    from regbayes.cli.tables import Table
 
 __all__ = ["baseline_score", "evaluate", "metric_name", "score_fit", "score_of"]
 
@@ -99,104 +101,55 @@ def baseline_score(y: NDArray[Any], kind: Kind, *, balanced: bool = False, weigh
     return score_of(kind, y, predicted[:, 0] if y.ndim == 1 else predicted, balanced=balanced, weights=weights)
 
 
-class Answered(NamedTuple):
-    """Rows whose target is known, and what a model says of them."""
-
-    y: NDArray[Any]
-    predicted: NDArray[Any]
-    shares: list[Floats]  # probabilities of the classes of each target; none where nothing asks for them
-    weights: Floats | None
-    task: NDArray[Any] | None
-
-    @classmethod
-    def join(cls, parts: Sequence[Answered]) -> Answered:
-        """Return several batches of rows as one."""
-        first = parts[0]
-        if len(parts) == 1:
-            return first
-        return cls(
-            np.concatenate([part.y for part in parts]),
-            np.concatenate([part.predicted for part in parts]),
-            [np.concatenate(of_target) for of_target in zip(*(part.shares for part in parts), strict=True)],
-            None if first.weights is None else np.concatenate([part.weights for part in parts]),
-            None if first.task is None else np.concatenate([part.task for part in parts]),
-        )
-
-
-def _answer(model: ModelFile, table: Table, output: Output, threshold: Sequence[str]) -> Answered | None:
-    """Have a model answer the rows whose target is known; None where there are none."""
-    y = target_values(table, model.target)
-    kept = observed_rows(y)
-    if not kept.any():
-        return None
-    if not kept.all():
-        table, y = table.take(kept), y[kept]
-    with output.catch_warnings():
-        shares = model.probabilities(table) if threshold or model.certainty is not None else []
-        predicted = model.answer(shares, threshold) if threshold else model.predict(table)
-    task = task_values(table, model.target) if model.target.kind == "regressor" else None
-    return Answered(y, predicted, shares, _weights(model, table), task)
-
-
-def evaluate(
-    model: ModelFile, batches: Iterable[Table], source: str, output: Output, threshold: Sequence[str] = ()
-) -> dict[str, Any]:
+def evaluate(model: ModelFile, table: Table, output: Output, threshold: Sequence[str] = ()) -> dict[str, Any]:
     """Return scores of a model's predictions for rows with targets, at thresholds if some are given.
-
-    Rows may come in batches, of which targets and answers are kept.
 
     Returns
     -------
     dict
         ``rows``, ``scores`` (a name and a number each) and ``details`` (a row per class, label or target).
     """
-    spec, n_rows, parts = model.target, 0, []
-    for table in batches:
-        n_rows += table.n_rows
-        answered = _answer(model, table, output, threshold)
-        parts += [] if answered is None else [answered]
-    if not parts:
-        raise BadDataError(f"{source} has no value of the target in any row, so there is nothing to compare with")
-    y, predicted, shares, weights, task = Answered.join(parts)
-    if len(y) < n_rows:
-        output.warn(f"{n_rows - len(y)} of {n_rows} rows have no target and are left out")
+    spec = model.target
+    with output.catch_warnings():
+        y = target_values(table, spec)
+    kept = observed_rows(y)
+    if not kept.any():
+        raise BadDataError(f"{table.source} has no value of the target in any row, so there is nothing to compare with")
+    if not kept.all():
+        output.warn(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
+        table, y = table.take(kept), y[kept]
+    with output.catch_warnings():
+        shares = model.probabilities(table) if threshold or model.certainty is not None else []
+        predicted = model.predict_at(shares, threshold) if threshold else model.predict(table)
+    name = model.facts.get("weight")
+    weights = row_weights(table, name) if name is not None and name in table else None
     if weights is not None:
-        output.say(f"rows count as often as {model.facts['weight']!r} says")
+        output.say(f"rows count as often as {name!r} says")
+    classes = model.classes
+    for j, known in enumerate(classes):
+        target = f" of {spec.names[j]!r}" if len(classes) > 1 else ""
+        _warn_of_new_classes(y if y.ndim == 1 else y[:, j], known, target, output)
     if spec.kind == "classifier":
-        _tell_new_classes(y, model.estimator.classes_, "", output)
-        scores, details = _of_classes(_labels(y), predicted, weights)
+        scores, details = _of_classes(y if y.dtype == object else as_labels(y), predicted, weights)
     elif spec.kind == "multilabel":
-        by_target = classes_by_target(model.estimator, len(spec.names))
-        for j, name in enumerate(spec.names):
-            _tell_new_classes(y[:, j], by_target[j], f" of {name!r}", output)
-        scores, details = _of_labels(y, predicted, spec, by_target, weights)
+        scores, details = _of_labels(y, predicted, spec, classes, weights)
     else:
-        scores, details = _of_numbers(y, predicted, spec, task, weights)
+        scores, details = _of_numbers(y, predicted, spec, task_values(table, spec), weights)
     if shares:
-        classes, columns = classes_by_target(model.estimator, len(spec.names)), y[:, None] if y.ndim == 1 else y
+        columns = y[:, None] if y.ndim == 1 else y
         observed = np.column_stack([observed_rows(column) for column in columns.T])
         scores["log-loss"] = mean_log_loss(shares, columns, classes, observed, weights)
     return {"rows": len(y), "scores": scores, "details": details}
 
 
-def _labels(y: NDArray[Any]) -> NDArray[Any]:
-    return y if y.dtype == object else as_labels(y)
-
-
-def _weights(model: ModelFile, table: Table) -> Floats | None:
-    """Return how often rows count, as in training where the table says so."""
-    name = model.facts.get("weight")
-    return None if name is None or name not in table else row_weights(table, name)
-
-
-def _tell_new_classes(y: NDArray[Any], known: Any, of_target: str, output: Output) -> None:
-    """Say which classes were not there in training: a model cannot answer them."""
-    known = {shown_label(label) for label in known}
-    new = [shown_label(label) for label in y[observed_rows(y)].tolist() if shown_label(label) not in known]
+def _warn_of_new_classes(y: NDArray[Any], known: Any, of_target: str, output: Output) -> None:
+    """Say which classes were not there in training: a model cannot predict them."""
+    names = {shown_label(label) for label in known}
+    new = [shown_label(label) for label in y[observed_rows(y)].tolist() if shown_label(label) not in names]
     if new:
         output.warn(
             f"classes{of_target} that were not there in training ({listed(sorted(set(new)), 4)}), in "
-            f"{counted(len(new), 'row')}: the model cannot answer them, and they count as errors"
+            f"{counted(len(new), 'row')}: the model cannot predict them, and they count as errors"
         )
 
 

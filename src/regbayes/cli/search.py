@@ -1,58 +1,131 @@
-"""Fitting with cross-validation that can be watched and stopped.
+"""Settings chosen by cross-validation, and the last fit, to all rows; Ctrl-C ends either and loses nothing.
 
-The searches of the package do the work and tell of every fit as it is done: how many there are gives the time left,
-and after Ctrl-C those so far say which settings were best. What they predicted for rows that they had not seen makes
-honest tables of errors.
+The searches of the package do the work and report every fit as it is done. After Ctrl-C the fits so far decide which
+settings are best, and these are fitted.
 """
 
 from __future__ import annotations
 
-import math
-import sys
+import statistics
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import issparse
+from sklearn.base import clone
 
-from regbayes._types import Floats
-from regbayes.cli import Kind, interrupts
-from regbayes.cli.comparison import Judged, Problem, compare
-from regbayes.cli.errors import BadDataError, StoppedError, UserError, counted, plural
-from regbayes.cli.interrupts import is_interrupt
-from regbayes.cli.options import FitRequest
+from regbayes.cli import interrupts
+from regbayes.cli.context import FitContext
+from regbayes.cli.errors import StoppedError, UserError, counted, plural
 from regbayes.cli.output import Output
-from regbayes.cli.probabilities import learn_certainty
-from regbayes.cli.progress import Compiling, SearchWatch
-from regbayes.cli.scores import metric_name, score_fit
+from regbayes.cli.readers import MAX_CELLS
+from regbayes.cli.scores import score_fit
 from regbayes.cli.targets import shown_label
 
-__all__ = ["fit_alone", "fit_model", "make_estimator", "make_search", "possible_folds"]
+if TYPE_CHECKING:
+    from regbayes.search import FoldRecord
+
+__all__ = ["Fitted", "fit_once", "make_estimator", "possible_folds", "search_and_fit"]
 
 FEWEST_TOPICS = 10
-ROWS_TO_COMPILE_WITH = 200
-OPTIONS = {  # what the values of a parameter are called here
-    "C": "the values of --C",
-    "temperature": "the values of --temperature",
-    "n_components": "the values of --n-components",
-}
-
-Metadata = dict[str, NDArray[Any]]  # what rows have beside inputs and targets: "task", "sample_weight"
+OPTIONS = {"C": "--C", "temperature": "--temperature", "n_components": "--n-components"}  # with values to try
 
 
-def make_estimator(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], metadata: Metadata) -> Any:
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A fit to all rows, and the search before it, as far as Ctrl-C let them come."""
+
+    estimator: Any
+    settings: dict[str, Any]  # those that were chosen, or given
+    seconds: float
+    records: Sequence[FoldRecord] = ()  # of all fits of the search
+    names: Sequence[str] = ()  # parameters of the search to report
+    chosen: Mapping[str, Any] | None = None  # all parameters of the search; None without one
+    kept: str | None = None  # what is kept after Ctrl-C
+
+    @property
+    def of_chosen(self) -> list[FoldRecord]:
+        """The fits with the chosen settings, fold by fold."""
+        return sorted((one for one in self.records if one.params == self.chosen), key=lambda one: one.fold)
+
+    @property
+    def n_rivals(self) -> int:
+        """Settings that were tried on as many folds as the chosen one, itself among them."""
+        return sum(len(tried) == len(self.of_chosen) for tried in by_setting(self.records))
+
+    @property
+    def out_of_fold(self) -> NDArray[Any] | None:
+        """Predictions of all rows by fits that had not seen them; None where some rows have none."""
+        from regbayes.search import OutOfFold
+
+        if not self.records:
+            return None
+        found = OutOfFold.collect(self.of_chosen)
+        return found.predictions if np.array_equal(found.rows, np.arange(len(found.rows))) else None
+
+    def cross_validation(self, metric: str, pooled: float) -> dict[str, Any]:
+        """Return what was tried, for the model's file and for JSON."""
+        candidates = []
+        for tried in by_setting(self.records):
+            scores = [record.score for record in tried]
+            params = {name: tried[0].params[name] for name in self.names}
+            candidates.append({**params, "mean": float(np.mean(scores)), "std": float(np.std(scores))})
+        candidates.sort(key=lambda one: [one[name] for name in self.names])
+        scores = [record.score for record in self.of_chosen]
+        judged = {"mean": float(np.mean(scores)), "std": float(np.std(scores)), "folds": len(scores)}
+        return {"metric": metric, **judged, "pooled": pooled, "candidates": candidates}
+
+
+def by_setting(records: Sequence[FoldRecord]) -> list[list[FoldRecord]]:
+    """Return the records of each setting."""
+    found: dict[str, list[FoldRecord]] = {}
+    for record in records:
+        found.setdefault(record.key[0], []).append(record)
+    return list(found.values())
+
+
+class SearchWatch:
+    """Keeps the record of every fit of a search, and says how far it is.
+
+    The time left is that of the median fit: the first one also compiles.
+    """
+
+    def __init__(self, total: int, jobs: int, output: Output) -> None:
+        from joblib import effective_n_jobs
+
+        self.total = total
+        self.processes = effective_n_jobs(jobs)
+        self.output = output
+        self.records: list[FoldRecord] = []
+
+    def __call__(self, record: FoldRecord) -> None:
+        """Keep the record of a fit that is done."""
+        self.records.append(record)
+        interrupts.check()
+        left = self.seconds_left()
+        self.output.progress(f"{len(self.records)} of {self.total} fits, about {left:.0f} s left")
+
+    def seconds_left(self) -> float:
+        """Return how long the other fits will take, the one to all rows among them."""
+        median = statistics.median(record.fit_seconds + record.score_seconds for record in self.records)
+        return median * ((self.total - len(self.records)) / self.processes + 1)
+
+
+# --- what is fitted
+
+
+def make_estimator(context: FitContext) -> Any:
     """Return the estimator for one setting: what the user gives, and defaults.
 
     MedLDA has documents, whose counts are sparse; iLSVM one target of classes; MT-iLSVM everything else.
     """
     import regbayes
 
+    request, kind = context.request, context.kind
     wanted: dict[str, Any] = {
         "n_components": min(request.n_components, default=None),
         "C": min(request.C, default=None),
@@ -60,401 +133,248 @@ def make_estimator(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], met
         "class_weight": "balanced" if request.balanced else None,
     }
     model: Any
-    if issparse(X):
+    if context.of_documents:
         model = regbayes.MedLDARegressor if kind == "regressor" else regbayes.MedLDAClassifier
-        wanted["n_components"] = wanted["n_components"] or _topics(kind, y)[1]
-        wanted["inference"] = request.inference or ("variational" if X.dtype.kind == "f" else None)
+        wanted["n_components"] = wanted["n_components"] or _topics(context)[1]
+        wanted["inference"] = request.inference or ("variational" if context.X.dtype.kind == "f" else None)
     else:
         model = regbayes.MultiTaskILSVMRegressor if kind == "regressor" else regbayes.MultiTaskILSVMClassifier
-        model = regbayes.ILSVMClassifier if kind == "classifier" and "task" not in metadata else model
+        model = regbayes.ILSVMClassifier if kind == "classifier" and context.task is None else model
         if request.slab and model is not regbayes.ILSVMClassifier:
-            raise UserError(
-                f"--slab is for a classifier of one target without --task, and this is a {model.__name__}; leave it out"
-            )
+            raise UserError(f"--slab is for a classifier of one target without --task, not for {model.__name__}")
         wanted["slab"] = request.slab
         wanted["temperature"] = next(iter(request.temperature), None)
         wanted["include_inputs"] = request.include_inputs
         wanted["n_init"] = request.n_init
-        wanted["unseen_tasks"] = "shared" if "task" in metadata else None
-    return model(random_state=request.seed, **{name: value for name, value in wanted.items() if value is not None})
+        wanted["unseen_tasks"] = None if context.task is None else "shared"
+    given = {name: value for name, value in wanted.items() if value is not None}
+    most = max(request.n_components, default=1)
+    if most * max(context.X.shape) > MAX_CELLS:
+        raise UserError(f"--n-components {most} takes more memory than a model may have; give a smaller number")
+    return model(random_state=request.seed, **given)
 
 
-def make_search(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], metadata: Metadata, folds: int) -> Any:
-    """Return the search among the user's values, or else those that do well: the searching estimators list them."""
-    import regbayes
-
-    base = make_estimator(request, kind, X, y, metadata)
-    searching = getattr(regbayes, f"{type(base).__name__}CV")
-    listed = signature(searching).parameters
-    Cs = sorted(set(request.C)) or listed["Cs"].default
-    common = {"scoring": partial(score_fit, kind=kind, balanced=request.balanced), "n_jobs": request.jobs or 1}
-    if issparse(X):  # every fit from the user's seed, and as many topics as there are classes at least
-        topics = sorted(set(request.n_components)) or _topics(kind, y)
-        grid = {"C": Cs, "n_components": topics}
-        return regbayes.PathSearchCV(base, grid, cv=_splitter(request, kind, folds), **common)
-    if request.temperature:
-        common["temperatures"] = request.temperature
-    if request.include_inputs is not None:
-        common["include_inputs"] = [request.include_inputs]
-    for name in {"n_components", "n_init", "max_iter", "class_weight", "unseen_tasks", "slab"} & listed.keys():
-        common[name] = getattr(base, name)
-    cv = folds if kind != "classifier" or "task" in metadata else _splitter(request, kind, folds)
-    return searching(Cs=Cs, cv=cv, random_state=request.seed, **common)
-
-
-def _splitter(request: FitRequest, kind: Kind, folds: int) -> Any:
-    from sklearn.model_selection import KFold, StratifiedKFold
-
-    return (StratifiedKFold if kind == "classifier" else KFold)(folds, shuffle=True, random_state=request.seed)
-
-
-def _topics(kind: Kind, y: NDArray[Any]) -> list[int]:
-    """Return numbers of topics to try: not fewer than classes, because each has something of its own."""
-    outputs = len(np.unique(y)) if kind == "classifier" else np.atleast_2d(y.T).shape[0]
+def _topics(context: FitContext) -> list[int]:
+    """Return numbers of topics to try, not fewer than classes."""
+    outputs = len(np.unique(context.y)) if context.kind == "classifier" else context.targets.shape[1]
     least = max(FEWEST_TOPICS, outputs)
     return [least, 2 * least, 4 * least]
 
 
-def possible_folds(request: FitRequest, kind: Kind, X: Any, y: NDArray[Any], metadata: Metadata) -> int:
-    """Return how many folds the rows allow: every part needs some of every class, of documents two classes at least."""
+def make_search(context: FitContext, base: Any, folds: int) -> Any:
+    """Return the search among the user's values, or else those of the model's own search."""
+    import regbayes
+
+    request = context.request
+    own = getattr(regbayes, f"{type(base).__name__}CV")
+    grid = {name: list(values) for name, (_, values) in own._values.items()}
+    if context.of_documents:
+        grid["n_components"] = sorted(set(request.n_components)) or _topics(context)
+        whole = context.X.dtype.kind != "f"
+        grid["inference"] = ["variational", "gibbs"] if whole and request.inference is None else [base.inference]
+    grid["C"] = sorted(set(request.C)) or grid["C"]
+    if request.temperature:
+        grid["temperature"] = sorted(set(request.temperature))
+    if request.include_inputs is not None:
+        grid["include_inputs"] = [request.include_inputs]
+    return regbayes.PathSearchCV(
+        base,
+        grid,
+        along=own._along,
+        descending=own._descending,
+        cv=_split(context, folds),
+        scoring=partial(score_fit, kind=context.kind, balanced=request.balanced),
+        refit=False,
+        n_jobs=request.jobs or 1,
+    )
+
+
+def _split(context: FitContext, folds: int) -> list[Any]:
+    """Return folds: even over classes, and such that none leaves a task or a class of a label unseen."""
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    from regbayes.estimators._folds import multitask_folds
+    from regbayes.estimators._labels import read_labels
+    from regbayes.estimators._task_bases import read_targets
+
+    seed = context.request.seed
+    if context.of_documents or (context.kind == "classifier" and context.task is None):
+        splitter = StratifiedKFold if context.kind == "classifier" else KFold
+        return list(splitter(folds, shuffle=True, random_state=seed).split(context.targets, context.y))
+    targets = read_targets(context.y, context.task, context.X, numeric=context.kind == "regressor")
+    kinds = targets.tasks
+    if context.kind != "regressor":
+        labels = read_labels(targets)
+        kinds = np.concatenate([[0], np.cumsum(labels.widths)])[targets.tasks] + labels.codes
+    return list(multitask_folds(folds, context.X, targets, kinds, np.random.RandomState(seed)))
+
+
+def possible_folds(context: FitContext) -> int:
+    """Return how many folds the rows allow, 0 or 1 where there is no cross-validation; say why there are fewer."""
+    request, output, y = context.request, context.output, context.y
+    if context.kind != "classifier":
+        return min(request.folds, len(y)) if request.cv else 0
+    classes, sizes = np.unique(y, return_counts=True)
+    if len(classes) > len(y) / 2:
+        amounts = ". If they are amounts: --kind regressor" if y.dtype.kind in "iuf" else ""
+        output.warn(f"{len(classes)} classes in {counted(len(y), 'row')}: most have one or two rows{amounts}")
     if not request.cv:
         return 0
-    if kind != "classifier" or "task" in metadata:
+    rarest = f"the rarest class, {shown_label(classes[sizes.argmin()])!r}, has {counted(int(sizes.min()), 'row')}"
+    if context.task is not None:
         return min(request.folds, len(y))
-    sizes = np.sort(np.unique(y, return_counts=True)[1])
-    if issparse(X):
-        return min(request.folds, int(sizes[-1])) if sizes[-2] > 1 else 1
-    return min(request.folds, int(sizes[0]))
+    folds = min(request.folds, int(sizes.max() if context.of_documents else sizes.min()))
+    if folds < 2:
+        output.warn(f"{rarest}, too few for cross-validation; the settings are the defaults")
+    elif sizes.min() < request.folds:
+        output.warn(f"{folds} folds: {rarest}")
+    return folds
 
 
-def _tell_of_folds(
-    request: FitRequest, kind: Kind, y: NDArray[Any], task: NDArray[Any] | None, folds: int, output: Output
-) -> None:
-    """Say where rows of classes are too few: for learning, for cross-validation, or for as many folds as asked for."""
-    rarest = ""
-    if kind == "classifier":
-        classes, sizes = np.unique(y, return_counts=True)
-        rarest = f" (the rarest, {shown_label(classes[sizes.argmin()])!r}, has {sizes.min()})"
-        if len(classes) > len(y) / 2:
-            numbers = y.dtype.kind in "iuf"
-            remedy = ". If they are amounts: --kind regressor" if numbers else ": they may be names of rows"
-            rows = counted(len(y), "row")
-            output.warn(f"{len(classes)} classes in {rows}, so most have a row or two to learn from{remedy}")
-    if request.cv and folds < 2:
-        output.warn(f"too few rows of some class for cross-validation{rarest}; the settings are the defaults")
-    elif request.cv and folds < request.folds:
-        where = "the rarest class has" if kind == "classifier" and task is None else "there are"
-        output.say(f"{folds} folds instead of {request.folds}: {where} {folds} rows")
+# --- the fits
 
 
-def fit_model(
-    request: FitRequest,
-    kind: Kind,
-    X: Any,
-    y: NDArray[Any],
-    task: NDArray[Any] | None,
-    output: Output,
-    *,
-    weights: Floats | None = None,
-    names: Sequence[str] = ("target",),
-) -> tuple[Any, NDArray[Any] | None, dict[str, Any]]:
-    """Choose settings by cross-validation and fit them to all rows; or, on Ctrl-C, the best so far.
+def fit_once(context: FitContext) -> Fitted:
+    """Fit one setting to all rows, the user's or the defaults; after Ctrl-C its best state so far."""
+    base, began = make_estimator(context), time.perf_counter()
+    estimator, stopped = _fit(
+        context, lambda: _with_threads(base, context).fit(context.X, context.y, **context.metadata)
+    )
+    if estimator is None:
+        raise StoppedError("interrupted before the fit had a state to keep; nothing was written")
+    estimator.set_params(n_jobs=None)
+    kept = "Interrupted: the fit was ended early, at its best state so far." if stopped else None
+    return Fitted(estimator, {"C": _margin_penalty(estimator)}, time.perf_counter() - began, kept=kept)
 
-    The first Ctrl-C ends the search and fits the best settings so far; a second one ends that fit at its best state.
 
-    Parameters
-    ----------
-    weights : (n,), optional
-        How often each row counts.
-    names : sequence of str
-        Of the targets.
+def search_and_fit(context: FitContext, folds: int) -> Fitted:
+    """Choose settings by cross-validation and fit them to all rows.
 
-    Returns
-    -------
-    estimator
-    predictions : array or None
-        Of rows by fits that had not seen them; None where some rows were in all fits.
-    facts : dict
-        ``seconds``, ``interrupted``, ``kept`` (what was, after Ctrl-C), ``settings``, what ``cross_validation`` found,
-        the ``comparison`` with plain systems, ``certainty`` of classes and ``reliability`` of their probabilities; the
-        last four are None without cross-validation.
+    The first Ctrl-C ends the search, and the best settings so far are fitted; one more ends that fit.
+
+    Raises
+    ------
+    StoppedError
+        If Ctrl-C came before the first fit of the search was done.
     """
-    from sklearn.utils._param_validation import InvalidParameterError
+    from regbayes.estimators._search import find_edges
+    from regbayes.search import best_so_far
 
-    metadata = {"task": task, "sample_weight": weights}
-    metadata = {name: value for name, value in metadata.items() if value is not None}
-    folds = possible_folds(request, kind, X, y, metadata)
-    _tell_of_folds(request, kind, y, task, folds, output)
-    began = time.perf_counter()
-    problem = Problem(X, y, kind, names, task, weights, request.balanced, request.seed)
-    try:
-        with Compiling(output) as compiling:
-            estimator, predictions = make_estimator(request, kind, X, y, metadata), None
-            if folds < 2:
-                estimator, facts = fit_alone(estimator, request, X, y, metadata, output)
-                facts |= dict.fromkeys(("comparison", "certainty", "reliability"))
-            else:
-                search = make_search(request, kind, X, y, metadata, folds)
-                estimator, watch, facts = _fit_searching(search, estimator, request, X, y, metadata, output)
-                with interrupts.held():  # Ctrl-C that comes now must not cost the model
-                    predictions = watch.unseen_predictions(watch.chosen, len(y))
-                    facts["certainty"], facts["reliability"] = None, None
-                    if kind != "regressor":
-                        tried = watch.records_of(watch.chosen)
-                        facts["certainty"], facts["reliability"] = learn_certainty(
-                            estimator, tried, y, weights, request.seed
-                        )
-                    interrupts.forget()
-            facts["seconds"] = time.perf_counter() - began - compiling.seconds
-    except InvalidParameterError as error:
-        raise UserError(str(error)) from None
-    except ValueError as error:
-        raise BadDataError(
-            f"the model cannot be fitted to these data: {str(error).rstrip('.')}{_remedy(kind, y, folds)}"
-        ) from None
-    interrupts.forget()  # a second Ctrl-C that came when the last fit was done
-    if folds >= 2:
-        facts["comparison"] = _compare(problem, estimator, watch, request, facts, compiling.seconds, output)
-        facts["cross_validation"]["pooled"] = facts["comparison"]["systems"][0]["score"]
-    return estimator, predictions, facts
-
-
-def _remedy(kind: Kind, y: NDArray[Any], folds: int) -> str:
-    """Say what may help a fit that the data do not allow."""
-    found = "" if folds < 2 else ". --no-cv fits without cross-validation"
-    if kind == "multilabel" and y.dtype != object and len(np.unique(y[np.isfinite(y)])) > 2:
-        found += ". If the targets are amounts: --kind regressor"
-    return found
-
-
-def _compare(
-    problem: Problem,
-    estimator: Any,
-    watch: SearchWatch,
-    request: FitRequest,
-    facts: dict[str, Any],
-    compiling: float,
-    output: Output,
-) -> dict[str, Any]:
-    """Compare the model with plain systems on the folds that its settings were tried on."""
-    tried = watch.records_of(watch.chosen)
-    from regbayes.estimators._bases import features_in_use
-
-    in_use = len(features_in_use(estimator))
-    noun = "topic" if issparse(problem.X) else "feature"
-    size, unit = in_use, plural(in_use, noun)
-    if getattr(estimator, "include_inputs", False):
-        n = problem.X.shape[1]
-        size, unit = in_use + n, f"{plural(in_use, noun)} and {plural(n, 'input')}"
-    seconds = sum(record.fit_seconds for record in watch.records) - (compiling if request.jobs == 1 else 0.0)
-    model = Judged(
-        "model",
-        type(estimator).__name__,
-        [record.rows for record in tried],
-        [np.asarray(record.predictions) for record in tried],
-        max(seconds, 0.0),
-        size,
-        unit,
+    base, output, began = make_estimator(context), context.output, time.perf_counter()
+    search = make_search(context, base, folds)
+    grid = search.param_grid
+    names = sorted(name for name, values in grid.items() if name == "C" or len(values) > 1)
+    n_settings = int(np.prod([len(values) for values in grid.values()]))
+    watch = SearchWatch(n_settings * folds, context.request.jobs, output)
+    output.say(f"cross-validation: {counted(n_settings, 'setting')} on {folds} folds, then a fit to all rows")
+    stopped = _try(context, search, watch)
+    if not watch.records:
+        raise StoppedError("interrupted before the first fit was done; nothing was written")
+    chosen = best_so_far(watch.records) if stopped else search.best_params_
+    edges = []
+    if not stopped:
+        edges = find_edges(search.cv_results_, search.best_index_, "score", [name for name in names if name in OPTIONS])
+    best = 0.0 if stopped else search.best_score_
+    for edge in edges:
+        output.say(
+            f"the best {edge.name}={edge.value} is the {edge.end} value tried: {edge.name}={edge.further} is next"
+        )
+        watch.total += folds
+        values = {name: [value] for name, value in search.best_params_.items()}
+        values[edge.name] = sorted([edge.value, edge.further])
+        more = clone(search).set_params(param_grid=values)
+        stopped = _try(context, more, watch)
+        if stopped:
+            break
+        if more.best_score_ > best:
+            best, chosen = more.best_score_, more.best_params_
+    for edge in edges:
+        if chosen[edge.name] == edge.further:
+            output.warn(
+                f"the best {edge.name}={edge.further} is the {edge.end} value tried, even with one more: give others "
+                f"with {OPTIONS[edge.name]}"
+            )
+    settings = {name: chosen[name] for name in names}
+    if stopped:
+        shown = ", ".join(f"{name}={value}" for name, value in settings.items())
+        output.warn(
+            f"interrupted after {counted(len(watch.records), 'fit')}: fitting the best settings so far ({shown}) to "
+            "all rows. Ctrl-C again ends that fit early"
+        )
+    estimator, ended = _fit_chosen(context, base, search, watch, chosen, stopped=stopped)
+    found = Fitted(estimator, settings, time.perf_counter() - began, watch.records, names, chosen)
+    if not (stopped or ended):
+        return found
+    last = "was ended early, at its best state so far" if ended else "was finished"
+    kept = (
+        f"Interrupted after {len(watch.records)} of {watch.total} fits: the best of "
+        f"{found.n_rivals} {plural(found.n_rivals, 'setting')} tried on {len(found.of_chosen)} of {folds} folds is "
+        f"kept; the last fit, to all rows, {last}."
     )
-    found = compare(
-        problem,
-        model,
-        n_settings=watch.n_rivals,
-        with_peers=request.compare and not facts["interrupted"],
-        patience=facts["seconds"],
-        say=output.say,
-    )
-    return {"metric": metric_name(problem.kind, len(problem.names), balanced=problem.balanced), **found}
+    return Fitted(estimator, settings, found.seconds, watch.records, names, chosen, kept)
 
 
-def fit_alone(
-    estimator: Any,
-    request: FitRequest,
-    X: Any,
-    y: NDArray[Any],
-    metadata: Metadata,
-    output: Output,
-) -> tuple[Any, dict[str, Any]]:
-    """Fit to all rows; Ctrl-C keeps the best state so far, once there is one."""
-    bar = int(not output.quiet and sys.stderr.isatty())
-    estimator.set_params(verbose=bar, n_jobs=request.jobs or 1)  # one fit at a time has all the cores
-    with _catch_warnings(request, output) as heard:
-        estimator.fit(X, y, **metadata)
-    interrupted = any(map(is_interrupt, heard))
-    estimator.set_params(verbose=0, n_jobs=None)
-    return estimator, {
-        "settings": {"C": _margin_penalty(estimator)},
-        "cross_validation": None,
-        "interrupted": interrupted,
-        "kept": "Interrupted: the fit was ended early, at its best state so far." if interrupted else None,
-    }
+def _try(context: FitContext, search: Any, watch: SearchWatch) -> bool:
+    """Make the fits of a search that are not recorded yet; return whether a signal ended them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # warnings about the last fit are enough
+        _, stopped = interrupts.run_stoppable(
+            lambda: search.fit(context.X, context.y, records=list(watch.records), on_result=watch, **context.metadata)
+        )
+    context.output.end_progress()
+    return stopped
 
 
-def _fit_shortly(
-    estimator: Any, request: FitRequest, X: Any, y: NDArray[Any], metadata: Metadata, output: Output
-) -> Any:
-    """Make a fit as short as it can be, and let nothing interrupt it."""
-    with interrupts.held(), _catch_warnings(request, output):
-        estimator.set_params(verbose=0, n_jobs=None)
-        return estimator.set_callbacks(StopAtOnce()).fit(X, y, **metadata).set_callbacks()
+def _fit_chosen(
+    context: FitContext, base: Any, search: Any, watch: SearchWatch, chosen: Mapping[str, Any], *, stopped: bool
+) -> tuple[Any, bool]:
+    """Fit the chosen settings to all rows, along their path as in the search; return whether a signal ended that."""
+
+    def fit_along_path() -> Any:
+        along = search.along
+        path = {name: [value] for name, value in chosen.items()}
+        if along is not None:
+            values = sorted({*search.param_grid[along], chosen[along]})
+            place = values.index(chosen[along])
+            path[along] = values[place:] if search.descending else values[: place + 1]
+        last = clone(search).set_params(param_grid=path, refit=True)
+        return last.fit(context.X, context.y, records=watch.records, **context.metadata).best_estimator_
+
+    def fit_alone() -> Any:
+        estimator = _with_threads(clone(base).set_params(**chosen), context)
+        return estimator.fit(context.X, context.y, **context.metadata).set_params(n_jobs=None)
+
+    estimator, ended = _fit(context, fit_alone if stopped else fit_along_path)
+    if estimator is None:  # before there was a state to keep: the shortest fit there is, which nothing interrupts
+        shortest = clone(base).set_params(**{**chosen, "max_iter": 1})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            estimator = shortest.fit(context.X, context.y, **context.metadata).set_params(max_iter=base.max_iter)
+    return estimator, ended
 
 
-class StopAtOnce:
-    """A callback, as scikit-learn knows them, that ends a fit after its first iteration."""
+def _fit(context: FitContext, work: Callable[[], Any]) -> tuple[Any, bool]:
+    """Fit to all rows; return None where a signal came before there was a state, and whether one came."""
+    from regbayes import TruncationWarning
+    from regbayes.estimators._bases import InterruptedWarning
+    from regbayes.estimators._search import GridEdgeWarning
 
-    def setup(self, estimator: Any, context: Any) -> None:
-        """Nothing to prepare."""
+    ignored: list[Any] = [InterruptedWarning, GridEdgeWarning]
+    if context.request.n_components:  # the user said how many features there may be
+        ignored.append(TruncationWarning)
+    with context.output.catch_warnings(*ignored):
+        return interrupts.run_stoppable(work)
 
-    def teardown(self, estimator: Any, context: Any) -> None:
-        """Nothing to put away."""
 
-    def on_fit_task_begin(self, estimator: Any, context: Any, **_: Any) -> None:
-        """Let it begin."""
-
-    def on_fit_task_end(self, estimator: Any, context: Any, **_: Any) -> bool:
-        """Ask the fit to stop."""
-        return True
+def _with_threads(estimator: Any, context: FitContext) -> Any:
+    """Return an estimator that has all the cores, because it is fitted alone."""
+    return estimator.set_params(n_jobs=context.request.jobs or 1)
 
 
 def _margin_penalty(estimator: Any) -> float:
-    """Return C; where the estimator chose it, what it chose."""
+    """Return C; where the estimator chose it, its choice."""
     if estimator.C != "auto":
         return float(estimator.C)
     from regbayes.estimators.ilsvm import make_supervision
 
     return make_supervision(estimator.get_params(deep=False), len(estimator.classes_), 1.0).C
-
-
-def _fit_searching(
-    search: Any, base: Any, request: FitRequest, X: Any, y: NDArray[Any], metadata: Metadata, output: Output
-) -> tuple[Any, SearchWatch, dict[str, Any]]:
-    """Fit with a search; after Ctrl-C the search itself, or `base`, fits the best settings so far."""
-    from regbayes.estimators._search import GridEdgeWarning
-
-    lists = _values_to_try(search)
-    n_settings, n_folds = math.prod(map(len, lists.values())), getattr(search.cv, "n_splits", search.cv)
-    output.say(f"cross-validation: {counted(n_settings, 'setting')} on {n_folds} folds, then a fit to all rows")
-    names = sorted(name for name, values in lists.items() if name == "C" or len(values) > 1)
-    watch = SearchWatch(n_settings, n_folds, names, output)
-    if request.jobs != 1:
-        _compile_first(base, X, y, metadata)
-    ended_early = False
-    try:
-        with watch, _catch_warnings(request, output, lambda found: watch.tell(found, search)) as heard:
-            warnings.simplefilter("ignore", GridEdgeWarning)  # below, in the words of the command line
-            warnings.filterwarnings("ignore", "The least populated class")  # said already
-            search.fit(X, y, on_result=watch, **metadata)
-        estimator, watch.chosen = search.best_estimator_, search.best_params_
-        ended_early = sum(map(is_interrupt, heard)) > watch.told
-        interrupted = watch.told or ended_early
-    except KeyboardInterrupt:
-        if not watch.records:
-            raise StoppedError("interrupted before the first fit was done; nothing was written") from None
-        if watch.told or len(watch.records) == watch.total:  # on the way to the last fit, where there is no state yet
-            watch.chosen = search.best_params_ if "best_params_" in vars(search) else watch.best()
-            estimator = _fit_shortly(base.set_params(**watch.chosen), request, X, y, metadata, output)
-            ended_early = True
-        else:  # before a setting was tried on every fold
-            best = watch.best()
-            try:
-                watch.tell_interrupted(best)
-                estimator, alone = fit_alone(base.set_params(**best), request, X, y, metadata, output)
-                ended_early = alone["interrupted"]
-            except KeyboardInterrupt:  # again, before there was a state to keep: so many settings were tried for it
-                estimator = _fit_shortly(base.set_params(**best), request, X, y, metadata, output)
-                ended_early = True
-        interrupted = True
-    if not interrupted:
-        estimator, interrupted, ended_early = _extend(search, watch, request, X, y, metadata, output)
-    facts = {**watch.results(watch.chosen), "interrupted": interrupted}
-    return estimator, watch, {**facts, "kept": watch.kept(ended_early=ended_early) if interrupted else None}
-
-
-def _compile_first(base: Any, X: Any, y: NDArray[Any], metadata: Metadata) -> None:
-    """Make a small fit here, so that what must be compiled is, once, before several processes need it."""
-    from sklearn.base import clone
-
-    rows = np.unique(np.linspace(0, len(y) - 1, ROWS_TO_COMPILE_WITH).astype(np.int64))
-    some = {name: values[rows] for name, values in metadata.items()}
-    with warnings.catch_warnings(), suppress(ValueError):  # of a class or task that some rows lack
-        warnings.simplefilter("ignore")
-        clone(base).set_params(max_iter=1).fit(X[rows], y[rows], **some)
-
-
-def _extend(
-    search: Any, watch: SearchWatch, request: FitRequest, X: Any, y: NDArray[Any], metadata: Metadata, output: Output
-) -> tuple[Any, bool, bool]:
-    """Try one value more where the best is at the end of a list; return the fit, and whether Ctrl-C ended what."""
-    from sklearn.base import clone
-
-    from regbayes import PathSearchCV
-    from regbayes.estimators._search import find_edges
-
-    estimator, best = search.best_estimator_, dict(search.best_params_)
-    names = [name for name in watch.names if name in OPTIONS]
-    edges = find_edges(search.cv_results_, search.best_index_, "score", names)
-    along = getattr(search, "_along", None)
-    folds = [(np.setdiff1d(np.arange(len(y)), one.rows), one.rows) for one in watch.records_of(best)]
-    score, interrupted = search.best_score_, False
-    for edge in edges:
-        output.say(
-            f"the best {edge.name}={edge.value} is the {edge.end} value that was tried: {edge.name}={edge.further} is "
-            "tried too"
-        )
-        grid = {**{name: [value] for name, value in best.items()}, edge.name: sorted([best[edge.name], edge.further])}
-        more = PathSearchCV(
-            clone(estimator),
-            grid,
-            along=along if edge.name == along else None,
-            descending=getattr(search, "_descending", False),
-            cv=folds,
-            scoring=search.scoring,
-            refit=False,
-            n_jobs=search.n_jobs,
-        )
-        watch.add_setting()
-        try:
-            with _catch_warnings(request, output, lambda _: True) as heard:
-                more.fit(X, y, records=watch.records, on_result=watch, **metadata)
-        except KeyboardInterrupt:
-            interrupted = True
-            break
-        if any(map(is_interrupt, heard)):
-            interrupted = True
-            break
-        if more.best_score_ > score:
-            score, watch.chosen = more.best_score_, more.best_params_
-    if watch.chosen == best:
-        if interrupted:
-            watch.tell_interrupted(best, again=False)
-        return estimator, interrupted, False
-    estimator = clone(estimator).set_params(**watch.chosen)
-    try:
-        estimator, alone = fit_alone(estimator, request, X, y, metadata, output)
-        ended_early = alone["interrupted"]
-    except KeyboardInterrupt:  # before there was a state to keep
-        estimator, ended_early = _fit_shortly(estimator, request, X, y, metadata, output), True
-    for edge in edges:
-        if watch.chosen[edge.name] == edge.further:
-            output.warn(
-                f"the best {edge.name}={edge.further} is the {edge.end} value that was tried, even with one more: try "
-                f"others with {OPTIONS[edge.name].removeprefix('the values of ')}"
-            )
-    return estimator, interrupted or ended_early, ended_early
-
-
-def _values_to_try(search: Any) -> dict[str, Sequence[Any]]:
-    if hasattr(search, "param_grid"):
-        return search.param_grid
-    return {name: getattr(search, listed) for name, listed in search._lists.items()}
-
-
-@contextmanager
-def _catch_warnings(request: FitRequest, output: Output, tell: Any = None) -> Iterator[list[warnings.WarningMessage]]:
-    """Hear warnings, except that all features are in use where the user said how many there may be."""
-    from regbayes import TruncationWarning
-
-    with output.catch_warnings(tell) as heard:
-        if request.n_components:
-            warnings.simplefilter("ignore", TruncationWarning)
-        yield heard

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,34 +14,27 @@ __all__ = ["show_model", "summary", "topics_of"]
 
 SHOWN_TOPICS = 12
 SHOWN_WORDS = 7
+SETTINGS = {
+    "predictive": "predictive (soft features); sparse ones, easier to interpret: --slab half-normal",
+    "interpretable": "interpretable (sparse nonnegative features); without --slab: the predictive setting",
+}
 
 
 def summary(model: ModelFile) -> dict[str, Any]:
     """Return what a fitted model is, for JSON."""
     estimator, facts = model.estimator, model.facts
+    names = ["rows", "inputs", "weight", "setting", "settings", "seconds", "interrupted", "kept"]
+    names += ["cross_validation", "comparison", "no_better_than_baseline", "stability"]
     found = {
         "estimator": type(estimator).__name__,
         "kind": model.target.kind,
         "targets": list(model.target.names),
         "task": model.target.task,
-        "rows": facts["rows"],
-        "inputs": facts["inputs"],
-        "settings": facts["settings"],
         "n_components": estimator.n_components,
         "n_components_in_use": len(model.in_use),
-        "seconds": facts["seconds"],
-        "interrupted": facts["interrupted"],
         "baseline_score": facts["baseline"],
-        "cross_validation": facts["cross_validation"],
-        "kept": facts.get("kept"),
-        "weight": facts.get("weight"),
-        "no_better_than_baseline": facts.get("no_better_than_baseline"),
-        "comparison": facts.get("comparison"),
+        **{name: facts[name] for name in names if name in facts},
     }
-    if "sample_rows" in facts:  # of a file that was too large to search settings on all rows
-        found["sample_rows"] = facts["sample_rows"]
-    if "stability" in facts:  # was asked for
-        found["stability"] = facts["stability"]
     return {**found, "topics": topics_of(model)} if model.of_documents else found
 
 
@@ -75,22 +67,20 @@ def show_model(model: ModelFile, path: str, out: Output) -> None:
     found = summary(model)
     settings = ", ".join(f"{name}={value}" for name, value in found["settings"].items())
     facts = {"model": f"{found['estimator']}, {settings}"}
+    if found["setting"] is not None:
+        facts["setting"] = SETTINGS[found["setting"]]
     nothing = "the mean" if model.target.kind == "regressor" else "the most frequent class"
-    baseline = "" if found["baseline_score"] is None else f"always {nothing}: {found['baseline_score']:.3f}"
+    baseline = f"always {nothing}: {found['baseline_score']:.3f}"
     if (cv := found["cross_validation"]) is not None:
         score = f"{model.facts['metric']} {cv['pooled']:.3f} ± {cv['std']:.3f}"
-        sampled = f" of a sample of {found['sample_rows']} rows" if "sample_rows" in found else ""
-        score += f" over {counted(cv['folds'], 'fold')}{sampled}"
-        facts["score"] = score + (f" ({baseline})" if baseline else "")
+        facts["score"] = f"{score} over {counted(cv['folds'], 'fold')} ({baseline})"
     else:
         facts["score"] = f"not cross-validated ({model.facts['metric']} of {baseline})"
     if model.of_documents:
         facts["topics"] = f"{found['n_components']}, of {counted(found['inputs'], 'word')}"
         _show_topics(model, out)
     else:
-        in_use = found["n_components_in_use"]
-        nobody = "" if in_use else ": predictions rest on the inputs alone, or are all alike"
-        facts["features"] = f"{in_use} of {found['n_components']} in use{nobody}"
+        facts["features"] = f"{found['n_components_in_use']} of {found['n_components']} in use"
     facts["time"] = f"{found['seconds']:.1f} s"
     if found["kept"] is not None:
         facts["stopped"] = found["kept"]
@@ -128,16 +118,16 @@ def _show_comparison(comparison: dict[str, Any], out: Output) -> None:
 
 def _show_failure(model: ModelFile, comparison: dict[str, Any], out: Output) -> None:
     """Print the banner, and what may help."""
-    advice = "More rows, other inputs or another target may help; so may a look at how the file was read, above."
+    advice = "More rows, other inputs or another target may help."
     if model.target.kind == "classifier" and comparison["metric"] == "accuracy":
         advice += " Where one class is rare: --balanced."
-    if model.facts.get("weight"):
+    if model.facts["weight"]:
         advice += " Where rows are cells of a table of counts, folds leave out whole cells: --no-cv, or one row a case."
     out.banner(f"{comparison['messages'][0]} It is saved all the same. {advice}")
 
 
 def _show_topics(model: ModelFile, out: Output) -> None:
-    """Print the topics that matter most: their words, and what they speak for."""
+    """Print the topics that matter most: their weights, and their words."""
     topics = topics_of(model)
     if not topics:
         return
@@ -145,28 +135,15 @@ def _show_topics(model: ModelFile, out: Output) -> None:
     shown = topics[:SHOWN_TOPICS]
     if number and len(topics) > SHOWN_TOPICS:  # both ends: what raises the number, and what lowers it
         shown = topics[: SHOWN_TOPICS // 2] + topics[-SHOWN_TOPICS // 2 :]
-    largest = max(abs(weight) for topic in shown for weight in topic["weights"].values())
-    digits = min(5, max(0, 2 - int(np.floor(np.log10(largest))))) if largest > 0 else 2  # three of the largest
     classes = model.report.features.group_names
-    rows = [
-        [_weight(topic["weights"], digits) if number else _speaks_for(topic["weights"], classes), _words(topic)]
-        for topic in shown
-    ]
-    what = f"weight for {model.target.names[0]}" if number else "speaks for"
+    rows = []
+    for topic in shown:
+        weights: dict[str, float] = topic["weights"]
+        name, weight = max(weights.items(), key=lambda item: item[1])
+        what = f"{weight:+.3g}" if number else name
+        if len(weights) == 1 and not number:  # of two classes: the weight is that of the second
+            what = classes[int(weight > 0)]
+        rows.append([what, ", ".join(topic["words"][:SHOWN_WORDS])])
     some = "" if len(shown) == len(topics) else f" ({len(shown)} of {len(topics)}; the page has all)"
-    out.table(f"topics{some}", [what, "words that tell it from the others"], rows, numbers=False)
-
-
-def _words(topic: dict[str, Any]) -> str:
-    return ", ".join(topic["words"][:SHOWN_WORDS])
-
-
-def _weight(weights: dict[str, float], digits: int) -> str:
-    return f"{next(iter(weights.values())):+.{digits}f}"
-
-
-def _speaks_for(weights: dict[str, float], classes: Sequence[str]) -> str:
-    if len(weights) == 1:  # two classes: the weight is that of the second
-        return classes[int(next(iter(weights.values())) > 0)]
-    best = max(weights, key=lambda name: weights[name])
-    return best if weights[best] > 0 else "–"
+    heading = f"weight for {model.target.names[0]}" if number else "highest weight"
+    out.table(f"topics{some}", [heading, "words that tell it from the others"], rows, numbers=False)

@@ -1,45 +1,22 @@
-"""Tables: named columns from a file, whatever its format, in a data frame."""
+"""Tables: named columns of numbers and of text, whatever file they come from."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.cli import Format
 from regbayes.cli.errors import BadDataError, listed, not_among
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Table", "check_size", "check_table", "format_of", "make_frame", "read_table", "text_of"]
+__all__ = ["Table", "as_column", "make_frame", "plain_number", "text_of"]
 
-SUFFIXES: dict[str, Format] = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".npz": "npz",
-    ".npy": "npy",
-    ".libsvm": "libsvm",
-    ".svm": "libsvm",
-    ".svmlight": "libsvm",
-}
-ELSEWHERE = {  # tables that people have, and other programs write out as CSV
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "a spreadsheet"),
-    **dict.fromkeys((".json", ".jsonl"), "JSON"),
-    ".arff": "ARFF",
-    **dict.fromkeys((".pkl", ".pickle"), "a pickle"),
-    **dict.fromkeys((".sav", ".dta", ".sas7bdat", ".rds", ".rdata"), "a file of a statistics program"),
-    **dict.fromkeys((".feather", ".h5", ".hdf5", ".db", ".sqlite"), "a database or binary table"),
-}
-MAX_CELLS = 250_000_000  # two gigabytes of numbers; the models hold inputs densely
+EXACT = 2**53  # from here on a whole number may not be a double
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +30,8 @@ class Table:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names that stand for several columns
     absent_is_zero: bool = False  # whether a column that is not there is zero everywhere, as in sparse files
     notes: tuple[str, ...] = ()  # what looks wrong to the reader
-    remarks: tuple[str, ...] = ()  # how it read columns, where that is not plain to see
-    first: int | None = None  # the lowest number of a column, where columns are called by numbers
-    counts: Any = None  # of words in rows, a sparse matrix of shape (rows, words); None: there are columns alone
-    words: tuple[str, ...] = ()  # what the columns of `counts` are called
+    counts: Any = None  # of words in rows, a sparse matrix (rows, words); None: there are columns alone
+    words: tuple[str, ...] = ()  # names of the columns of `counts`
     text: tuple[str, ...] = ()  # columns that hold the text of documents, where the source says so
     keys: tuple[str, ...] = ()  # columns that name rows
 
@@ -74,7 +49,7 @@ class Table:
         return name in self.frame
 
     def column(self, name: str, option: str | None = None) -> NDArray[Any]:
-        """Return a column; an error that lists the columns, and the option that named it, if there is none."""
+        """Return a column; the error for an unknown one lists the columns, and the option that named it."""
         if name in self:
             return self.frame[name].to_numpy()
         if self.absent_is_zero and (name.isdigit() or name.startswith("label=")):
@@ -83,28 +58,23 @@ class Table:
         raise BadDataError(f"{said}{self.source} has no column {name!r}; {not_among(name, self.names)}")
 
     def select(self, names: Iterable[str]) -> pd.DataFrame:
-        """Return the columns that a model was fitted to; an error that lists those that lack."""
+        """Return the columns that a model was fitted to."""
         wanted = list(names)
         absent = [name for name in wanted if name not in self]
         if absent and not self.absent_is_zero:
+            folded = {name.strip().casefold() for name in self.names}
+            differ = any(name.strip().casefold() in folded for name in absent)
+            hint = ". Names must agree in upper and lower case" if differ else ""
             raise BadDataError(
                 f"{self.source} lacks columns that the model was fitted to: {listed(absent)}. It has "
-                f"{listed(self.names)}{self._other_names(absent)}"
+                f"{listed(self.names)}{hint}"
             )
         return self.frame.reindex(columns=wanted, fill_value=0.0) if absent else self.frame[wanted]
 
-    def _other_names(self, absent: list[str]) -> str:
-        """Say of columns that lack which are there by names that differ in case or spaces alone."""
-        here = {name.strip().casefold(): name for name in self.names}
-        found = [here[name.strip().casefold()] for name in absent if name.strip().casefold() in here]
-        if not found:
-            return ""
-        return f". Names must be the same, upper and lower case too: rename {listed(found)}"
-
-    def take(self, rows: NDArray[Any]) -> Table:
-        """Return some of the rows, by their places or by flags."""
-        places = np.flatnonzero(rows) if rows.dtype == bool else rows
-        return replace(self, frame=self.frame.iloc[places], counts=None if self.counts is None else self.counts[places])
+    def take(self, kept: NDArray[Any]) -> Table:
+        """Return some of the rows, by flags."""
+        counts = None if self.counts is None else self.counts[np.flatnonzero(kept)]
+        return replace(self, frame=self.frame[kept], counts=counts)
 
 
 def make_frame(columns: Iterable[tuple[str, Any]]) -> pd.DataFrame:
@@ -112,12 +82,32 @@ def make_frame(columns: Iterable[tuple[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     named = list(columns)
-    frame = pd.DataFrame({i: pd.Series(values, dtype=_kind_of(values)) for i, (_, values) in enumerate(named)})
-    return frame.set_axis([name for name, _ in named], axis=1)  # now: two columns may have one name
+    kinds = [np.float64 if np.asarray(values).dtype.kind in "biuf" else object for _, values in named]
+    frame = pd.DataFrame({i: pd.Series(values, dtype=kinds[i]) for i, (_, values) in enumerate(named)})
+    return frame.set_axis([name for name, _ in named], axis=1)  # two columns may have one name
 
 
-def _kind_of(values: Any) -> type:
-    return np.float64 if np.asarray(values).dtype.kind in "biuf" else object
+def as_column(values: Any, name: str = "") -> NDArray[Any]:
+    """Return numbers with NaN, or text with None, where they are missing; numbers that would lose digits are text.
+
+    Raises
+    ------
+    BadDataError
+        If the values are complex numbers.
+    """
+    import pandas as pd
+
+    series = pd.Series(values)
+    types = pd.api.types
+    if types.is_complex_dtype(series):
+        raise BadDataError(f"column {name!r} holds complex numbers; save their real and imaginary parts as columns")
+    number = types.is_numeric_dtype(series) and not types.is_bool_dtype(series)
+    if number or types.infer_dtype(series, skipna=True) == "decimal":
+        found = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        if not types.is_integer_dtype(series) or not np.any(np.abs(found) >= EXACT):
+            return found
+    texts = ["" if gone else str(value).strip() for value, gone in zip(series, series.isna(), strict=True)]
+    return np.array([text or None for text in texts], dtype=object)
 
 
 def text_of(column: NDArray[Any]) -> list[str | None]:
@@ -130,87 +120,3 @@ def text_of(column: NDArray[Any]) -> list[str | None]:
 def plain_number(value: float) -> int | float:
     """Return a whole number as an int."""
     return int(value) if float(value).is_integer() else float(value)
-
-
-def format_of(path: str) -> Format:
-    """Return the format that a file's name stands for."""
-    if path == "-":
-        return "csv"
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    if suffixes and suffixes[-1] == ".gz":
-        suffixes.pop()
-    found = SUFFIXES.get(suffixes[-1]) if suffixes else None
-    if suffixes and suffixes[-1] in ELSEWHERE:
-        raise BadDataError(
-            f"{path!r} looks like {ELSEWHERE[suffixes[-1]]}, which is not read here: save the table as CSV or Parquet"
-        )
-    if found is None:
-        raise BadDataError(
-            f"cannot tell the format of {path!r} from its name; known are {', '.join(SUFFIXES)}. Say it with --format, "
-            f"one of {', '.join(get_args(Format))}"
-        )
-    return found
-
-
-def read_table(path: str, *, format: Format | None = None, sparse: bool = False, **csv: Any) -> Table:  # noqa: A002
-    """Read a table from a CSV, Parquet, NPZ, NPY or LIBSVM file, or CSV from stdin (``-``).
-
-    Parameters
-    ----------
-    path : str
-    format : str, optional
-        The file's format, where its name does not say it.
-    sparse : bool
-        Whether the inputs of NPZ and LIBSVM files are counts of words, which stay sparse.
-    **csv
-        Options of `regbayes.cli.readers.read_csv`; other formats need none.
-
-    Raises
-    ------
-    BadDataError
-        If there is no such file, it cannot be read, or it has no rows; the message says what to do.
-    """
-    from regbayes.cli import readers
-
-    if path != "-" and not os.path.exists(path):
-        raise BadDataError(f"there is no file {path!r}")
-    if os.path.isdir(path):
-        raise BadDataError(f"{path!r} is a folder, not a file; a folder of documents goes with --model medlda")
-    found = format or format_of(path)
-    if path == "-" and found != "csv":
-        raise BadDataError(f"only CSV is read from stdin; put the {found} into a file")
-    try:
-        if found == "csv":
-            return check_table(readers.read_csv(path, **csv))
-        if found in readers.SPARSE:
-            return check_table(readers.SPARSE[found](path, sparse=sparse))
-        return check_table(readers.DENSE[found](path))
-    except OSError as error:
-        raise BadDataError(f"cannot read {path!r}: {error.strerror or error}") from None
-    except MemoryError:
-        raise BadDataError(f"{path!r} is too large for this machine's memory") from None
-
-
-def check_table(table: Table) -> Table:
-    """Return a table that has rows, and columns of different names; raise an error otherwise."""
-    if not table.names and table.counts is None:
-        raise BadDataError(f"{table.source} has no columns")
-    if table.n_rows == 0:
-        raise BadDataError(f"{table.source} has no rows, only names of columns")
-    doubled = table.frame.columns.duplicated()
-    if doubled.any():
-        names = sorted(set(table.frame.columns[doubled]))
-        raise BadDataError(f"{table.source} has several columns of one name: {listed(names)}. Rename them")
-    return table
-
-
-def check_size(shape: tuple[int, ...], source: str) -> None:
-    """Refuse what would not fit into memory as dense numbers."""
-    n_rows, n_columns = shape
-    if n_rows * n_columns > MAX_CELLS:
-        raise BadDataError(
-            f"{source} has {n_rows} rows and {n_columns} columns, which as dense numbers take "
-            f"{8 * n_rows * n_columns / 1e9:.0f} GB. If they are counts of words: --model medlda keeps them sparse. "
-            "Otherwise choose fewer rows or columns, or save it as Parquet, which fit, predict and evaluate read in "
-            "blocks"
-        )

@@ -1,0 +1,226 @@
+"""What is fitted to what: from a request to columns, rows, inputs and targets, all of it in one `FitContext`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._types import Flags, Floats, Integers
+from regbayes.cli import Kind
+from regbayes.cli.errors import BadDataError, UserError, counted, listed
+from regbayes.cli.inputs import TableInputs
+from regbayes.cli.options import FitRequest
+from regbayes.cli.output import Output
+from regbayes.cli.readers import read_table
+from regbayes.cli.scores import metric_name, score_of
+from regbayes.cli.tables import Table, text_of
+from regbayes.cli.targets import (
+    TargetSpec,
+    as_labels,
+    choose_targets,
+    decide,
+    observed_rows,
+    row_weights,
+    shown_label,
+    target_values,
+    task_values,
+)
+from regbayes.cli.words import WordCounts, learn_words, show_documents
+
+__all__ = ["FitContext", "prepare"]
+
+
+@dataclass(frozen=True, eq=False)
+class FitContext:
+    """A request and the rows it is about: made once, and read by every step of a fit."""
+
+    request: FitRequest
+    output: Output
+    table: Table  # the rows that are fitted
+    spec: TargetSpec
+    why: str  # how the kind was decided
+    inputs: TableInputs | WordCounts
+    X: Any  # (n, inputs): numbers, or sparse counts of words
+    y: NDArray[Any]  # (n,) or (n, targets), with missing values
+    row_names: Sequence[str]  # (n,)
+    task: NDArray[Any] | None = None  # (n,)
+    weights: Floats | None = None  # (n,): how often each row counts
+    texts: Sequence[str] | None = None  # (n,): of documents
+
+    @property
+    def kind(self) -> Kind:
+        """What is fitted."""
+        return self.spec.kind
+
+    @property
+    def of_documents(self) -> bool:
+        """Whether rows are documents."""
+        return self.texts is not None
+
+    @property
+    def noun(self) -> str:
+        """What a row is called."""
+        return "document" if self.of_documents else "row"
+
+    @property
+    def targets(self) -> NDArray[Any]:
+        """The targets as columns."""
+        return self.y[:, None] if self.y.ndim == 1 else self.y
+
+    @property
+    def metadata(self) -> dict[str, NDArray[Any]]:
+        """What `fit` takes in addition to inputs and targets."""
+        given = {"task": self.task, "sample_weight": self.weights}
+        return {name: values for name, values in given.items() if values is not None}
+
+    @property
+    def metric(self) -> str:
+        """Name of the score."""
+        return metric_name(self.kind, len(self.spec.names), balanced=self.request.balanced)
+
+    def score(self, predicted: NDArray[Any], rows: Integers) -> float:
+        """Return the score of what was predicted for some rows, in their order."""
+        weights = None if self.weights is None else self.weights[rows]
+        return score_of(self.kind, self.y[rows], predicted, balanced=self.request.balanced, weights=weights)
+
+
+def prepare(request: FitRequest, output: Output) -> FitContext:
+    """Read the data, decide what is fitted, and turn columns into inputs.
+
+    Raises
+    ------
+    UserError
+        If the data or the request make no sense; the message says which.
+    """
+    by_itself = "medlda" if request.text or os.path.isdir(request.data) else "ilsvm"
+    model = request.model or by_itself
+    documents = model == "medlda"
+    request.check("medlda" if documents else "ilsvm")
+    table = read_table(request.data, sparse=documents, **request.reading())
+    for note in table.notes:
+        output.warn(note)
+    names = choose_targets(table, request.target)
+    spec, why = decide(table, names, request.kind, request.task, of_texts=documents and table.counts is None)
+    output.say(f"MedLDA, {why}" if documents else why)
+    _check_columns(table, spec, request, documents)
+    table, y, row_names, weights = _rows_with_target(table, spec, request, output, needs_all=documents)
+    if documents:
+        return _prepare_documents(request, output, table, spec, why, y, row_names, weights)
+    inputs = _learn_inputs(table, spec, request, output)
+    with output.catch_warnings():
+        X = inputs.encode(table)
+    task = task_values(table, spec)
+    if request.image_shape is not None and np.prod(request.image_shape) != X.shape[1]:
+        raise UserError(
+            f"--image {request.image} needs {np.prod(request.image_shape)} inputs, but there are {X.shape[1]}"
+        )
+    sizes = [counted(len(X), "row"), f"{counted(X.shape[1], 'input')} from {counted(len(inputs.columns_), 'column')}"]
+    output.say(", ".join(sizes if task is None else [*sizes, counted(len(np.unique(task)), "task")]))
+    return FitContext(request, output, table, spec, why, inputs, X, y, row_names, task, weights)
+
+
+def _prepare_documents(
+    request: FitRequest,
+    output: Output,
+    table: Table,
+    spec: TargetSpec,
+    why: str,
+    y: NDArray[Any],
+    row_names: list[str],
+    weights: Floats | None,
+) -> FitContext:
+    """Choose the words, and leave out documents without any."""
+    if spec.kind == "multilabel":
+        y = _indicators(y, spec)
+    words, X = learn_words(table, request, output)
+    full = np.diff(X.indptr) > 0
+    if not full.all():
+        output.say(f"{int((~full).sum())} of {len(full)} documents have no words and are left out")
+    X = X[np.flatnonzero(full)]
+    table, y, weights = table.take(full), y[full], None if weights is None else weights[full]
+    row_names = [name for name, kept in zip(row_names, full, strict=True) if kept]
+    if len(y) < 2 or (spec.kind == "classifier" and len(np.unique(y)) < 2):
+        raise BadDataError("the documents with words are of one class, or there is only one: nothing to learn")
+    output.say(f"{counted(X.shape[0], 'document')} with {X.sum():.0f} words, {X.shape[1]} different ones")
+    texts = show_documents(table, words, X)
+    return FitContext(request, output, table, spec, why, words, X, y, row_names, None, weights, texts)
+
+
+def _check_columns(table: Table, spec: TargetSpec, request: FitRequest, documents: bool) -> None:
+    """Refuse columns that are not there, and those with two roles."""
+    for option, listed_columns in (("--ignore", request.ignore), ("--categorical", request.categorical)):
+        for name in listed_columns:
+            table.column(name, option)
+    roles = [("--task", spec.task), ("--weight", request.weight), *(("--text", name) for name in request.text)]
+    for option, column in roles:
+        if column in spec.names:
+            raise UserError(f"{option} and --target name the same column, {column!r}")
+    if request.balanced and (spec.kind == "regressor" or (documents and spec.kind == "multilabel")):
+        raise UserError(f"--balanced is about classes, and this target is for a {spec.kind}")
+
+
+def _rows_with_target(
+    table: Table, spec: TargetSpec, request: FitRequest, output: Output, *, needs_all: bool
+) -> tuple[Table, NDArray[Any], list[str], Floats | None]:
+    """Leave out rows without a target, or without one of several if all are needed, and those without weight.
+
+    Returns
+    -------
+    table, y, row_names, weights
+    """
+    y = target_values(table, spec)
+    kept = rows_to_judge(y, needs_all=needs_all)
+    key = request.names or next(iter(table.keys), None)
+    called: Sequence[str | None] = [None] * len(kept) if key is None else text_of(table.column(key, "--names"))
+    if not kept.all():
+        output.say(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
+    weights = None
+    if request.weight is not None:
+        weights = row_weights(table, request.weight)
+        idle = kept & ~(weights > 0)
+        if idle.any():
+            output.say(f"{int(idle.sum())} of {len(kept)} rows have no weight and are left out")
+        kept &= weights > 0
+        weights = weights[kept]
+    if kept.sum() < 2:
+        raise BadDataError(f"{table.source} has {kept.sum()} rows with a target; at least 2 are needed")
+    row_names = [name or f"row {i + 1}" for i, name in enumerate(called) if kept[i]]
+    y = y[kept]
+    return table.take(kept), as_labels(y) if spec.kind == "classifier" else y, row_names, weights
+
+
+def rows_to_judge(y: NDArray[Any], *, needs_all: bool) -> Flags:
+    """Return which rows have a target, or all of several."""
+    if needs_all and y.ndim == 2:
+        return np.all([observed_rows(column) for column in y.T], axis=0)
+    return observed_rows(y)
+
+
+def _learn_inputs(table: Table, spec: TargetSpec, request: FitRequest, output: Output) -> TableInputs:
+    """Choose the inputs among the columns, and say what becomes of the others."""
+    used = {*spec.names, *table.targets, *request.ignore, spec.task, request.names, request.weight}
+    possible = table.names if table.inputs is None else table.inputs
+    inputs = TableInputs(request.standardize and request.image is None, request.categorical)
+    inputs.fit(table.frame[[name for name in possible if name not in used]])
+    for reason, names in inputs.left_out_.items():
+        output.say(f"left out, {reason}: {listed(names)}")
+    for remark in inputs.remarks_:
+        output.say(remark)
+    if not inputs.columns_:
+        raise BadDataError(f"{table.source} has no column left that could be an input")
+    return inputs
+
+
+def _indicators(y: NDArray[Any], spec: TargetSpec) -> Integers:
+    """Return labels as zeros and ones."""
+    if y.dtype == object or not np.all((y == 0) | (y == 1)):
+        values = sorted({shown_label(value) for value in y.ravel().tolist()})
+        raise BadDataError(
+            f"several targets of documents must be 0 or 1 each; {listed(spec.names)} hold {listed(values)}"
+        )
+    return np.asarray(y, dtype=np.int64)

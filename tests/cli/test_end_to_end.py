@@ -1,0 +1,287 @@
+"""From a file to predictions, for every kind of table: fit, report, evaluate and predict."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import dump_svmlight_file
+
+from cli_tools import LAW, PRAISE, SPORT, document, run_here
+from regbayes import load
+from report_tools import payload
+
+QUICK = ("--n-components", 4, "--max-iter", 5, "--folds", 2, "--C", 1)
+ONE_SETTING = ("--temperature", 0.1, "--features-only")  # of MT-iLSVM
+N = 60
+
+
+def numbers(rng: np.random.Generator, n: int = N, d: int = 3) -> pd.DataFrame:
+    return pd.DataFrame(rng.standard_normal((n, d)).round(4), columns=[f"x{i}" for i in range(d)])
+
+
+def sign(values: np.ndarray) -> np.ndarray:
+    return np.where(values > 0, "yes", "no")
+
+
+def classes(rng):
+    X = numbers(rng)
+    return X.assign(kind=np.array(["rose", "lily", "aster"])[np.digitize(X["x0"] + X["x1"], [-0.7, 0.7])]), ["kind"], ()
+
+
+def many_categories(rng):
+    place = rng.integers(30, size=N)
+    return pd.DataFrame({"place": [f"p{i}" for i in place], "kind": sign(place - 15)}), ["kind"], ()
+
+
+def one_hot_columns(rng):
+    place = rng.integers(6, size=N)
+    return pd.get_dummies(pd.Series(place, name="place"), prefix="p").assign(kind=sign(place - 2.5)), ["kind"], ()
+
+
+def dates(rng):
+    days = rng.integers(0, 400, N)
+    stamps = pd.Timestamp("2023-01-01") + pd.to_timedelta(days, unit="D")
+    return pd.DataFrame({"day": stamps.strftime("%d.%m.%Y"), "late": sign(days - 200)}), ["late"], ()
+
+
+def missing_values(rng):
+    X = numbers(rng).assign(word=rng.choice(["a", "b"], N))
+    target = sign(X["x0"])
+    X.loc[::5, "x0"], X.loc[::7, "word"], target[3] = np.nan, None, ""
+    return X.assign(kind=target), ["kind"], ()
+
+
+def survey_weights(rng):
+    X = numbers(rng)
+    return X.assign(kind=sign(X["x0"]), w=rng.uniform(0.1, 2, N).round(1)), ["kind"], ("--weight", "w")
+
+
+def rare_class(rng):
+    X = numbers(rng)
+    kind = np.where(np.argsort(np.argsort(X["x0"])) < 4, "fraud", "fine")
+    return X.assign(kind=kind), ["kind"], ("--balanced",)
+
+
+def few_rows(rng):
+    X = numbers(rng, 9)
+    return X.assign(kind=["a", "b", "b"] * 3), ["kind"], ()
+
+
+def many_columns(rng):
+    X = numbers(rng, 30, 80)
+    return X.assign(kind=sign(X["x0"])), ["kind"], ()
+
+
+def several_labels(rng):
+    X = numbers(rng)
+    labels = {"sad": (X["x0"] > 0).astype(int), "glad": (X["x1"] > 0).astype(int)}
+    return X.assign(**labels), ["sad", "glad"], ()
+
+
+def one_number(rng):
+    X = numbers(rng)
+    return X.assign(price=(X["x0"] - X["x1"]).round(4)), ["price"], ()
+
+
+def number_with_tasks(rng):
+    X = numbers(rng).assign(school=[f"s{i % 3}" for i in range(N)])
+    return X.assign(score=(X["x0"] + np.arange(N) % 3).round(4)), ["score"], ("--task", "school")
+
+
+def several_numbers(rng):
+    X = numbers(rng)
+    Y = {"sum": (X["x0"] + X["x1"]).round(4), "difference": (X["x0"] - X["x1"]).round(4)}
+    return X.assign(**Y), ["sum", "difference"], ()
+
+
+def counts(rng):
+    X = numbers(rng)
+    return X.assign(visits=rng.poisson(30 + 12 * (X["x0"] > 0))), ["visits"], ()
+
+
+def short_texts(rng):
+    rows = [document(LAW if i % 2 else SPORT, rng, 6) for i in range(N)]
+    return (
+        pd.DataFrame({"text": rows, "subject": np.where(np.arange(N) % 2, "law", "sport")}),
+        ["subject"],
+        (*("--text", "text", "--inference", "variational"),),
+    )
+
+
+def constant_and_identifier_columns(rng):
+    X = numbers(rng)
+    return (
+        X.assign(kind=sign(X["x0"]), same=1, word="w", id=[f"r{i}" for i in range(N)], row=np.arange(N)),
+        ["kind"],
+        ("--names", "id", "--ignore", "row"),
+    )
+
+
+CASES = (
+    *(classes, many_categories, one_hot_columns, dates, missing_values, survey_weights, rare_class, few_rows),
+    *(many_columns, several_labels, one_number, number_with_tasks, several_numbers, counts, short_texts),
+    constant_and_identifier_columns,
+)
+KINDS = {several_labels: "multilabel"} | dict.fromkeys(
+    (one_number, number_with_tasks, several_numbers, counts), "regressor"
+)
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_every_command_runs_on_every_kind_of_table(tmp_path, case):
+    frame, targets, options = case(np.random.default_rng(0))
+    path, model = tmp_path / "t.csv", tmp_path / "m"
+    frame.to_csv(path, index=False)
+    quick = (*QUICK, *ONE_SETTING) if KINDS.get(case) else QUICK
+    target = [part for name in targets for part in ("--target", name)]
+    done = run_here("fit", path, *target, "-o", model, *quick, *options, "--json")
+    assert done.code == 0, done.err
+    fitted = done.json
+    assert fitted["kind"] == KINDS.get(case, "classifier")
+    assert fitted["cross_validation"]["folds"] == 2
+    observed = frame[frame[targets[0]] != ""]
+    assert fitted["rows"] == len(observed)
+
+    page = tmp_path / "page.html"
+    assert run_here("report", model, "-o", page).code == 0
+    assert payload(page.read_text(encoding="utf-8"))["model"]["n_rows"] == len(observed)
+    assert run_here("report", model, path, "-o", page).code == 0
+
+    predicted = rows_of(run_here("predict", model, path, "--features").out)
+    assert len(predicted) == len(frame)
+    judged = run_here("evaluate", model, path, "--json").json
+    assert judged["rows"] == len(observed)
+    pairs = [(p[name], str(t)) for name in targets for p, t in zip(predicted, frame[name], strict=True) if t != ""]
+    if KINDS.get(case) == "regressor":
+        found, truth = np.array(pairs, dtype=float).T
+        assert np.corrcoef(found, truth)[0, 1] > 0
+    else:
+        weights = frame.get("w")
+        accuracy = np.average([found == true for found, true in pairs], weights=weights)
+        names = ("accuracy", "accuracy over all labels")
+        assert accuracy == pytest.approx(next(judged["scores"][name] for name in names if name in judged["scores"]))
+
+    loaded = load(model)
+    kept = frame.drop(columns=targets)
+    if "--task" not in options:
+        np.testing.assert_array_equal(loaded.predict(kept), loaded.pipeline.predict(kept))
+    if KINDS.get(case, "classifier") == "classifier":
+        shares = loaded.predict_proba(kept)
+        assert shares.shape == (len(frame), len(loaded.estimator.classes_))
+        np.testing.assert_allclose(shares.sum(axis=1), 1)
+
+
+def test_left_out_columns_are_named(tmp_path):
+    frame, targets, _ = constant_and_identifier_columns(np.random.default_rng(0))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    done = run_here("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK[:4], "--no-cv")
+    assert "left out, constant: 'same', 'word'" in done.err
+    assert "left out, text that is different in most rows: 'id'" in done.err
+    assert "whole numbers that rise from row to row: 'row'. To leave them out: --ignore" in done.err
+
+
+def test_more_than_twenty_whole_numbers_are_a_number_unless_kind_says_so(tmp_path):
+    frame, targets, _ = counts(np.random.default_rng(0))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK[:4], "--no-cv", "--json")
+    assert frame["visits"].nunique() > 20
+    assert run_here(*fit).json["estimator"] == "MultiTaskILSVMRegressor"
+    assert run_here(*fit, "--kind", "classifier").json["estimator"] == "ILSVMClassifier"
+
+
+def test_cells_that_cannot_be_read_are_counted_and_missing(tmp_path):
+    """One odd cell must not end a prediction; its row is predicted like one with a missing value."""
+    frame, targets, _ = one_number(np.random.default_rng(0))
+    frame.loc[5, "x0"] = np.nan
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK[:4], "--no-cv")
+    assert run_here(*fit).code == 0
+    odd, empty = frame.astype(object), frame.astype(object)
+    odd.loc[[2, 7], "x0"], empty.loc[[2, 7], "x0"] = "n.a!", None
+    odd.loc[3, "price"] = "cheap"
+    for name, table in (("odd", odd), ("empty", empty)):
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    done = run_here("predict", tmp_path / "m", tmp_path / "odd.csv", "--json")
+    assert done.json["columns"] == run_here("predict", tmp_path / "m", tmp_path / "empty.csv", "--json").json["columns"]
+    assert (
+        "column 'x0' held numbers in training; 'n.a!' and the like in 2 rows count as missing" in done.json["warnings"]
+    )
+    judged = run_here("evaluate", tmp_path / "m", tmp_path / "odd.csv", "--json")
+    assert judged.code == 0
+    assert judged.json["rows"] == N - 1
+    assert any("'cheap' and the like in 1 row" in warning for warning in judged.json["warnings"])
+
+
+def test_fit_says_which_setting_was_fitted_and_compares_the_other(tmp_path):
+    frame, targets, _ = classes(np.random.default_rng(0))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK)
+    shown = run_here(*fit)
+    assert "setting   predictive (soft features); sparse ones, easier to interpret: --slab half-normal" in shown.out
+    systems = load(tmp_path / "m").facts["comparison"]["systems"]
+    other = next(row for row in systems if row["role"] == "interpretable")
+    assert "--slab half-normal" in other["name"]
+    assert 0 <= other["score"] <= 1
+    assert other["name"] in load(tmp_path / "m").report.comparison.names
+    shown = run_here(*fit, "--slab", "half-normal", "--json").json
+    assert shown["setting"] == "interpretable"
+    assert [row["role"] for row in shown["comparison"]["systems"]][-1] == "predictive"
+
+
+def test_stability_is_on_the_page_and_in_json(tmp_path):
+    frame, targets, _ = classes(np.random.default_rng(0))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    options = (*QUICK[:4], "--C", 1, "--no-cv", "--stability", 2, "--n-init", 2, "--json")
+    done = run_here("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *options)
+    assert done.code == 0, done.err
+    shown = load(tmp_path / "m").report.features
+    returned = {row["feature"]: row["returned"] for row in done.json["stability"]["features"]}
+    assert [returned[k] for k in shown.number.tolist()] == shown.returned.tolist()
+
+
+def write_libsvm(folder: Path) -> Path:
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    dump_svmlight_file(rng.poisson(np.where(y[:, None] == [0, 0, 1, 1], 4.0, 0.3)), y, str(folder / "t.svm"))
+    return folder / "t.svm"
+
+
+def test_counts_of_words_are_documents_or_columns(tmp_path):
+    path = write_libsvm(tmp_path)
+    options = ("--n-components", 4, "--max-iter", 5, "--no-cv", "--json")
+    assert run_here("fit", path, "-o", tmp_path / "m", *options).json["estimator"] == "ILSVMClassifier"
+    done = run_here("fit", path, "--model", "medlda", "-o", tmp_path / "m", *options)
+    assert done.json["estimator"] == "MedLDAClassifier"
+    assert run_here("evaluate", tmp_path / "m", path, "--json").json["scores"]["accuracy"] > 0.5
+
+
+def test_both_inference_schemes_of_topics_are_tried(tmp_path):
+    frame, targets, _ = short_texts(np.random.default_rng(0))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", tmp_path / "t.csv", "--text", "text", "-t", *targets, "-o", tmp_path / "m", *QUICK, "--no-compare")
+    found = run_here(*fit, "--json").json
+    assert {one["inference"] for one in found["cross_validation"]["candidates"]} == {"gibbs", "variational"}
+    assert found["settings"]["inference"] in ("gibbs", "variational")
+
+
+def test_several_labels_of_documents(tmp_path):
+    rng = np.random.default_rng(0)
+    there = np.array([[i % 2, (i // 2) % 2] for i in range(N)])
+    texts = [" ".join(document(w, rng) * t for w, t in zip((SPORT, LAW), row, strict=True)) for row in there]
+    frame = pd.DataFrame({"text": [f"{text} {PRAISE[0]}" for text in texts], "sport": there[:, 0], "law": there[:, 1]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", tmp_path / "t.csv", "--text", "text", "-t", "sport", "-t", "law", "-o", tmp_path / "m", *QUICK[:4])
+    assert run_here(*fit, "--no-cv", "--json").json["kind"] == "multilabel"
+    scores = run_here("evaluate", tmp_path / "m", tmp_path / "t.csv", "--json").json["scores"]
+    assert scores["F1, macro"] > 2 / 3  # of a prediction that is always yes
+    frame.replace({"sport": {1: 2}}).to_csv(tmp_path / "t.csv", index=False)
+    assert "must be 0 or 1 each; 'sport', 'law' hold '0', '1', '2'" in run_here(*fit).err

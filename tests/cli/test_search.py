@@ -1,0 +1,154 @@
+"""The search of the command line is that of the package, and its folds follow the data."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.model_selection import StratifiedKFold
+
+from cli_tools import run_here
+from regbayes import ILSVMClassifierCV, load
+from regbayes.cli.context import FitContext, prepare
+from regbayes.cli.options import FitRequest
+from regbayes.cli.output import Output
+from regbayes.cli.scores import score_of
+from regbayes.cli.search import make_estimator, make_search, possible_folds, search_and_fit
+from regbayes.cli.targets import observed_rows
+
+SMALL = {"n_components": [4], "max_iter": 5, "folds": 2}
+
+
+def table(y, name="y", d=3) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    codes = np.unique(np.asarray(y, dtype=str), return_inverse=True)[1]
+    X = rng.standard_normal((len(y), d)) + codes[:, None] % 3
+    return pd.DataFrame(X, columns=[f"x{i}" for i in range(d)]).assign(**{name: y})
+
+
+def context_of(folder, frame, target=("y",), **options) -> FitContext:
+    frame.to_csv(folder / "t.csv", index=False)
+    request = FitRequest(data=str(folder / "t.csv"), output=str(folder / "m"), target=list(target), **options)
+    return prepare(request, Output())
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_search_is_that_of_the_package_and_predicts_unseen_rows(tmp_path, jobs):
+    context = context_of(tmp_path, table(np.array(list("abc") * 20)), C=[0.1, 1.0], jobs=jobs, **SMALL)
+    found = search_and_fit(context, 2)
+    folds = StratifiedKFold(2, shuffle=True, random_state=0)
+    search = make_search(context, make_estimator(context), 2).set_params(refit=True)
+    reference = search.fit(context.X, context.y)
+    own = ILSVMClassifierCV(4, Cs=(0.1, 1.0), max_iter=5, cv=folds, random_state=0)
+    assert reference.best_params_.keys() == own.fit(context.X, context.y).best_params_.keys()
+    candidates = found.cross_validation("accuracy", 0.0)["candidates"]
+    means = dict(zip(reference.cv_results_["param_C"], reference.cv_results_["mean_test_score"], strict=True))
+    assert {one["C"]: one["mean"] for one in candidates if one["C"] in means} == pytest.approx(means)
+    if found.settings["C"] == reference.C_:  # and not one value beyond
+        np.testing.assert_array_equal(found.estimator.coef_features_, reference.coef_features_)
+    scores = [np.mean(found.out_of_fold[test] == context.y[test]) for _, test in search.cv]
+    assert np.mean(scores) == pytest.approx(max(one["mean"] for one in candidates))
+
+
+def test_one_value_more_is_tried_beyond_the_best(tmp_path):
+    frame = table(np.array(list("ab") * 20))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fit = (
+        "fit",
+        tmp_path / "t.csv",
+        "-t",
+        "y",
+        "-o",
+        tmp_path / "m",
+        "--n-components",
+        3,
+        "--max-iter",
+        5,
+        "--folds",
+        2,
+    )
+    done = run_here(*fit, "--C", 1e-5, "--C", 1e-4, "--no-compare", "--json")
+    tried = [one["C"] for one in done.json["cross_validation"]["candidates"]]
+    said = re.findall("is the (largest|smallest) value tried", done.err)
+    further = {"largest": [1e-5, 1e-4, 1e-3], "smallest": [1e-6, 1e-5, 1e-4]}
+    assert tried == (further[said[0]] if said else [1e-5, 1e-4])
+    assert done.json["settings"]["C"] in tried
+
+
+@pytest.mark.parametrize(
+    ("sizes", "folds", "said"),
+    [
+        ((57, 3), 3, "3 folds: the rarest class, 'b', has 3 rows"),
+        ((39, 1), 1, "'b', has 1 row, too few"),
+        ((30, 30), 5, ""),
+    ],
+)
+def test_folds_follow_the_rarest_class(tmp_path, capsys, sizes, folds, said):
+    context = context_of(tmp_path, table(np.repeat(list("ab"), sizes)))
+    assert possible_folds(context) == folds
+    assert said in capsys.readouterr().err
+
+
+def test_documents_need_as_many_topics_as_classes(tmp_path):
+    words = np.array([f"w{i % 30} w{i % 7}" for i in range(60)])
+    frame = pd.DataFrame({"text": words, "y": [f"c{i % 30}" for i in range(60)]})
+    context = context_of(tmp_path, frame, text=["text"])
+    search = make_search(context, make_estimator(context), 2)
+    assert search.param_grid["n_components"] == [30, 60, 120]
+
+
+def test_no_fold_leaves_a_class_of_a_label_unseen(tmp_path):
+    """A rare label with three rows must be in every training part, with missing labels around it."""
+    rng = np.random.default_rng(0)
+    frame = table(np.zeros(40)).assign(
+        y=np.where(np.arange(40) < 3, 1.0, 0.0), z=rng.integers(2, size=40).astype(float)
+    )
+    frame.loc[::5, "z"] = np.nan
+    context = context_of(tmp_path, frame, ("y", "z"), C=[0.1], temperature=[0.1], **SMALL)
+    search = make_search(context, make_estimator(context), 3)
+    for train, test in search.cv:
+        assert not set(train) & set(test)
+        assert all(len(np.unique(column[train][observed_rows(column[train])])) == 2 for column in context.y.T)
+
+
+def test_accuracy_of_balanced_classes_is_scikit_learns():
+    rng = np.random.default_rng(0)
+    y, predicted = rng.integers(3, size=50), rng.integers(3, size=50)
+    assert score_of("classifier", y, predicted, balanced=True) == pytest.approx(balanced_accuracy_score(y, predicted))
+    weights = rng.integers(1, 4, 50)
+    rows = np.repeat(np.arange(50), weights)
+    for balanced in (False, True):
+        found = score_of("classifier", y, predicted, balanced=balanced, weights=weights.astype(float))
+        assert found == pytest.approx(score_of("classifier", y[rows], predicted[rows], balanced=balanced))
+
+
+def test_features_are_those_in_use_and_vary(tmp_path):
+    table(np.array(list("abc") * 20)).to_csv(tmp_path / "t.csv", index=False)
+    fit = (
+        "fit",
+        tmp_path / "t.csv",
+        "-t",
+        "y",
+        "-o",
+        tmp_path / "m",
+        "--n-components",
+        12,
+        "--max-iter",
+        20,
+        "--no-cv",
+    )
+    assert run_here(*fit, "--C", 1).code == 0
+    found = run_here("predict", tmp_path / "m", tmp_path / "t.csv", "--features", "--json").json["columns"]
+    names = [name for name in found if name.startswith("feature")]
+    model = load(tmp_path / "m")
+    assert 0 < len(names) == model.estimator.n_components_ < 12
+    assert all(np.ptp(found[name]) > 0.1 for name in names)
+    (tmp_path / "few.csv").write_text("\n".join((tmp_path / "t.csv").read_text().splitlines()[:4]))
+    shown = [run_here("predict", tmp_path / "m", tmp_path / name, "--scores").out for name in ("few.csv", "t.csv")]
+    few, many = (pd.read_csv(io.StringIO(text)).filter(like="score").to_numpy() for text in shown)
+    np.testing.assert_allclose(few, many[:3], rtol=1e-9, atol=1e-9)

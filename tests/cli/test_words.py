@@ -1,0 +1,154 @@
+"""Documents to counts of words: which words are kept, and what becomes of new documents."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
+
+from cli_tools import reviews, run_here, write_mails
+from regbayes.cli.errors import BadDataError, UserError
+from regbayes.cli.options import FitRequest
+from regbayes.cli.output import Output
+from regbayes.cli.tables import Table, make_frame
+from regbayes.cli.words import TOKEN, learn_words
+
+TEXTS = ["Not good at all", "good, very good", "all is well", "not well", None]
+QUICK = ("--n-components", 3, "--max-iter", 5, "--no-cv", "--C", 1)
+
+
+def texts(*columns) -> Table:
+    return Table(make_frame((f"text{i}", column) for i, column in enumerate(columns)), "t.csv")
+
+
+def counted(matrix, words) -> Table:
+    return Table(make_frame([]), "t.svm", (), counts=csr_array(matrix), words=tuple(words))
+
+
+def learn(table: Table, **options):
+    request = FitRequest(data="", output="", **options)
+    return learn_words(table, request, Output(quiet=True))
+
+
+def test_words_are_those_of_scikit_learn_and_negations_are_among_them():
+    words, counts = learn(texts(TEXTS), text=["text0"])
+    theirs = CountVectorizer(token_pattern=TOKEN)
+    wanted = theirs.fit_transform([text or "" for text in TEXTS])
+    assert words.words == theirs.get_feature_names_out().tolist()
+    np.testing.assert_array_equal(counts.toarray(), wanted.toarray())
+    assert "not" in words.words
+    table = texts(["not new", "GOOD"])
+    np.testing.assert_array_equal(words.encode(table).toarray(), theirs.transform(["not new", "good"]).toarray())
+
+
+def test_ngrams_are_phrases_in_training_and_prediction():
+    words, _ = learn(texts(TEXTS), text=["text0"], ngrams=2)
+    assert {"not good", "not well", "good"} <= set(words.words)
+    found = words.encode(texts(["not good", "good"])).toarray()
+    assert found[:, words.words.index("not good")].tolist() == [1, 0]
+
+
+def test_words_can_be_chosen_otherwise(tmp_path):
+    (tmp_path / "stop.txt").write_text("good\nWELL")
+    for options, wanted in (
+        ({"stop_words": "english"}, {"good"} - ENGLISH_STOP_WORDS),
+        ({"stop_words": str(tmp_path / "stop.txt")}, {"all", "at", "is", "not", "very"}),
+        ({"min_df": 2}, {"all", "good", "not", "well"}),
+        ({"max_words": 2}, {"good", "all"}),
+    ):
+        words, _ = learn(texts(TEXTS), text=["text0"], **options)
+        assert set(words.words) == wanted, options
+    with pytest.raises(UserError, match="--stop-words must be english or a text file"):
+        learn(texts(TEXTS), text=["text0"], stop_words="none")
+    with pytest.raises(BadDataError, match="none of 7 words is in 9 documents or more"):
+        learn(texts(TEXTS), text=["text0"], min_df=9)
+
+
+def test_several_columns_of_text_are_joined():
+    words, counts = learn(texts(["ball", "law"], ["court", None]), text=["text0", "text1"])
+    assert counts.toarray().tolist() == [[words.words.index(w) in (0, 1) for w in ("ball", "court", "law")], [0, 0, 1]]
+
+
+def test_counts_are_matched_by_their_words():
+    words, counts = learn(counted([[1, 0, 2], [0, 3, 0]], ["a", "b", "c"]))
+    np.testing.assert_array_equal(words.encode(counted([[5, 7]], ["c", "new"])).toarray(), [[0, 0, 5]])
+    assert counts.dtype == np.int32
+    assert learn(counted([[0.5, 1]], ["a", "b"]))[1].dtype == np.float64
+
+
+@pytest.mark.parametrize("odd", [2.0**32, 2.0**32 + 1, -1.0, np.nan, np.inf])
+def test_counts_that_are_no_counts_are_refused(odd):
+    """A count of 2**32 must not be read as zero."""
+    with pytest.raises(BadDataError, match="should hold counts of words, up to 2147483647"):
+        learn(counted([[1, odd]], ["a", "b"]))
+
+
+def test_documents_without_known_words(tmp_path):
+    (tmp_path / "t.csv").write_text(reviews() + "r98,,law,3\nr99,12 34,law,2\n")
+    done = run_here("fit", tmp_path / "t.csv", "--text", "review", "-t", "subject", "-o", tmp_path / "m", *QUICK)
+    assert "2 of 42 documents have no words and are left out" in done.err
+    (tmp_path / "new.csv").write_text("review\nunknown utterances\nball and goal\n")
+    predicted = run_here("predict", tmp_path / "m", tmp_path / "new.csv")
+    assert len(predicted.out.splitlines()) == 3
+    assert "1 of 2 documents have no word that the model knows" in predicted.err
+    (tmp_path / "none.csv").write_text("review\nlauter fremde Wörter\n")
+    none = run_here("predict", tmp_path / "m", tmp_path / "none.csv")
+    assert (none.code, "the model knows none of the words" in none.err) == (3, True)
+
+
+def test_text_may_be_elsewhere_in_new_files(tmp_path):
+    done = run_here("fit", write_mails(tmp_path), "-o", tmp_path / "m", *QUICK, "--json")
+    assert done.json["estimator"] == "MedLDAClassifier"
+    predicted = run_here("predict", tmp_path / "m", tmp_path / "mails" / "law").out.splitlines()
+    assert predicted[:2] == ["file,class", "0.txt,law"]
+    (tmp_path / "new.csv").write_text(reviews(20))
+    renamed = run_here("predict", tmp_path / "m", tmp_path / "new.csv", "--text", "review")
+    assert renamed.out.split()[1:3] == ["sport", "law"]
+    assert "--text" in run_here("predict", tmp_path / "m", tmp_path / "new.csv").err
+
+
+def test_ratings_of_texts_are_numbers(tmp_path):
+    lines = reviews().splitlines()
+    whole = [line.rpartition(",")[0] + f",{round(float(line.rpartition(',')[2]))}" for line in lines[1:]]
+    (tmp_path / "t.csv").write_text("\n".join([lines[0], *whole]) + "\n")
+    fit = ("fit", tmp_path / "t.csv", "-t", "stars", "-o", tmp_path / "m", *QUICK, "--json", "--text", "review")
+    assert run_here(*fit).json["estimator"] == "MedLDARegressor"
+    assert run_here(*fit, "--kind", "classifier").json["estimator"] == "MedLDAClassifier"
+
+
+def test_long_texts_in_a_table_are_pointed_out(tmp_path):
+    (tmp_path / "t.csv").write_text(reviews())
+    fit = ("fit", tmp_path / "t.csv", "-t", "subject", "-o", tmp_path / "m", *QUICK)
+    assert "--text review would find topics" in run_here(*fit).err
+
+
+MISTAKES = {
+    "no such column": (("--text", "body", "-t", "stars"), 3, "--text: t.csv has no column 'body'"),
+    "which column": (("--model", "medlda", "-t", "stars"), 2, "by --text. Text is in 'text', 'subject'"),
+    "numbers": (("--text", "stars", "-t", "subject"), 3, "--text stars: the column holds numbers or nothing"),
+    "empty column": (("--text", "empty", "-t", "subject"), 3, "--text empty: the column holds numbers or nothing"),
+    "one column twice": (("--text", "text", "-t", "text"), 2, "--text and --target name the same column, 'text'"),
+    "no words left": (("--text", "text", "-t", "subject", "--min-df", 9), 3, "Lower --min-df"),
+    "another model": (
+        ("--text", "text", "-t", "subject", "--temperature", 1),
+        2,
+        "--temperature: not for --model medlda",
+    ),
+    "not this model": (("--model", "ilsvm", "--text", "text", "-t", "stars"), 2, "--text: not for --model ilsvm"),
+    "values to try": (("-t", "subject", "--n-components", 2, "--n-components", 3), 2, "several --n-components"),
+    "balanced numbers": (("--text", "text", "-t", "stars", "--kind", "regressor", "--balanced"), 2, "--balanced is"),
+}
+
+
+@pytest.mark.parametrize(("options", "code", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_get_one_line(tmp_path, monkeypatch, options, code, message):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"the ball and the goal {i},sport,{i},\nthe court of law {i},law,{i},\n" for i in range(4)]
+    (tmp_path / "t.csv").write_text("text,subject,stars,empty\n" + "".join(rows))
+    done = run_here("fit", "t.csv", *options, "-o", "m")
+    assert done.code == code, done.err
+    last = done.err.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert message in last
+    assert not (tmp_path / "m").exists()
