@@ -89,7 +89,7 @@ def test_fit_says_which_features_come_back(folder):
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "stable.model", *QUICK, *more)
     assert done.code == 0, done.err
     assert "2 fits to parts of the rows" in done.err
-    assert "2 resamples; a likeness of 0.8 is a return" in done.err
+    assert "2 resamples; a feature is found again at a similarity of 0.8" in done.err
     fitted = load_model(str(folder / "stable.model"))
     assert fitted.report.features.returned.shape == fitted.report.features.number.shape
     assert fitted.estimator.n_init == 2

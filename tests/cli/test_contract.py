@@ -52,7 +52,7 @@ TASK_SEARCH_KEYS = {
 }
 STABILITY_KEYS = {
     *(f"stability.{name}" for name in ("resamples", "threshold", "match")),
-    *(f"stability.features[].{name}" for name in ("feature", "returned", "median_likeness", "lowest_likeness")),
+    *(f"stability.features[].{name}" for name in ("feature", "returned", "median_similarity", "lowest_similarity")),
 }
 TOPIC_KEYS = {"topics[].topic", "topics[].share", "topics[].words[]"}
 KEYS_OF_FITS = {

@@ -135,8 +135,8 @@ def test_a_click_shows_a_feature(show):
 def test_a_feature_says_how_often_it_comes_back(show):
     estimator, X, y, options = fitted("images")
     numbers = np.sort(data_of("images").features.number)
-    likeness = np.linspace(0.3, 1.0, 2 * len(numbers)).reshape(2, -1)
-    found = FeatureStability(numbers, likeness, np.full(2, 3), 2, 0.8)
+    similarity = np.linspace(0.3, 1.0, 2 * len(numbers)).reshape(2, -1)
+    found = FeatureStability(numbers, similarity, np.full(2, 3), 0.8)
     data = collect(estimator, X, y, stability=found, **options)
     page = show(data)
     page.get_by_role("button", name="comes back", exact=True).click()

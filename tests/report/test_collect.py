@@ -410,23 +410,23 @@ def test_the_page_knows_how_often_each_feature_comes_back(tmp_path):
     plain = data_of("table").features
     assert plain.returned is None
     numbers = np.sort(plain.number)[1:]  # one of them is not known
-    likeness = np.linspace(0.5, 1.0, 4 * len(numbers)).reshape(4, -1)
-    found = FeatureStability(numbers, likeness, np.full(4, 3), 3, 0.8)
+    similarity = np.linspace(0.5, 1.0, 4 * len(numbers)).reshape(4, -1)
+    found = FeatureStability(numbers, similarity, np.full(4, 3), 0.8)
     data = collect(estimator, X, y, stability=found)
     for place, number in enumerate(data.features.number):
         if number in numbers:
-            column = likeness[:, np.flatnonzero(numbers == number)[0]]
+            column = similarity[:, np.flatnonzero(numbers == number)[0]]
             assert data.features.returned[place] == np.mean(column >= 0.8)
-            assert data.features.likeness[place] == np.median(column)
+            assert data.features.similarity[place] == np.median(column)
         else:
             assert np.isnan(data.features.returned[place])
-    assert "of 4 fits to other rows or from other starts" in data.features.returned_note
+    assert "of 4 fits to other rows" in data.features.returned_note
     data.save(tmp_path / "data")
     np.testing.assert_array_equal(load(tmp_path / "data").features.returned, data.features.returned)
     shown = payload(render(data))["features"]["returned"]
     assert [value is None for value in shown] == np.isnan(data.features.returned).tolist()
     with pytest.raises(ValueError, match="stability is of another model"):
-        collect(estimator, X, y, stability=FeatureStability(np.array([99]), np.ones((1, 1)), np.ones(1), 1, 0.8))
+        collect(estimator, X, y, stability=FeatureStability(np.array([99]), np.ones((1, 1)), np.ones(1), 0.8))
 
 
 @pytest.mark.parametrize(

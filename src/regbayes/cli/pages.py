@@ -115,7 +115,7 @@ def _with_stability(report: Any, fitted: Any) -> Any:
     if fitted.returned is None:
         return report
     found = {}
-    for name in ("returned", "likeness"):
+    for name in ("returned", "similarity"):
         of_all = np.full(len(fitted.all_use), np.nan)
         of_all[fitted.number] = getattr(fitted, name)
         found[name] = of_all[report.features.number]

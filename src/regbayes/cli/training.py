@@ -160,7 +160,7 @@ def _plain_stability(found: FeatureStability) -> dict[str, Any]:
     """Return which features recur, for the model's file and for JSON."""
     columns = {name: values.tolist() for name, values in found.table().items()}
     return {
-        "resamples": found.n_resamples,
+        "resamples": len(found.similarity),
         "threshold": found.threshold,
         "match": found.match,
         "features": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],

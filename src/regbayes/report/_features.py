@@ -304,13 +304,11 @@ def _returns_of(stability: FeatureStability, numbers: Integers, n_features: int)
         raise ValueError(
             f"stability is of another model: it has a feature {stability.numbers.max()}, and this one has {n_features}"
         )
-    returned, likeness = np.full((2, n_features), np.nan)
-    returned[stability.numbers], likeness[stability.numbers] = stability.returned, stability.median_likeness
-    n_fits, n_resamples = len(stability.likeness), stability.n_resamples
-    kinds = [name for name, n in (("to other rows", n_resamples), ("from other starts", n_fits - n_resamples)) if n]
-    fits = f"{n_fits} fits {' or '.join(kinds)}"
+    returned, similarity = np.full((2, n_features), np.nan)
+    returned[stability.numbers], similarity[stability.numbers] = stability.returned, stability.median_similarity
+    fits = f"{len(stability.similarity)} fits to other rows"
     note = f"of {fits} have it: a feature whose values correlate by {stability.threshold:g} or more"
-    return {"returned": returned[numbers], "likeness": likeness[numbers], "returned_note": note}
+    return {"returned": returned[numbers], "similarity": similarity[numbers], "returned_note": note}
 
 
 # --- What the numbers mean, in words

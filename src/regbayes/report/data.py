@@ -167,7 +167,7 @@ class Features:
     example_inputs: tuple[tuple[tuple[Cell, ...], ...], ...]  # (F, E, S)
 
     returned: Floats | None = None  # (F,): share of other fits in which it came back; NaN where that was not asked
-    likeness: Floats | None = None  # (F,): median likeness to what it came back as
+    similarity: Floats | None = None  # (F,): median similarity to what it came back as
     returned_note: str = ""  # what those fits were
 
 

@@ -177,7 +177,7 @@ class FeatureExplorer {
     add('separation', features.separation_name && text(features.separation[place]), features.separation_name);
     if (features.returned && features.returned[place] !== null) {
       add('comes back', percent(features.returned[place]), features.returned_note);
-      add('similarity', text(features.likeness[place]), 'median over those fits; 1 is the same feature');
+      add('similarity', text(features.similarity[place]), 'median over those fits; 1 is the same feature');
     }
     add('says most about', features.separates[place]);
     const [up, down] = this.supported(place);
