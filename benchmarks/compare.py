@@ -23,7 +23,7 @@ stability   Ten splits, 70% for training. Two fits to random 90% of these, with 
             one. "planted" is a new simulated data set for each split, and "truth" the match with its features.
 regularize  2,000 random problems from each of three seeds; a split is a block of 100. The problems, the references and
             the verdicts are those of this tree's tests/regularization/battery.
-resampling  The models of bench_ladder.py; a split is a model, resampled from several seeds. "wrong" is a solution off
+resampling  The models of bench_resample.py; a split is a model, resampled from several seeds. "wrong" is a solution off
             by more than four standard errors, a solution denied, or one claimed where there is none.
 dask        Three simulated data sets: seconds of two Dask workers over those of two threads, and the accuracy of both.
 memory      Three simulated data sets, mapped from files: the peak of allocated memory over their size in 64-bit floats.
@@ -292,27 +292,27 @@ def regularize(seed: int, problems: int) -> Measure:
 def resampling(models: str, n_models: int, seeds: int) -> Measure:
     if models != "exact samplers":
         require("numpyro")
-    import bench_ladder
+    import bench_resample
 
     if models == "NUTS, further models":  # made when they are measured: references take minutes
-        from ladder_families import FAMILIES, family_pathologies
-        from ladder_models import WELL_POSED, pathologies
+        from resample_families import FAMILIES, family_pathologies
+        from resample_models import WELL_POSED, pathologies
 
         names = [build.__name__.replace("_", " ") for build in WELL_POSED + FAMILIES]
         names += [name for name, *_ in pathologies() + family_pathologies()]
-        cases = [lambda name=name: bench_ladder.fresh_cases(name) for name in names]
+        cases = [lambda name=name: bench_resample.fresh_cases(name) for name in names]
     else:
-        good, bad = bench_ladder.exact_cases() if models == "exact samplers" else bench_ladder.numpyro_cases()
+        good, bad = bench_resample.exact_cases() if models == "exact samplers" else bench_resample.numpyro_cases()
         names = [case.name for case in good + bad]
         cases = [lambda: (good, bad)] * len(names)
     if len(names) != n_models:
-        raise SystemExit(f"bench_ladder.py has {len(names)} models ({models}), and the row in ROWS {n_models}.")
+        raise SystemExit(f"bench_resample.py has {len(names)} models ({models}), and the row in ROWS {n_models}.")
 
     def measure(number: int) -> Found:
         good, bad = cases[number]()
         case = next(case for case in good + bad if case.name == names[number])
-        results, cpu = timed(lambda: [bench_ladder.answer(case.sampler, case.asked, seed) for seed in range(seeds)])
-        bench_ladder.forget_compiled()
+        results, cpu = timed(lambda: [bench_resample.answer(case.sampler, case.asked, seed) for seed in range(seeds)])
+        bench_resample.forget_compiled()
         words = [judge(case, result) for result in results]
         return {**{word: words.count(word) for word in ("right", "wrong", "failed")}, "CPU, s": cpu}
 
@@ -416,7 +416,7 @@ FEATURES |= {
     "IBP": ("IBPFactorAnalysis", {"slab": None}),
     "IBP, half-normal": ("IBPFactorAnalysis", ILSVM_MODES[", half-normal"]),
 }
-BATTERY, LADDER = ("tests/**/battery/*.py",), ("benchmarks/*ladder*.py", "tests/**/ladder_tools.py")
+BATTERY, LADDER = ("tests/**/battery/*.py",), ("benchmarks/resample_*.py", "tests/**/exact_samplers.py")
 ROWS = {
     **{
         f"{data}, iLSVM{mode}": fit_row(data, stratified_halves, "ILSVMClassifier", **parameters)

@@ -54,7 +54,7 @@ def main():
     asked = E("year") == 50  # the law that lowered the rate came into force then
     result = resample(CallableSampler(gibbs), asked)
     print(result)
-    print(result.rounds_table())
+    print(result.runs_table())
     truth = exact(asked)
     print(f"exactly: multiplier {truth.multipliers[0]:.4f}, KL {truth.kl:.3f} nats")
     ratio = result.expectation(lambda early, late: early / late)

@@ -26,7 +26,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parents[2]
-LONG = {"draw_again.py", "ilsvm_digits.py"}  # half a minute each: tables of many fits
+LONG = {"resample_model.py", "ilsvm_digits.py"}  # half a minute each: tables of many fits
 ALONE = {"dask_cluster.py", "dask_tasks.py", "new_model.py"}  # other processes import them, or a name is registered
 EXAMPLES = [
     pytest.param(path, marks=pytest.mark.slow if path.name in LONG else (), id=path.name)

@@ -65,7 +65,7 @@ def test_links_lead_to_files(page):
 # --- code can be copied
 
 YOURS = {
-    "docs/draw_again.md": {"data", "draws"},
+    "docs/resampling.md": {"data", "draws"},
     "docs/models/medlda.md": {"texts", "labels", "new_texts"},
     "docs/scale.md": {"columns", "mu", "theta"},
     "paper/docs/baselines.md": {"X", "y", "school"},

@@ -1,4 +1,4 @@
-"""Models of NumPyro, drawn again: eight schools against quadrature, and what is refused."""
+"""`resample` for models of NumPyro: eight schools against quadrature, and errors."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def answer(model: NumPyroModel) -> Any:
     return resample(model, E(mean_effect) == TARGET, n_draws=400)
 
 
-def test_eight_schools_agree_with_quadrature(answer):
+def test_eight_schools_match_quadrature(answer):
     phi, kl = exact_answer()
     assert kl > 9
     assert answer.status == "optimal"
-    assert len(answer.rounds) <= 3 + np.sqrt(2 * kl)
+    assert len(answer.runs) <= 3 + np.sqrt(2 * kl)
     assert abs(answer.multipliers[0] - phi) < 4 * answer.multipliers_mcse[0]
     assert abs(answer.kl - kl) < 5 * answer.kl_mcse
     np.testing.assert_allclose(answer.after, TARGET, rtol=1e-6)
 
 
-def test_arviz_gets_chains_statistics_and_names_of_plates(answer):
+def test_to_arviz_has_chains_statistics_and_plates(answer):
     pytest.importorskip("arviz")
     tree = answer.to_arviz()
     assert dict(tree["posterior"].sizes)["chain"] == 4
@@ -50,7 +50,7 @@ def test_arviz_gets_chains_statistics_and_names_of_plates(answer):
     assert set(tree["sample_stats"].data_vars) >= {"diverging", "energy", "n_steps", "step_size"}
 
 
-def test_the_users_model_comes_back_with_the_factor(answer):
+def test_to_model_adds_the_factor(answer):
     import jax
     from numpyro import handlers
     from numpyro.infer.util import log_density
@@ -66,7 +66,7 @@ def test_the_users_model_comes_back_with_the_factor(answer):
     )
 
 
-def test_draws_of_the_posterior_are_gone_on_from(model, answer):
+def test_draws_replace_first_run(model, answer):
     first = answer.runs[0].run.variables
     draws = Samples({name: first[name] for name in ("mu", "tau", "standard", "theta")}, chains=True)
     positions = model.find_positions(dict(draws.draws.variables))
@@ -75,44 +75,61 @@ def test_draws_of_the_posterior_are_gone_on_from(model, answer):
     )
     result = resample(model, E(mean_effect) == 10, draws=draws, n_draws=200, seed=1)
     assert result.status in ("optimal", "unreliable")  # few draws, but the tilt is found
-    assert result.rounds[0].n_chains == 8
+    assert result.runs[0].n_chains == 8
     assert abs(result.after[0] - 10) < 1e-4
 
 
-def test_numpy_functions_are_traced(model):
+def test_tilted_density_adds_multipliers_times_functions(model):
+    from jax import numpy as jnp
+
     from regbayes.ppl import Tilt
 
-    features = (lambda v: np.column_stack([np.log1p(v.tau), v.mu**2]), "theta[3]", [lambda mu, tau: mu / (1 + tau)])
-    points = model._starts(3, 5)
+    features = (lambda v: jnp.column_stack([jnp.log1p(v.tau), v.mu**2]), "theta[3]", [lambda mu, tau: mu / (1 + tau)])
+    points = model.starts(3, 5)
     phi = np.array([0.5, -0.1, 0.2, 1.5])
     moved = model.log_density(Tilt(features, phi), points) - model.log_density(Tilt(features, 0 * phi), points)
-    variables = model._variables_at(points)
+    variables = model.variables_at(points)
     np.testing.assert_allclose(moved, Tilt(features, phi)(variables), rtol=1e-3, atol=1e-3)
 
 
-def test_features_without_a_gradient_are_known(model, answer):
+def test_function_in_numpy_is_refused_with_remedy(model):
+    def log_tau(v: Any) -> Any:
+        return np.log(np.asarray(v.tau))
+
+    with pytest.raises(TypeError, match=r"log_tau could not be traced .* Write it with `jnp`"):
+        resample(model, E(log_tau) == 1)
+
+
+def test_find_smooth_finds_jumps(model, answer):
     from regbayes.ppl import Tilt
 
     features = (
         "mu",
         lambda v: v.mu > 5,
         lambda v: (v.mu > 5) * v.mu,
-        lambda v: np.abs(v.mu - 5),
+        lambda v: abs(v.mu - 5),
         E("mu").given(lambda v: v.tau > 1).on_event(0.0),
     )
     smooth = model.find_smooth(Tilt(features, np.zeros(5)), answer.runs[0].run)
     assert smooth.tolist() == [True, False, False, True, False]
-    with pytest.raises(SamplingError, match="no gradient"):
+    # Before the first run a jump counts only where the gradient is zero, and a steep function is no jump.
+    steep = (*features[:2], lambda v: 1 / (1 + 2.718 ** (-(v.mu - 5) / 0.05)))
+    assert model.find_smooth(Tilt(steep, np.zeros(3)), None).tolist() == [True, False, True]
+
+
+def test_function_without_gradient_takes_one_run(model):
+    with pytest.raises(SamplingError, match="no gradient") as caught:
         resample(model, E(lambda v: v.mu > 15, name="large") == 0.9, n_draws=100)
+    assert len(caught.value.runs) == 1
 
 
-def test_a_tilt_without_normaliser_is_refused(model):
-    with pytest.raises(SamplingError, match="no normaliser") as caught:
+def test_tilt_without_normalizer_is_improper(model):
+    with pytest.raises(SamplingError, match="no normalizing constant") as caught:
         resample(model, E(lambda v: v.tau**3, name="cube") >= 4e4, n_draws=100)
     assert caught.value.result.status == "improper"
 
 
-def test_bad_models_are_refused():
+def test_bad_models_raise():
     import numpyro
     from numpyro import distributions as dist
 
@@ -127,7 +144,7 @@ def test_bad_models_are_refused():
     with pytest.raises(ValueError, match="NaN or infinite"):
         NumPyroModel(nowhere)
     model = NumPyroModel(schools, EFFECTS, STANDARD_ERRORS)
-    with pytest.raises(ValueError, match="observed site"):
+    with pytest.raises(ValueError, match="observed variable"):
         resample(model, E("y") == 1)
     with pytest.raises(ValueError, match=r"'sigma'.*'mu'"):
         resample(model, E("sigma") == 1)
@@ -139,7 +156,7 @@ def test_bad_models_are_refused():
         resample(NumPyroModel(pair), E(lambda v: v.x[0]) == 1)
 
 
-def test_a_feature_that_is_infinite_somewhere_leaves_the_plain_posterior_alone():
+def test_infinite_function_does_not_affect_untilted_run():
     """log(exp(w) - 1) is infinite below zero, where half of the posterior is: 0 times it is no number."""
     import numpyro
     from jax import numpy as jnp
@@ -158,7 +175,7 @@ def test_a_feature_that_is_infinite_somewhere_leaves_the_plain_posterior_alone()
     assert abs(run.variables["w"].mean()) < 0.2
 
 
-def test_a_chain_on_a_cliff_that_no_step_size_suits_climbs_off_it():
+def test_chain_on_a_cliff_climbs_off_it():
     """Powers of a ratio: one start has a gradient of 1e5 and more, and its chain diverged at every step."""
     import numpyro
     from jax import numpy as jnp
@@ -178,8 +195,7 @@ def test_a_chain_on_a_cliff_that_no_step_size_suits_climbs_off_it():
     starts = np.tile([0.3, 0.5], (8, 1))  # log scale, log shape
     starts[4] = [-1.9, 1.8]
     slope = model.log_density_gradient(Tilt((), np.zeros(0)), starts[4])
-    assert slope is not None
     assert np.abs(slope).max() > 1e5
-    model._starts = lambda seed, n: starts[:n]
+    model.starts = lambda seed, n: starts[:n]
     run = model.draw(Tilt((), np.zeros(0)), 50, seed=0, start=None, final=False)
     assert run.statistics["diverging"].mean(axis=1).max() < 0.2

@@ -34,7 +34,7 @@ def gaussian() -> Any:
     return PyMCModel(model)
 
 
-def test_a_gaussian_model_agrees_with_the_closed_form(gaussian):
+def test_gaussian_model_matches_closed_form(gaussian):
     result = resample(gaussian, E("b") == 6, n_draws=200)  # b ~ N(0, 2): phi = 3 and 9 nats
     assert result.status == "optimal"
     assert abs(result.multipliers[0] - 3) < 5 * result.multipliers_mcse[0]
@@ -45,9 +45,13 @@ def test_a_gaussian_model_agrees_with_the_closed_form(gaussian):
     assert "regularization" not in gaussian.model.named_vars  # the user's own is as it was
 
 
-def test_positions_densities_and_names_agree(model):
+def test_positions_densities_and_names_match(model):
     sampler = PyMCModel(model)
-    features = (lambda v: np.column_stack([np.log1p(v.scale), v.mu**2]), "effect[1]", lambda total: total)
+    features = (
+        lambda v: pymc.math.stack([np.log1p(v.scale), v.mu**2], axis=1),
+        "effect[1]",
+        lambda total: total,
+    )
     phi = np.array([0.5, -0.1, 1.5, 0.3])
     run = sampler.draw(Tilt(features, 0 * phi), 5, seed=0, start=None, final=False)
     points = run.positions.reshape(-1, run.positions.shape[2])
@@ -61,16 +65,25 @@ def test_positions_densities_and_names_agree(model):
     nowhere = replace(run, positions=None)  # as draws that came from elsewhere
     for seen in (run, nowhere):
         assert sampler.find_smooth(Tilt(rough, np.zeros(4)), seen).tolist() == [False, True, False, True]
+    assert sampler.find_smooth(Tilt(rough, np.zeros(4)), None).tolist() == [False, True, True, True]
 
 
-def test_bad_input_is_refused(gaussian):
+def test_function_in_numpy_is_refused_with_remedy(gaussian):
+    def stacked(v: Any) -> Any:
+        return np.column_stack([v.a, v.b])
+
+    with pytest.raises(TypeError, match=r"stacked could not be traced .* Write it with `pt`"):
+        resample(gaussian, E(stacked) == [1, 1])
+
+
+def test_bad_input_raises(gaussian):
     with pymc.Model() as discrete:
         pymc.Bernoulli("k", 0.5)
     with pytest.raises(ValueError, match=r"discrete latent variables \(k\)"):
         PyMCModel(discrete)
     with pymc.Model() as known:
         pymc.Normal("y", 0.0, 1.0, observed=np.ones(3))
-    with pytest.raises(ValueError, match="no latent variable"):
+    with pytest.raises(ValueError, match="must have a latent variable"):
         PyMCModel(known)
     with pytest.raises(TypeError, match=r"pymc\.Model"):
         PyMCModel(3)

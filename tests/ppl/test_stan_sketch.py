@@ -1,4 +1,4 @@
-"""The sketches for Stan in docs/draw_again.md, run against stand-ins with the methods of CmdStanPy and BridgeStan."""
+"""The sketches for Stan in docs/resampling.md, run against stand-ins with the methods of CmdStanPy and BridgeStan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from regbayes import E, resample
 
-PAGE = Path(__file__).parents[2] / "docs" / "draw_again.md"
+PAGE = Path(__file__).parents[2] / "docs" / "resampling.md"
 SPREAD = 2.0  # of theta, a vector of two independent normal variables; the tilt of its mean moves both
 
 

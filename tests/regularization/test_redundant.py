@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import root
 
-from ladder_tools import ExactGaussian, ExactGrid
+from exact_samplers import ExactGaussian, ExactGrid
 from regbayes import E, Finite, Gaussian, InfeasibleError, Samples, regularize, resample
 from regbayes.ppl import Run, Start, Tilt
 

@@ -10,7 +10,7 @@ import numpy as np
 from regbayes._extras import import_extra
 from regbayes._types import Floats
 from regbayes.ppl.jax_chains import JAXModel, Kernel
-from regbayes.ppl.symbolic import trace_features
+from regbayes.ppl.tracing import trace_features
 
 SPREAD = 2.0  # of first positions around the one given, in its own coordinates
 TRIES = 50
@@ -71,7 +71,8 @@ class BlackJAXModel(JAXModel):
             return self.variables(own)
         return own if self._named else {"x": own}
 
-    def _starts(self, seed: int, n: int) -> Floats:
+    def starts(self, seed: int, n: int) -> Floats:
+        """Return positions around the initial one where the density is finite."""
         import jax
 
         rng = np.random.default_rng(seed)
@@ -108,7 +109,6 @@ class BlackJAXModel(JAXModel):
 
     def add_factor(self, features: Sequence[Any], multipliers: Floats) -> Callable[[Any], Any]:
         """Return the log-density with ``<multipliers, features>`` added."""
-        import jax
         from jax import numpy as jnp
 
         phi = np.asarray(multipliers)
@@ -117,7 +117,7 @@ class BlackJAXModel(JAXModel):
             own = self.variables(position) if self.variables is not None else position
             own = own if isinstance(own, Mapping) else {"x": own}
             named = {name: jnp.asarray(value)[None] for name, value in own.items()}
-            psi = trace_features(tuple(features), named, (jnp, jax.scipy.special, jax.nn))
+            psi = trace_features(features, named, jnp, "jnp")
             return self.function(position) + jnp.asarray(phi) @ psi
 
         return regularized

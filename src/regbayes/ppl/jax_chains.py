@@ -1,8 +1,8 @@
 """Chains of a NUTS kernel in JAX under a tilt: compiled once, with the multipliers as an argument.
 
 Steps are made in chunks of one length, which is all that is compiled. The step size adapts inside, by the acceptance
-of all chains; only at the beginning of a first run each chain has its own, since one that starts where the density is
-steep would otherwise never move. Between chunks the mass matrix is taken from the draws of all of them.
+rate of all chains; only at the beginning of a first run each chain has its own, because one that starts where the
+density is steep would otherwise never move. Between chunks the mass matrix is estimated from the draws of all of them.
 """
 
 from __future__ import annotations
@@ -15,31 +15,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from regbayes._types import Array, Flags, Floats
-from regbayes.ppl.smoothness import PAIRS, check_gradients
-from regbayes.ppl.symbolic import trace_features
-from regbayes.resampling.sampler import (
-    MOST_DENSE,
-    Run,
-    Sampler,
-    Start,
-    Tilt,
-    climb_density,
-    count_examples,
-    shrunken_covariance,
-)
+from regbayes._types import Array, Floats
+from regbayes.ppl.nuts import Adaptation, Chains, NUTSModel, WarmUp
+from regbayes.ppl.tracing import trace_features
+from regbayes.resampling.sampler import MAX_DENSE_COORDINATES, Tilt, shrunken_covariance
 
 CHUNK = 25  # steps
-# Warm-up, window by window: steps; whether the mass matrix is taken from them; whether chains have steps of their own.
-COLD = ((25, False, True), (25, True, True), (50, True, True), (75, True, False), (25, False, False))  # of a first run
-SHORT = ((50, False, False),)  # of a run that starts warm
-LONG = ((25, False, False), (75, True, False), (50, False, False))  # of a final run
-TARGET, CAREFUL, MOST_CAREFUL = 0.8, 0.95, 0.99  # acceptance asked for; after divergences; after more in a final run
-DIVERGING = 1e-3  # share of the draws from which on the next run is made with more care
-FIRST_STEP = 0.1
-STUCK, AWAY = 0.8, 30  # share of diverging steps by which a chain has not got going; steps uphill that it makes then
-RATE = 1.5  # of the log step size's first moves, for an acceptance that is off by one
-POINTS = 96  # at which densities are evaluated at once
+# Warm-up, window by window: steps; whether the mass matrix is estimated from them; whether each chain has its own step.
+WINDOWS: dict[WarmUp, tuple[tuple[int, bool, bool], ...]] = {
+    "cold": ((25, False, True), (25, True, True), (50, True, True), (75, True, False), (25, False, False)),
+    "short": ((50, False, False),),
+    "long": ((25, False, False), (75, True, False), (50, False, False)),
+}
+STUCK, UPHILL_STEPS = 0.8, 30  # share of diverging steps of a chain that does not move; steps uphill that it makes then
+RATE = 1.5  # of the log step size's first moves, for an acceptance rate that is off by one
+BLOCK = 128  # positions at which densities and variables are evaluated at once
 
 
 class Averaging(NamedTuple):
@@ -51,15 +41,6 @@ class Averaging(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Adaptation:
-    """What a run leaves to the next."""
-
-    step: float
-    covariance: Floats  # (d, d) or (d,)
-    target: float
-
-
-@dataclass(frozen=True)
 class Kernel:
     """A NUTS kernel: how a chain starts and how it steps."""
 
@@ -68,7 +49,7 @@ class Kernel:
     position: Callable[..., Any]  # state -> position
 
 
-class JAXModel(Sampler):
+class JAXModel(NUTSModel):
     """A log-density in JAX over a flat position, and the variables that belong to it."""
 
     def __init__(self, n_chains: int = 4) -> None:
@@ -84,122 +65,72 @@ class JAXModel(Sampler):
         """The model's variables at a flat position, traced."""
 
     @abstractmethod
-    def _starts(self, seed: int, n: int) -> Floats:
-        """Positions to start a first run from, (n, d)."""
-
-    @abstractmethod
     def _kernel(self) -> Kernel:
         """The kernel to step with."""
 
-    def example(self) -> Mapping[str, Array]:
-        """Return the variables at a few points to start from."""
-        return self._variables_at(self._starts(0, count_examples(self._variables_at(self._starts(0, 1)))))
-
-    def _variables_at(self, positions: Floats) -> dict[str, Array]:
-        import jax
-
-        found = jax.vmap(self._constrain)(jax.numpy.asarray(positions))
-        return {name: np.asarray(values) for name, values in found.items()}
-
     def _for(self, tilt: Tilt) -> _Compiled:
-        """What was compiled for these features."""
+        """What was compiled for these functions."""
         key = tuple(map(id, tilt.features))
         if key not in self._compiled:
             self._compiled = {key: (tilt.features, _Compiled(self, tilt.features))}  # holds what the ids belong to
         return self._compiled[key][1]
 
-    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
-        """Run chains of NUTS; the first run has twice as many, from points far apart."""
-        compiled = self._for(tilt)
-        cold = start is None or start.positions is None
-        positions = self._starts(seed, 2 * self.n_chains) if cold else np.asarray(start and start.positions)
-        left = None if start is None else start.adaptation
-        goes_on = not cold and isinstance(left, Adaptation) and start is not None and start.covariance is None
+    def run_chains(
+        self, tilt: Tilt, positions: Floats, n_draws: int, warm_up: WarmUp, adaptation: Adaptation, seed: int
+    ) -> Chains:
+        """Warm up in windows, then draw with a fixed step size."""
         d = positions.shape[1]
-        covariance = np.eye(d) if d <= MOST_DENSE else np.ones(d)
-        if start is not None and start.covariance is not None:
-            covariance = start.covariance
-        elif isinstance(left, Adaptation):
-            covariance = left.covariance
-        step, target = (left.step, left.target) if isinstance(left, Adaptation) else (FIRST_STEP, TARGET)
-        windows: tuple[tuple[int, bool, bool], ...] = COLD if cold or left is None else LONG if final else SHORT
-        if goes_on and target <= TARGET:  # otherwise with smaller steps, since it diverged
-            windows = ()
-        chains = _Chains(compiled, tilt.multipliers, positions, seed, covariance, step, target)
-        for n_steps, renewed, alone in windows:
-            diverging = chains.adapt(n_steps, renewed, alone)
-            stuck = np.flatnonzero(diverging.mean(axis=1) > STUCK) if alone else ()
-            for i in stuck:  # on a cliff that no step size is small enough for
-                chains.positions[i] = climb_density(self, tilt, chains.positions[i], np.ones(d), AWAY)
-        kept = chains.keep(n_draws)
-        n = len(positions)
-        trail = kept["position"]
-        flat = self._variables_in_blocks(trail.reshape(-1, d))
-        variables = {name: values.reshape(n, n_draws, *values.shape[1:]) for name, values in flat.items()}
-        statistics = {name: kept[name] for name in ("diverging", "energy", "n_steps", "acceptance_rate", "lp")}
+        covariance = adaptation.covariance
+        if covariance is None:
+            covariance = np.eye(d) if d <= MAX_DENSE_COORDINATES else np.ones(d)
+        chains = _Moving(self._for(tilt), tilt.multipliers, positions, seed, covariance, adaptation)
+        for n_steps, renews, is_alone in WINDOWS[warm_up]:
+            diverging = chains.adapt(n_steps, renews, is_alone)
+            for i in np.flatnonzero(diverging.mean(axis=1) > STUCK) if is_alone else ():
+                chains.positions[i] = self.climb(tilt, chains.positions[i], np.ones(d), UPHILL_STEPS)
+        kept = chains.run(n_draws, adapts=False)
+        kept = {name: values[:, :n_draws] for name, values in kept.items()}
+        statistics = {name: values for name, values in kept.items() if name != "position"}
         statistics["step_size"] = np.repeat(chains.step_sizes[:, None], n_draws, axis=1)
-        if np.mean(kept["diverging"]) > DIVERGING:
-            target = MOST_CAREFUL if final and target >= CAREFUL else max(target, CAREFUL)
-        adaptation = Adaptation(chains.step, chains.covariance, target)
-        return Run(variables, trail, statistics, chains.n_gradients, adaptation)
+        left = Adaptation(chains.step, chains.covariance, adaptation.target)
+        return Chains(kept["position"].astype(np.float64), statistics, chains.n_gradients, left)
 
-    def _variables_in_blocks(self, positions: Floats) -> dict[str, Array]:
+    def variables_at(self, positions: Floats) -> dict[str, Array]:
+        """Return the variables at positions, block by block."""
         import jax
 
         if not hasattr(self, "_constrain_many"):
             self._constrain_many = jax.jit(jax.vmap(self._constrain))
-        blocks = [self._constrain_many(padded) for padded in _padded(positions, 400)]
-        names = blocks[0].keys()
-        return {n: np.concatenate([np.asarray(b[n]) for b in blocks])[: len(positions)] for n in names}
+        blocks = [self._constrain_many(padded) for padded in _padded(positions)]
+        return {n: np.concatenate([np.asarray(b[n]) for b in blocks])[: len(positions)] for n in blocks[0]}
 
     def log_density(self, tilt: Tilt, positions: Floats) -> Floats | None:
         """Return the tilted log-density at positions."""
         compiled = self._for(tilt)
-        blocks = [np.asarray(compiled.density(p, _array(tilt.multipliers))) for p in _padded(positions, POINTS)]
+        blocks = [np.asarray(compiled.density(padded, _array(tilt.multipliers))) for padded in _padded(positions)]
         values: Floats = np.concatenate(blocks)[: len(positions)].astype(np.float64)
         return values
 
-    def log_density_gradient(self, tilt: Tilt, position: Floats) -> Floats | None:
+    def log_density_gradient(self, tilt: Tilt, position: Floats) -> Floats:
         """Return the gradient of the tilted log-density at a position."""
         found = self._for(tilt).gradient(_array(position), _array(tilt.multipliers))
         return np.asarray(found, dtype=np.float64)
 
-    def find_smooth(self, tilt: Tilt, run: Run) -> Flags | None:
-        """Compare differences of features between draws with the integral of their gradients along the way."""
-        if run.positions is None:  # draws that came from elsewhere: points to start from serve as well
-            flat = self._starts(0, 2 * PAIRS)
-            variables: Mapping[str, Array] = self._variables_at(flat)
-        else:
-            flat = run.positions.reshape(-1, run.positions.shape[2])
-            variables = {n: v.reshape(-1, *v.shape[2:]) for n, v in run.variables.items()}
-        values = tilt.evaluate(variables)
-        smooth: list[bool] = []
-        for part in tilt.features:
-            own = Tilt((part,), np.zeros(0)).evaluate(variables).shape[1]
-            columns = slice(len(smooth), len(smooth) + own)
-            try:
-                smooth += list(self._follows(part, flat, values[:, columns]))
-            except Exception:  # what JAX cannot trace has no gradient
-                smooth += [False] * own
-        return np.array(smooth, dtype=np.bool_)
-
-    def _follows(self, part: Any, positions: Floats, values: Floats) -> Flags:
+    def integrate(self, part: Any) -> Callable[[Floats, Floats, Floats, Floats], tuple[Array, Array]]:
+        """Return the gains of a constraint function along lines."""
         import jax
 
         def psi(z: Any) -> Any:
-            return _traced(self, (part,), z)
+            return 1.0 * _trace(self, (part,), z)  # an indicator is a number
 
-        def integrate(first: Floats, last: Floats, nodes: Floats, weights: Floats) -> tuple[Array, Array]:
+        def gains(first: Any, last: Any, nodes: Any, weights: Any) -> Any:
             def along(a: Any, b: Any) -> Any:
-                def slope(t: Any) -> Any:
-                    return jax.jvp(psi, (a + t * (b - a),), (b - a,))[1]
+                return weights @ jax.vmap(lambda t: jax.jvp(psi, (a + t * (b - a),), (b - a,))[1])(nodes)
 
-                return _array(weights) @ jax.vmap(slope)(_array(nodes))
+            return jax.vmap(along)(first, last), jax.vmap(psi)(last) - jax.vmap(psi)(first)
 
-            ahead = jax.vmap(psi)(_array(last)) - jax.vmap(psi)(_array(first))
-            return np.asarray(jax.vmap(along)(_array(first), _array(last))), np.asarray(ahead)
-
-        return check_gradients(positions, values, integrate)
+        compiled = jax.jit(gains)
+        return lambda *lines: tuple(np.asarray(found) for found in compiled(*map(_array, lines)))
 
 
 class _Compiled:
@@ -209,27 +140,18 @@ class _Compiled:
         import jax
 
         self.kernel = model._kernel()
-        traceable = bool(features)
 
         def density(position: Any, phi: Any) -> Any:
             value = model._density(position)
-            if not traceable:
+            if not features:
                 return value
 
             def tilt(at: Any) -> Any:
-                return phi @ _traced(model, features, at)
+                return phi @ _trace(model, features, at)
 
-            # Not evaluated where there is no tilt: a feature may be infinite where the posterior is not.
+            # Not evaluated where there is no tilt: a function may be infinite where the posterior is not.
             return value + jax.lax.cond(jax.numpy.any(phi != 0), tilt, lambda at: 0.0 * at[0], position)
 
-        def plain(position: Any, phi: Any) -> Any:
-            return model._density(position) + 0 * phi.sum()
-
-        if traceable:
-            try:
-                jax.eval_shape(lambda z: _traced(model, features, z), _array(model._starts(0, 1)[0]))
-            except Exception:  # some feature cannot be traced: `find_smooth` says which, and no run has a tilt
-                density = plain
         self.density = jax.jit(jax.vmap(density, in_axes=(0, None)))
         self.gradient = jax.jit(jax.grad(density))
         self.chunk = jax.jit(self._steps(density))
@@ -276,7 +198,7 @@ def _averaged(state: Averaging, shortfall: Any) -> Averaging:
     return Averaging(log_step, share * log_step + (1 - share) * state.log_average, count)
 
 
-class _Chains:
+class _Moving:
     """Chains on their way: positions, step sizes and the mass matrix between chunks."""
 
     def __init__(
@@ -286,19 +208,18 @@ class _Chains:
         positions: Floats,
         seed: int,
         covariance: Floats,
-        step: float,
-        target: float,
+        adaptation: Adaptation,
     ) -> None:
         import jax
 
         self.compiled, self.phi, self.positions, self.covariance = compiled, _array(phi), positions, covariance
         self.key = jax.random.PRNGKey(seed)
-        self.step, self.target = step, target
+        self.step, self.target = adaptation.step, adaptation.target
         self.n_gradients = 0
-        self._average = self._begin(step)
+        self._average = self._begin()
 
-    def _begin(self, step: float) -> Averaging:
-        logs = _array(np.full(len(self.positions), math.log(step)))
+    def _begin(self) -> Averaging:
+        logs = _array(np.full(len(self.positions), math.log(self.step)))
         return Averaging(logs, logs, _array(0.0))
 
     @property
@@ -306,7 +227,8 @@ class _Chains:
         """What draws are made with, (n_chains,)."""
         return np.exp(np.asarray(self._average.log_average, dtype=np.float64))
 
-    def _run(self, n_steps: int, adapts: bool, alone: bool = False) -> dict[str, Array]:
+    def run(self, n_steps: int, adapts: bool, is_alone: bool = False) -> dict[str, Array]:
+        """Make steps in chunks; return the trail of every chain."""
         import jax
 
         trails = []
@@ -319,7 +241,7 @@ class _Chains:
                 self._average,
                 _array(self.covariance),
                 adapts,
-                alone,
+                is_alone,
                 self.target,
             )
             self.positions = np.array(z, dtype=np.float64)
@@ -327,32 +249,24 @@ class _Chains:
             self.n_gradients += int(trails[-1]["n_steps"].sum()) + len(self.positions)
         return {name: np.concatenate([t[name] for t in trails], axis=1) for name in trails[0]}
 
-    def adapt(self, n_steps: int, renewed: bool, alone: bool) -> Array:
-        """Go on with adaptation; ``renewed`` takes the mass matrix from these steps. Return where they diverged."""
-        trail = self._run(n_steps, adapts=True, alone=alone)
+    def adapt(self, n_steps: int, renews: bool, is_alone: bool) -> Array:
+        """Continue adaptation; ``renews`` estimates the mass matrix from these steps. Return where they diverged."""
+        trail = self.run(n_steps, adapts=True, is_alone=is_alone)
         self.step = math.exp(float(np.median(np.asarray(self._average.log_average))))
-        if renewed:
+        if renews:
             moved = trail["position"].astype(np.float64)
             flat = moved.reshape(-1, moved.shape[2])
             weights = np.full(len(flat), 1 / len(flat))
             self.covariance = shrunken_covariance(flat, weights, len(flat) / 4)  # they repeat each other
-            self._average = self._begin(self.step)
+            self._average = self._begin()
         return trail["diverging"]
 
-    def keep(self, n_draws: int) -> dict[str, Array]:
-        """Draw without adaptation."""
-        trail = self._run(n_draws, adapts=False)
-        kept = {name: values[:, :n_draws] for name, values in trail.items()}
-        kept["position"] = kept["position"].astype(np.float64)
-        return kept
 
-
-def _traced(model: JAXModel, features: tuple[Any, ...], position: Any) -> Any:
-    import jax
+def _trace(model: JAXModel, features: tuple[Any, ...], position: Any) -> Any:
     from jax import numpy as jnp
 
     variables = {name: jnp.asarray(value)[None] for name, value in model._constrain(position).items()}
-    return trace_features(features, variables, (jnp, jax.scipy.special, jax.nn))
+    return trace_features(features, variables, jnp, "jnp")
 
 
 def _array(values: Any) -> Any:
@@ -361,11 +275,7 @@ def _array(values: Any) -> Any:
     return jnp.asarray(values, dtype=jnp.result_type(float))
 
 
-def _padded(positions: Floats, size: int) -> list[Any]:
-    """Cut positions into pieces of one size, the last filled up, so that one shape is compiled."""
-    pieces = []
-    for begin in range(0, len(positions), size):
-        piece = positions[begin : begin + size]
-        filled = np.concatenate([piece, np.repeat(piece[-1:], size - len(piece), axis=0)])
-        pieces.append(_array(filled))
-    return pieces
+def _padded(positions: Floats) -> list[Any]:
+    """Cut positions into blocks of one size, the last filled up, so that one shape is compiled."""
+    blocks = [positions[begin : begin + BLOCK] for begin in range(0, len(positions), BLOCK)]
+    return [_array(np.concatenate([b, np.repeat(b[-1:], BLOCK - len(b), axis=0)])) for b in blocks]

@@ -10,7 +10,7 @@ import numpy as np
 from regbayes._extras import import_extra
 from regbayes._types import Array, Floats
 from regbayes.ppl.jax_chains import JAXModel, Kernel
-from regbayes.ppl.symbolic import trace_features
+from regbayes.ppl.tracing import trace_features
 
 FACTOR = "regularization"  # the name of the factor in the model that users get back
 
@@ -93,7 +93,8 @@ class NumPyroModel(JAXModel):
         found: Mapping[str, Any] = self._postprocess(self._unravel(position))
         return found
 
-    def _starts(self, seed: int, n: int) -> Floats:
+    def starts(self, seed: int, n: int) -> Floats:
+        """Return positions around which NumPyro would start its chains."""
         import jax
         from jax.flatten_util import ravel_pytree
         from numpyro.infer.util import initialize_model
@@ -124,7 +125,6 @@ class NumPyroModel(JAXModel):
 
     def add_factor(self, features: Sequence[Any], multipliers: Floats) -> Callable[..., Any]:
         """Return the model function with a factor named "regularization" in it, for the same arguments."""
-        import jax
         import numpyro
         from jax import numpy as jnp
         from numpyro import handlers
@@ -139,7 +139,7 @@ class NumPyroModel(JAXModel):
                 for name, site in sites.items()
                 if site["type"] == "deterministic" or (site["type"] == "sample" and not site["is_observed"])
             }
-            psi = trace_features(tuple(features), variables, (jnp, jax.scipy.special, jax.nn))
+            psi = trace_features(features, variables, jnp, "jnp")
             numpyro.factor(FACTOR, jnp.asarray(phi) @ psi)
             return returned
 

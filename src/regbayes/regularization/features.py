@@ -102,6 +102,8 @@ def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Featur
     if callable(feature) and not is_data_array(feature):
         base = _own_name(feature) or base
         feature, got = call_feature(feature, draws, argument)
+        if type(feature).__module__.startswith("pytensor"):  # a function of a PyMC model, written with pytensor.tensor
+            feature = feature.eval()
         argument, expected = f"what {argument} returned", f"{expected}; {got}"
     if is_data_array(feature):
         values, names = _flatten(draws, feature, argument, base)

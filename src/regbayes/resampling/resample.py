@@ -26,27 +26,30 @@ from regbayes.regularization.regularize import (
 )
 from regbayes.regularization.regularizers import Regularizer
 from regbayes.regularization.result import RegularizedPosterior
-from regbayes.resampling.result import ResampledPosterior, build_result
+from regbayes.resampling.policy import TemperingPolicy
+from regbayes.resampling.pool import TemperedRun
+from regbayes.resampling.result import build_result
 from regbayes.resampling.sampler import Run, Sampler
-from regbayes.resampling.tempering import BackendError, Climb, LadderSettings, Problem, Stage, climb_ladder
-
-MIN_REWEIGHTED = 100  # effective draws of a reweighted posterior
+from regbayes.resampling.tempering import BackendError, Problem, Tempering, temper
 
 
 class SamplingError(RuntimeError):
     """A model could not be sampled under the constraints; every draw made so far is kept.
 
-    ``runs`` has the tempered runs, each with ``run.variables``, ``features`` and ``multipliers``. ``result`` is what
-    was reached, with a status that says why it is not a solution, or None where the sampler itself failed.
+    ``runs`` has the tempered runs, each with ``run.variables``, ``values`` of the constrained functions and
+    ``multipliers``. ``result`` is what was reached, with a status that says why it is not a solution, or None where the
+    sampler itself failed.
     """
 
-    def __init__(self, message: str, runs: tuple[Stage, ...] = (), result: RegularizedPosterior | None = None) -> None:
+    def __init__(
+        self, message: str, runs: tuple[TemperedRun, ...] = (), result: RegularizedPosterior | None = None
+    ) -> None:
         super().__init__(message)
         self.runs = runs
         self.result = result
 
 
-def resample(  # noqa: PLR0913 - options, all by name
+def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is told
     model: Sampler,
     features: Any,
     regularizer: Regularizer | None = None,
@@ -111,20 +114,20 @@ def resample(  # noqa: PLR0913 - options, all by name
     --------
     regularize : For draws, Gaussians and enumerated posteriors.
     """
-    wholes: tuple[tuple[str, Any, int], ...] = (("n_draws", n_draws, 20), ("max_iter", max_iter, 1), ("seed", seed, 0))
-    for name, value, least in wholes:
+    integers: Any = (("n_draws", n_draws, 20), ("max_iter", max_iter, 1), ("seed", seed, 0))
+    for name, value, least in integers:
         if not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+            raise ValueError(f"`{name}` must be an integer of at least {least}; got {value!r}.")
     if accuracy is not None and not accuracy > 0:
-        raise ValueError(f"accuracy must be positive, a number of nats, got {accuracy!r}")
+        raise ValueError(f"`accuracy` must be a positive number of nats; got {accuracy!r}.")
     if not isinstance(model, Sampler):
         raise TypeError(
-            "model must be a NumPyroModel, PyMCModel, BlackJAXModel, CallableSampler or another Sampler of "
-            f"regbayes.ppl, got {type(model).__name__}; for draws call regularize(draws, constraints)"
+            "`model` must be a NumPyroModel, PyMCModel, BlackJAXModel, CallableSampler or another Sampler of "
+            f"regbayes.ppl; got {type(model).__name__}. For draws call regularize(draws, constraints)."
         )
     given = None if draws is None else _as_run(model, draws)
-    asked = (inside(features),) if regularizer is not None else tuple(c.features for c in as_constraints(features))
-    _check_features(model, asked)
+    functions = (inside(features),) if regularizer is not None else tuple(c.features for c in as_constraints(features))
+    _check_functions(model, functions)
     try:
         evaluated, g, labels = gather(Samples(dict(model.example()), chains=False), features, regularizer)
     except Exception as error:
@@ -132,22 +135,30 @@ def resample(  # noqa: PLR0913 - options, all by name
             if repr(name) in str(error):
                 error.add_note(f"{name} is observed: constraints do not affect data.")
         raise
-    problem = Problem(model, asked, Stack.of(g, len(labels)), labels)
-    settings = LadderSettings(n_draws=n_draws, max_iter=max_iter, accuracy=accuracy, seed=seed)
+    problem = Problem(model, functions, Stack.of(g, len(labels)), labels, n_draws, accuracy, seed)
     callbacks = [progress] if callable(progress) else [_print_run] if progress else []
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         try:
-            climb = climb_ladder(problem, settings, given, callbacks)
+            state = temper(problem, max_iter, TemperingPolicy(), given, callbacks)
         except BackendError as failure:
-            runs = failure.climb.stages
-            made = sum(stage.run.n_chains * stage.run.n_draws for stage in runs)
-            kept = f" The {made} earlier draws are in the attribute runs of this error." if made else ""
+            runs = failure.state.runs
+            kept = f" The {len(runs)} earlier runs are in the attribute runs of this error." if runs else ""
             reason = str(failure.__cause__).rstrip(".")
-            raise SamplingError(f"the sampler failed in run {len(runs)}: {reason}.{kept}", runs) from failure.__cause__
-        assert climb.ending is not None
-        if climb.ending.reweight:
-            return _reweight(climb, features, regularizer, labels)
-        return _raise_or_warn(build_result(problem, climb, g, labels, evaluated.names))
+            raise SamplingError(f"The sampler failed in run {len(runs)}: {reason}.{kept}", runs) from failure.__cause__
+        assert state.ending is not None
+        if state.rough and state.ending.status is Status.OPTIMAL:
+            return _reweight(state, features, regularizer, labels)
+        result = build_result(problem, state, g, evaluated.names)
+    message = " ".join(result.reasons)
+    if result.status is Status.INFEASIBLE:
+        raise InfeasibleError(message, result)
+    if state.ending.is_refusal or result.status is Status.IMPROPER:
+        raise SamplingError(message, result.runs, result)
+    if result.status is Status.UNRELIABLE:
+        warnings.warn(message, UnreliableWeightsWarning, stacklevel=2)
+    elif result.status is not Status.OPTIMAL:
+        warnings.warn(message, NotConvergedWarning, stacklevel=2)
+    return result
 
 
 def _as_run(model: Sampler, draws: Any) -> Run:
@@ -162,55 +173,41 @@ def _as_run(model: Sampler, draws: Any) -> Run:
     return Run(by_chain, None if flat is None else samples.by_chain(flat))
 
 
-def _check_features(model: Sampler, asked: tuple[Any, ...]) -> None:
-    for item in (item for part in asked for item in (part if isinstance(part, list | tuple) else [part])):
+def _check_functions(model: Sampler, functions: tuple[Any, ...]) -> None:
+    for item in (item for part in functions for item in (part if isinstance(part, list | tuple) else [part])):
         inner = item.features if isinstance(item, Picked) else item
         if isinstance(inner, str) and inner.partition("[")[0] in model.observed:
-            raise ValueError(f"E({inner!r}) is a constraint on an observed site: constraints do not affect data")
-        if not callable(inner) and isinstance(inner, np.ndarray):
-            raise TypeError("features of a model must be functions of its variables or their names, not arrays")
+            raise ValueError(f"E({inner!r}) constrains an observed variable. Constraints do not affect data.")
+        if isinstance(inner, np.ndarray):
+            raise TypeError("Constraints on a model must be functions of its variables or their names; got an array.")
 
 
 def _reweight(
-    climb: Climb, features: Any, regularizer: Regularizer | None, labels: tuple[str, ...]
+    state: Tempering, features: Any, regularizer: Regularizer | None, labels: tuple[str, ...]
 ) -> RegularizedPosterior:
-    """Features without a gradient: reweight the posterior's own draws if they reach far enough."""
-    draws = Samples(climb.stages[-1].run.variables, chains=True)
+    """Reweight the posterior's own draws, for functions without a gradient."""
+    last = state.runs[-1]
+    assert last.run is not None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            result = regularize(draws, features, regularizer, raise_infeasible=False)
+            result = regularize(Samples(last.run.variables, chains=True), features, regularizer, raise_infeasible=False)
         except ValueError as error:
-            raise SamplingError(f"{error}; no draw of the posterior is in it", climb.stages) from error
+            raise SamplingError(f"{error} No draw of the posterior is in it.", state.runs) from error
     is_solved = result.status in (Status.OPTIMAL, Status.BOUNDARY)
-    if is_solved and not result.diagnostics and result.effective_sample_size >= MIN_REWEIGHTED:
+    if is_solved and not result.diagnostics and result.effective_sample_size >= TemperingPolicy.min_ess:
         return result
-    rough = ", ".join(labels[i] for i in climb.rough or ())
     message = (
-        f"the feature of {rough} has no gradient that a sampler could follow, and reweighting the posterior's own "
-        "draws is not reliable. Constrain a smooth approximation, sigmoid((f - c) / width) in place of an indicator "
-        f"f > c, or ask for less. {' '.join(result.diagnostics)}"
+        f"The function in {', '.join(labels[i] for i in state.rough)} has no gradient that a sampler can follow, and "
+        "reweighting the posterior's own draws is not reliable. Constrain a smooth approximation, such as "
+        f"sigmoid((f - c) / width) for the indicator f > c. {' '.join(result.diagnostics)}"
     )
     status = Status.UNRELIABLE if is_solved else Status.NOT_ATTAINED
-    raise SamplingError(message.rstrip(), climb.stages, replace(result, status=status))
+    raise SamplingError(message.rstrip(), state.runs, replace(result, status=status))
 
 
-def _print_run(progress: Progress[Climb]) -> None:
-    stage = progress.state.stages[-1]
-    kind = "final run" if stage.final else "run"
-    left = "" if np.isnan(stage.to_go) else f", remaining KL {stage.to_go:.3g} nats"
-    tqdm.write(f"{kind} {progress.iteration}: {stage.run.n_chains} x {stage.run.n_draws} draws{left}", file=sys.stderr)
-
-
-def _raise_or_warn(result: ResampledPosterior) -> ResampledPosterior:
-    """Raise or warn where the status is not optimal."""
-    message = " ".join(result.reasons)
-    if result.status is Status.INFEASIBLE:
-        raise InfeasibleError(message, result)
-    if result.refused or result.status is Status.IMPROPER:
-        raise SamplingError(message, result.runs, result)
-    if result.status is Status.UNRELIABLE:
-        warnings.warn(message, UnreliableWeightsWarning, stacklevel=3)
-    elif result.status is not Status.OPTIMAL:
-        warnings.warn(message, NotConvergedWarning, stacklevel=3)
-    return result
+def _print_run(progress: Progress[Tempering]) -> None:
+    last = progress.state.runs[-1]
+    kind = "final run" if last.is_final else "run"
+    left = "" if np.isnan(last.remaining_kl) else f", remaining KL {last.remaining_kl:.3g} nats"
+    tqdm.write(f"{kind} {progress.iteration}: {last.n_chains} x {last.n_draws} draws{left}", file=sys.stderr)

@@ -5,10 +5,10 @@ floor m / (2 ESS), multipliers within three standard errors, calls of the sample
 relative to one plain posterior run (NUTS only). Then problems without an answer, where `optimal` would be wrong.
 Robbins-Monro with 100 calls stands beside the ladder.
 
-    python benchmarks/bench_ladder.py                  # samplers that draw exactly: no JAX
-    python benchmarks/bench_ladder.py --numpyro        # NUTS: eight schools, logistic parity, funnel, two modes, ...
-    python benchmarks/bench_ladder.py --fresh          # NUTS: models that the checks were not set on
-    python benchmarks/bench_ladder.py --smoke
+    python benchmarks/bench_resample.py                  # samplers that draw exactly: no JAX
+    python benchmarks/bench_resample.py --numpyro        # NUTS: eight schools, logistic parity, funnel, two modes, ...
+    python benchmarks/bench_resample.py --fresh          # NUTS: models that the checks were not set on
+    python benchmarks/bench_resample.py --smoke
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scipy.stats import multivariate_t
 from regbayes import E, Finite, Gaussian, InfeasibleError, SamplingError, regularize, resample
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
-from ladder_tools import ExactGaussian, ExactGrid
+from exact_samplers import ExactGaussian, ExactGrid
 
 GRID = np.linspace(-12, 12, 4801)
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
@@ -77,7 +77,7 @@ def report(case: Case, seeds: range) -> None:
             for r, d in zip(good, away, strict=True)
         ]
         within = np.mean(np.concatenate(errors) <= 3)
-        calls = [len(r.rounds) for r in good]
+        calls = [len(r.runs) for r in good]
         moved = np.array([(r.kl - case.kl) / r.kl_mcse for r in good])
         line += (
             f" | KL {case.kl:.2f} | nats/floor median {np.median(nats / floors):.2f} max {np.max(nats / floors):.1f}"
@@ -183,7 +183,7 @@ def beside(case: Case, seeds: range) -> None:
     rival = [robbins_monro(case, seed) for seed in seeds]
     off, rivals = [nats(r.multipliers) for r in ladder], [nats(phi) for phi, _ in rival]
     line = f"{case.name:34} nats off, median (max): ladder {np.median(off):.1e} ({max(off):.1e}) in "
-    line += f"{np.mean([len(r.rounds) for r in ladder]):.1f} calls, Robbins-Monro {np.median(rivals):.1e} "
+    line += f"{np.mean([len(r.runs) for r in ladder]):.1f} calls, Robbins-Monro {np.median(rivals):.1e} "
     line += f"({max(rivals):.1e}) in 100"
     if np.isfinite(case.plain):
         spent = [np.mean([r.n_gradients for r in ladder]), np.mean([n for _, n in rival])]
@@ -328,8 +328,8 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
 
 
 def fresh_cases(only: str) -> tuple[list[Case], list[Case]]:
-    from ladder_families import FAMILIES, family_pathologies
-    from ladder_models import WELL_POSED, pathologies
+    from resample_families import FAMILIES, family_pathologies
+    from resample_models import WELL_POSED, pathologies
 
     from regbayes.ppl import NumPyroModel
 

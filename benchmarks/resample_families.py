@@ -1,6 +1,6 @@
-"""More models in NumPyro for `bench_ladder.py --fresh`, one of each family that a user is likely to bring.
+"""More models in NumPyro for `bench_resample.py --fresh`, one of each family that a user is likely to bring.
 
-Written after all rules of the ladder, as `ladder_models.py` was after its first ones. Each function returns a model,
+Written after all rules of the ladder, as `resample_models.py` was after its first ones. Each function returns a model,
 its arguments, what is asked, and atoms of the posterior (named points with log-weights) on which the same is solved.
 """
 
@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from ladder_models import Atoms, mesh
 from numpyro import distributions as dist
+from resample_models import Atoms, mesh
 from scipy.special import expit, gammaln, logsumexp
 from scipy.stats import norm
 

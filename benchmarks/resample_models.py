@@ -1,4 +1,4 @@
-"""Models in NumPyro with answers by quadrature, for `bench_ladder.py --fresh`.
+"""Models in NumPyro with answers by quadrature, for `bench_resample.py --fresh`.
 
 They were written after the checks of the ladder were set. Each function returns a model, its arguments, what is asked,
 and atoms of the posterior: named points with log-weights, on which the same constraints are solved exactly (latent

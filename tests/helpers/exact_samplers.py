@@ -1,4 +1,4 @@
-"""Samplers that draw exactly and independently, for tests of the ladder: a Gaussian, and one dimension on a grid."""
+"""Samplers that draw exactly and independently, for tests of `resample`: a Gaussian, and one dimension on a grid."""
 
 from __future__ import annotations
 

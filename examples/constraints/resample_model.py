@@ -4,7 +4,7 @@ Resample a model under constraints
 
 Eight schools with a mean effect of 20, and parity in a logistic regression. Needs NumPyro::
 
-    python examples/constraints/draw_again.py
+    python examples/constraints/resample_model.py
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def schools_at_twenty():
     model = NumPyroModel(eight_schools, EFFECTS, ERRORS)
     result = resample(model, E(mean_effect) == 20)
     print(result)
-    print(result.rounds_table())
+    print(result.runs_table())
     first = Samples(result.runs[0].run.variables, chains=True)
     try:
         regularize(first, E(mean_effect) == 20)
@@ -59,6 +59,8 @@ def schools_at_twenty():
 
 
 def parity():
+    from jax import numpy as jnp
+
     from regbayes.ppl import NumPyroModel
 
     rng = np.random.default_rng(0)
@@ -67,7 +69,7 @@ def parity():
     classes = rng.random(200) < 1 / (1 + np.exp(-rows @ [0.0, 1.0, -0.5, 0.3, 1.5]))
 
     def rates(w):
-        return 1 / (1 + np.exp(-(w @ rows.T)))
+        return 1 / (1 + jnp.exp(-(w @ rows.T)))
 
     def gap(w):
         return rates(w)[:, group].mean(axis=1) - rates(w)[:, ~group].mean(axis=1)

@@ -1,0 +1,99 @@
+"""What models of NumPyro, BlackJAX and PyMC have in common: NUTS under a tilt, adapted from run to run."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from regbayes._types import Array, Flags, Floats
+from regbayes.ppl.tracing import FAR, N_LINES, check_gradients, count_examples, jumps
+from regbayes.resampling.sampler import Run, Sampler, Start, Tilt
+
+TARGET, CAREFUL, MOST_CAREFUL = 0.8, 0.95, 0.99  # acceptance rate; after divergences; after more in a final run
+MANY_DIVERGENCES = 1e-3  # share of the draws from which on the next run has a higher target acceptance rate
+FIRST_STEP = 0.1
+
+WarmUp = Literal["cold", "short", "long"]
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What a run leaves to the next."""
+
+    step: float = FIRST_STEP
+    covariance: Floats | None = None  # (d, d) or (d,)
+    target: float = TARGET
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """What chains of NUTS return."""
+
+    positions: Floats  # (n_chains, n_draws, d)
+    statistics: Mapping[str, Array]  # name -> (n_chains, n_draws)
+    n_gradients: int
+    adaptation: Adaptation
+
+
+class NUTSModel(Sampler):
+    """A model with a log-density and its gradient over a flat, unconstrained position."""
+
+    @abstractmethod
+    def starts(self, seed: int, n: int) -> Floats:
+        """Positions to start a first run from, (n, d)."""
+
+    @abstractmethod
+    def variables_at(self, positions: Floats) -> dict[str, Array]:
+        """The model's variables at positions, (n, ...) each."""
+
+    @abstractmethod
+    def run_chains(
+        self, tilt: Tilt, positions: Floats, n_draws: int, warm_up: WarmUp, adaptation: Adaptation, seed: int
+    ) -> Chains:
+        """Run one chain from each position, (n, d)."""
+
+    @abstractmethod
+    def integrate(self, part: Any) -> Callable[[Floats, Floats, Floats, Floats], tuple[Array, Array]]:
+        """Gains of a constraint function along lines, as `check_gradients` takes them."""
+
+    def example(self) -> Mapping[str, Array]:
+        """Return the variables at a few points to start from."""
+        return self.variables_at(self.starts(0, count_examples(self.variables_at(self.starts(0, 1)))))
+
+    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
+        """Run chains of NUTS; the first run has twice as many, from points far apart."""
+        left = None if start is None else start.adaptation
+        if start is None or start.positions is None:
+            positions, warm_up = self.starts(seed, 2 * self.n_chains), "cold"
+        else:
+            positions, warm_up = start.positions, "cold" if left is None else "long" if final else "short"
+        adaptation: Adaptation = left or Adaptation()
+        if start is not None and start.covariance is not None:
+            adaptation = replace(adaptation, covariance=start.covariance)
+        chains = self.run_chains(tilt, positions, n_draws, warm_up, adaptation, seed)  # type: ignore[arg-type]
+        flat = self.variables_at(chains.positions.reshape(-1, chains.positions.shape[2]))
+        variables = {name: values.reshape(len(positions), n_draws, *values.shape[1:]) for name, values in flat.items()}
+        target = adaptation.target
+        if np.mean(chains.statistics["diverging"]) > MANY_DIVERGENCES:
+            target = MOST_CAREFUL if final and target >= CAREFUL else max(target, CAREFUL)
+        adaptation = replace(chains.adaptation, target=target)
+        return Run(variables, chains.positions, chains.statistics, chains.n_gradients, adaptation)
+
+    def find_smooth(self, tilt: Tilt, run: Run | None) -> Flags | None:
+        """Compare differences of functions between points with the integral of their gradients along the way."""
+        if run is None or run.positions is None:
+            near = self.starts(0, 2 * N_LINES)
+            points, variables = np.concatenate([near[:N_LINES], FAR * near[N_LINES:]]), self.variables_at(near)
+        else:
+            points, variables = run.flat_positions, run.flat_variables
+        smooth: list[bool] = []
+        for part in tilt.features:
+            if jumps(part):
+                smooth += [False] * Tilt((part,), np.zeros(0)).evaluate(variables).shape[1]
+                continue
+            smooth += list(check_gradients(points, self.integrate(part), are_draws=run is not None))
+        return np.array(smooth, dtype=np.bool_)
