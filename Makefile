@@ -18,7 +18,7 @@ export MKL_NUM_THREADS ?= 1
 export NUMBA_NUM_THREADS ?= 2
 export MPLBACKEND ?= Agg
 
-.PHONY: help setup demo test test-plain test-gpu coverage mutants lint format types bench-smoke paper-quick docs docs-figures prose clean
+.PHONY: help setup demo test test-plain test-gpu coverage mutants lint format types bench-smoke fuzz paper-quick docs docs-figures prose clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -91,6 +91,10 @@ types: setup  ## check types
 
 bench-smoke: setup  ## run every benchmark on a problem small enough to take seconds
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script --smoke"; $(BIN)/python $$script --smoke; done
+
+FUZZ_ARGS ?= --count 20000 --seed 1
+fuzz: setup  ## mutate saved models, load them and use what loads (FUZZ_ARGS; an hour by default)
+	$(BIN)/python tools/fuzz_files.py $(FUZZ_ARGS)
 
 paper-quick: setup  ## run the quick form of every experiment of the paper, into build/paper
 	$(BIN)/python -m regbayes_paper all --quick --fresh --output build/paper
