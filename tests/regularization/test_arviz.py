@@ -212,13 +212,13 @@ def test_functions_get_xarray_objects_with_their_labels(source: Any) -> None:
         np.testing.assert_array_equal(samples.evaluate(feature).values[:, 0], chosen)
     evaluated = samples.evaluate(lambda v: v.theta - v.mu)  # xarray aligns by names
     np.testing.assert_allclose(evaluated.values, (posterior["theta"] - posterior["mu"]).values.reshape(-1, 8))
-    assert evaluated.names[0] == "psi[Choate]"
+    assert evaluated.names[0] == "f(mu, theta)[Choate]"
     np.testing.assert_allclose(
         samples.evaluate(lambda v: v.theta.mean("school")).values[:, 0],
         posterior["theta"].mean("school").values.ravel(),
     )
     result = regularize(source, E(lambda v: v.theta.sel(school=["Choate", "Deerfield"])) <= 5.5)
-    assert result.labels == ("E(psi[Choate]) <= 5.5", "E(psi[Deerfield]) <= 5.5")
+    assert result.labels == ("E(f(theta)[Choate]) <= 5.5", "E(f(theta)[Deerfield]) <= 5.5")
 
 
 def test_functions_written_for_plain_arrays_work_too(source: Any) -> None:
@@ -234,7 +234,7 @@ def test_what_a_function_of_labelled_draws_raises_comes_through(source: Any) -> 
     assert "called with all 2000 draws at once" in caught.value.__notes__[0]
     with pytest.raises(ValueError, match=r"has the dimensions \('school',\); chain and draw, or sample, must be among"):
         regularize(source, E(lambda v: v.theta.mean("sample")) <= 1)
-    with pytest.raises(AttributeError, match=r"no variable 'sigma' among the draws; they have 'mu'.* and the groups"):
+    with pytest.raises(AttributeError, match=r"no variable 'sigma'; available: mu.*; other groups"):
         regularize(source, E(lambda v: v.sigma) <= 1)
 
 

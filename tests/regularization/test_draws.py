@@ -178,7 +178,7 @@ def test_variables_by_item_and_by_attribute() -> None:
     assert list(view) == ["mu", "theta", "L", "count"]
     assert len(view) == 4
     assert "mu: (150,)" in repr(view)
-    with pytest.raises(AttributeError, match="no variable 'tau' among the draws; they have 'mu', 'theta'"):
+    with pytest.raises(AttributeError, match="no variable 'tau'; available: mu, theta"):
         _ = view.tau
     with pytest.raises(KeyError, match="no variable 'tau'"):
         view["tau"]

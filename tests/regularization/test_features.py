@@ -37,7 +37,7 @@ def spread(v: Any) -> Any:
 def test_functions_get_all_draws_at_once(named: Draws, unnamed: Draws) -> None:
     values, names = evaluated(named, lambda v: v["mu"] * v.theta[:, 0, 1])
     np.testing.assert_array_equal(values[:, 0], named.variables["mu"] * named.variables["theta"][:, 0, 1])
-    assert names == ("psi",)
+    assert names == ("f(mu, theta)",)
     values, names = evaluated(unnamed, lambda x: x[:, :2] ** 2)
     np.testing.assert_array_equal(values, unnamed.view()[:, :2] ** 2)
     assert names == ("psi[0]", "psi[1]")
@@ -67,7 +67,7 @@ def test_names_of_variables_and_of_their_scalars(named: Draws) -> None:
 def test_lists_stand_side_by_side(named: Draws) -> None:
     given = np.arange(2.0 * N).reshape(N, 2)
     values, names = evaluated(named, ["mu", spread, given, lambda v: v.n, "theta[1, 2]"])
-    assert names == ("mu", "spread", "psi_2[0]", "psi_2[1]", "psi_3", "theta[1, 2]")
+    assert names == ("mu", "spread", "psi_2[0]", "psi_2[1]", "f(n)", "theta[1, 2]")
     assert values.flags.c_contiguous
     expected = [named.variables["mu"], spread(named.view()), given, named.variables["n"]]
     np.testing.assert_array_equal(values[:, :5], np.column_stack(expected))
@@ -89,7 +89,11 @@ def test_values_already_evaluated_are_not_copied(unnamed: Draws) -> None:
 @pytest.mark.parametrize(
     ("features", "kind", "message"),
     [
-        (lambda muu: muu, TypeError, r"several variables, by name;.* as 'muu', which is no variable.*: muu\.mu, say"),
+        (
+            lambda muu: muu,
+            TypeError,
+            r"several variables, by name;.* as in lambda muu: muu\.mu: no variable 'muu'; available: mu",
+        ),
         (lambda v: v.mu.mean(), TypeError, r"what features returned is of type float64; .*called with all 40 draws"),
         (
             lambda v: v.mu[:10],
@@ -102,7 +106,7 @@ def test_values_already_evaluated_are_not_copied(unnamed: Draws) -> None:
         (lambda v: [str(x) for x in v.mu], TypeError, "array of dtype <U"),
         (np.ones(7), ValueError, r"features is an array of shape \(7,\); it may be an array of shape \(40,\) or"),
         (["mu", np.full(N, np.nan)], ValueError, r"features\[1\] has 40 NaN .* at 40 draws \(the first is draw 0\)"),
-        ("tau", ValueError, "features is 'tau', but the draws have the variables 'mu', 'theta', 'n'"),
+        ("tau", ValueError, "no variable 'tau'; available: mu, theta, n"),
         ("theta[5, 5]", ValueError, r"'theta\[5, 5\]', but the scalars in 'theta' are 'theta\[0, 0\]'"),
         (["mu", 3], TypeError, r"features\[1\] is of type int; it may be an array of shape"),
         ([], ValueError, "features is an empty list"),

@@ -24,7 +24,7 @@ from regbayes.kernels import arrays, arrays_atoms
 from regbayes.regularization.device_atoms import DeviceAtoms
 from regbayes.regularization.diagnostics import pareto_k, tail_size
 from regbayes.regularization.draws import UNNAMED, as_draws
-from regbayes.regularization.features import Features, OnEvent, Picked, evaluate_features
+from regbayes.regularization.features import Expression, Features, evaluate_features
 from regbayes.regularization.log_partition import FEW, WeightedAtoms, find_units, standardize
 from regbayes.regularization.posteriors.base import Expectations, Posterior, as_features, as_multipliers
 
@@ -427,10 +427,8 @@ def _put_back(spec: Any, values: Sequence[Any]) -> Any:
 def _rebuild(spec: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(spec, list | tuple):
         return [change(part) for part in spec]
-    if isinstance(spec, Picked):
-        return Picked(change(spec.features), spec.index)
-    if isinstance(spec, OnEvent):
-        return OnEvent(change(spec.features), change(spec.event), spec.level)
+    if isinstance(spec, Expression):
+        return spec.map(change)
     return spec
 
 

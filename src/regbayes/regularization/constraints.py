@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._types import Floats
-from regbayes.regularization.features import OnEvent, Picked
+from regbayes.regularization.features import Combination, OnEvent, Picked, write_combination
 from regbayes.regularization.regularizers import (
     AtLeast,
     AtMost,
@@ -29,6 +29,7 @@ CHAINED = (
     "a constraint has no truth value, so `a <= E(psi) <= b` cannot work: "
     "write E(psi).between(a, b), or the list [E(psi) >= a, E(psi) <= b]"
 )
+UNNAMED_FEATURE = "psi"
 EITHER_OR = "either-or of constraints is not convex: solve for each alone, and take the answer with the smaller kl"
 STRICT = "a strict inequality is not closed; write <= or >="
 
@@ -142,6 +143,7 @@ class E:
         self.features = features
         self.name = name or _guess_name(features)
         self._named = name is not None
+        self._names: tuple[str, ...] = (self.name,)  # of the parts, where this is a combination
 
     def __getitem__(self, index: Any) -> E:
         """One of several expectations: ``E("theta")[0]``, ``E("theta")["Choate"]``, ``E(f)[:2]``."""
@@ -167,13 +169,19 @@ class E:
         """
         return Conditional(self, event, name or _guess_name(event).replace("psi", "event"))
 
-    def __le__(self, bound: ArrayLike) -> Constraint:
+    def __le__(self, bound: ArrayLike | E) -> Constraint:
+        if isinstance(bound, E):
+            return self - bound <= 0.0
         return self._compare(AtMost(_number(bound)), "E({}) <= {value}", bound)
 
-    def __ge__(self, bound: ArrayLike) -> Constraint:
+    def __ge__(self, bound: ArrayLike | E) -> Constraint:
+        if isinstance(bound, E):
+            return self - bound >= 0.0
         return self._compare(AtLeast(_number(bound)), "E({}) >= {value}", bound)
 
-    def __eq__(self, target: ArrayLike) -> Constraint:  # type: ignore[override]
+    def __eq__(self, target: ArrayLike | E) -> Constraint:  # type: ignore[override]
+        if isinstance(target, E):
+            return self - target == 0.0
         return self._compare(Equal(_number(target)), "E({}) == {value}", target)
 
     def _compare(
@@ -205,14 +213,67 @@ class E:
             raise TypeError(f"regularized takes one of regbayes.regularizers, got {regularizer!r}{hint}")
         return self._compare(regularizer, f"{type(regularizer).__name__} of E({{}})")
 
-    def _no_arithmetic(self, *_: object) -> NoReturn:
-        raise TypeError(
-            "expectations are combined inside E: write E(lambda v: f(v) - h(v)) for E(f) - E(h), "
-            "and compare with b / 2 for 2 * E(f) <= b"
-        )
+    def _combine(self, other: Any, mine: float, others: float) -> E:
+        """Return ``mine * self + others * other``, another expectation or a number."""
+        if isinstance(other, Conditional):
+            raise TypeError(
+                "a conditional expectation is compared with a number: the constraint is not linear otherwise"
+            )
+        own = self._as_combination()
+        if not isinstance(other, E):
+            number = np.asarray(other)
+            if number.ndim or number.dtype.kind not in "biuf" or not np.isfinite(number):
+                raise TypeError(f"an expectation is added to an expectation or a finite number, got {other!r}")
+            other_parts = Combination((), (), float(number))
+            names, named = self._names, self._named
+        else:
+            other_parts, names, named = (
+                other._as_combination(),
+                self._names + other._names,
+                self._named or other._named,
+            )
+        factors = [mine * factor for factor in own.factors] + [others * factor for factor in other_parts.factors]
+        constant = mine * own.constant + others * other_parts.constant
+        combined = E(Combination(tuple(factors), own.parts + other_parts.parts, constant))
+        combined._names, combined.name = names, write_combination(factors, names, constant)
+        combined._named = named
+        return combined
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_arithmetic
-    __neg__ = __abs__ = _no_arithmetic
+    def _as_combination(self) -> Combination:
+        return self.features if isinstance(self.features, Combination) else Combination((1.0,), (self.features,))
+
+    def __add__(self, other: Any) -> E:
+        return self._combine(other, 1.0, 1.0)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> E:
+        return self._combine(other, 1.0, -1.0)
+
+    def __rsub__(self, other: Any) -> E:
+        return self._combine(other, -1.0, 1.0)
+
+    def __mul__(self, factor: Any) -> E:
+        if isinstance(factor, E | Conditional):
+            raise TypeError("a product of expectations is not linear in the posterior; write E(lambda v: f(v) * h(v))")
+        number = np.asarray(factor)
+        if number.ndim or number.dtype.kind not in "biuf" or not np.isfinite(number) or number == 0:
+            raise TypeError(f"an expectation is multiplied by a number other than zero, got {factor!r}")
+        return self._combine(0.0, float(number), 1.0)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> E:
+        return self * (1 / divisor)
+
+    def __rtruediv__(self, _: object) -> NoReturn:
+        raise TypeError("one over an expectation is not linear in the posterior; write E(lambda v: 1 / f(v))")
+
+    def __abs__(self) -> NoReturn:
+        raise TypeError("write E(f).between(-b, b) for abs(E(f)) <= b, and E(lambda v: abs(f(v))) for the mean size")
+
+    def __neg__(self) -> E:
+        return self * -1
 
     def __pow__(self, _: object) -> NoReturn:
         raise TypeError(
@@ -360,7 +421,7 @@ class Corr(_Moment):
 
 def _number(value: ArrayLike) -> ArrayLike:
     if isinstance(value, E | Constraint | Conditional):
-        raise TypeError("compare E(psi) with numbers; for two expectations constrain their difference, E(psi1 - psi2)")
+        raise TypeError("compare E(psi) with numbers or with another expectation, and a conditional one with numbers")
     if isinstance(value, str):
         raise TypeError(f"compare E(psi) with numbers, not with the text {value!r}")
     return value
@@ -369,8 +430,8 @@ def _number(value: ArrayLike) -> ArrayLike:
 def _guess_name(features: Any) -> str:
     if isinstance(features, str):
         return features
-    name = getattr(features, "__name__", "psi")
-    return "psi" if name == "<lambda>" else str(name)
+    name = getattr(features, "__name__", UNNAMED_FEATURE)
+    return UNNAMED_FEATURE if name == "<lambda>" else str(name)
 
 
 def _shown(value: Any) -> str:

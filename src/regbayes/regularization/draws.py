@@ -8,6 +8,7 @@ passes one of their objects or asks for one; neither is needed to import or to u
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,8 +27,8 @@ UNNAMED = "x"  # the name that draws given as a plain array get
 SAMPLE = "sample"  # the dimension of all draws, chain after chain, in what feature functions get
 FEW = 16  # rows: an array of fewer, all wider, is more likely to have chains in its rows than draws
 _ACCEPTED = (
-    "an array of shape (n,) or (n, d), a dict of arrays with the draws on the leading axis, an ArviZ InferenceData or "
-    "an xarray DataTree with a posterior group, or an xarray Dataset with the dimensions chain and draw"
+    "an array of shape (n,) or (n, d), a dict of arrays with the draws on the leading axis, NumPyro's MCMC, an ArviZ "
+    "InferenceData or xarray DataTree with a posterior group, or an xarray Dataset with the dimensions chain and draw"
 )
 
 
@@ -102,6 +103,12 @@ class Draws:
             )
         return found
 
+    def missing(self, name: str) -> str:
+        """Say that there is no such variable, and which there are."""
+        groups = self.groups
+        others = f"; other groups: {', '.join(groups)}" if groups else ""
+        return f"no variable {name!r}; available: {', '.join(self.variables)}{others}"
+
     def column_names(self, variable: str) -> list[str]:
         """Name every scalar in ``variable``, in C order: ``["mu"]``, or ``["theta[Choate]", ...]`` where labelled."""
         shape = self.variables[variable].shape[1:]
@@ -128,7 +135,7 @@ class Variables(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._draws.variables:
-            raise KeyError(self._missing(name))
+            raise KeyError(self._draws.missing(name))
         if not self._labelled:
             return self._draws.variables[name]
         if name not in self._made:
@@ -142,12 +149,7 @@ class Variables(Mapping[str, Any]):
             return self[name]
         if name in self._draws.groups:
             return Variables(self._draws.group(name), self._labelled)
-        raise AttributeError(self._missing(name))
-
-    def _missing(self, name: str) -> str:
-        groups = self._draws.groups
-        others = f", and the groups {listed(groups)}" if groups else ""
-        return f"no variable {name!r} among the draws; they have {listed(self._draws.variables)}{others}"
+        raise AttributeError(self._draws.missing(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._draws.variables)
@@ -198,6 +200,8 @@ def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool
         return _from_dataset(draws, "dataset", variables)
     if _is_a(draws, "pandas", "DataFrame"):
         draws = {str(name): draws[name].to_numpy() for name in draws.columns}
+    if has_samples(draws):
+        draws, chains = draws.get_samples(group_by_chain=True), True
     if isinstance(draws, Mapping):
         return _from_mapping(draws, variables, chains)
     return _from_array(draws, variables, chains)
@@ -393,6 +397,11 @@ def is_labelled(draws: Any) -> bool:
     return _is_a(draws, "arviz", "InferenceData") or any(
         _is_a(draws, "xarray", name) for name in ("DataTree", "Dataset", "DataArray")
     )
+
+
+def has_samples(draws: Any) -> bool:
+    """Whether this is a sampler that holds draws by chain, as NumPyro's ``MCMC`` does."""
+    return hasattr(draws, "get_samples") and "group_by_chain" in inspect.signature(draws.get_samples).parameters
 
 
 def is_data_array(value: Any) -> bool:

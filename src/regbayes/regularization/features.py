@@ -36,21 +36,76 @@ class Features:
     names: tuple[str, ...]  # (m,)
 
 
+class Expression:
+    """Features that are made of others."""
+
+    def map(self, change: Callable[[Any], Any]) -> Expression:
+        """Return the same of changed features."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False)
-class Picked:
+class Picked(Expression):
     """Some of the columns that features have: ``E(f)[0]``."""
 
     features: Any
     index: Any  # an integer, a slice, a list of integers, or a label
 
+    def map(self, change: Callable[[Any], Any]) -> Picked:
+        """Return the same of changed features."""
+        return Picked(change(self.features), self.index)
+
 
 @dataclass(frozen=True, eq=False)
-class OnEvent:
+class OnEvent(Expression):
     """Features less a level where an event holds, zero elsewhere: what ``E(f).given(event) == level`` constrains."""
 
     features: Any
     event: Any
     level: Floats  # (m,) or (1,)
+
+    def map(self, change: Callable[[Any], Any]) -> OnEvent:
+        """Return the same of changed features."""
+        return OnEvent(change(self.features), change(self.event), self.level)
+
+
+@dataclass(frozen=True, eq=False)
+class Combination(Expression):
+    """A linear combination of features: ``2 * E(f) - E(h) + 1``."""
+
+    factors: tuple[float, ...]
+    parts: tuple[Any, ...]
+    constant: float = 0.0
+
+    def map(self, change: Callable[[Any], Any]) -> Combination:
+        """Return the same of changed features."""
+        return Combination(self.factors, tuple(change(part) for part in self.parts), self.constant)
+
+    def combine(self, values: Sequence[Any]) -> Any:
+        """Return the combination of the parts' values: the same shapes, or one column beside several."""
+        total: Any = self.constant
+        for factor, own in zip(self.factors, values, strict=True):
+            total = total + factor * own
+        return total
+
+    def name(self, parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+        """Return a name for each column, by the names of the parts' columns."""
+        sizes = {len(names) for names in parts}
+        if len(sizes - {1}) > 1:
+            raise ValueError(f"expectations that are combined have different numbers of features: {sorted(sizes)}")
+        columns = [list(names) * (max(sizes) if len(names) == 1 else 1) for names in parts]
+        return tuple(write_combination(self.factors, names, self.constant) for names in zip(*columns, strict=True))
+
+
+def write_combination(factors: Sequence[float], names: Sequence[str], constant: float) -> str:
+    """Return how a linear combination reads."""
+    terms = [
+        (factor, name if abs(factor) == 1 else f"{abs(factor):g} * {name}")
+        for factor, name in zip(factors, names, strict=True)
+    ]
+    terms += [(constant, f"{abs(constant):g}")] if constant else []
+    (first, start), *rest = terms
+    return ("-" if first < 0 else "") + start + "".join(f" {'-' if sign < 0 else '+'} {term}" for sign, term in rest)
 
 
 def evaluate_features(draws: Draws, features: Any) -> Features:
@@ -94,13 +149,17 @@ def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Featur
         return Features(np.ascontiguousarray(inner.values[:, columns]), picked)
     if isinstance(feature, OnEvent):
         return _on_event(draws, feature)
+    if isinstance(feature, Combination):
+        parts = [evaluate_features(draws, part) for part in feature.parts]
+        labels = feature.name([part.names for part in parts])
+        return Features(_as_matrix(feature.combine([part.values for part in parts]), argument), labels)
     if isinstance(feature, str):
         values, names = columns_of(draws, feature, argument)
         return Features(_as_matrix(values, argument), tuple(names))
     n = draws.size
     expected = f"an array of shape ({n},) or ({n}, m): one row for each draw, one column for each feature"
     if callable(feature) and not is_data_array(feature):
-        base = _own_name(feature) or base
+        base = _own_name(feature) or _describe_lambda(feature, draws) or base
         feature, got = call_feature(feature, draws, argument)
         if type(feature).__module__.startswith("pytensor"):  # a function of a PyMC model, written with pytensor.tensor
             feature = feature.eval()
@@ -163,6 +222,16 @@ def _own_name(function: Callable[..., Any]) -> str | None:
     return None if name == "<lambda>" else name
 
 
+def _describe_lambda(function: Callable[..., Any], draws: Draws) -> str | None:
+    """Return a name for a function without one, by the variables that it uses."""
+    code = getattr(function, "__code__", None)
+    if code is None or not draws.named:
+        return None
+    words = {*code.co_varnames[: code.co_argcount], *code.co_names, *(c for c in code.co_consts if isinstance(c, str))}
+    used = [name for name in draws.variables if name in words]
+    return f"f({', '.join(used)})" if used else None
+
+
 def call_feature(function: Callable[..., Any], draws: Draws, argument: str) -> tuple[Any, str]:
     """Call a feature function, and say what it was called with."""
     names = _variables_asked_for(function, draws)
@@ -173,8 +242,8 @@ def call_feature(function: Callable[..., Any], draws: Draws, argument: str) -> t
     got = f"it was called with all {draws.size} draws at once ({received})"
     alone = _required_arguments(function)
     if names is None and draws.named and len(alone) == 1:  # a name that was mistyped, or lambda v: v.mu
-        one = f"{alone[0]}.{next(iter(draws.variables))}"
-        got += f" as {alone[0]!r}, which is no variable's name and so stands for all of them: {one}, say"
+        one = f"lambda {alone[0]}: {alone[0]}.{next(iter(draws.variables))}"
+        got += f" as {alone[0]!r}, as in {one}: {draws.missing(alone[0])}"
 
     def call(view: Any) -> Any:
         return function(view) if names is None else function(*(view[name] for name in names))
@@ -204,9 +273,8 @@ def _variables_asked_for(function: Callable[..., Any], draws: Draws) -> list[str
     unknown = [name for name in asked if name not in draws.variables]
     if asked and unknown:
         raise ValueError(
-            f"a feature function asks for {listed(asked)}, but the draws have no variable {unknown[0]!r}: they have "
-            f"{listed(draws.variables)}. It may have names of variables for its arguments, or one argument, as in "
-            "lambda v: v.mu, that gets all of them."
+            f"A feature function has the arguments {', '.join(asked)}: {draws.missing(unknown[0])}. Its arguments may "
+            "be names of variables, or one argument, as in lambda v: v.mu, that gets all of them."
         )
     return asked or None
 
@@ -285,7 +353,7 @@ def columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str]
         raise ValueError(f"{argument} is {name!r}, but the scalars in {variable!r} are {listed(names)}.")
     group, dot, rest = name.partition(".")
     hint = f"; write {f'{group}/{rest}'!r} for a variable of another group" if dot and group in draws.groups else ""
-    raise ValueError(f"{argument} is {name!r}, but the draws have the variables {listed(draws.variables)}{hint}.")
+    raise ValueError(f"{draws.missing(name)}{hint}.")
 
 
 def _flat(draws: Draws, name: str) -> Array:

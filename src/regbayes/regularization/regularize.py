@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +14,8 @@ from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.kernels.arrays import DeviceArray, to_host
 from regbayes.regularization.composite import Stack
-from regbayes.regularization.constraints import Constraint, E, MomentConstraint
-from regbayes.regularization.draws import is_labelled
+from regbayes.regularization.constraints import UNNAMED_FEATURE, Constraint, E, MomentConstraint
+from regbayes.regularization.draws import has_samples, is_labelled
 from regbayes.regularization.dual import DualSolution, solve_dual
 from regbayes.regularization.faces import (
     Face,
@@ -25,7 +26,7 @@ from regbayes.regularization.faces import (
     narrow_to_face,
 )
 from regbayes.regularization.feasibility import Verdict, examine
-from regbayes.regularization.features import Features, OnEvent, Picked
+from regbayes.regularization.features import Combination, Features, OnEvent, Picked
 from regbayes.regularization.log_partition import GaussianAffine, LogPartition, WeightedAtoms
 from regbayes.regularization.posteriors import Gaussian, Posterior, Samples
 from regbayes.regularization.posteriors.weighted import Weighted, within_device_memory
@@ -68,8 +69,9 @@ def regularize(
 
     Parameters
     ----------
-    posterior : Finite, Gaussian, Samples, or ArviZ or xarray object
-        The posterior p; draws in ArviZ's InferenceData, an xarray DataTree or Dataset are taken as ``Samples(draws)``.
+    posterior : Finite, Gaussian, Samples, or draws
+        The posterior p. A dict of arrays, NumPyro's ``MCMC``, ArviZ's InferenceData and an xarray DataTree or Dataset
+        are taken as ``Samples(draws)``.
     features : constraint, list of constraints, or features psi
         What must hold, as in ``E(psi) <= b`` or ``[E(f) == 1, (E(h) >= 0).soft(10)]``; or the features, when a
         regularizer is given.
@@ -97,7 +99,9 @@ def regularize(
         When tilted draws cannot carry the tilt: by their Pareto k-hat, by few effective draws, or by a tail of the
         tilt that looks heavier than exponential. `RegularizedPosterior.diagnostics` has the sentences.
     """
-    if not isinstance(posterior, Posterior) and is_labelled(posterior):
+    if not isinstance(posterior, Posterior) and (
+        isinstance(posterior, Mapping) or is_labelled(posterior) or has_samples(posterior)
+    ):
         posterior = Samples(posterior)
     if isinstance(posterior, RegularizedPosterior):
         raise TypeError(
@@ -105,10 +109,10 @@ def regularize(
         )
     if not isinstance(posterior, Posterior):
         raise TypeError(
-            "posterior must be a Finite, Gaussian or Samples, or an ArviZ or xarray object of draws, got "
-            f"{type(posterior).__name__}; write Samples(draws) for arrays of draws and Finite(models) for enumerated "
-            "models, and take a sampler's draws: Samples(mcmc.get_samples(group_by_chain=True), chains=True). To "
-            "sample a model of regbayes.ppl under the constraints, call resample(model, constraints)"
+            "posterior must be a Finite, Gaussian or Samples, a dict of arrays, NumPyro's MCMC, or an ArviZ or xarray "
+            f"object of draws, got {type(posterior).__name__}; write Samples(draws) for an array of draws and "
+            "Finite(models) for enumerated models. To sample a model of regbayes.ppl under the constraints, call "
+            "resample(model, constraints)"
         )
     if not tol > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
@@ -131,10 +135,27 @@ def regularize(
             if raise_infeasible:
                 raise InfeasibleError(_lost_event_message(result, lost), result)
         elif result.status is Status.INFEASIBLE and raise_infeasible:
+            pair = None
+            if outcome.out_of_reach is not None:  # one of them may be met alone
+                pair = _find_contradiction(posterior, evaluated.values, stack)
+            if pair is not None:
+                low, high = (labels[i] for i in pair)
+                raise InfeasibleError(f"the constraints {low} and {high} contradict each other", result)
             message = _infeasible_message(posterior, labels, problem, outcome)
             raise InfeasibleError(message + _way_out(posterior, evaluated.values, stack, outcome), result)
         _warn(result)
         return result
+
+
+def _find_contradiction(posterior: Posterior, values: DeviceArray, stack: Stack) -> tuple[int, int] | None:
+    """Two constraints of one feature, a lower bound above an upper one; their places among the expectations."""
+    low, high = stack.domain
+    lowest, highest = np.full(stack.n_features, -np.inf), np.full(stack.n_features, np.inf)
+    np.maximum.at(lowest, stack.index, low)
+    np.minimum.at(highest, stack.index, high)
+    crossed = np.argwhere(lowest[:, None] > highest)
+    rows = to_host(values).T if isinstance(posterior, Weighted) else values
+    return next(((int(i), int(j)) for i, j in crossed if i != j and np.array_equal(rows[i], rows[j])), None)
 
 
 def _way_out(posterior: Posterior, values: DeviceArray, stack: Stack, outcome: _Outcome) -> str:
@@ -275,11 +296,10 @@ def as_constraints(given: Any) -> list[Constraint]:
 def _labels(constraint: Constraint, names: tuple[str, ...]) -> list[str]:
     """How the constraint on each expectation reads, under the variable's own name where there is one."""
     if len(names) == 1:
-        return [
-            constraint.label(names[0] if isinstance(constraint.features, Picked) and not constraint.named else None)
-        ]
-    own = [f"{constraint.name}[{i}]" for i in range(len(names))] if constraint.named else names
-    return constraint.label_each(own)
+        own = isinstance(constraint.features, Picked | Combination) or constraint.name == UNNAMED_FEATURE
+        return [constraint.label(names[0] if own and not constraint.named else None)]
+    each = [f"{constraint.name}[{i}]" for i in range(len(names))] if constraint.named else names
+    return constraint.label_each(each)
 
 
 def _check_size(regularizer: Regularizer, size: int, what: object) -> None:

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.kernels.arrays import is_plain, to_host
-from regbayes.regularization.features import Features, OnEvent, Picked, pick_columns
+from regbayes.regularization.features import Combination, Features, OnEvent, Picked, pick_columns
 from regbayes.regularization.log_partition import GaussianAffine
 from regbayes.regularization.posteriors.base import (
     Expectations,
@@ -70,6 +70,12 @@ class Gaussian(Posterior):
             inner = self.evaluate(features.features)
             columns = pick_columns(inner.names, features.index)
             return Features(inner.values[columns], tuple(inner.names[i] for i in columns))
+        if isinstance(features, Combination):
+            parts = [self.evaluate(part) for part in features.parts]
+            names = features.name([part.names for part in parts])
+            rows = features.combine([part.values for part in parts])
+            rows[:, :-1] -= features.constant  # which belongs to the last column, of constants, alone
+            return Features(rows, names)
         items = [features]
         if isinstance(features, list | tuple) and any(callable(item) or np.ndim(item) > 0 for item in features):
             items = list(features)

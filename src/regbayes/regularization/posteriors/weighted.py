@@ -26,7 +26,7 @@ from regbayes.regularization.diagnostics import (
     smooth_log_weights,
 )
 from regbayes.regularization.draws import Draws, as_draws
-from regbayes.regularization.features import Features, OnEvent, Picked, evaluate_features
+from regbayes.regularization.features import Expression, Features, evaluate_features
 from regbayes.regularization.log_partition import CHUNK_BYTES, WeightedAtoms
 from regbayes.regularization.posteriors.base import (
     Expectations,
@@ -249,11 +249,8 @@ def _one_at_a_time(features: Any, objects: list[Any]) -> Any:
     """Let functions of one object serve where functions of all draws are expected."""
     if isinstance(features, list | tuple):
         return [_one_at_a_time(feature, objects) for feature in features]
-    if isinstance(features, Picked):
-        return Picked(_one_at_a_time(features.features, objects), features.index)
-    if isinstance(features, OnEvent):
-        inner, event = (_one_at_a_time(part, objects) for part in (features.features, features.event))
-        return OnEvent(inner, event, features.level)
+    if isinstance(features, Expression):
+        return features.map(partial(_one_at_a_time, objects=objects))
     if not callable(features):
         return features
     function: Callable[[Any], Any] = features
