@@ -265,9 +265,13 @@ def _baselines(context: FitContext, estimator: Any) -> Iterator[System]:
 
 
 def _linear_on_words(context: FitContext, weight: str | None) -> System:
-    """Return a linear model on tf-idf of all words and pairs of words, or of the counts where there is no text."""
+    """Return a linear model on tf-idf of all words, and of pairs of words if these are better inside the fold.
+
+    Where there are counts and no text, it has tf-idf of the counts.
+    """
     from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
     from sklearn.linear_model import Ridge
+    from sklearn.model_selection import GridSearchCV
     from sklearn.svm import LinearSVC
 
     numbers = context.kind == "regressor"
@@ -275,12 +279,16 @@ def _linear_on_words(context: FitContext, weight: str | None) -> System:
     documents = context.X if counts_only else np.array(context.texts, dtype=object)
 
     def make() -> Any:
-        vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=TOKEN)
-        first = TfidfTransformer(sublinear_tf=True) if counts_only else vectorizer
-        return make_pipeline(first, Ridge() if numbers else LinearSVC(class_weight=weight))
+        model = Ridge() if numbers else LinearSVC(class_weight=weight)
+        if counts_only:
+            return make_pipeline(TfidfTransformer(sublinear_tf=True), model)
+        pipeline = make_pipeline(TfidfVectorizer(sublinear_tf=True, token_pattern=TOKEN), model)
+        return GridSearchCV(pipeline, {"tfidfvectorizer__ngram_range": [(1, 1), (1, 2)]}, cv=3)
 
     def count(fits: Sequence[Any]) -> tuple[int, str]:
-        return fits[0][0].idf_.size, "words" if counts_only else "words and pairs"
+        pipeline = getattr(fits[0], "best_estimator_", fits[0])
+        n = pipeline[0].idf_.size
+        return n, plural(n, "word")
 
     name = f"{'ridge regression' if numbers else 'linear SVM'} on tf-idf of words"
     return System("linear", name, documents, make, count)
@@ -360,7 +368,8 @@ def _fit(system: System, context: FitContext, j: int, train: Integers) -> Any:
     model = system.make()
     if context.kind != "regressor" and len(np.unique(y)) == 1:
         model = DummyClassifier()
-    where = f"{model.steps[-1][0]}__sample_weight" if hasattr(model, "steps") else "sample_weight"
+    steps = getattr(getattr(model, "estimator", model), "steps", None)
+    where = "sample_weight" if steps is None else f"{steps[-1][0]}__sample_weight"
     weights = {} if context.weights is None else {where: context.weights[rows]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are about the baselines

@@ -1,4 +1,4 @@
-"""``regbayes demo``: a model of handwritten digits, from the data that scikit-learn carries, within a minute."""
+"""``regbayes demo``: a constrained posterior, and a model of handwritten digits, within a minute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ EPILOG = """**Examples**
 
 `regbayes demo`
 
-`regbayes demo --output elsewhere`"""
+`regbayes demo --output elsewhere`
+
+First a posterior is constrained, then a model is fitted."""
 
 SIDE = 8  # pixels
 
@@ -31,7 +33,7 @@ class DemoRequest(Request):
 
 
 def demo(request: DemoRequest) -> None:
-    """Fit a model to handwritten digits, compare it, and write a page about it."""
+    """Constrain a posterior; fit a model to handwritten digits, compare it, and write a page about it."""
     resume_collection()
     out = Output(json=request.json, quiet=request.quiet)
     folder = Path(request.output)
@@ -39,6 +41,7 @@ def demo(request: DemoRequest) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output {request.output}: {error.strerror or error}") from None
+    posterior = _constrain(out)
     found = _run_demo(folder, out)
     out.table(
         f"{found['test_rows']} new digits, {found['training_rows']} to learn from",
@@ -54,7 +57,24 @@ def demo(request: DemoRequest) -> None:
     out.line(f"Your own data:    {regbayes} fit YOUR.csv --target COLUMN --output YOUR.model")
     out.line(f"Your own texts:   {regbayes} fit YOUR.csv --text COLUMN --target COLUMN --output YOUR.model")
     out.line("In Python:        from regbayes import ILSVMClassifier")
-    out.result({"command": "demo", **found})
+    out.result({"command": "demo", "posterior": posterior, **found})
+
+
+def _constrain(out: Output) -> dict[str, Any]:
+    """Regularize the posterior of three dose effects, which experts expect to rise with the dose."""
+    import numpy as np
+
+    from regbayes import E, Samples, regularize
+
+    doses = ("5 mg", "10 mg", "20 mg")
+    draws = np.random.default_rng(0).normal([0.1, 0.4, 0.3], [0.1, 0.15, 0.15], size=(4000, 3))
+    result = regularize(Samples(draws), E(np.diff, name="next dose") >= 0)
+    means = [draws.mean(axis=0), result.expectation(lambda x: x)]
+    rows = [[dose, f"{before:.3f}", f"{after:.3f}"] for dose, before, after in zip(doses, *means, strict=True)]
+    out.table("The mean effects of three doses, which should not fall", ["", "posterior", "constrained"], rows)
+    out.line(f"KL divergence {result.kl:.3f} nats, solver {result.status}; in Python: regularize(draws, E(f) >= 0)")
+    out.line()
+    return {"kl": result.kl, "before": means[0].tolist(), "after": means[1].tolist()}
 
 
 def _run_demo(folder: Path, out: Output) -> dict[str, Any]:
