@@ -24,13 +24,19 @@ from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, RepeatedKFold, StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
 
 import regbayes
 from ilsvm_estimator_tools import digits, ilsvm, ilsvm_cv, overlapping
 from medlda_tools import draw_documents
-from multitask_tools import classifier, groups, holes, labels, regressor, regressor_cv
-from regbayes import GridEdgeWarning, MedLDAClassifierCV, MedLDARegressorCV, PathSearchCV
+from multitask_tools import classifier, classifier_cv, groups, holes, labels, numbers, regressor, regressor_cv
+from regbayes import (
+    GridEdgeWarning,
+    ILSVMClassifierCV,
+    MedLDAClassifierCV,
+    MedLDARegressorCV,
+    MultiTaskILSVMClassifierCV,
+    PathSearchCV,
+)
 from regbayes.estimators._bases import InterruptedWarning
 from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._task_bases import read_targets
@@ -624,39 +630,18 @@ def test_it_is_saved_pickled_and_cloned(tmp_path):
     assert not hasattr(clone(search), "components_")
 
 
-BY_NAME = {"check_classifiers_one_label_sample_weights": "it looks for sample_weight among the parameters of fit"}
-FRACTIONS = dict.fromkeys(
-    ["check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"],
-    "its rows are no whole counts, whatever the tags say",
-) | {
-    "check_class_weight_classifiers": "its rows have negative values, whatever the tags say",
-    "check_classifiers_one_label_sample_weights": "its rows are no whole counts, whatever the tags say",
-    "check_decision_proba_consistency": "its rows have negative values, whatever the tags say",
-}
+# --- the searches of the models
 
 
-@pytest.mark.filterwarnings("ignore:The least populated class")  # its classes are of any size,
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # and infinite, which scikit-learn looks at
 @pytest.mark.parametrize(
-    ("estimator", "expected", "expected_failed"),
-    [
-        (PathSearchCV(ilsvm(2, max_iter=1), {"C": [1.0]}, along="C", cv=2, random_state=0), 60, BY_NAME),
-        (PathSearchCV(Ridge(), {"alpha": [1.0]}, cv=2), 53, {}),
-        (MedLDAClassifierCV((2,), Cs=(1.0,), cv=2, max_iter=3, random_state=0), 71, FRACTIONS),
-        (MedLDARegressorCV((2,), Cs=(1.0,), cv=2, max_iter=3, random_state=0), 66, FRACTIONS),
-    ],
-    ids=["iLSVM", "ridge", "MedLDA", "MedLDA regressor"],
+    "search", [ILSVMClassifierCV, MedLDAClassifierCV, MedLDARegressorCV, MultiTaskILSVMClassifierCV]
 )
-def test_all_of_scikit_learns_checks_pass(estimator, expected, expected_failed):
-    results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=expected_failed)
-    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
-    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
-    assert not failed
-    assert skipped <= {"check_array_api_input", "check_classifiers_multilabel_output_format_predict_proba"}
-    assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
-
-
-# --- MedLDA
+def test_every_parameter_of_a_model_can_be_searched_or_set(search):
+    parameters, own = search._model().get_params(), search().get_params()
+    alone = {"warm_start", "deterministic"}  # paths are warm-started, and a search runs on the CPU
+    assert {search._lists.get(name, name) for name in parameters.keys() - alone} <= own.keys()
+    for name in parameters.keys() & own.keys() - search._lists.keys():
+        assert own[name] == parameters[name] or name == "verbose"
 
 
 @pytest.mark.parametrize("make", [MedLDAClassifierCV, MedLDARegressorCV])
@@ -681,19 +666,6 @@ def test_topics_are_searched_from_their_own_starts(make, inference):
     assert search.components_.shape[0] == search.n_components_
 
 
-def test_every_parameter_of_medlda_can_be_searched_or_set():
-    for search, model in (
-        (MedLDAClassifierCV, regbayes.MedLDAClassifier),
-        (MedLDARegressorCV, regbayes.MedLDARegressor),
-    ):
-        parameters = model().get_params()
-        own = search().get_params()
-        alone = {"warm_start", "deterministic"}  # a search runs on the host, where fits are the same bits anyway
-        assert {"Cs" if name == "C" else name for name in parameters} - alone <= own.keys()
-        for name in parameters.keys() & own.keys() - {"n_components"}:
-            assert own[name] == parameters[name]
-
-
 def test_labels_of_documents_and_holes_of_tasks_are_searched_too():
     documents, shares, _ = draw_documents(40)
     indicators = (shares > 0.3).astype(int)
@@ -702,3 +674,78 @@ def test_labels_of_documents_and_holes_of_tasks_are_searched_too():
     rows, several = labels()
     found = PathSearchCV(classifier(max_iter=3), {"C": [0.1]}, cv=KFold(2)).fit(rows, holes(several))
     assert found.out_of_fold_.predictions.shape == several.shape
+
+
+def test_a_fold_scores_what_a_fit_by_hand_scores():
+    X, y = digits()
+
+    def scoring(model, X, y):
+        return np.abs(model.decision_function(X)).sum()
+
+    search = ilsvm_cv(Cs=(0.3,), cv=[(np.arange(0, 160, 2), np.arange(1, 160, 2))], scoring=scoring).fit(X, y)
+    by_hand = search.best_estimator_.fit(X[::2], y[::2])
+    assert search.best_score_ == scoring(by_hand, X[1::2], y[1::2])
+
+
+def test_rows_without_a_label_are_never_scored():
+    X, y = digits()
+    seen = []
+
+    def scoring(model, X, y):
+        seen.append((len(X), len(model.embedding_), set(y)))
+        return model.score(X, y)
+
+    labels = np.where(np.arange(160) % 2, y, -1)
+    ilsvm_cv(Cs=(1.0,), unlabeled=-1, scoring=scoring).fit(X, labels)
+    assert all(n_fitted == 160 - n for n, n_fitted, _ in seen)
+    assert sum(n for n, _, _ in seen) == 80
+    assert all(-1 not in classes for _, _, classes in seen)
+
+
+def test_every_combination_is_tried_and_the_best_is_refitted():
+    X, Y = labels()
+    model = classifier_cv(task_sharings=(0.0, 1.0)).fit(X, holes(Y))
+    results = model.cv_results_
+    assert len(results["mean_test_score"]) == 2 * 2 * 2
+    best = int(np.argmax(results["mean_test_score"]))
+    assert model.best_score_ == results["mean_test_score"][best]
+    for name in ("C", "task_sharing", "include_inputs", "temperature", "generative_weight"):
+        assert getattr(model, f"{name}_") == results[f"param_{name}"][best]
+        assert getattr(model.best_estimator_, name) == getattr(model, f"{name}_")
+    np.testing.assert_array_equal(model.predict(X), model.best_estimator_.predict(X))
+    with pytest.raises(ValueError, match="Cs is empty"):
+        classifier_cv(Cs=()).fit(X, Y)
+    with pytest.raises(ValueError, match=r"task_sharings\[1\]"):
+        classifier_cv(task_sharings=(1.0, -1.0)).fit(X, Y)
+
+
+def test_named_scores_know_the_tasks():
+    X, y, task = groups()
+    own = regressor_cv().fit(X, y, task=task)
+    named = regressor_cv(scoring="r2").fit(X, y, task=task)
+    np.testing.assert_allclose(named.cv_results_["mean_test_score"], own.cv_results_["mean_test_score"])
+    ranked = classifier_cv(scoring="roc_auc").fit(X, (y > np.median(y)).astype(int), task=task)
+    assert 0.5 < ranked.best_score_ <= 1.0
+    with pytest.raises(ValueError, match="cannot leave missing targets out"):
+        regressor_cv(scoring="r2").fit(*(numbers()[0], holes(numbers()[1])))
+
+
+def test_folds_divide_every_task_and_leave_none_unseen():
+    rng = np.random.default_rng(0)
+    task = np.concatenate([np.repeat(np.arange(5), 20), [7]])  # one task has a single row
+    y = rng.standard_normal(len(task))
+    y[:4] = np.nan
+    X = rng.standard_normal((len(task), 2))
+    targets = read_targets(y, task, X, numeric=True)
+    folds = list(multitask_folds(4, X, targets, targets.tasks, np.random.RandomState(0)))
+    assert len(folds) == 4
+    for train, test in folds:
+        assert not set(train) & set(test)
+        assert set(train) | set(test) == set(range(len(task)))
+        assert set(range(4)) <= set(train)  # rows without a target
+        assert len(task) - 1 in train  # the only row of its task
+        assert np.ptp(np.bincount(task[test], minlength=5)) <= 1
+    tested = np.concatenate([test for _, test in folds])
+    assert sorted(tested) == list(range(4, len(task) - 1))
+    for fold in multitask_folds(KFold(3), X, targets, targets.tasks, np.random.RandomState(0)):
+        assert len(task) - 1 in fold[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +14,6 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import KFold, RepeatedKFold
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
-from sklearn.utils.estimator_checks import check_estimator
 
 import regbayes
 from multitask_tools import classifier, holes, labels
@@ -110,25 +107,6 @@ def test_samples_of_weight_zero_are_left_out():
     assert not np.array_equal(found.thresholds_, clone(model).fit(X[there], Y[there]).thresholds_)
     with pytest.raises(ValueError, match="sample_weight"):
         clone(model).fit(X, Y, sample_weight=-weights)
-
-
-@pytest.mark.parametrize(
-    ("estimator", "expected"),
-    [
-        (MultiLabelThresholdCV(LogisticRegression(), cv=2), 62),
-        (MultiLabelThresholdCV(classifier(3, C=1.0, max_iter=2, temperature=0.0), cv=2), 67),
-    ],
-    ids=["logistic regression", "multi-task"],
-)
-def test_all_of_scikit_learns_checks_pass(estimator, expected):
-    by_rows = {"check_sample_weight_equivalence_on_dense_data": "folds and resamples are drawn by rows"}
-    by_rows["check_sample_weight_equivalence_on_sparse_data"] = by_rows["check_sample_weight_equivalence_on_dense_data"]
-    results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=by_rows)
-    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
-    skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
-    assert not failed
-    assert skipped <= {"check_array_api_input", "check_classifiers_multilabel_output_format_predict_proba"}
-    assert Counter(result["status"] for result in results)["passed"] == expected - len(skipped)
 
 
 def rare(seed=0, n_rows=300):
