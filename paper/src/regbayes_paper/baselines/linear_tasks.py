@@ -74,7 +74,12 @@ class LinearTasks:
 
 def _solve_each(grams: Floats, penalty: Floats, right: Floats, _: Floats) -> Floats:
     """Solve the system of each task; the shortest solution where a column is free and no target constrains it."""
-    return np.stack([np.linalg.lstsq(a + penalty, b, rcond=None)[0] for a, b in zip(grams, right, strict=True)])
+    systems = grams + penalty
+    try:
+        np.linalg.cholesky(systems)  # raises where a system is singular
+    except np.linalg.LinAlgError:
+        return np.stack([np.linalg.lstsq(a, b, rcond=None)[0] for a, b in zip(systems, right, strict=True)])
+    return np.asarray(np.linalg.solve(systems, right[:, :, None])[:, :, 0], dtype=np.float64)
 
 
 def _solve_mixed(grams: Floats, penalty: Floats, right: Floats, S: Floats) -> Floats:

@@ -1,21 +1,19 @@
-"""Drawing shared by the experiments: points with error bars by system, and lines over a setting."""
+"""Figures: points with error bars by system, and lines over a setting."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regbayes_paper.experiments.protocol import Block, Experiment, Metric
-from regbayes_paper.experiments.store import Record
-from regbayes_paper.experiments.tables import by_line, summarize
+from regbayes_paper.experiments.protocol import PEERS, Experiment, Metric, Record, by_line, mean_and_std
+from regbayes_paper.experiments.tables import label
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 OURS, PEER, PRINTED = "#1f5fa8", "#8a8a8a", "#c44e1b"
-COLORS = ("#1f5fa8", "#c44e1b", "#3a8a3a", "#7a4fa3", "#8a8a8a", "#b8860b")
+COLORS = ("#1f5fa8", "#c44e1b", "#3a8a3a", "#7a4fa3", "#b8860b", "#4b4b4b")
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -27,107 +25,76 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure as PNG."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path
 
 
-def tidy(ax: Axes, *, grid: str = "y") -> None:
-    """Take away what carries no information."""
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    ax.grid(axis=grid, color="#dddddd", linewidth=0.6)
+def tidy(ax: Any) -> None:
+    """Remove what carries no information."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(color="#dddddd", linewidth=0.6)
     ax.set_axisbelow(True)
 
 
-def draw_table(
-    experiment: Experiment, records: Sequence[Record], metrics: Sequence[Metric], path: Path, peers: str
-) -> list[Path]:
-    """Draw a table: a panel for each data set and metric, a point for each system, a cross where the paper has it.
+def unit(metric: Metric) -> tuple[float, str]:
+    """Return the factor and the label of a metric."""
+    return (100.0, f"{metric.label} (%)") if metric.percent else (1.0, metric.label)
 
-    On a data set that stands for one of the paper's there are no crosses.
 
-    Parameters
-    ----------
-    experiment : Experiment
-    records : sequence of Record
-    metrics : sequence of Metric
-        The metrics to draw.
-    path : Path
-        The file.
-    peers : str
-        The group that is drawn in grey.
-    """
+def draw_table(experiment: Experiment, records: Sequence[Record], path: Path) -> Path:
+    """Draw a panel for each data set and metric, a point for each line, and a cross where the paper has a number."""
     groups = by_line(records)
+    metrics = [metric for metric in experiment.metrics if metric.key in experiment.drawn]
     blocks = [b for b in experiment.blocks() if any((b.dataset, x.row, x.setting) in groups for x in b.lines)]
-    height = 0.8 + sum(0.9 + 0.24 * len(block.lines) for block in blocks)
-    figure = new_figure(2.4 * len(metrics) + 3.0, height)
-    axes = figure.subplots(
-        len(blocks), len(metrics), squeeze=False, height_ratios=[1.5 + 0.4 * len(block.lines) for block in blocks]
-    )
+    heights = [1.2 + 0.24 * len(block.lines) for block in blocks]
+    figure = new_figure(2.4 * len(metrics) + 3.0, sum(heights) + 0.5)
+    axes = figure.subplots(len(blocks), len(metrics), squeeze=False, height_ratios=heights, sharey="row")
     for row, block in zip(axes, blocks, strict=True):
         for ax, metric in zip(row, metrics, strict=True):
-            _draw_panel(ax, block, metric, groups, peers)
-        for ax in row[1:]:
-            ax.tick_params(labelleft=False)
+            factor, text = unit(metric)
+            for place, line in enumerate(block.lines):
+                found = mean_and_std(groups.get((block.dataset, line.row, line.setting), []), metric.key)
+                if found:
+                    color = PEER if line.group == PEERS else OURS
+                    ax.errorbar(factor * found[0], place, xerr=factor * found[1] or None, fmt="o", color=color)
+                printed = line.paper.get(metric.key, "").split("±")[0].strip()
+                if printed.replace(".", "").isdigit() and not block.note:  # not about a stand-in
+                    ax.plot(float(printed), place, "x", color=PRINTED)
+            ax.set(xlabel=text)
+            tidy(ax)
+        row[0].set_yticks(range(len(block.lines)), [label(line) for line in block.lines], fontsize="small")
+        row[0].set_ylim(len(block.lines) - 0.5, -0.5)
         row[0].set_title(block.dataset, loc="left", fontsize="medium", fontweight="bold")
-    _explain(figure, any(line.paper for block in blocks if block.comparable for line in block.lines))
-    return [save(figure, path)]
+    figure.supxlabel("blue: systems of the paper, gray: other methods, cross: printed in the paper", fontsize="small")
+    return save(figure, path)
 
 
-def _draw_panel(ax: Axes, block: Block, metric: Metric, groups: Any, peers: str) -> None:
-    factor = 100.0 if metric.percent else 1.0
-    names = [f"{line.row}, {line.setting}" if line.setting else line.row for line in block.lines]
-    records = [groups.get((block.dataset, line.row, line.setting)) for line in block.lines]
-    known = {i: summarize(found) for i, found in enumerate(records) if found and metric.key in found[0].values}
-    crosses = {i: x for i, line in enumerate(block.lines) if (x := _number(line.paper.get(metric.key))) is not None}
-    crosses = crosses if block.comparable else {}
-    means = {i: factor * summary.mean[metric.key] for i, summary in known.items()}
-    outlier = lowest_by_far(means, list(crosses.values()))
-    for place, line in enumerate(block.lines):
-        if place == outlier:
-            text = f"◂ {means[place]:.{metric.digits}f}"
-            ax.text(0.01, place, text, color=PEER, fontsize="small", va="center", transform=ax.get_yaxis_transform())
-        elif place in known:
-            spread = factor * known[place].std.get(metric.key, 0.0)
-            color = PEER if line.group == peers else OURS
-            ax.errorbar(means[place], place, xerr=spread or None, fmt="o", color=color, markersize=5)
-        if place in crosses:
-            ax.plot(crosses[place], place, "x", color=PRINTED, markersize=6)
-    ax.set_yticks(range(len(names)), names, fontsize="small")
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlabel(metric.label + (" (%)" if metric.percent else ""))
-    tidy(ax, grid="both")
-
-
-def lowest_by_far(means: Mapping[int, float], printed: Sequence[float] = ()) -> int | None:
-    """Return the place of a value so far below all others that they would lie on each other if it were drawn to scale.
-
-    That is what always answering the most frequent class usually is. Numbers that are printed in the paper are among
-    the others.
-    """
-    if len(means) < 3:
-        return None
-    lowest = min(means, key=means.__getitem__)
-    others = [*(mean for place, mean in means.items() if place != lowest), *printed]
-    return lowest if min(others) - means[lowest] > 2 * (max(others) - min(others)) else None
-
-
-def _number(printed: str | None) -> float | None:
-    """Read the number in front of a ± sign."""
-    try:
-        return float((printed or "").split("±")[0])
-    except ValueError:
-        return None
-
-
-def _explain(figure: Figure, printed: bool) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], color=OURS, marker="o", linestyle="", label="measured: systems of the paper"),
-        Line2D([], [], color=PEER, marker="o", linestyle="", label="measured: peers"),
-    ]
-    if printed:
-        handles.append(Line2D([], [], color=PRINTED, marker="x", linestyle="", label="printed in the paper"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+def draw_lines(
+    experiment: Experiment, records: Sequence[Record], path: Path, x: Callable[[str], float], x_label: str
+) -> Path:
+    """Draw the metrics against a varied setting, a row of panels for each data set; others are levels."""
+    groups = by_line(records)
+    metrics = [metric for metric in experiment.metrics if metric.key in experiment.drawn]
+    names = [dataset.name for dataset in experiment.datasets()]
+    figure = new_figure(max(6.0, 4.5 * len(metrics)), 0.8 + 3.0 * len(names))
+    for row, name in zip(figure.subplots(len(names), len(metrics), squeeze=False), names, strict=True):
+        for ax, metric in zip(row, metrics, strict=True):
+            factor, text = unit(metric)
+            colors = iter(COLORS * 4)
+            for system in experiment.systems:
+                settings = experiment.settings(system)
+                found = {s: mean_and_std(groups.get((name, system.name, s), []), metric.key) for s in settings}
+                known = {s: pair for s, pair in found.items() if pair}
+                if known and len(settings) > 1:
+                    means, spread = ([factor * pair[i] for pair in known.values()] for i in (0, 1))
+                    places = [x(setting) for setting in known]
+                    ax.errorbar(places, means, spread, color=next(colors), marker="o", markersize=3, label=system.name)
+                elif known:
+                    ax.axhline(factor * next(iter(known.values()))[0], color=PEER, linewidth=0.7)
+                    ax.annotate(system.name, (1, factor * next(iter(known.values()))[0]), (2, 0), fontsize="x-small",
+                                xycoords=("axes fraction", "data"), textcoords="offset points")  # fmt: skip
+            ax.set(xlabel=x_label, ylabel=text)
+            ax.set_title(name, loc="left", fontsize="medium")
+            tidy(ax)
+        row[0].legend(frameon=False, fontsize="x-small")
+    return save(figure, path)

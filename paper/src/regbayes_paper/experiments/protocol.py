@@ -1,18 +1,20 @@
-"""What an experiment is: a protocol, rows, cells, and how one cell is measured.
-
-An experiment is made of cells, each one system on one data set with one seed, measured independently of all others. The
-runner measures those that are not in the store yet, and the tables and the figure are functions of the records alone.
-"""
+"""What an experiment is: systems, data sets and settings, whose cells are measured one by one."""
 
 from __future__ import annotations
 
+import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
-from regbayes_paper.experiments.store import Cell, Record
+import numpy as np
+
+from regbayes_paper.experiments.samples import Dataset, Sample
+
+PAPER, PEERS = "systems of the paper", "other methods"
 
 
 @dataclass(frozen=True)
@@ -24,21 +26,44 @@ class Metric:
     definition: str
     digits: int = 3
     percent: bool = False
-    """Whether it is a share that the paper prints in percent."""
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One system on one data set under one setting with one seed."""
+
+    dataset: str
+    row: str
+    setting: str
+    seed: int
+
+    def __str__(self) -> str:
+        parts = (self.dataset, self.row, self.setting, f"seed {self.seed}")
+        return " · ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured in a cell."""
+
+    cell: Cell
+    values: dict[str, float]
+    fit_seconds: float
+    search_seconds: float = 0.0
+    chosen: dict[str, Any] = field(default_factory=dict)
+    detail: dict[str, Any] = field(default_factory=dict)  # arrays that a figure needs, as lists
+    provenance: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table: a row of the paper or a peer, perhaps under a varied setting."""
+    """A line of a table."""
 
     row: str
     setting: str = ""
-    paper: Mapping[str, str] = field(default_factory=dict)
-    """The paper's numbers by metric, as printed."""
-    missing: str = ""
-    """Why it cannot be run; empty if it can."""
+    paper: Mapping[str, str] = field(default_factory=dict)  # the paper's numbers by metric, as printed
+    missing: str = ""  # why it cannot be run
     group: str = ""
-    """Lines of one group stand together, under its name."""
 
 
 @dataclass(frozen=True)
@@ -47,78 +72,181 @@ class Block:
 
     dataset: str
     heading: str
-    notes: tuple[str, ...]
     lines: tuple[Line, ...]
-    metrics: tuple[Metric, ...] | None = None
-    """None: those of the experiment."""
-    comparable: bool = True
-    """Whether the paper's numbers are about this data set, so that a figure may show them beside ours."""
+    metrics: tuple[Metric, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """What evaluating a cell gives; the runner adds cell and fingerprint."""
+class Context:
+    """What an estimator is made for."""
 
-    values: dict[str, float]
-    fit_seconds: float
-    search_seconds: float = 0.0
-    memory_mb: float | None = None
-    chosen: dict[str, Any] = field(default_factory=dict)
-    detail: dict[str, Any] = field(default_factory=dict)
+    seed: int
+    n_components: int
+    n_inputs: int
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of a table: how to make the estimator, and the settings among which cross-validation chooses."""
+
+    name: str
+    make: Callable[..., Any]  # make(context, **settings)
+    grid: tuple[Mapping[str, Any], ...] = ({},)
+    quick_grid: tuple[Mapping[str, Any], ...] = ({},)
+    group: str = PAPER
+    random: bool = True  # whether a fit to the same rows depends on the seed
+    needs: str = ""  # an optional package
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot be run; empty if it can."""
+        return f"needs {self.needs}" if self.needs and importlib.util.find_spec(self.needs) is None else ""
+
+    def settings(self, quick: bool) -> tuple[Mapping[str, Any], ...]:
+        """Return the settings to choose from."""
+        return self.quick_grid if quick else self.grid
+
+
+def grid(**lists: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return all combinations of listed values."""
+    return tuple(dict(zip(lists, values, strict=True)) for values in product(*lists.values()))
+
+
+def named(systems: Sequence[System], *names: str) -> tuple[System, ...]:
+    """Return systems by their names."""
+    return tuple(next(system for system in systems if system.name == name) for name in names)
+
+
+def peers(systems: Sequence[System]) -> tuple[System, ...]:
+    """Return the systems that are not the paper's."""
+    return tuple(system for system in systems if system.group == PEERS)
 
 
 class Experiment(ABC):
-    """One of the paper's tables or figures.
-
-    Parameters
-    ----------
-    quick : bool
-        Whether to run the small form, which ends within a minute.
-    """
+    """A table or figure: systems on data sets, each tuned inside the training part. A subclass may vary a setting."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
-    default_seeds: ClassVar[int] = 5
-    quick_seeds: ClassVar[int] = 2
+    drawn: ClassVar[tuple[str, ...]] = ()  # metrics in the figure
+    systems: ClassVar[tuple[System, ...]]
+    kind: ClassVar[Any]  # of problem: a `tuning.Kind`
+    paper: ClassVar[Mapping[str, Mapping[str, Mapping[str, str]]]] = {}  # by data set, system and metric
+    sizes: ClassVar[tuple[int, int]]  # truncation, in full and in the small form
+    folds: ClassVar[tuple[int, int]] = (5, 2)
+    seeds: ClassVar[tuple[int, int]] = (5, 1)
 
     def __init__(self, quick: bool = False) -> None:
         self.quick = quick
-
-    @property
-    def n_seeds(self) -> int:
-        """How many seeds there are unless the user says otherwise."""
-        return self.quick_seeds if self.quick else self.default_seeds
-
-    @abstractmethod
-    def protocol(self) -> Sequence[str]:
-        """What is done, in paragraphs to be printed."""
-
-    @abstractmethod
-    def blocks(self) -> Sequence[Block]:
-        """The tables, lines that cannot be run among them."""
-
-    @abstractmethod
-    def cells(self, n_seeds: int) -> Sequence[Cell]:
-        """Everything that is to be measured, in the order in which to do so."""
-
-    @abstractmethod
-    def facts(self, cell: Cell) -> Mapping[str, Any]:
-        """All that determines the numbers of a cell beside the versions of the packages."""
-
-    @abstractmethod
-    def evaluate(self, cell: Cell) -> Measurement:
-        """Measure one cell."""
-
-    @abstractmethod
-    def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
-        """Draw the figures from what there is, and return the files."""
-
-    def remarks(self, records: Sequence[Record]) -> Sequence[str]:
-        """What to say below the tables."""
-        return ()
+        self.n_components, self.n_folds, self.n_seeds = (pair[quick] for pair in (self.sizes, self.folds, self.seeds))
 
     @property
     def stem(self) -> str:
         """How the files of this experiment begin."""
         return f"{self.name}-quick" if self.quick else self.name
+
+    @abstractmethod
+    def protocol(self) -> Sequence[str]:
+        """Return what is done, in paragraphs."""
+
+    @abstractmethod
+    def datasets(self) -> Sequence[Dataset]:
+        """Return the data sets."""
+
+    def settings(self, system: System) -> Sequence[str]:
+        """Return the varied settings of a system; one that is empty where nothing is varied."""
+        return [""]
+
+    def at(self, cell: Cell) -> tuple[System, int]:
+        """Return the system of a cell and its truncation."""
+        return named(self.systems, cell.row)[0], self.n_components
+
+    def training_rows(self, cell: Cell, train: Sample) -> Sample:
+        """Return the training rows that a cell uses."""
+        return train
+
+    def dataset(self, name: str) -> Dataset:
+        """Return a data set by its name."""
+        return next(dataset for dataset in self.datasets() if dataset.name == name)
+
+    def blocks(self) -> Sequence[Block]:
+        """Return one table for each data set."""
+        found = []
+        for dataset in self.datasets():
+            printed = self.paper.get(dataset.stands_for or dataset.name, {})
+            lines = tuple(
+                Line(one.name, setting, {} if setting else printed.get(one.name, {}), one.missing, one.group)
+                for one in self.systems
+                for setting in self.settings(one)
+            )
+            away = dataset.stands_for and printed
+            note = f"The paper's numbers are about {dataset.stands_for} and cannot be compared." if away else ""
+            found.append(Block(dataset.name, dataset.heading, lines, self.metrics, note))
+        return found
+
+    def cells(self, n_seeds: int) -> Sequence[Cell]:
+        """Return all cells, seed by seed. Where a seed changes neither split nor start there is one."""
+        return [
+            Cell(dataset.name, system.name, setting, seed)
+            for seed in range(n_seeds)
+            for dataset in self.datasets()
+            for system in self.systems
+            if not system.missing and (seed == 0 or system.random or len(dataset.splits) != 1)
+            for setting in self.settings(system)
+        ]
+
+    def evaluate(self, cell: Cell) -> Record:
+        """Choose settings in the training part, refit, and score the test part once."""
+        from regbayes_paper.experiments.tuning import evaluate
+
+        train, test = self.dataset(cell.dataset).split(cell.seed)
+        system, size = self.at(cell)
+        context = Context(cell.seed, size, train.X.shape[1])
+        rows = self.training_rows(cell, train)
+        return evaluate(cell, system, rows, test, context, self.kind, quick=self.quick, n_folds=self.n_folds)
+
+    def remarks(self, records: Sequence[Record]) -> Sequence[str]:
+        """Return what to say below the tables."""
+        return ()
+
+    def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
+        """Draw the figures, and return the files."""
+        from regbayes_paper.experiments.figures import draw_table
+
+        return [draw_table(self, records, folder / f"{self.stem}.png")]
+
+
+def by_line(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Record]]:
+    """Group records by data set, row and setting, the seeds in order."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.cell):
+        groups.setdefault((record.cell.dataset, record.cell.row, record.cell.setting), []).append(record)
+    return groups
+
+
+def mean_and_std(records: Sequence[Record], key: str) -> tuple[float, float] | None:
+    """Return mean and sample standard deviation of a metric over seeds; the latter is 0 for one seed."""
+    values = [record.values[key] for record in records if key in record.values]
+    if not values:
+        return None
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def paired(records: Sequence[Record], one: str, other: str, metric: Metric) -> list[str]:
+    """Say by how much one system is ahead of another on the same seeds, with the standard error of the mean."""
+    lines, groups = [], by_line(records)
+    for (dataset, row, setting), found in groups.items():
+        if row != one or (dataset, other, setting) not in groups:
+            continue
+        theirs = {record.cell.seed: record.values for record in groups[dataset, other, setting]}
+        both = [(record.values, theirs[record.cell.seed]) for record in found if record.cell.seed in theirs]
+        ahead = 100 * np.array([a[metric.key] - b[metric.key] for a, b in both])
+        if len(ahead) > 1:
+            error = ahead.std(ddof=1) / np.sqrt(len(ahead))
+            where = ", ".join(part for part in (dataset, setting) if part)
+            lines.append(
+                f"{where}: {one} less {other}, paired on {len(ahead)} seeds: {ahead.mean():+.2f} ± {error:.2f} points "
+                f"of {metric.label} (mean ± standard error)."
+            )
+    return lines

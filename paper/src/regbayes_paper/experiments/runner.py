@@ -1,14 +1,16 @@
-"""Runs an experiment: measures the cells that are not in the store yet, and prints and saves what there is.
+"""Runs an experiment: measures the cells that are not recorded yet, and prints and saves what there is.
 
-Ctrl-C ends it at any moment; what was measured is on disk, is printed, and is not measured again.
+Records are lines of JSON, written as soon as they are known, so an interrupted experiment continues with the next cell.
 """
 
 from __future__ import annotations
 
+import json
+import platform
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,26 +19,47 @@ from joblib import Parallel, delayed
 
 import regbayes
 from regbayes_paper.experiments import tables
-from regbayes_paper.experiments.protocol import Experiment, Measurement
-from regbayes_paper.experiments.store import Cell, Record, ResultStore, fingerprint
-from regbayes_paper.experiments.versions import protocol_code
+from regbayes_paper.experiments.protocol import Cell, Experiment, Record
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has to show."""
+    """What a run leaves."""
 
     records: tuple[Record, ...]
-    failed: Mapping[Cell, str]
-    """Messages of the cells that raised an error; they are tried again the next time."""
+    failed: dict[Cell, str]  # messages; these cells are tried again the next time
     interrupted: bool
-    computed: int
-    """Cells that were measured in this run; the others were there already."""
-    files: tuple[Path, ...]
     text: str
-    """The tables as printed."""
+
+
+def read_records(path: Path) -> dict[Cell, Record]:
+    """Read the records of a file, the last of each cell; a line that was cut short is left out."""
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            fields = json.loads(line)
+            record = Record(**(fields | {"cell": Cell(**fields["cell"])}))
+        except (ValueError, TypeError, KeyError):
+            continue
+        found[record.cell] = record
+    return found
+
+
+def append_record(path: Path, record: Record) -> None:
+    """Add a record to the end of a file."""
+    before = path.read_bytes()[-1:] if path.exists() else b"\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(("" if before in (b"\n", b"") else "\n") + json.dumps(asdict(record), ensure_ascii=False) + "\n")
+
+
+def provenance() -> dict[str, str]:
+    """Return the commit, the versions and the date of a measurement."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    versions = {"regbayes": regbayes.__version__, "scikit-learn": sklearn.__version__, "numpy": np.__version__}
+    return {"commit": commit, "python": platform.python_version(), **versions, "date": time.strftime("%Y-%m-%d")}
 
 
 def run_experiment(
@@ -49,129 +72,71 @@ def run_experiment(
     say: Say = print,
     show: Say = print,
 ) -> Outcome:
-    """Measure what is missing, print the tables, and save records, CSV and figures.
+    """Measure what is missing, print the tables, and save records, text and figures.
 
     Parameters
     ----------
     experiment : Experiment
     output : Path
-        Folder for the results. Records that are there already, from the same protocol, data and versions, are used.
+        Folder for the results. Cells that are recorded there are not measured again.
     n_seeds : int, default=None
         Number of seeds; that of the protocol by default.
     jobs : int, default=1
         Processes.
     fresh : bool, default=False
         Whether to forget earlier records first.
-    say : callable
-        Where progress goes.
-    show : callable
-        Where the protocol and the tables go.
+    say, show : callable
+        Where progress goes, and where the tables go.
     """
-    store = ResultStore(output / f"{experiment.stem}.jsonl")
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / f"{experiment.stem}.jsonl"
     if fresh:
-        store.clear()
-    header = tables.render_header(experiment)
-    show(header + "\n")
+        path.unlink(missing_ok=True)
     planned = list(experiment.cells(n_seeds or experiment.n_seeds))
-    prints = {cell: _fingerprint(experiment, cell) for cell in planned}
-    done = store.find(prints)
-    n_before = len(done)
-    say(_plan(n_before, len(planned) - n_before, store.path))
-    failed: dict[Cell, str] = {}
-    interrupted = False
+    done, failed = read_records(path), {}
+    todo = [cell for cell in planned if cell not in done]
+    show(tables.render_header(experiment) + "\n")
+    say(f"{len(planned) - len(todo)} of {len(planned)} cells are recorded in {path}.")
+    source, started, interrupted = provenance(), time.perf_counter(), False
     try:
-        _measure_missing(experiment, prints, store, done, failed, jobs=jobs, say=say)
+        for count, (cell, result) in enumerate(_measure(experiment, todo, jobs), start=1):
+            if isinstance(result, Record):
+                done[cell] = replace(result, provenance=source)
+                append_record(path, done[cell])
+            else:
+                failed[cell] = result
+            left = (time.perf_counter() - started) / count * (len(todo) - count)
+            say(f"[{count}/{len(todo)}] {cell}: {_summary(experiment, result)}; about {left:.0f} s left")
     except KeyboardInterrupt:
         interrupted = True
     records = tuple(done[cell] for cell in planned if cell in done)
-    tables_shown = tables.render_tables(experiment, records, planned, failed)
-    text = "\n\n".join([tables_shown, *(experiment.remarks(records) if records else ())])
+    text = "\n\n".join([tables.render_tables(experiment, records, failed), *experiment.remarks(records)])
     show("\n" + text + "\n")
-    files = _save(experiment, output, records, f"{header}\n\n{text}\n")
-    if interrupted:
-        say(f"Interrupted: {len(records)} of {len(planned)} cells are there. The same command continues from here.")
-    elif failed:
-        say(f"{len(failed)} of {len(planned)} cells failed. The same command tries them again.")
-    say("Written: " + ", ".join(map(str, [store.path, *files] if records else files)))
-    return Outcome(records, failed, interrupted, len(records) - n_before, tuple(files), text)
+    (output / f"{experiment.stem}.txt").write_text(f"{tables.render_header(experiment)}\n\n{text}\n", encoding="utf-8")
+    if records:
+        experiment.draw(records, output)
+    say("Interrupted: the same command continues." if interrupted else f"Results are in {output}.")
+    return Outcome(records, failed, interrupted, text)
 
 
-def _measure_missing(
-    experiment: Experiment,
-    prints: Mapping[Cell, str],
-    store: ResultStore,
-    done: dict[Cell, Record],
-    failed: dict[Cell, str],
-    *,
-    jobs: int,
-    say: Say,
-) -> None:
-    """Measure the cells that are not in ``done``; store each as soon as it is known, and enter it or its error."""
-    todo = [cell for cell in prints if cell not in done]
-    started = time.perf_counter()
-    for count, (cell, result) in enumerate(_measure_cells(experiment, todo, jobs), start=1):
-        if isinstance(result, Measurement):
-            record = Record(cell, prints[cell], **asdict(result))
-            store.append(record)
-            done[cell] = record
-        else:
-            failed[cell] = f"failed: {result}"
-        left = (time.perf_counter() - started) / count * (len(todo) - count)
-        say(f"[{count}/{len(todo)}] {cell}: {_shown(experiment, result)}{_time_left(left)}")
-
-
-def _fingerprint(experiment: Experiment, cell: Cell) -> str:
-    versions = {"regbayes": regbayes.__version__, "scikit-learn": sklearn.__version__, "numpy": np.__version__}
-    versions["protocol"] = protocol_code()
-    facts = {"experiment": experiment.name, "quick": experiment.quick, "cell": asdict(cell), "versions": versions}
-    return fingerprint(facts | {"facts": dict(experiment.facts(cell))})
-
-
-def _measure_cells(
-    experiment: Experiment, cells: Sequence[Cell], jobs: int
-) -> Iterator[tuple[Cell, Measurement | Exception]]:
-    """Yield each cell with what was measured, or with the error, as soon as it is known."""
+def _measure(experiment: Experiment, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Record | str]]:
     if jobs == 1:
-        for cell in cells:
-            yield _one(experiment, cell)
+        yield from (_one(experiment, cell) for cell in cells)
         return
     workers = Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch="n_jobs")
-    with closing(workers(delayed(_one)(experiment, cell) for cell in cells)) as results:
-        yield from results
+    yield from workers(delayed(_one)(experiment, cell) for cell in cells)
 
 
-def _one(experiment: Experiment, cell: Cell) -> tuple[Cell, Measurement | Exception]:
+def _one(experiment: Experiment, cell: Cell) -> tuple[Cell, Record | str]:
     try:
         return cell, experiment.evaluate(cell)
-    except Exception as error:  # one system that fails must not take the others' hours with it
-        return cell, RuntimeError(f"{type(error).__name__}: {error}")
+    except Exception as error:  # one system that fails must not stop the others
+        return cell, f"failed: {type(error).__name__}: {error}"
 
 
-def _plan(n_done: int, n_todo: int, path: Path) -> str:
-    if not n_done:
-        return f"{n_todo} cells to measure."
-    return f"{n_done} cells are in {path} already, {n_todo} to measure."
-
-
-def _shown(experiment: Experiment, result: Measurement | Exception) -> str:
-    if isinstance(result, Exception):
-        return f"failed: {result}"
-    metric = next((m for m in experiment.metrics if m.key in result.values), None)
-    value = f"{metric.label} {tables.show(metric, result.values[metric.key])}, " if metric is not None else ""
-    return f"{value}{result.fit_seconds + result.search_seconds:.1f} s"
-
-
-def _time_left(seconds: float) -> str:
-    if seconds < 1:
-        return ""
-    return f"; about {seconds:.0f} s left" if seconds < 100 else f"; about {seconds / 60:.0f} min left"
-
-
-def _save(experiment: Experiment, output: Path, records: Sequence[Record], text: str) -> list[Path]:
-    """Write text, CSV and figures, and return the files."""
-    stem = output / experiment.stem
-    files = [stem.with_name(f"{experiment.stem}{end}") for end in (".txt", ".csv", "-cells.csv")]
-    tables.write_text(files[0], text)
-    tables.write_summary(files[1], experiment, records)
-    tables.write_cells(files[2], records)
-    return files + experiment.draw(records, output) if records else files
+def _summary(experiment: Experiment, result: Record | str) -> str:
+    if isinstance(result, str):
+        return result
+    metric = next(metric for metric in experiment.metrics if metric.key in result.values)
+    number = tables.show(metric, result.values[metric.key])
+    return f"{metric.label} {number}, {result.fit_seconds + result.search_seconds:.1f} s"
