@@ -131,25 +131,6 @@ def test_predict_answers_every_row_in_order(folder):
         assert row["kind"] == max(scores, key=scores.get)
 
 
-@pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])
-def test_predictions_in_files(folder, suffix):
-    path = folder / f"predictions.{suffix}"
-    done = run_here("predict", folder / "flowers.model", folder / "new.csv", "--output", path)
-    assert done.out == ""
-    assert "30 predictions written to" in done.err
-    wanted = [row["kind"] for row in rows_of(run_here("predict", folder / "flowers.model", folder / "new.csv").out)]
-    if suffix == "csv":
-        found = [row["kind"] for row in rows_of(path.read_text())]
-    elif suffix == "npz":
-        with np.load(path, allow_pickle=False) as saved:
-            found = saved["kind"].tolist()
-    else:
-        import pyarrow.parquet
-
-        found = pyarrow.parquet.read_table(path)["kind"].to_pylist()
-    assert found == wanted
-
-
 def test_evaluate_is_what_predictions_and_truth_say(folder):
     found = run_here("evaluate", folder / "flowers.model", folder / "new.csv", "--json").json
     predicted = rows_of(run_here("predict", folder / "flowers.model", folder / "new.csv").out)

@@ -176,7 +176,7 @@ UNREADABLE = {
     "empty": ("t.csv", "", "is empty"),
     "header alone": ("t.csv", "a,b\n", "has no rows"),
     "long row": ("t.csv", "a,b\n1,2\n3,4,5\n", "cannot be read as CSV"),
-    "all rows long": ("t.csv", "a,b\n1,2,3\n3,4,5\n", "cannot be read as CSV"),
+    "all rows long": ("t.csv", "a,b\n1,2,3\n3,4,5\n", "have more fields than its first line"),
     "open quote": ("t.csv", 'a,b\n"1,2\n3,4\n', "cannot be read as CSV"),
     "two columns of a name": ("t.csv", "a,a\n1,2\n", "several columns of one name: 'a'"),
     "encoding": ("t.csv", b"a,b\n1,\xe4\n", "is not text in UTF-8"),

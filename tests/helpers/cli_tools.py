@@ -43,11 +43,14 @@ def run_here(*arguments: object) -> Run:
     return Run(code, out.getvalue(), err.getvalue())
 
 
-def run_process(*arguments: object, stdin: str | None = None, folder: Path | None = None) -> Run:
+def run_process(
+    *arguments: object, stdin: str | None = None, folder: Path | None = None, stdout=subprocess.PIPE
+) -> Run:
     """Run a command as a user does."""
     command = [sys.executable, "-m", "regbayes", *map(str, arguments)]
-    done = subprocess.run(command, input=stdin, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-    return Run(done.returncode, done.stdout, done.stderr)
+    pipes = {"stdout": stdout, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, input=stdin, cwd=folder, text=True, check=False, timeout=300, **pipes)
+    return Run(done.returncode, done.stdout or "", done.stderr)
 
 
 def flowers(n: int = 90, seed: int = 0) -> str:

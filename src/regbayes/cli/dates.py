@@ -77,7 +77,9 @@ def expand_dates(name: str, texts: Sequence[str | None], dates: Dates) -> dict[s
 def describe_dates(name: str, dates: Dates) -> str:
     """Say how a column was read, and what becomes of it."""
     order = {"%m/%d": " (month/day)", "%d/%m": " (day/month)"}.get(dates["format"][:5], "")
+    since = f" (days since {dates['origin'].split(' ')[0]})"
+    parts = [f"{part}{since}" if part == "elapsed" else part for part in dates["parts"]]
     return (
-        f"{name!r} holds dates or times, like {dates['like']!r}{order}: {', '.join(dates['parts'])} are inputs "
-        f"(elapsed: days since {dates['origin'].split(' ')[0]}); --categorical {name} takes them as names"
+        f"{name!r} holds dates or times, like {dates['like']!r}{order}; inputs: {', '.join(parts)}. --categorical "
+        f"{name} takes them as names"
     )

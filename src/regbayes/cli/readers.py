@@ -159,7 +159,9 @@ def read_csv(
         ) from None
     except pd.errors.EmptyDataError:
         raise BadDataError(f"{source} is empty") from None
-    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
+    except pd.errors.ParserWarning:
+        raise BadDataError(f"rows of {source} have more fields than its first line (--delimiter)") from None
+    except pd.errors.ParserError as error:
         raise BadDataError(f"{source} cannot be read as CSV: {str(error).strip()} (--delimiter, --no-header)") from None
     given = [str(name).strip() if header else "" for name in first.iloc[0]]
     names = [name or f"column{i + 1}" for i, name in enumerate(given)]
