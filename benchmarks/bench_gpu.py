@@ -28,14 +28,13 @@ from threadpoolctl import threadpool_limits
 from regbayes import ILSVMClassifier
 from regbayes.engine import Serial, make_executor
 from regbayes.joint import descent
-from regbayes.kernels import arrays, arrays_features
+from regbayes.kernels import arrays, binary
 from regbayes.kernels.arrays_losses import ClassRows, HingeRows
 from regbayes.margins.device import DeviceBlock, DevicePrior
 from regbayes.margins.device_tasks import SAMPLE_PER_OUTPUT, DeviceTaskHead
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Observations, Outputs
 from regbayes.models.ilsvm import starts
-from regbayes.models.ilsvm.device import DeviceRows
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, Params, Rows, Settings, centre_rows
 from regbayes.models.mt_ilsvm.device import DeviceRows as DeviceTaskRows
 from regbayes.models.mt_ilsvm.device import DeviceTaskModel
@@ -145,14 +144,13 @@ def time_row_work(device: Device, n: int, K: int, L: int, M: int) -> None:
 
 
 def time_sweeps(device: Device, n: int, K: int) -> None:
-    rng, none = np.random.default_rng(0), np.zeros(K)
-    coupling, start = rng.normal(size=(K, K)) / K, rng.random(K)
-    swept = arrays_features.sweep_features(device.normal(K, n), none, coupling, start, 1)
-    other = device.normal(K, n, seed=1)
-    given = (swept.history, coupling, start, 0.03)
-    show("sweep", device.time(lambda: arrays_features.sweep_features(other, none, coupling, start, 1)))
-    show("sums", device.time(lambda: arrays_features.sum_features(swept, None)))
-    show("reverse and sums", device.time(lambda: arrays_features.reverse_features(other, *given)))
+    rng = np.random.default_rng(0)
+    coupling, start = rng.normal(size=(K, K)) / K, rng.random((1, K))
+    theta, other = device.normal(K, n).T, device.normal(K, n, seed=1).T
+    psi = binary.sweep_features(theta, coupling, start, 1)
+    show("sweep", device.time(lambda: binary.sweep_features(theta, coupling, start, 1)))
+    show("sums", device.time(lambda: binary.sum_features(psi, theta, None)))
+    show("reverse and sums", device.time(lambda: binary.reverse_features(other, psi, None, coupling, start, 1)))
 
 
 def time_losses(device: Device, n: int, L: int, M: int) -> None:
@@ -177,7 +175,7 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
     print(f"iLSVM, {n} rows x {D}, K = {K}, {L} classes, {device.dtype} on {device.name}")
     X, labels = make_rows(device, n, D, L)
     size = 4 if device.dtype == "float32" else 8
-    data = Data(DeviceRows.centre(X), labels, np.ones(n), 1.0 - np.eye(L))
+    data = Data(Rows.centre(X), labels, np.ones(n), 1.0 - np.eye(L))
     if n <= 1 << 20:
         square = device.normal(4096 if n > 10_000 else 64, 4096 if n > 10_000 else 64)
         gemm = 2 * square.shape[0] ** 3 / device.time(lambda: square @ square)
@@ -206,9 +204,7 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
 def time_rows(device: Device, joint: Any, params: Any) -> None:
     """Time what is done with rows, without margins."""
     model, rows = joint.model, joint.blocks.blocks[0].pieces[0]
-    show("product with X and sweep", device.time(lambda: rows.sweep(params)))
-    swept = rows.sweep(params)
-    show("statistics", device.time(lambda: arrays_features.sum_features(swept, None)))
+    show("product with X and sweep", device.time(lambda: params.infer(rows)))
     inferred = model.infer(rows, params)
     show("inference and statistics", device.time(lambda: model.infer(rows, params)))
     show("reverse and product back", device.time(lambda: model.pull_back(rows, params, inferred, None)))

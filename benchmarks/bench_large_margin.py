@@ -35,7 +35,7 @@ from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
 
 from regbayes.engine import Threads, make_executor, row_blocks
-from regbayes.kernels.sweeps import reverse_features, sweep_features
+from regbayes.kernels.binary import reverse_features, sweep_features
 from regbayes.margins.coordinate_ascent import BoxAscent, MarginSolution, SimplexAscent, TaskLayout, ascend
 from regbayes.margins.head import MarginHead, Tolerance, solve_tasks
 from regbayes.margins.newton import BoxBlock, NewtonSolution, SharedPrior, SimplexBlock, solve_boxes, solve_smoothed

@@ -249,7 +249,7 @@ def normalised_objective(model: Any, n: int) -> float:
     expected = stick_expectations(params.sticks)
     there = np.any(params.loadings != 0, axis=1)  # those that the trace's objective counts
     spread = D * params.variances / (params.noise_variance * T)
-    if params.has_amounts:  # features are not tempered, and an amount that nothing speaks of has its prior
+    if params.slab:  # features are not tempered, and an amount that nothing speaks of has its prior
         logits = expected.log_use - expected.log_rest - params.price - 0.5 * np.log1p(spread)
         empty = -expected.log_rest - np.logaddexp(0.0, logits)
     else:

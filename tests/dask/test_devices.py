@@ -28,8 +28,8 @@ from regbayes.dask.blocks import _visit_block
 from regbayes.dask.rows import READ_ROWS
 from regbayes.dask.tasks import OnClusterTasks
 from regbayes.kernels.arrays import to_host
-from regbayes.models.ilsvm import device_slab
-from regbayes.models.ilsvm.device import DeviceRows
+from regbayes.models.ilsvm.model import Rows
+from regbayes.models.ilsvm.slab import SlabParams
 from regbayes.models.medlda.meanfield import LabelFreeTopics
 from regbayes.models.mt_ilsvm.device import DeviceTaskModel
 
@@ -83,9 +83,9 @@ def test_a_fit_on_workers_is_that_of_one_process(client, monkeypatch, kind, opti
     given = [cut_there(X)] if kind == "features" else [cut_there(X), cut_there(y)]
     found = make(kind, **options).fit(*given)
     name = "project" if kind == "features" else "infer"  # four features without labels are enumerated, from projections
-    looks, made = [], getattr(DeviceRows, name)
+    looks, made = [], getattr(Rows, name)
     with monkeypatch.context() as patch:
-        patch.setattr(DeviceRows, name, lambda rows, *given: looks.append(rows.X) or made(rows, *given))
+        patch.setattr(Rows, name, lambda rows, *given: looks.append(rows.X) or made(rows, *given))
         alone = fit_here(monkeypatch, make(kind, **options), *given)
     assert looks
     assert all(map(torch.is_tensor, looks))
@@ -143,9 +143,9 @@ def test_sparse_rows_are_refused(layout):
 
 def test_amounts_stay_on_devices(client, monkeypatch):
     X, y = draw()
-    looks, infer = [], device_slab.infer
+    looks, sweep = [], SlabParams.sweep
     with monkeypatch.context() as patch:
-        patch.setattr(device_slab, "infer", lambda rows, params: looks.append(rows.X) or infer(rows, params))
+        patch.setattr(SlabParams, "sweep", lambda params, rows: looks.append(rows.X) or sweep(params, rows))
         found = fit_here(monkeypatch, make("ovr", slab="half-normal"), cut_there(X), cut_there(y))
     assert looks
     assert all(map(torch.is_tensor, looks))
@@ -330,7 +330,7 @@ def threads():
 
 
 HELD = {
-    ILSVMClassifier: (DeviceRows, lambda rows, *_: rows.X),
+    ILSVMClassifier: (Rows, lambda rows, *_: rows.X),
     MultiTaskILSVMClassifier: (DeviceTaskModel, lambda _, rows, *__: rows),
     MedLDAClassifier: (LabelFreeTopics, lambda _, rows, *__: rows.documents.counts.numbers),
 }

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from array_namespaces import Place, list_places
-from reference.sweeps import reference_reverse_features, reference_sweep_features
-from regbayes.kernels import arrays, arrays_atoms, arrays_features, arrays_losses
+from reference.binary import reference_reverse_features, reference_sweep_features
+from regbayes.kernels import arrays, arrays_atoms, arrays_losses, binary
 from regbayes.kernels.arrays import to_host
 from regbayes.kernels.arrays_losses import ClassRows, HingeRows, TubeRows
 from regbayes.margins.device import DeviceBlock, DeviceColumns, DeviceInputs
@@ -46,23 +46,20 @@ def test_sweep_and_its_reverse_match_the_reference(place: Place, n_sweeps: int, 
     reference_sweep_features(theta, coupling, start, n_sweeps, psi)
     expected = reference_reverse_features(grad, psi, theta, coupling, start, n_sweeps, by_theta)
 
-    constant = rng.normal(size=K)
-    history = arrays_features.sweep_features(
-        place(theta.T - constant[:, None]), constant, coupling, start[0], n_sweeps
-    ).history
-    assert len(history) == n_sweeps
-    assert_close(history[-1], psi.T, place.tol)
-    found, by_coupling, theta_sum = arrays_features.reverse_features(place(grad.T), history, coupling, start[0])
-    assert_close(found, by_theta.T, place.tol)
-    assert_close(by_coupling, expected.coupling, place.tol)
-    assert_close(theta_sum, expected.theta_sum, place.tol)
+    found = binary.sweep_features(place(theta.T).T, coupling, start, n_sweeps)
+    assert_close(found, psi, place.tol)
+    given = place(theta.T).T if n_sweeps > 1 else None
+    sums = binary.reverse_features(place(grad.T).T, found, given, coupling, start, n_sweeps)
+    assert_close(sums.theta, by_theta, place.tol)
+    assert_close(sums.coupling, expected.coupling, place.tol)
+    assert_close(sums.theta_sum, expected.theta_sum, place.tol)
 
 
 def test_sweeps_of_extreme_logits_are_zero_and_one(place: Place) -> None:
-    logits, none = place(np.array([[-2000.0, 2000.0, 0.0]])), np.zeros((1, 1))
-    swept = arrays_features.sweep_features(logits, none[0], none, none[0], 1)
-    assert_close(swept.history[0], [[0.0, 1.0, 0.5]], 1e-15)
-    sums = arrays_features.sum_features(swept, None)
+    logits, none = place(np.array([[-2000.0], [2000.0], [0.0]])), np.zeros((1, 1))
+    psi = binary.sweep_features(logits, none, none, 1)
+    assert_close(psi, [[0.0], [1.0], [0.5]], 1e-15)
+    sums = binary.sum_features(psi, logits, None)
     assert sums.entropy == pytest.approx(np.log(2.0), rel=10 * place.tol)
     assert sums.by_theta == 2000.0
 
@@ -73,8 +70,7 @@ def test_sums_of_features_are_those_of_numpy(place: Place, weighted: bool) -> No
     psi, theta = rng.random((13, 40)), rng.normal(size=(13, 40))
     psi[0, :3] = 0.0, 1.0, 1e-300  # 0 log 0 = 0
     weights = rng.random(40) if weighted else np.ones(40)
-    swept = arrays_features.Swept([place(psi)], place(theta))
-    found = arrays_features.sum_features(swept, place(weights) if weighted else None)
+    found = binary.sum_features(place(psi).T, place(theta).T, place(weights) if weighted else None)
     assert_close(found.counts, psi @ weights, place.tol)
     assert_close(found.gram, (psi * weights) @ psi.T, place.tol)
     assert found.by_theta == pytest.approx(float(np.sum(psi * theta * weights)), abs=100 * place.tol)

@@ -9,7 +9,7 @@ import sys
 PROGRAM = """
 import hashlib
 import numpy as np
-from regbayes.kernels.sweeps import reverse_features, sweep_features
+from regbayes.kernels.binary import reverse_features, sweep_features
 
 rng = np.random.default_rng(0)
 theta, start, gradient = rng.normal(size=(100, 23)), rng.random((1, 23)), rng.normal(size=(100, 23))

@@ -27,16 +27,22 @@ def slab_problem(n, k, seed, symmetric=False):
     return projections, coupling, precision, log_odds
 
 
-def amounts_grid(drive, precision):
+SIGNED = pytest.mark.parametrize("signed", [False, True])
+
+
+def amounts_grid(drive, precision, signed=False):
     """Return nodes and weights of a quadrature over amounts, wide enough for the distribution given."""
+    if signed:
+        return drive / precision + 12.0 / np.sqrt(precision) * NODES, 12.0 / np.sqrt(precision) * MASS
     widest = max(drive / precision, 0.0) + 12.0 / np.sqrt(precision)
     return 0.5 * widest * (NODES + 1.0), 0.5 * widest * MASS
 
 
-def feature_alone(drive, precision, log_odds):
+def feature_alone(drive, precision, log_odds, signed=False):
     """Moments of ``(z, z v, z v^2, z v^3)`` and the log-evidence of one feature, by quadrature over its amount."""
-    v, mass = amounts_grid(drive, precision)
-    density = 2.0 * np.exp(-0.5 * v**2) / np.sqrt(2.0 * np.pi) * np.exp(drive * v - 0.5 * (precision - 1.0) * v**2)
+    v, mass = amounts_grid(drive, precision, signed)
+    prior = (1.0 if signed else 2.0) * np.exp(-0.5 * v**2) / np.sqrt(2.0 * np.pi)
+    density = prior * np.exp(drive * v - 0.5 * (precision - 1.0) * v**2)
     on = np.exp(log_odds) * mass * density  # relative to being off
     total = 1.0 + on.sum()
     powers = np.array([on @ v**power for power in range(5)]) / total
@@ -48,11 +54,12 @@ CASES = [
 ]
 
 
+@SIGNED
 @pytest.mark.parametrize(("drive", "precision", "log_odds"), CASES)
-def test_a_feature_alone_agrees_with_quadrature(drive, precision, log_odds):
-    powers, evidence = feature_alone(drive, precision, log_odds)
+def test_a_feature_alone_agrees_with_quadrature(drive, precision, log_odds, signed):
+    powers, evidence = feature_alone(drive, precision, log_odds, signed)
     one = np.array([[drive]]), np.zeros((1, 1)), np.array([precision]), np.array([log_odds])
-    for found in (reference_sweep_slab(*one, 1), sweep_slab(*one, 1)):
+    for found in (reference_sweep_slab(*one, 1, signed), sweep_slab(*one, 1, signed)):
         assert found.psi[0, 0] == pytest.approx(powers[0], rel=1e-10)
         assert found.amounts[0, 0] == pytest.approx(powers[1], rel=1e-10)
         assert found.squares[0, 0] == pytest.approx(powers[2], rel=1e-10)
@@ -61,44 +68,46 @@ def test_a_feature_alone_agrees_with_quadrature(drive, precision, log_odds):
         assert float(energy[0, 0] + found.divergence[0]) == pytest.approx(-evidence, rel=1e-10, abs=1e-10)
 
 
+@SIGNED
 @pytest.mark.parametrize(("drive", "precision", "log_odds"), CASES)
-def test_derivatives_of_a_feature_are_covariances(drive, precision, log_odds):
+def test_derivatives_of_a_feature_are_covariances(drive, precision, log_odds, signed):
     """An independent derivation: (z v, z v^2) are the statistics that belong to (drive, -precision / 2)."""
-    powers, _ = feature_alone(drive, precision, log_odds)
+    powers, _ = feature_alone(drive, precision, log_odds, signed)
     by_drive = powers[2] - powers[1] ** 2
     by_precision = -0.5 * (powers[3] - powers[1] * powers[2])
     for reverse in (reference_reverse_slab, reverse_slab):
         out = np.empty((1, 1))
         one = np.array([[drive]]), np.zeros((1, 1)), np.array([precision]), np.array([log_odds])
-        sums = reverse(np.ones((1, 1)), *one, 1, out)
+        sums = reverse(np.ones((1, 1)), *one, 1, signed, out)
         assert out[0, 0] == pytest.approx(by_drive, rel=1e-9)
         assert sums.precision[0] == pytest.approx(by_precision, rel=1e-9)
 
 
-def test_third_moment_agrees_with_quadrature():
+@SIGNED
+def test_third_moment_agrees_with_quadrature(signed):
     for drive, precision, log_odds in CASES:
-        powers, _ = feature_alone(drive, precision, log_odds)
-        found = moments(np.array(drive), np.array(precision), np.array(log_odds))
+        powers, _ = feature_alone(drive, precision, log_odds, signed)
+        found = moments(np.array(drive), np.array(precision), np.array(log_odds), signed)
         assert found.third == pytest.approx(powers[3] / powers[0], rel=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
-@given(n=st.integers(0, 150), k=st.integers(1, 9), n_sweeps=SWEEPS, seed=SEEDS)
-def test_compiled_sweeps_match_the_reference(n, k, n_sweeps, seed):
+@given(n=st.integers(0, 150), k=st.integers(1, 9), n_sweeps=SWEEPS, signed=st.booleans(), seed=SEEDS)
+def test_compiled_sweeps_match_the_reference(n, k, n_sweeps, signed, seed):
     problem = slab_problem(n, k, seed, symmetric=True)
-    expected = reference_sweep_slab(*problem, n_sweeps)
-    for actual, there in zip(sweep_slab(*problem, n_sweeps), expected, strict=True):
+    expected = reference_sweep_slab(*problem, n_sweeps, signed)
+    for actual, there in zip(sweep_slab(*problem, n_sweeps, signed), expected, strict=True):
         np.testing.assert_allclose(actual, there, rtol=1e-9, atol=1e-11)
 
 
 @settings(max_examples=40, deadline=None)
-@given(n=st.integers(0, 150), k=st.integers(1, 9), n_sweeps=SWEEPS, seed=SEEDS)
-def test_compiled_reverse_sweeps_match_the_reference(n, k, n_sweeps, seed):
+@given(n=st.integers(0, 150), k=st.integers(1, 9), n_sweeps=SWEEPS, signed=st.booleans(), seed=SEEDS)
+def test_compiled_reverse_sweeps_match_the_reference(n, k, n_sweeps, signed, seed):
     problem = slab_problem(n, k, seed, symmetric=True)
     grad = np.random.default_rng(seed).normal(size=(n, k))
     expected_rows, actual_rows = np.empty((n, k)), np.empty((n, k))
-    expected = reference_reverse_slab(grad, *problem, n_sweeps, expected_rows)
-    actual = reverse_slab(grad, *problem, n_sweeps, actual_rows)
+    expected = reference_reverse_slab(grad, *problem, n_sweeps, signed, expected_rows)
+    actual = reverse_slab(grad, *problem, n_sweeps, signed, actual_rows)
     np.testing.assert_allclose(actual_rows, expected_rows, rtol=1e-8, atol=1e-9)
     for found, there in zip(actual, expected, strict=True):
         np.testing.assert_allclose(found, there, rtol=1e-8, atol=1e-8)
@@ -126,7 +135,7 @@ def test_reverse_sweeps_match_complex_steps(reverse, n_sweeps):
     projections, coupling, precision, log_odds = slab_problem(n, k, seed=n_sweeps)
     grad = np.random.default_rng(9).normal(size=(n, k))
     out = np.empty((n, k))
-    sums = reverse(grad, projections, coupling, precision, log_odds, n_sweeps, out)
+    sums = reverse(grad, projections, coupling, precision, log_odds, n_sweeps, False, out)
     exact = np.concatenate([out.ravel(), sums.coupling.ravel(), sums.precision])
     point = np.concatenate([projections.ravel(), coupling.ravel(), precision])
     step = 1e-30

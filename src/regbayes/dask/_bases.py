@@ -48,7 +48,7 @@ from regbayes.joint import descent
 from regbayes.joint.problem import RowBlock, Version
 from regbayes.kernels.arrays import is_plain, sum_squares, to_host
 from regbayes.margins.head import CLASS_SAMPLE_PER_WEIGHT, SAMPLE_PER_WEIGHT
-from regbayes.models.ilsvm.device import DeviceRows
+from regbayes.models.ilsvm.model import Rows
 
 START_ROWS = 10_000  # that the start is fitted on
 SAMPLE_BYTES = 1 << 28  # of the rows that come to the client, at most
@@ -385,7 +385,7 @@ class Moments:
             return cls(0.0, np.zeros(values.shape[1]), np.zeros(values.shape[1]))
         total = float(n if weights is None else weights.sum())
         if not is_plain(values):
-            mean = DeviceRows.centre(values, weights=weights).mean
+            mean = Rows.centre(values, weights=weights).mean
             return cls(total, mean, sum_squares(values, mean, weights))
         with np.errstate(over="ignore", invalid="ignore"):
             mean = values.mean(axis=0) if weights is None else weights @ values / total

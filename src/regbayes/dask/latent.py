@@ -52,7 +52,6 @@ from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
     Data,
-    HostRows,
     ILSVMProblem,
     Params,
     Rows,
@@ -96,7 +95,7 @@ class Recipe:
 def hold(block: Samples, recipe: Recipe) -> RowBlock[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
     data, head = recipe.data(block), None
-    if recipe.supervised and (len(data.labeled) or not isinstance(data.X, HostRows)):
+    if recipe.supervised and (len(data.labeled) or not data.X.is_host):
         head = replace(data.X.build_head(data, recipe.settings), in_blocks=True)
     elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
         labels, prices = data.labels.copy(), np.zeros(len(block))

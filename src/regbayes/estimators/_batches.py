@@ -85,7 +85,7 @@ class BatchFeatures(LatentModel):
             temperature=params.temperature,
             n_sweeps=params.n_sweeps,
             input_scale=self._state.input_scale,
-            slab=params.has_amounts,
+            slab=params.slab,
         )
 
     def _check_batch_settings(self, settings: Settings) -> None:

@@ -36,7 +36,7 @@ from regbayes.estimators._bases import (
 )
 from regbayes.kernels.arrays import find_ranges, is_mapped, is_plain, sum_squares, take_rows, to_device, to_host
 from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill_matrix, observe_numbers
-from regbayes.models.ilsvm.device import DeviceRows
+from regbayes.models.ilsvm.model import Rows
 
 Layout = Literal["single", "matrix", "ragged"]
 
@@ -563,7 +563,7 @@ def standardized_there(
     X: Any, scaled: bool, order: Integers | None, sample_weight: Floats | None
 ) -> tuple[Any, Floats, Floats]:
     """Return rows on a device as `standardized` does, with means and scales on the host."""
-    rows = DeviceRows.centre(X, weights=sample_weight)
+    rows = Rows.centre(X, weights=sample_weight)
     lowest, highest = find_ranges(X)
     mean = np.where(highest == lowest, lowest, rows.mean)
     n_rows = X.shape[0] if sample_weight is None else sample_weight.sum()

@@ -27,8 +27,7 @@ from regbayes.estimators._bases import (
 )
 from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators.ilsvm import NOISE_VARIANCE, BinaryFeatures, Supervision, make_settings
-from regbayes.kernels.arrays import is_plain, to_host
-from regbayes.models.ilsvm.device import reconstruct as reconstruct_there
+from regbayes.kernels.arrays import to_host
 from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, centre_rows, reconstruct
 
 TEMPERATURE = 0.01  # per input, of on/off features: at a higher one, those that no label holds together fade away
@@ -132,7 +131,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **{name: LATENT_CONSTRAINTS[name] for name in LATENT_CONSTRAINTS if name != "n_init"},
         "noise_variance": NOISE_VARIANCE,
-        "slab": [StrOptions({"half-normal"}), None],
+        "slab": [StrOptions({"half-normal", "normal"}), None],
         "transform_temperature": [POSITIVE, None],
     }
 
@@ -143,7 +142,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         alpha: float = 2.0,
         temperature: float | Literal["auto"] = "auto",
         transform_temperature: float | None = None,
-        slab: Literal["half-normal"] | None = None,
+        slab: Literal["half-normal", "normal"] | None = None,
         noise_variance: float | Literal["auto", "estimate", "per_input"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 2,
@@ -218,9 +217,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
         features, mean = self._valid_features(X), to_host(self.mean_)
-        if not is_plain(features):
-            return reconstruct_there(features, self._state.params, mean)
-        return reconstruct(features, self._state.params) + mean
+        return reconstruct(features, self._state.params, mean)
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""

@@ -36,7 +36,7 @@ from regbayes.estimators._bases import (
 from regbayes.estimators._batches import BatchClassifier
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.kernels.arrays import to_host
-from regbayes.kernels.sweeps import sweeps_are_loaded
+from regbayes.kernels.binary import sweeps_are_loaded
 from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
 from regbayes.models.ilsvm import fit, starts
 from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State, centre_rows
@@ -265,7 +265,7 @@ def make_settings(
         max_iter=int(given["max_iter"]),
         tol=float(given["tol"]),
         n_threads=effective_n_jobs(given["n_jobs"]),
-        slab=bool(given["slab"]),
+        slab=given["slab"],
         price=supervision.price,
         per_input=noise == "per_input",
     )
@@ -435,7 +435,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         "fit_intercept": ["boolean"],
         "include_inputs": ["boolean"],
         "generative_weight": [NOT_NEGATIVE, StrOptions({"auto"})],
-        "slab": [StrOptions({"half-normal"}), None],
+        "slab": [StrOptions({"half-normal", "normal"}), None],
         "margins": [StrOptions({"consistent", "posterior"})],
         "unlabeled": "no_validation",
         "transductive": ["boolean"],
@@ -458,7 +458,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         margins: Literal["consistent", "posterior"] = "consistent",
         unlabeled: Any = None,
         transductive: bool = False,
-        slab: Literal["half-normal"] | None = None,
+        slab: Literal["half-normal", "normal"] | None = None,
         noise_variance: float | Literal["auto", "estimate", "per_input"] = "auto",
         prior_variance: float | Literal["auto", "estimate"] = "auto",
         n_sweeps: int = 1,

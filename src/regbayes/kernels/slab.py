@@ -1,22 +1,46 @@
-"""Sweeps over spike-and-slab features: label-free mean-field inference of features that are off or on by an amount.
+"""Sweeps over spike-and-slab features: label-free mean-field inference of features that are zero or real-valued.
 
-A feature of a row is off, or on by an amount v >= 0 with a half-normal prior of precision one. Given the others, its
-amount is a normal distribution cut off at zero, and everything that is needed of it are moments of that and one
-logarithm: docs/math.md eq. (121)-(124). What other features see of it is its expected amount ``f = psi E[v | on]``.
+A feature of a sample is off, or on with a value v of a half-normal or normal prior of precision one. Given the others,
+its value has a normal distribution, truncated at zero for a half-normal prior. Its moments and one logarithm are all
+that is needed: docs/math.md eq. (121)-(124). What other features see of it is its expected value ``f = psi E[v | on]``.
 
-Rows are worked on in blocks as in `sweeps`.
+In host memory, compiled loops work on blocks of samples as in `binary`; arrays of other libraries have the same in
+operations of the array API. There, what belongs to one feature is in double precision whatever is stored: far below
+zero the moments of a value are differences of nearly equal numbers.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from regbayes._types import Floats
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
-from regbayes.kernels.sweeps import BLOCK, _load, _store, _subtract_inner_products, _subtract_products
+from regbayes.kernels.arrays import (
+    DeviceArray,
+    add_product,
+    find_sigmoid,
+    gather,
+    multiply_rows,
+    namespace_of,
+    pieces,
+    to_device,
+)
+from regbayes.kernels.binary import (
+    BLOCK,
+    COLUMNS,
+    _load,
+    _store,
+    _subtract_inner_products,
+    _subtract_products,
+    check_sweep,
+    find_mixing,
+)
+
+MAX_HISTORY_NUMBERS = 1 << 26  # that the sweeps of a piece of the samples leave on a device for the way back
 
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
@@ -35,25 +59,27 @@ _ERFCX = np.array([
 
 
 class Swept(NamedTuple):
-    """What the sweeps find, all (n, k) but the last."""
+    """What the sweeps find, where the samples are; all (n, k) but the last."""
 
-    psi: Floats
+    psi: Any
     """Probabilities that features are on."""
-    amounts: Floats
+    amounts: Any
     """``f = psi E[v | on]``."""
-    squares: Floats
+    squares: Any
     """``psi E[v^2 | on]``."""
-    divergence: Floats
+    divergence: Any
     """(n,): ``psi KL(q(v) || p(v)) - H(psi)``, summed over the features of a row."""
 
 
 class SlabGradient(NamedTuple):
-    """What the reverse sweep returns beside the per-row gradient it writes; sums run over rows."""
+    """What the reverse sweep finds; sums over samples are in host memory."""
 
+    projections: Any
+    """(n, k): gradient of the projections."""
     coupling: Floats
     """(k, k): gradient of the coupling matrix off its diagonal, which is zero."""
     precision: Floats
-    """(k,): gradient of the amounts' precisions."""
+    """(k,): gradient of the values' precisions."""
 
 
 @compiled_as_written
@@ -67,9 +93,11 @@ def _scaled_erfc(x: float) -> float:
 
 
 @compiled_as_written
-def _infer_amount(drive: float, deviation: float, log_scale: float) -> tuple[float, float, float]:
-    """Return the log-odds of being on and the first two moments of the amount; ``log_scale = a + log(deviation)``."""
+def _infer_amount(drive: float, deviation: float, log_scale: float, signed: bool) -> tuple[float, float, float]:
+    """Return the log-odds of being on and the first two moments of the value; ``log_scale = a + log(deviation)``."""
     alpha = drive * deviation
+    if signed:
+        return log_scale + 0.5 * alpha * alpha, deviation * alpha, deviation * deviation * (1.0 + alpha * alpha)
     x = abs(alpha) * _SQRT_HALF
     tail = _scaled_erfc(x)
     if alpha > 0.0:
@@ -98,6 +126,7 @@ def _sweep_block(
     coupling: Floats,
     deviation: Floats,
     log_scale: Floats,
+    signed: bool,
     is_first: bool,
     old: Floats,
     new: Floats,
@@ -115,7 +144,7 @@ def _sweep_block(
         if not is_first:
             _subtract_products(drive, k, coupling, old, k + 1, n_features)
         for r in range(BLOCK):
-            theta, first, second = _infer_amount(drive[k, r], deviation[k], log_scale[k])
+            theta, first, second = _infer_amount(drive[k, r], deviation[k], log_scale[k], signed)
             found[1, k, r], found[2, k, r], found[3, k, r] = theta, first, second
             new[k, r] = _probability(theta) * first
 
@@ -127,6 +156,7 @@ def _sweep_rows(
     precision: Floats,
     log_odds: Floats,
     n_sweeps: int,
+    signed: bool,
     psi: Floats,
     amounts: Floats,
     squares: Floats,
@@ -143,7 +173,7 @@ def _sweep_rows(
         _load(projections, start, n, block)
         for sweep in range(n_sweeps):
             old, new = new, old
-            _sweep_block(block, coupling, deviation, log_scale, sweep == 0, old, new, found)
+            _sweep_block(block, coupling, deviation, log_scale, signed, sweep == 0, old, new, found)
         for r in range(n):
             total = 0.0
             for k in range(n_features):
@@ -167,6 +197,7 @@ def _reverse_rows(
     precision: Floats,
     log_odds: Floats,
     n_sweeps: int,
+    signed: bool,
     grad_projections: Floats,
     grad_coupling: Floats,
     grad_precision: Floats,
@@ -188,7 +219,7 @@ def _reverse_rows(
         _load(projections, start, n, block)
         for sweep in range(n_sweeps):
             before, after = history[sweep], history[sweep + 1]
-            _sweep_block(block, coupling, deviation, log_scale, sweep == 0, before, after, found[sweep])
+            _sweep_block(block, coupling, deviation, log_scale, signed, sweep == 0, before, after, found[sweep])
         _load(grad, start, n, incoming)
         total[:] = 0.0
         for sweep in range(n_sweeps, 0, -1):
@@ -215,51 +246,217 @@ def _reverse_rows(
         _store(total, start, n, grad_projections)
 
 
-def sweep_slab(projections: Floats, coupling: Floats, precision: Floats, log_odds: Floats, n_sweeps: int) -> Swept:
-    """Infer spike-and-slab features of every row by mean-field sweeps from ``f = 0``, docs/math.md eq. (121)-(123).
+# --- arrays of any library: feature-major, (k, n)
+
+
+class _Value(NamedTuple):
+    """A feature given all others, of each sample; all (n,), in double precision."""
+
+    theta: DeviceArray  # log-odds of being on
+    psi: DeviceArray
+    first: DeviceArray  # E[v | on]
+    second: DeviceArray
+
+
+class _Columns(NamedTuple):
+    """Sweeps over samples on a device; what they are given is in host memory."""
+
+    coupling: Floats
+    precision: Floats
+    log_odds: Floats
+    n_sweeps: int
+    signed: bool
+
+    def sweep(self, projections: DeviceArray) -> list[DeviceArray]:
+        """Return psi, amounts and squares, (k, n), and the divergence, (n,)."""
+        xp, amounts = namespace_of(projections), None
+        for _ in range(self.n_sweeps - 1):
+            amounts = self.sweep_once(projections, amounts, lambda *_: None)
+        psi, squares = xp.empty_like(projections), xp.empty_like(projections)
+        divergences: list[DeviceArray] = []
+
+        def note(k: int, drive: DeviceArray, found: _Value) -> None:
+            theta, on = found.theta, found.psi
+            psi[k, :] = xp.astype(on, psi.dtype, copy=False)
+            squares[k, :] = xp.astype(on * found.second, psi.dtype, copy=False)
+            of_amount = drive * found.first - 0.5 * float(self.precision[k] - 1.0) * found.second
+            of_amount -= theta - float(self.log_odds[k])
+            # -H = psi min(theta, 0) + (1 - psi) min(-theta, 0) - log(1 + e^-|theta|)
+            below = xp.clip(theta, None, 0.0)
+            own = on * (of_amount + below) + (1.0 - on) * (below - theta) - xp.log1p(xp.exp(-xp.abs(theta)))
+            divergences[:] = [divergences[0] + own] if divergences else [own]
+
+        return [psi, self.sweep_once(projections, amounts, note), squares, divergences[0]]
+
+    def reverse(self, left: DeviceArray, projections: DeviceArray) -> list[Floats]:
+        """Write the gradient by projections over the one by amounts, both (k, n); return the sums of the others."""
+        K, n = projections.shape
+        places = pieces(n, max(1, MAX_HISTORY_NUMBERS // (2 * K * self.n_sweeps)))
+        found = [self._reverse_piece(left[:, rows], projections[:, rows]) for rows in places]
+        return gather(*(sum(parts[1:], parts[0]) for parts in zip(*found, strict=True)))
+
+    def _reverse_piece(self, left: DeviceArray, projections: DeviceArray) -> list[DeviceArray]:
+        xp, K = namespace_of(left), left.shape[0]
+        history: list[DeviceArray] = []
+        drives: list[DeviceArray] = []  # of sweep after sweep
+        for _ in range(self.n_sweeps):
+            before = history[-1] if history else None
+            history.append(self.sweep_once(projections, before, lambda _, drive, __: drives.append(drive)))
+        mixing, above = to_device(find_mixing(self.coupling), left), to_device(np.triu(self.coupling, 1), left)
+        below = to_device(np.tril(np.ones((K, K)), -1), left, xp.float64)
+        incoming, total, by_coupling = left, None, None
+        by_precision = xp.zeros((K,), dtype=xp.float64, device=left.device)
+        for number in reversed(range(self.n_sweeps)):
+            delta = xp.empty_like(left)
+            for last in range(K, 0, -COLUMNS):
+                first = max(last - COLUMNS, 0)
+                if last < K:
+                    add_product(incoming[first:last, :], mixing[last:, first:last].T, delta[last:, :])
+                for k in reversed(range(first, last)):
+                    row = incoming[k, :]
+                    if k + 1 < last:
+                        row = row + mixing[k + 1 : last, k] @ delta[k + 1 : last, :]
+                    own, precise = self._reverse_one(k, row, drives[number * K + k])
+                    delta[k, :] = xp.astype(own, left.dtype, copy=False)
+                    by_precision[k] -= 0.5 * precise
+            found = multiply_rows(delta, history[number]) * below
+            if number > 0:
+                found += multiply_rows(delta, history[number - 1]) * below.T
+                incoming = -(above.T @ delta)
+            by_coupling = -found if by_coupling is None else by_coupling - found
+            total = delta if total is None else total + delta
+        left[...] = total
+        return [by_coupling, by_precision]
+
+    def _reverse_one(self, k: int, row: DeviceArray, drive: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+        """Return the gradient by what drove a feature, (n,), and minus twice the sum of that by its precision."""
+        xp = namespace_of(row)
+        flowing, drive = (xp.astype(each, xp.float64, copy=False) for each in (row, drive))
+        found = self._infer_value(k, drive)
+        flowing = flowing * found.psi
+        third = (drive * found.second + 2.0 * found.first) / float(self.precision[k])
+        by_precision = flowing @ (third - found.psi * found.first * found.second)
+        return flowing * (found.second - found.psi * found.first * found.first), by_precision
+
+    def sweep_once(
+        self, projections: DeviceArray, before: DeviceArray | None, note: Callable[[int, DeviceArray, _Value], Any]
+    ) -> DeviceArray:
+        """Return the amounts after a sweep, (k, n); before the first one all are zero."""
+        xp, mixing = namespace_of(projections), to_device(find_mixing(self.coupling), projections)
+        if before is None:
+            state = xp.asarray(projections, copy=True)
+        else:
+            state = projections - to_device(np.triu(self.coupling, 1), projections) @ before
+        for block in pieces(state.shape[0], COLUMNS):
+            first = block.start
+            if first:
+                add_product(state[block, :], mixing[block, :first], state[:first, :])
+            for k in range(first, block.stop):
+                row = state[k, :] if k == first else mixing[k, first : k + 1] @ state[first : k + 1, :]
+                drive = xp.astype(row, xp.float64)
+                found = self._infer_value(k, drive)
+                note(k, drive, found)
+                state[k, :] = xp.astype(found.psi * found.first, state.dtype, copy=False)
+        return state
+
+    def _infer_value(self, k: int, drive: DeviceArray) -> _Value:
+        """Return what is known of a feature from what drives it, (n,): docs/math.md eq. (122)."""
+        xp, deviation = namespace_of(drive), 1.0 / float(np.sqrt(self.precision[k]))
+        alpha, log_scale = deviation * drive, float(self.log_odds[k] + np.log(deviation))
+        if self.signed:
+            theta = log_scale + 0.5 * alpha * alpha
+            return _Value(theta, find_sigmoid(xp)(theta), deviation * alpha, deviation**2 * (1.0 + alpha * alpha))
+        x = _SQRT_HALF * xp.abs(alpha)
+        squared, ahead, tail = x * x, alpha > 0.0, find_scaled_erfc(xp)(x)
+        one = xp.ones_like(x)
+        density = xp.where(ahead, xp.exp(-squared), one)  # below zero, both in units of exp(-x^2)
+        mass = xp.where(ahead, 2.0 - tail * density, tail)
+        theta = xp.where(ahead, squared, 0.0 * one) + xp.log(mass) + log_scale
+        # Far below zero the two terms cancel to rounding: a half-normal value is not negative.
+        beyond = xp.clip(alpha + _SQRT_2_OVER_PI * density / mass, 0.0, None)
+        second = deviation**2 * xp.clip(1.0 + alpha * beyond, 0.0, None)
+        return _Value(theta, find_sigmoid(xp)(theta), deviation * beyond, second)
+
+
+def find_scaled_erfc(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
+    """Return the function ``exp(x^2) erfc(x)`` for x >= 0: the library's own where it has one, as PyTorch."""
+    if hasattr(xp, "special") and hasattr(xp.special, "erfcx"):
+        return cast("Callable[[DeviceArray], DeviceArray]", xp.special.erfcx)
+
+    def evaluate(x: DeviceArray) -> DeviceArray:
+        t = (x - 3.75) / (x + 3.75)
+        value = xp.full_like(x, float(_ERFCX[0]))
+        for coefficient in _ERFCX[1:]:
+            value *= t
+            value += float(coefficient)
+        return value / (1.0 + 2.0 * x)
+
+    return evaluate
+
+
+# --- samples in host memory or on a device
+
+
+def sweep_slab(
+    projections: Any, coupling: Floats, precision: Floats, log_odds: Floats, n_sweeps: int, signed: bool = False
+) -> Swept:
+    """Infer spike-and-slab features of every sample by sweeps from ``f = 0``, docs/math.md eq. (121)-(123).
 
     Parameters
     ----------
     projections : (n, k)
-        What drives the features where all others are off, ``c Phi_k' x_n``.
+        What drives the features where all others are off, ``c Phi_k' x_n``; in host memory or on a device.
     coupling : (k, k)
         Its diagonal is not used; symmetry is not assumed.
     precision : (k,)
-        Of an amount given that its feature is on, that of its prior (one) included.
+        Of a value given that its feature is on, that of its prior (one) included.
     log_odds : (k,)
         Of the features being on, a priori.
     n_sweeps : int
         At least one.
+    signed : bool, default=False
+        Whether values have a normal prior, or a half-normal one.
     """
+    check_sweep(projections, coupling, n_sweeps, precision, log_odds)
+    if not isinstance(projections, np.ndarray):
+        found = _Columns(coupling, precision, log_odds, n_sweeps, signed).sweep(projections.T)
+        return Swept(found[0].T, found[1].T, found[2].T, found[3])
     shape = projections.shape
-    found = Swept(np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape[0]))
+    swept = Swept(np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape[0]))
     given = read_only(projections), read_only(coupling), read_only(precision), read_only(log_odds)
-    _sweep_rows(*given, n_sweeps, *found)
-    return found
+    _sweep_rows(*given, n_sweeps, signed, *swept)
+    return swept
 
 
 def reverse_slab(
-    grad: Floats,
-    projections: Floats,
+    grad: Any,
+    projections: Any,
     coupling: Floats,
     precision: Floats,
     log_odds: Floats,
     n_sweeps: int,
-    grad_projections: Floats,
+    signed: bool = False,
+    grad_projections: Floats | None = None,
 ) -> SlabGradient:
     """Differentiate a function of the swept amounts by what the sweeps were given, docs/math.md eq. (125)-(126).
 
     Parameters
     ----------
     grad : (n, k)
-        The gradient with respect to the amounts that `sweep_slab` returned.
-    projections, coupling, precision, log_odds, n_sweeps
+        The gradient with respect to the amounts that `sweep_slab` returned. On a device it is overwritten.
+    projections, coupling, precision, log_odds, n_sweeps, signed
         As given to `sweep_slab`.
-    grad_projections : (n, k)
-        Written: the gradient with respect to the projections. It may be ``grad``.
+    grad_projections : (n, k), default=None
+        Written, in host memory: the gradient with respect to the projections. It may be ``grad``.
     """
-    n_features = projections.shape[1]
-    sums = SlabGradient(np.zeros((n_features, n_features)), np.zeros(n_features))
+    check_sweep(projections, coupling, n_sweeps, precision, log_odds, grad)
+    if not isinstance(projections, np.ndarray):
+        sums = _Columns(coupling, precision, log_odds, n_sweeps, signed).reverse(grad.T, projections.T)
+        return SlabGradient(grad, *sums)
+    out = np.empty(projections.shape) if grad_projections is None else grad_projections
+    if not grad.shape == projections.shape == out.shape:
+        raise ValueError(f"`grad` and `grad_projections` must have the shape of `projections`, {projections.shape}.")
+    found = SlabGradient(out, np.zeros(coupling.shape), np.zeros(len(coupling)))
     given = read_only(projections), read_only(coupling), read_only(precision), read_only(log_odds)
-    _reverse_rows(read_only(grad), *given, n_sweeps, grad_projections, *sums)
-    return sums
+    _reverse_rows(read_only(grad), *given, n_sweeps, signed, *found)
+    return found

@@ -41,7 +41,7 @@ class LatentModel:
     @property
     def has_amounts(self) -> bool:
         """Whether features are nonnegative values, which may be above one."""
-        return getattr(getattr(getattr(self.model, "_state", None), "params", None), "has_amounts", False)
+        return getattr(getattr(getattr(self.model, "_state", None), "params", None), "slab", None) is not None
 
 
 def find_latent(estimator: Any, X: Any) -> LatentModel:

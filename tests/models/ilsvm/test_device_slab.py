@@ -13,9 +13,8 @@ from array_namespaces import Place, list_places
 from reference.slab import reference_reverse_slab, reference_sweep_slab
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.estimators import ilsvm
-from regbayes.kernels import arrays_slab
+from regbayes.kernels import slab
 from regbayes.kernels.arrays import namespace_of, to_host
-from regbayes.kernels.arrays_slab import SlabSweeps
 from regbayes.margins import head as margins_head
 from regbayes.models.ilsvm.model import centre_rows
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams
@@ -42,47 +41,47 @@ def assert_close(found, expected, tol: float) -> None:
     assert np.abs(found - expected).max(initial=0.0) <= tol * max(1.0, np.abs(expected).max(initial=0.0))
 
 
-def make_sweeps(K: int, n_sweeps: int, n: int = 57) -> tuple[np.ndarray, SlabSweeps]:
+def make_sweeps(K: int, n: int = 57) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(K)
-    given = rng.normal(size=(K, K)), rng.uniform(1.1, 6.0, K), rng.normal(-2.0, 1.5, K)
-    return rng.normal(scale=4.0, size=(n, K)), SlabSweeps(*given, n_sweeps)
+    coupling = rng.normal(size=(K, K))
+    given = coupling @ coupling.T / K, rng.uniform(1.1, 6.0, K), rng.normal(-2.0, 1.5, K)
+    return rng.normal(scale=4.0, size=(n, K)), *given
 
 
+@pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("n_sweeps", [1, 2, 3])
 @pytest.mark.parametrize("K", [1, 9, 23])
-def test_sweeps_and_their_reverse_follow_the_law(
-    place: Place, n_sweeps: int, K: int, monkeypatch: pytest.MonkeyPatch
+def test_sweeps_and_their_reverse_match_the_reference(
+    place: Place, n_sweeps: int, K: int, signed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrays_slab, "ROOM", 2 * K * n_sweeps * 20)  # three pieces of rows
-    projections, sweeps = make_sweeps(K, n_sweeps)
+    monkeypatch.setattr(slab, "MAX_HISTORY_NUMBERS", 2 * K * n_sweeps * 20)  # three pieces of rows
+    projections, *given = make_sweeps(K)
     if place.tol > 1e-8:
         projections = projections.astype(np.float32).astype(np.float64)
-    given = projections, sweeps.coupling, sweeps.precision, sweeps.log_odds, n_sweeps
-    expected = reference_sweep_slab(*given)
-    found = sweeps.sweep(place(projections.T))
+    expected = reference_sweep_slab(projections, *given, n_sweeps, signed)
+    found = slab.sweep_slab(place(projections.T).T, *given, n_sweeps, signed)
     for name in ("psi", "amounts", "squares"):
-        assert_close(getattr(found, name), getattr(expected, name).T, 10 * place.tol)
+        assert_close(getattr(found, name), getattr(expected, name), 10 * place.tol)
     assert_close(found.divergence, expected.divergence, 10 * place.tol)
 
     grad = np.random.default_rng(1).normal(size=projections.shape)
     by_projections = np.empty_like(grad)
-    sums = reference_reverse_slab(grad, *given, by_projections)
-    pulled = sweeps.reverse(place(grad.T), place(projections.T))
-    assert_close(pulled.left, by_projections.T, 10 * place.tol)
+    sums = reference_reverse_slab(grad, projections, *given, n_sweeps, signed, by_projections)
+    pulled = slab.reverse_slab(place(grad.T).T, place(projections.T).T, *given, n_sweeps, signed)
+    assert_close(pulled.projections, by_projections, 10 * place.tol)
     assert_close(pulled.coupling, sums.coupling, 10 * place.tol)
     assert_close(pulled.precision, sums.precision, 10 * place.tol)
-    assert_close(pulled.driving, by_projections.sum(axis=0), 10 * place.tol)
 
 
 def test_far_from_zero_everything_stays_finite_and_in_range(place: Place) -> None:
-    drives = np.array([[-1e6, -1e3, -40.0, 0.0, 40.0, 1e3, 1e6]])
-    sweeps = SlabSweeps(np.zeros((1, 1)), np.full(1, 2.0), np.zeros(1), 1)
-    found = sweeps.sweep(place(drives))
+    drives = np.array([[-1e6], [-1e3], [-40.0], [0.0], [40.0], [1e3], [1e6]])
+    given = np.zeros((1, 1)), np.full(1, 2.0), np.zeros(1), 1
+    found = slab.sweep_slab(place(drives), *given)
     psi, amounts, squares, divergence = (to_host(each) for each in found)
     assert all(np.isfinite(each).all() for each in (psi, amounts, squares, divergence))
     assert np.all((psi >= 0) & (psi <= 1) & (amounts >= 0) & (squares >= 0))
-    assert_close(found.amounts[:, 4:], drives[:, 4:] / 2.0, 10 * place.tol)  # mean of what is all but surely on
-    assert np.isfinite(to_host(sweeps.reverse(place(np.ones_like(drives)), place(drives)).left)).all()
+    assert_close(found.amounts[4:, :], drives[4:, :] / 2.0, 10 * place.tol)  # mean of what is all but surely on
+    assert np.isfinite(to_host(slab.reverse_slab(place(np.ones_like(drives)), place(drives), *given).projections)).all()
 
 
 def test_the_polynomial_is_the_function_of_the_library(place: Place) -> None:
@@ -90,7 +89,7 @@ def test_the_polynomial_is_the_function_of_the_library(place: Place) -> None:
 
     x = np.concatenate([np.linspace(0.0, 8.0, 41), np.geomspace(8.0, 1e8, 20)])
     there = place.make(x)
-    assert_close(arrays_slab.find_scaled_erfc(namespace_of(there))(there) / place.make(erfcx(x)), np.ones(61), 1e-14)
+    assert_close(slab.find_scaled_erfc(namespace_of(there))(there) / place.make(erfcx(x)), np.ones(61), 1e-14)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -28,13 +28,14 @@ from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.kernels.arrays import to_host
 from regbayes.margins import head as margins_head
 from regbayes.margins.head import Tolerance
-from regbayes.models.ilsvm import device, starts
+from regbayes.models.ilsvm import model as model_module
+from regbayes.models.ilsvm import starts
 from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
     Data,
-    HostRows,
     ILSVMProblem,
+    Rows,
     Settings,
     centre_rows,
 )
@@ -108,7 +109,7 @@ def test_a_step_too_far_is_no_number_and_no_error(place):
 def test_inference_statistics_and_reverse_are_those_of_numpy(
     place: Place, n_sweeps: int, weighted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "BLOCK_ROWS", 128)
+    monkeypatch.setattr(model_module, "DEVICE_BLOCK_ROWS", 128)
     local, elsewhere, params = make_problems(place, make_settings(n_sweeps=n_sweeps), weighted)
     model, X = BinaryFeatures(2.0, 0.3), elsewhere.data.X
     assert len(X.blocks()) == 3
@@ -125,7 +126,7 @@ def test_inference_statistics_and_reverse_are_those_of_numpy(
     for found, wanted in ((stats, here.stats), (sums, expected)):
         for name, value in vars(wanted).items():
             assert_close(getattr(found, name), value, 10 * place.tol)
-    assert_close(X.infer_features(params), here.features, place.tol)
+    assert_close(params.infer(X), here.features, place.tol)
     assert_close(params.bound(X), params.bound(local.data.X), 10 * place.tol)
 
 
@@ -165,9 +166,9 @@ def test_objective_and_gradient_are_those_of_numpy(place: Place, options: dict, 
     # At the same weights there is nothing but rounding between the two.
     weights, view = expected.head.weights, expected.head.view
     part, part_there = expected.head.parts[0], found.head.parts[0]
-    features = np.concatenate([block.features for block in inferred])
+    features = np.concatenate(local.joint.features(inferred))
     assert_close(
-        elsewhere.head.gradient_of(part_there, there[0].features, view, weights, expected.head.common),
+        elsewhere.head.gradient_of(part_there, elsewhere.joint.features(there)[0], view, weights, expected.head.common),
         local.head.gradient_of(replace(part, n_rows=len(features)), features, view, weights, expected.head.common),
         10 * place.tol,
     )
@@ -290,12 +291,12 @@ def test_an_earlier_fit_is_cooled_where_its_rows_lie(place: Place, monkeypatch: 
     model = ILSVMClassifier(n_components=3, max_iter=2, tol=1e-1, temperature=0.4, warm_start=True, random_state=0)
     model.fit(place(X), place.make(y))
 
-    def count(rows: device.DeviceRows, chosen: object) -> HostRows:
+    def count(rows: Rows, chosen: object) -> Rows:
         taken.append(len(rows) if chosen is None else len(chosen))
         return take(rows, chosen)
 
-    taken, take = [], device.DeviceRows.take
-    monkeypatch.setattr(device.DeviceRows, "take", count)
+    taken, take = [], Rows.take
+    monkeypatch.setattr(Rows, "take", count)
     monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(starts.POLICY, sample_rows=50))
     model.set_params(temperature=0.1).fit(place(X), place.make(y))
     assert max(taken, default=0) <= 50
@@ -454,7 +455,7 @@ def test_out_of_memory_says_what_fits_and_leaves_nothing(monkeypatch: pytest.Mon
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("tried to allocate")
 
-    monkeypatch.setattr(device.DeviceRows, "infer", fail)
+    monkeypatch.setattr(Rows, "project", fail)
     monkeypatch.setattr("regbayes.estimators._arrays.free_bytes", lambda _: 10_000)
     model = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0)
     with pytest.raises(MemoryError, match=WHAT_FITS):
@@ -468,7 +469,7 @@ def test_out_of_memory_says_what_fits_and_leaves_nothing(monkeypatch: pytest.Mon
     ("model", "failing"),
     [
         (ILSVMClassifier(5, max_iter=2, tol=1.0), "regbayes.estimators._arrays.validate_data"),
-        (ILSVMClassifier(5, max_iter=2, tol=1.0), "regbayes.models.ilsvm.device.DeviceRows.sweep"),
+        (ILSVMClassifier(5, max_iter=2, tol=1.0), "regbayes.models.ilsvm.model.Rows.project"),
         (MultiTaskILSVMClassifier(5, max_iter=2), "regbayes.estimators._task_bases.sum_squares"),
     ],
 )

@@ -81,11 +81,21 @@ def test_copied_feature_is_dropped():
 # --- starts
 
 
+CHANGES = (
+    {"temperature": 0.3},
+    {"slab": "half-normal"},
+    {"slab": "normal"},
+    {"per_input": True, "temperature": 1.0},
+)
+
+
 def start_of_rows(data, settings):
     return starts.start(data, starts.find_input_noise(data.X, settings) if settings.per_input else settings)
 
 
-@pytest.mark.parametrize("change", [{}, {"temperature": 0.3}, {"slab": True}, {"per_input": True, "temperature": 1.0}])
+@pytest.mark.parametrize(
+    "change", [{}, {"temperature": 0.3}, {"slab": "half-normal"}, {"per_input": True, "temperature": 1.0}]
+)
 def test_start_is_equivariant_to_permutations(change):
     data = make_data(5, n=200, D=9)
     rng = np.random.default_rng(0)
@@ -96,7 +106,9 @@ def test_start_is_equivariant_to_permutations(change):
     assert other.loadings == pytest.approx(one.loadings[:, columns], abs=1e-4 * np.abs(one.loadings).max())
 
 
-@pytest.mark.parametrize("change", [{"temperature": 0.3}, {"slab": True}, {"per_input": True, "temperature": 1.0}])
+@pytest.mark.parametrize(
+    "change", [{"temperature": 0.3}, {"slab": "half-normal"}, {"per_input": True, "temperature": 1.0}]
+)
 def test_start_counts_weight_two_as_row_twice(change):
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(6, row_weights=times.astype(float))

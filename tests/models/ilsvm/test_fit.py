@@ -17,7 +17,7 @@ from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
     Data,
-    HostRows,
+    Rows,
     centre_rows,
 )
 
@@ -234,7 +234,7 @@ def test_an_interrupt_of_the_last_touches_keeps_the_fit(monkeypatch):
     start = start_of(problem)
     undisturbed = fit.fit(problem.data, problem.settings, start)
     # What was inferred for the training rows, in the end, is joined.
-    monkeypatch.setattr(HostRows, "join", Interrupting(HostRows.join, 1))
+    monkeypatch.setattr(Rows, "join", Interrupting(Rows.join, 1))
     result = fit.fit(problem.data, problem.settings, start)
     assert result.status is Status.INTERRUPTED
     assert np.array_equal(result.state.params.loadings, undisturbed.state.params.loadings)

@@ -30,7 +30,7 @@ from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
 from regbayes.models.ilsvm.starts import pad, start
 from regbayes.models.indian_buffet import kl_sticks, stick_expectations
 
-SLAB = {"slab": True, "price": 1.0}
+SLAB = {"slab": "half-normal", "price": 1.0}
 
 
 def make_slab_problem(seed, settings_changes=None, **data_changes):
@@ -226,7 +226,7 @@ def test_features_without_loadings_change_nothing_for_the_others():
 def test_parameters_are_converted_to_the_features_that_are_asked_for():
     problem, params = make_slab_problem(10)
     assert isinstance(params, SlabParams)
-    binary = convert_params(params, replace(problem.settings, slab=False))
+    binary = convert_params(params, replace(problem.settings, slab=None))
     assert type(binary) is Params
     assert np.array_equal(binary.loadings, params.loadings)
 

@@ -29,7 +29,6 @@ from regbayes.models.ilsvm.model import (
     UNLABELED,
     BinaryFeatures,
     Data,
-    HostRows,
     ILSVMProblem,
     Params,
     Rows,
@@ -391,7 +390,7 @@ def pad_state(state: State, settings: Settings) -> State:
         return state
     params = pad(state.params, settings.n_components, settings.alpha)
     D = params.loadings.shape[1]
-    anywhere = HostRows(np.zeros((1, D)), np.zeros(D))
+    anywhere = Rows(np.zeros((1, D)), np.zeros(D))
     constant = params.infer(anywhere)[0, n_kept:]
 
     added = {"embedding": constant}

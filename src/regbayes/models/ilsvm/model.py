@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from scipy.special import entr, expit
+from scipy.special import expit
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
@@ -30,8 +30,23 @@ from regbayes.engine.source import Blocks
 from regbayes.joint.descent import DescentOptions, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.joint.problem import JointProblem, hold_rows
-from regbayes.kernels.arrays import is_mapped, to_host
-from regbayes.kernels.sweeps import reverse_features, sweep_features, sweep_features_in_numpy
+from regbayes.kernels.arrays import (
+    ROOM,
+    DeviceArray,
+    find_entropy,
+    gather,
+    is_mapped,
+    join,
+    multiply_rows,
+    namespace_of,
+    pieces,
+    sum_of,
+    take_rows,
+    to_device,
+    to_host,
+)
+from regbayes.kernels.binary import reverse_features, sum_features, sweep_features
+from regbayes.margins.device import DeviceColumns, DeviceHead, DeviceInputs
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
 from regbayes.models.indian_buffet import (
@@ -44,6 +59,8 @@ from regbayes.models.indian_buffet import (
 )
 
 UNLABELED = -1  # the label of rows that shape the features but have no margin
+
+DEVICE_BLOCK_ROWS = 1 << 20  # operations on a device are launched one by one: few large blocks
 
 MAX_TRIALS = 8
 BLOCKS_EVERY = 10  # steps between updates of the sticks and variances
@@ -66,228 +83,148 @@ class Totals:
     mean_square: float  # mean squared length of a row
 
 
-class Rows(Protocol):
-    """Centred rows: what the model calls x, wherever they lie. `HostRows` are NumPy's.
-
-    The work on a block of rows belongs to the rows; of it the model sees sums on the host (`Stats`, `Pulled`), and
-    arrays of the rows' size that only these rows look into.
-    """
-
-    @property
-    def mean(self) -> Floats:
-        """What was taken off, shape (D,)."""
-
-    @property
-    def weights(self) -> Floats | None:
-        """How often each row counts, (N,), on the host; None: once."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def n_inputs(self) -> int:
-        """How many columns the rows have, D."""
-
-    @property
-    def totals(self) -> Totals:
-        """Sums over the rows as they are."""
-
-    @property
-    def max_threads(self) -> int:
-        """How many threads may take the blocks, at most."""
-
-    def blocks(self) -> list[Self]:
-        """Return the rows in blocks of fixed size."""
-
-    def join(self, parts: list[Any]) -> Any:
-        """Return what was found for each block as one array."""
-
-    def take(self, rows: Integers | slice | None) -> HostRows:
-        """Return some of the rows as NumPy's, less the same mean; None: all of them."""
-
-    def project(self, directions: Floats, constant: Floats | None = None) -> Floats:
-        """Return the products of the rows with directions (K, D), plus a constant for each (K,), shape (N, K)."""
-
-    def combine(self, coefficients: Floats) -> Floats:
-        """Return sums of the rows with coefficients (N, K), shape (K, D). Weights do not enter."""
-
-    def weigh(self, values: Floats) -> Floats:
-        """Return values of the rows (N, K), each as often as its row counts."""
-
-    def infer_features(self, params: Params, few: bool = False) -> Floats:
-        """Return the features of the rows, shape (N, K): what prediction needs.
-
-        A few rows are inferred in plain NumPy, which takes less time than to load the compiled kernel.
-        """
-
-    def infer(self, params: Params) -> Inferred[Stats]:
-        """Infer the features of the rows without their labels, and sum what the rest of the model needs."""
-
-    def pull_back(self, params: Params, weight: float, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
-        """Differentiate through the sweeps; the gradient by psi of the generative part, of this weight, is added."""
-
-    def bound(self, params: Params) -> Floats:
-        """Return a lower bound on each row's log-density at fixed global parameters, shape (N,).
-
-        The bound is the ordinary one, at temperature one, for the features that tempered inference found.
-        """
-
-    def build_head(self, data: Data, settings: Settings) -> MarginHead:
-        """Return the head of the labelled rows: what they ask for, and what it sees of them."""
-
-    def score(self, state: State, features: Floats) -> Floats:
-        """Return the score of each class for the rows, whose features are given, shape (N, classes)."""
-
-    def choose(self, state: State, features: Floats) -> Integers:
-        """Return the class with the highest score for each of the rows, on the host, shape (N,)."""
-
-
 @dataclass(frozen=True)
-class HostRows:
-    """Centred rows without a copy of the inputs, which are the largest array and the user's.
+class Rows:
+    """Centered samples in host memory, in a file or on a device, without a copy of the inputs.
 
-    Products are taken with the rows as they are and corrected by the mean. Rows of a mapped file have its type, and
-    blocks of them become double precision when they are looked at.
+    Products are taken with the inputs as they are and corrected by the mean. Sums over samples come to host memory as
+    double precision; arrays as long as the samples stay where these are. Blocks of a mapped file keep its type.
     """
 
-    X: Floats  # (N, D), as they came
+    X: Any  # (N, D), as they came
     mean: Floats  # (D,)
-    weights: Floats | None = None  # (N,): how often each row counts; None: once
-    max_threads: ClassVar[int] = sys.maxsize
-    join = staticmethod(np.concatenate)
+    weights: Floats | None = None  # (N,): how often each sample counts; None: once
+    join = staticmethod(join)  # what was found for each block, as one array
 
     @classmethod
-    def centre(cls, X: Floats, weights: Floats | None = None) -> HostRows:
-        """Return rows less their own mean."""
+    def centre(cls, X: Any, weights: Floats | None = None) -> Rows:
+        """Return samples less their own mean."""
+        if not isinstance(X, np.ndarray):
+            total = _add_rows(X, None if weights is None else to_device(weights, X))
+            return cls(X, total / (float(X.shape[0]) if weights is None else float(weights.sum())), weights)
         if weights is None:
             return cls(X, X.mean(axis=0, dtype=np.float64))
         blocks = [slice(None)] if X.dtype == np.float64 else row_blocks(len(X))  # a product would convert all rows
         return cls(X, np.add.reduce([weights[rows] @ X[rows] for rows in blocks]) / weights.sum(), weights)
 
     def __len__(self) -> int:
-        return len(self.X)
+        return int(self.X.shape[0])
 
     @property
     def n_inputs(self) -> int:
-        """How many columns the rows have, D."""
+        """How many columns the samples have, D."""
         return int(self.X.shape[1])
+
+    @property
+    def is_host(self) -> bool:
+        """Whether NumPy reads the samples where they are."""
+        return isinstance(self.X, np.ndarray)
+
+    @property
+    def max_threads(self) -> int:
+        """How many threads may take the blocks: one keeps a device busy."""
+        return sys.maxsize if self.is_host else 1
 
     @cached_property
     def totals(self) -> Totals:
-        """Sums over the rows as they are."""
+        """Sums over the samples as they are."""
+        n_rows = float(len(self)) if self.weights is None else float(self.weights.sum())
+        if not self.is_host:
+            total = _add_rows(self.X, self.counts) - n_rows * self.mean
+            squares = _square_inputs(self.X, self.mean, self.counts)
+            return Totals(n_rows, total, squares, float(squares.sum()) / n_rows)
         total, squares = np.zeros(self.n_inputs), np.zeros(self.n_inputs)
-        for rows in row_blocks(len(self)):  # no copy of all rows
+        for rows in row_blocks(len(self)):  # no copy of all samples
             part = self.X[rows] - self.mean
             counted = part if self.weights is None else part * self.weights[rows, None]
             total += counted.sum(axis=0)
             squares += np.einsum("nd,nd->d", counted, part)
-        n_rows = float(len(self)) if self.weights is None else float(self.weights.sum())
         return Totals(n_rows, total, squares, float(squares.sum()) / n_rows)
 
-    def blocks(self) -> list[HostRows]:
-        """Return the rows in blocks of fixed size."""
-        return list(map(self.take, row_blocks(len(self))))
+    @cached_property
+    def counts(self) -> Any:
+        """How often each sample counts, (N,), where the samples are; None: once."""
+        return None if self.weights is None else self.place(self.weights)
 
-    def take(self, rows: Integers | slice | None) -> HostRows:
-        """Return some of the rows, less the same mean; None: all of them."""
-        if rows is None:
+    def place(self, values: Floats) -> Any:
+        """Return an array of host memory where the samples are."""
+        return values if self.is_host else to_device(values, self.X)
+
+    def blocks(self) -> list[Rows]:
+        """Return the samples in blocks of fixed size."""
+        return self._blocks
+
+    @cached_property
+    def _blocks(self) -> list[Rows]:
+        parts = row_blocks(len(self)) if self.is_host else pieces(len(self), DEVICE_BLOCK_ROWS)
+        if len(parts) == 1:
+            return [self]
+        weights = [None if self.weights is None else self.weights[part] for part in parts]
+        return [Rows(self.X[part, :], self.mean, own) for part, own in zip(parts, weights, strict=True)]
+
+    def take(self, rows: Integers | slice | None) -> Rows:
+        """Return some of the samples in host memory, less the same mean; None: all of them."""
+        if self.is_host and rows is None:
             return self
-        X = self.X[rows] if isinstance(rows, slice) else self.X[rows].astype(np.float64, copy=False)
-        return HostRows(X, self.mean, None if self.weights is None else self.weights[rows])
+        chosen: Any = rows if self.is_host else np.arange(len(self))[slice(None) if rows is None else rows]
+        weights = None if self.weights is None else self.weights[chosen]
+        if not self.is_host:
+            return Rows(to_host(take_rows(self.X, chosen)).astype(np.float64), self.mean, weights)
+        X = self.X[chosen] if isinstance(chosen, slice) else self.X[chosen].astype(np.float64, copy=False)
+        return Rows(X, self.mean, weights)
 
-    def scale(self, scales: Floats) -> HostRows:
-        """Return the rows with each input in other units, (D,): a copy."""
-        return HostRows(self.X / scales, self.mean / scales, self.weights)
+    def scale(self, scales: Floats) -> Rows:
+        """Return samples in host memory with each input in other units, (D,): a copy."""
+        return Rows(self.X / scales, self.mean / scales, self.weights)
 
     def array(self) -> Floats:
-        """Return the centred rows themselves, shape (N, D)."""
-        return self.X - self.mean
+        """Return the centered samples of host memory themselves, shape (N, D)."""
+        return np.asarray(self.X - self.mean)
 
-    def project(self, directions: Floats, constant: Floats | None = None) -> Floats:
-        """Return the products of the rows with directions (K, D), plus a constant for each (K,), shape (N, K)."""
-        products = self.X @ directions.T
-        products -= directions @ self.mean
-        if constant is not None:
-            products += constant
-        return products
+    def project(self, directions: Floats, constant: Floats | None = None) -> Any:
+        """Return the products of the samples with directions (K, D), plus a constant for each (K,), shape (N, K)."""
+        above = -directions @ self.mean if constant is None else constant - directions @ self.mean
+        if self.is_host:
+            products = self.X @ directions.T
+            products += above
+            return products
+        products = self.place(directions) @ self.X.T  # feature-major in memory
+        products += self.place(above)[:, None]
+        return products.T
 
-    def combine(self, coefficients: Floats) -> Floats:
-        """Return sums of the rows with coefficients (N, K), shape (K, D). Weights do not enter."""
-        sums = coefficients.T @ self.X
-        sums -= coefficients.sum(axis=0)[:, None] * self.mean
-        return sums
+    def combine(self, coefficients: Any) -> Floats:
+        """Return sums of the samples with coefficients (N, K), shape (K, D). Weights do not enter."""
+        if self.is_host:
+            sums = coefficients.T @ self.X
+            sums -= coefficients.sum(axis=0)[:, None] * self.mean
+            return np.asarray(sums)
+        products, totals = gather(multiply_rows(self.X.T, coefficients.T).T, sum_of(coefficients, axis=0))
+        return products - totals[:, None] * self.mean
 
     def moment(self, directions: Floats) -> Floats:
-        """Return the sum of ``x_n x_n'``, each row as often as it counts, times directions (m, D), shape (m, D)."""
+        """Return the sum of ``x_n x_n'``, each sample as often as it counts, times directions (m, D), shape (m, D)."""
         return self.combine(self.weigh(self.project(directions)))
 
-    def weigh(self, values: Floats) -> Floats:
-        """Return values of the rows (N, K), each as often as its row counts."""
-        return values if self.weights is None else values * self.weights[:, None]
+    def weigh(self, values: Any) -> Any:
+        """Return values of the samples (N, K), each as often as its sample counts."""
+        return values if self.weights is None else values * self.counts[:, None]
 
-    def infer_features(self, params: Params, few: bool = False) -> Floats:
-        """Return the features of the rows, shape (N, K); of a few rows without the compiled kernel."""
-        field = params.mean_field
-        theta = self.project(field.directions, field.constant)
-        sweep = sweep_features_in_numpy if few else sweep_features
-        sweep(theta, field.coupling, field.start, params.n_sweeps, theta)
-        return theta
+    def couple(self, values: Any, matrix: Floats) -> Any:
+        """Return values of the samples (N, K) times a matrix (K, K) of host memory."""
+        return values @ matrix if self.is_host else (self.place(matrix).T @ values.T).T
 
-    def infer(self, params: Params) -> Inferred[Stats]:
-        """Infer the features of the rows without their labels, and sum what the rest of the model needs."""
-        field = params.mean_field
-        theta = self.project(field.directions, field.constant)
-        psi = np.empty_like(theta)
-        sweep_features(theta, field.coupling, field.start, params.n_sweeps, psi)
-        weighed = self.weigh(psi)
-        counts = weighed.sum(axis=0)
-        # theta is c Phi x plus a constant for each feature, so the product with X need not be formed again.
-        explained = (float(np.vdot(weighed, theta)) - float(counts @ field.constant)) / field.precision
-        return Inferred(psi, self.summarize(psi, weighed, counts, explained, field.ratios))
-
-    def summarize(
-        self, psi: Floats, weighed: Floats, counts: Floats, explained: float, ratios: Floats | float
-    ) -> Stats:
-        """Sum what the rest of the model needs to know of rows with features psi, weighed and summed already."""
-        rest, tiny = 1.0 - psi, np.finfo(np.float64).tiny  # 0 log 0 = 0
-        on = np.vdot(weighed, np.log(np.maximum(psi, tiny)))
-        entropy = -float(on + np.vdot(self.weigh(rest), np.log(np.maximum(rest, tiny))))
-        second = weighed.T @ psi
-        np.fill_diagonal(second, counts)  # z z = z
-        totals = self.totals
-        squared_norm = float(np.sum(totals.squares / ratios))
-        return Stats(totals.n_rows, squared_norm, totals.rows, counts, counts, second, explained, entropy)
-
-    def pull_back(self, params: Params, weight: float, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
-        """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)."""
-        psi, field = np.asarray(inferred.features, dtype=np.float64), params.mean_field
-        gradient = np.zeros(psi.shape) if gradient is None else gradient
-        theta, before = None, field.start
-        if params.n_sweeps > 1:
-            theta = self.project(field.directions, field.constant)
-            before = np.empty_like(theta)
-            sweep_features(theta, field.coupling, field.start, params.n_sweeps - 1, before)
-        # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from
-        # theta less the couplings, and it is zero once the sweeps have converged.
-        gradient += weight * self.weigh((psi - before) @ np.tril(field.coupling, -1))
-        sums = reverse_features(gradient, psi, theta, field.coupling, field.start, params.n_sweeps, gradient)
-        gradient -= weight * self.weigh(psi)
-        return Pulled(sums.coupling, sums.theta_sum, self.combine(gradient))
-
-    def bound(self, params: Params) -> Floats:
-        """Return a lower bound on each row's log-density at fixed global parameters, shape (N,)."""
-        psi = self.infer_features(params)
-        expected = params.mean_field.expected
-        # E||x - b - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
-        squares = np.diag(params.mean_field.coupling) / params.mean_field.precision
-        spread = psi * (1.0 - psi) @ squares + self.n_inputs * (psi @ params.variances)
-        residual = (np.square(self.array() - reconstruct(psi, params)) / params.mean_field.ratios).sum(axis=1) + spread
-        log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
-        entropies = entr(psi).sum(axis=1) + entr(1.0 - psi).sum(axis=1)
-        normaliser = 0.5 * self.n_inputs * np.log(2.0 * np.pi * params.noise_variance)
-        return entropies + log_prior - 0.5 * residual / params.noise_variance - normaliser
+    def residuals(self, features: Any, params: Params) -> Any:
+        """Return what features (N, K) leave of the samples, shape (N, D), in units of the inputs' noise ratios."""
+        if self.is_host:
+            left = self.array() - reconstruct(features, params)
+        else:
+            left = self.X - reconstruct(features, params, self.mean)
+        return left if params.noise_ratios is None else left / self.place(np.sqrt(params.noise_ratios))
 
     def build_head(self, data: Data, settings: Settings) -> MarginHead:
-        """Return the head of the labelled rows: what they ask for, and what it sees of them."""
+        """Return the head of the labeled samples: what they ask for, and what it sees of them."""
+        if not self.is_host:
+            return self._build_device_head(data, settings)
         labeled = data.labeled
         places = None if len(labeled) == len(self) else labeled
         classes = Classes(data.labels[labeled], data.cost, settings.C * data.weights[labeled])
@@ -300,25 +237,68 @@ class HostRows:
             row_weights=self.weights if self.weights is None or places is None else self.weights[places],
         )
 
+    def _build_device_head(self, data: Data, settings: Settings) -> MarginHead:
+        labeled = data.labels != UNLABELED
+        classes = Classes(np.where(labeled, data.labels, 0), data.cost, settings.C * np.where(labeled, data.weights, 0))
+        counts = self.weights
+        if not labeled.all():
+            counts = labeled.astype(np.float64) if counts is None else counts * labeled
+        return DeviceHead(
+            classes,
+            settings.squared,
+            settings.fit_intercept,
+            inputs=DeviceInputs(self.X, self.mean, settings.input_scale) if settings.input_scale else None,
+            row_weights=counts,
+            in_blocks=True,
+            like=self.X,
+            one_vs_rest=settings.one_vs_rest,
+        )
+
     def scale_inputs(self, factor: float, places: Integers | None) -> Any:
-        """Return centred rows times a factor, some of them or all: an array, or of a file what stands for it."""
+        """Return centered samples times a factor, some of them or all: an array, or of a file what stands for it."""
         if is_mapped(self.X):
             return StandardRows(self.X, self.mean, np.full(self.n_inputs, 1.0 / factor), places)
         return factor * self.take(places).array()
 
-    def score(self, state: State, features: Floats) -> Floats:
-        """Return the score of each class for the rows, whose features are given, shape (N, classes)."""
-        assert state.head is not None
-        if not state.input_scale:
-            return state.head.scores(features)
-        found = np.empty((len(self), len(state.head.weights)))
+    def score(self, state: State, features: Any) -> Any:
+        """Return the score of each class for the samples, whose features are given, shape (N, classes)."""
+        head, scale = state.head, state.input_scale
+        assert head is not None
+        if not self.is_host:
+            inputs = DeviceInputs(self.X, self.mean, scale) if scale else None
+            return DeviceColumns(features.T, head.centre, inputs, head.fit_intercept).scores(head.weights).T
+        if not scale:
+            return head.scores(features)
+        found = np.empty((len(self), len(head.weights)))
         for rows in row_blocks(len(self)):  # no copy of all inputs
-            found[rows] = state.head.scores(features[rows], state.input_scale * self.take(rows).array())
+            found[rows] = head.scores(features[rows], scale * self.take(rows).array())
         return found
 
-    def choose(self, state: State, features: Floats) -> Integers:
-        """Return the class with the highest score for each of the rows, shape (N,)."""
-        return np.argmax(self.score(state, features), axis=1)
+    def choose(self, state: State, features: Any) -> Integers:
+        """Return the class with the highest score for each of the samples, in host memory, shape (N,)."""
+        scores = self.score(state, features)
+        return to_host(namespace_of(scores).argmax(scores, axis=1))
+
+
+def _add_rows(X: DeviceArray, counts: DeviceArray | None) -> Floats:
+    """Return the sum of samples on a device, each as often as it counts, (D,)."""
+    if counts is None:
+        return gather(sum_of(X, axis=0))[0]
+    xp, found = namespace_of(X), []
+    for rows in pieces(X.shape[0], max(1, ROOM // X.shape[1])):
+        weights = xp.astype(counts[rows], xp.float64, copy=False)
+        found.append(weights @ xp.astype(X[rows, :], xp.float64, copy=False))
+    return np.add.reduce(gather(*found))
+
+
+def _square_inputs(X: DeviceArray, mean: Floats, counts: DeviceArray | None) -> Floats:
+    """Return the sum of the squares of each input less a mean, on a device, each sample as often as it counts, (D,)."""
+    about, found = to_device(mean, X), []
+    for rows in pieces(X.shape[0], max(1, ROOM // X.shape[1])):
+        away = X[rows, :] - about
+        squares = away * away
+        found.append(sum_of(squares if counts is None else squares * counts[rows][:, None], axis=0))
+    return np.add.reduce(gather(*found))
 
 
 def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows:
@@ -327,15 +307,10 @@ def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows
     Rows that are centred on their own mean are learned from: they are refused where their squares leave the
     floating-point numbers.
     """
-    kind: type[HostRows | DeviceRows] = HostRows
-    if not isinstance(X, np.ndarray):
-        from regbayes.models.ilsvm.device import DeviceRows
-
-        kind = DeviceRows
     if mean is not None:
-        return kind(X, mean if isinstance(mean, np.ndarray) else to_host(mean).astype(np.float64), weights)
+        return Rows(X, mean if isinstance(mean, np.ndarray) else to_host(mean).astype(np.float64), weights)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        rows = kind.centre(X, weights)
+        rows = Rows.centre(X, weights)
         mean_square = rows.totals.mean_square
     vanishes = mean_square < np.finfo(np.float64).tiny
     if not np.isfinite(mean_square) or (vanishes and np.any(rows.mean != to_host(X))):
@@ -371,7 +346,6 @@ class Params:
     temperature: float  # T
     n_sweeps: int  # S
     noise_ratios: Floats | None = None  # (D,): rho, of each input's noise to sigma^2, their product 1; None: all are 1
-    has_amounts: ClassVar[bool] = False  # whether features that are on are so by an amount
 
     @cached_property
     def mean_field(self) -> MeanField:
@@ -389,15 +363,38 @@ class Params:
 
     def infer(self, rows: Rows, few: bool = False) -> Floats:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
-        return rows.infer_features(self, few)
+        field = self.mean_field
+        theta = rows.project(field.directions, field.constant)
+        if rows.is_host:
+            return sweep_features(theta, field.coupling, field.start, self.n_sweeps, theta, few)
+        return sweep_features(theta, field.coupling, field.start, self.n_sweeps)
 
     def infer_probabilities(self, rows: Rows) -> Floats:
         """Return the probabilities that the features of rows are on, shape (n, K)."""
         return self.infer(rows)
 
+    @property
+    def slab(self) -> str | None:
+        """Prior of the values of features that are on: None for binary features."""
+        return None
+
+    @property
+    def log_normalizer(self) -> float:
+        """Half the log-determinant of the covariance of a row given its features, times 2 pi."""
+        return 0.5 * self.loadings.shape[1] * float(np.log(2.0 * np.pi * self.noise_variance))
+
     def bound(self, rows: Rows) -> Floats:
-        """Return a lower bound on each row's log-density at fixed global parameters, shape (n,)."""
-        return rows.bound(self)
+        """Return a lower bound on each row's log-density, at temperature one, for the inferred features, shape (n,)."""
+        psi, place = self.infer(rows), rows.place
+        xp, field = namespace_of(psi), self.mean_field
+        rest, residuals = 1.0 - psi, rows.residuals(psi, self)
+        # E||x - b - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
+        squares = np.diag(field.coupling) / field.precision
+        residual = xp.sum(residuals * residuals, axis=1) + (psi * rest) @ place(squares)
+        residual += rows.n_inputs * (psi @ place(self.variances))
+        prior = psi @ place(field.expected.log_use) + rest @ place(field.expected.log_rest)
+        entropy = xp.sum(find_entropy(xp)(psi), axis=1)
+        return entropy + prior - (0.5 / self.noise_variance) * residual - self.log_normalizer
 
 
 @persistable(name="regbayes.ilsvm.Stats")
@@ -450,11 +447,36 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the features of rows without their labels, and sum what the rest of the model needs."""
-        return rows.infer(params)
+        field, totals = params.mean_field, rows.totals
+        theta = rows.project(field.directions, field.constant)
+        psi = sweep_features(theta, field.coupling, field.start, params.n_sweeps)
+        sums = sum_features(psi, theta, rows.counts)
+        # theta is c Phi x plus a constant for each feature, so the product with X need not be formed again.
+        explained = (sums.by_theta - float(sums.counts @ field.constant)) / field.precision
+        squared_norm = float(np.sum(totals.squares / field.ratios))
+        second = sums.gram
+        np.fill_diagonal(second, sums.counts)  # z z = z
+        stats = Stats(
+            totals.n_rows, squared_norm, totals.rows, sums.counts, sums.counts, second, explained, sums.entropy
+        )
+        return Inferred(psi, stats)
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
-        """Differentiate through the sweeps, docs/math.md eq. (32)-(33)."""
-        return rows.pull_back(params, self.weight, inferred, gradient)
+        """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)-(33)."""
+        psi: Any = inferred.features
+        psi = np.asarray(psi, dtype=np.float64) if rows.is_host else psi
+        field, r = params.mean_field, self.weight
+        theta, before = None, rows.place(field.start)
+        if params.n_sweeps > 1:
+            theta = rows.project(field.directions, field.constant)
+            before = sweep_features(theta, field.coupling, field.start, params.n_sweeps - 1)
+        # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from
+        # theta less the couplings, and it is zero once the sweeps have converged.
+        own: Any = rows.couple(rows.weigh(psi - before), r * np.tril(field.coupling, -1))
+        own = own if gradient is None else own + gradient
+        found = reverse_features(own, psi, theta, field.coupling, field.start, params.n_sweeps, own)
+        cross = rows.combine(found.theta - r * rows.weigh(psi))
+        return Pulled(found.coupling, found.theta_sum, cross)
 
     def terms(self, params: Params, stats: Stats) -> dict[str, float]:
         """``r F_T / T`` term by term."""
@@ -532,15 +554,16 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         if gradient is not None:
             gradient = gradient if rows.weights is None else gradient / rows.weights[:, None]
             logits += gradient / -self.weight
-        swept = np.empty_like(psi)
-        sweep_features(logits, field.coupling, psi, 1, swept)
-        return swept
+        return np.asarray(sweep_features(logits, field.coupling, psi, 1))
 
     def summarize(self, rows: Rows, psi: Floats) -> PosteriorStats:
         """Sum what the other blocks need to know of rows whose features are given."""
-        assert isinstance(rows, HostRows)
-        weighed = rows.weigh(psi)
-        return PosteriorStats(rows.summarize(psi, weighed, weighed.sum(axis=0), 0.0, 1.0), rows.combine(weighed))
+        totals, sums = rows.totals, sum_features(psi, psi, rows.counts)
+        second = sums.gram
+        np.fill_diagonal(second, sums.counts)
+        squared_norm = float(totals.squares.sum())
+        stats = Stats(totals.n_rows, squared_norm, totals.rows, sums.counts, sums.counts, second, 0.0, sums.entropy)
+        return PosteriorStats(stats, rows.combine(rows.weigh(psi)))
 
     def update_params(self, params: Params, stats: PosteriorStats) -> tuple[Params, Stats]:
         """Loadings, sticks and variances, each in closed form at given features."""
@@ -601,9 +624,11 @@ def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimat
     return replace(params, noise_variance=noise, prior_variance=prior)
 
 
-def reconstruct(psi: Floats, params: Params) -> Floats:
-    """Return the expected rows given their features, less their mean, shape (n, D)."""
-    return psi @ params.loadings + params.offset
+def reconstruct(features: Any, params: Params, mean: Floats | float = 0.0) -> Any:
+    """Return the expected rows given their features, wherever these are, plus a mean, shape (n, D)."""
+    if isinstance(features, np.ndarray):
+        return features @ params.loadings + (params.offset + mean)
+    return features @ to_device(params.loadings, features) + to_device(params.offset + mean, features)
 
 
 @persistable(name="regbayes.ilsvm.Settings")
@@ -628,7 +653,7 @@ class Settings:
     max_iter: int
     tol: float
     n_threads: int
-    slab: bool = False  # features with amounts, or binary ones
+    slab: str | None = None  # prior of the values of features that are on: None, "half-normal" or "normal"
     price: float = 0.0  # kappa, of a feature with an amount that is on
     per_input: bool = False  # whether each input has a noise variance of its own
     noise_ratios: Floats | None = None  # (D,): rho, once they are known

@@ -1,9 +1,9 @@
-"""Real-valued features: off, or on by an amount (spike and slab).
+"""Real-valued features: zero, or a value of a half-normal or normal prior (spike and slab).
 
-Rows are ``x_n = b + W' (z_n o v_n) + noise``, with amounts ``v >= 0`` of a half-normal prior beside binary features z
-(the paper, section 4). What the head sees of a row are its expected amounts. Inference, the way back through it and the
-free energy are docs/math.md eq. (120)-(126); loadings, sticks, variances, the descent and its terms are those of binary
-features (`model.BinaryFeatures`).
+Rows are ``x_n = b + W' (z_n o v_n) + noise``, with values v in addition to binary features z (the paper, section 4).
+What the head sees of a row are its expected values ("amounts"). Inference, the way back through it and the free energy
+are docs/math.md eq. (120)-(126); loadings, sticks, variances, the descent and its terms are those of binary features
+(`model.BinaryFeatures`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -19,18 +19,9 @@ from scipy.linalg import cho_factor, cho_solve
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
 from regbayes.joint.model import Inferred
+from regbayes.kernels.arrays import gather, multiply_rows, namespace_of, sum_of, sum_products
 from regbayes.kernels.slab import Swept, reverse_slab, sweep_slab
-from regbayes.models.ilsvm.model import (
-    BinaryFeatures,
-    HostRows,
-    Params,
-    Pulled,
-    Rows,
-    Settings,
-    Stats,
-    reconstruct,
-    update_offset,
-)
+from regbayes.models.ilsvm.model import BinaryFeatures, Params, Pulled, Rows, Settings, Stats, update_offset
 from regbayes.models.indian_buffet import cross_entropy_features, kl_sticks
 
 
@@ -39,8 +30,13 @@ from regbayes.models.indian_buffet import cross_entropy_features, kl_sticks
 class SlabParams(Params):
     """What inference of a row's amounts needs to know."""
 
-    price: float = field(kw_only=True)  # kappa, of a feature that is on
-    has_amounts: ClassVar[bool] = True
+    price: float = field(kw_only=True)  # kappa, the penalty of a feature that is on
+    signed: bool = field(kw_only=True, default=False)  # whether values have a normal prior, or a half-normal one
+
+    @property
+    def slab(self) -> str:
+        """Prior of the values."""
+        return "normal" if self.signed else "half-normal"
 
     @cached_property
     def log_odds(self) -> Floats:
@@ -53,15 +49,12 @@ class SlabParams(Params):
         field = self.mean_field
         return 1.0 + np.diag(field.coupling) + field.precision * self.loadings.shape[1] * self.variances
 
-    def sweep(self, rows: Rows) -> tuple[Swept, Floats]:
+    def sweep(self, rows: Rows) -> tuple[Swept, Any]:
         """Return what the sweeps find for rows, and the projections that they begin with."""
-        if not isinstance(rows, HostRows):
-            return _on_device().sweep(rows, self)
         directions = self.mean_field.precision * self.loadings
-        projections = rows.project(directions)
-        projections -= directions @ self.offset
-        coupling = self.mean_field.coupling
-        return sweep_slab(projections, coupling, self.amount_precisions, self.log_odds, self.n_sweeps), projections
+        projections = rows.project(directions, -directions @ self.offset)
+        given = self.mean_field.coupling, self.amount_precisions, self.log_odds, self.n_sweeps
+        return sweep_slab(projections, *given, self.signed), projections
 
     def infer(self, rows: Rows, few: bool = False) -> Floats:
         """Return the expected amounts of rows, shape (n, K)."""
@@ -73,30 +66,23 @@ class SlabParams(Params):
 
     def bound(self, rows: Rows) -> Floats:
         """Return a lower bound on each row's log-density at fixed global parameters, shape (n,)."""
-        if not isinstance(rows, HostRows):
-            return _on_device().bound(rows, self)
         swept, _ = self.sweep(rows)
-        psi, amounts = swept.psi, swept.amounts
-        expected = self.mean_field.expected
-        squares = np.einsum("kd,kd->k", self.loadings, self.loadings)
-        spread = (swept.squares - amounts**2) @ squares + rows.n_inputs * (swept.squares @ self.variances)
-        residual = np.square(rows.array() - reconstruct(amounts, self)).sum(axis=1) + spread
-        log_prior = psi @ expected.log_use + (1.0 - psi) @ expected.log_rest
-        normaliser = 0.5 * rows.n_inputs * np.log(2.0 * np.pi * self.noise_variance)
-        return log_prior - swept.divergence - 0.5 * residual / self.noise_variance - normaliser
-
-
-def _on_device() -> Any:
-    """Return the module for rows on a device, which needs this one."""
-    from regbayes.models.ilsvm import device_slab
-
-    return device_slab
+        psi, amounts, place = swept.psi, swept.amounts, rows.place
+        xp, expected, residuals = namespace_of(psi), self.mean_field.expected, rows.residuals(amounts, self)
+        lengths = np.einsum("kd,kd->k", self.loadings, self.loadings)
+        residual = xp.sum(residuals * residuals, axis=1) + (swept.squares - amounts * amounts) @ place(lengths)
+        residual += rows.n_inputs * (swept.squares @ place(self.variances))
+        prior = psi @ place(expected.log_use) + (1.0 - psi) @ place(expected.log_rest)
+        divergence = xp.astype(swept.divergence, psi.dtype, copy=False)
+        return prior - divergence - (0.5 / self.noise_variance) * residual - self.log_normalizer
 
 
 def convert_params(params: Params, settings: Settings) -> Params:
-    """Return the parameters for the kind of features that settings ask for; a start knows of no amounts."""
+    """Return the parameters for the kind of features that settings ask for."""
     values = {f.name: getattr(params, f.name) for f in fields(Params)}
-    return SlabParams(**values, price=settings.price) if settings.slab else Params(**values)
+    if settings.slab is None:
+        return Params(**values)
+    return SlabParams(**values, price=settings.price, signed=settings.slab == "normal")
 
 
 @dataclass(frozen=True)
@@ -109,46 +95,46 @@ class SlabFeatures(BinaryFeatures):
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
         """Infer the amounts of rows without their labels, and sum what the rest of the model needs."""
         assert isinstance(params, SlabParams)
-        if not isinstance(rows, HostRows):
-            return _on_device().infer(rows, params)
         swept, projections = params.sweep(rows)
-        weighed = rows.weigh(swept.amounts)
-        amounts, totals = weighed.sum(axis=0), rows.totals
-        # What is explained of rows less the offset.
-        above = float(np.vdot(weighed, projections)) / params.mean_field.precision
-        second = weighed.T @ swept.amounts
-        np.fill_diagonal(second, rows.weigh(swept.squares).sum(axis=0))
+        weighed, totals = rows.weigh(swept.amounts), rows.totals
+        columns = rows.weigh(swept.psi), weighed, rows.weigh(swept.squares), rows.weigh(swept.divergence[:, None])
+        on, amounts, squares, divergence, above, second = gather(
+            *(sum_of(each, axis=0) for each in columns),
+            sum_products(weighed.T, projections.T),
+            multiply_rows(weighed.T, swept.amounts.T),
+        )
+        np.fill_diagonal(second, squares)
+        explained = float(above) / params.mean_field.precision  # of rows less the offset
         stats = Stats(
             n_rows=totals.n_rows,
             squared_norm=float(totals.squares.sum()),
             total=totals.rows,
-            counts=rows.weigh(swept.psi).sum(axis=0),
+            counts=on,
             first_moment=amounts,
             second_moment=second,
-            explained=above + float(amounts @ (params.loadings @ params.offset)),
-            entropy=-float(rows.weigh(swept.divergence[:, None]).sum()),
+            explained=explained + float(amounts @ (params.loadings @ params.offset)),
+            entropy=-float(divergence[0]),
         )
         return Inferred(swept.amounts, stats, projections)
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
         """Differentiate through the sweeps; the generative part's own gradient by the amounts is added, eq. (126)."""
         assert isinstance(params, SlabParams)
-        if not isinstance(rows, HostRows):
-            return _on_device().pull_back(rows, params, self.weight, inferred, gradient)
-        amounts, projections = np.asarray(inferred.features, dtype=np.float64), inferred.cache
-        coupling, precisions, n_sweeps = params.mean_field.coupling, params.amount_precisions, params.n_sweeps
-        gradient = np.zeros(amounts.shape) if gradient is None else gradient
+        amounts, r, coupling = cast("Any", inferred.features), self.weight, params.mean_field.coupling
+        given = params.amount_precisions, params.log_odds
         moved = amounts
-        if n_sweeps > 1:
-            moved = amounts - sweep_slab(projections, coupling, precisions, params.log_odds, n_sweeps - 1).amounts
+        if params.n_sweeps > 1:
+            earlier = sweep_slab(inferred.cache, coupling, *given, params.n_sweeps - 1, params.signed)
+            moved = amounts - earlier.amounts
         # What drove a feature saw those after it as they were one sweep earlier; the free energy is flat in all else.
-        gradient += self.weight * rows.weigh(moved @ np.tril(coupling, -1))
-        sums = reverse_slab(gradient, projections, coupling, precisions, params.log_odds, n_sweeps, gradient)
-        driving = gradient.sum(axis=0)
-        gradient -= self.weight * rows.weigh(amounts)
-        # `gradient` takes half the squared length of a feature's loadings for a part of theta; here it is none.
-        by_coupling = sums.coupling + np.diag(sums.precision + 0.5 * driving)
-        return Pulled(by_coupling, driving, rows.combine(gradient))
+        own = rows.couple(rows.weigh(moved), r * np.tril(coupling, -1))
+        own = own if gradient is None else own + gradient
+        out = own if rows.is_host else None
+        found = reverse_slab(own, inferred.cache, coupling, *given, params.n_sweeps, params.signed, out)
+        (driving,) = gather(sum_of(found.projections, axis=0))
+        # The gradient takes half the squared length of a feature's loadings for a part of theta; here it is none.
+        by_coupling = found.coupling + np.diag(found.precision + 0.5 * driving)
+        return Pulled(by_coupling, driving, rows.combine(found.projections - r * rows.weigh(amounts)))
 
     def terms(self, params: Params, stats: Stats) -> dict[str, float]:
         """``r F_T / T`` term by term, docs/math.md eq. (120): the features and sticks are not tempered."""

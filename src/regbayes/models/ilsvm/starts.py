@@ -15,7 +15,7 @@ from scipy.linalg import eigh
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from regbayes._types import Flags, Floats, Indices, Integers
-from regbayes.models.ilsvm.model import UNLABELED, Data, HostRows, Params, Rows, Settings
+from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings
 from regbayes.models.ilsvm.slab import convert_params
 from regbayes.models.indian_buffet import Sticks, prior_sticks, update_sticks
 
@@ -75,7 +75,8 @@ def start(data: Data, settings: Settings, policy: StructurePolicy = POLICY) -> P
     towards = target_directions(data, X, variances, directions)
     if settings.slab:
         loadings, _ = binary_loadings(X, factors, policy)
-        return _nonnegative(X, np.vstack([towards, loadings, -loadings]), settings)
+        either = [loadings] if settings.slab == "normal" else [loadings, -loadings]
+        return _real_valued(X, np.vstack([towards, *either]), settings)
     towards = towards[:1] if len(towards) == 2 else towards  # two classes differ along one direction
     reached = np.square(towards @ directions[:n].T).sum(axis=1)
     scores = X.project(towards := towards[reached < policy.min_reach])
@@ -85,7 +86,7 @@ def start(data: Data, settings: Settings, policy: StructurePolicy = POLICY) -> P
     return make_params(loadings, shares, -shares @ loadings, X, settings)
 
 
-def target_directions(data: Data, X: HostRows, variances: Floats, directions: Floats) -> Floats:
+def target_directions(data: Data, X: Rows, variances: Floats, directions: Floats) -> Floats:
     """Return directions of unit length in which the target varies, shape (n, D): the means of the whitened classes.
 
     Directions beyond the given ones, with their principal variances, have the mean of the remaining variances.
@@ -103,8 +104,8 @@ def target_directions(data: Data, X: HostRows, variances: Floats, directions: Fl
     return means / np.linalg.norm(means, axis=1, keepdims=True)
 
 
-def _nonnegative(X: HostRows, directions: Floats, settings: Settings) -> Params:
-    """Return a nonnegative feature for each direction, all of the same length and equally frequent."""
+def _real_valued(X: Rows, directions: Floats, settings: Settings) -> Params:
+    """Return a real-valued feature for each direction, all of the same length and equally frequent."""
     directions = directions[: settings.n_components]
     lengths = np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), np.finfo(np.float64).tiny)
     loadings = np.sqrt(settings.noise_variance * settings.temperature) * directions / lengths
@@ -112,7 +113,7 @@ def _nonnegative(X: HostRows, directions: Floats, settings: Settings) -> Params:
     return convert_params(make_params(loadings, shares, np.zeros(X.n_inputs), X, settings), settings)
 
 
-def _start_per_input(X: HostRows, settings: Settings, policy: StructurePolicy) -> Params:
+def _start_per_input(X: Rows, settings: Settings, policy: StructurePolicy) -> Params:
     """Return independent scores of the samples, each decided for one of two values, as binary features."""
     assert settings.noise_ratios is not None
     scales = np.sqrt(settings.noise_ratios)
@@ -244,7 +245,7 @@ def varimax(loadings: Floats) -> Floats:
     return rotation @ loadings
 
 
-def separate(X: HostRows, loadings: Floats) -> Floats:
+def separate(X: Rows, loadings: Floats) -> Floats:
     """Rotate loadings (K, D) of uncorrelated scores so that the scores of the samples are independent of each other.
 
     Fixed-point steps (Hyvarinen 1999) on the sum of ``skewness^2 / 12 + kurtosis^2 / 48``, which approximates how far
@@ -279,7 +280,7 @@ def binary_shares(skewness: Floats, policy: StructurePolicy) -> Floats:
     return np.clip(0.5 * (1.0 - np.abs(skewness) / np.sqrt(skewness**2 + 4.0)), policy.min_share, 0.5)
 
 
-def binary_loadings(X: HostRows, loadings: Floats, policy: StructurePolicy = POLICY) -> tuple[Floats, Floats]:
+def binary_loadings(X: Rows, loadings: Floats, policy: StructurePolicy = POLICY) -> tuple[Floats, Floats]:
     """Turn loadings of scores of unit variance into those of binary features, the largest first, and their shares."""
     squares = np.einsum("kd,kd->k", loadings, loadings)
     loadings = loadings[np.argsort(-squares, kind="stable")]
@@ -292,7 +293,7 @@ def binary_loadings(X: HostRows, loadings: Floats, policy: StructurePolicy = POL
     return loadings * (signs / np.sqrt(shares * (1.0 - shares)))[:, None], shares
 
 
-def decide_scores(X: HostRows, loadings: Floats, policy: StructurePolicy = POLICY) -> tuple[Floats, Floats, Floats]:
+def decide_scores(X: Rows, loadings: Floats, policy: StructurePolicy = POLICY) -> tuple[Floats, Floats, Floats]:
     """Decide independent scores for one of two values each; return loadings, shares and offset by least squares.
 
     The two values are ``-sqrt(p / (1 - p))`` and ``sqrt((1 - p) / p)``, with the share p that the skewness suggests.
@@ -312,13 +313,13 @@ def decide_scores(X: HostRows, loadings: Floats, policy: StructurePolicy = POLIC
     return found[:-1], weighed[:, :-1].sum(axis=0) / N, found[-1]
 
 
-def find_input_noise(X: HostRows, settings: Settings, policy: StructurePolicy = POLICY) -> Settings:
+def find_input_noise(X: Rows, settings: Settings, policy: StructurePolicy = POLICY) -> Settings:
     """Return settings with the noise variance of each input, by a factor analysis of the samples."""
     noise = analyze_noise(X, settings.n_components, policy)
     return settings.with_noise(float(np.exp(np.mean(np.log(noise)))), noise)
 
 
-def analyze_noise(X: HostRows, n_components: int, policy: StructurePolicy = POLICY) -> Floats:
+def analyze_noise(X: Rows, n_components: int, policy: StructurePolicy = POLICY) -> Floats:
     """Return the noise variance of each input by a factor analysis, shape (D,).
 
     Principal factors of the correlations, in units of the noise of the last iteration. The factors are those above the

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import expit
 
 from regbayes._types import Floats, Reals
-from regbayes.kernels.sweeps import SweepGradient
+from regbayes.kernels.binary import SweepGradient
 
 
 def _sweep_history(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int) -> list[Floats]:
@@ -21,11 +21,10 @@ def _sweep_history(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int) 
     return history
 
 
-def reference_sweep_features(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals) -> float:
+def reference_sweep_features(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals) -> Reals:
     """`sweep_features` in plain NumPy."""
-    history = _sweep_history(theta, coupling, start, n_sweeps)
-    out[...] = history[-1]
-    return float(np.abs(history[-1] - history[-2]).sum())
+    out[...] = _sweep_history(theta, coupling, start, n_sweeps)[-1]
+    return out
 
 
 def reference_reverse_features(
@@ -58,4 +57,4 @@ def reference_reverse_features(
             flowing[:, k] = 0.0
             flowing[:, others] -= np.outer(delta, coupling[k, others])
     grad_theta[...] = total
-    return SweepGradient(grad_coupling, total.sum(axis=0))
+    return SweepGradient(grad_theta, grad_coupling, total.sum(axis=0))
