@@ -29,6 +29,6 @@ class TemperingPolicy:
     max_shift: float = 10.0  # standard deviations from its prediction at which a short run is discarded [bench]
     max_discarded: int = 3  # runs [bench]
     max_missed: float = 0.05  # share of earlier draws in a region that a final run missed [bench]
-    max_stalled: int = 4  # runs without a new minimum of the remaining divergence [bench]
+    max_stalled: int = 5  # runs without a new minimum of the remaining divergence [bench]
     max_final_runs: int = 3  # [bench]
     max_draws: int = 50_000  # of each chain, for any accuracy
