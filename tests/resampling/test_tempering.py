@@ -654,7 +654,7 @@ def test_pool_error_matches_repetition():
 
 def test_resample_bad_input_raises():
     sampler = ExactGrid(GRID, standard)
-    with pytest.raises(ValueError, match=r"'nothing'.*'x'"):
+    with pytest.raises(ValueError, match="no variable 'nothing'; available: x"):
         resample(sampler, E("nothing") == 1)
     with pytest.raises(TypeError, match="got an array"):
         resample(sampler, E(np.zeros(400)) == 1)

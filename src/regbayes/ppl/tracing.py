@@ -10,7 +10,7 @@ import numpy as np
 
 from regbayes._types import Array, Flags, Floats
 from regbayes.regularization.draws import Draws, as_draws
-from regbayes.regularization.features import OnEvent, Picked, call_feature, columns_of, pick_columns
+from regbayes.regularization.features import Combination, OnEvent, Picked, call_feature, columns_of, pick_columns
 
 N_LINES, N_NODES = 12, 64  # lines between points along which gradients are integrated, and nodes on each
 MAX_UNEXPLAINED = 0.15  # share of a function's difference that its gradient may leave unexplained
@@ -48,6 +48,9 @@ def trace_features(features: Sequence[Any], variables: Mapping[str, Any], namesp
             values, names = trace(feature.features)
             chosen = pick_columns(names, feature.index)
             return values[:, chosen], tuple(names[i] for i in chosen)
+        if isinstance(feature, Combination):
+            parts = [trace(part) for part in feature.parts]
+            return feature.combine([values for values, _ in parts]), feature.name([names for _, names in parts])
         if isinstance(feature, str):
             at, found = columns_of(layout, feature, "features")
             whole: Any = traced.variables[feature.partition("[")[0]]
@@ -76,6 +79,8 @@ def _untraceable(feature: Any, short_name: str) -> TypeError:
 
 def jumps(part: Any) -> bool:
     """Whether a constraint function jumps by construction: ``given(event)``, where the event begins."""
+    if isinstance(part, Combination):
+        return any(jumps(inner) for inner in part.parts)
     return isinstance(part, OnEvent)
 
 

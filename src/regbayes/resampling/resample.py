@@ -13,7 +13,7 @@ from tqdm import tqdm
 from regbayes.engine import Callback, Progress, Status
 from regbayes.regularization.composite import Stack
 from regbayes.regularization.draws import is_labelled
-from regbayes.regularization.features import Picked
+from regbayes.regularization.features import Combination, Picked
 from regbayes.regularization.posteriors import Samples
 from regbayes.regularization.regularize import (
     InfeasibleError,
@@ -174,11 +174,13 @@ def _as_run(model: Sampler, draws: Any) -> Run:
 
 
 def _check_functions(model: Sampler, functions: tuple[Any, ...]) -> None:
-    for item in (item for part in functions for item in (part if isinstance(part, list | tuple) else [part])):
-        inner = item.features if isinstance(item, Picked) else item
-        if isinstance(inner, str) and inner.partition("[")[0] in model.observed:
-            raise ValueError(f"E({inner!r}) constrains an observed variable. Constraints do not affect data.")
-        if isinstance(inner, np.ndarray):
+    for item in functions:
+        if isinstance(item, list | tuple | Combination | Picked):
+            parts = item.parts if isinstance(item, Combination) else item
+            _check_functions(model, (parts.features,) if isinstance(parts, Picked) else tuple(parts))
+        if isinstance(item, str) and item.partition("[")[0] in model.observed:
+            raise ValueError(f"E({item!r}) constrains an observed variable. Constraints do not affect data.")
+        if isinstance(item, np.ndarray):
             raise TypeError("Constraints on a model must be functions of its variables or their names; got an array.")
 
 
