@@ -43,7 +43,6 @@ from regbayes.models.mt_ilsvm.fit import Problem as TaskProblem
 from regbayes.models.mt_ilsvm.model import Settings as TaskSettings
 from regbayes.models.mt_ilsvm.model import resolve_scales
 from regbayes.regularization.composite import Stack
-from regbayes.regularization.device_atoms import DeviceAtoms
 from regbayes.regularization.dual import solve_dual
 from regbayes.regularization.log_partition import WeightedAtoms
 from regbayes.regularization.regularizers import AtMost, Equal, Separable
@@ -271,7 +270,7 @@ def time_regularize(device: Device, n: int, m: int) -> None:
     logs = np.full(n, -np.log(n))
     device.wait()
     start = time.perf_counter()
-    atoms = DeviceAtoms(draws, logs)
+    atoms = WeightedAtoms(draws, logs)
     device.wait()
     show("set-up", time.perf_counter() - start)
     half = m // 2

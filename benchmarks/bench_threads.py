@@ -7,8 +7,8 @@
 Seconds on the clock, so the machine should have nothing else to do; the best of a few calls, by turns. First the
 large-margin step of one-vs-rest classes, beside coordinate ascent over one array (the solver that there was before rows
 came in blocks, to the same tolerance) and beside what such arrays are solved by today; blocks are asked for a gap that
-is no worse than either's. Then single passes: gradient and curvature of MT-iLSVM's margins, the covariance that
-`regularize` asks draws for, and MedLDA's inference with its reverse sweep.
+is no worse than either's. Then single passes: gradient and curvature of MT-iLSVM's margins,
+and MedLDA's inference with its reverse sweep.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from regbayes.margins.head import SAMPLE_PER_WEIGHT, MarginHead, Tolerance, desi
 from regbayes.margins.targets import Classes, layout_of, observe_classes, zero_one_cost
 from regbayes.margins.tasks import TaskHead
 from regbayes.models.medlda.meanfield import LabelFreeTopics, make_topics, select_documents
-from regbayes.regularization.log_partition import WeightedAtoms
 
 Work = Callable[[Any], object]  # of an executor
 
@@ -131,19 +130,6 @@ def task_margins(n: int, k: int, n_tasks: int, threads: Sequence[int], repetitio
     compare("tasks: solved from nothing", lambda e: head.solve(blocks, None, goal, e), threads, repetitions)
 
 
-def covariance(n: int, m: int, threads: Sequence[int], repetitions: int) -> None:
-    """Mean and covariance of draws under a tilt."""
-    rng = np.random.default_rng(0)
-    atoms = WeightedAtoms(rng.standard_normal((n, m)), np.full(n, -np.log(n)))
-    phi = rng.standard_normal(m) / m
-
-    def look(executor: Any) -> object:
-        atoms._executor = executor
-        return atoms._moments(phi, True)
-
-    compare("regularize: covariance under a tilt", look, threads, repetitions)
-
-
 def reverse_sweep(n: int, n_words: int, k: int, threads: Sequence[int], repetitions: int) -> None:
     """Documents of about a hundred words: inference, and its reverse."""
     rng = np.random.default_rng(0)
@@ -183,7 +169,6 @@ def main() -> None:
     print(f"{n_cores} cores; {n} rows")
     print(f"{'threads':42}" + "".join(f"{one:9d}" for one in threads) + "   last against first")
     with threadpool_limits(1):
-        covariance(10 * n, 50, threads, repetitions)
         reverse_sweep(n // 2, 2_000 if smoke else 20_000, 40, threads, repetitions)
         task_margins(n, 50, 20, threads, repetitions)
         margin_step(n, 50, 20, threads, repetitions)

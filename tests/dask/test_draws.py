@@ -15,7 +15,6 @@ from regbayes import E, InfeasibleError, UnreliableWeightsWarning, regularize
 from regbayes.dask import Samples
 from regbayes.dask.draws import BlockAtoms, TiltSums
 from regbayes.kernels import arrays
-from regbayes.regularization.device_atoms import DeviceAtoms
 from regbayes.regularization.log_partition import WeightedAtoms
 
 N = 3000
@@ -110,7 +109,9 @@ def test_draws_on_devices_stay_there(elsewhere, draws, monkeypatch, constraints,
     )
     here = regbayes.Samples(draws, log_weights, chains=False)
     # Features that are asked for on the host are what a face of the support, or a problem that stalls, needs.
-    monkeypatch.setattr(DeviceAtoms, "features", property(lambda atoms: pytest.fail("features were read to the host")))
+    monkeypatch.setattr(
+        WeightedAtoms, "features", property(lambda atoms: pytest.fail("features were read to the host"))
+    )
     found, expected = (regularize(posterior, constraints) for posterior in (there, here))
     assert found.status is expected.status
     unit = here.sd(expected.features)

@@ -9,7 +9,6 @@ import regbayes
 from array_namespaces import Place, list_places
 from regbayes import E, Finite, Gaussian, Samples, regularize
 from regbayes.kernels import arrays
-from regbayes.regularization.device_atoms import DeviceAtoms
 from regbayes.regularization.log_partition import WeightedAtoms
 from regbayes.regularizers import Equal
 
@@ -75,7 +74,7 @@ def test_kinds_of_torch_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_atoms_that_a_tilt_leaves_without_mass_are_told_there(place: Place) -> None:
     draws = np.concatenate([make_draws(300), [[-(2.0**20)] * 4]])  # the last one far out, where the tilt does not lead
     logs, phi = np.full(len(draws), -np.log(len(draws))), np.array([0.3, 0.1, 0.2, 0.4])
-    here, there = WeightedAtoms(draws, logs), DeviceAtoms(place(draws), logs)
+    here, there = WeightedAtoms(draws, logs), WeightedAtoms(place(draws), logs)
     assert there.log_weight_range(phi) == pytest.approx(here.log_weight_range(phi), rel=1e-6)
     assert here.log_weight_range(phi) > 1e6
     alone = WeightedAtoms(draws[:-1], logs[:-1])
@@ -117,7 +116,7 @@ def test_finite_and_gaussian(place: Place) -> None:
 def test_log_partition_is_that_of_the_host(place: Place, far: float) -> None:
     draws = (make_draws() + far).astype(np.float32).astype(float)  # values that agree in most of their digits
     logs = np.full(len(draws), -np.log(len(draws)))
-    here, there = WeightedAtoms(draws, logs), DeviceAtoms(place(draws), logs)
+    here, there = WeightedAtoms(draws, logs), WeightedAtoms(place(draws), logs)
     phi = np.array([0.1, -0.2, 0.05, 0.0])
     tol = 1e-10 * (1.0 + far)
     assert there.evaluate(phi)[0] == pytest.approx(here.evaluate(phi)[0], abs=tol)
@@ -175,6 +174,6 @@ def test_memory_that_does_not_do_says_how_many_draws_fit(place: Place, monkeypat
     draws = make_draws(200)
     size = 4 if "single" in place.name else 8
     monkeypatch.setattr("regbayes.regularization.posteriors.weighted.free_bytes", lambda _: 200 * 4 * size)
-    monkeypatch.setattr(DeviceAtoms, "_moments", fail)
+    monkeypatch.setattr(WeightedAtoms, "_moments", fail)
     with pytest.raises(MemoryError, match=r"does not hold 200 draws .*About 133 such draws fit.*copy them to the host"):
         regularize(Samples(place(draws)), constrain(draws))

@@ -145,7 +145,7 @@ def test_steep_prices_are_hard_constraints(price):
     hard = regularize(POSTERIOR, [E(Z) >= 0.5, E(NOISE) == 0.3])
     soft = regularize(POSTERIOR, [(E(Z) >= 0.5).soft(price), (E(NOISE) == 0.3).soft(price)])
     assert soft.status == "optimal"
-    assert soft.gap <= 1e-9 * (1 + soft.dual) + price * np.finfo(float).eps  # the price of the last digit
+    assert soft.gap <= 1e-9 * (1 + soft.dual) + 4 * price * np.finfo(float).eps  # price of a last digit
     np.testing.assert_allclose(soft.multipliers, hard.multipliers, rtol=1e-6)
 
 

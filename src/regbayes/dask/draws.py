@@ -19,9 +19,7 @@ from regbayes._types import Floats, Indices
 from regbayes.dask._bases import FeatureRange
 from regbayes.dask.blocks import DaskBlocks, find_client, wait_for
 from regbayes.dask.rows import HOST, check_kinds, delay_blocks, kind_of, place_blocks, read_collections
-from regbayes.engine import Serial
 from regbayes.kernels import arrays, arrays_atoms
-from regbayes.regularization.device_atoms import DeviceAtoms
 from regbayes.regularization.diagnostics import pareto_k, tail_size
 from regbayes.regularization.draws import UNNAMED, as_draws
 from regbayes.regularization.features import Expression, Features, evaluate_features
@@ -56,21 +54,14 @@ def read_atoms(x: Any, _y: Any, log_weights: Any, _task: Any, place: int, _n_col
         raise ValueError(f"log_weights holds NaN or +inf in block {place}; a draw without weight has log-weight -inf")
     if not np.any(logs > -np.inf):
         return None
-    if arrays.lies_elsewhere(x):
-        return DeviceAtoms(x, logs)
-    return _alone(WeightedAtoms(np.ascontiguousarray(x, dtype=np.float64), logs))
-
-
-def _alone(atoms: WeightedAtoms) -> WeightedAtoms:
-    atoms._executor = Serial()  # the cluster has its own threads
-    return atoms
+    return WeightedAtoms(x if arrays.lies_elsewhere(x) else np.ascontiguousarray(x, dtype=np.float64), logs)
 
 
 def _kind_of_atoms(atoms: WeightedAtoms | None) -> str | None:
     """Return whose arrays the features of a block are; None where no draw has a weight."""
     if atoms is None:
         return None
-    return kind_of(atoms.held) if isinstance(atoms, DeviceAtoms) else HOST
+    return kind_of(atoms.held) if arrays.lies_elsewhere(atoms.held) else HOST
 
 
 def _itself(atoms: WeightedAtoms) -> WeightedAtoms:
@@ -90,13 +81,13 @@ def sum_tilted(atoms: WeightedAtoms, phi: Floats, second: bool) -> TiltSums:
 
 def move_atoms(atoms: WeightedAtoms, center: Floats | float, scale: Floats | float) -> WeightedAtoms:
     """Return the draws with other features: less a center, in other units."""
-    return _alone(atoms.change_units(center, scale))
+    return atoms.change_units(center, scale)
 
 
 @sizeof.register(WeightedAtoms)
 def _size_of_atoms(atoms: WeightedAtoms) -> int:
     """Return the bytes that draws take in the memory of a worker; features on a device take none, and stay there."""
-    features = 0 if isinstance(atoms, DeviceAtoms) else atoms.features.nbytes
+    features = 0 if arrays.lies_elsewhere(atoms.held) else atoms.held.nbytes
     return int(features + atoms.log_weights.nbytes)
 
 

@@ -46,6 +46,7 @@ EVEN_SHARES = 4.0  # no draw has more times its share than this: the variance of
 HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
 NO_VARIANCE = 0.5  # shape of a tail from which on a mean has no variance
 LARGEST_SHARE = 0.05  # of all squares that one draw has then; clumps of values have odd shapes, but no such draw
+FIRST_DRAWS = 10_000  # that show of most features that no draw has such a share
 STRONG_TILT = 1.0  # nats between the top score and the average one; below, the tail does not matter
 _LOG_TINY = math.log(np.finfo(np.float64).tiny)
 
@@ -433,12 +434,13 @@ def find_wild_mean(samples: Samples, values: DeviceArray, mean: Floats, labels: 
     weights = samples.weights
     low, high = find_ranges(values)
     at_most = float(weights.max()) * np.maximum(high - mean, mean - low) ** 2
-    squares = sum_squares(values, mean, weights)
-    for j in map(int, np.flatnonzero(at_most > LARGEST_SHARE * squares)):
-        column = to_host(values[:, j]).astype(np.float64)
-        centered = column - mean[j]
+    few = slice(0, min(len(weights), FIRST_DRAWS))
+    some = sum_squares(values[few, :], mean, weights[few])  # at most the squares of all draws
+    for j in map(int, np.flatnonzero(at_most > LARGEST_SHARE * some)):
+        centered = to_host(values[:, j]).astype(np.float64) - mean[j]
+        squares = weights * centered**2
         is_bounded = low[j] >= 0.0 and high[j] <= 1.0
-        if is_bounded or not np.max(weights * centered**2) > LARGEST_SHARE * squares[j]:
+        if is_bounded or not squares.max() > LARGEST_SHARE * squares.sum():
             continue
         efficiency = 1 / max(1.0, autocorrelation_time(samples.by_chain(centered)))
         for side in (1.0, -1.0):

@@ -3,30 +3,27 @@
 The dual solver sees a posterior only through one of these two objects: weighted atoms (enumerated models, draws) or
 a Gaussian with affine features. docs/math.md eq. (3).
 
-Atoms are read in pieces that stay in the cache, several at a time where there are many of them, and no copy of all of
-them is made. There is one exception: features whose values agree in most of their digits (time stamps), or are so large
-or small that their squares are no numbers, are centred and scaled once (`WeightedAtoms.standardized`).
+Atoms in memory are read in pieces that stay in the cache, and no copy of all of them is made. There is one exception:
+features whose values agree in most of their digits (time stamps), or are so large or small that their squares are no
+numbers, are centred and scaled once (`WeightedAtoms.standardized`).
 """
 
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from scipy.special import logsumexp
 
 from regbayes._types import Flags, Floats, Indices
-from regbayes.engine import make_executor
+from regbayes.kernels import arrays
+from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
+from regbayes.kernels.arrays_atoms import AtomSums, score_atoms, sum_atoms
 
 CHUNK_BYTES = 1 << 20  # rows are weighted in pieces that stay in the cache, so no copy of all of them
-HELD_BYTES = 1 << 17  # of which a copy costs less than what it saves
-TOGETHER = 4  # such pieces, at least, that a thread takes one after the other
-WIDE = 4096  # numbers, four rows of which ranges are taken from at the least
-MIN_THREADED = 400_000  # numbers in the features from which on threads share the pieces
 FEW = 16  # features up to which second moments are taken column by column, and a product beats a square
 FUSED = 1_000_000  # atoms times features squared up to which second moments come with every evaluation
 NEAR = 0.25  # of a feature's range: zero is not farther from it, and may be a reference point
@@ -72,181 +69,120 @@ class LogPartition(Protocol):
         """Return the Hessian of A, the covariance of the features under the tilt, shape (m, m)."""
 
 
-class _Sums(NamedTuple):
-    """What a piece of the atoms adds to the partition function, relative to its own largest score."""
-
-    top: float
-    total: float
-    first: Floats  # (m,)
-    second: Floats | None  # (m, m), about a reference point
-
-
-def _add_sums(parts: list[_Sums]) -> _Sums:
-    """Sums over several pieces, relative to the largest score of all of them."""
-    if len(parts) == 1:
-        return parts[0]
-    top = max(part.top for part in parts)
-    factors = np.exp([part.top - top for part in parts])
-    total = float(factors @ [part.total for part in parts])
-    first = factors @ np.array([part.first for part in parts])
-    seconds = [part.second for part in parts if part.second is not None]
-    return _Sums(top, total, first, np.tensordot(factors, seconds, 1) if seconds else None)
-
-
 class WeightedAtoms:
-    """Atoms with log-weights: A is a log-sum-exp.
+    """Atoms with log-weights: A is a log-sum-exp. Sums over atoms are taken where the features are.
 
     Parameters
     ----------
-    features : array of shape (n, m)
+    held : array of shape (n, m), of any library
     log_weights : array of shape (n,)
-        Normalised; ``-inf`` marks atoms outside the support, which are left out.
+        Normalised, on the host; ``-inf`` marks atoms outside the support, which are left out.
     """
 
-    def __init__(self, features: Floats, log_weights: Floats) -> None:
+    def __init__(self, held: DeviceArray, log_weights: Floats) -> None:
         self.n_atoms = len(log_weights)
         self.support: Indices | None = None
         if not np.all(log_weights > -np.inf):
             self.support = np.flatnonzero(log_weights > -np.inf)
-            features, log_weights = features[self.support], log_weights[self.support]
-        self.features, self.log_weights = features, log_weights
-        self._settle(features[int(np.argmax(log_weights))])
-
-    def _settle(self, reference: Floats) -> None:
-        """Look at the atoms before any tilt; moments are taken about a reference point near many of them.
-
-        That is zero where it is not far, so that nothing has to be taken off; the likeliest atom otherwise.
-        """
-        self._divide()
-        self.lowest, self.highest = self._ranges()
+            held, log_weights = arrays.take_rows(held, self.support), log_weights[self.support]
+        self.held, self.log_weights = held, log_weights
+        n, m = held.shape
+        xp = namespace_of(held)
+        self._logs = log_weights if self._on_host else to_device(log_weights, held, xp.float64)
+        # Beyond, second moments are asked for. On a device it is the number of calls that costs.
+        self.fused = n * m * m <= FUSED if self._on_host else m <= FEW
+        self.lowest, self.highest = arrays.find_ranges(held)
         # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
         self.grain = self._precision() * np.maximum(np.abs(self.lowest), np.abs(self.highest))
-        self.even = bool((self.log_weights == self.log_weights[0]).all())
-        self._phi = np.zeros(len(reference))  # where the moments belong
+        self.even = bool((log_weights == log_weights[0]).all())
+        self._phi = np.zeros(m)  # where the moments belong
+        # Moments are taken about a point near many atoms: zero where it is not far, and otherwise the likeliest atom.
         room = NEAR * (self.highest - self.lowest)
         near = (self.lowest <= room) & (self.highest >= -room)
-        self._refer(np.where(near, 0.0, reference))
+        likeliest = np.asarray(to_host(held[int(np.argmax(log_weights)), :]), dtype=np.float64)
+        self._reference = np.where(near, 0.0, likeliest)
         self._value, self.mean, self._covariance = self._moments(self._phi, True)
-        variances = self._covariance.diagonal()
-        far = near & (np.square(self.mean) > FAR**2 * variances)
+        far = near & (np.square(self.mean) > FAR**2 * self._covariance.diagonal())
         if far.any():
-            self._refer(np.where(near & ~far, 0.0, reference))
+            self._reference = np.where(near & ~far, 0.0, likeliest)
             self._value, self.mean, self._covariance = self._moments(self._phi, True)
-            variances = self._covariance.diagonal()
         self._expectation, self.base_covariance = self.mean, self._covariance
-        self.unit = find_units(np.sqrt(np.maximum(variances, 0.0)), self.mean, self.lowest, self.highest)
+        spread = np.sqrt(np.maximum(self._covariance.diagonal(), 0.0))
+        self.unit = find_units(spread, self.mean, self.lowest, self.highest)
+
+    @property
+    def _on_host(self) -> bool:
+        return isinstance(self.held, np.ndarray)
+
+    @cached_property
+    def features(self) -> Floats:
+        """The features on the host, (n, m), in double precision."""
+        return self.held if self._on_host else np.ascontiguousarray(to_host(self.held), dtype=np.float64)
 
     def _precision(self) -> float:
         """Relative rounding of the features: that of single precision where a few atoms show it."""
-        return find_precision(self.features[:: -(-len(self.features) // PRECISION_ROWS)])
-
-    def _refer(self, reference: Floats) -> None:
-        """Take moments about a point from now on."""
-        self._reference, self._moved = reference, bool(reference.any())
-
-    def _divide(self) -> None:
-        """Cut the atoms into pieces, and say who takes them."""
-        features = self.features
-        n, m = features.shape
-        self._rows = max(64, CHUNK_BYTES // (8 * m))
-        n_pieces = -(-n // self._rows)
-        n_chunks = 1 << max(0, (n_pieces // TOGETHER).bit_length() - 1)  # a power of two: threads have as many each
-        many = -(-n_pieces // n_chunks) * self._rows
-        self._chunks = [slice(start, min(start + many, n)) for start in range(0, n, many)]
-        self._executor = make_executor(_n_threads() if features.size >= MIN_THREADED else 1)
-        self.fused = features.size * m <= FUSED  # beyond, second moments are asked for
-        # A few features of a few atoms are held column by column too: NumPy is slow where the last axis is short.
-        held = m <= FEW and features.nbytes <= HELD_BYTES
-        self._columns = np.ascontiguousarray(features.T) if held else None  # (m, n)
-        self._rooms: list[Floats] = []  # for what is computed of a piece
-
-    def _ranges(self) -> tuple[Floats, Floats]:
-        if self._columns is not None:
-            return self._columns.min(axis=1), self._columns.max(axis=1)
-        if self.features.size < WIDE:
-            return self.features.min(axis=0), self.features.max(axis=0)
-        wide = max(1, WIDE // 4 // self.features.shape[1])  # rows side by side: short rows are slow to compare
-
-        def ends(rows: slice) -> tuple[Floats, Floats]:
-            m, even = self.features.shape[1], (rows.stop - rows.start) // wide * wide
-            blocks, rest = self.features[rows][:even].reshape(-1, wide * m), self.features[rows][even:]
-            size = max(1, self._rows // wide)  # blocks that stay in the cache
-            pieces = [blocks[start : start + size] for start in range(0, len(blocks), size)]
-            both = np.array([(piece.min(axis=0), piece.max(axis=0)) for piece in pieces])  # (pieces, 2, wide m)
-            lows, highs = (both[:, side].reshape(-1, m) for side in (0, 1))
-            return np.concatenate([lows, rest]).min(axis=0), np.concatenate([highs, rest]).max(axis=0)
-
-        found = self._executor.map(ends, self._chunks)
-        if len(found) == 1:
-            return found[0]
-        return np.min([low for low, _ in found], axis=0), np.max([high for _, high in found], axis=0)
+        if not self._on_host:
+            return float(namespace_of(self.held).finfo(self.held.dtype).eps)
+        return find_precision(self.held[:: -(-len(self.held) // PRECISION_ROWS)])
 
     def _moments(self, phi: Floats, second: bool) -> tuple[float, Floats, Floats]:
         """``A(phi)``, the expectation, and the covariance (empty unless asked for), in one pass."""
-        n, tilted = len(self.features), bool(phi.any())
-        self._scores = np.empty(n) if tilted else np.zeros(n)
         with np.errstate(over="ignore", invalid="ignore"):
-            if n <= self._rows:
-                whole = self._sums(slice(0, n), phi, tilted, second)
+            if self._on_host:
+                sums = self._sum_in_pieces(phi, second)
             else:
-                look = partial(self._sums_of_many, phi=phi, tilted=tilted, second=second)
-                whole = _add_sums(self._executor.map(look, self._chunks))
-            away = whole.first / whole.total
-            covariance = np.empty((0, 0))
-            if whole.second is not None:
-                covariance = whole.second / whole.total - away[:, None] * away
-        return whole.top + float(np.log(whole.total)), self._reference + away, covariance
+                sums = sum_atoms(self.held, self._logs, phi, self._reference, second)
+            away, covariance = sums.first / sums.total, np.empty((0, 0))
+            if sums.second is not None:
+                covariance = sums.second / sums.total - away[:, None] * away
+        return sums.top + float(np.log(sums.total)), self._reference + away, covariance
 
-    def _sums_of_many(self, rows: slice, phi: Floats, tilted: bool, second: bool) -> _Sums:
-        """Sums over rows that are looked at in pieces."""
-        starts = range(rows.start, rows.stop, self._rows)
-        pieces = (slice(start, min(start + self._rows, rows.stop)) for start in starts)
-        return _add_sums([self._sums(piece, phi, tilted, second) for piece in pieces])
+    def _sum_in_pieces(self, phi: Floats, second: bool) -> AtomSums:
+        """Sum over pieces that stay in the cache; threads are left to the linear algebra."""
+        n, m = self.held.shape
+        self._scores, size = np.zeros(n), max(64, CHUNK_BYTES // (8 * m))
+        parts = [self._sum(slice(start, min(start + size, n)), phi, second) for start in range(0, n, size)]
+        if len(parts) == 1:
+            return parts[0]
+        top = max(part.top for part in parts)
+        factors = np.exp([part.top - top for part in parts])
+        seconds = [part.second for part in parts if part.second is not None]
+        return AtomSums(
+            top,
+            float(factors @ [part.total for part in parts]),
+            factors @ np.array([part.first for part in parts]),
+            np.tensordot(factors, seconds, 1) if seconds else None,
+        )
 
-    def _sums(self, rows: slice, phi: Floats, tilted: bool, second: bool) -> _Sums:
-        """Sums over a piece."""
-        part, reference, moved = self.features[rows], self._reference, self._moved
-        even = self.even and not tilted
-        if even:
-            top, weights, total = float(self.log_weights[0]), np.ones(len(part)), float(len(part))
+    def _sum(self, rows: slice, phi: Floats, second: bool) -> AtomSums:
+        part, scores = self.held[rows], self._scores[rows]
+        if self.even and not phi.any():
+            top, weights = float(self.log_weights[0]), np.ones(len(part))
         else:
-            scores = np.matmul(part, phi, out=self._scores[rows]) if tilted else self._scores[rows]
-            weights = scores if self.even else scores + self.log_weights[rows]
+            np.matmul(part, phi, out=scores)
+            weights = scores + self.log_weights[rows]
             top = float(weights.max())
-            weights = np.exp(np.subtract(weights, top, out=None if self.even else weights))
-            total = float(weights.sum())
-            top += float(self.log_weights[0]) if self.even else 0.0
+            weights -= top
+            np.exp(weights, out=weights)
+        total = float(weights.sum())
         if not second:
-            first = weights @ part
-            return _Sums(top, total, first - total * reference if moved else first, None)
-        rooms: list[Floats] = []
-        if part.shape[1] <= FEW:
-            columns = part.T if self._columns is None else self._columns
-            if moved:
-                columns = np.subtract(columns, reference[:, None], out=self._room(columns.shape, rooms))
-            first, weighted = columns @ weights, columns
-            if not even:
-                weighted = np.multiply(columns, weights, out=self._room(columns.shape, rooms))
-            found = _Sums(top, total, first, weighted @ columns.T)
-        else:
-            if moved:
-                part = np.subtract(part, reference, out=self._room(part.shape, rooms))
-            first = weights @ part
-            if not even:
-                room = part if moved else self._room(part.shape, rooms)
-                part = np.multiply(part, np.sqrt(weights, out=weights)[:, None], out=room)
-            found = _Sums(top, total, first, part.T @ part)
-        self._rooms += rooms
-        return found
+            return AtomSums(top, total, weights @ part - total * self._reference, None)
+        away = part - self._reference if self._reference.any() else part
+        first = weights @ away
+        if part.shape[1] <= FEW:  # NumPy is slow where the last axis is short
+            return AtomSums(top, total, first, np.multiply(away.T, weights, order="C") @ away)
+        away = away * np.sqrt(weights)[:, None]
+        return AtomSums(top, total, first, away.T @ away)
 
-    def _room(self, shape: tuple[int, ...], taken: list[Floats]) -> Floats:
-        """Memory for a piece that was used before, where there is some: the first use of memory is slow."""
-        taken.append(self._rooms.pop() if self._rooms else np.empty(self._rows * self.features.shape[1]))
-        return taken[-1][: math.prod(shape)].reshape(shape)
+    def _score(self, phi: Floats) -> DeviceArray:
+        """Return ``<phi, psi>`` of every supported atom, where the features are."""
+        if not self._on_host:
+            return score_atoms(self.held, None, phi)
+        return self._scores if self._is_at(phi) else self.held @ phi
 
-    def _score(self, phi: Floats) -> Floats:
-        """Return ``<phi, psi>`` of every supported atom; it is known where the last look was."""
-        return self._scores if self._is_at(phi) else self.features @ phi
+    def _log_weights(self, phi: Floats) -> Floats:
+        """Return the log-weights of the supported atoms under a tilt, on the host, less a constant."""
+        return np.asarray(to_host(self._score(phi) + self._logs), dtype=np.float64)
 
     def _is_at(self, phi: Floats) -> bool:
         """Whether the last look was here."""
@@ -254,40 +190,32 @@ class WeightedAtoms:
 
     def find_ends(self) -> tuple[Indices, Indices]:
         """Return the supported atom at which each feature is smallest, and the one at which it is largest."""
-        n, m = self.features.shape
-        lowest, highest, each = [], [], np.arange(m)
-        size = max(64, CHUNK_BYTES // (8 * m))
-        for start in range(0, n, size):  # columns side by side: NumPy is slow across rows
-            columns = np.ascontiguousarray(self.features[start : start + size].T)
-            lowest.append(start + columns.argmin(axis=1))
-            highest.append(start + columns.argmax(axis=1))
-        low, high = np.array(lowest), np.array(highest)
-        at_low, at_high = self.features[low, each].argmin(axis=0), self.features[high, each].argmax(axis=0)
-        return low[at_low, each], high[at_high, each]
+        return self.features.argmin(axis=0), self.features.argmax(axis=0)
 
     def span(self, direction: Floats) -> float:
         """Return how far a combination of the features reaches, from its smallest value to its largest."""
-        return float(np.ptp(self._score(direction)))
+        lowest, highest = arrays.find_ranges(self._score(direction)[:, None])
+        return float(highest[0] - lowest[0])
 
     def log_weight_range(self, phi: Floats) -> float:
         """Return by how much the largest log-weight of the supported atoms under a tilt is above the smallest."""
-        return float(np.ptp(self._score(phi) + self.log_weights))
+        return float(np.ptp(self._log_weights(phi)))
 
     def living_variances(self, phi: Floats, nats: float) -> Floats:
         """Return the variances of features under a tilt, over the atoms that are at most so far behind the first."""
-        log_weights = self._score(phi) + self.log_weights
-        top = log_weights.max()
-        alive = log_weights > top - nats
-        weights, features = np.exp(log_weights[alive] - top), self.features[alive]
-        weights /= weights.sum()
-        return weights @ np.square(features - weights @ features)
+        logs = self._log_weights(phi)
+        logs -= logs.max()
+        weights = np.where(logs > -nats, np.exp(logs), 0.0)
+        xp = namespace_of(self.held)
+        there, held = to_device(weights / weights.sum(), self.held, xp.float64), xp.astype(self.held, xp.float64)
+        return np.asarray(to_host(there @ (held - there @ held) ** 2), dtype=np.float64)
 
     def tilt(self, phi: Floats) -> tuple[Floats, float]:
         """Return the log-weights of the supported atoms under a tilt, and its divergence from the weights before.
 
         Both are taken from the scores less the largest, of which rounding leaves more than of ``A(phi)``.
         """
-        scores = self._score(phi) + self.log_weights
+        scores = self._log_weights(phi)
         scores -= scores.max()
         weights = np.exp(scores)
         total = float(weights.sum())
@@ -315,7 +243,7 @@ class WeightedAtoms:
     def covariance(self, phi: Floats) -> Floats:
         self.evaluate(phi)
         if not self._covariance.size:
-            self._refer(self._expectation)  # where second moments lose no digits
+            self._reference = self._expectation  # where second moments lose no digits
             _, _, self._covariance = self._moments(phi, True)
         return self._covariance
 
@@ -330,12 +258,6 @@ class WeightedAtoms:
         narrower.support = np.flatnonzero(keep) if self.support is None else self.support[keep]
         return narrower, log_mass
 
-    def mapped(self, features: Floats) -> WeightedAtoms:
-        """Return the same atoms with other features, one row for each supported atom."""
-        other = WeightedAtoms(features, self.log_weights)
-        other.n_atoms, other.support = self.n_atoms, self.support
-        return other
-
     def standardized(self, blocks: Indices) -> tuple[WeightedAtoms, Floats, Floats] | None:
         """Return the atoms in the solver's own units (`standardize`), center and scale."""
         found = standardize(self, blocks)
@@ -345,13 +267,17 @@ class WeightedAtoms:
 
     def change_units(self, center: Floats | float, scale: Floats | float) -> WeightedAtoms:
         """Return the atoms with features ``(psi - center) / scale``."""
-        moved = self.features - center
-        moved /= scale
-        return WeightedAtoms(moved, self.log_weights)
+        m, xp = self.held.shape[1], namespace_of(self.held)
+        about, unit = (to_device(np.broadcast_to(by, (m,)), self._logs) for by in (center, scale))
+        moved = xp.astype(self.held, xp.float64, copy=False) - about  # differences need all digits
+        return WeightedAtoms(moved / unit, self.log_weights)
 
     def mean_about(self, center: Floats) -> Floats:
         """Return the expectation of the features less some numbers."""
-        return np.exp(self.log_weights) @ (self.features - center)
+        if self._on_host:
+            return np.exp(self.log_weights) @ (self.held - center)
+        sums = sum_atoms(self.held, self._logs, np.zeros(len(center)), center, False)
+        return sums.first / sums.total
 
 
 class HasUnits(Protocol):
@@ -419,10 +345,6 @@ def find_units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) ->
     constant = unit <= np.maximum(CONSTANT * np.abs(mean), 1e-300)
     varies = highest > lowest
     return np.where(~constant | varies & (unit > 0), unit, np.where(largest > 0, largest, 1.0))
-
-
-def _n_threads() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from regbayes._types import Flags, Floats
 from regbayes.kernels import arrays, arrays_atoms
 from regbayes.kernels.device_memory import free_bytes, within_memory
 from regbayes.regularization.arviz import to_arviz
-from regbayes.regularization.device_atoms import DeviceAtoms
 from regbayes.regularization.diagnostics import (
     autocorrelation_time,
     batch_length,
@@ -104,8 +103,7 @@ class Weighted(Posterior):
 
     def bind(self, features: Features) -> WeightedAtoms:
         """Return the log-sum-exp log-partition function of evaluated features."""
-        kind = DeviceAtoms if arrays.lies_elsewhere(features.values) else WeightedAtoms
-        return kind(features.values, self.log_weights)
+        return WeightedAtoms(features.values, self.log_weights)
 
     def tilt(self, features: Any, multipliers: ArrayLike) -> Weighted:
         """Return ``q ∝ p exp<multipliers, features>``: the same atoms with other weights."""
@@ -126,7 +124,7 @@ class Weighted(Posterior):
         """Return the expectation of each feature, shape (m,)."""
         values = as_features(self, features).values
         if arrays.lies_elsewhere(values):
-            return DeviceAtoms(values, self.log_weights).mean.view(Expectations)
+            return WeightedAtoms(values, self.log_weights).mean.view(Expectations)
         return (self.weights @ values).view(Expectations)
 
     def sd(self, features: Any) -> Floats:
