@@ -14,7 +14,6 @@ from cli_tools import flowers, run_here
 from persistence_tools import VERSION_1
 from reference_tools import fits_its_rows
 from regbayes.cli.errors import ExitCode
-from regbayes.cli.modelfile import load_model
 from regbayes.cli.output import Output, jsonable
 
 QUICK = ("--n-components", 4, "--max-iter", 5, "--no-cv", "--C", 1)
@@ -71,33 +70,6 @@ def test_fit_without_cross_validation_says_which_price_it_took(folder):
         *("--n-components", 4, "--max-iter", 5, "--temperature", 0.05),
     )
     assert "ILSVMClassifier, C=0.5" in done.out  # the root of the temperature over 0.2
-
-
-def test_features_to_read_are_amounts(folder):
-    wanted = ("-o", folder / "read.model", "--slab", "half-normal", *QUICK)
-    for more in ((), ("--cv", "--folds", 2)):
-        done = run_here("fit", folder / "flowers.csv", "-t", "kind", *wanted, *more)
-        assert done.code == 0, done.err
-        assert load_model(str(folder / "read.model")).estimator.slab == "half-normal"
-    done = run_here("fit", folder / "flowers.csv", "-t", "size", "--kind", "regressor", *wanted)
-    assert done.code == 2
-    assert "--slab is for a classifier of one target" in done.err
-
-
-def test_fit_says_which_features_come_back(folder):
-    more = ("--n-init", 2, "--stability", 2)
-    done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "stable.model", *QUICK, *more)
-    assert done.code == 0, done.err
-    assert "2 fits to parts of the rows" in done.err
-    assert "2 resamples; a feature is found again at a similarity of 0.8" in done.err
-    fitted = load_model(str(folder / "stable.model"))
-    assert fitted.report.features.returned.shape == fitted.report.features.number.shape
-    assert fitted.estimator.n_init == 2
-    again = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "m", *QUICK, *more, "--json").json
-    returned = {row["feature"]: row["returned"] for row in again["stability"]["features"]}
-    shown = fitted.report.features
-    assert [returned[k] for k in shown.number.tolist()] == shown.returned.tolist()
-    assert f"median match {again['stability']['match']:.2f}" in done.err
 
 
 def test_fit_with_cross_validation_reports_every_setting(folder):
@@ -182,16 +154,6 @@ def test_labels(folder):
     tp, wrong = np.sum((answers == 1) & (Y == 1)), np.sum(answers != Y)
     assert judged["scores"]["F1, micro"] == pytest.approx(2 * tp / (2 * tp + wrong))
     assert judged["scores"]["all labels of a row right"] == pytest.approx(np.mean((answers == Y).all(axis=1)))
-
-
-def test_report_writes_one_page(folder):
-    page = folder / "page.html"
-    done = run_here("report", folder / "flowers.model", "--output", page, "--json")
-    assert done.json["output"] == str(page)
-    text = page.read_text()
-    assert text.lower().startswith("<!doctype html>")
-    assert len(text.encode()) == done.json["bytes"]
-    assert "rose" in text
 
 
 def test_unknown_categories_and_missing_values_are_said(folder):

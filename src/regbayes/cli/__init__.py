@@ -6,12 +6,11 @@ without the packages of the ``cli`` extra: what imports them is imported by comm
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import sys
 from typing import Literal
 
-__all__ = ["Format", "Kind", "main", "resume_collection"]
+__all__ = ["Format", "Kind", "main"]
 
 EXTRA = ("pandas", "rich", "typer")
 
@@ -30,14 +29,6 @@ def main(arguments: list[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(ExitCode.MISSING)
-    gc.disable()  # a fifth of the time that imports take is spent on looking for garbage, and there is none
     from regbayes.cli import app
 
     app.main(arguments)
-
-
-def resume_collection() -> None:
-    """Look for garbage again, now that what a command needs is imported; what is there by now stays out of it."""
-    if not gc.isenabled():
-        gc.freeze()
-        gc.enable()

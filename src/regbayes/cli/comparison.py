@@ -18,7 +18,7 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from regbayes._types import Floats, Integers
+from regbayes._types import Integers
 from regbayes.cli import interrupts
 from regbayes.cli.context import FitContext
 from regbayes.cli.errors import listed, plural
@@ -212,22 +212,23 @@ def _messages(found: dict[str, Any], context: FitContext) -> list[str]:
 
 
 def _constants(context: FitContext) -> Iterator[System]:
-    """Yield one prediction for all rows, and one for each task."""
+    """Yield one prediction for all rows, and one for each task: a tree that splits by tasks alone."""
     from sklearn.dummy import DummyClassifier, DummyRegressor
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
     numbers = context.kind == "regressor"
     name = "always the mean" if numbers else "always the most frequent class"
     noun = "number" if numbers else "class"
-
-    def make() -> Any:
-        return DummyRegressor() if numbers else DummyClassifier(strategy="most_frequent")
-
+    constant = DummyRegressor() if numbers else DummyClassifier(strategy="most_frequent")
+    by_task = (DecisionTreeRegressor if numbers else DecisionTreeClassifier)(random_state=0)
     n = context.targets.shape[1]
-    yield System("baseline", name, np.zeros((len(context.y), 1)), make, lambda _: (n, plural(n, noun)))
+    yield System(
+        "baseline", name, np.zeros((len(context.y), 1)), lambda: clone(constant), lambda _: (n, plural(n, noun))
+    )
     if context.task is not None:
-        tasks, codes = np.unique(context.task, return_inverse=True)
-        size = len(tasks), plural(len(tasks), noun)
-        yield System("baseline", f"{name} of its task", codes.reshape(-1, 1), lambda: _ByTask(make), lambda _: size)
+        X = context.task[:, None] == np.unique(context.task)
+        size = X.shape[1], plural(X.shape[1], noun)
+        yield System("baseline", f"{name} of its task", X, lambda: clone(by_task), lambda _: size)
 
 
 def _baselines(context: FitContext, estimator: Any) -> Iterator[System]:
@@ -302,28 +303,6 @@ def _count_trees(fits: Sequence[Any]) -> tuple[int, str]:
 def _count_features(fits: Sequence[Any]) -> tuple[int, str]:
     n = sum(getattr(fit, "n_components_", 0) for fit in fits)
     return n, plural(n, "feature")
-
-
-class _ByTask:
-    """A constant for each task, whose number X holds; one for all where a task is new."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make = make
-
-    def fit(self, X: Any, y: NDArray[Any], sample_weight: Floats | None = None) -> _ByTask:
-        """Learn the constants."""
-
-        def constant(rows: Any) -> Any:
-            weights = None if sample_weight is None else sample_weight[rows]
-            return self.make().fit(X[rows], y[rows], sample_weight=weights).predict(X[:1])[0]
-
-        self.constants = {task: constant(X[:, 0] == task) for task in np.unique(X).tolist()}
-        self.shared = constant(slice(None))
-        return self
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the constant of each row's task."""
-        return np.array([self.constants.get(task, self.shared) for task in X[:, 0].tolist()])
 
 
 def _judge(system: System, context: FitContext, folds: Sequence[Fold], patience: float) -> Judged:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from regbayes.cli import resume_collection
 from regbayes.cli.errors import UserError
 from regbayes.cli.options import FitRequest, Request, option
 from regbayes.cli.output import Output, called_as
@@ -34,7 +33,6 @@ class DemoRequest(Request):
 
 def demo(request: DemoRequest) -> None:
     """Constrain a posterior; fit a model to handwritten digits, compare it, and write a page about it."""
-    resume_collection()
     out = Output(json=request.json, quiet=request.quiet)
     folder = Path(request.output)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from regbayes.cli import interrupts, resume_collection
+from regbayes.cli import interrupts
 from regbayes.cli.errors import ExitCode
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
@@ -33,7 +33,6 @@ def fit(request: FitRequest) -> None:
     cross-validation. Missing values, text columns and columns without information are taken care of. With --text or
     a folder the rows are documents, and the model finds topics in them.
     """
-    resume_collection()
     from regbayes.cli.context import prepare
     from regbayes.cli.files import save_model
     from regbayes.cli.summaries import show_model, summary

@@ -62,8 +62,6 @@ class TableInputs(TransformerMixin, BaseEstimator):
     columns_ : list of str
         The columns that inputs are made of.
     transformer_ : ColumnTransformer
-    order_ : array of int
-        The inputs are its output in this order: that of the columns.
     left_out_ : dict of str to list of str
         Why columns are not inputs, and their names.
     remarks_ : list of str
@@ -108,12 +106,10 @@ class TableInputs(TransformerMixin, BaseEstimator):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # transform warns of the training table
                 self.transformer_.fit(self._prepare(X))
-        place = {name: i for i, name in enumerate(spread)}
-        self.order_ = np.argsort([place[column] for column, _ in self._made()], kind="stable")
         return self
 
     def _transformer(self, flagged: list[str], kept: dict[str, list[str]]) -> ColumnTransformer:
-        """Return scikit-learn's transformer: its output comes in the order of its parts."""
+        """Return scikit-learn's transformer: numbers, then where they are missing, then categories."""
         median, scale = SimpleImputer(strategy="median"), StandardScaler()
         absent = SimpleImputer(strategy="constant", fill_value=ABSENT)
         encode = OneHotEncoder(categories=list(kept.values()), handle_unknown="ignore", sparse_output=False)
@@ -166,8 +162,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
     def transform(self, X: pd.DataFrame) -> Floats:
         """Return the inputs; warnings count the values that could not be used as they are."""
         check_is_fitted(self)
-        found = self.transformer_.transform(self._prepare(X))
-        return np.ascontiguousarray(found[:, self.order_], dtype=np.float64)
+        return np.ascontiguousarray(self.transformer_.transform(self._prepare(X)), dtype=np.float64)
 
     def _prepare(self, X: pd.DataFrame) -> pd.DataFrame:
         """Return a frame whose columns have the types of training; what is infinite is missing."""
@@ -191,19 +186,15 @@ class TableInputs(TransformerMixin, BaseEstimator):
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return names of the inputs: of a number its column, ``place=wood`` of a category, ``size is missing``."""
         check_is_fitted(self)
-        return np.array([name for _, name in self._made()], dtype=object)[self.order_]
-
-    def _made(self) -> list[tuple[str, str]]:
-        """Return the column and the name of every number that the transformer makes."""
-        found: list[tuple[str, str]] = []
+        found: list[str] = []
         for part, _, columns in self.transformer_.transformers if self.columns_ else ():
             for i, column in enumerate(columns):
-                names = [column if part == "numbers" else f"{column} is missing"]
                 if part == "categories":
                     seen = self.transformer_.named_transformers_[part]["encode"].categories_[i]
-                    names = [f"{column} is missing" if name == ABSENT else f"{column}={name}" for name in seen]
-                found += [(column, name) for name in names]
-        return found
+                    found += [f"{column} is missing" if name == ABSENT else f"{column}={name}" for name in seen]
+                else:
+                    found.append(column if part == "numbers" else f"{column} is missing")
+        return np.array(found, dtype=object)
 
 
 def _values(column: pd.Series) -> NDArray[Any]:

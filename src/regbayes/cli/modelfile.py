@@ -13,7 +13,6 @@ from sklearn.pipeline import Pipeline
 
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats, Integers
-from regbayes.cli import resume_collection
 from regbayes.cli.errors import BadDataError, BadModelError, UserError, counted
 from regbayes.cli.inputs import TableInputs
 from regbayes.cli.probabilities import Certainty, predict_at, read_thresholds
@@ -194,7 +193,6 @@ def load_model(path: str) -> ModelFile:
             f"{path!r} holds an object of class {type(found).__name__}, not a model that 'regbayes fit' wrote; "
             "read it in Python with regbayes.load"
         )
-    resume_collection()
     return found
 
 
