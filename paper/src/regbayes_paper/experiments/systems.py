@@ -18,6 +18,7 @@ from regbayes import IBPFactorAnalysis, ILSVMClassifier, MultiTaskILSVMClassifie
 from regbayes_paper import baselines
 from regbayes_paper.experiments.peers import TaskAdapter, TaskDeviationRidge
 from regbayes_paper.experiments.protocol import PEERS, Context, System, grid
+from regbayes_paper.printed_ilsvm import PrintedILSVMClassifier
 
 LINEAR_CS = (0.001, 0.01, 0.1, 1.0)
 HARMONIUM_SIZES = (10, 20, 40, 80)  # a finite model has no truncation to be generous with
@@ -120,6 +121,18 @@ MULTIWAY: tuple[System, ...] = (
         _sized(ILSVMClassifier, margins="posterior"),
         grid(C=(0.3, 1.0), temperature=(0.02, 0.1), alpha=(1.0, 5.0), max_iter=(40,)),
         grid(C=(0.3,), temperature=(0.1,), max_iter=(10,)),
+    ),
+    System(
+        "iLSVM, as printed",
+        _sized(PrintedILSVMClassifier),
+        grid(C=(1.0, 10.0, 100.0), alpha=(1.0, 5.0)),
+        grid(C=(10.0,)),
+    ),
+    System(
+        "iLSVM, as printed, decaying start",
+        _sized(PrintedILSVMClassifier, start="decaying"),
+        grid(C=(1.0, 10.0, 100.0), alpha=(1.0, 5.0)),
+        grid(C=(10.0,)),
     ),
     peer("majority class", lambda _: DummyClassifier(strategy="most_frequent")),
     peer("LinearSVC", _linear_svc, grid(C=LINEAR_CS, scale=(False, True)), grid(C=(0.01, 0.1))),

@@ -52,7 +52,8 @@ class Table1(Experiment):
             f"Settings by {self.n_folds}-fold cross-validation of the accuracy inside the training part.",
             "iLSVM and IBP+SVM start from principal directions; rows named 'as printed' start at random. iLSVM is "
             "`ILSVMClassifier` with its defaults, among them the squared hinge, a temperature, an intercept and "
-            "inductive testing. 'Posterior margins' is the alternation with these settings and a classifier that is "
+            "inductive testing. 'As printed' is Algorithm 3 with its own objective, start and classifier, tested "
+            "inductively. 'Posterior margins' is the alternation with these settings and a classifier that is "
             "fitted once more for prediction.",
         )
 

@@ -1,0 +1,265 @@
+"""iLSVM as the paper prints it (section 4.2, appendix D.2, Algorithm 3), with the slips of its equations corrected.
+
+    x_n ~ N(W z_n, noise_n I),  z_nk ~ Bernoulli(pi_k),  W_k ~ N(0, s0 I),  eta_y ~ N(0, I)
+
+and the multi-class hinge of ``f(y, x_n) = E[eta_y]' E[z_n]``, with a noise variance for every sample, no temperature,
+no intercept and a generative weight of one. The corrections: the margin term of the update of Z has the multipliers,
+precisions are ``1 / s0`` where 1 is printed, ``D s_k`` is counted once, and a noise variance has a floor, because a
+sample that is explained exactly has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit, xlogy
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from regbayes_paper._types import Floats, Integers
+from regbayes_paper.descent import alternate
+from regbayes_paper.indian_buffet import Sticks
+from regbayes_paper.svm import class_losses, solve_classes
+
+INNER = (10, 1e-3)  # Algorithm 3: iterations, and the relative change at which to stop
+OUTER = (20, 1e-4)
+START_DEVIATION = np.sqrt(1e-3)  # of psi around one half
+NOISE_FLOOR = 1e-3  # least noise variance, in units of the variance of the inputs
+
+
+@dataclass(frozen=True)
+class State:
+    """The variational posterior and the variances."""
+
+    psi: Floats  # (N, K): q(z = 1)
+    sticks: Sticks
+    means: Floats  # (K, D): of W
+    spread: Floats  # (K,): variance of W_k in each input
+    prior_variance: float  # s0
+    noise: Floats  # (N,)
+    classifier: Floats  # (L, K): means of eta
+    multipliers: Floats  # (N, L): minus the derivatives of the losses by the scores
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What stays the same through a fit. Samples with a C of 0 have no margins."""
+
+    X: Floats  # (N, D)
+    labels: Integers  # (N,)
+    n_classes: int
+    C: Floats  # (N,)
+    alpha: float
+    floor: float  # of noise variances
+
+    def start(self, n_components: int, kind: str, rng: Any) -> State:
+        """Return the start of Algorithm 3, or one in which features are rarer and rarer (section 5.1)."""
+        N, D, K = *self.X.shape, n_components
+        level = np.full(K, 0.5) if kind == "half" else (self.alpha / (1.0 + self.alpha)) ** np.arange(1, K + 1)
+        psi = np.clip(level + START_DEVIATION * rng.standard_normal((N, K)), 0.0, 1.0)
+        noise = np.full(N, max(float(self.X.var(axis=0).mean()), self.floor))
+        zeros = np.zeros((N, self.n_classes))
+        sticks = Sticks.of_prior(self.alpha, K)
+        return State(psi, sticks, np.zeros((K, D)), np.ones(K), 1.0, noise, np.zeros((self.n_classes, K)), zeros)
+
+    def update_sticks(self, state: State) -> State:
+        """Update q(nu)."""
+        return replace(state, sticks=state.sticks.update(state.psi.sum(axis=0), len(self.X), self.alpha))
+
+    def update_weights(self, state: State) -> State:
+        """Update q(W), one feature after the other."""
+        means, weighted = state.means.copy(), state.psi / state.noise[:, None]
+        spread = 1.0 / (1.0 / state.prior_variance + weighted.sum(axis=0))
+        rest = self.X - state.psi @ means
+        for k in range(len(means)):
+            rest += np.outer(state.psi[:, k], means[k])
+            means[k] = spread[k] * (weighted[:, k] @ rest)
+            rest -= np.outer(state.psi[:, k], means[k])
+        return replace(state, means=means, spread=spread)
+
+    def update_features(self, state: State) -> State:
+        """Update q(Z), one feature after the other; the rewards of margins are zero for samples without them."""
+        reward = state.multipliers @ state.classifier
+        psi, log_odds, D = state.psi.copy(), state.sticks.log_odds, self.X.shape[1]
+        rest, squares = self.X - psi @ state.means, np.sum(state.means**2, axis=1)
+        for k in range(psi.shape[1]):
+            rest += np.outer(psi[:, k], state.means[k])
+            fit = rest @ state.means[k] - 0.5 * (D * state.spread[k] + squares[k])
+            psi[:, k] = expit(log_odds[k] + fit / state.noise + reward[:, k])
+            rest -= np.outer(psi[:, k], state.means[k])
+        return replace(state, psi=psi)
+
+    def update_classifier(self, state: State) -> State:
+        """Update q(eta) and the multipliers."""
+        cost, start = 1.0 - np.eye(self.n_classes), state.multipliers
+        found = solve_classes(state.psi, self.labels, cost, self.C, start=start, tol=1e-6)
+        return replace(state, classifier=found.weights, multipliers=found.multipliers)
+
+    def update_prior_variance(self, state: State) -> State:
+        """Update s0."""
+        K, D = state.means.shape
+        return replace(state, prior_variance=float((D * state.spread.sum() + np.sum(state.means**2)) / (K * D)))
+
+    def update_noise(self, state: State) -> State:
+        """Update the noise variance of each sample."""
+        return replace(state, noise=np.maximum(self.errors(state) / self.X.shape[1], self.floor))
+
+    def errors(self, state: State) -> Floats:
+        """Return ``E |x - W z|^2`` of each sample, (N,)."""
+        psi, squares = state.psi, np.sum(state.means**2, axis=1)
+        rest = np.sum((self.X - psi @ state.means) ** 2, axis=1)
+        return rest + (psi * (1.0 - psi)) @ squares + self.X.shape[1] * (psi @ state.spread)
+
+    def free_energy(self, state: State) -> float:
+        """Return the divergences and the negative expected log-likelihood, constants kept."""
+        psi, (K, D), s0 = state.psi, state.means.shape, state.prior_variance
+        cost = state.sticks.kl(self.alpha) + state.sticks.cost(psi.sum(axis=0), len(psi))
+        cost += float(np.sum(xlogy(psi, psi) + xlogy(1.0 - psi, 1.0 - psi)))
+        cost += 0.5 * float((D * state.spread.sum() + np.sum(state.means**2)) / s0 - D * K)
+        cost -= 0.5 * D * float(np.sum(np.log(state.spread / s0)))
+        return cost + 0.5 * float(np.sum(D * np.log(2 * np.pi * state.noise) + self.errors(state) / state.noise))
+
+    def lagrangian(self, state: State) -> float:
+        """Return the free energy less what fixed multipliers reward."""
+        return self.free_energy(state) - float(np.vdot(state.psi, state.multipliers @ state.classifier))
+
+    def objective(self, state: State) -> float:
+        """Return the printed objective: free energy, divergence of eta and hinge losses."""
+        losses = class_losses(state.psi @ state.classifier.T, self.labels, 1.0 - np.eye(self.n_classes), self.C, False)
+        return self.free_energy(state) + 0.5 * float(np.sum(state.classifier**2)) + float(losses.sum())
+
+    def infer(self, state: State) -> State:
+        """Run the inner loop of Algorithm 3 at fixed multipliers."""
+
+        def step(state: State) -> tuple[State, float]:
+            state = self.update_features(self.update_weights(self.update_sticks(state)))
+            return state, self.lagrangian(state)
+
+        return alternate(step, state, *INNER)[0]
+
+    def step(self, state: State, estimate_variances: bool) -> tuple[State, float]:
+        """Run an iteration of the outer loop."""
+        state = self.update_classifier(self.infer(state))
+        if estimate_variances:
+            state = self.update_noise(self.update_prior_variance(state))
+        return state, self.objective(state)
+
+
+class PrintedILSVMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
+    """iLSVM by Algorithm 3 of the paper; predictions are by its own q(eta).
+
+    Parameters
+    ----------
+    n_components : int, default=50
+        Truncation.
+    alpha : float, default=2.0
+        Concentration of the Indian buffet process.
+    C : float, default=1.0
+        Penalty on a margin violation.
+    start : {"half", "decaying"}, default="half"
+        Whether psi starts around one half, as in Algorithm 3, or decays exponentially with the number of the feature.
+    estimate_variances : bool, default=True
+        Whether the variances are updated by their closed forms.
+    unlabeled : object, default=None
+        A value of y that marks samples without margins: test samples that take part in inference, as in the paper.
+        Without them testing is inductive.
+    random_state : int, RandomState instance or None, default=None
+        For the start.
+    """
+
+    def __init__(
+        self,
+        n_components: int = 50,
+        *,
+        alpha: float = 2.0,
+        C: float = 1.0,
+        start: Literal["half", "decaying"] = "half",
+        estimate_variances: bool = True,
+        unlabeled: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.alpha = alpha
+        self.C = C
+        self.start = start
+        self.estimate_variances = estimate_variances
+        self.unlabeled = unlabeled
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Run Algorithm 3 on centered inputs."""
+        found: tuple[Floats, Any] = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        rows, targets = found
+        check_classification_targets(targets)
+        labeled = np.ones(len(rows), dtype=bool) if self.unlabeled is None else targets != self.unlabeled
+        self.classes_ = np.unique(targets[labeled])
+        labels = np.searchsorted(self.classes_, np.where(labeled, targets, self.classes_[0]))
+        self._mean = rows.mean(axis=0)
+        centered = rows - self._mean
+        self._floor = max(NOISE_FLOOR * float(centered.var()), np.finfo(np.float64).tiny)
+        C = np.where(labeled, float(self.C), 0.0)
+        problem = Problem(centered, labels, len(self.classes_), C, float(self.alpha), self._floor)
+        state = problem.start(int(self.n_components), self.start, check_random_state(self.random_state))
+        estimate = bool(self.estimate_variances)
+        self.state_, self.objectives_ = alternate(lambda at: problem.step(at, estimate), state, *OUTER)
+        self.n_components_ = int(np.sum(np.ptp(self.state_.psi, axis=0) > 0.1))
+        return self
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return psi of new samples, inferred without margins at the fitted q(nu) and q(W)."""
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=np.float64, reset=False) - self._mean
+        N, L = len(rows), len(self.classes_)
+        problem = Problem(rows, np.zeros(N, dtype=np.int64), L, np.zeros(N), float(self.alpha), self._floor)
+        psi = np.full((N, len(self.state_.means)), 0.5)
+        noise = np.full(N, float(np.median(self.state_.noise)))
+        state = replace(self.state_, psi=psi, noise=noise, multipliers=np.zeros((N, L)))
+        for _ in range(INNER[0]):
+            state = problem.update_features(state)
+            if self.estimate_variances:
+                state = problem.update_noise(state)
+        return state.psi
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return the score of each class, or of the second of two."""
+        scores = self.transform(X) @ self.state_.classifier.T
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: ArrayLike) -> Any:
+        """Predict classes."""
+        scores = self.transform(X) @ self.state_.classifier.T
+        return self.classes_[scores.argmax(axis=1)]
+
+
+def sample_at_multipliers(problem: Problem, state: State, log_odds: Floats, n_draws: int, rng: Any) -> Any:
+    """Draw Z, W and eta by Gibbs steps at fixed multipliers: the second strategy of section 4.4, for tiny problems.
+
+    Parameters
+    ----------
+    problem, state
+        Inputs, and the start with multipliers and variances.
+    log_odds : (K,)
+        Of features under their prior, at given sticks.
+    n_draws : int
+    rng : Generator
+
+    Returns
+    -------
+    Iterator of (Z, W, eta)
+    """
+    X, noise, s0, tilt = problem.X, state.noise[:, None], state.prior_variance, state.multipliers
+    Z, (K, D) = (rng.random(state.psi.shape) < 0.5).astype(np.float64), state.means.shape
+    for _ in range(n_draws):
+        root = np.linalg.cholesky(np.eye(K) / s0 + Z.T @ (Z / noise))
+        W = np.linalg.solve(root.T, np.linalg.solve(root, Z.T @ (X / noise)) + rng.standard_normal((K, D)))
+        eta = tilt.T @ Z + rng.standard_normal((tilt.shape[1], K))
+        for k in range(K):
+            rest = X - Z @ W + np.outer(Z[:, k], W[k])
+            fit = (rest @ W[k] - 0.5 * W[k] @ W[k]) / noise[:, 0]
+            Z[:, k] = rng.random(len(X)) < expit(log_odds[k] + fit + tilt @ eta[:, k])
+        yield Z.copy(), W, eta
