@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -14,12 +15,14 @@ import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
     _check_sample_weight,
+    check_consistent_length,
     check_is_fitted,
     check_non_negative,
     validate_data,
@@ -44,14 +47,15 @@ from regbayes.estimators._bases import (
     FirstBatchWarning,
     FitReporter,
     IterativeEstimator,
+    fit_data,
     generator,
+    keep_on_failure,
     one_blas_thread,
     warn_of_status,
 )
 from regbayes.kernels.arrays import is_sparse, namespace_of, to_host, without_graph
 from regbayes.kernels.device_memory import free_bytes, within_memory
 from regbayes.kernels.meanfield import WordCounts, lengths_of
-from regbayes.kernels.meanfield.documents import padded
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda import batches, gibbs, meanfield, topics
 from regbayes.models.medlda.topics import DeviceCorpus, FittedTopics
@@ -92,31 +96,88 @@ SAMPLER_WORD_PRIOR = 0.1
 class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
     """Counts in, topics out: everything that does not depend on what the responses are.
 
-    A subclass reads its responses, hands them to `_fit_topics` as `Targets`, and says in `_attributes` what a fit looks
-    like in its units.
+    A subclass reads its responses, makes `Targets` of them, and says in `_attributes` what a fit looks like in its
+    units.
     """
 
     _default_variances: ClassVar[dict[str, float]]  # of the weights, by inference
     _default_word_prior: ClassVar[float]  # of mean field
 
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn topics and weights together.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Counts of words. Arrays of PyTorch or CuPy, dense or CSR, are worked on where they are, under
+            ``sklearn.config_context(array_api_dispatch=True)`` and with ``inference="variational"``.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Numbers; or classes, or an indicator (0 or 1) for each of several labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How often each document counts, its words and its response; 0 leaves it out. The sampler takes whole
+            numbers, and a document so often.
+
+        Returns
+        -------
+        self
+        """
+        with keep_on_failure(self), working_on_documents(self, X):
+            read = self._read(X, y, sample_weight, first=True)
+            return self._fit_topics(*read, fit_data(X, y, sample_weight=sample_weight))
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Solve for the weights at the topics as they are, after ``partial_fit``.
+
+        They are solved at the shares of topics that prediction infers for the documents, without a look at the
+        responses. Topics do not change. The parameters are those of `fit`.
+        """
+        check_is_fitted(self, "coef_features_")
+        work_on_cpu(self, X, "fit_weights")
+        return self._solve_weights(*self._read(X, y, sample_weight, first=False))
+
+    def _learn_more(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
+        """Learn from further documents, as ``partial_fit`` of either estimator."""
+        work_on_cpu(self, X, "partial_fit")
+        data = fit_data(X, y, sample_weight=sample_weight)
+        if self.inference == "gibbs":
+            read = self._read(X, y, sample_weight, first=not hasattr(self, "_posterior"), classes=classes)
+            return self._fit_topics(*read, data, streaming=True)
+        first = not hasattr(self, "_fitted")
+        self._check_batches(y, first, classes)
+        return self._learn_batch(*self._read(X, y, sample_weight, first=first, classes=classes), data)
+
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, *, first: bool, classes: Any = None
+    ) -> tuple[Counts, Targets | None, Floats | None]:
+        """Return counts, targets and weights; the first documents say what the responses are and how long they are."""
+        counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
+        responses = bring_targets(y, counts, "y")
+        if responses is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        responses = self._read_responses(responses, first)
+        check_consistent_length(counts, responses)
+        if sample_weight is not None:
+            sample_weight = bring_targets(sample_weight, counts, "sample_weight")
+            rows, sample_weight = choose_rows(self.inference, sample_weight, counts)
+            counts, responses = counts[rows], responses[rows]
+        if first:
+            self._mean_length = mean_length(counts, sample_weight)
+        return counts, self._make_targets(responses, sample_weight, first, classes), sample_weight
+
+    @abstractmethod
+    def _read_responses(self, y: Any, first: bool) -> NDArray[Any]:
+        """Return validated responses."""
+
+    @abstractmethod
+    def _make_targets(self, responses: Any, sample_weight: Floats | None, first: bool, classes: Any) -> Targets | None:
+        """Return what is asked of documents; None where C is zero. The first ones say what classes or units are."""
+
+    @abstractmethod
     def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
         """Return the fitted attributes."""
-        raise NotImplementedError
-
-    def _check_loaded(self) -> None:
-        """Raise ValueError if the parts of a fitted model from a file do not fit each other."""
-        if not hasattr(self, "_fitted"):
-            return
-        shape = self._fitted.word_given_topic.shape
-        if shape[0] != self.n_features_in_:
-            raise ValueError(f"n_features_in_ is {self.n_features_in_!r}, and the topics have {shape[0]} words")
-        posterior, learned = getattr(self, "_posterior", None), getattr(self, "_batches", None)
-        if posterior is not None and posterior.word_topic.shape != shape:
-            raise ValueError("the counts of earlier documents do not fit the topics")
-        if learned is not None:
-            params = learned.state.params
-            if params.logits.shape != shape or params.table.shape != (shape[0], padded(shape[1])):
-                raise ValueError("the topics of earlier batches do not fit those of the model")
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the share of each topic among the words of documents, inferred without responses.
@@ -318,8 +379,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
             setattr(self, name, value)
         return self
 
-    def _check_batches(self) -> None:
-        """Refuse losses that need a multiplier of every document."""
+    def _check_batches(self, y: Any, first: bool, classes: Any) -> None:
+        """Refuse parameters that need all documents at once."""
         if not self._has_squared_loss:
             raise ValueError(f'partial_fit needs a squared loss, got loss={self.loss!r}; or inference="gibbs"')
 

@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
@@ -21,8 +21,6 @@ from regbayes.estimators._bases import (
     check_labels,
     check_several,
     cost_matrix,
-    fit_data,
-    keep_on_failure,
     known_codes,
     pick_classes,
     weights_by_class,
@@ -30,150 +28,15 @@ from regbayes.estimators._bases import (
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
-    Counts,
     TopicModel,
-    bring_targets,
-    choose_rows,
-    mean_length,
-    read_counts,
-    work_on_cpu,
-    working_on_documents,
 )
 from regbayes.kernels.arrays import to_host
 from regbayes.margins.targets import Classes, Signs
 from regbayes.models.medlda.topics import FittedTopics
 
 
-class TopicClassifier(ClassifierMixin, TopicModel):
-    """What topic models of classes share: labels in, scores and classes out."""
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn topics and classifier together.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words. Arrays of PyTorch or CuPy, dense or CSR, are worked on where they lie, under
-            ``sklearn.config_context(array_api_dispatch=True)`` and with ``inference="variational"``.
-        y : array-like of shape (n_samples,) or (n_samples, n_labels)
-            Classes, or an indicator (0 or 1) for each of several labels.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each document counts, its words and its classes; 0 leaves it out. The sampler takes whole numbers,
-            and a document so often.
-
-        Returns
-        -------
-        self
-        """
-        with keep_on_failure(self), working_on_documents(self, X):
-            return self._fit_topics(
-                *self._read(X, y, sample_weight, None, first=True), fit_data(X, y, sample_weight=sample_weight)
-            )
-
-    def _read(
-        self, X: Any, y: Any, sample_weight: Any, classes: Any, *, first: bool
-    ) -> tuple[Counts, Signs | Classes | None, Floats | None]:
-        """Return counts, margins and weights; the first documents say what the classes are and how long they are."""
-        counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
-        labels = self._read_labels(bring_targets(y, counts, "y"), counts, first)
-        if sample_weight is not None:
-            sample_weight = bring_targets(sample_weight, counts, "sample_weight")
-            rows, sample_weight = choose_rows(self.inference, sample_weight, counts)
-            counts, labels = counts[rows], labels[rows]
-        codes = self._code_classes(labels, classes) if first else self._code_known(labels, classes)
-        if first:
-            self._mean_length = mean_length(counts, sample_weight)
-        one_against_all = self.inference == "gibbs" or self._several or len(self.classes_) == 2
-        targets = (self._signs if one_against_all else self._classes)(codes, sample_weight)
-        return counts, targets, sample_weight
-
-    def _read_labels(self, y: Any, counts: Counts, first: bool) -> NDArray[Any]:
-        """Return the class of each row, or the indicators of its labels."""
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        if first:
-            check_labels(y)
-            self._several = type_of_target(y) == "multilabel-indicator"
-        labels = _indicators(y) if self._several else column_or_1d(y, warn=True)
-        check_consistent_length(counts, labels)
-        return labels
-
-    def _code_classes(self, labels: NDArray[Any], classes: ArrayLike | None) -> Integers:
-        """Learn what the classes are; return the class of each row, or the indicators of its labels."""
-        if self._several:
-            self.classes_ = np.arange(labels.shape[1])
-            if self.cost is not None or self.class_weight is not None:
-                raise ValueError("cost and class_weight are for classes, but y has indicators of several labels")
-            return labels
-        found, codes = np.unique(labels, return_inverse=True)
-        self.classes_ = found if classes is None else np.unique(column_or_1d(classes))
-        check_several(self, self.classes_)
-        return codes if classes is None else known_codes(labels, self.classes_)
-
-    def _code_known(self, labels: NDArray[Any], classes: ArrayLike | None) -> Integers:
-        if self._several:
-            if labels.shape[1] != len(self.classes_):
-                raise ValueError(f"y has {labels.shape[1]} labels, but earlier documents had {len(self.classes_)}")
-            return labels
-        known = to_host(self.classes_)
-        check_known_classes(classes, known)
-        return known_codes(labels, known)
-
-    def _signs(self, codes: Integers, sample_weight: Floats | None) -> Signs | None:
-        """Return one margin per label or class, but only one for two classes; none where C is zero."""
-        if self._several:
-            signs, factors = 2.0 * codes - 1.0, np.ones(codes.shape)
-        else:
-            n = len(self.classes_)
-            by_class = weights_by_class(self.class_weight, self.classes_, codes, sample_weight)
-            cost = cost_matrix(self.cost, n)
-            cost += np.diag(cost.sum(axis=1) / (n - 1))
-            signs = np.where(codes[:, None] == np.arange(n), 1.0, -1.0)
-            factors = cost[codes] * by_class[codes, None]
-            if n == 2:
-                signs, factors = signs[:, 1:], factors[:, 1:]
-        if self.C == 0:
-            return None
-        return Signs(signs, float(self.C) * self._mean_length * factors, float(self.margin))
-
-    def _classes(self, codes: Integers, sample_weight: Floats | None) -> Classes | None:
-        """Return the margins between classes that mean field asks for; none where C is zero."""
-        cost = cost_matrix(self.cost, len(self.classes_))
-        by_class = weights_by_class(self.class_weight, self.classes_, codes, sample_weight)
-        C = float(self.C) * self._mean_length * by_class[codes]
-        return None if self.C == 0 else Classes(codes, float(self.margin) * cost, C)
-
-    def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
-        """Fitted attributes; plain latent Dirichlet allocation has weights of zero."""
-        n = 1 if len(self.classes_) == 2 and not self._several else len(self.classes_)
-        coef = fitted.weights if len(fitted.weights) else np.zeros((n, fitted.n_topics))
-        return {"_fitted": fitted, "coef_features_": coef}
-
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
-        shares = self._shares(X)
-        scores = shares @ put_beside(to_host(self.coef_features_).T, shares)
-        return scores[:, 0] if len(self.coef_features_) == 1 and not self._several else scores
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the class of each document, shape (n_samples,), or indicators of its labels, (n_samples, n_labels)."""
-        scores = self.decision_function(X)
-        if self._several:
-            return put_beside(to_host(scores > 0).astype(np.int64), scores)
-        return pick_classes(scores, self.classes_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        tags.classifier_tags.poor_score = True  # of scikit-learn's checks, whose rows are no documents
-        tags.target_tags.multi_output = True
-        return tags
-
-
 @persistable(skip=("_skl_callbacks", "_checkpoint"))
-class MedLDAClassifier(TopicClassifier):
+class MedLDAClassifier(ClassifierMixin, TopicModel):
     """Max-margin supervised topic model: topics of documents that tell their classes apart.
 
     Latent Dirichlet allocation explains the words of a document by topics; a linear classifier on the shares of the
@@ -384,13 +247,10 @@ class MedLDAClassifier(TopicClassifier):
         -------
         self
         """
-        work_on_cpu(self, X, "partial_fit")
-        data = fit_data(X, y, sample_weight=sample_weight)
-        if self.inference == "gibbs":
-            read = self._read(X, y, sample_weight, classes, first=not hasattr(self, "_posterior"))
-            return self._fit_topics(*read, data, streaming=True)
-        first = not hasattr(self, "_fitted")
-        self._check_batches()
+        return self._learn_more(X, y, sample_weight, classes)
+
+    def _check_batches(self, y: Any, first: bool, classes: Any) -> None:
+        super()._check_batches(y, first, classes)
         if first and classes is None and type_of_target(y) != "multilabel-indicator":
             raise ValueError("the first call of partial_fit needs classes=, all the classes that y will have")
         if isinstance(self.class_weight, str):
@@ -398,30 +258,91 @@ class MedLDAClassifier(TopicClassifier):
                 f"partial_fit does not know how often classes will occur: give class_weight={self.class_weight!r} as a "
                 "dict, from sklearn.utils.compute_class_weight"
             )
-        return self._learn_batch(*self._read(X, y, sample_weight, classes, first=first), data)
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Solve for the weights at the topics as they are: the second look after ``partial_fit``.
+    def _read_responses(self, y: Any, first: bool) -> NDArray[Any]:
+        """Return the class of each document, or the indicators of its labels."""
+        if first:
+            check_labels(y)
+            self._several = type_of_target(y) == "multilabel-indicator"
+        return _indicators(y) if self._several else column_or_1d(y, warn=True)
 
-        They are solved at the shares of topics that prediction infers for the documents, without a look at the classes.
-        Topics do not change.
+    def _make_targets(
+        self, labels: NDArray[Any], sample_weight: Floats | None, first: bool, classes: Any
+    ) -> Signs | Classes | None:
+        codes = self._code_classes(labels, classes) if first else self._code_known(labels, classes)
+        one_against_all = self.inference == "gibbs" or self._several or len(self.classes_) == 2
+        return (self._signs if one_against_all else self._classes)(codes, sample_weight)
 
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words.
-        y : array-like of shape (n_samples,) or (n_samples, n_labels)
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each document counts; the sampler takes whole numbers.
+    def _code_classes(self, labels: NDArray[Any], classes: ArrayLike | None) -> Integers:
+        """Learn what the classes are; return the class of each row, or the indicators of its labels."""
+        if self._several:
+            self.classes_ = np.arange(labels.shape[1])
+            if self.cost is not None or self.class_weight is not None:
+                raise ValueError("cost and class_weight are for classes, but y has indicators of several labels")
+            return labels
+        found, codes = np.unique(labels, return_inverse=True)
+        self.classes_ = found if classes is None else np.unique(column_or_1d(classes))
+        check_several(self, self.classes_)
+        return codes if classes is None else known_codes(labels, self.classes_)
 
-        Returns
-        -------
-        self
-        """
-        check_is_fitted(self, "coef_features_")
-        work_on_cpu(self, X, "fit_weights")
-        return self._solve_weights(*self._read(X, y, sample_weight, None, first=False))
+    def _code_known(self, labels: NDArray[Any], classes: ArrayLike | None) -> Integers:
+        if self._several:
+            if labels.shape[1] != len(self.classes_):
+                raise ValueError(f"y has {labels.shape[1]} labels, but earlier documents had {len(self.classes_)}")
+            return labels
+        known = to_host(self.classes_)
+        check_known_classes(classes, known)
+        return known_codes(labels, known)
+
+    def _signs(self, codes: Integers, sample_weight: Floats | None) -> Signs | None:
+        """Return one margin per label or class, but only one for two classes; none where C is zero."""
+        if self._several:
+            signs, factors = 2.0 * codes - 1.0, np.ones(codes.shape)
+        else:
+            n = len(self.classes_)
+            by_class = weights_by_class(self.class_weight, self.classes_, codes, sample_weight)
+            cost = cost_matrix(self.cost, n)
+            cost += np.diag(cost.sum(axis=1) / (n - 1))
+            signs = np.where(codes[:, None] == np.arange(n), 1.0, -1.0)
+            factors = cost[codes] * by_class[codes, None]
+            if n == 2:
+                signs, factors = signs[:, 1:], factors[:, 1:]
+        if self.C == 0:
+            return None
+        return Signs(signs, float(self.C) * self._mean_length * factors, float(self.margin))
+
+    def _classes(self, codes: Integers, sample_weight: Floats | None) -> Classes | None:
+        """Return the margins between classes that mean field asks for; none where C is zero."""
+        cost = cost_matrix(self.cost, len(self.classes_))
+        by_class = weights_by_class(self.class_weight, self.classes_, codes, sample_weight)
+        C = float(self.C) * self._mean_length * by_class[codes]
+        return None if self.C == 0 else Classes(codes, float(self.margin) * cost, C)
+
+    def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
+        """Fitted attributes; plain latent Dirichlet allocation has weights of zero."""
+        n = 1 if len(self.classes_) == 2 and not self._several else len(self.classes_)
+        coef = fitted.weights if len(fitted.weights) else np.zeros((n, fitted.n_topics))
+        return {"_fitted": fitted, "coef_features_": coef}
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
+        shares = self._shares(X)
+        scores = shares @ put_beside(to_host(self.coef_features_).T, shares)
+        return scores[:, 0] if len(self.coef_features_) == 1 and not self._several else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the class of each document, shape (n_samples,), or indicators of its labels, (n_samples, n_labels)."""
+        scores = self.decision_function(X)
+        if self._several:
+            return put_beside(to_host(scores > 0).astype(np.int64), scores)
+        return pick_classes(scores, self.classes_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.poor_score = True  # of scikit-learn's checks, whose rows are no documents
+        tags.target_tags.multi_output = True
+        return tags
 
 
 def _indicators(y: Any) -> Integers:

@@ -9,113 +9,23 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted
+from sklearn.utils.validation import _check_y
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
 from regbayes.estimators._arrays import put_beside
-from regbayes.estimators._bases import NOT_NEGATIVE, fit_data, keep_on_failure
+from regbayes.estimators._bases import NOT_NEGATIVE
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
-    Counts,
     TopicModel,
-    bring_targets,
-    choose_rows,
-    mean_length,
-    read_counts,
-    work_on_cpu,
-    working_on_documents,
 )
 from regbayes.kernels.arrays import to_host
 from regbayes.margins.targets import Numbers
 from regbayes.models.medlda.topics import FittedTopics
 
 
-class TopicRegressor(RegressorMixin, TopicModel):
-    """What topic models of numbers share: numbers in, in their own units, and predictions out."""
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn topics and weights together.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words.
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-        sample_weight : array-like of shape (n_samples,), default=None
-            As in `MedLDAClassifier`.
-
-        Returns
-        -------
-        self
-        """
-        with keep_on_failure(self), working_on_documents(self, X):
-            return self._fit_topics(
-                *self._read(X, y, sample_weight, first=True), fit_data(X, y, sample_weight=sample_weight)
-            )
-
-    def _read(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Counts, Numbers | None, Floats | None]:
-        """Return counts, numbers and weights; the first documents say what the units are and how long they are."""
-        counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
-        values = self._read_values(bring_targets(y, counts, "y"), counts, first)
-        if sample_weight is not None:
-            sample_weight = bring_targets(sample_weight, counts, "sample_weight")
-            rows, sample_weight = choose_rows(self.inference, sample_weight, counts)
-            counts, values = counts[rows], values[rows]
-        if first:
-            self._mean = np.average(values, axis=0, weights=sample_weight)
-            scale = np.sqrt(np.average((values - self._mean) ** 2, axis=0, weights=sample_weight))
-            self._scale = np.where(scale > 0, scale, 1.0)
-            self._mean_length = mean_length(counts, sample_weight)
-        elif values.shape[1] != len(self._mean):
-            raise ValueError(f"y has {values.shape[1]} targets, but earlier documents had {len(self._mean)}")
-        return counts, self._numbers(values), sample_weight
-
-    def _read_values(self, y: Any, counts: Counts, first: bool) -> Floats:
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        y = _check_y(y, multi_output=True, y_numeric=True, estimator=self).astype(np.float64)
-        check_consistent_length(counts, y)
-        if first:
-            self._single = y.ndim == 1
-        return y[:, None] if y.ndim == 1 else y
-
-    def _numbers(self, values: Floats) -> Numbers | None:
-        """Return what is asked for, in units of the first targets; nothing where C is zero."""
-        if self.C == 0:
-            return None
-        scaled = (values - self._mean) / self._scale
-        return Numbers(scaled, np.full(scaled.shape, float(self.C) * self._mean_length), float(self.epsilon))
-
-    def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
-        """Fitted attributes, in the targets' units; plain latent Dirichlet allocation has weights of zero."""
-        zeros = np.zeros((len(self._mean), fitted.n_topics))
-        coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else zeros
-        found: dict[str, Any] = {"_fitted": fitted, "coef_features_": coef, "intercept_": self._mean}
-        if self._single:
-            found |= {name: value[0] for name, value in found.items() if name != "_fitted"}
-            found["intercept_"] = float(found["intercept_"])
-        return found
-
-    def predict(self, X: ArrayLike) -> Floats:
-        """Return the predicted numbers, shape (n_samples,) or (n_samples, n_targets)."""
-        shares = self._shares(X)
-        intercept = (
-            self.intercept_ if isinstance(self.intercept_, float) else put_beside(to_host(self.intercept_), shares)
-        )
-        return shares @ put_beside(to_host(self.coef_features_).T, shares) + intercept
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        tags.regressor_tags.poor_score = True  # of scikit-learn's checks, whose rows are no documents
-        return tags
-
-
 @persistable(skip=("_skl_callbacks", "_checkpoint"))
-class MedLDARegressor(TopicRegressor):
+class MedLDARegressor(RegressorMixin, TopicModel):
     """Max-margin supervised topic model for numbers: topics of documents that predict a rating, a price, a year.
 
     `MedLDAClassifier` says what the topics are. The loss is epsilon-insensitive; targets are centred and scaled inside.
@@ -249,33 +159,50 @@ class MedLDARegressor(TopicRegressor):
         -------
         self
         """
-        work_on_cpu(self, X, "partial_fit")
-        data = fit_data(X, y, sample_weight=sample_weight)
-        if self.inference == "gibbs":
-            read = self._read(X, y, sample_weight, first=not hasattr(self, "_posterior"))
-            return self._fit_topics(*read, data, streaming=True)
-        self._check_batches()
-        return self._learn_batch(*self._read(X, y, sample_weight, first=not hasattr(self, "_fitted")), data)
+        return self._learn_more(X, y, sample_weight)
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Solve for the weights at the topics as they are: the second look after ``partial_fit``.
+    def _read_responses(self, y: Any, first: bool) -> Floats:
+        y = _check_y(y, multi_output=True, y_numeric=True, estimator=self).astype(np.float64)
+        if first:
+            self._single = y.ndim == 1
+        return y[:, None] if y.ndim == 1 else y
 
-        They are solved at the shares of topics that prediction infers for the documents, without a look at the targets.
-        Topics do not change.
+    def _make_targets(self, values: Floats, sample_weight: Floats | None, first: bool, classes: Any) -> Numbers | None:
+        if first:
+            self._mean = np.average(values, axis=0, weights=sample_weight)
+            scale = np.sqrt(np.average((values - self._mean) ** 2, axis=0, weights=sample_weight))
+            self._scale = np.where(scale > 0, scale, 1.0)
+        elif values.shape[1] != len(self._mean):
+            raise ValueError(f"y has {values.shape[1]} targets, but earlier documents had {len(self._mean)}")
+        return self._numbers(values)
 
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words.
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each document counts; the sampler takes whole numbers.
+    def _numbers(self, values: Floats) -> Numbers | None:
+        """Return what is asked for, in units of the first targets; nothing where C is zero."""
+        if self.C == 0:
+            return None
+        scaled = (values - self._mean) / self._scale
+        return Numbers(scaled, np.full(scaled.shape, float(self.C) * self._mean_length), float(self.epsilon))
 
-        Returns
-        -------
-        self
-        """
-        check_is_fitted(self, "coef_features_")
-        work_on_cpu(self, X, "fit_weights")
-        return self._solve_weights(*self._read(X, y, sample_weight, first=False))
+    def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
+        """Fitted attributes, in the targets' units; plain latent Dirichlet allocation has weights of zero."""
+        zeros = np.zeros((len(self._mean), fitted.n_topics))
+        coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else zeros
+        found: dict[str, Any] = {"_fitted": fitted, "coef_features_": coef, "intercept_": self._mean}
+        if self._single:
+            found |= {name: value[0] for name, value in found.items() if name != "_fitted"}
+            found["intercept_"] = float(found["intercept_"])
+        return found
+
+    def predict(self, X: ArrayLike) -> Floats:
+        """Return the predicted numbers, shape (n_samples,) or (n_samples, n_targets)."""
+        shares = self._shares(X)
+        intercept = (
+            self.intercept_ if isinstance(self.intercept_, float) else put_beside(to_host(self.intercept_), shares)
+        )
+        return shares @ put_beside(to_host(self.coef_features_).T, shares) + intercept
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.regressor_tags.poor_score = True  # of scikit-learn's checks, whose rows are no documents
+        return tags
