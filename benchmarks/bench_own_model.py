@@ -79,11 +79,11 @@ def fit_margins(setting: tuple[float, ...], X: Any, y: Any, passes: int, seed: i
 
 def fit_two_stages(dropout: float, X: Any, y: Any, passes: int, seed: int) -> Callable[[Any], tuple]:
     """The autoencoder sees no labels, so C of the classifier is chosen on its features."""
-    from regbayes.adapters import fit_batches
+    from regbayes.adapters import fit
     from vae_margins import make_model
 
     vae, model = make_model(X.shape[1], int(y.max()) + 1, weight=1.0, decay=0.0, dropout=dropout, seed=seed)
-    found = fit_batches(model, X, None, max_iter=passes, batch_size=BATCH_SIZE, learning_rate=RATE, seed=seed).state
+    found = fit(model, X, None, max_iter=passes, batch_size=BATCH_SIZE, learning_rate=RATE, seed=seed).state
     model.load(found.params)
     vae.eval()
     search = GridSearchCV(LinearSVC(dual=False), {"C": [0.01, 0.1, 1.0, 10.0]}, cv=3)

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from regbayes import MarginClassifier
-from regbayes.adapters import fit_batches, from_torch
+from regbayes.adapters import fit, from_torch
 from regbayes.adapters.torch import TorchModel
 
 
@@ -82,7 +82,7 @@ def main() -> None:
     print(f"together             {together.score(X[test], y[test]):8.3f}  {vae.explained(X[test]):14.2f}")
 
     vae, model = make_model(X.shape[1], n_features=10, weight=1.0, decay=0.0, dropout=0.0, seed=0)
-    alone = fit_batches(model, X[train], None, max_iter=60, batch_size=100, learning_rate=2e-3)
+    alone = fit(model, X[train], None, max_iter=60, batch_size=100, learning_rate=2e-3)
     model.load(alone.state.params)
     features = model.encode(X, alone.state.params)
     svm = LinearSVC(C=0.1, dual=False).fit(features[train], y[train])

@@ -21,7 +21,7 @@ from own_model_tools import (
     pose,
     some_params,
 )
-from regbayes.adapters import fit, fit_batches, from_jax
+from regbayes.adapters import fit, from_jax
 from regbayes.margins.targets import Classes, Numbers, zero_one_cost
 
 pytestmark = pytest.mark.numpyro
@@ -109,7 +109,7 @@ def test_a_fit_descends_and_comes_back_as_the_tree_that_was_given():
     features = vae_encode(tree, X)[0]
     assert np.mean(result.state.head.scores(np.asarray(features)).argmax(1) == y) > 0.9
     np.testing.assert_array_equal(model.from_state_dict(model.state_dict(result.state.params)), result.state.params)
-    batches = fit_batches(model, X, targets, max_iter=2, batch_size=20)
+    batches = fit(model, X, targets, max_iter=2, batch_size=20)
     assert np.all(np.isfinite(batches.state.params))
 
 
@@ -133,7 +133,7 @@ def test_numbers_are_predicted_from_columns_of_them():
     with pytest.raises(ValueError, match=r"a column for each output.*\(60,\)"):
         fit(model, X, Numbers(wanted[:, 0], np.ones(60)))
     with pytest.raises(ValueError, match="59 targets for 60 rows"):
-        fit_batches(model, X, Numbers(wanted[1:], np.ones((59, 1))))
+        fit(model, X, Numbers(wanted[1:], np.ones((59, 1))), batch_size=20)
 
 
 def test_weights_of_rows_are_copies_of_them():
@@ -157,7 +157,7 @@ def test_an_encoder_has_a_key_while_parameters_are_learned():
     np.testing.assert_array_equal(first, again)
     assert np.any(first != other)
     targets = Classes(y, zero_one_cost(3), np.ones(len(y)))
-    assert fit_batches(model, X, targets, max_iter=2, batch_size=20).state.head.weights.shape == (3, K + 1)
+    assert fit(model, X, targets, max_iter=2, batch_size=20).state.head.weights.shape == (3, K + 1)
 
 
 def test_an_encoder_that_always_draws_is_told_of_the_key():

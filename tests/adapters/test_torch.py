@@ -34,7 +34,7 @@ from sklearn.utils._param_validation import InvalidParameterError  # noqa: E402
 
 import regbayes  # noqa: E402
 from regbayes import MarginClassifier  # noqa: E402
-from regbayes.adapters import fit, fit_batches, from_torch  # noqa: E402
+from regbayes.adapters import fit, from_torch  # noqa: E402
 from regbayes.engine import Status  # noqa: E402
 from regbayes.joint.descent import fit_joint  # noqa: E402
 from regbayes.joint.model import JointModel  # noqa: E402
@@ -168,13 +168,13 @@ def test_rows_whose_price_is_zero_need_no_label():
     X, y = make_data()
     prices = np.where(np.arange(len(X)) < 30, 0.5, 0.0)
     model = linear_model(weight=0.1)
-    for learn, options in ((fit, {"max_iter": 5}), (fit_batches, {"max_iter": 2, "batch_size": 20})):
+    for options in ({"max_iter": 5}, {"max_iter": 2, "batch_size": 20}):
         one, other = (
-            learn(model, X, Classes(np.where(prices > 0, y, unknown), zero_one_cost(3), prices), **options)
+            fit(model, X, Classes(np.where(prices > 0, y, unknown), zero_one_cost(3), prices), **options)
             for unknown in (0, 2)
         )
         np.testing.assert_allclose(one.state.params, other.state.params, rtol=1e-6, atol=1e-9)
-        assert np.any(one.state.params != learn(model, X[:30], classes_of(y[:30]), **options).state.params)
+        assert np.any(one.state.params != fit(model, X[:30], classes_of(y[:30]), **options).state.params)
 
 
 def test_without_targets_it_is_the_generative_model_alone():
@@ -193,7 +193,7 @@ def test_mini_batches_reach_what_all_rows_reach():
     model = linear_model(weight=WEIGHT, prior=DECAY)
     problem, targets = pose(model, model.blocks(X), y), classes_of(y)
     full = fit(model, X, targets, max_iter=300, tol=1e-7).state
-    batches = fit_batches(model, X, targets, max_iter=80, batch_size=40, learning_rate=0.03).state
+    batches = fit(model, X, targets, max_iter=80, batch_size=40, learning_rate=0.03).state
     first, best, found = (
         problem.evaluate(params, None, problem.options.tolerance.first)[0].objective
         for params in (model.start, full.params, batches.params)
@@ -204,7 +204,7 @@ def test_mini_batches_reach_what_all_rows_reach():
 def test_a_fit_in_batches_is_a_function_of_its_seed(vae):
     X, y = make_data()
     model = from_torch(vae.encode, vae.loss, weight=0.1)
-    first, again = (fit_batches(model, X, classes_of(y), max_iter=3, batch_size=16) for _ in range(2))
+    first, again = (fit(model, X, classes_of(y), max_iter=3, batch_size=16) for _ in range(2))
     np.testing.assert_array_equal(first.state.params, again.state.params)
     assert first.status is Status.ITERATION_LIMIT
 
@@ -345,7 +345,7 @@ def test_dropout_is_drawn_anew_for_every_batch():
     seen = []
     forward = model.forward
     model.forward = lambda block, params: (seen.append(forward(block, params)[0] == 0.0), forward(block, params))[1]
-    fit_batches(model, X, classes_of(y), max_iter=2, batch_size=60)
+    fit(model, X, classes_of(y), max_iter=2, batch_size=60)
     passes = [mask for mask in seen if len(mask) == 60]
     assert len(passes) == 2
     assert np.any(passes[0] != passes[1])

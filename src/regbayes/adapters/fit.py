@@ -34,6 +34,8 @@ def fit(  # noqa: PLR0913 - options, all by name
     X: Any,
     targets: Targets | None,
     *,
+    batch_size: int | None = None,
+    learning_rate: float = 1e-3,
     max_iter: int = 200,
     tol: float = 1e-4,
     squared: bool = True,
@@ -41,104 +43,63 @@ def fit(  # noqa: PLR0913 - options, all by name
     weights: Floats | None = None,
     callbacks: Sequence[Callable[[Any], bool | None]] = (),
 ) -> FitResult[FittedModel]:
-    """Learn parameters and head together, by L-BFGS on all rows; J never rises.
+    """Learn the parameters of a model and a linear classifier head together.
 
     Parameters
     ----------
     model : OwnModel
         From `from_torch` or `from_jax`.
     X : array of shape (n, ...)
-    targets : Classes, Signs or Numbers, of all rows; None for the generative model alone
+    targets : Classes, Signs or Numbers, of all samples; None for the generative model alone
+    batch_size : int, default=None
+        Samples of a mini-batch. By default every step is one of L-BFGS on all samples, and the objective never rises.
+        A mini-batch moves the parameters as Adam does and updates the head's squared losses (`regbayes.joint.online`);
+        random numbers of encoder and loss are drawn anew for every batch. The head is solved on all samples at the end.
+    learning_rate : float, default=1e-3
+        Size of the steps of mini-batches in the first pass; it decreases to zero along half a cosine.
     max_iter : int, default=200
-        Steps at most.
+        Maximum number of steps, or number of passes over all samples in mini-batches.
     tol : float, default=1e-4
-        The fit ends when J falls by less than this per row.
+        A fit without mini-batches ends when the objective falls by less than this per sample.
     squared : bool, default=True
-        Whether losses are squared.
+        Whether losses are squared; those of mini-batches always are.
     seed : int, default=0
-        Of what is drawn. It is drawn once, so J is one function.
+        Seed of the random numbers of encoder and loss, and of the order of samples in mini-batches.
     weights : array of shape (n,), default=None
-        What each row counts in the generative loss; in the head, a row counts as its price says.
+        Weights of the samples in the generative loss; in the head, weights are part of the targets' C.
     callbacks : sequence of callables
         As in `regbayes.engine.run`.
     """
     blocks = model.blocks(X, seed, weights)
-    n_rows = sum(map(len, blocks))
-    _check_targets(targets, n_rows)
+    n = sum(map(len, blocks))
+    _check_targets(targets, n)
+    squared = squared or batch_size is not None
     head = None if targets is None else MarginHead(targets, squared=squared, row_weights=weights)
+    if batch_size is not None:
+        rate = learning_rate / LEARNING_RATE
+        batches = _MiniBatches(model, model.to_rows(X), targets, weights, batch_size, rate, max_iter, seed)
+        n_features = model.features(batches.rows[:1], model.start).shape[1]
+        passes: FitResult[Any] = run(
+            batches.step,
+            _Pass(OnlineState.begin(model, model.start, n_features), 0),
+            max_iter=max_iter,
+            keep="last",
+            callbacks=callbacks,
+            view=lambda search: FittedModel(
+                search.state.params, None if head is None else online.linear_head(search.state, head.fit_intercept)
+            ),
+        )
+        return replace(passes, state=_finish(model, blocks, passes.state.state.params, head, None))
     result: FitResult[Any] = fit_joint(
         JointProblem(model, hold_rows(blocks), head, DescentOptions()),
         model.start,
-        stop=AbsoluteChange(tol * (n_rows if weights is None else float(weights.sum())), patience=3),
+        stop=AbsoluteChange(tol * (n if weights is None else float(weights.sum())), patience=3),
         max_iter=max_iter,
         callbacks=callbacks,
         view=lambda search: FittedModel(search.at.params, search.at.head and search.at.head.head),
     )
     at = result.state.at
     return replace(result, state=_finish(model, blocks, at.params, head, at.warm_start))
-
-
-def fit_batches(  # noqa: PLR0913 - options, all by name
-    model: OwnModel,
-    X: Any,
-    targets: Targets | None,
-    *,
-    max_iter: int = 50,
-    batch_size: int = 128,
-    learning_rate: float = 1e-3,
-    seed: int = 0,
-    weights: Floats | None = None,
-    callbacks: Sequence[Callable[[Any], bool | None]] = (),
-) -> FitResult[FittedModel]:
-    """Learn parameters and head together from mini-batches of rows; the head is solved on all rows at the end.
-
-    A batch moves the parameters as Adam does and updates what is known of the head's losses (`regbayes.joint.online`),
-    which are squared. What encoder and loss draw is drawn anew for every batch.
-
-    Parameters
-    ----------
-    model, X, targets, weights, callbacks
-        As in `fit`.
-    max_iter : int, default=50
-        Passes over all rows.
-    batch_size : int, default=128
-    learning_rate : float, default=1e-3
-        Size of the steps in the first pass; it falls to nothing along half a cosine.
-    seed : int, default=0
-        Of the order of the rows, and of what is drawn.
-    """
-    blocks = model.blocks(X, seed, weights)
-    rows = model.to_rows(X)
-    _check_targets(targets, len(rows))
-    n, n_features = len(rows), model.features(rows[:1], model.start).shape[1]
-    counts = np.ones(n) if weights is None else weights
-    total = float(counts.sum())
-    head = None if targets is None else MarginHead(targets, squared=True, row_weights=weights)
-
-    def step(search: _Pass) -> StepResult[_Pass]:
-        state, rng = search.state, np.random.default_rng((seed, search.number))
-        falling = 0.5 * (1.0 + np.cos(np.pi * search.number / max_iter))
-        options = OnlineOptions(step=falling * learning_rate / LEARNING_RATE, full_batch=1.0, step_delay=np.inf)
-        for chosen in np.array_split(rng.permutation(n), max(round(n / batch_size), 1)):
-            of_rows = None if weights is None else weights[chosen]
-            asked = None if targets is None else MarginHead(targets.take(chosen), squared=True, row_weights=of_rows)
-            block = RowBlock(rows[chosen], int(rng.integers(2**31)), of_rows)
-            state = online.step(model, state, block, asked, float(counts[chosen].sum()), total, options)
-        terms = dict(model.terms(state.params, state.stats.scale(total)))  # running means over the last batches
-        return StepResult(_Pass(state, search.number + 1), terms)
-
-    begun = OnlineState.begin(model, model.start, n_features)
-    result: FitResult[Any] = run(
-        step,
-        _Pass(begun, 0),
-        max_iter=max_iter,
-        keep="last",
-        callbacks=callbacks,
-        view=lambda search: FittedModel(
-            search.state.params, None if head is None else online.linear_head(search.state, head.fit_intercept)
-        ),
-    )
-    return replace(result, state=_finish(model, blocks, result.state.state.params, head, None))
 
 
 def _check_targets(targets: Targets | None, n: int) -> None:
@@ -159,6 +120,38 @@ class _Pass:
 
     state: OnlineState[Reals]
     number: int
+
+
+@dataclass(frozen=True)
+class _MiniBatches:
+    """What every pass over the samples needs."""
+
+    model: OwnModel
+    rows: Any  # (n, ...)
+    targets: Targets | None
+    weights: Floats | None  # (n,)
+    batch_size: int
+    rate: float  # of the first pass, relative to a single step's length
+    n_passes: int
+    seed: int
+
+    def step(self, search: _Pass) -> StepResult[_Pass]:
+        """Make a pass over the samples, in an order of its own."""
+        n, weights = len(self.rows), self.weights
+        counts = np.ones(n) if weights is None else weights
+        total = float(counts.sum())
+        state, rng = search.state, np.random.default_rng((self.seed, search.number))
+        falling = 0.5 * (1.0 + np.cos(np.pi * search.number / self.n_passes))
+        options = OnlineOptions(step=falling * self.rate, full_batch=1.0, step_delay=np.inf)
+        for chosen in np.array_split(rng.permutation(n), max(round(n / self.batch_size), 1)):
+            own = None if weights is None else weights[chosen]
+            head = None
+            if self.targets is not None:
+                head = MarginHead(self.targets.take(chosen), squared=True, row_weights=own)
+            block = RowBlock(self.rows[chosen], int(rng.integers(2**31)), own)
+            state = online.step(self.model, state, block, head, float(counts[chosen].sum()), total, options)
+        terms = dict(self.model.terms(state.params, state.stats.scale(total)))  # running means over the last batches
+        return StepResult(_Pass(state, search.number + 1), terms)
 
 
 def _finish(

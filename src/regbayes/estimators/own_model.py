@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats, Reals
-from regbayes.adapters import FittedModel, OwnModel, fit, fit_batches
+from regbayes.adapters import FittedModel, OwnModel, fit
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     POSITIVE,
@@ -131,15 +131,11 @@ class MarginClassifier(
         targets: Classes | Signs = Classes(codes, zero_one_cost(len(self.classes_)), C)
         if self.multi_class == "ovr" and len(self.classes_) > 2:
             targets = targets.one_vs_rest()
-        options: dict[str, Any] = {"max_iter": self.max_iter, "weights": weights}
+        names = ("batch_size", "learning_rate", "max_iter", "tol")
+        options: dict[str, Any] = {name: getattr(self, name) for name in names} | {"weights": weights}
         options["seed"] = int(generator(self.random_state).integers(2**31))
-        if self.batch_size is not None:
-            options |= {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
-        else:
-            options["tol"] = self.tol
-        learn = fit if self.batch_size is None else fit_batches
         with FitReporter(self, self.max_iter, given, self._attributes, self.verbose) as reporter:
-            result = learn(self.model, X, targets, **options, callbacks=[reporter])
+            result = fit(self.model, X, targets, **options, callbacks=[reporter])
             fitted = self._attributes(result.state) | {"trace_": result.trace, "n_iter_": result.n_iter}
             for name, value in fitted.items():
                 setattr(self, name, value)
