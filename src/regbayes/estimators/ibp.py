@@ -68,10 +68,10 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         Steps at most, after a warm-up of a few dozen to a few hundred.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
-    slab : {"half-normal"} or None, default=None
+    slab : {"half-normal", "normal"} or None, default=None
         Controls the values of features. None: binary, and `transform` returns probabilities. "half-normal": zero or a
-        nonnegative value (spike and slab); `transform` returns expected values, and `feature_probabilities` the
-        probabilities of not being zero.
+        nonnegative value; "normal": zero or a real value (spike and slab). `transform` returns expected values then,
+        and `feature_probabilities` the probabilities of not being zero.
     n_sweeps : int, default=2
         Sweeps of mean-field inference for a sample.
     noise_variance : float, "auto", "estimate" or "per_input", default="auto"

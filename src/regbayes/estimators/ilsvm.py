@@ -44,10 +44,10 @@ from regbayes.models.indian_buffet import stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
 DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
-SLAB_TEMPERATURE = 0.02  # per input: where features with amounts are decided
-SLAB_C = 0.1  # amounts reach several units: the same margins cost less weight
+SLAB_TEMPERATURE = 0.003  # per input: where most features are decided
+SLAB_C = 10 / 3  # of C, for a temperature per input of 1: values grow as 1 / sqrt(T), so C follows T
 SLAB_GENERATIVE_SHARE = 0.003  # of C, for each margin that a row has
-SLAB_PRICE = 1.85  # nats, of a feature that is on, where labels ask for features
+SLAB_PENALTY = 2.5  # nats, of a feature that is on, where labels ask for features
 PER_INPUT_TEMPERATURE = 0.02  # per input: where features are as decided as with a noise variance for each input
 PRIOR_RATIO = 1 / 0.3  # prior variance of a loading, in noise variances
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
@@ -68,6 +68,15 @@ class BinaryFeatures(LatentModel):
     _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
     _policy: ClassVar[starts.StructurePolicy] = starts.POLICY
     _in_blocks: ClassVar[bool] = True  # rows of a mapped file stay there, in its type
+
+    def _check_loaded(self) -> None:
+        if not hasattr(self, "_state"):
+            return
+        n_components, n_inputs = self._state.params.loadings.shape
+        if n_inputs != self.n_features_in_ or to_host(self.mean_).shape != (n_inputs,):
+            raise ValueError("n_features_in_ and mean_ must fit the loadings")
+        if hasattr(self, "_batches") and self._batches.settings.n_components != n_components:
+            raise ValueError("the batches must have as many features as the loadings")
 
     def _start(self, data: Data, settings: Settings, rng: np.random.Generator) -> Params:
         """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
@@ -198,15 +207,17 @@ def make_supervision(
     given = dict(parameters)
     temperature, share, price = DEFAULT_TEMPERATURE, DEFAULT_GENERATIVE_SHARE, 0.0
     if given["slab"]:
-        temperature, share, price = SLAB_TEMPERATURE, SLAB_GENERATIVE_SHARE, SLAB_PRICE
+        temperature, share, price = SLAB_TEMPERATURE, SLAB_GENERATIVE_SHARE, SLAB_PENALTY
     if given["noise_variance"] == "per_input":
         temperature = PER_INPUT_TEMPERATURE
     elif given["temperature"] != "auto":
         temperature = float(given["temperature"])
     # On/off features vary more than soft ones, and so do the scores: the same margins cost less weight.
-    C = SLAB_C if given["slab"] else min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE)))
+    C = 1.0 if given["slab"] else min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE)))
     if given["C"] != "auto":
         C = float(given["C"])
+    if given["slab"]:
+        C *= SLAB_C * temperature
     one_vs_rest = given["multi_class"] == "ovr"
     if given["multi_class"] == "auto":
         # Where rows are taken in blocks, a margin against the rest is solved exactly, whatever the number of weights.
@@ -292,8 +303,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     alpha : float, default=2.0
         Concentration of the Indian buffet process: larger values expect more features.
     C : float or "auto", default="auto"
-        Penalty on a violated margin. "auto" is 1, and less for on/off features: the square root of the temperature over
-        0.2, where that is below 1.
+        Penalty on a violated margin. "auto" is 1, and less for nearly binary features: the square root of the
+        temperature over 0.2, where that is below 1. With ``slab`` it is relative to the temperature; see there.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Loss of a margin.
     multi_class : {"auto", "crammer_singer", "ovr"}, default="auto"
@@ -328,13 +339,14 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     transductive : bool, default=False
         Whether unlabelled rows get margins too, under guessed labels that count more and more (Joachims 1999), up to
         what labelled rows of their class do.
-    slab : {"half-normal"} or None, default=None
-        None: a feature of a row is on or off, and its value a probability. "half-normal": it is off, or on by an
-        amount, which has a half-normal prior (spike and slab). Few features of a row are on then and most are clearly
-        on or off, which makes them the ones to read; `transform` returns expected amounts and `feature_probabilities`
-        the probabilities of being on. "auto" is then 0.1 for ``C``, 0.02 for ``temperature``, 0.003 C for
-        ``generative_weight``, and for ``prior_variance`` the noise variance times ``generative_weight`` over C.
-        Only with consistent ``margins``.
+    slab : {"half-normal", "normal"} or None, default=None
+        Controls the values of features. None: binary, and `transform` returns probabilities. "half-normal": zero or a
+        nonnegative value; "normal": zero or a real value (spike and slab). Most features of a sample are clearly zero
+        or not then, which makes them easier to interpret; `transform` returns expected values, and
+        `feature_probabilities` the probabilities of not being zero. "auto" is then 0.003 for ``temperature``, 0.003 C
+        for ``generative_weight``, and for ``prior_variance`` the noise variance times ``generative_weight`` over C.
+        C is multiplied by 10/3 of the temperature, so that the scale of the values does not matter. Only with
+        consistent ``margins``.
     noise_variance : float, "auto", "estimate" or "per_input", default="auto"
         Variance of the noise: a number; "auto", half of the inputs' variance; "estimate", which starts there and
         re-estimates it; or "per_input", one for each input by a factor analysis, for data made of binary parts. It

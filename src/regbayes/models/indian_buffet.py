@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import betaln, digamma
 
 from regbayes._registry import persistable
-from regbayes._types import Floats
+from regbayes._types import Floats, check_arrays
 
 
 @persistable
@@ -23,6 +23,9 @@ class Sticks:
 
     first: Floats  # (K,)
     second: Floats  # (K,)
+
+    def _check_loaded(self) -> None:
+        check_arrays(self, first="K", second="K")
 
 
 @dataclass(frozen=True)

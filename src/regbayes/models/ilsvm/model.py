@@ -23,7 +23,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, Integers, Reals
+from regbayes._types import Floats, Integers, Reals, check_arrays
 from regbayes.engine import make_executor, row_blocks
 from regbayes.engine.mapped import StandardRows
 from regbayes.engine.source import Blocks
@@ -45,7 +45,7 @@ from regbayes.kernels.arrays import (
     to_device,
     to_host,
 )
-from regbayes.kernels.binary import reverse_features, sum_features, sweep_features
+from regbayes.kernels.binary import MAX_SWEEPS, reverse_features, sum_features, sweep_features
 from regbayes.margins.device import DeviceColumns, DeviceHead, DeviceInputs
 from regbayes.margins.head import LinearHead, MarginHead, Tolerance
 from regbayes.margins.targets import Classes
@@ -346,6 +346,15 @@ class Params:
     temperature: float  # T
     n_sweeps: int  # S
     noise_ratios: Floats | None = None  # (D,): rho, of each input's noise to sigma^2, their product 1; None: all are 1
+
+    def _check_loaded(self) -> None:
+        sizes = check_arrays(self, loadings="KD", offset="D", variances="K")
+        if self.noise_ratios is not None and check_arrays(self, noise_ratios="D")["D"] != sizes["D"]:
+            raise ValueError("noise_ratios do not fit the loadings")
+        if self.sticks.first.shape != (sizes["K"],):
+            raise ValueError("sticks do not fit the loadings")
+        if not 1 <= self.n_sweeps <= MAX_SWEEPS or not min(self.noise_variance, self.temperature) > 0:
+            raise ValueError("n_sweeps, noise_variance and temperature must be positive, and sweeps not too many")
 
     @cached_property
     def mean_field(self) -> MeanField:
@@ -753,3 +762,9 @@ class State:
     multipliers: Floats | None  # (n_labeled, classes): phi
     input_scale: float  # of the inputs that the head sees beside the features; 0 where it does not
     probabilities: Floats | None = None  # (N, K): psi, where the embedding has amounts
+
+    def _check_loaded(self) -> None:
+        n_features = len(self.params.loadings)
+        fits = self.embedding.ndim == 2 and self.embedding.shape[1] == n_features
+        if not fits or (self.head is not None and self.head.centre.shape != (n_features,)):
+            raise ValueError("the embedding and the classifier must have the features of the loadings")
