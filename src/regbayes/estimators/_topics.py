@@ -56,6 +56,7 @@ from regbayes.estimators._bases import (
 from regbayes.kernels.arrays import is_sparse, namespace_of, to_host, without_graph
 from regbayes.kernels.device_memory import free_bytes, within_memory
 from regbayes.kernels.meanfield import WordCounts, lengths_of
+from regbayes.kernels.meanfield.documents import padded
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda import batches, gibbs, meanfield, topics
 from regbayes.models.medlda.topics import DeviceCorpus, FittedTopics
@@ -178,6 +179,21 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     @abstractmethod
     def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
         """Return the fitted attributes."""
+
+    def _check_loaded(self) -> None:
+        """Raise ValueError if the parts of a fitted model from a file do not fit each other."""
+        if not hasattr(self, "_fitted"):
+            return
+        shape = self._fitted.word_given_topic.shape
+        if shape[0] != self.n_features_in_:
+            raise ValueError(f"n_features_in_ is {self.n_features_in_!r}, and the topics have {shape[0]} words")
+        posterior, learned = getattr(self, "_posterior", None), getattr(self, "_batches", None)
+        if posterior is not None and posterior.word_topic.shape != shape:
+            raise ValueError("the counts of earlier documents do not fit the topics")
+        if learned is not None:
+            params = learned.state.params
+            if params.logits.shape != shape or params.table.shape != (shape[0], padded(shape[1])):
+                raise ValueError("the topics of earlier batches do not fit those of the model")
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the share of each topic among the words of documents, inferred without responses.
