@@ -27,7 +27,7 @@ from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
 from regbayes.cli.tables import Table, make_frame
 from regbayes.cli.targets import TargetSpec
-from regbayes.cli.words import TOKEN, CountedDocuments
+from regbayes.cli.words import TOKEN
 
 FOLDS = KFold(4, shuffle=True, random_state=0)
 
@@ -151,7 +151,8 @@ def test_counts_are_compared_with_tf_idf_of_them(classes):
     rng = np.random.default_rng(0)
     mean = 0.5 + 2 * (np.unique(classes.y, return_inverse=True)[1][:, None] == np.arange(6) // 2)
     counts = csr_array(rng.poisson(mean))
-    found = judge(replace(classes, X=counts, texts=CountedDocuments(counts, list("abcdef"))), classes.y)
+    table = replace(classes.table, counts=counts)
+    found = judge(replace(classes, X=counts, table=table, texts=[]), classes.y)
     model = make_pipeline(TfidfTransformer(sublinear_tf=True), LinearSVC())
     wanted = accuracy_score(classes.y, cross_val_predict(model, counts, classes.y, cv=FOLDS))
     assert score_of(found, "linear") == pytest.approx(wanted)

@@ -23,7 +23,7 @@ from regbayes.cli import interrupts
 from regbayes.cli.context import FitContext
 from regbayes.cli.errors import listed, plural
 from regbayes.cli.targets import observed_rows, shown_label
-from regbayes.cli.words import TOKEN, CountedDocuments
+from regbayes.cli.words import TOKEN
 
 __all__ = ["Judged", "System", "compare"]
 
@@ -276,7 +276,7 @@ def _linear_on_words(context: FitContext, weight: str | None) -> System:
     from sklearn.svm import LinearSVC
 
     numbers = context.kind == "regressor"
-    counts_only = isinstance(context.texts, CountedDocuments)
+    counts_only = context.table.counts is not None
     documents = context.X if counts_only else np.array(context.texts, dtype=object)
 
     def make() -> Any:

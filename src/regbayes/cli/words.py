@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,25 +203,13 @@ def _align_counts(table: Table, words: Sequence[str]) -> Any:
     return csr_array(found @ choose)
 
 
-@dataclass(frozen=True)
-class CountedDocuments(Sequence[str]):
-    """Documents that are known by counts, shown by their most frequent words."""
-
-    counts: Any
-    words: Sequence[str]
-
-    def __len__(self) -> int:
-        return int(self.counts.shape[0])
-
-    def __getitem__(self, row: Any) -> str:
-        start, end = self.counts.indptr[row], self.counts.indptr[row + 1]
-        numbers, places = self.counts.data[start:end], self.counts.indices[start:end]
+def show_documents(table: Table, words: WordCounts, counts: Any) -> list[str]:
+    """Return what the page shows of documents: their text, or their most frequent words."""
+    if table.counts is None:
+        return join_texts(table.column(name) for name in words.columns)
+    texts = []
+    for start, end in pairwise(counts.indptr):
+        numbers, places = counts.data[start:end], counts.indices[start:end]
         order = np.argsort(-numbers, kind="stable")[:SHOWN_WORDS]
-        return ", ".join(f"{self.words[places[i]]} ×{numbers[i]:g}" for i in order.tolist())
-
-
-def show_documents(table: Table, words: WordCounts, counts: Any) -> Sequence[str]:
-    """Return what the page shows of documents: their text, or the known words in them."""
-    if table.counts is not None:
-        return CountedDocuments(counts, words.words)
-    return join_texts(table.column(name) for name in words.columns)
+        texts.append(", ".join(f"{words.words[places[i]]} ×{numbers[i]:g}" for i in order))
+    return texts
