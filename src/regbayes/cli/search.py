@@ -7,6 +7,7 @@ settings are best, and these are fitted.
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -223,7 +224,10 @@ def possible_folds(context: FitContext) -> int:
     rarest = f"the rarest class, {shown_label(classes[sizes.argmin()])!r}, has {counted(int(sizes.min()), 'row')}"
     if context.task is not None:
         return min(request.folds, len(y))
-    folds = min(request.folds, int(sizes.max() if context.of_documents else sizes.min()))
+    fewest = int(sizes.min())
+    if context.of_documents:  # a fold of the training documents may lack a class, if two are left
+        fewest = int(sizes.max()) if np.sum(sizes > 1) > 1 else 1
+    folds = min(request.folds, fewest)
     if folds < 2:
         output.warn(f"{rarest}, too few for cross-validation; the settings are the defaults")
     elif sizes.min() < request.folds:
@@ -237,12 +241,9 @@ def possible_folds(context: FitContext) -> int:
 def fit_once(context: FitContext) -> Fitted:
     """Fit one setting to all rows, the user's or the defaults; after Ctrl-C its best state so far."""
     base, began = make_estimator(context), time.perf_counter()
-    estimator, stopped = _fit(
-        context, lambda: _with_threads(base, context).fit(context.X, context.y, **context.metadata)
-    )
+    estimator, stopped = _fit(context, lambda: _fit_alone(base, context))
     if estimator is None:
         raise StoppedError("interrupted before the fit had a state to keep; nothing was written")
-    estimator.set_params(n_jobs=None)
     kept = "Interrupted: the fit was ended early, at its best state so far." if stopped else None
     return Fitted(estimator, {"C": _margin_penalty(estimator)}, time.perf_counter() - began, kept=kept)
 
@@ -341,8 +342,7 @@ def _fit_chosen(
         return last.fit(context.X, context.y, records=watch.records, **context.metadata).best_estimator_
 
     def fit_alone() -> Any:
-        estimator = _with_threads(clone(base).set_params(**chosen), context)
-        return estimator.fit(context.X, context.y, **context.metadata).set_params(n_jobs=None)
+        return _fit_alone(clone(base).set_params(**chosen), context)
 
     estimator, ended = _fit(context, fit_alone if stopped else fit_along_path)
     if estimator is None:  # before there was a state to keep: the shortest fit there is, which nothing interrupts
@@ -366,9 +366,12 @@ def _fit(context: FitContext, work: Callable[[], Any]) -> tuple[Any, bool]:
         return interrupts.run_stoppable(work)
 
 
-def _with_threads(estimator: Any, context: FitContext) -> Any:
-    """Return an estimator that has all the cores, because it is fitted alone."""
-    return estimator.set_params(n_jobs=context.request.jobs or 1)
+def _fit_alone(estimator: Any, context: FitContext) -> Any:
+    """Fit with all the cores, and with a bar in a terminal."""
+    bar = int(sys.stderr.isatty() and not context.output.quiet)
+    estimator.set_params(n_jobs=context.request.jobs or 1, verbose=bar)
+    estimator.fit(context.X, context.y, **context.metadata)
+    return estimator.set_params(n_jobs=None, verbose=0)
 
 
 def _margin_penalty(estimator: Any) -> float:
