@@ -19,6 +19,7 @@ from regbayes_paper import baselines
 from regbayes_paper.experiments.peers import TaskAdapter, TaskDeviationRidge
 from regbayes_paper.experiments.protocol import PEERS, Context, System, grid
 from regbayes_paper.printed_ilsvm import PrintedILSVMClassifier
+from regbayes_paper.printed_mt_ilsvm import PrintedMTILSVMClassifier
 
 LINEAR_CS = (0.001, 0.01, 0.1, 1.0)
 HARMONIUM_SIZES = (10, 20, 40, 80)  # a finite model has no truncation to be generous with
@@ -191,6 +192,7 @@ MULTILABEL: tuple[System, ...] = (
         grid(C=MT_CS, include_inputs=(True,)),
         grid(C=MT_QUICK, include_inputs=(True,)),
     ),
+    System("MT-iLSVM, as printed", _sized(PrintedMTILSVMClassifier), grid(C=(0.01, 0.1, 1.0)), grid(C=(0.1,))),
     peer("majority label", lambda _: DummyClassifier(strategy="most_frequent")),
     peer(
         "ASO",
