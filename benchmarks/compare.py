@@ -311,7 +311,7 @@ def resampling(models: str, n_models: int, seeds: int) -> Measure:
     def measure(number: int) -> Found:
         good, bad = cases[number]()
         case = next(case for case in good + bad if case.name == names[number])
-        results, cpu = timed(lambda: [bench_resample.answer(case.sampler, case.asked, seed) for seed in range(seeds)])
+        results, cpu = timed(lambda: [bench_resample.solve(case.sampler, case.asked, seed) for seed in range(seeds)])
         bench_resample.forget_compiled()
         words = [judge(case, result) for result in results]
         return {**{word: words.count(word) for word in ("right", "wrong", "failed")}, "CPU, s": cpu}
@@ -416,7 +416,7 @@ FEATURES |= {
     "IBP": ("IBPFactorAnalysis", {"slab": None}),
     "IBP, half-normal": ("IBPFactorAnalysis", ILSVM_MODES[", half-normal"]),
 }
-BATTERY, LADDER = ("tests/**/battery/*.py",), ("benchmarks/resample_*.py", "tests/**/exact_samplers.py")
+BATTERY, RESAMPLING_FILES = ("tests/**/battery/*.py",), ("benchmarks/resample_*.py", "tests/**/exact_samplers.py")
 ROWS = {
     **{
         f"{data}, iLSVM{mode}": fit_row(data, stratified_halves, "ILSVMClassifier", **parameters)
@@ -444,7 +444,7 @@ ROWS = {
         for seed in (101, 102, 103)
     },
     **{
-        f"resampling, {models}": Row(resampling, {"models": models, "n_models": n, "seeds": seeds}, n, LADDER)
+        f"resampling, {models}": Row(resampling, {"models": models, "n_models": n, "seeds": seeds}, n, RESAMPLING_FILES)
         for models, n, seeds in (("exact samplers", 14, 10), ("NUTS", 9, 5), ("NUTS, further models", 62, 3))
     },
     "Dask and two threads": Row(dask, {"n": 100_000, "n_columns": 100, "steps": 10}, splits=3),

@@ -1,6 +1,6 @@
 """More models in NumPyro for `bench_resample.py --fresh`, one of each family that a user is likely to bring.
 
-Written after all rules of the ladder, as `resample_models.py` was after its first ones. Each function returns a model,
+Each function returns a model,
 its arguments, what is asked, and atoms of the posterior (named points with log-weights) on which the same is solved.
 """
 

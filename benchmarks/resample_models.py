@@ -1,6 +1,6 @@
 """Models in NumPyro with answers by quadrature, for `bench_resample.py --fresh`.
 
-They were written after the checks of the ladder were set. Each function returns a model, its arguments, what is asked,
+No limit of `TemperingPolicy` was set on them. Each function returns a model, its arguments, what is asked,
 and atoms of the posterior: named points with log-weights, on which the same constraints are solved exactly (latent
 variables that no constraint sees are integrated out).
 """
