@@ -40,7 +40,7 @@ from regbayes.estimators._bases import (
 from regbayes.joint.descent import DescentOptions, fit_joint
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.joint.problem import JointProblem, hold_rows
-from regbayes.margins.head import LinearHead, MarginHead, Tolerance
+from regbayes.margins.head import Head, LinearHead, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.persistence import persistable
 
@@ -140,7 +140,7 @@ def fit(
     callbacks: Sequence[Callable[[Any], bool | None]] = (),
 ) -> FitResult[State]:
     """Descend on J from given loadings, until it falls by less than ``tol`` per row."""
-    head = None if targets is None else MarginHead(targets, squared=True)
+    head = None if targets is None else Head(targets, squared=True)
     model = PredictivePCA(weight)
     blocks = hold_rows([X[rows] for rows in row_blocks(len(X))])
     problem = JointProblem(model, blocks, head, DescentOptions())

@@ -15,6 +15,7 @@ from dask_tools import OneProcess, cut, fit_here, interfere, kill_one, quiet_mar
 from regbayes.dask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.dask import tasks as on_cluster
 from regbayes.dask.blocks import _bytes_of
+from regbayes.joint.problem import SampledHead
 from regbayes.models.mt_ilsvm.fit import prepare
 
 dd = pytest.importorskip("dask.dataframe")
@@ -130,16 +131,15 @@ def test_a_sample_of_the_curvature_leads_to_the_same_fit(data, ragged, monkeypat
     given = [cut(part, CUTS[1]) for part in ((X, numbers) if margins == "matrix" else (X, ragged[0], ragged[2]))]
     whole = fit_here(monkeypatch, small(MultiTaskILSVMRegressor), *given)
     monkeypatch.setattr(on_cluster, "SAMPLE_PER_WEIGHT", 4)
-    draws = []
-    stand_for = on_cluster.TaskHead.stand_for
+    shares = []
 
-    def watch(head, drawn, counts):
-        draws.append(sum(map(len, drawn)) / counts.sum())
-        return stand_for(head, drawn, counts)
+    def watch(problem, sample, share):
+        shares.append(share)
+        return SampledHead(problem, sample, share)
 
-    monkeypatch.setattr(on_cluster.TaskHead, "stand_for", watch)
+    monkeypatch.setattr(on_cluster, "SampledHead", watch)
     sampled = fit_here(monkeypatch, small(MultiTaskILSVMRegressor), *given)
-    assert 0.0 < draws[0] < 0.5
+    assert np.all((shares[0] > 0.0) & (shares[0] < 0.5))
     # A relative gap of 1e-12 leaves weights, and with them steps, accurate to 1e-6.
     assert sampled.trace_.objective[-1] == pytest.approx(whole.trace_.objective[-1], rel=1e-5)
     np.testing.assert_allclose(sampled.components_, whole.components_, atol=1e-3)

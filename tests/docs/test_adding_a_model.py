@@ -17,7 +17,7 @@ from regbayes.engine import Status
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.problem import JointProblem, hold_rows
-from regbayes.margins.head import MarginHead, Tolerance
+from regbayes.margins.head import Head, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
 
 TIGHT = Tolerance(gap=1e-11, max_epochs=100_000.0)
@@ -42,7 +42,7 @@ def some_params(n_components=2, seed=1):
 
 def pose(X, y, n_blocks=1):
     blocks = np.array_split(X, n_blocks)
-    return JointProblem(PredictivePCA(0.5), hold_rows(blocks), MarginHead(targets(y), squared=True), DescentOptions())
+    return JointProblem(PredictivePCA(0.5), hold_rows(blocks), Head(targets(y), squared=True), DescentOptions())
 
 
 def test_the_likelihood_and_the_features_are_those_of_the_joint_gaussian(data):

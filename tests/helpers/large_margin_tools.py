@@ -7,7 +7,7 @@ import warnings
 import cvxpy as cp
 import numpy as np
 
-from regbayes.margins.coordinate_ascent import (
+from regbayes.margins.ascent import (
     DEFAULT_MAX_EPOCHS,
     DEFAULT_TOL,
     BoxAscent,
@@ -15,7 +15,6 @@ from regbayes.margins.coordinate_ascent import (
     TaskLayout,
     ascend,
 )
-from regbayes.margins.head import solve_tasks
 from regbayes.regularization.regularizers import (
     Affine,
     EpsilonInsensitive,
@@ -82,18 +81,14 @@ def one_task(n):
     return TaskLayout(np.arange(n), np.zeros(n, dtype=int), np.zeros(1, dtype=int))
 
 
-def solve_one_task(features, form, **options):
-    return solve_tasks(features, form, one_task(len(form)), **options)
-
-
-def ascend_tasks(features, form, layout, *, warm_start=None, tol=DEFAULT_TOL, max_epochs=DEFAULT_MAX_EPOCHS, seed=0):
-    """Solve a problem over a box by coordinate ascent alone, as `solve_tasks` does for losses that are not smooth."""
+def solve_tasks(features, form, layout, *, warm_start=None, tol=DEFAULT_TOL, max_epochs=DEFAULT_MAX_EPOCHS, seed=0):
+    """Solve a problem over a box."""
     problem = BoxAscent(features, form, layout, warm_start)
     return problem.solution(ascend(problem, tol, max_epochs, seed))
 
 
-def ascend_one_task(features, form, **options):
-    return ascend_tasks(features, form, one_task(len(form)), **options)
+def solve_one_task(features, form, **options):
+    return solve_tasks(features, form, one_task(len(form)), **options)
 
 
 def solve_classes(
@@ -109,13 +104,9 @@ def solve_classes(
     max_epochs=DEFAULT_MAX_EPOCHS,
     seed=0,
 ):
-    """Solve a multi-class problem as `MarginHead` does over one array."""
+    """Solve a multi-class problem."""
     problem = SimplexAscent(features, MULTI_CLASS[loss](labels, cost, C, by_row=by_row), labels, warm_start)
     return problem.solution(ascend(problem, tol, max_epochs, seed))
-
-
-# Both solvers take smooth losses: coordinate ascent alone, and with Newton's method.
-BOX_SOLVERS = {"ascent": ascend_one_task, "tasks": solve_one_task}
 
 
 def binary_data(rng, n=120, d=6):

@@ -9,7 +9,7 @@ from regbayes.adapters.model import LossSums, Pulled
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.model import Inferred, JointModel
 from regbayes.joint.problem import JointProblem, hold_rows
-from regbayes.margins.head import MarginHead, Tolerance
+from regbayes.margins.head import Head, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
 
 D, K = 5, 2
@@ -60,7 +60,7 @@ def some_params(seed=1):
 
 def pose(model, blocks, y):
     targets = Classes(y, zero_one_cost(3), np.full(len(y), 0.5))
-    return JointProblem(model, hold_rows(blocks), MarginHead(targets, squared=True), DescentOptions())
+    return JointProblem(model, hold_rows(blocks), Head(targets, squared=True), DescentOptions())
 
 
 def check_same_problem(model, X, y, params):
@@ -93,7 +93,7 @@ def check_weights_are_copies(model):
     weights = 1.0 + np.arange(len(X)) % 3
     often = np.repeat(np.arange(len(X)), weights.astype(int))
     targets = Classes(y, zero_one_cost(3), 0.5 * weights)
-    head = MarginHead(targets, squared=True, row_weights=weights)
+    head = Head(targets, squared=True, row_weights=weights)
     weighted = JointProblem(model, hold_rows(model.blocks(X, weights=weights)), head, DescentOptions())
     copied = pose(model, model.blocks(X[often]), y[often])
     (at, inferred), (expected, of_copies) = (

@@ -11,7 +11,7 @@ from regbayes.joint import online
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.online import OnlineOptions, OnlineState
 from regbayes.joint.problem import JointProblem, hold_rows
-from regbayes.margins.head import MarginHead, Tolerance
+from regbayes.margins.head import Head, Tolerance
 from regbayes.margins.targets import Classes, Numbers, zero_one_cost
 from regbayes.models.ilsvm.model import BinaryFeatures, Params, centre_rows
 from regbayes.models.indian_buffet import prior_sticks
@@ -35,28 +35,28 @@ def data():
 
 def class_head(labels, one_vs_rest=True):
     classes = Classes(labels, zero_one_cost(N_CLASSES), np.ones(len(labels)))
-    return MarginHead(classes.one_vs_rest() if one_vs_rest else classes, squared=True, in_blocks=True)
+    return Head(classes.one_vs_rest() if one_vs_rest else classes, squared=True)
 
 
 def test_a_batch_of_everything_and_a_quadratic_loss_end_at_the_solution(data):
     rows, labels, start = data
-    head = MarginHead(Numbers(np.eye(N_CLASSES)[labels], np.ones((N, N_CLASSES))), squared=True, in_blocks=True)
+    head = Head(Numbers(np.eye(N_CLASSES)[labels], np.ones((N, N_CLASSES))), squared=True)
     state = online.step(MODEL, OnlineState.begin(MODEL, start, K), rows, head, N, N, STILL)
     exact = head.solve([start.infer(rows)], None, Tolerance(1e-14, 50.0))
-    np.testing.assert_allclose(state.weights, exact.weights, atol=1e-8)
+    np.testing.assert_allclose(state.weights, exact.slope.weights, atol=1e-8)
     np.testing.assert_allclose(state.centre, exact.head.centre, atol=1e-12)
 
 
 @pytest.mark.parametrize("one_vs_rest", [True, False])
 def test_passes_over_batches_approach_the_exact_head_where_features_stand(data, one_vs_rest):
     rows, labels, start = data
-    exact = class_head(labels, one_vs_rest).solve([start.infer(rows)], None, Tolerance(1e-10, 100.0))
+    exact = class_head(labels, one_vs_rest).minimize([start.infer(rows)], None, Tolerance(1e-10, 100.0))
     state, rng = OnlineState.begin(MODEL, start, K), np.random.default_rng(1)
     for _ in range(10):
         for batch in np.split(rng.permutation(N), 6):
             here = class_head(labels[batch], one_vs_rest)
             state = online.step(MODEL, state, rows.take(batch), here, len(batch), N, STILL)
-    error = np.linalg.norm(state.weights - exact.weights) / np.linalg.norm(exact.weights)
+    error = np.linalg.norm(state.weights - exact.slope.weights) / np.linalg.norm(exact.slope.weights)
     assert error < 0.1
     assert state.n_batches == 60
     assert state.n_rows == 10 * N
@@ -85,7 +85,7 @@ def test_the_objective_falls_over_batches(data):
 def test_a_batch_of_everything_steps_along_the_gradient_of_the_whole_objective(data):
     rows, labels, start = data
     numbers = Numbers(np.eye(N_CLASSES)[labels], np.ones((N, N_CLASSES)))
-    head = MarginHead(numbers, squared=True, fit_intercept=False, in_blocks=True)
+    head = Head(numbers, squared=True, fit_intercept=False)
     problem = JointProblem(MODEL, hold_rows([rows]), head, DescentOptions())
     at, inferred = problem.evaluate(start, None, Tolerance(1e-14, 50.0))
     expected = MODEL.precondition(start, at.stats)(problem.gradient(at, inferred)) / N
@@ -102,9 +102,9 @@ def test_batches_go_on_from_the_weights_of_an_earlier_solve(data):
     state = OnlineState.begin(MODEL, start, K, exact.head, n_rows=50.0 * N)
     for batch in np.split(np.arange(N), 6):
         state = online.step(MODEL, state, rows.take(batch), class_head(labels[batch]), len(batch), N, STILL)
-    assert np.linalg.norm(state.weights - exact.weights) < 0.1 * np.linalg.norm(exact.weights)
+    assert np.linalg.norm(state.weights - exact.slope.weights) < 0.1 * np.linalg.norm(exact.slope.weights)
     settled = state.settle(exact.head, 1.0)
-    np.testing.assert_allclose(settled.picture.minimise(state.n_rows), exact.weights, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(settled.picture.minimise(state.n_rows), exact.slope.weights, rtol=1e-6, atol=1e-8)
 
 
 def test_nothing_of_a_row_is_kept(data):

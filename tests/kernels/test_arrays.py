@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from array_namespaces import Place, list_places
 from reference.binary import reference_reverse_features, reference_sweep_features
-from regbayes.kernels import arrays, arrays_atoms, arrays_losses, binary
+from regbayes.kernels import arrays, arrays_atoms, binary
 from regbayes.kernels.arrays import to_host
-from regbayes.kernels.arrays_losses import ClassRows, HingeRows, TubeRows
-from regbayes.margins.device import DeviceBlock, DeviceColumns, DeviceInputs
-from regbayes.margins.head import Columns, MarginHead
-from regbayes.margins.newton import SimplexBlock
-from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost
 from regbayes.regularization.log_partition import WeightedAtoms
-from row_boxes import RowBoxes
 
 PLACES = list_places()
 
@@ -100,122 +92,6 @@ def test_products_over_rows_are_sums_of_pieces(
     found = arrays.multiply_rows(place(left), place(rows).T)
     assert str(found.dtype).endswith("float64")
     assert_close(found, left @ rows, place.tol)
-
-
-# --- margins
-
-
-def head_case(kind: str, with_inputs: bool, rng: np.random.Generator):
-    """Return a block of NumPy's, the same rows as the device takes them, and weights to look at."""
-    n, K, L, D = 83, 6, 4, 3
-    features, X = rng.random((n, K)), rng.normal(size=(n, D))
-    labels, C = rng.integers(L, size=n), rng.random(n) + 0.5
-    C[:5] = 0.0
-    centre, mean, factor, scale = features.mean(axis=0), X.mean(axis=0), 0.7, 1.3
-    inputs = factor * (X - mean) if with_inputs else None
-    columns = Columns(features, centre, inputs, True, scale)
-    cost = zero_one_cost(L) * (rng.integers(1, 4, size=(L, L)) if kind == "costs" else 1.0)
-    values = rng.normal(size=(n, L))
-    targets = {
-        "ovr": Classes(labels, cost, C).one_vs_rest(),
-        "signs": Signs(np.sign(values), np.outer(C, np.arange(1.0, L + 1))),
-        "tube": Numbers(values, np.outer(C, np.ones(L)), 0.3),
-        "numbers": Numbers(values, np.outer(C, np.ones(L)), 0.0),
-    }.get(kind, Classes(labels, cost, C))
-    head = MarginHead(targets, squared=True)
-    host = (
-        SimplexBlock(columns, head.form, labels, 0.1) if kind in ("classes", "costs") else RowBoxes(columns, head.form)
-    )
-
-    def there(place: Place) -> DeviceBlock:
-        seen = DeviceInputs(place(X), mean, factor) if with_inputs else None
-        rows = {
-            "ovr": lambda: HingeRows(place(C), labels=place(labels)),
-            "signs": lambda: HingeRows(place(targets.C.T), signs=place(targets.signs.T)),
-            "tube": lambda: TubeRows(place(targets.C.T), place(values.T), 0.3),
-            "numbers": lambda: TubeRows(place(C), place(values.T), 0.0),
-            "classes": lambda: ClassRows(place(C), place(labels), None, 0.1),
-            "costs": lambda: ClassRows(place(C), place(labels), place(cost[labels].T), 0.1),
-        }[kind]()
-        return DeviceBlock(DeviceColumns(place(features.T), centre, seen, True, scale), rows)
-
-    weights = rng.normal(size=(2, L, K + (D if with_inputs else 0) + 1))
-    return host, there, weights
-
-
-@pytest.mark.parametrize("with_inputs", [False, True])
-@pytest.mark.parametrize("kind", ["ovr", "signs", "tube", "numbers", "classes", "costs"])
-def test_blocks_on_a_device_match_the_blocks_of_numpy(place: Place, kind: str, with_inputs: bool) -> None:
-    host, there, (weights, direction) = head_case(kind, with_inputs, np.random.default_rng(3))
-    block = there(place)
-    assert len(block) == len(host.features)
-    assert block.mixes == host.mixes
-    expected, found = host.sums(weights), block.sums(weights)
-    scale = 10.0 * abs(expected.loss)
-    for name in ("loss", "excess", "bias"):
-        assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=place.tol * scale)
-    assert_close(found.pulled, expected.pulled, 10 * place.tol)
-    assert_close(block.multipliers(weights), host.multipliers(weights).T, 10 * place.tol)
-    assert_close(block.curvature(weights), host.curvature(weights), 10 * place.tol)
-    assert_close(block.product(weights, direction), host.product(weights, direction), 10 * place.tol)
-    eased, eased_host = block.ease(), host.ease()
-    assert len(eased) == len(eased_host)
-    for one, other in zip(eased[::3], eased_host[::3], strict=True):
-        assert_close(one.sums(weights).pulled, other.sums(weights).pulled, 10 * place.tol)
-
-
-@pytest.mark.parametrize("kind", ["ovr", "signs", "tube", "numbers", "classes", "costs"])
-def test_a_constant_is_added_and_multipliers_say_where_losses_bend(place: Place, kind: str) -> None:
-    host, there, (weights, direction) = head_case(kind, False, np.random.default_rng(8))
-    block, tol = there(place), 10 * place.tol
-    columns, rows = block.columns, block.rows
-    scores, change = (to_host(columns.scores(w)).astype(np.float64) for w in (weights, direction))
-    constant = np.arange(len(scores)) - 1.0
-    seen = rows.evaluate(place(scores - constant[:, None]), place(constant))
-    assert_close(seen.multipliers, host.multipliers(weights).T, tol)
-    assert_close(seen.totals, host.multipliers(weights).sum(axis=0), tol)
-    assert str(seen.totals.dtype).endswith("float64")
-    bent = rows.multiply_curvature(place(change - constant[:, None]), seen.multipliers, place(constant))
-    assert_close(columns.combine(bent.coefficients), host.product(weights, direction), tol)
-    assert_close(bent.totals, np.asarray(to_host(bent.coefficients), np.float64).sum(axis=1), tol)
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (50,), (3, 50)])
-def test_signs_of_a_byte_are_zero_where_nothing_is_asked(place: Place, shape: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(9)
-    signs, C, scores = rng.integers(-1, 2, size=(3, 50)), rng.random(shape) + 0.5, rng.normal(size=(3, 50))
-    small, wide = HingeRows(place(C), signs=place(signs.astype(np.int8))), place(C * np.abs(signs))
-    dense = HingeRows(wide, signs=place(signs.astype(np.float64)))
-    found, expected = (rows.evaluate(place(scores.copy())) for rows in (small, dense))  # scores may be overwritten
-    for one, other in zip(found, expected, strict=True):
-        assert_close(one, to_host(other), 10 * place.tol)
-    change = rng.normal(size=(3, 50))
-    bent, wanted = (rows.multiply_curvature(place(change.copy()), expected.multipliers) for rows in (small, dense))
-    assert_close(bent.coefficients, to_host(wanted.coefficients), place.tol)
-
-
-def test_losses_at_scores_that_are_not_numbers_are_not_numbers(place: Place) -> None:
-    labels, ones = place(np.array([1, 1])), place(np.ones(2))
-    for rows in (HingeRows(ones, labels=labels), ClassRows(ones, labels, None, 0.1)):
-        scores = place(np.array([[0.0, np.nan], [1.0, 2.0], [0.5, 0.1]]))
-        assert np.isnan(float(to_host(rows.evaluate(scores).loss)))
-
-
-def test_curvature_of_many_weights_has_its_diagonal_blocks(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
-    for module in ("margins.newton", "margins.device"):
-        monkeypatch.setattr(f"regbayes.{module}.MAX_DENSE", 1)
-    monkeypatch.setattr(arrays_losses, "ROOM", 600)  # an output at a time
-    host, there, (weights, _) = head_case("costs", True, np.random.default_rng(4))
-    assert_close(there(place).curvature(weights), host.curvature(weights), 10 * place.tol)
-
-
-@pytest.mark.parametrize("smoothing", [1.0, 0.1, 0.001])
-def test_smoothed_multipliers_are_those_found_by_sorting(place: Place, smoothing: float) -> None:
-    host, there, (weights, _) = head_case("costs", False, np.random.default_rng(5))
-    block = there(place)
-    block = replace(block, rows=replace(block.rows, smoothing=smoothing))
-    tol = place.tol / min(smoothing, 0.1)
-    assert_close(block.multipliers(weights), replace(host, smoothing=smoothing).multipliers(weights).T, 10 * tol)
 
 
 # --- atoms

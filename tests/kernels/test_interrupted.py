@@ -10,14 +10,13 @@ import pytest
 PROGRAM = """
 import signal
 import numpy as np
-from regbayes.margins.coordinate_ascent import BoxAscent, SimplexAscent
-from regbayes.margins.targets import layout_of
+from regbayes.margins.ascent import BoxAscent, SimplexAscent, TaskLayout
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual
 
 n, ones = 200_000, np.ones(200_000)
 X = np.random.default_rng(0).standard_normal((n, 8))
 if {kind!r} == "box":
-    problem = BoxAscent(X, BoxDual(-ones, 0 * ones, ones, 0 * ones, np.inf * ones), layout_of(n, 1))
+    problem = BoxAscent(X, BoxDual(-ones, 0 * ones, ones, 0 * ones, np.inf * ones), TaskLayout(np.arange(n), 0 * np.arange(n), np.zeros(1)))
 else:
     labels = np.arange(n) % 3
     problem = SimplexAscent(X, SimplexDual(np.eye(3) - 1, labels, np.inf * ones, ones), labels)

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from functools import reduce
+from itertools import pairwise
+from operator import add
 
-import cvxpy as cp
 import numpy as np
 import pytest
 
-from head_tools import KINDS, N_OUTPUTS, OPTIONS, K, N, make_head
-from large_margin_tools import hinge_loss, minimise, tube_loss
-from regbayes.engine import Status
-from regbayes.margins.head import Tolerance, score_multipliers, simplex_multipliers
-from regbayes.margins.targets import Classes, Numbers, Signs
-from regbayes.regularizers import MultiClassHinge, MultiClassSquaredHinge
+from head_tools import KINDS, N_OUTPUTS, OPTIONS, K, N, cvxpy_problem, make_head, make_targets, seen_by
+from large_margin_tools import minimise
+from regbayes.engine import Status, Threads
+from regbayes.margins.design import Inputs
+from regbayes.margins.head import (
+    MAX_ASCENT_EPOCHS,
+    MAX_ASCENT_SCORES,
+    FeatureSums,
+    Head,
+    Tolerance,
+    WarmStart,
+    score_multipliers,
+    simplex_multipliers,
+)
+from regbayes.margins.newton import SMOOTHING
+from regbayes.margins.targets import Cells, Classes, ObservedMatrix, Signs, fill_matrix, observe_classes, zero_one_cost
 
-EXACT = Tolerance(gap=1e-11, max_epochs=2e4)
+EXACT = {"ascend": Tolerance(gap=1e-11, max_epochs=2e4), "minimize": Tolerance(gap=1e-13, max_epochs=200.0)}
+LOSSES = [("ascend", False), ("ascend", True), ("minimize", True)]
+CUTS = ([N], [5, 0, 19], [1, 3, 20], [5, 0, 12, 7])
 
 
 @pytest.fixture
@@ -24,262 +37,228 @@ def rng():
     return np.random.default_rng(0)
 
 
-# --- CVXPY ------------------------------------------------------------------------------------------------------------
+def blocks_of(features, cut=(5, 0, 19)):
+    return np.split(features, np.cumsum(cut)[:-1])
 
 
-@pytest.mark.parametrize("squared", [False, True])
+def solve(head, features, solver, warm_start=None, cut=(5, 0, 19), **options):
+    return getattr(head, solver)(blocks_of(features, cut), warm_start, EXACT[solver], **options)
+
+
+def gradient_of(fitted, features, cut=(5, 0, 19)):
+    ends = np.cumsum([0, *cut])
+    slices = [slice(first, end) for first, end in pairwise(ends)]
+    return np.concatenate([fitted.gradient(rows, features[rows]) for rows in slices])
+
+
+# --- oracles ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("solver", "squared"), LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_head_is_the_solution_cvxpy_finds(rng, kind, squared):
-    v = 1.7
-    head, features = make_head(kind, squared, rng, inputs=True, rows=True, weighted=True, weight_variance=v)
-    fitted = head.solve(features, None, EXACT)
-    seen = features[head.rows]
-    mean = np.average(seen, axis=0, weights=head.row_weights)
-    seen = np.column_stack([seen - mean, head.inputs, np.ones(len(seen))])
-    weights = cp.Variable((N_OUTPUTS, seen.shape[1]))
-    losses = written_out(head.targets, seen @ weights.T, 2 if squared else 1)
-    optimum = minimise(cp.sum_squares(weights) / (2 * v) + losses)
+def test_head_is_the_solution_of_cvxpy(rng, kind, solver, squared):
+    head, features = make_head(kind, squared, rng, inputs=True, rows=True, weighted=True, weight_variance=1.7)
+    fitted = solve(head, features, solver)
+    smoothing = 0.1 if head.mixes and solver == "minimize" else 0.0
+    objective, weights = cvxpy_problem(head, features, smoothing)
+    optimum = minimise(objective)
     assert fitted.status is Status.CONVERGED
-    assert fitted.value == pytest.approx(optimum, rel=1e-7)
-    np.testing.assert_allclose(fitted.head.weights, weights.value, atol=2e-4)
-    np.testing.assert_allclose(fitted.head.centre, mean, rtol=1e-12)
-    assert fitted.terms["kl_weights"] == pytest.approx(np.sum(fitted.head.weights**2) / (2 * v), rel=1e-10)
+    assert fitted.value == pytest.approx(optimum, rel=1e-6)
+    np.testing.assert_allclose(fitted.head.weights, weights.value, atol=3e-4)
+    scores = fitted.head.scores(features, head.inputs)
+    seen = slice(None) if head.rows is None else head.rows
+    np.testing.assert_allclose(scores[seen], seen_by(head, features) @ fitted.head.weights.T)
     assert fitted.value == pytest.approx(sum(fitted.terms.values()), rel=1e-12)
-    np.testing.assert_allclose(fitted.head.scores(features[head.rows], head.inputs), seen @ fitted.head.weights.T)
 
 
-def written_out(targets, scores, power):
-    """The loss as a CVXPY expression of the scores (n, outputs)."""
-    match targets:
-        case Classes():
-            truth = np.eye(N_OUTPUTS)[targets.labels]
-            own = cp.reshape(cp.sum(cp.multiply(scores, truth), axis=1), (len(targets), 1), order="C")
-            slack, C = cp.max(targets.cost[targets.labels] + scores - own, axis=1), targets.C
-        case Signs():
-            slack, C = targets.margin - cp.multiply(targets.signs, scores), targets.C
-        case Numbers():
-            slack, C = cp.abs(scores - targets.values) - targets.epsilon, targets.C
-    return cp.sum(cp.multiply(C, cp.pos(slack) if power == 1 else cp.square(cp.pos(slack))))
-
-
-# --- derivatives ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("smoothing", [1.0, 0.03])
+def test_smoothed_classes_are_certified_for_the_loss_itself(smoothing, rng):
+    head, features = make_head("classes", True, rng)
+    found = head.minimize([features], None, replace(EXACT["minimize"], smoothing=smoothing))
+    assert found.value == pytest.approx(minimise(cvxpy_problem(head, features, smoothing)[0]), rel=1e-6)
+    assert found.gap <= 1e-12 * found.value
+    exact = solve(head, features, "ascend").value
+    assert found.value >= exact * (1.0 - 1e-9)  # smoothing adds to the loss
+    itself = found.terms["kl_weights"] + head.losses(found.head.scores(features)).sum()
+    assert itself - exact <= found.gap + found.bias + 1e-9
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize(("solver", "squared"), LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_gradient_is_the_derivative_of_the_value_by_features(kind, squared, options):
+def test_gradient_is_the_derivative_of_the_value(kind, solver, squared, options):
     rng = np.random.default_rng(len(options))
     head, features = make_head(kind, squared, rng, **OPTIONS[options])
-    fitted = head.solve(features, None, EXACT)
-    gradient = np.concatenate([fitted.gradient(slice(0, 7)), fitted.gradient(slice(7, N))])
+    fitted = solve(head, features, solver)
+    gradient = gradient_of(fitted, features)
     assert gradient.shape == features.shape
-    for _ in range(3):
-        step = 1e-5 * rng.normal(size=features.shape)
-        ahead, behind = (head.solve(features + side * step, fitted.multipliers, EXACT).value for side in (1, -1))
-        assert 0.5 * (ahead - behind) == pytest.approx(np.vdot(gradient, step), rel=1e-4, abs=1e-9)
-    if head.rows is not None:
-        without = np.setdiff1d(np.arange(N), head.rows)
-        np.testing.assert_array_equal(gradient[without], 0.0)
+    step = 1e-5 * rng.normal(size=features.shape)
+    ahead, behind = (solve(head, features + side * step, solver, fitted.warm_start).value for side in (1, -1))
+    assert 0.5 * (ahead - behind) == pytest.approx(np.vdot(gradient, step), rel=1e-4, abs=1e-9)
 
 
-@pytest.mark.parametrize("squared", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_losses_and_multipliers_at_scores_are_the_losses_and_their_slopes(rng, kind, squared):
-    head, _ = make_head(kind, squared, rng)
-    targets, scores = head.targets, rng.normal(size=(N, N_OUTPUTS))
-    if kind == "classes":
-        make = MultiClassSquaredHinge if squared else MultiClassHinge
-        loss = make(targets.C, targets.cost, targets.labels)
-    elif kind == "numbers":
-        loss = tube_loss(targets.values.ravel(), targets.C.ravel(), squared, targets.epsilon)
-    else:
-        loss = hinge_loss(targets.signs.ravel(), targets.C.ravel(), squared)
-
-    def losses(scores):
-        own = np.take_along_axis(scores, targets.labels[:, None], axis=1) if kind == "classes" else 0.0
-        return loss.value((scores - own).ravel())
-
-    by_row = head.losses(scores)
-    assert by_row.shape == (N,)
-    assert by_row.sum() == pytest.approx(losses(scores), rel=1e-12)
-    for row in range(3):
-        assert by_row[row] == pytest.approx(replace(head, targets=targets.take([row])).losses(scores[[row]])[0])
-    phi, width = head.multipliers(scores), 1e-6
-    for row, output in np.ndindex(scores.shape):
-        move = np.zeros_like(scores)
-        move[row, output] = width
-        slope = (losses(scores + move) - losses(scores - move)) / (2 * width)
-        assert phi[row, output] == pytest.approx(-slope, abs=1e-6)
+# --- the same problem -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("squared", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-10])
-def test_terms_multipliers_and_gap_belong_together(rng, kind, squared, gap):
-    """The margin term is the loss at the head's scores; the gap is true, however roughly the problem is solved."""
-    head, features = make_head(kind, squared, rng, inputs=True)
-    fitted = head.solve(features, None, Tolerance(gap, 1e5))
-    assert fitted.terms["margin"] == pytest.approx(
-        head.losses(fitted.head.scores(features, head.inputs)).sum(), rel=1e-9
-    )
-    optimum = head.solve(features, None, EXACT)
-    assert fitted.gap <= gap * fitted.value
-    assert fitted.value - fitted.gap <= optimum.value * (1 + 1e-12)
-    assert fitted.value >= optimum.value * (1 - 1e-12)
-    if gap == 1e-10:  # the weights are what the multipliers sum up to
-        seen = np.column_stack([features - features.mean(axis=0), head.inputs, np.ones(N)])
-        np.testing.assert_allclose(fitted.multipliers.T @ seen, fitted.head.weights, atol=1e-4)
-    if kind == "classes":
-        np.testing.assert_allclose(fitted.multipliers.sum(axis=1), 0.0, atol=1e-12)
-
-
-# --- problems that are the same ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("squared", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_row_of_weight_two_is_the_row_twice(rng, kind, squared):
-    head, features = make_head(kind, squared, rng, inputs=True)
-    times = rng.integers(1, 4, size=N)
-    copies = np.repeat(np.arange(N), times)
-    weighted = replace(
-        head,
-        targets=replace(head.targets, C=(head.targets.C.T * times).T),
-        row_weights=times.astype(np.float64),
-    )
-    repeated = replace(head, targets=head.targets.take(copies), inputs=head.inputs[copies])
-    once, twice = weighted.solve(features, None, EXACT), repeated.solve(features[copies], None, EXACT)
-    assert once.value == pytest.approx(twice.value, rel=1e-11)
-    np.testing.assert_allclose(once.head.weights, twice.head.weights, atol=1e-5)
-    np.testing.assert_allclose(once.head.centre, twice.head.centre, rtol=1e-12)
-    summed = np.zeros_like(features)
-    np.add.at(summed, copies, twice.gradient(slice(None)))
-    np.testing.assert_allclose(once.gradient(slice(None)), summed, atol=1e-5)
-
-
-@pytest.mark.parametrize("squared", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_row_of_price_zero_is_a_row_without_targets(rng, kind, squared):
-    """Its weight in the mean is zero too."""
-    head, features = make_head(kind, squared, rng, inputs=True)
-    kept = np.arange(N) % 4 > 0
-    out = replace(
-        head,
-        targets=replace(head.targets, C=(head.targets.C.T * kept).T),
-        row_weights=kept.astype(np.float64),
-    )
-    rows = np.flatnonzero(kept)
-    gone = replace(head, targets=head.targets.take(rows), inputs=head.inputs[rows], rows=rows)
-    expected, found = gone.solve(features, None, EXACT), out.solve(features, None, EXACT)
-    assert found.value == pytest.approx(expected.value, rel=1e-11)
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("kind", set(KINDS) - {"classes"})
+def test_both_solvers_find_the_same_head(kind, options, rng):
+    head, features = make_head(kind, True, rng, weight_variance=1.7, **OPTIONS[options])
+    found, expected = solve(head, features, "minimize"), solve(head, features, "ascend")
+    assert found.value == pytest.approx(expected.value, rel=1e-9)
     np.testing.assert_allclose(found.head.weights, expected.head.weights, atol=1e-5)
-    np.testing.assert_allclose(found.gradient(slice(None)), expected.gradient(slice(None)), atol=1e-5)
-    np.testing.assert_array_equal(found.multipliers[~kept], 0.0)
+    np.testing.assert_allclose(found.shared, expected.shared, atol=1e-5)
+    np.testing.assert_allclose(gradient_of(found, features), gradient_of(expected, features), atol=1e-5)
+    multipliers = [fitted.multipliers(slice(0, N), features) for fitted in (found, expected)]
+    np.testing.assert_allclose(*multipliers, atol=1e-4)
 
 
-@pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_warm_start_at_the_solution_needs_no_epoch(rng, kind, squared):
-    head, features = make_head(kind, squared, rng, inputs=True)
-    fitted = head.solve(features, None, EXACT)
-    again = head.solve(features, fitted.multipliers, Tolerance(gap=1e-10, max_epochs=0))
-    assert again.status is Status.CONVERGED
-    assert again.value == pytest.approx(fitted.value, rel=1e-12)
-    np.testing.assert_allclose(again.multipliers, fitted.multipliers, atol=1e-12)
-    np.testing.assert_allclose(again.head.weights, fitted.head.weights, atol=1e-6)
+def test_blocks_and_threads_do_not_change_the_head(kind, rng):
+    head, features = make_head(kind, True, rng, inputs=True, rows=True, weighted=True)
+    first = solve(head, features, "minimize")
+    for cut in CUTS:
+        other = solve(head, features, "minimize", cut=cut)
+        np.testing.assert_allclose(other.head.weights, first.head.weights, atol=1e-10)
+        np.testing.assert_allclose(gradient_of(other, features, cut), gradient_of(first, features), atol=1e-9)
+    for n_threads in (2, 5):
+        other = solve(head, features, "minimize", executor=Threads(n_threads))
+        np.testing.assert_array_equal(other.head.weights, first.head.weights)
+        np.testing.assert_array_equal(gradient_of(other, features), gradient_of(first, features))
 
 
-@pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_permuting_rows_and_outputs_permutes(rng, kind, squared):
-    head, features = make_head(kind, squared, rng, inputs=True)
-    order, outputs = rng.permutation(N), rng.permutation(N_OUTPUTS)
-    permuted = head.targets.take(order)
-    if kind == "classes":
-        cost = permuted.cost[np.ix_(outputs, outputs)]
-        permuted = Classes(np.argsort(outputs)[permuted.labels], cost, permuted.C)
-    elif kind == "numbers":
-        permuted = replace(permuted, values=permuted.values[:, outputs], C=permuted.C[:, outputs])
-    else:
-        permuted = replace(permuted, signs=permuted.signs[:, outputs], C=permuted.C[:, outputs])
-    fitted = head.solve(features, None, EXACT)
-    again = replace(head, targets=permuted, inputs=head.inputs[order]).solve(features[order], None, EXACT)
-    assert again.value == pytest.approx(fitted.value, rel=1e-11)
-    np.testing.assert_allclose(again.head.weights, fitted.head.weights[outputs], atol=1e-5)
-    if squared:  # without a ridge there may be several
-        np.testing.assert_allclose(again.multipliers, fitted.multipliers[np.ix_(order, outputs)], atol=1e-4)
-    np.testing.assert_allclose(again.gradient(slice(None)), fitted.gradient(slice(None))[order], atol=1e-4)
+def test_sums_over_blocks_elsewhere_find_the_same_head(kind, rng):
+    head, features = make_head(kind, True, rng, inputs=True, rows=True, weighted=True)
+    expected, parts = solve(head, features, "minimize"), blocks_of(features)
+    blocks = list(zip(head.blocks(tuple(map(len, parts))), parts, strict=True))
+
+    def map_sum(what, view, easing, *at):
+        return reduce(add, (getattr(block.see(part, view, easing), what)(*at) for block, part in blocks))
+
+    sums = reduce(add, (block.sum_features(part) for block, part in blocks))
+    assert isinstance(sums, FeatureSums)
+    found = head.solve_sums(map_sum, sums, lambda level, view: None, None, EXACT["minimize"])
+    np.testing.assert_allclose(found.head.weights, expected.head.weights, atol=1e-12)
+    gradient = np.concatenate([block.gradient(part, found.slope) for block, part in blocks])
+    np.testing.assert_allclose(gradient, gradient_of(expected, features), atol=1e-12)
 
 
-@pytest.mark.parametrize("squared", [False, True])
+def test_matrix_of_targets_is_their_list(rng):
+    rows, tasks = np.nonzero(rng.random((N, 4)) < 0.6)
+    observed, outputs = observe_classes(rows, tasks, rng.integers(2, size=len(rows)), np.full(4, 2))
+    matrix = fill_matrix([(0, observed)], 4, N, numbers=False)
+    assert isinstance(matrix, ObservedMatrix)
+    features = rng.normal(size=(N, K))
+    made = [Head(Cells(seen, N, 4, 0.5, None), True, groups=outputs.groups, sharing=0.5) for seen in (observed, matrix)]
+    for solver in EXACT:
+        of_list, of_matrix = (solve(head, features, solver) for head in made)
+        np.testing.assert_array_equal(of_matrix.head.weights, of_list.head.weights)
+
+
+@pytest.mark.parametrize(("solver", "squared"), LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_wider_weights_are_scaled_columns(rng, kind, squared):
-    """A variance v of the weights is a factor sqrt(v) on all that the head sees, the constant included."""
+def test_weight_variance_scales_the_columns(rng, kind, solver, squared):
     v = 2.3
     head, features = make_head(kind, squared, rng, inputs=True, weight_variance=v)
-    columns = np.sqrt(v) * np.column_stack([head.inputs, np.ones(N)])
-    centred = features - features.mean(axis=0)
-    plain = replace(head, weight_variance=1.0, inputs=columns, fit_intercept=False)
-    wide, scaled = head.solve(features, None, EXACT), plain.solve(np.sqrt(v) * centred, None, EXACT)
-    assert wide.value == pytest.approx(scaled.value, rel=1e-12)
-    np.testing.assert_allclose(wide.head.weights, np.sqrt(v) * scaled.head.weights, atol=1e-6)
-    np.testing.assert_allclose(wide.multipliers, scaled.multipliers, atol=1e-6)
-    by_features = np.sqrt(v) * scaled.gradient(slice(None))
-    np.testing.assert_allclose(wide.gradient(slice(None)), by_features - by_features.mean(axis=0), atol=1e-6)
+    columns = np.sqrt(v) * seen_by(head, features)
+    plain = replace(head, weight_variance=1.0, inputs=None, fit_intercept=False)
+    wide, scaled = solve(head, features, solver), solve(plain, columns, solver)
+    assert wide.value == pytest.approx(scaled.value, rel=1e-11)
+    np.testing.assert_allclose(wide.head.weights, np.sqrt(v) * scaled.head.weights, atol=1e-5)
+    by_features = np.sqrt(v) * gradient_of(scaled, columns)[:, :K]
+    np.testing.assert_allclose(gradient_of(wide, features), by_features - by_features.mean(axis=0), atol=1e-5)
 
 
-@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize(("solver", "squared"), LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_small_C_leaves_the_prior(rng, kind, squared):
-    head, features = make_head(kind, squared, rng, inputs=True)
-    C = head.targets.C
-    sizes, losses = [], []
-    for factor in (1e-4, 1e-6, 1e-8):
-        small = replace(head, targets=replace(head.targets, C=factor * C)).solve(features, None, EXACT)
-        sizes.append(np.abs(small.head.weights).max() / factor)
-        losses.append(small.terms["margin"] / factor)
-    np.testing.assert_allclose(sizes, sizes[-1], rtol=0.1)  # weights of the order of C
-    assert losses[-1] == pytest.approx(head.losses(np.zeros((N, N_OUTPUTS))).sum(), rel=1e-5)
-
-
-@pytest.mark.parametrize("squared", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_moving_all_centred_features_changes_nothing(rng, kind, squared):
+def test_moving_centered_features_changes_nothing(rng, kind, solver, squared):
     head, features = make_head(kind, squared, rng, rows=True, weighted=True)
     moved = features + rng.normal(size=K)
-    here, there = head.solve(features, None, EXACT), head.solve(moved, None, EXACT)
-    assert there.value == pytest.approx(here.value, rel=1e-11)
+    here, there = solve(head, features, solver), solve(head, moved, solver)
+    assert there.value == pytest.approx(here.value, rel=1e-10)
     np.testing.assert_allclose(there.head.scores(moved), here.head.scores(features), atol=1e-5)
-    np.testing.assert_allclose(here.gradient(slice(None)).sum(axis=0), 0.0, atol=1e-9)
+    np.testing.assert_allclose(gradient_of(here, features).sum(axis=0), 0.0, atol=1e-9)
 
 
-@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize(("solver", "squared"), LOSSES)
+@pytest.mark.parametrize("kind", ["classes", "one_vs_rest", "signs", "numbers"])
+def test_permuting_samples_permutes_the_gradient(rng, kind, solver, squared):
+    head, features = make_head(kind, squared, rng)
+    order = rng.permutation(N)
+    other = replace(head, targets=head.targets.take(order))
+    fitted, again = solve(head, features, solver), solve(other, features[order], solver)
+    assert again.value == pytest.approx(fitted.value, rel=1e-9)
+    np.testing.assert_allclose(gradient_of(again, features[order]), gradient_of(fitted, features)[order], atol=1e-4)
+
+
+@pytest.mark.parametrize(("solver", "squared"), LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_single_precision_features_are_their_values_in_double(rng, kind, squared):
+def test_single_precision_features_are_their_values(rng, kind, solver, squared):
     head, features = make_head(kind, squared, rng)
     single = features.astype(np.float32)
-    low, high = head.solve(single, None, EXACT), head.solve(single.astype(np.float64), None, EXACT)
+    low, high = solve(head, single, solver), solve(head, single.astype(np.float64), solver)
     assert low.value == pytest.approx(high.value, rel=1e-10)
-    assert low.head.weights.dtype == low.gradient(slice(None)).dtype == np.float64
+    assert low.head.weights.dtype == gradient_of(low, single).dtype == np.float64
 
 
-def test_nothing_that_is_handed_in_is_written(rng):
-    for kind, squared in product(KINDS, [False, True]):
+@pytest.mark.parametrize(("solver", "squared"), LOSSES)
+@pytest.mark.parametrize("kind", set(KINDS) - {"list"})
+def test_small_prices_leave_the_prior(rng, kind, solver, squared):
+    head, features = make_head(kind, squared, rng, inputs=True)
+    sizes = []
+    for factor in (1e-4, 1e-6, 1e-8):
+        small = solve(replace(head, targets=replace(head.targets, C=factor * head.targets.C)), features, solver)
+        sizes.append(np.abs(small.head.weights).max() / factor)
+    np.testing.assert_allclose(sizes, sizes[-1], rtol=0.1)  # weights of the order of C
+
+
+@pytest.mark.parametrize(("solver", "squared"), LOSSES)
+def test_arguments_are_not_written(rng, solver, squared):
+    for kind in KINDS:
         head, features = make_head(kind, squared, rng, inputs=True, rows=True, weighted=True, weight_variance=2.0)
-        start = head.solve(features, None, Tolerance(1e-2, 5.0)).multipliers
-        frozen = [features, start, head.inputs, head.rows, head.row_weights]
+        start = solve(head, features, solver).warm_start
+        given = [features, start.weights, start.multipliers, head.inputs.X, head.rows, head.row_weights]
+        frozen = [array for array in given if array is not None]
         for array in frozen:
             array.flags.writeable = False
         copies = [array.copy() for array in frozen]
-        fitted = head.solve(features, start, EXACT)
-        fitted.gradient(slice(3, 9))
+        gradient_of(solve(head, features, solver, start), features)
         for array, copy in zip(frozen, copies, strict=True):
             np.testing.assert_array_equal(array, copy)
 
 
+@pytest.mark.parametrize(("solver", "squared"), LOSSES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_warm_start_at_the_solution_is_only_checked(rng, kind, solver, squared):
+    head, features = make_head(kind, squared, rng, inputs=True)
+    found = solve(head, features, solver)
+    again = getattr(head, solver)([features], found.warm_start, Tolerance(1e-8, 200.0))
+    assert again.n_passes <= 2.0
+    assert again.value == pytest.approx(found.value, rel=1e-7)
+    if squared and kind != "classes":  # the weights are a start for Newton's method, whoever found them
+        assert head.minimize([features], found.warm_start, Tolerance(1e-7, 12.0)).n_passes == 1
+
+
+@pytest.mark.parametrize("kind", ["classes", "one_vs_rest"])
+def test_samples_without_any_target_ask_for_nothing(kind, rng):
+    targets = make_targets(kind, rng).take(np.arange(0))
+    head = Head(targets, True, rows=np.arange(0), inputs=Inputs(rng.normal(size=(N, 2))))
+    (block,), features = head.blocks((N,)), rng.normal(size=(N, K))
+    assert block.sum_features(features).weight == 0.0
+    found = solve(head, features, "minimize")
+    assert found.value == 0.0
+    np.testing.assert_array_equal(found.head.weights, 0.0)
+    np.testing.assert_array_equal(gradient_of(found, features), 0.0)
+
+
+def test_rows_out_of_order_are_refused(rng):
+    with pytest.raises(ValueError, match="rows must ascend"):
+        Head(make_targets("signs", rng, 3), True, rows=np.array([2, 0, 1]))
+
+
 @pytest.mark.parametrize("squared", [False, True])
-def test_multipliers_of_scores_and_of_simplexes_are_the_same_numbers(rng, squared):
+def test_multipliers_of_scores_are_those_of_simplexes(rng, squared):
     head, _ = make_head("classes", squared, rng)
     labels, form = head.targets.labels, head.form
     omega = rng.uniform(size=(N, N_OUTPUTS))
@@ -288,3 +267,74 @@ def test_multipliers_of_scores_and_of_simplexes_are_the_same_numbers(rng, square
     else:
         omega *= (form.total / omega.sum(axis=1))[:, None]
     np.testing.assert_allclose(simplex_multipliers(score_multipliers(omega, labels), labels, form), omega, atol=1e-12)
+
+
+# --- many samples -----------------------------------------------------------------------------------------------------
+
+
+def many_samples(kind, rng, n=12_000, n_features=8, n_outputs=5):
+    features = rng.random((n, n_features)) * (rng.random((n, n_features)) < 0.4)
+    scores = 4.0 * features @ rng.normal(size=(n_features, n_outputs)) + rng.gumbel(size=(n, n_outputs))
+    labels = np.argmax(scores + np.array([1.0, 0.0, 0.0, 0.0, -3.0]), axis=1)  # the last class is rare
+    if kind in ("classes", "one_vs_rest"):
+        classes = Classes(labels, zero_one_cost(n_outputs), np.ones(n))
+        return Head(classes if kind == "classes" else classes.one_vs_rest(), True), features
+    there = rng.random((n, n_outputs)) < np.array([0.9, 0.9, 0.8, 0.7, 0.05])  # the last task is rare
+    there = np.arange(n)[:, None] * n_outputs // n == np.arange(n_outputs) if kind == "list" else there
+    rows, tasks = np.nonzero(there)
+    observed, outputs = observe_classes(rows, tasks, (scores[there] > 0.5).astype(int), np.full(n_outputs, 2))
+    return Head(
+        Cells(observed, n, n_outputs, 0.5, None), True, groups=outputs.groups, sharing=0.7, centred=False
+    ), features
+
+
+@pytest.mark.parametrize(("kind", "tol"), [("one_vs_rest", 1e-4), ("classes", 1e-3), ("cells", 1e-4), ("list", 1e-4)])
+def test_few_passes_solve_many_samples_to_a_certified_gap(kind, tol, rng):
+    head, features = many_samples(kind, rng)
+    blocks = [features[:7000], features[7000:]]
+    found = head.minimize(blocks, None, Tolerance(tol, 12.0))
+    exact = head.minimize(blocks, found.warm_start, EXACT["minimize"])
+    assert found.n_passes <= 12
+    assert found.gap <= tol * found.value
+    assert 0.0 <= found.value - exact.value <= found.gap * (1.0 + 1e-9)  # the certificate
+    moved = [block + 0.01 * rng.normal(size=block.shape) for block in blocks]
+    again = head.minimize(moved, found.warm_start, Tolerance(tol, 12.0))
+    assert again.n_passes <= 5
+    assert again.gap <= tol * again.value
+
+
+@pytest.mark.parametrize("kind", ["one_vs_rest", "classes", "list"])
+def test_pieces_of_a_sample_have_its_curvature(kind, rng):
+    """The second derivative of a sample that stands for all is that of its losses, divided by its share."""
+    head, features = many_samples(kind, rng, n=2000)
+    sums = FeatureSums(2000.0, features.sum(axis=0))
+    view, weights = head.view(sums, SMOOTHING[0]), rng.normal(size=(5, 9))
+    drawn = np.sort(rng.permutation(2000)[:1500])
+    (block,) = replace(head, targets=head.targets.take(drawn)).blocks((1500,))
+    whole = block.see(features[drawn], view)
+    pieces = head.sample_rows(whole.design.array(), drawn, view, 0.75)
+    assert len(pieces) == 2
+    found = sum(piece.curvature(weights) for piece in pieces)
+    np.testing.assert_allclose(found, whole.curvature(weights) / 0.75, atol=1e-9)
+
+
+def test_solver_is_chosen_by_scores_and_passes(rng):
+    rough, fine = Tolerance(1e-2, MAX_ASCENT_EPOCHS), Tolerance(1e-4, MAX_ASCENT_EPOCHS + 1.0)
+    signs = Signs(rng.choice([-1, 1], (MAX_ASCENT_SCORES // 2, 2)), np.ones((MAX_ASCENT_SCORES // 2, 2)))
+    few, columns = Head(signs, True), np.zeros((1, 10))
+    many = Head(replace(signs, signs=np.ones((10**5, 2)), C=np.ones((10**5, 2))), True)
+    assert few.prefers_ascent(columns, rough)
+    assert not few.prefers_ascent(columns, fine)
+    assert not many.prefers_ascent(columns, rough)
+    assert replace(many, squared=False).prefers_ascent(columns, fine)  # a hinge has no curvature
+    assert many.prefers_ascent(np.zeros((1, 4000)), fine)  # too many weights for their curvature
+    classes = Classes(np.arange(1000) % 60, zero_one_cost(60), np.ones(1000))
+    assert Head(classes, True).prefers_ascent(columns, fine)  # Newton's method would smooth the loss
+
+
+def test_solve_takes_the_preferred_solver(rng):
+    head, features = make_head("signs", True, rng)
+    assert head.solve(features, None, Tolerance(1e-2, 5.0)).dual is not None
+    fine = head.solve([features], WarmStart(), Tolerance(1e-6, 50.0))
+    assert fine.dual is None
+    assert fine.warm_start.multipliers is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from large_margin_tools import box_form, hinge_loss, multi_class_form, tube_loss
-from regbayes.margins.targets import Classes, Numbers, Observations, Signs, zero_one_cost
+from regbayes.margins.targets import Cells, Classes, Numbers, Observations, Signs, zero_one_cost
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual
 from regbayes.regularizers import (
     Affine,
@@ -201,12 +201,11 @@ def test_what_targets_show_a_solver_is_the_form_of_a_regularizer(squared):
         box_form(hinge_loss(signs, C, squared), N_ROWS),
         box_form(tube_loss(values, C, squared, 0.3), N_ROWS),
     )
-    kind = "squared_" * squared
     for form, expected in (
         (Signs(signs[:, None], C[:, None]).dual_form(squared), margins),
-        (Observations(rows, outputs, signs, C).dual_form(kind + "hinge", 1.0), margins),
+        (Cells(Observations(rows, outputs, signs, C), N_ROWS, 1, 1.0, None).dual_form(squared), margins),
         (Numbers(values[:, None], C[:, None], 0.3).dual_form(squared), tubes),
-        (Observations(rows, outputs, values, C).dual_form(kind + "epsilon_insensitive", 1.0, 0.3), tubes),
+        (Cells(Observations(rows, outputs, values, C), N_ROWS, 1, 1.0, 0.3).dual_form(squared), tubes),
     ):
         for name in ("linear", "absolute", "ridge", "lower", "upper"):
             np.testing.assert_array_equal(getattr(form, name), getattr(expected, name))

@@ -590,7 +590,7 @@ def test_it_is_said_where_auto_took_each_class_against_the_rest(monkeypatch):
     for limit, options in [(2000, {}), (10, {}), (2000, {"include_inputs": True}), (10, {"multi_class": "ovr"})]:
         monkeypatch.setattr("regbayes.estimators.ilsvm.MAX_CLASS_WEIGHTS", limit)
         monkeypatch.setattr("regbayes.report.collecting.MAX_CLASS_WEIGHTS", limit)
-        monkeypatch.setattr("regbayes.estimators.ilsvm.MIN_BLOCK_ROWS", 10)
+        monkeypatch.setattr("regbayes.estimators.ilsvm.MAX_ASCENT_SCORES", 30)
         model = ILSVMClassifier(4, max_iter=1, random_state=0, **options).fit(X, y)
         said.append(dict(collect(model, X, y).model.facts).get("margins"))
     assert said[0] is None

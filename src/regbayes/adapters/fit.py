@@ -15,7 +15,7 @@ from regbayes.joint import online
 from regbayes.joint.descent import DescentOptions, fit_joint
 from regbayes.joint.online import OnlineOptions, OnlineState
 from regbayes.joint.problem import JointProblem, hold_rows
-from regbayes.margins.head import LinearHead, MarginHead, Tolerance
+from regbayes.margins.head import Head, LinearHead, Tolerance
 from regbayes.margins.targets import Classes, Targets
 
 FINAL = Tolerance(gap=1e-6, max_epochs=2000.0)  # of the head that is kept
@@ -74,7 +74,7 @@ def fit(  # noqa: PLR0913 - options, all by name
     n = sum(map(len, blocks))
     _check_targets(targets, n)
     squared = squared or batch_size is not None
-    head = None if targets is None else MarginHead(targets, squared=squared, row_weights=weights)
+    head = None if targets is None else Head(targets, squared=squared, row_weights=weights)
     if batch_size is not None:
         rate = learning_rate / LEARNING_RATE
         batches = _MiniBatches(model, model.to_rows(X), targets, weights, batch_size, rate, max_iter, seed)
@@ -147,7 +147,7 @@ class _MiniBatches:
             own = None if weights is None else weights[chosen]
             head = None
             if self.targets is not None:
-                head = MarginHead(self.targets.take(chosen), squared=True, row_weights=own)
+                head = Head(self.targets.take(chosen), squared=True, row_weights=own)
             block = RowBlock(self.rows[chosen], int(rng.integers(2**31)), own)
             state = online.step(self.model, state, block, head, float(counts[chosen].sum()), total, options)
         terms = dict(self.model.terms(state.params, state.stats.scale(total)))  # running means over the last batches
@@ -155,7 +155,7 @@ class _MiniBatches:
 
 
 def _finish(
-    model: OwnModel, blocks: Sequence[RowBlock], params: Reals, head: MarginHead | None, warm_start: Any
+    model: OwnModel, blocks: Sequence[RowBlock], params: Reals, head: Head | None, warm_start: Any
 ) -> FittedModel:
     """Solve for the head that is kept, at the features of all rows."""
     if head is None:

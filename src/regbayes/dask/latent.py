@@ -44,7 +44,7 @@ from regbayes.estimators._bases import (
 from regbayes.estimators.ilsvm import make_settings, make_supervision
 from regbayes.joint import descent
 from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
-from regbayes.margins.head import MIN_BLOCK_ROWS, Tolerance
+from regbayes.margins.head import MAX_ASCENT_SCORES, Tolerance
 from regbayes.models.ilsvm.fit import pad_state
 from regbayes.models.ilsvm.model import (
     FINAL,
@@ -58,6 +58,7 @@ from regbayes.models.ilsvm.model import (
     Settings,
     State,
     Stats,
+    build_head,
     centre_rows,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
@@ -94,16 +95,11 @@ class Recipe:
 
 def hold(block: Samples, recipe: Recipe) -> RowBlock[Rows]:
     """Return rows as the model takes them, in pieces, with what is asked of them."""
-    data, head = recipe.data(block), None
-    if recipe.supervised and (len(data.labeled) or not data.X.is_host):
-        head = replace(data.X.build_head(data, recipe.settings), in_blocks=True)
-    elif recipe.supervised:  # nothing is asked of any row: one is asked for something that costs nothing
-        labels, prices = data.labels.copy(), np.zeros(len(block))
-        labels[0] = 0
-        nothing = data.X.build_head(replace(data, labels=labels, weights=prices), recipe.settings)
-        head = replace(nothing, row_weights=np.zeros(1), in_blocks=True)
+    data = recipe.data(block)
     pieces = data.X.blocks()
-    return RowBlock(pieces, tuple(map(len, pieces)), head)
+    lengths = tuple(map(len, pieces))
+    head = build_head(data, recipe.settings).blocks(lengths, data.X.X) if recipe.supervised else None
+    return RowBlock(pieces, lengths, head)
 
 
 def survey(block: Samples, labeled: bool, unlabeled: Any) -> tuple[int, Moments, Labels | None]:
@@ -204,9 +200,8 @@ class OnClusterFeatures(OnCluster):
             settings = ibp.make_unsupervised_settings(parameters, mean_square, D)
             return Recipe(moments.mean, settings, NO_COST, supervised=False)
         share = 1.0 - labels.rest_weight / moments.weight
-        # Rows are taken in blocks here however few they are.
-        n_labeled = max(int(labels.counts.sum()), MIN_BLOCK_ROWS)
-        supervision = make_supervision(parameters, len(labels.classes), share, n_labeled)
+        # Newton's method solves for the weights however few the samples are.
+        supervision = make_supervision(parameters, len(labels.classes), share, MAX_ASCENT_SCORES)
         self.classes_ = labels.classes
         self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return Recipe(
@@ -268,7 +263,10 @@ def _make_problem(
     local = ILSVMProblem(recipe.data(sample), replace(recipe.settings, C=0.0), kind).joint  # of it no margins
     below = recipe.settings.tol * _unit(recipe, moments, labels)
     options = replace(local.options, blocks_below=below if np.isfinite(local.options.blocks_below) else -np.inf)
-    head = SampledHead(hold(sample, recipe), min(len(sample) / n_all, 1.0)) if recipe.supervised else None
+    head = None
+    if recipe.supervised:
+        here = build_head(recipe.data(sample), recipe.settings)
+        head = SampledHead(here, hold(sample, recipe), min(len(sample) / n_all, 1.0))
     return JointProblem(local.model, held, head, options)
 
 

@@ -24,7 +24,7 @@ from regbayes.dask._bases import SAMPLE_BYTES, FeatureRange, Moments, OnCluster,
 from regbayes.dask.blocks import DaskBlocks
 from regbayes.dask.rows import HOST, READ_TASKS, draw_shares, is_collection
 from regbayes.engine import Serial, row_blocks
-from regbayes.engine.source import Blocks, Samples
+from regbayes.engine.source import Samples
 from regbayes.estimators import multitask
 from regbayes.estimators._bases import fit_data, one_blas_thread
 from regbayes.estimators._labels import (
@@ -41,20 +41,14 @@ from regbayes.estimators._task_bases import Layout, Targets, column_names, find_
 from regbayes.estimators.metrics import explained_variance_pooled, subset_accuracy
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.model import RowSums
-from regbayes.joint.problem import HeadOfParts, Inference, RemoteHead, RemoteRows, RowBlock, Version
-from regbayes.kernels.arrays import gather, is_plain, namespace_of, pieces, sum_of, take_rows, to_device
-from regbayes.margins.cells import CellBlock, CellTargets, sampled_cells
-from regbayes.margins.device import PASS_ROOM, DeviceBlock, cut_targets
-from regbayes.margins.head import SAMPLE_PER_WEIGHT, Tolerance
-from regbayes.margins.newton import EASED
+from regbayes.joint.problem import RowBlock, SampledHead, Version
+from regbayes.kernels.arrays import is_plain, namespace_of, pieces, sum_of, take_rows, to_device
+from regbayes.margins.head import SAMPLE_PER_WEIGHT, Head, View
 from regbayes.margins.targets import Observations, Outputs, observe_numbers
-from regbayes.margins.tasks import BlockwiseTasks, Draw, TaskColumns, TaskHead, TaskRows, TaskWeights
 from regbayes.models.mt_ilsvm import model as mt_ilsvm
 from regbayes.models.mt_ilsvm.device import BLOCK_ROWS, DeviceTaskModel
 from regbayes.models.mt_ilsvm.fit import Problem, build_head, first_model
-from regbayes.models.mt_ilsvm.model import HostRows, Settings, State, find_rows
-
-REACH = 2.0  # times the first sample of the curvature: what is brought here, so that it can double once
+from regbayes.models.mt_ilsvm.model import Settings, State, find_rows
 
 # --- what is known of rows before anything is learned
 
@@ -275,9 +269,9 @@ class Recipe:
         values = np.zeros(0) if self.classes is None else self.classes[0][:0]
         return self.observe(Targets(self.reading.layout, self.ids, nothing, nothing, values))[1]
 
-    def head(self, observations: Observations, X: Any) -> TaskHead:
+    def head(self, observations: Observations, X: Any) -> Head:
         """Return the head of rows."""
-        return build_head(self.settings, observations, self.outputs, X, self.input_scale, in_blocks=True)
+        return build_head(self.settings, observations, self.outputs, X, self.input_scale)
 
 
 def sum_moments(block: Samples, recipe: Recipe) -> mt_ilsvm.Moments:
@@ -314,12 +308,7 @@ def hold(block: Samples, recipe: Recipe) -> RowBlock[Any]:
     head = recipe.head(replace(observed, rows=place[observed.rows]), rows.X)
     blocks = rows.blocks()
     lengths = tuple(part.shape[0] for part in blocks)
-    asked: Any
-    if isinstance(rows, HostRows):
-        asked = TaskRows(tuple(head.parts(lengths, Serial())))
-    else:
-        asked = rows.take_head(head, recipe.settings.n_components)
-    return RowBlock(blocks, lengths, asked)
+    return RowBlock(blocks, lengths, head.blocks(lengths, rows.X))
 
 
 @dataclass(frozen=True)
@@ -356,102 +345,23 @@ def judge(block: RowBlock[Any], version: Version, weights: Floats) -> Judged:
     """Judge the signs of scores, in units of the stiffness of losses."""
     assert block.head is not None
     found = Judged(0.0, np.zeros(len(weights)), np.zeros(len(weights)))
-    for part, seen in zip(block.head.parts(block.lengths), block.infer(version), strict=True):
-        piece = block.head.newton_block(part, seen.features, None)
-        own = (
-            judge_there(piece, weights) if isinstance(piece, DeviceBlock) else judge_cells(part.targets, piece, weights)
-        )
-        found = found + own
-    return found
-
-
-def judge_cells(targets: CellTargets, piece: CellBlock, weights: Floats) -> Judged:
-    """Judge scores on the host."""
-    losses, scores = targets.losses, piece.scores(weights)
-    assert losses.side is not None
-    wrong = losses.stiffness * ((losses.side != 0) & ((scores > 0) != (losses.side > 0)))
-    alone = targets.bind(np.ones((len(piece.features), 1)))
-    negative, positive = (alone.combine(losses.stiffness * (losses.side == s), len(weights))[:, 0] for s in (-1, 1))
-    return Judged(float(wrong.sum()), negative, positive)
-
-
-def judge_there(piece: DeviceBlock, weights: Floats) -> Judged:
-    """Judge scores on a device."""
-    found = Judged(0.0, np.zeros(len(weights)), np.zeros(len(weights)))
-    for rows in pieces(len(piece), max(1, PASS_ROOM // len(weights))):
-        asked, scores = cut_targets(piece.rows, rows), piece.columns.cut(rows).scores(weights)
+    for head, seen in zip(block.head, block.infer(version), strict=True):
+        asked = head.losses
+        assert asked is not None
+        losses: Any = asked.losses
+        scores = asked.scores(head.design(seen.features, View(None, 0.0)), weights)
         xp = namespace_of(scores)
-        signs, stiffness = xp.astype(asked.signs, scores.dtype), 2.0 * asked.C
+        signs, stiffness = xp.astype(losses.signs, scores.dtype), 2.0 * losses.C
         wrong = stiffness * xp.astype((signs != 0.0) & ((scores > 0.0) != (signs > 0.0)), scores.dtype)
-        sides = (sum_of(stiffness * xp.astype(side * signs > 0.0, scores.dtype), axis=1) for side in (-1.0, 1.0))
-        total, negative, positive = gather(sum_of(wrong), *sides)
-        found = found + Judged(float(total), negative, positive)
+        negative, positive = (
+            asked.sum_outputs(stiffness * xp.astype(side * signs > 0.0, scores.dtype), len(weights))
+            for side in (-1.0, 1.0)
+        )
+        found = found + Judged(float(sum_of(wrong)), negative, positive)
     return found
 
 
 # --- on the client
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Rows that lie here, from which the curvature comes."""
-
-    X: Floats  # (n, D), standardised
-    keys: Floats  # (n,): uniform; a row below the rate of an output stands for that output's rows
-    rates: Floats  # (outputs,), of the first sample
-    limits: Floats  # (outputs,): below which all rows came
-    counts: Integers  # (outputs,): observations of all rows
-    _draws: dict[int, Draw | None] = field(default_factory=dict, repr=False)
-
-    def draw(self, level: int, head: TaskHead) -> Draw | None:
-        """Return what the curvature is taken from at some level; None where that is not here."""
-        if level not in self._draws:
-            self._draws[level] = self._draw(level, head)
-        return self._draws[level]
-
-    def _draw(self, level: int, head: TaskHead) -> Draw | None:
-        rates = np.minimum(self.rates * 2.0**level, 1.0)
-        if np.any(rates > self.limits) or (level > 0 and np.all(self.rates * 2.0 ** (level - 1) >= 1.0)):
-            return None
-        keys = self.keys[head.observations.rows]
-        drawn = [c.start + np.flatnonzero(keys[c] < rate) for c, rate in zip(head.cells, rates, strict=True)]
-        return head.stand_for(drawn, self.counts)
-
-
-@dataclass(frozen=True)
-class SampledTasks(RemoteHead):
-    """The head of several tasks, whose Newton steps take the curvature from a sample."""
-
-    head: TaskHead
-    sample: Sample
-
-    @property
-    def outputs(self) -> Outputs:
-        """What outputs stand for."""
-        return self.head.outputs
-
-    def takes_blocks(self, n_features: int) -> bool:
-        """Rows stay in their blocks."""
-        return True
-
-    def solve(
-        self, blocks: Blocks, inference: Inference, warm_start: TaskWeights | None, tolerance: Tolerance
-    ) -> BlockwiseTasks:
-        """Solve for the weights at inferred features."""
-        head, version = self.head, inference.version
-        features = version.model.infer(self.sample.X, version.params).features
-        seen = TaskColumns(features, head.inputs, head.input_factor, head.fit_intercept)
-
-        def sample(level: int) -> list[CellBlock] | None:
-            draw = self.sample.draw(level, head)
-            return None if draw is None else sampled_cells(seen.array(draw.rows), draw.form, draw.places)
-
-        rows = RemoteRows(blocks, inference.shared, None, mixes=False, n_easier=len(EASED) - 1)
-        return head.solve_newton([rows], sample, features.shape[1], warm_start, tolerance, Serial())
-
-    def by_features(self, fitted: BlockwiseTasks) -> HeadOfParts:
-        """Return the gradients by the features of a block at a solution."""
-        return HeadOfParts(None, fitted.weights.weights, None)
 
 
 @dataclass
@@ -547,14 +457,19 @@ class OnClusterTasks(OnCluster):
         moments: mt_ilsvm.Moments = rows.map_sum(sum_moments, recipe)
         recipe = replace(recipe, input_scale=float(np.sqrt(moments.mean_square)))
         totals, counts = zip(*rows.gather(count_observations, recipe), strict=True)
-        sample, observations = self._draw(rows, placed, recipe, np.sum(counts, axis=0))
+        sample = self._draw(rows, placed, recipe)
+        observed = recipe.weigh(sample)
+        X = recipe.standardize(sample.X)
+        head = recipe.head(observed, X)
+        n_all = np.sum(counts, axis=0)
+        share = np.maximum(np.bincount(observed.outputs, minlength=len(n_all)), 1) / np.maximum(n_all, 1)
         held = rows.change(hold, [(recipe,) if own.any() else None for own in counts])
         placed.rows = None  # what was read lives on in what is held
         kind = DeviceTaskModel if placed.elsewhere else mt_ilsvm.MultiTaskModel
         placed.prepared = Problem(
             first_model(settings, moments, sum(totals), kind),
             held,
-            SampledTasks(recipe.head(observations, sample.X), sample),
+            SampledHead(head, RowBlock([X], (len(X),)), share),
             DescentOptions(),
             settings,
             moments,
@@ -562,20 +477,15 @@ class OnClusterTasks(OnCluster):
         )
         return placed.prepared
 
-    def _draw(self, rows: DaskBlocks, placed: Placed, recipe: Recipe, counts: Integers) -> tuple[Sample, Observations]:
+    def _draw(self, rows: DaskBlocks, placed: Placed, recipe: Recipe) -> Samples:
         """Bring rows here, as many of each task as the curvature of its weights needs."""
         settings, D, of_tasks = recipe.settings, len(recipe.mean), placed.survey.counts
         n_columns = settings.n_components + settings.fit_intercept + settings.include_inputs * D
         rates = np.minimum(SAMPLE_PER_WEIGHT * n_columns / np.maximum(of_tasks, 1), 1.0)
         kinds = KindsOfRows(recipe, rates)
-        sizes, most = rows.map_sum(count_kinds, kinds), SAMPLE_BYTES / (8.0 * D)
-        expected = float(sizes[:-1] @ rates)
-        rates = rates * min(1.0, most / max(expected, 1.0))
-        limits = np.minimum(rates * min(REACH, max(most / max(expected, 1.0), 1.0)), 1.0)
-        drawn = draw_shares(rows, placed.lengths, kinds, np.append(limits, 0.0))
-        tasks = recipe.outputs.tasks
-        sample = Sample(recipe.standardize(drawn.samples.X), drawn.keys, rates[tasks], limits[tasks], counts)
-        return sample, recipe.weigh(drawn.samples)
+        expected = float(rows.map_sum(count_kinds, kinds)[:-1] @ rates)
+        rates = rates * min(1.0, SAMPLE_BYTES / (8.0 * D) / max(expected, 1.0))
+        return draw_shares(rows, placed.lengths, kinds, np.append(rates, 0.0)).samples
 
     def _find_fault(self, placed: Any, state: State) -> str:
         return judge_fit(placed.prepared, state) if isinstance(self, TaskClassifier) else ""

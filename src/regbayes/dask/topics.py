@@ -66,9 +66,10 @@ class Recipe:
 def hold(block: Samples, recipe: Recipe) -> RowBlock[Any]:
     """Return documents as the model takes them, in pieces, with what is asked of them."""
     documents, targets = recipe.documents(block)
-    head = meanfield.make_head(documents, targets, recipe.settings, in_blocks=True)
+    head = meanfield.make_head(documents, targets, recipe.settings)
     pieces = [documents.rows(rows) for rows in documents.cut(block.X.shape[1]) if rows.stop > rows.start]
-    return RowBlock(pieces, tuple(map(len, pieces)), head)
+    lengths = tuple(map(len, pieces))
+    return RowBlock(pieces, lengths, head.blocks(lengths, documents.lengths))
 
 
 @dataclass(frozen=True)
@@ -274,10 +275,11 @@ def _make_problem(
     held: DaskBlocks, sample: Samples, recipe: Recipe, every: Words
 ) -> JointProblem[Any, TopicLogits, BoundSums]:
     here, settings = hold(sample, recipe), recipe.settings
+    head = meanfield.make_head(*recipe.documents(sample), settings)
     doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
     model = LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
     share = min(sum(here.lengths) / every.n_filled, 1.0)
-    return JointProblem(model, held, SampledHead(here, share), meanfield.OPTIONS)
+    return JointProblem(model, held, SampledHead(head, here, share), meanfield.OPTIONS)
 
 
 class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):

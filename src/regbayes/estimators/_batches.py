@@ -30,7 +30,7 @@ from regbayes.estimators._bases import (
     row_weights,
     warn_if_unscaled,
 )
-from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
+from regbayes.margins.head import MAX_ASCENT_SCORES, MAX_CLASS_WEIGHTS
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
 from regbayes.models.ilsvm.model import FINAL, Data, Settings, centre_rows
@@ -50,7 +50,7 @@ class BatchFeatures(LatentModel):
         if not hasattr(self, "_state"):
             warn_of_few_rows(len(rows.X))
             warn_if_unscaled(rows.X)
-            data, settings = self._prepare(rows, centre_rows(rows.X, weights=rows.row_weights), MIN_BLOCK_ROWS)
+            data, settings = self._prepare(rows, centre_rows(rows.X, weights=rows.row_weights), MAX_ASCENT_SCORES)
             self._check_batch_settings(settings)
             self._learn(rows, (data, settings))
             with one_blas_thread():
@@ -60,7 +60,7 @@ class BatchFeatures(LatentModel):
         centred = centre_rows(rows.X, self.mean_, rows.row_weights)
         if not np.isfinite(centred.totals.mean_square):
             raise ValueError("X is too large to square it: give it in the units of the first batch")
-        data, settings = self._prepare(rows, centred, MIN_BLOCK_ROWS)
+        data, settings = self._prepare(rows, centred, MAX_ASCENT_SCORES)
         known: Batches | None = getattr(self, "_batches", None)
         if known is None:  # a fit came first
             settings = self._take_fitted_scales(settings)
@@ -201,7 +201,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
 
         block = read(parts[0])
         settings = self._take_fitted_scales(
-            self._prepare(replace(everything, codes=block.labels), block.X, MIN_BLOCK_ROWS)[1]
+            self._prepare(replace(everything, codes=block.labels), block.X, MAX_ASCENT_SCORES)[1]
         )
         self._check_class_weights(settings)
         with one_blas_thread():

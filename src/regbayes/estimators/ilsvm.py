@@ -37,7 +37,7 @@ from regbayes.estimators._batches import BatchClassifier
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.kernels.arrays import to_host
 from regbayes.kernels.binary import sweeps_are_loaded
-from regbayes.margins.head import MAX_CLASS_WEIGHTS, MIN_BLOCK_ROWS
+from regbayes.margins.head import MAX_ASCENT_SCORES, MAX_CLASS_WEIGHTS
 from regbayes.models.ilsvm import fit, starts
 from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State, centre_rows
 from regbayes.models.indian_buffet import stick_weights
@@ -222,7 +222,8 @@ def make_supervision(
     if given["multi_class"] == "auto":
         # Where rows are taken in blocks, a margin against the rest is solved exactly, whatever the number of weights.
         n_weights = n_classes * (int(given["n_components"]) + 1)
-        many = n_labeled >= MIN_BLOCK_ROWS and n_weights > MAX_CLASS_WEIGHTS and given["loss"] == "squared_hinge"
+        is_many = n_labeled * n_classes > MAX_ASCENT_SCORES and n_weights > MAX_CLASS_WEIGHTS
+        many = is_many and given["loss"] == "squared_hinge"
         one_vs_rest = (bool(given["include_inputs"]) or many) and given["cost"] is None and n_classes > 2
     weight = given["generative_weight"]
     if weight == "auto":

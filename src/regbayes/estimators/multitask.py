@@ -145,11 +145,9 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         return self._judge_scores(problem, decision(problem.X[seen.rows], state, seen.outputs))
 
     def _judge_matrix(self, problem: TaskProblem, seen: ObservedMatrix, state: State) -> str:
-        blocks = row_blocks(problem.X.shape[0])
-        part = seen.cut(np.array([0, *(rows.stop for rows in blocks)]), problem.n_outputs)
         sums = []
-        for index, rows in enumerate(blocks):
-            own = part(index)
+        for rows in row_blocks(problem.X.shape[0]):
+            own = seen.between(rows.start, rows.stop, problem.n_outputs)
             counted = replace(own, weights=own.weights * problem.counts[rows][own.rows])
             scores = decision(problem.X[rows], state)[own.rows, own.outputs]
             sums.append(sum_signs(counted, scores, problem.n_outputs))

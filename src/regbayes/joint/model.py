@@ -64,9 +64,6 @@ class Fitted(Protocol):
 class Head(Protocol):
     """What is asked of the features of the rows with targets: a large-margin problem."""
 
-    def gathers(self, n_features: int) -> bool:
-        """Whether so many features of all rows are wanted in one array; otherwise rows stay in their blocks."""
-
     def solve(
         self, features: Reals | Sequence[Reals], warm_start: Any, tolerance: Tolerance, executor: Executor | None = None
     ) -> Fitted:

@@ -23,7 +23,7 @@ import numpy as np
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
 from regbayes.joint.model import Inferred, JointModel, Params, Stats
-from regbayes.margins.head import HeadView, LinearHead, MarginHead
+from regbayes.margins.head import Head, LinearHead, Slope, View
 
 Rows = TypeVar("Rows")
 
@@ -125,7 +125,7 @@ def observe(
     model: JointModel[Rows, Params, Stats, Any],
     state: OnlineState[Params],
     rows: Rows,
-    head: MarginHead | None,
+    head: Head | None,
     n_rows: float,
     total: float,
     options: OnlineOptions,
@@ -138,11 +138,11 @@ def observe(
     weights, centre, picture, by_features = state.weights, state.centre, state.picture, None
     if head is not None and len(head.targets):
         features = inferred.features
-        part = head.parts((len(features),))[0]
-        weight, sums = head.sum_features([features])
-        centre = (1.0 - rate) * centre + rate * head.view(weight, sums, options.smoothing).centre
-        view = HeadView(centre, options.smoothing)
-        block = head.newton_block(part, features, view)
+        part = head.blocks((len(features),))[0]
+        mean = head.view(part.sum_features(features), options.smoothing).centre
+        centre = (1.0 - rate) * centre + (0.0 if mean is None else rate * mean)
+        view = View(centre, options.smoothing)
+        block = part.see(features, view)
         if weights is None:
             weights = np.zeros((head.targets.n_outputs, head.n_columns(features.shape[1])))
         seen = _draw_picture(block, weights, n_rows)
@@ -150,7 +150,7 @@ def observe(
         earlier = seen.settle(weights, total) if picture is None else picture
         picture = seen if state.n_rows == 0 else earlier.blend(seen, rate)
         weights = picture.minimise(total)
-        by_features = head.gradient_of(part, features, view, weights, None)
+        by_features = part.gradient(features, Slope(view, weights, None))
     seen_rows = state.n_rows + n_rows
     found = replace(state, weights=weights, centre=centre, stats=stats, picture=picture, n_rows=seen_rows)
     return Observed(found, inferred, by_features)
@@ -160,7 +160,7 @@ def step(
     model: JointModel[Rows, Params, Stats, Any],
     state: OnlineState[Params],
     rows: Rows,
-    head: MarginHead | None,
+    head: Head | None,
     n_rows: float,
     total: float,
     options: OnlineOptions,
@@ -172,7 +172,7 @@ def step(
     model : JointModel
     state : OnlineState
     rows : Rows
-    head : MarginHead or None
+    head : Head or None
         What the rows of this batch ask for.
     n_rows, total : float
         What the rows of the batch count together, and what all rows do, for which they stand.

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from dataclasses import dataclass, field
+from functools import partial, reduce
 from itertools import accumulate, count
 from operator import add
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from regbayes._types import Floats, Reals
 from regbayes.engine import Executor, Serial
 from regbayes.engine.source import Blocks, LocalBlocks
 from regbayes.joint.model import Fitted, Inferred, JointModel, Params, RowSums, Stats
-from regbayes.margins.head import BlockwiseHead, HeadView, LinearHead, MarginHead, Tolerance
+from regbayes.margins.head import FeatureSums, Head, HeadBlock, Slope, SolvedHead, Tolerance, View, WarmStart
 
 if TYPE_CHECKING:
     from regbayes.joint.descent import DescentOptions
@@ -34,26 +34,13 @@ ByFeatures = Callable[["RowBlock[Any]", list[Any]], Sequence[Any]]  # gradients 
 _numbers = count()  # of parameters, in this process
 
 
-class PartHead(Protocol):
-    """The head of the samples of a block, cut into pieces."""
-
-    def parts(self, n_rows: tuple[int, ...], /) -> Sequence[Any]:
-        """Return what belongs to pieces of so many rows."""
-
-    def newton_block(self, part: Any, features: Reals, view: Any, /) -> Any:
-        """Return a piece as Newton's method sees it."""
-
-    def gradient_of(self, part: Any, features: Reals, view: Any, weights: Floats, common: Floats | None, /) -> Floats:
-        """Return the derivative of the value by the features of a piece."""
-
-
 @dataclass
 class RowBlock(Generic[Rows]):
     """A block of samples where it is, as the model takes it, with the features of the last parameters."""
 
     pieces: Sequence[Rows]  # that fit a cache
     lengths: tuple[int, ...]  # samples of each piece
-    head: PartHead | None = None  # of these samples, where no head sees the features of all
+    head: Sequence[HeadBlock] | None = None  # of each piece, where no head sees the features of all
     first: int = 0  # place of the first sample, where one head does
     inferred: tuple[int, list[Inferred[Any]]] | None = field(default=None, repr=False, compare=False)
 
@@ -93,17 +80,18 @@ class InferSums(RowSums):
     """Sums over samples whose features were inferred."""
 
     stats: Any
-    weight: float  # of the samples with targets
-    features: Floats  # (K,): their sum over these samples
+    features: FeatureSums  # of the samples with targets
 
 
 def infer_rows(block: RowBlock[Any], version: Version) -> InferSums:
     """Infer the features of a block."""
     parts = block.infer(version)
     stats = reduce(add, (part.stats for part in parts))
-    if not isinstance(block.head, MarginHead):
-        return InferSums(stats, 0.0, np.zeros(parts[0].features.shape[1]))
-    return InferSums(stats, *block.head.sum_features([part.features for part in parts]))
+    sums = FeatureSums(0.0, np.zeros(parts[0].features.shape[1]))
+    if block.head is not None:
+        pairs = zip(block.head, parts, strict=True)
+        sums = reduce(add, (head.sum_features(part.features) for head, part in pairs))
+    return InferSums(stats, sums)
 
 
 def list_features(block: RowBlock[Any], version: Version) -> list[Reals]:
@@ -111,27 +99,13 @@ def list_features(block: RowBlock[Any], version: Version) -> list[Reals]:
     return [part.features for part in block.infer(version)]
 
 
-def share_features(block: RowBlock[Any], version: Version, every: Reals) -> None:
-    """Let a block of one piece keep its features as a part of the array of all, so that they are not held twice."""
-    (part,), (n,) = block.infer(version), block.lengths
-    block.inferred = version.number, [replace(part, features=every[block.first : block.first + n])]
-
-
-def newton_blocks(
-    block: RowBlock[Any], version: Version, view: HeadView | None, easing: int | None = None
-) -> list[Any]:
-    """Return the pieces of a block as Newton's method sees them, or one of its easier problems."""
-    assert block.head is not None
-    parts = zip(block.head.parts(block.lengths), block.infer(version), strict=True)
-    found = [block.head.newton_block(part, seen.features, view) for part, seen in parts]
-    return found if easing is None else [piece.ease()[easing] for piece in found]
-
-
-def evaluate_pieces(
-    block: RowBlock[Any], version: Version, view: HeadView | None, easing: int | None, what: str, *at: Floats
+def evaluate_rows(
+    block: RowBlock[Any], version: Version, what: str, view: View, easing: tuple[float, float] | None, *at: Floats
 ) -> Any:
     """Return the ``sums``, ``curvature`` or ``product`` of a block at given weights, for Newton's method."""
-    return reduce(add, (getattr(piece, what)(*at) for piece in newton_blocks(block, version, view, easing)))
+    assert block.head is not None
+    pairs = zip(block.head, block.infer(version), strict=True)
+    return reduce(add, (getattr(head.see(part.features, view, easing), what)(*at) for head, part in pairs))
 
 
 def pull_back(block: RowBlock[Any], version: Version, by_features: ByFeatures | None) -> Any:
@@ -160,47 +134,12 @@ class HeadOfAll:
 class HeadOfParts:
     """Gradients by the features of a block, from the weights."""
 
-    view: HeadView | None
-    weights: Floats
-    common: Floats | None  # what centering takes from the gradient of a sample that counts once
+    slope: Slope
 
     def __call__(self, block: RowBlock[Any], features: list[Reals]) -> list[Floats]:
         """Return the gradient of each piece."""
-        head = block.head
-        assert head is not None
-        parts = zip(head.parts(block.lengths), features, strict=True)
-        return [head.gradient_of(part, seen, self.view, self.weights, self.common) for part, seen in parts]
-
-
-@dataclass(frozen=True)
-class RemoteRows:
-    """All samples as one block of Newton's method, evaluated by sums over blocks."""
-
-    blocks: Blocks
-    shared: Any
-    view: HeadView | None
-    mixes: bool
-    n_easier: int
-    easing: int | None = None
-
-    def sums(self, weights: Floats) -> Any:
-        """Evaluate the samples at given weights."""
-        return self._sum("sums", weights)
-
-    def curvature(self, weights: Floats) -> Any:
-        """Return the second derivative of the loss over all samples."""
-        return self._sum("curvature", weights)
-
-    def product(self, weights: Floats, direction: Floats) -> Any:
-        """Return the second derivative of the loss times a direction."""
-        return self._sum("product", weights, direction)
-
-    def ease(self) -> list[RemoteRows]:
-        """Return the samples in easier problems."""
-        return [replace(self, easing=index) for index in range(self.n_easier)]
-
-    def _sum(self, what: str, *at: Floats) -> Any:
-        return self.blocks.map_sum(evaluate_pieces, self.shared, self.view, self.easing, what, *at)
+        assert block.head is not None
+        return [head.gradient(seen, self.slope) for head, seen in zip(block.head, features, strict=True)]
 
 
 # --- J
@@ -254,47 +193,45 @@ class SampledHead(RemoteHead):
 
     Parameters
     ----------
+    problem : Head
+        Of the sample; its options are those of all heads.
     sample : RowBlock
-        In local memory, in an order of which every beginning is a sample. Its head has the options of all heads.
-    share : float
-        Of all samples with targets that the sample is.
+        In local memory, in an order of which every beginning is a sample.
+    share : float, or (outputs,)
+        Of all samples with targets that the sample is, or of the targets of each output: then all of it is taken.
     """
 
+    problem: Head
     sample: RowBlock[Any]
-    share: float
+    share: float | Floats
 
     def solve(
-        self, blocks: Blocks, inference: Inference, warm_start: LinearHead | None, tolerance: Tolerance
-    ) -> BlockwiseHead:
+        self, blocks: Blocks, inference: Inference, warm_start: WarmStart | None, tolerance: Tolerance
+    ) -> SolvedHead:
         """Solve for the weights at inferred features."""
-        problem, lengths, sums = self.sample.head, self.sample.lengths, inference.sums
-        assert isinstance(problem, MarginHead)
-        view = problem.view(sums.weight, sums.features, tolerance.smoothing)
-        n_here, version, parts = sum(lengths), inference.version, problem.parts(lengths)
-        seen: list[Any] = []  # pieces of the sample, from the first on, as far as they were needed
+        problem, lengths, sums = self.problem, self.sample.lengths, inference.sums.features
+        n_here, version, parts = sum(lengths), inference.version, problem.blocks(lengths)
+        seen: list[Floats] = []  # of pieces of the sample, from the first on, as far as they were needed
 
-        def gather(n_rows: int) -> Floats:
-            while sum(map(len, (piece.features for piece in seen))) < n_rows:
-                rows, part = self.sample.pieces[len(seen)], parts[len(seen)]
-                seen.append(problem.newton_block(part, version.model.infer(rows, version.params).features, view))
-            return np.concatenate([piece.features.array() for piece in seen])[:n_rows]
-
-        def sample(level: int) -> list[Any] | None:
-            n_rows = problem.n_sampled(level, len(view.centre))
-            if self.share >= 1.0 and level == 0:
-                n_rows = n_here  # all there are
-            if n_rows > n_here or (self.share >= 1.0 and level > 0):
+        def sample(level: int, view: View) -> list[Any] | None:
+            n_rows = problem.n_sampled(level, len(sums.features), n_here)
+            if np.ndim(self.share) or np.all(self.share >= 1.0):
+                n_rows = n_here * 2**level
+            if n_rows > n_here:
                 return None
-            share = self.share * n_rows / n_here
-            return problem.sampled_blocks(gather(n_rows), np.arange(n_rows), view, share)
+            while sum(map(len, seen)) < n_rows:
+                place = len(seen)
+                features = version.model.infer(self.sample.pieces[place], version.params).features
+                seen.append(parts[place].design(features, view).array())
+            share = self.share * (n_rows / n_here)
+            return problem.sample_rows(np.concatenate(seen)[:n_rows], np.arange(n_rows), view, share)
 
-        gather(1)
-        rows = RemoteRows(blocks, inference.shared, view, problem.mixes, n_easier=len(seen[0].ease()))
-        return problem.solve_newton([rows], sample, view, sums.weight, warm_start, tolerance, Serial())
+        map_sum = partial(blocks.map_sum, evaluate_rows, inference.shared)
+        return problem.solve_sums(map_sum, sums, sample, warm_start, tolerance)
 
-    def by_features(self, fitted: BlockwiseHead) -> HeadOfParts:
+    def by_features(self, fitted: SolvedHead) -> HeadOfParts:
         """Return the gradients by the features of a block at a solution."""
-        return HeadOfParts(fitted.view, fitted.weights, fitted.common)
+        return HeadOfParts(fitted.slope)
 
 
 @dataclass(frozen=True)
@@ -335,11 +272,7 @@ class JointProblem(Generic[Rows, Params, Stats]):
         """Solve for the head at inferred features."""
         if isinstance(self.head, RemoteHead):
             return self.head.solve(self.blocks, inference, warm_start, tolerance)
-        features: Any = self.features(inference)
-        if len(features) > 1 and self.head.gathers(features[0].shape[1]):
-            features = [np.concatenate(features)]
-            self.blocks.gather(share_features, inference.shared, features[0])
-        return self.head.solve(features, warm_start, tolerance, self.executor)
+        return self.head.solve(self.features(inference), warm_start, tolerance, self.executor)
 
     def evaluate(
         self, params: Params, warm_start: Any, tolerance: Tolerance

@@ -2,7 +2,7 @@
 
 PyTorch, CuPy, array-api-strict and NumPy: operations of the standard alone, so that arrays on a graphics card are
 worked on there, or one operation of the library's own where that takes fewer passes over memory. Row work is written
-in these terms: `binary.py` and `slab.py` for latent features, `arrays_losses.py` for large margins,
+in these terms: `binary.py` and `slab.py` for latent features, `losses.py` for large margins,
 `arrays_topics.py` for topics, `arrays_atoms.py` for `regularize`. What belongs to rows stays where the rows are; sums
 over rows come to the host as NumPy arrays in double precision.
 

@@ -1,31 +1,34 @@
-"""What rows ask of a linear head: classes, signs or numbers, and the loss of missing them.
+"""Targets of samples: classes, signs or numbers, and the loss of missing them.
 
-A loss is a regularizer of the scores of all rows, and its dual form (`regbayes.regularization.dual_forms`) is all that
-a solver sees of it. C is part of the targets: a C of zero, or a cell that is not there, asks for nothing.
+A loss is a regularizer of the scores of all samples. Coordinate ascent sees its dual form
+(`regbayes.regularization.dual_forms`), Newton's method its values and derivatives (`regbayes.kernels.losses`). C is
+part of the targets: nothing is required where it is zero.
 
-Where rows have some outputs and not others, as in several tasks, targets are a list, `Observations`, or where most are
-there a matrix with holes, `ObservedMatrix`. A task with numbers or with two classes has one output there, a task with
-more classes one for each, which asks "this class or another?". One-vs-rest rather than one simplex of multipliers per
-row, because then every problem is the same box-constrained dual with the same certificate, a multi-class task is
-exactly the multi-label problem of its indicator matrix, and weights can be shared between tasks class by class.
+Samples of several tasks have some outputs and not others (`Cells`). A task with numbers or with two classes has one
+output, a task with more classes one for each: "this class or another?". One-vs-rest rather than one simplex of
+multipliers per sample, because then every problem is the same box-constrained dual, a multi-class task is exactly the
+multi-label problem of its indicator matrix, and weights can be shared between tasks class by class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from regbayes._registry import persistable
-from regbayes._types import Flags, Floats, Integers
-from regbayes.margins.coordinate_ascent import TaskLayout
+from regbayes._types import Array, Flags, Floats, Integers
+from regbayes.kernels.losses import ClassLosses, HingeLosses, TubeLosses
+from regbayes.margins.rows import ALL, BlockLosses, Segment, as_slice
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual, classes_form, hinge_form, tube_form
+
+MIN_SHARE = 0.25  # of the cells of a block's samples and outputs: fewer are looked at output by output
 
 
 def zero_one_cost(n_classes: int) -> Floats:
@@ -64,6 +67,16 @@ class Classes:
         """Return the conjugate of the multi-class hinge, or its square, of scores less that of the true class."""
         return classes_form(self.cost, self.labels, self.C, squared)
 
+    def block_losses(self) -> BlockLosses:
+        """Return the squared losses, not smoothed yet."""
+        is_plain = np.array_equal(self.cost, zero_one_cost(self.n_outputs))
+        cost = np.ones((1, 1)) if is_plain else np.ascontiguousarray(self.cost.T)
+        return BlockLosses(ClassLosses(self.C, self.labels, cost, smoothing=1.0))
+
+    def spread(self, rows: Integers, n_rows: int) -> Classes:
+        """Return the targets among those of so many samples, of which the others have no price."""
+        return Classes(_put(self.labels, rows, n_rows), self.cost, _put(self.C, rows, n_rows))
+
     def one_vs_rest(self) -> Signs:
         """Return a margin for each class, which is the row's or not. Costs do not enter."""
         signs = np.full((len(self), self.n_outputs), -1, dtype=np.int8)
@@ -95,6 +108,15 @@ class Signs:
         """Return the conjugate of the hinge, or its square, of minus the scores, laid out row by row."""
         return hinge_form(self.C.ravel(), squared, self.signs.ravel(), self.margin)
 
+    def block_losses(self) -> BlockLosses:
+        """Return the squared losses."""
+        signs = np.ascontiguousarray(self.signs.T, dtype=np.int8)
+        return BlockLosses(HingeLosses(_few(self.C.T), signs, self.margin))
+
+    def spread(self, rows: Integers, n_rows: int) -> Signs:
+        """Return the targets among those of so many samples, of which the others have no price."""
+        return replace(self, signs=_put(self.signs, rows, n_rows), C=_put(self.C, rows, n_rows))
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -120,18 +142,27 @@ class Numbers:
         """Return the conjugate of the epsilon-insensitive loss, or its square, of minus the scores, row by row."""
         return tube_form(-self.values.ravel(), self.epsilon, self.C.ravel(), squared)
 
+    def block_losses(self) -> BlockLosses:
+        """Return the squared losses."""
+        values = np.ascontiguousarray(self.values.T, dtype=np.float64)
+        return BlockLosses(TubeLosses(_few(self.C.T), values, self.epsilon))
 
-Targets = Classes | Signs | Numbers
+    def spread(self, rows: Integers, n_rows: int) -> Numbers:
+        """Return the targets among those of so many samples, of which the others have no price."""
+        return replace(self, values=_put(self.values, rows, n_rows), C=_put(self.C, rows, n_rows))
 
 
-def layout_of(n_rows: int, n_outputs: int) -> TaskLayout:
-    """Return the layout of scores row by row: an output is a task of its own."""
-    return TaskLayout(
-        np.repeat(np.arange(n_rows), n_outputs), np.tile(np.arange(n_outputs), n_rows), np.arange(n_outputs)
-    )
+def _put(values: Array, rows: Integers, n_rows: int) -> Array:
+    found = np.zeros((n_rows, *values.shape[1:]), dtype=values.dtype)
+    found[rows] = values
+    return found
 
 
-Loss = Literal["hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"]
+def _few(prices: Floats) -> Floats:
+    """Return prices (outputs, n) once where they are the same for all outputs, or for all."""
+    if not prices.size or np.all(prices == prices[0, 0]):
+        return np.full((1, 1), prices[0, 0] if prices.size else 0.0)
+    return np.ascontiguousarray(prices[:1] if np.all(prices == prices[:1]) else prices)
 
 
 @persistable(name="regbayes.MultiTaskOutputs")
@@ -176,17 +207,12 @@ class Observations:
         """Return the rows that have an output, ascending."""
         return self.rows[slice(*np.searchsorted(self.outputs, [output, output + 1]))]
 
-    def cut(self, ends: Integers, n_outputs: int) -> Callable[[int], Observations]:
-        """Return a function that gives those of the rows from an end to the next, counted from the first."""
-        edges = self.edges(n_outputs)
-        places = np.stack([np.searchsorted(self.rows[a:b], ends) + a for a, b in pairwise(edges)], axis=1)
-
-        def block(index: int) -> Observations:
-            cells = np.concatenate([np.arange(first, end) for first, end in places[index : index + 2].T])
-            found = self.take(cells)
-            return replace(found, rows=found.rows - ends[index])
-
-        return block
+    def between(self, first: int, end: int, n_outputs: int) -> Observations:
+        """Return those of the rows from a first to an end, counted from the first."""
+        edges = self.edges(n_outputs).tolist()
+        places = [np.searchsorted(self.rows[a:b], [first, end]) + a for a, b in pairwise(edges)]
+        found = self.take(np.concatenate([np.arange(*place) for place in places]))
+        return replace(found, rows=found.rows - first)
 
     def count(self, sample_weight: Floats) -> tuple[Observations, float]:
         """Return them with rows counted so many times, and how many they are then."""
@@ -206,21 +232,6 @@ class Observations:
     def as_list(self) -> Observations:
         """Return them as they are."""
         return self
-
-    def dual_form(self, loss: Loss, C: float, epsilon: float = 0.0) -> BoxDual:
-        """Return the conjugate of the loss of minus the scores, with a tube of half-width epsilon around numbers."""
-        penalties, squared = C * self.weights, loss.startswith("squared")
-        if loss.endswith("hinge"):
-            return hinge_form(penalties, squared, self.targets, margin=1.0)
-        return tube_form(-self.targets, epsilon, penalties, squared)
-
-    def layout(self, outputs: Outputs, sharing: float) -> TaskLayout:
-        """Return which features and weights belong to each observation, where groups of outputs share weights."""
-        return TaskLayout(self.rows, self.outputs, outputs.groups, sharing)
-
-    def matrix(self, values: Floats, n_outputs: int, n_rows: int) -> csr_matrix:
-        """Lay values of the observations out as a sparse matrix (n_outputs, n_rows)."""
-        return csr_matrix((values, self.rows, self.edges(n_outputs)), shape=(n_outputs, n_rows))
 
 
 @dataclass(frozen=True)
@@ -262,16 +273,11 @@ class ObservedMatrix:
         outputs = np.repeat(np.arange(len(self.targets)), np.diff(starts))
         return self._at(np.concatenate([np.zeros(0, dtype=np.int64), *rows]), outputs)
 
-    def cut(self, ends: Integers, n_outputs: int) -> Callable[[int], Observations]:
-        """Return a function that gives those of the rows from an end to the next, counted from the first."""
-
-        def block(index: int) -> Observations:
-            first, end = int(ends[index]), int(ends[index + 1])
-            outputs, rows = np.nonzero(self.is_seen(slice(first, end)))
-            found = self._at(rows + first, outputs)
-            return replace(found, rows=rows)
-
-        return block
+    def between(self, first: int, end: int, n_outputs: int) -> Observations:
+        """Return those of the rows from a first to an end, counted from the first, as a list."""
+        outputs, rows = np.nonzero(self.is_seen(slice(first, end)))
+        found = self._at(rows + first, outputs)
+        return replace(found, rows=rows)
 
     def count(self, sample_weight: Floats) -> tuple[ObservedMatrix, float]:
         """Return them with rows counted so many times, and how many they are then."""
@@ -298,6 +304,91 @@ class ObservedMatrix:
     def _at(self, rows: Integers, outputs: Integers) -> Observations:
         weights = np.broadcast_to(self.weights, self.targets.shape)[outputs, rows]
         return Observations(rows, outputs, self.targets[outputs, rows].astype(np.float64), weights)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Targets that some samples have for some outputs: an observation costs ``C weight`` times its loss."""
+
+    observed: Observations | ObservedMatrix
+    n_rows: int
+    n_outputs: int
+    C: float
+    epsilon: float | None  # half-width of the free tube around numbers; None: targets are signs
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    @cached_property
+    def cells(self) -> Observations:
+        """The observations as a list."""
+        return self.observed.as_list()
+
+    def take(self, rows: Integers) -> Cells:
+        """Return the targets of some of the samples, which ascend."""
+        if isinstance(self.observed, ObservedMatrix):
+            given: Any = self.observed
+            weights = given.weights if given.weights.shape[1] == 1 else given.weights[:, rows]
+            return replace(self, observed=ObservedMatrix(given.targets[:, rows], weights), n_rows=len(rows))
+        place = np.full(self.n_rows, -1)
+        place[rows] = np.arange(len(rows))
+        found = self.cells.take(np.flatnonzero(place[self.cells.rows] >= 0))
+        return replace(self, observed=replace(found, rows=place[found.rows]), n_rows=len(rows))
+
+    def between(self, first: int, end: int) -> Cells:
+        """Return the targets of the samples from a first to an end."""
+        return replace(self, observed=self.observed.between(first, end, self.n_outputs), n_rows=end - first)
+
+    def dual_form(self, squared: bool) -> BoxDual:
+        """Return the conjugate of the losses of minus the scores, docs/math.md eq. (44)."""
+        prices, targets = self.C * self.cells.weights, self.cells.targets
+        if self.epsilon is None:
+            return hinge_form(prices, squared, targets, margin=1.0)
+        return tube_form(-targets, self.epsilon, prices, squared)
+
+    def block_losses(self, whole: bool = False) -> BlockLosses:
+        """Return the squared losses: as a matrix where most of it exists or it must be whole, or else as a list."""
+        seen = self.cells
+        present, starts = np.unique(seen.outputs, return_index=True)
+        if whole or len(seen) >= MIN_SHARE * self.n_rows * len(present) > 0:
+            outputs = np.arange(self.n_outputs) if whole else present
+            place = np.searchsorted(outputs, seen.outputs), seen.rows
+            losses = self._losses(place, (len(outputs), self.n_rows))
+            return BlockLosses(losses, ALL if len(outputs) == self.n_outputs else outputs)
+        edges = [*starts.tolist(), len(seen)]
+        segments = [
+            Segment(output, as_slice(seen.rows[first:end]), slice(first, end))
+            for output, (first, end) in zip(present.tolist(), pairwise(edges), strict=True)
+        ]
+        place = np.zeros(len(seen), dtype=np.int64), np.arange(len(seen))
+        return BlockLosses(self._losses(place, (1, len(seen))), segments=segments)
+
+    def _losses(self, place: tuple[Integers, Integers], shape: tuple[int, int]) -> HingeLosses | TubeLosses:
+        """Return the losses of the observations at places of a matrix (outputs, n), and none elsewhere."""
+        seen = self.cells
+        prices, is_full = self.C * seen.weights, len(seen) == shape[0] * shape[1]
+        by_row = np.zeros(shape[1])
+        by_row[place[1]] = prices
+        if np.all(prices == prices[:1]) and (is_full or self.epsilon is None):
+            C = np.full((1, 1), prices[0] if len(prices) else 0.0)
+        elif np.array_equal(by_row[place[1]], prices) and (is_full or self.epsilon is None):
+            C = by_row[None]
+        else:
+            C = np.zeros(shape)
+            C[place] = prices
+        values = np.zeros(shape, dtype=np.int8 if self.epsilon is None else np.float64)
+        values[place] = seen.targets
+        return HingeLosses(C, values) if self.epsilon is None else TubeLosses(C, values, self.epsilon)
+
+    def by_row(self, dual: Floats) -> Floats | csr_matrix:
+        """Return multipliers of the observations as a matrix (n_rows, outputs), dense where all exist."""
+        if len(dual) == self.n_outputs * self.n_rows:
+            return dual.reshape(self.n_outputs, self.n_rows).T
+        edges = self.cells.edges(self.n_outputs)
+        return csr_matrix((dual, self.cells.rows, edges), shape=(self.n_outputs, self.n_rows)).T.tocsr()
+
+
+Targets = Classes | Signs | Numbers
 
 
 def fill_matrix(

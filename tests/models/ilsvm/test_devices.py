@@ -71,6 +71,12 @@ def make_settings(**changed) -> Settings:
     return replace(settings, **changed)
 
 
+@pytest.fixture(autouse=True)
+def one_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let NumPy's rows have the solver that rows elsewhere have."""
+    monkeypatch.setattr(margins_head, "MAX_ASCENT_SCORES", 0)
+
+
 def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILSVMProblem, ILSVMProblem, object]:
     """Return the problem over NumPy's rows and over the same rows elsewhere, and parameters to look at it."""
     X, labels = make_data()
@@ -81,11 +87,7 @@ def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILS
     cost = 1.0 - np.eye(3)
     here, there = (Data(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
     params = starts.start(here, settings)
-    local, elsewhere = ILSVMProblem(here, settings), ILSVMProblem(there, settings)
-    if local.head is not None:
-        local.head = replace(local.head, in_blocks=True)
-        local.joint = replace(local.joint, head=local.head)
-    return local, elsewhere, params
+    return ILSVMProblem(here, settings), ILSVMProblem(there, settings), params
 
 
 def assert_close(found, expected, tol: float) -> None:
@@ -163,15 +165,6 @@ def test_objective_and_gradient_are_those_of_numpy(place: Place, options: dict, 
     found, there = elsewhere.joint.evaluate(params, None, tolerance)
     assert found.objective == pytest.approx(expected.objective, rel=tol)
     assert_close(elsewhere.joint.gradient(found, there), local.joint.gradient(expected, inferred), 1000 * tol)
-    # At the same weights there is nothing but rounding between the two.
-    weights, view = expected.head.weights, expected.head.view
-    part, part_there = expected.head.parts[0], found.head.parts[0]
-    features = np.concatenate(local.joint.features(inferred))
-    assert_close(
-        elsewhere.head.gradient_of(part_there, elsewhere.joint.features(there)[0], view, weights, expected.head.common),
-        local.head.gradient_of(replace(part, n_rows=len(features)), features, view, weights, expected.head.common),
-        10 * place.tol,
-    )
 
 
 @pytest.mark.parametrize("one_vs_rest", [False, True])
@@ -188,7 +181,7 @@ def test_descent_never_rises_and_samples_curvature(
         assert after.at.objective <= search.at.objective
         search = after
     assert search.at.objective < first
-    assert problem.head._kept_samples  # the curvature did come from some of the rows
+    assert any("sample" in key for key in problem.head._kept)  # the curvature did come from some of the rows
 
 
 def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
@@ -198,14 +191,10 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
     first, second = (ILSVMProblem(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
     X = centre_rows(place(make_data()[0][:150]), local.data.X.mean)
     there = ILSVMProblem(replace(first.data, X=X), settings)
-    held = [
-        RowBlock(
-            problem.data.X.blocks(), tuple(map(len, problem.data.X.blocks())), replace(problem.head, in_blocks=True)
-        )
-        for problem in (there, second)
-    ]
-    sample = RowBlock(local.data.X.blocks(), (300,), local.head)
-    remote = JointProblem(local.joint.model, LocalBlocks(held), SampledHead(sample, 1.0), local.joint.options)
+    held = [RowBlock(p.data.X.blocks(), (150,), p.head.blocks((150,), p.data.X.X)) for p in (there, second)]
+    sample = RowBlock(local.data.X.blocks(), (300,))
+    head = SampledHead(local.head, sample, 1.0)
+    remote = JointProblem(local.joint.model, LocalBlocks(held), head, local.joint.options)
     tolerance = TIGHT if place.tol < 1e-8 else Tolerance(1e-6, 50.0)
     tol = place.tol if place.tol > 1e-8 else 1e-9
     expected, inferred = local.joint.evaluate(params, None, tolerance)
@@ -220,7 +209,7 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let NumPy's rows have the solver and the warm-up that rows elsewhere have: then the two fits are the same."""
-    monkeypatch.setattr(margins_head, "MIN_BLOCK_ROWS", 1)
+    monkeypatch.setattr(margins_head, "MAX_ASCENT_SCORES", 0)
     monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(starts.POLICY, sample_rows=100))
 
 

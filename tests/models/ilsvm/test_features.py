@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ilsvm_model_tools import EXACT, make_data, make_problem, make_settings, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.joint import descent
+from regbayes.margins.head import WarmStart
 from regbayes.models.ilsvm import fit, starts
 from regbayes.models.ilsvm.model import UNLABELED, BinaryFeatures, Data, centre_rows
 from regbayes.models.indian_buffet import stick_expectations
@@ -53,7 +54,7 @@ def test_no_feature_of_a_fit_is_one_to_drop():
     state = fit.fit(data, settings, starts.start(data, settings)).state
     problem = fit.ILSVMProblem(data, settings)
     params = starts.drop_empty(state.params)
-    at, _ = problem.joint.evaluate(params, state.multipliers, EXACT)
+    at, _ = problem.joint.evaluate(params, WarmStart(multipliers=state.multipliers), EXACT)
     model = problem.joint.model
     for k in range(len(params.loadings)):
         kept = np.delete(np.arange(len(params.loadings)), k)

@@ -11,15 +11,9 @@ from ilsvm_model_tools import ESTIMATED, EXACT, half_the_variance, make_data, ma
 from regbayes.datasets import make_ibp_classification
 from regbayes.engine import Status
 from regbayes.joint import descent
+from regbayes.margins.head import WarmStart
 from regbayes.models.ilsvm import fit, starts
-from regbayes.models.ilsvm.model import (
-    PATIENCE,
-    UNLABELED,
-    BinaryFeatures,
-    Data,
-    Rows,
-    centre_rows,
-)
+from regbayes.models.ilsvm.model import PATIENCE, UNLABELED, BinaryFeatures, Data, Rows, build_head, centre_rows
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -157,8 +151,8 @@ def test_rows_without_labels_shape_the_features_but_have_no_margins():
     assert state.multipliers.shape == (40, 3)
     assert np.abs(state.params.loadings - alone.params.loadings).max() > 1e-3
     psi = state.params.infer(data.X)
-    at, _ = problem.joint.evaluate(state.params, state.multipliers, EXACT)
-    refit = labeled.X.build_head(labeled, problem.settings).solve(psi[data.labeled], None, EXACT)
+    at, _ = problem.joint.evaluate(state.params, WarmStart(multipliers=state.multipliers), EXACT)
+    refit = build_head(labeled, problem.settings).solve(psi[data.labeled], None, EXACT)
     assert at.head.head.weights == pytest.approx(refit.head.weights, abs=1e-5)
 
 

@@ -22,6 +22,7 @@ from regbayes.models.ilsvm.model import (
     Data,
     ILSVMProblem,
     Stats,
+    build_head,
     centre_rows,
     expected_residual,
     update_loadings,
@@ -155,7 +156,7 @@ def known_features(seed):
 def test_known_features_give_the_classifier_of_liblinear(C):
     data, Z = known_features(0)
     settings = make_settings(SOME, n_components=6, C=C, squared=False, fit_intercept=False)
-    found = data.X.build_head(data, settings).solve(Z, None, EXACT)
+    found = build_head(data, settings).solve(Z, None, EXACT)
     oracle = LinearSVC(
         C=C, loss="hinge", multi_class="crammer_singer", fit_intercept=False, tol=1e-10, max_iter=1_000_000
     ).fit(Z, data.labels)
@@ -167,7 +168,7 @@ def test_known_features_with_one_vs_rest_margins_give_the_classifier_of_liblinea
     data, Z = known_features(3)
     squared = loss == "squared_hinge"
     settings = make_settings(SOME, n_components=6, C=0.3, squared=squared, one_vs_rest=True, fit_intercept=False)
-    found = data.X.build_head(data, settings).solve(Z, None, EXACT)
+    found = build_head(data, settings).solve(Z, None, EXACT)
     oracle = LinearSVC(C=0.3, loss=loss, fit_intercept=False, tol=1e-10, max_iter=1_000_000).fit(Z, data.labels)
     assert found.head.weights == pytest.approx(oracle.coef_, abs=1e-5)
 
@@ -175,7 +176,7 @@ def test_known_features_with_one_vs_rest_margins_give_the_classifier_of_liblinea
 def test_known_features_with_squared_hinge_agree_with_cvxpy():
     data, Z = known_features(1)
     settings = make_settings(SOME, n_components=6, C=0.7)
-    found = data.X.build_head(data, settings).solve(Z, None, EXACT)
+    found = build_head(data, settings).solve(Z, None, EXACT)
     centred = np.hstack([Z - Z.mean(axis=0), np.ones((80, 1))])
     W = cp.Variable((3, 7))
     scores = centred @ W.T
@@ -195,8 +196,8 @@ def test_a_row_of_weight_two_counts_as_two_rows(squared, one_vs_rest):
     heavy = replace(data, weights=np.where(np.arange(80) < 30, 2.0, 1.0))
     rows = np.concatenate([np.arange(80), np.arange(30)])
     twice = data.take(rows)
-    found = heavy.X.build_head(heavy, settings).solve(Z, None, EXACT)
-    expected = twice.X.build_head(twice, settings).solve(Z[rows], None, EXACT)
+    found = build_head(heavy, settings).solve(Z, None, EXACT)
+    expected = build_head(twice, settings).solve(Z[rows], None, EXACT)
     assert found.head.weights == pytest.approx(expected.head.weights, abs=1e-4)
 
 
@@ -207,8 +208,8 @@ def test_a_row_of_no_weight_does_not_count(squared, one_vs_rest):
     settings = make_settings(SOME, n_components=6, squared=squared, one_vs_rest=one_vs_rest, fit_intercept=False)
     light = replace(data, weights=np.where(np.arange(80) < 30, 0.0, 1.0))
     rest = data.take(np.arange(30, 80))
-    found = light.X.build_head(light, settings).solve(Z, None, EXACT)
-    expected = rest.X.build_head(rest, settings).solve(Z[30:], None, EXACT)
+    found = build_head(light, settings).solve(Z, None, EXACT)
+    expected = build_head(rest, settings).solve(Z[30:], None, EXACT)
     assert found.head.weights == pytest.approx(expected.head.weights, abs=1e-4)
 
 

@@ -12,10 +12,9 @@ from medlda_tools import documents_of, draw_documents
 from regbayes import MedLDAClassifier, MedLDARegressor
 from regbayes.engine import Serial
 from regbayes.estimators import _topics
-from regbayes.margins.head import MarginHead, Tolerance
 from regbayes.margins.targets import Classes, Numbers, Signs, zero_one_cost
 from regbayes.models.medlda import meanfield
-from regbayes.models.medlda.meanfield import LabelFreeTopics, TopicsHead
+from regbayes.models.medlda.meanfield import LabelFreeTopics
 from regbayes.models.medlda.topics import DeviceCorpus
 from regbayes.persistence import load, save
 from topic_array_tools import LIBRARIES, as_documents, to_numpy
@@ -87,25 +86,6 @@ def test_model_is_that_of_the_host(library, weighted):
             rtol=1e-3,
             atol=1e-4 * np.abs(gradient).max(),
         )
-
-
-@pytest.mark.parametrize("library", LIBRARIES[1:])
-@pytest.mark.parametrize("kind", KINDS)
-def test_head_is_that_of_the_host(library, kind):
-    _, proportions = make_corpus()
-    targets, features = make_targets(proportions)[kind], np.random.default_rng(3).dirichlet(np.ones(K), N)
-    options = {"weight_variance": 0.3, "row_weights": np.linspace(0.5, 1.5, N)}
-    tolerance = Tolerance(gap=1e-10, max_epochs=200.0)
-    host = MarginHead(targets, True, in_blocks=True, **options)
-    there = TopicsHead(targets, True, like=put(np.ones(1), library), **options)
-    expected, found = host.solve([features], None, tolerance), there.solve([put(features, library)], None, tolerance)
-    assert found.value == pytest.approx(expected.value, rel=1e-8)
-    np.testing.assert_allclose(
-        found.head.weights, expected.head.weights, atol=1e-4 * np.abs(expected.head.weights).max()
-    )
-    slopes = expected.gradient(slice(0, N), features)
-    found_slopes = to_numpy(found.gradient(slice(0, N), put(features, library)))
-    np.testing.assert_allclose(found_slopes, slopes, atol=1e-3 * np.abs(slopes).max())
 
 
 @pytest.mark.parametrize("library", LIBRARIES[1:])

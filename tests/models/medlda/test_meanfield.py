@@ -11,7 +11,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from medlda_tools import documents_of, draw_documents, responses_of
 from regbayes.engine import Serial, Status, Threads
 from regbayes.kernels.meanfield import lengths_of
-from regbayes.margins.head import MarginHead, Tolerance
+from regbayes.margins.head import Head, Tolerance
 from regbayes.margins.targets import Classes
 from regbayes.models.medlda import meanfield
 from regbayes.models.medlda.meanfield import class_logits, fold_intercept, select_documents
@@ -53,7 +53,7 @@ def fit(X, supervision, executor=None, start=None, callbacks=(), **changes):
 @pytest.mark.parametrize("intercept", [False, True])
 def test_weights_minimise_the_regularized_loss(kind, squared, intercept):
     supervision, shares = SUPERVISION[kind], PROPORTIONS
-    solved = MarginHead(supervision, squared, intercept, weight_variance=0.1).solve(shares, None, EXACT)
+    solved = Head(supervision, squared, intercept, weight_variance=0.1).solve(shares, None, EXACT)
     head, L = solved.head, supervision.n_outputs
     found, intercepts = head.feature_weights, head.weights[:, -1] if intercept else np.zeros(L)
 
@@ -86,18 +86,18 @@ def test_weights_minimise_the_regularized_loss(kind, squared, intercept):
 
 @EACH
 def test_gradient_of_the_head_is_the_derivative_of_the_value(kind):
-    head = MarginHead(SUPERVISION[kind], True, weight_variance=0.1)
+    head = Head(SUPERVISION[kind], True, weight_variance=0.1)
     way = np.random.default_rng(0).standard_normal(PROPORTIONS.shape)
     step = 1e-5
     above, below = (head.solve(PROPORTIONS + s * step * way, None, EXACT).value for s in (1, -1))
-    gradient = head.solve(PROPORTIONS, None, EXACT).gradient(slice(120))
+    gradient = head.solve(PROPORTIONS, None, EXACT).gradient(slice(0, 120), PROPORTIONS)
     assert (above - below) / (2 * step) == pytest.approx(np.sum(gradient * way), rel=1e-4)
 
 
 @EACH
 @pytest.mark.parametrize("squared", [False, True])
 def test_losses_are_those_that_the_solver_minimises(kind, squared):
-    head = MarginHead(SUPERVISION[kind], squared, False, weight_variance=0.1)
+    head = Head(SUPERVISION[kind], squared, False, weight_variance=0.1)
     found = head.solve(PROPORTIONS, None, EXACT)
     scores = PROPORTIONS @ found.head.weights.T
     squares = np.sum(found.head.weights**2) / (2 * 0.1)

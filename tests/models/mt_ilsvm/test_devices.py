@@ -9,7 +9,6 @@ import sklearn
 from array_namespaces import Place, list_places
 from regbayes import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.kernels.arrays import to_host
-from regbayes.margins import tasks as margins_tasks
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import observe_classes, observe_numbers
 from regbayes.models.mt_ilsvm import device
@@ -23,13 +22,6 @@ ELSEWHERE = [place for place in list_places() if place.name != "numpy"]
 @pytest.fixture(params=ELSEWHERE, ids=lambda place: place.name)
 def place(request: pytest.FixtureRequest) -> Place:
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let NumPy's rows have the solver that rows elsewhere have."""
-    monkeypatch.setattr(margins_tasks, "MIN_BLOCK_TARGETS", 1)
-    monkeypatch.setattr(margins_tasks, "MIN_ROWS_PER_WEIGHT", 0)
 
 
 def make_data(n: int = 200, M: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -22,9 +22,8 @@ from mt_ilsvm_tools import (
     toy_problem,
 )
 from regbayes.engine import Status, Threads, executor
-from regbayes.margins import tasks
+from regbayes.margins.design import Design
 from regbayes.margins.targets import observe_classes, observe_numbers
-from regbayes.margins.tasks import BlockwiseTasks
 from regbayes.models.mt_ilsvm import fit as fitting
 from regbayes.models.mt_ilsvm.fit import Point, Problem, carry_weights, factor_analysis, prepare
 from regbayes.models.mt_ilsvm.model import Settings, decision, feature_logits, features, update_factors
@@ -40,7 +39,9 @@ def test_the_objective_never_rises(loss, sharing):
         assert len(result.trace) > 5
         assert result.trace.objective[-1] < result.trace.objective[0]
         assert result.trace.rises.largest <= 1e-13 * abs(result.trace.objective[0])
-        assert np.all(result.trace.diagnostics["gap"][1:] <= gap * abs(result.trace.objective[0]))
+        gaps = result.trace.diagnostics["gap"][1:]
+        gaps = gaps[-1:] if loss.startswith("squared") else gaps  # Newton's method may end early before
+        assert np.all(gaps <= gap * abs(result.trace.objective[0]))
 
 
 def test_the_variances_can_be_estimated_to_the_end_and_the_objective_still_never_rises():
@@ -115,49 +116,29 @@ def test_joint_fits_lower_the_objective_of_the_decoupled_one():
     assert joint.trace.objective[-1] < start.objective
 
 
-# Many rows: in blocks, with weights as the only state of the head
+# Many rows
 
 
 @pytest.fixture
-def many(monkeypatch):
-    """Fits in which a few hundred targets are many, and 64 rows a block."""
-
-    def fit_many(is_many, *given, **options):
-        monkeypatch.setattr(tasks, "MIN_BLOCK_TARGETS", 1 if is_many else 10**9)
-        monkeypatch.setattr(executor, "BLOCK_ROWS", 64)
-        return fit(*given, **options)
-
-    return fit_many
+def small_blocks(monkeypatch):
+    """64 rows a block."""
+    monkeypatch.setattr(executor, "BLOCK_ROWS", 64)
 
 
-@pytest.mark.parametrize("margins", ["consistent", "posterior", "decoupled"])
-@pytest.mark.parametrize("loss", ["squared_hinge", "squared_epsilon_insensitive"])
-def test_many_rows_have_the_fit_that_they_have_over_one_array(loss, margins, many):
-    X, Y = toy(27, n_rows=300, loss=loss, missing=0.3)
-    settings = small_settings(loss, margins=margins, task_sharing=0.7, generative_weight=0.1, max_iter=6)
-    weights = np.random.default_rng(0).integers(1, 3, len(X)).astype(float)
-    given = (X, *cells_of(Y, loss), settings, noise_for(X))
-    blocks, array = (many(is_many, *given, sample_weight=weights) for is_many in (True, False))
-    assert blocks.state.tasks.multipliers.size == 0
-    assert array.state.tasks.multipliers.size > 0
-    np.testing.assert_allclose(blocks.trace.objective, array.trace.objective, rtol=1e-8)
-    np.testing.assert_allclose(blocks.state.latent.psi, array.state.latent.psi, atol=1e-5)
-    np.testing.assert_allclose(decision(X, blocks.state), decision(X, array.state), atol=1e-4)
-    if margins == "consistent":
-        assert blocks.trace.rises.largest <= 1e-13 * abs(blocks.trace.objective[0])
-
-
-def test_threads_do_not_change_the_fit_to_many_rows(many):
+@pytest.mark.usefixtures("small_blocks")
+def test_threads_do_not_change_the_fit_to_many_rows():
     X, Y = toy(28, n_rows=300, missing=0.3)
     given = (X, *cells_of(Y, "squared_hinge"), small_settings(task_sharing=0.7, tol=1e-4), noise_for(X))
-    one, two, five = (many(True, *given, executor=Threads(n)) for n in (1, 2, 5))
+    one, two, five = (fit(*given, executor=Threads(n)) for n in (1, 2, 5))
+    assert one.state.tasks.multipliers.size == 0  # Newton's method keeps none
     for other in (two, five):
         np.testing.assert_array_equal(other.trace.objective, one.trace.objective)
         np.testing.assert_array_equal(other.state.latent.logits, one.state.latent.logits)
         np.testing.assert_array_equal(other.state.tasks.weights, one.state.tasks.weights)
 
 
-def test_an_interrupt_of_the_last_solve_keeps_the_fit(many, monkeypatch):
+@pytest.mark.usefixtures("small_blocks")
+def test_an_interrupt_of_the_last_solve_keeps_the_fit(monkeypatch):
     X, Y = toy(28, n_rows=300)
     given = (X, *cells_of(Y, "squared_hinge"), small_settings(max_iter=0), noise_for(X))
     calls = []
@@ -170,24 +151,21 @@ def test_an_interrupt_of_the_last_solve_keeps_the_fit(many, monkeypatch):
 
     whole = Problem.evaluate
     monkeypatch.setattr(Problem, "evaluate", evaluate)
-    found = many(True, *given)
+    found = fit(*given)
     assert found.status is Status.INTERRUPTED
     assert np.all(np.isfinite(decision(X, found.state)))
 
 
-def test_a_fit_to_many_rows_goes_on_from_either_kind(many):
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_a_fit_goes_on_from_an_earlier_one(loss):
     X, Y = toy(29, n_rows=300)
-    given = (X, *cells_of(Y, "squared_hinge"), small_settings(tol=1e-7))
-    for first in (True, False):
-        start = many(first, *given, noise_for(X))
-        for then in (True, False):
-            again = many(then, *given, start.state)
-            assert again.trace.objective[0] == pytest.approx(start.trace.objective[-1], rel=1e-5)
+    given = (X, *cells_of(Y, loss), small_settings(loss, tol=1e-7))
+    start = fit(*given, noise_for(X))
+    assert fit(*given, start.state).trace.objective[0] == pytest.approx(start.trace.objective[-1], rel=1e-5)
 
 
 @pytest.mark.parametrize("n_columns", [3, 12])
-def test_weights_that_are_carried_to_other_features_are_those_of_least_squares(n_columns, monkeypatch):
-    monkeypatch.setattr(tasks, "MIN_BLOCK_TARGETS", 1)
+def test_weights_that_are_carried_to_other_features_are_those_of_least_squares(n_columns):
     X, Y = toy(30, n_rows=200, n_columns=n_columns)
     settings = small_settings()
     problem = prepare(X, *cells_of(Y, settings.loss), settings)
@@ -195,14 +173,14 @@ def test_weights_that_are_carried_to_other_features_are_those_of_least_squares(n
     params = problem.model.at(toy_latent(35, n_columns))
     found = carry_weights(problem, before, params).weights
     old, new = (np.asarray(problem.model.infer(X, at).features) for at in (before.params, params))
-    weights = before.head.weights.weights
+    weights = before.head.head.weights
     missed = new @ found[:, :3].T - old @ weights[:, :3].T
     gradient = 2.0 * settings.C * new.T @ missed + found[:, :3].T  # of C |missed|^2 + |weights|^2 / 2
     np.testing.assert_allclose(gradient, 0.0, atol=1e-9 * np.abs(new.T @ old @ weights[:, :3].T).max())
     np.testing.assert_array_equal(found[:, 3:], weights[:, 3:])
-    monkeypatch.setattr(tasks, "MIN_BLOCK_TARGETS", 10**9)
-    kept, _ = exact(prepare(X, *cells_of(Y, settings.loss), settings), toy_latent(34, n_columns))
-    assert carry_weights(problem, kept, params) is kept.warm_start  # multipliers are the start
+    hinges = replace(settings, loss="hinge")
+    kept, _ = exact(prepare(X, *cells_of(Y, "hinge"), hinges), toy_latent(34, n_columns))
+    assert carry_weights(problem, kept, params).multipliers is kept.head.dual  # multipliers are the start
 
 
 @pytest.mark.parametrize("generative_weight", [1e-6, 10.0])
@@ -218,24 +196,12 @@ def test_the_first_step_of_many_targets_moves_the_logits_so_far_and_no_farther(g
     )
     moves = {}
     for name, fewest in {"few": 10**9, "many": 1}.items():
-        monkeypatch.setattr(fitting, "MIN_BLOCK_TARGETS", fewest)
+        monkeypatch.setattr(fitting, "MANY_TARGETS", fewest)
         tried.clear()
         fitting.descend(problem, Point(at, problem.pull_back(at, inferred)))
         moves[name] = float(np.sqrt(np.mean(np.square(tried[0].latent.logits - at.params.latent.logits))))
     assert (moves["few"] > fitting.FIRST_MOVE) == (generative_weight < 1.0)  # both kinds are tried here
     np.testing.assert_allclose(moves["many"], min(moves["few"], fitting.FIRST_MOVE), rtol=1e-12)
-
-
-def test_the_head_of_many_rows_keeps_no_array_of_them(monkeypatch):
-    monkeypatch.setattr(tasks, "MIN_BLOCK_TARGETS", 1)
-    monkeypatch.setattr(tasks.TaskHead, "design", None)
-    X, Y = toy(28, n_rows=300)
-    settings = small_settings()
-    problem = prepare(X, *cells_of(Y, settings.loss), settings)
-    at, inferred = exact(problem, toy_latent(33))
-    assert isinstance(at.head, BlockwiseTasks)
-    assert problem.pull_back(at, inferred).psi.shape == (5, 3)
-    assert fit(X, *cells_of(Y, settings.loss), settings, noise_for(X)).n_iter > 1
 
 
 # Fixed Z: independent solvers
@@ -272,7 +238,8 @@ def test_a_task_without_sharing_sees_its_own_rows_alone():
     problem, _, Y = toy_problem(32, missing=0.4)
     Y = Y[~np.isnan(Y).all(axis=1)]  # rows without any target are not seen
     at, inferred = exact(problem, toy_latent(33))
-    seen, weights = problem.head.design(problem.features(inferred)), at.head.weights.weights
+    (features,), weights = problem.features(inferred), at.head.head.weights
+    seen = Design(features, fit_intercept=True).array()
     for task, found in enumerate(weights):
         rows = ~np.isnan(Y[:, task])
         oracle = LinearSVC(C=0.3, fit_intercept=False, dual=True, tol=1e-10, max_iter=1_000_000, random_state=0)

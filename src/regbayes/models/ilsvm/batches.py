@@ -21,7 +21,7 @@ from regbayes.joint import online
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.online import OnlineOptions, OnlineState
 from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
-from regbayes.margins.head import LinearHead, MarginHead
+from regbayes.margins.head import Head, LinearHead, WarmStart
 from regbayes.models.ilsvm.fit import pad_state
 from regbayes.models.ilsvm.model import (
     FINAL,
@@ -31,6 +31,7 @@ from regbayes.models.ilsvm.model import (
     Rows,
     Settings,
     State,
+    build_head,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures
 from regbayes.models.ilsvm.starts import drop_empty
@@ -102,15 +103,19 @@ def solve_weights(
 
     def hold(part: Any) -> RowBlock[Rows]:
         data = read(part)
-        return RowBlock([data.X], (len(data.X),), _ask(data, settings))
+        head = _ask(data, settings)
+        return RowBlock([data.X], (len(data.X),), None if head is None else head.blocks((len(data.X),)))
 
     few = _ask(read(order[:2]), settings)
     assert few is not None
-    n_sampled = min(few.n_sampled(SAMPLE_LEVEL, K), len(labels))
+    n_sampled = min(few.n_sampled(SAMPLE_LEVEL, K, 0), len(labels))
     blocks = LocalBlocks(parts, make_executor(settings.n_threads), hold)
-    head = SampledHead(hold(order[:n_sampled]), n_sampled / len(labels))
+    sample = read(order[:n_sampled])
+    here = _ask(sample, settings)
+    assert here is not None
+    head = SampledHead(here, RowBlock([sample.X], (n_sampled,)), n_sampled / len(labels))
     problem: JointProblem[Any, Any, Any] = JointProblem(model, blocks, head, DescentOptions())
-    start = None if fitted.head is None else _drop_columns(fitted.head, fitted.params)
+    start = None if fitted.head is None else WarmStart(_drop_columns(fitted.head, fitted.params).weights)
     solved = problem.evaluate(params, start, FINAL)[0].head
     nothing = np.empty((0, K))
     full = pad_state(State(params, nothing, solved.head, None, 0.0, nothing if settings.slab else None), settings)
@@ -129,11 +134,11 @@ def make_model(settings: Settings) -> BinaryFeatures:
     return kind(settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior)
 
 
-def _ask(data: Data, settings: Settings) -> MarginHead | None:
+def _ask(data: Data, settings: Settings) -> Head | None:
     """Return what the labelled rows of a batch ask for."""
     if settings.C == 0 or len(data.labeled) == 0:
         return None
-    return replace(data.X.build_head(data, settings), in_blocks=True)
+    return build_head(data, settings)
 
 
 def _drop_columns(head: LinearHead, params: Params) -> LinearHead:

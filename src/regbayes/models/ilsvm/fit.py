@@ -22,7 +22,7 @@ from regbayes.joint import alternation, descent
 from regbayes.joint import problem as joint_problem
 from regbayes.joint.problem import RowBlock
 from regbayes.kernels.arrays import append_columns
-from regbayes.margins.head import LinearHead, Tolerance
+from regbayes.margins.head import LinearHead, Tolerance, WarmStart
 from regbayes.models.ilsvm.model import (
     FINAL,
     PATIENCE,
@@ -342,16 +342,16 @@ def _resume(previous: Params, settings: Settings) -> Params:
     )
 
 
-def _known_start(problem: ILSVMProblem, start: Params | State | Evaluation) -> Floats | LinearHead | None:
-    """Return the multipliers that came with a start, unless they are of other rows or classes, or else its weights."""
-    if problem.head is None or not isinstance(start, State | joint_problem.Evaluation):
+def _known_start(problem: ILSVMProblem, start: Params | State | Evaluation) -> WarmStart | None:
+    """Return the weights that came with a start, and its multipliers unless they are of other rows or classes."""
+    if problem.head is None or isinstance(start, Params):
         return None
-    if isinstance(start, State):
-        known = start.head if start.multipliers is None else start.multipliers
-    else:
-        known = start.warm_start
-    is_other = isinstance(known, np.ndarray) and known.shape != (len(problem.head.targets), len(problem.data.cost))
-    return None if is_other else known
+    if not isinstance(start, State):
+        before: WarmStart | None = start.warm_start
+        return before
+    known, shape = start.multipliers, (len(problem.head.targets), len(problem.data.cost))
+    is_same = known is not None and known.shape == shape
+    return WarmStart(None if start.head is None else start.head.weights, known if is_same else None)
 
 
 def _view(problem: ILSVMProblem, state: Any) -> State:
@@ -371,7 +371,7 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
     if problem.head is None:
         return pad_state(State(params, features, None, None, 0.0, psi), settings)
     fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, joint.executor)
-    return pad_state(State(params, features, fitted.head, fitted.multipliers, settings.input_scale, psi), settings)
+    return pad_state(State(params, features, fitted.head, fitted.dual, settings.input_scale, psi), settings)
 
 
 def _infer_block(block: RowBlock[Rows], params: Params) -> Floats:

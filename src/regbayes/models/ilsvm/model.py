@@ -46,8 +46,8 @@ from regbayes.kernels.arrays import (
     to_host,
 )
 from regbayes.kernels.binary import MAX_SWEEPS, reverse_features, sum_features, sweep_features
-from regbayes.margins.device import DeviceColumns, DeviceHead, DeviceInputs
-from regbayes.margins.head import LinearHead, MarginHead, Tolerance
+from regbayes.margins.design import Inputs
+from regbayes.margins.head import Head, LinearHead, Tolerance
 from regbayes.margins.targets import Classes
 from regbayes.models.indian_buffet import (
     StickExpectations,
@@ -221,57 +221,15 @@ class Rows:
             left = self.X - reconstruct(features, params, self.mean)
         return left if params.noise_ratios is None else left / self.place(np.sqrt(params.noise_ratios))
 
-    def build_head(self, data: Data, settings: Settings) -> MarginHead:
-        """Return the head of the labeled samples: what they ask for, and what it sees of them."""
-        if not self.is_host:
-            return self._build_device_head(data, settings)
-        labeled = data.labeled
-        places = None if len(labeled) == len(self) else labeled
-        classes = Classes(data.labels[labeled], data.cost, settings.C * data.weights[labeled])
-        return MarginHead(
-            classes.one_vs_rest() if settings.one_vs_rest else classes,
-            settings.squared,
-            settings.fit_intercept,
-            inputs=self.scale_inputs(settings.input_scale, places) if settings.input_scale else None,
-            rows=places,
-            row_weights=self.weights if self.weights is None or places is None else self.weights[places],
-        )
-
-    def _build_device_head(self, data: Data, settings: Settings) -> MarginHead:
-        labeled = data.labels != UNLABELED
-        classes = Classes(np.where(labeled, data.labels, 0), data.cost, settings.C * np.where(labeled, data.weights, 0))
-        counts = self.weights
-        if not labeled.all():
-            counts = labeled.astype(np.float64) if counts is None else counts * labeled
-        return DeviceHead(
-            classes,
-            settings.squared,
-            settings.fit_intercept,
-            inputs=DeviceInputs(self.X, self.mean, settings.input_scale) if settings.input_scale else None,
-            row_weights=counts,
-            in_blocks=True,
-            like=self.X,
-            one_vs_rest=settings.one_vs_rest,
-        )
-
-    def scale_inputs(self, factor: float, places: Integers | None) -> Any:
-        """Return centered samples times a factor, some of them or all: an array, or of a file what stands for it."""
-        if is_mapped(self.X):
-            return StandardRows(self.X, self.mean, np.full(self.n_inputs, 1.0 / factor), places)
-        return factor * self.take(places).array()
-
     def score(self, state: State, features: Any) -> Any:
         """Return the score of each class for the samples, whose features are given, shape (N, classes)."""
         head, scale = state.head, state.input_scale
         assert head is not None
         if not self.is_host:
-            inputs = DeviceInputs(self.X, self.mean, scale) if scale else None
-            return DeviceColumns(features.T, head.centre, inputs, head.fit_intercept).scores(head.weights).T
-        if not scale:
-            return head.scores(features)
+            return head.scores(features, Inputs(self.X, self.mean, scale) if scale else None)
         found = np.empty((len(self), len(head.weights)))
-        for rows in row_blocks(len(self)):  # no copy of all inputs
-            found[rows] = head.scores(features[rows], scale * self.take(rows).array())
+        for rows in row_blocks(len(self)):  # no copy of all inputs of a file
+            found[rows] = head.scores(features[rows], Inputs(self.X[rows], self.mean, scale) if scale else None)
         return found
 
     def choose(self, state: State, features: Any) -> Integers:
@@ -705,6 +663,24 @@ class Data:
         return Data(X, self.labels[rows], self.weights[rows], self.cost)
 
 
+def build_head(data: Data, settings: Settings) -> Head:
+    """Return the head of the labeled samples, which sees their features, and their inputs if they are included."""
+    X, labeled = data.X, data.labeled
+    is_all = len(labeled) == len(X)
+    classes = Classes(data.labels[labeled], data.cost, settings.C * data.weights[labeled])
+    inputs = Inputs(X.X, X.mean, settings.input_scale)
+    if is_mapped(X.X):  # read when they are used
+        inputs = Inputs(StandardRows(X.X, X.mean, np.ones(X.n_inputs)), None, settings.input_scale)
+    return Head(
+        classes.one_vs_rest() if settings.one_vs_rest else classes,
+        settings.squared,
+        fit_intercept=settings.fit_intercept,
+        inputs=inputs if settings.input_scale else None,
+        rows=None if is_all else labeled,
+        row_weights=X.weights if X.weights is None or is_all else X.weights[labeled],
+    )
+
+
 class ILSVMProblem:
     """Data and settings, and the descent problem that they make.
 
@@ -719,7 +695,7 @@ class ILSVMProblem:
     """
 
     features: type[BinaryFeatures]
-    head: MarginHead | None  # None for the unsupervised model
+    head: Head | None  # None for the unsupervised model
     unit: float  # what one unit of every labelled row's loss is worth in J, or one nat of every row if that is more
     joint: JointProblem[Rows, Params, Stats]
 
@@ -732,7 +708,7 @@ class ILSVMProblem:
     ) -> None:
         X, labeled = data.X, data.labeled
         if like is None:
-            head = X.build_head(data, settings) if settings.C > 0 and len(labeled) > 0 else None
+            head = build_head(data, settings) if settings.C > 0 and len(labeled) > 0 else None
             blocks: Blocks = hold_rows(X.blocks(), make_executor(min(settings.n_threads, X.max_threads)))
         else:
             head, features, blocks = like.head, like.features, like.joint.blocks

@@ -18,7 +18,7 @@ from regbayes.joint import online
 from regbayes.joint.online import OnlineOptions, OnlineState
 from regbayes.joint.problem import Evaluation
 from regbayes.kernels.meanfield import WordCounts
-from regbayes.margins.head import LinearHead, MarginHead
+from regbayes.margins.head import Head, LinearHead
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda.meanfield import (
     FINAL,
@@ -115,9 +115,9 @@ def make_model(settings: Settings) -> LabelFreeTopics:
     return LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
 
 
-def ask(documents: TrainingDocuments, targets: Targets | None, settings: Settings) -> MarginHead | None:
+def ask(documents: TrainingDocuments, targets: Targets | None, settings: Settings) -> Head | None:
     """Return what the documents of a batch ask for."""
-    return None if targets is None else make_head(documents, targets, settings, in_blocks=True)
+    return None if targets is None else make_head(documents, targets, settings)
 
 
 def unfold_intercept(weights: Floats, centre: Floats) -> LinearHead:

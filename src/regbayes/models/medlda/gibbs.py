@@ -41,7 +41,7 @@ from regbayes.kernels.topics import (
     weight_statistics,
 )
 from regbayes.kernels.types import Tilt, TopicCounts
-from regbayes.margins.head import MarginHead, Tolerance
+from regbayes.margins.head import Head, Tolerance
 from regbayes.margins.targets import Numbers, Signs
 from regbayes.models.medlda.topics import UNTIL_SETTLED, FittedTopics, proportions
 from regbayes.regularization.dual_forms import BoxDual
@@ -707,7 +707,7 @@ def refit_weights(
     lighter = replace(responses, C=C)
     gram = sum_gram(shares, lighter, earlier)
     if earlier is None:
-        head = MarginHead(lighter, squared=False, fit_intercept=False, weight_variance=weight_variance)
+        head = Head(lighter, squared=False, fit_intercept=False, weight_variance=weight_variance)
         return head.solve(shares, None, REFIT_TOLERANCE).head.weights, gram
     prior = np.eye(shares.shape[1]) / weight_variance
     weights = np.linalg.solve(gram.precision + prior, gram.linear.T).T

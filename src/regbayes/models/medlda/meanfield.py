@@ -26,13 +26,11 @@ import numpy as np
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
 from regbayes.engine import DiminishingReturns, Executor, FitResult, Progress
-from regbayes.engine.source import order_sample
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, Search, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.joint.problem import Evaluation, JointProblem, hold_rows
 from regbayes.kernels.arrays import DeviceArray, gather, is_plain, namespace_of, sum_of, to_device, to_host
-from regbayes.kernels.arrays_losses import HingeRows, TubeRows
 from regbayes.kernels.arrays_topics import (
     Documents,
     SortedEntries,
@@ -42,9 +40,8 @@ from regbayes.kernels.arrays_topics import (
     reverse_documents,
 )
 from regbayes.kernels.meanfield import WordCounts, as_table, cuda, lengths_of
-from regbayes.margins.device import DeviceHead
-from regbayes.margins.head import LinearHead, MarginHead, Tolerance
-from regbayes.margins.targets import Classes, Numbers, Signs, Targets
+from regbayes.margins.head import Head, LinearHead, Tolerance
+from regbayes.margins.targets import Classes, Signs, Targets
 from regbayes.models.medlda.topics import FittedTopics
 
 Callback = Callable[[Progress[FittedTopics]], bool | None]
@@ -284,34 +281,6 @@ class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, Tabl
         return to_device(params.table[:, : len(self.doc_prior)], rows.counts.numbers)
 
 
-@dataclass(frozen=True)
-class TopicsHead(DeviceHead):
-    """Margins of classes, signs or numbers over documents on a device."""
-
-    targets: Any
-
-    @property
-    def mixes(self) -> bool:
-        """Whether outputs mix in a row's loss: that of several classes."""
-        return isinstance(self.targets, Classes)
-
-    def _targets_of(self, rows: Any, share: float = 1.0) -> Any:
-        targets = self.targets
-        if isinstance(targets, Classes):
-            return super()._targets_of(rows, share)
-        C = to_device(targets.C[rows].T / share, self.like)
-        if isinstance(targets, Numbers):
-            return TubeRows(C, to_device(targets.values[rows].T, self.like), targets.epsilon)
-        return HingeRows(C, signs=to_device(targets.signs[rows].T, self.like), margin=targets.margin)
-
-    @cached_property
-    def _labeled_order(self) -> Integers:
-        targets, kinds = self.targets, None
-        if not isinstance(targets, Numbers):
-            kinds = targets.labels if isinstance(targets, Classes) else targets.signs.argmax(1)
-        return order_sample(kinds, len(targets))
-
-
 # --- Fit
 
 
@@ -400,14 +369,10 @@ def label_free_problem(
     return JointProblem(model, blocks, head, OPTIONS)
 
 
-def make_head(
-    documents: TrainingDocuments, targets: Targets, settings: Settings, in_blocks: bool | None = None
-) -> MarginHead:
-    """Return what documents ask for: centred shares and an intercept."""
-    options: dict[str, Any] = {"weight_variance": settings.weight_variance, "row_weights": documents.weights}
-    if is_plain(documents.lengths):
-        return MarginHead(targets, settings.squared, in_blocks=in_blocks, **options)
-    return TopicsHead(targets, settings.squared, like=documents.lengths, **options)
+def make_head(documents: TrainingDocuments, targets: Targets, settings: Settings) -> Head:
+    """Return a head over the shares: centred, because they are far from zero, with an intercept."""
+    variance = settings.weight_variance
+    return Head(targets, settings.squared, weight_variance=variance, row_weights=documents.weights)
 
 
 def check_order(documents: WordCounts, settings: Settings, in_order: bool) -> None:

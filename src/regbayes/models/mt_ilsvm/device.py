@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,9 +13,7 @@ from regbayes.engine import Executor
 from regbayes.joint.model import Inferred
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray, to_device, to_host
-from regbayes.margins.device import DeviceColumns, DeviceInputs
-from regbayes.margins.device_tasks import make_device_head
-from regbayes.margins.tasks import TaskHead
+from regbayes.margins.design import Design, Inputs
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Moments,
@@ -86,10 +84,6 @@ class DeviceRows:
         """Return the rows in blocks of fixed size."""
         return [self.X[rows, :] for rows in arrays.pieces(self.X.shape[0], BLOCK_ROWS)]
 
-    def take_head(self, head: TaskHead, n_features: int) -> TaskHead:
-        """Return the head with its targets laid out on the device."""
-        return make_device_head(replace(head, observations=head.observations.as_list()), self.X)
-
     def infer(self, state: State) -> DeviceArray:
         """Return the latent features of the rows, (n, K)."""
         return self.X @ to_device(state.latent.psi / (state.input_scale * np.sqrt(self.X.shape[1])), self.X)
@@ -105,9 +99,10 @@ class DeviceRows:
             inputs = None
             if state.include_inputs:
                 factor = float(input_factor(X.shape[1], state.input_scale))
-                inputs = DeviceInputs(some, np.zeros(X.shape[1]), factor)
-            columns = DeviceColumns(to_device(psi.T, X) @ some.T, np.zeros(len(psi.T)), inputs, state.fit_intercept)
-            found.append(to_host(columns.scores(table).T))
+                inputs = Inputs(some, factor=factor)
+            features = (to_device(psi.T, X) @ some.T).T
+            design = Design(features, inputs=inputs, fit_intercept=state.fit_intercept)
+            found.append(to_host(design.scores(table).T))
         scores = np.asarray(np.concatenate(found), dtype=np.float64)
         if outputs is None:
             return scores

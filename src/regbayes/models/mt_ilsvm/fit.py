@@ -14,11 +14,11 @@ from scipy.special import expit
 from regbayes._types import Floats
 from regbayes.engine import AbsoluteChange, Executor, FitResult, Progress, Serial, Status, StepResult, run
 from regbayes.joint.descent import DescentOptions
-from regbayes.joint.problem import Evaluation, Inference, JointProblem, hold_rows
-from regbayes.margins.coordinate_ascent import DEFAULT_MAX_EPOCHS
-from regbayes.margins.head import Tolerance
-from regbayes.margins.targets import Observations, ObservedMatrix, Outputs
-from regbayes.margins.tasks import MIN_BLOCK_TARGETS, BlockwiseTasks, SolvedTasks, TaskHead, TaskWeights
+from regbayes.joint.problem import Evaluation, JointProblem, hold_rows
+from regbayes.margins.ascent import DEFAULT_MAX_EPOCHS
+from regbayes.margins.design import Inputs
+from regbayes.margins.head import Head, Tolerance, WarmStart
+from regbayes.margins.targets import Cells, Observations, ObservedMatrix, Outputs
 from regbayes.models.indian_buffet import Sticks, prior_sticks, update_sticks
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
@@ -30,6 +30,7 @@ from regbayes.models.mt_ilsvm.model import (
     Posterior,
     Settings,
     State,
+    TaskWeights,
     find_rows,
     input_factor,
     resolve_scales,
@@ -58,7 +59,7 @@ COLLAPSING = 0.2
 
 FIRST_STEP, SHRINK, GROW, MAX_HALVINGS = 0.3, 0.5, 1.2, 20
 """The first step of the descent, what a refused one is multiplied by and an accepted one, and the most refusals."""
-FIRST_MOVE = 16.0
+FIRST_MOVE, MANY_TARGETS = 16.0, 50_000
 """Root mean square of what the first step changes the logits by, at most, where targets are many: these pull harder
 the more they are, a longer step sets all features to 0 or 1 at once, and halving it takes a pass over the rows."""
 LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0
@@ -73,20 +74,11 @@ TIGHTER_GAPS = (1.0, 0.1, 0.01)
 
 
 @dataclass(frozen=True)
-class InferredTasks:
-    """Rows at some parameters, before the head is solved for."""
-
-    inference: Inference
-    solve: Callable[..., SolvedTasks]  # from a warm start and a tolerance
-    bound: Callable[[Floats], float] | None = None  # from multipliers to a value that no weights can beat
-
-
-@dataclass(frozen=True)
 class Problem(JointProblem[Floats, Any, Any]):
     """What stays the same through a fit, at one temperature; blocks are of the rows with targets."""
 
     model: MultiTaskModel
-    head: Any  # TaskHead, SampledTasks, or None: no target is observed
+    head: Any  # Head, SampledHead, or None: no target is observed
     settings: Settings
     moments: Moments  # of all rows
     n_targets: float
@@ -102,24 +94,18 @@ class Problem(JointProblem[Floats, Any, Any]):
         gap = float(np.clip(GAP_PER_TOL * self.settings.tol, SMALLEST_GAP, LARGEST_GAP))
         return Tolerance(gap, DEFAULT_MAX_EPOCHS)
 
-    def begin(self, params: Posterior) -> InferredTasks:
-        """Infer the features of the rows at some parameters; the head is solved for later, if at all."""
-        inference, head, n_features = self.infer(params), self.head, params.latent.logits.shape[1]
-        if head.takes_blocks(n_features):
-            return InferredTasks(inference, partial(self.solve, inference))
-        seen = head.design(self.features(inference))
-        return InferredTasks(inference, partial(head.solve_design, seen, n_features), partial(head.bound, seen))
-
     def no_weights(self) -> TaskWeights:
         """Return the weights of outputs that have not been solved for."""
         settings = self.settings
         n_seen = settings.n_components + settings.include_inputs * len(self.moments.gram) + settings.fit_intercept
-        if self.head is None:
-            return TaskWeights(np.zeros((0, n_seen)), np.zeros((0, n_seen)), np.zeros(0, dtype=np.int64), np.zeros(0))
-        outputs = self.head.outputs
-        weights, shared = np.zeros((len(outputs), n_seen)), np.zeros((outputs.n_groups, n_seen))
-        n_multipliers = 0 if self.head.takes_blocks(settings.n_components) else len(self.head.observations)
-        return TaskWeights(weights, shared, outputs.groups, np.zeros(n_multipliers))
+        groups = np.zeros(0, dtype=np.int64) if self.head is None else self.head.prior.group
+        n_groups = int(groups.max(initial=-1)) + 1
+        return TaskWeights(np.zeros((len(groups), n_seen)), np.zeros((n_groups, n_seen)), groups, np.zeros(0))
+
+    def find_weights(self, at: Evaluation[Posterior, NoSums]) -> TaskWeights:
+        """Return the weights of outputs at an evaluation."""
+        head, groups = at.head, self.head.prior.group
+        return TaskWeights(head.head.weights, head.shared, groups, np.zeros(0) if head.dual is None else head.dual)
 
     def state(self, latent: Latent, tasks: TaskWeights | None = None) -> State:
         """Return a point of the fit as what prediction needs."""
@@ -165,7 +151,6 @@ def prepare(
     blocks, head = rows.blocks(), None
     if len(observations):
         head = build_head(settings, observations, outputs, rows.X, float(np.sqrt(moments.mean_square)))
-        head = rows.take_head(head, settings.n_components)
     model = first_model(settings, moments, n_targets, rows.model)
     held = hold_rows(blocks, Serial() if rows.in_turn else executor)
     return Problem(model, held, head, DescentOptions(), settings, moments, n_targets)
@@ -177,20 +162,17 @@ def build_head(
     outputs: Outputs,
     X: Floats,
     input_scale: float,
-    in_blocks: bool | None = None,
-) -> TaskHead:
+) -> Head:
     """Return the head of the rows that have targets."""
-    return TaskHead(
-        observations,
-        outputs,
-        settings.loss,
-        settings.C,
-        epsilon=settings.epsilon,
+    epsilon = None if settings.loss.endswith("hinge") else settings.epsilon
+    return Head(
+        Cells(observations, X.shape[0], len(outputs), settings.C, epsilon),
+        settings.loss.startswith("squared"),
+        groups=outputs.groups,
         sharing=settings.task_sharing,
         fit_intercept=settings.fit_intercept,
-        inputs=X if settings.include_inputs else None,
-        input_factor=input_factor(X.shape[1], input_scale),
-        in_blocks=in_blocks,
+        centred=False,
+        inputs=Inputs(X, factor=input_factor(X.shape[1], input_scale)) if settings.include_inputs else None,
     )
 
 
@@ -241,14 +223,14 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         if settings.temperature == "auto":
             problem = problem.at_temperature(start.scales.tau)
         latent = start.latent
-        known = start.tasks if _have_shapes(start.tasks, problem.no_weights()) else None
+        known = _known_start(problem, start.tasks)
     else:
         problem, latent, found = find_features(problem, start, callbacks)
         if found.status in CUT_SHORT:
             max_iter, status = 0, found.status
     at, inferred = problem.evaluate(problem.model.at(latent), known, problem.tolerance)
     if decoupled and found is not None:
-        state = problem.state(latent, at.head.weights)
+        state = problem.state(latent, problem.find_weights(at))
         return FitResult(state, found.trace, found.status, found.n_iter, found.kept_iteration, found.objective)
     result = run(
         partial(alternate if settings.margins == "posterior" else descend, problem),
@@ -257,7 +239,7 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         objective=lambda point: point.at.terms,
         stop=AbsoluteChange(settings.tol * settings.C * problem.n_targets, PATIENCE),
         callbacks=callbacks,
-        view=lambda point: problem.state(point.latent, point.at.head.weights),
+        view=lambda point: problem.state(point.latent, problem.find_weights(point.at)),
         stage=STAGES[settings.margins],
     )
     at, status = result.state.at, status or result.status
@@ -266,7 +248,7 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
             at, _ = problem.evaluate(at.params, at.warm_start, problem.tolerance)
         except KeyboardInterrupt:  # the model has the weights that are there, and a status that says so
             status = Status.INTERRUPTED
-    state = problem.state(result.state.latent, at.head.weights)
+    state = problem.state(result.state.latent, problem.find_weights(at))
     return FitResult(state, result.trace, status, result.n_iter, result.kept_iteration, result.objective)
 
 
@@ -276,8 +258,13 @@ def stages_of(settings: Settings) -> dict[str, int | None]:
     return {WARM_UP: None} | last
 
 
-def _have_shapes(one: TaskWeights, other: TaskWeights) -> bool:
-    return one.multipliers.shape == other.multipliers.shape and one.weights.shape == other.weights.shape
+def _known_start(problem: Problem, tasks: TaskWeights) -> WarmStart | None:
+    """Return the weights of an earlier fit, and its multipliers, unless they are of other outputs or targets."""
+    if tasks.weights.shape != problem.no_weights().weights.shape:
+        return None
+    targets = problem.head.targets if isinstance(problem.head, Head) else None
+    is_same = isinstance(targets, Cells) and len(tasks.multipliers) == len(targets.observed)
+    return WarmStart(tasks.weights, tasks.multipliers if is_same else None)
 
 
 # The start
@@ -438,7 +425,7 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
     at = Evaluation.of(params, NoSums(), model.terms(params), head)
     direction = model.wanted_logits(params, point.pulled) - params.latent.logits
     length = point.step_length
-    if np.isinf(point.gained) and problem.n_targets >= MIN_BLOCK_TARGETS:
+    if np.isinf(point.gained) and problem.n_targets >= MANY_TARGETS:
         length = min(length, FIRST_MOVE / max(float(np.sqrt(np.mean(np.square(direction)))), 1e-300))
     for _ in range(MAX_HALVINGS):
         moved = model.move(params, params.latent.logits + length * direction)
@@ -460,48 +447,50 @@ def _evaluate_if_no_higher(
     no multipliers are kept, the gap may be what the last step gained, within limits: it is measured by the prior, and
     what Newton steps leave is far less. While steps gain much, a pass over the rows for the certificate alone is saved.
     """
-    rows = problem.begin(params)  # a device infers features while the host goes on
+    inference = problem.infer(params)  # a device infers features while the host goes on
     terms, tolerance = problem.model.terms(params), problem.tolerance
     room, warm_start = before.objective - sum(terms.values()), carry_weights(problem, before, params)
     if room < 0:
         return None
-    if rows.bound is not None and rows.bound(warm_start.multipliers) > room:
-        return None
+    if warm_start.multipliers is not None:
+        bound = problem.solve(inference, warm_start, replace(tolerance, max_epochs=0.0))
+        if bound.value - bound.gap > room:
+            return None
     tighter = [replace(tolerance, gap=factor * tolerance.gap, ceiling=room) for factor in TIGHTER_GAPS]
     value = before.head.value
-    if problem.settings.tol > 0 and isinstance(before.head, BlockwiseTasks) and gained > tighter[0].gap * value:
+    if problem.settings.tol > 0 and warm_start.multipliers is None and gained > tighter[0].gap * value:
         gap = min(gained / max(value, 1e-300), EARLY_GAP * tighter[0].gap)
         enough = min(EARLY_SHARE * gained, EARLY_LEFT * value)
         tighter.insert(0, replace(tighter[0], gap=gap, enough=enough))
     for tolerance in tighter:
-        fitted = rows.solve(warm_start=warm_start, tolerance=tolerance)
+        fitted = problem.solve(inference, warm_start, tolerance)
         if fitted.value <= room:
-            return Evaluation.of(params, NoSums(), terms, fitted), rows.inference
-        if fitted.value - fitted.gap > room:
+            return Evaluation.of(params, NoSums(), terms, fitted), inference
+        if fitted.value - fitted.gap > room or fitted.status is Status.STOPPED:
             return None
-        if isinstance(fitted, BlockwiseTasks) and fitted.status is Status.STOPPED:
-            return None
-        warm_start = fitted.weights
+        warm_start = fitted.warm_start
         del fitted  # it may hold multipliers, and the next one needs the room
     return None
 
 
-def carry_weights(problem: Problem, before: Evaluation[Posterior, NoSums], params: Posterior) -> TaskWeights:
+def carry_weights(problem: Problem, before: Evaluation[Posterior, NoSums], params: Posterior) -> WarmStart:
     """Return weights to start from at other features: with them, rows have nearly the scores that they had before.
 
     Where features move, the weights of before give other scores, and Newton's method would need passes over the rows
     to mend that. Features are linear in the rows, so the best weights are those of least squares, with the prior of
     the weights, over moments that are there. Multipliers that are kept are a start of their own.
     """
-    tasks, scales, latent = before.warm_start, problem.model.scales, params.latent
-    if len(tasks.multipliers):
-        return tasks
+    start: WarmStart = before.warm_start
+    scales, latent = problem.model.scales, params.latent
+    if start.multipliers is not None:
+        return start
+    assert start.weights is not None
     (n_columns, K), psi = latent.psi.shape, latent.psi
     products = latent.products + latent.noise_variance / latent.weight_variance * np.eye(K)
     seen = params.factors.cross @ products  # the moments times psi: so q(w) has its cross moments
     seen *= 2.0 * problem.settings.C / (scales.multiplicity * problem.model.input_scale**2 * n_columns)
     carry = np.linalg.solve(psi.T @ seen + np.eye(K), seen.T @ before.params.latent.psi)
-    return replace(tasks, weights=np.hstack([tasks.weights[:, :K] @ carry.T, tasks.weights[:, K:]]))
+    return WarmStart(np.hstack([start.weights[:, :K] @ carry.T, start.weights[:, K:]]))
 
 
 def alternate(problem: Problem, point: Point) -> StepResult[Point]:

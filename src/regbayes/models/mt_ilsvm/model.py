@@ -20,12 +20,11 @@ from regbayes._registry import persistable
 from regbayes._types import Flags, Floats, Integers, Reals
 from regbayes.engine import Executor, row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.margins.head import design
-from regbayes.margins.targets import Loss
-from regbayes.margins.tasks import TaskHead, TaskWeights
+from regbayes.margins.design import Design, Inputs
 from regbayes.models import indian_buffet
 from regbayes.models.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations
 
+Loss = Literal["hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"]
 Margins = Literal["consistent", "posterior", "decoupled"]
 
 INPUT_GAIN = 3.0
@@ -232,6 +231,17 @@ class Posterior:
 
     latent: Latent
     factors: Factors
+
+
+@persistable(name="regbayes.MultiTaskWeights")
+@dataclass(frozen=True)
+class TaskWeights:
+    """Weights of M outputs in G groups on P columns: features, inputs if they are included, the constant if any."""
+
+    weights: Floats  # (M, P): the mean weights of each output
+    shared: Floats  # (G, P): the part of them that the outputs of a group have in common
+    groups: Integers  # (M,): the group of each output
+    multipliers: Floats  # of the observations, where coordinate ascent found them, or none
 
 
 @persistable(name="regbayes.MultiTaskILSVMState")
@@ -485,9 +495,6 @@ class Rows(Protocol):
     def blocks(self) -> list[Any]:
         """Return the rows in blocks of fixed size, as the model takes them."""
 
-    def take_head(self, head: TaskHead, n_features: int) -> TaskHead:
-        """Return a head of the rows, whose observations are on the host, as it solves for so many features of them."""
-
     def infer(self, state: State) -> Any:
         """Return the latent features of the rows, (n, K)."""
 
@@ -521,10 +528,6 @@ class HostRows:
         X = np.ascontiguousarray(self.X, dtype=np.float64) if in_memory else self.X
         return [X[rows] for rows in row_blocks(len(X), wide=in_memory)]
 
-    def take_head(self, head: TaskHead, n_features: int) -> TaskHead:
-        """Return the head, with a list of its observations where rows are not taken in blocks."""
-        return head if head.takes_blocks(n_features) else replace(head, observations=head.observations.as_list())
-
     def infer(self, state: State) -> Floats:
         """Return the latent features of the rows, (n, K)."""
         return latent_features(self.X, state.latent.psi, state.input_scale)
@@ -536,12 +539,14 @@ class HostRows:
         # Negative indices count from the end, so group g's shared weights are put at -1 - g.
         table = np.concatenate([state.tasks.weights, state.tasks.shared[::-1]])
         for rows in row_blocks(len(X)):  # what outputs see of all rows would take more room than their scores
-            inputs, factor = X[rows] if state.include_inputs else None, input_factor(X.shape[1], state.input_scale)
+            factor = input_factor(X.shape[1], state.input_scale)
+            inputs = Inputs(X[rows], factor=factor) if state.include_inputs else None
             own = latent_features(X[rows], state.latent.psi, state.input_scale)
-            seen = design(own, None, inputs, state.fit_intercept, factor)
+            design = Design(own, inputs=inputs, fit_intercept=state.fit_intercept)
             if outputs is None:
-                found[rows] = seen @ state.tasks.weights.T
+                found[rows] = design.scores(state.tasks.weights).T
             else:
+                seen = design.array()
                 for here, wanted in zip(np.atleast_2d(found[rows].T), np.atleast_2d(outputs[rows].T), strict=True):
                     here[...] = np.einsum("np,np->n", seen, table[wanted])
         return found

@@ -7,10 +7,8 @@ import pytest
 
 from large_margin_tools import (
     BINARY,
-    BOX_SOLVERS,
     MULTI_CLASS,
     TIGHT,
-    ascend_one_task,
     binary_data,
     hinge_form,
     multi_class_data,
@@ -23,7 +21,7 @@ from large_margin_tools import (
     tube_form,
 )
 from regbayes.engine import Status
-from regbayes.margins.coordinate_ascent import BoxAscent, SimplexAscent, TaskLayout
+from regbayes.margins.ascent import BoxAscent, SimplexAscent, TaskLayout
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.regularization.regularizers import MultiClassHinge
 
@@ -79,11 +77,10 @@ def test_zero_epochs_evaluate_the_start(rng):
     assert looked_at.n_epochs == 0.0
     np.testing.assert_array_equal(looked_at.dual, solution.dual)
     assert looked_at.primal == pytest.approx(solution.primal, rel=1e-12)
-    for solver in BOX_SOLVERS.values():
-        for form in BINARY.values():
-            nothing = solver(X, form(len(X), 0.3), max_epochs=0)
-            assert nothing.n_epochs == 0.0
-            assert nothing.primal == nothing.gap == pytest.approx(0.3 * len(X))
+    for form in BINARY.values():
+        nothing = solve_one_task(X, form(len(X), 0.3), max_epochs=0)
+        assert nothing.n_epochs == 0.0
+        assert nothing.primal == nothing.gap == pytest.approx(0.3 * len(X))
 
 
 def test_the_visit_limit_is_kept_and_reported(rng):
@@ -92,18 +89,6 @@ def test_the_visit_limit_is_kept_and_reported(rng):
     assert solution.status is Status.ITERATION_LIMIT
     assert 3.0 <= solution.n_epochs < 4.0
     assert solution.gap > TIGHT * solution.primal
-
-
-def test_newton_steps_are_limited_as_passes_are(rng):
-    X, signs = binary_data(rng, n=300)
-    problem = (X * signs[:, None], squared_hinge_form(300, 100.0))
-    solution = solve_one_task(*problem, tol=0.0, max_epochs=6)
-    assert solution.status is Status.ITERATION_LIMIT
-    assert 6.0 <= solution.n_epochs < 7.0
-    ascent = ascend_one_task(*problem, tol=0.0, max_epochs=6)
-    assert solution.primal < ascent.primal  # two of the six were Newton's
-    optimum = solve_one_task(*problem, tol=1e-10)
-    assert solution.primal - solution.gap <= optimum.primal <= solution.primal
 
 
 def test_margins_that_cannot_be_met_do_not_pass_for_met(rng):
@@ -120,9 +105,8 @@ def test_missing_values_do_not_pass_for_a_solution(rng):
     X[7, 2] = np.nan
     for loss in MULTI_CLASS:
         assert solve_classes(X, labels, zero_one_cost(4), 0.3, loss).status is Status.DIVERGED
-    for solver in BOX_SOLVERS.values():
-        for form in BINARY.values():
-            assert solver(X, form(len(X), 0.3)).status is Status.DIVERGED
+    for form in BINARY.values():
+        assert solve_one_task(X, form(len(X), 0.3)).status is Status.DIVERGED
 
 
 def test_the_same_seed_gives_the_same_numbers(rng):
@@ -142,9 +126,8 @@ def test_the_data_are_not_written(rng):
     for array in frozen:
         array.flags.writeable = False
     solve_classes(X, labels, zero_one_cost(4), 0.4, warm_start=start)
-    for solver in BOX_SOLVERS.values():
-        for form in BINARY.values():
-            solver(X, form(len(X), 0.4), warm_start=start[:, 0])
+    for form in BINARY.values():
+        solve_one_task(X, form(len(X), 0.4), warm_start=start[:, 0])
     for array, copy in zip(frozen, copies, strict=True):
         np.testing.assert_array_equal(array, copy)
 
@@ -192,11 +175,10 @@ def test_no_rows_are_no_problem():
     empty = solve_classes(np.zeros((0, 3)), np.zeros(0, dtype=int), zero_one_cost(2), 1.0)
     assert empty.status is Status.CONVERGED
     np.testing.assert_array_equal(empty.weights, np.zeros((2, 3)))
-    for solver in BOX_SOLVERS.values():
-        for make in BINARY.values():
-            box = solver(np.zeros((0, 3)), make(3, 1.0).take(slice(0)))
-            assert box.status is Status.CONVERGED
-            assert box.primal == 0.0
+    for make in BINARY.values():
+        box = solve_one_task(np.zeros((0, 3)), make(3, 1.0).take(slice(0)))
+        assert box.status is Status.CONVERGED
+        assert box.primal == 0.0
 
 
 @pytest.mark.parametrize(

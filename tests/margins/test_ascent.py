@@ -1,4 +1,4 @@
-"""The large-margin step against liblinear, CVXPY and the theory of the quadratic programs it solves."""
+"""Dual coordinate ascent against liblinear, CVXPY and the theory of the quadratic programs it solves."""
 
 from __future__ import annotations
 
@@ -9,33 +9,28 @@ from sklearn.svm import LinearSVC, LinearSVR
 
 from large_margin_tools import (
     BINARY,
-    BOX_SOLVERS,
     LIBLINEAR,
     MULTI_CLASS,
     REGRESSION,
     TIGHT,
-    ascend_one_task,
-    ascend_tasks,
     binary_data,
-    box_form,
     hinge_form,
     multi_class_data,
     multi_class_primal,
     signs_form,
     solve_classes,
     solve_one_task,
+    solve_tasks,
     squared_hinge_form,
-    squared_tube_form,
     tube_form,
 )
 from regbayes.engine import Status
-from regbayes.margins import coordinate_ascent
-from regbayes.margins.coordinate_ascent import TaskLayout
-from regbayes.margins.head import MIN_PATIENCE, solve_tasks
+from regbayes.margins import ascent
+from regbayes.margins.ascent import TaskLayout
 from regbayes.margins.targets import zero_one_cost
 from regbayes.regularization.posteriors import Gaussian
 from regbayes.regularization.regularize import regularize
-from regbayes.regularization.regularizers import Hinge, Ridge
+from regbayes.regularization.regularizers import Hinge
 
 
 @pytest.fixture
@@ -46,30 +41,28 @@ def rng():
 # --- liblinear ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", BOX_SOLVERS)
 @pytest.mark.parametrize("loss", BINARY)
 @pytest.mark.parametrize("C", [0.02, 1.0])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_box_is_liblinears_classifier(rng, solver, loss, C, intercept):
+def test_box_is_liblinears_classifier(rng, loss, C, intercept):
     X, signs = binary_data(rng)
     expected = LinearSVC(C=C, loss=loss, dual=True, fit_intercept=intercept, **LIBLINEAR).fit(X, signs)
     seen = np.column_stack([X, np.ones(len(X))]) if intercept else X
     form = signs_form(signs, C, squared=loss == "squared_hinge")
-    solution = BOX_SOLVERS[solver](seen, form, tol=TIGHT, max_epochs=1e5)
+    solution = solve_one_task(seen, form, tol=TIGHT, max_epochs=1e5)
     np.testing.assert_allclose(solution.weights[0, : X.shape[1]], expected.coef_[0], atol=1e-6)
     if intercept:
         assert solution.weights[0, -1] == pytest.approx(expected.intercept_[0], abs=1e-6)
     assert solution.status is Status.CONVERGED
 
 
-@pytest.mark.parametrize("solver", BOX_SOLVERS)
 @pytest.mark.parametrize("loss", REGRESSION)
 @pytest.mark.parametrize("C", [0.02, 1.0])
-def test_box_is_liblinears_regressor(rng, solver, loss, C):
+def test_box_is_liblinears_regressor(rng, loss, C):
     X, _ = binary_data(rng)
     targets = X @ rng.normal(size=X.shape[1]) + rng.normal(size=len(X))
     expected = LinearSVR(C=C, epsilon=0.3, loss=loss, dual=True, fit_intercept=False, **LIBLINEAR).fit(X, targets)
-    solution = BOX_SOLVERS[solver](X, REGRESSION[loss](targets, 0.3, C), tol=TIGHT, max_epochs=1e5)
+    solution = solve_one_task(X, REGRESSION[loss](targets, 0.3, C), tol=TIGHT, max_epochs=1e5)
     np.testing.assert_allclose(solution.weights[0], expected.coef_, atol=1e-6)
 
 
@@ -166,28 +159,6 @@ def test_hard_multi_class_margins_are_the_limit_of_soft_ones(rng):
     assert margins.min() > 1.0 - 1e-6
 
 
-@pytest.mark.parametrize("sharing", [0.0, 2.0])
-@pytest.mark.parametrize("loss", ["squared_hinge", "squared_tube"])
-def test_smooth_coupled_tasks_are_the_solution_cvxpy_finds(rng, sharing, loss):
-    n, d, group, C = 200, 4, np.array([0, 1, 0]), 20.0  # a large C is where Newton's method takes over
-    X, _ = binary_data(rng, n=n, d=d)
-    feature_row, task = rng.integers(n, size=n), rng.integers(3, size=n)
-    targets = np.where(rng.random(n) > 0.4, 1.0, -1.0) if loss == "squared_hinge" else rng.normal(size=n)
-    own, common = cp.Variable((3, d)), cp.Variable((2, d))
-    scores = cp.sum(cp.multiply(X[feature_row], own[task] + sharing * common[group[task]]), axis=1)
-    slack = 1 - cp.multiply(targets, scores) if loss == "squared_hinge" else cp.abs(targets - scores) - 0.1
-    objective = 0.5 * cp.sum_squares(own) + 0.5 * cp.sum_squares(common) + C * cp.sum(cp.square(cp.pos(slack)))
-    problem = cp.Problem(cp.Minimize(objective))
-    problem.solve(solver=cp.CLARABEL)
-    squared_hinge = loss == "squared_hinge"
-    form = signs_form(targets, C, squared=True) if squared_hinge else squared_tube_form(targets, 0.1, C)
-    solution = solve_tasks(X, form, TaskLayout(feature_row, task, group, sharing), tol=1e-10)
-    assert solution.status is Status.CONVERGED
-    assert solution.primal == pytest.approx(problem.value, rel=1e-7)
-    np.testing.assert_allclose(solution.weights, own.value + sharing * common.value[group], atol=1e-4)
-    np.testing.assert_allclose(solution.shared_weights, sharing * common.value, atol=1e-4)
-
-
 # --- theory ---------------------------------------------------------------------------------------------------------
 
 
@@ -211,13 +182,12 @@ def test_simplex_certificate_is_honest(rng, loss, tol):
     assert solution.primal >= optimum.primal - optimum.gap
 
 
-@pytest.mark.parametrize("solver", BOX_SOLVERS)
 @pytest.mark.parametrize("form", [hinge_form, squared_hinge_form])
-def test_box_meets_the_optimality_conditions(rng, solver, form):
+def test_box_meets_the_optimality_conditions(rng, form):
     X, signs = binary_data(rng)
     box = form(len(X), 0.3)
     margins = X * signs[:, None]
-    solution = BOX_SOLVERS[solver](margins, box, tol=TIGHT)
+    solution = solve_one_task(margins, box, tol=TIGHT)
     slope = margins @ solution.weights[0] + box.linear + box.ridge * solution.dual
     at_lower, at_upper = solution.dual <= box.lower, solution.dual >= box.upper
     assert np.all(slope[at_lower] >= -1e-5)
@@ -296,51 +266,12 @@ def test_small_C_puts_every_multiplier_at_its_bound(rng):
     np.testing.assert_allclose(box.weights[0], C * (signs @ X), rtol=1e-9)
 
 
-def test_newton_and_coordinate_ascent_agree(rng):
-    X, signs = binary_data(rng, n=300)
-    layout = TaskLayout(np.arange(300), rng.integers(4, size=300), np.array([0, 0, 1, 1]), 0.8)
-    problem = (X * signs[:, None], squared_hinge_form(300, 1.0), layout)
-    newton = solve_tasks(*problem, tol=1e-11)
-    ascent = ascend_tasks(*problem, tol=1e-11, max_epochs=1e5)
-    assert newton.status is ascent.status is Status.CONVERGED
-    assert newton.n_epochs < 0.2 * ascent.n_epochs
-    np.testing.assert_allclose(newton.weights, ascent.weights, atol=1e-5)
-    np.testing.assert_allclose(newton.shared_weights, ascent.shared_weights, atol=1e-5)
-    np.testing.assert_allclose(newton.dual, ascent.dual, atol=1e-4)
-
-
-def test_one_newton_step_solves_least_squares(rng):
-    # A tube of width zero is the squared loss: the weights are those of ridge regression.
-    X, _ = binary_data(rng)
-    targets, C = rng.normal(size=len(X)), 100.0
-    solution = solve_one_task(X, squared_tube_form(targets, 0.0, C), tol=1e-10)
-    expected = np.linalg.solve(X.T @ X + np.eye(X.shape[1]) / (2 * C), X.T @ targets)
-    np.testing.assert_allclose(solution.weights[0], expected, atol=1e-9)
-    assert solution.n_epochs <= MIN_PATIENCE + 2.0
-
-
-@pytest.mark.parametrize("sharing", [0.0, 1.5])
-def test_many_quadratic_rows_of_several_tasks_are_ridge_regression(rng, sharing):
-    """Ridge regression of all tasks at once has the prior covariance ``I + sharing^2`` between their weights."""
-    n, d, C = 600, 3, 0.7
-    X, y, task = rng.standard_normal((n, d)), rng.standard_normal(n), rng.integers(4, size=n)
-    form = box_form(Ridge(y, 0.5 / C), n)
-    solution = solve_tasks(X, form, TaskLayout(np.arange(n), task, np.zeros(4, dtype=int), sharing))
-    stacked = np.zeros((n, 4, d))
-    stacked[np.arange(n), task] = X
-    covariance = np.kron(np.eye(4) + sharing**2, np.eye(d))
-    flat = stacked.reshape(n, -1)
-    expected = np.linalg.solve(np.linalg.inv(covariance) + 2 * C * flat.T @ flat, 2 * C * flat.T @ y)
-    np.testing.assert_allclose(solution.weights, expected.reshape(4, d), atol=1e-10)
-    assert solution.n_epochs == 1.0
-
-
 def test_rows_that_do_not_fit_the_cache_are_visited_block_by_block(rng):
     rows = np.sort(rng.choice(10**6, 40_001, replace=False))
-    order = coordinate_ascent.shuffled(rows, rng)
+    order = ascent.shuffled(rows, rng)
     np.testing.assert_array_equal(np.sort(order), rows)
-    places = np.searchsorted(rows, order[:40_000]).reshape(-1, coordinate_ascent.BLOCK_ROWS)
-    assert np.all(np.ptp(places, axis=1) == coordinate_ascent.BLOCK_ROWS - 1)
+    places = np.searchsorted(rows, order[:40_000]).reshape(-1, ascent.BLOCK_ROWS)
+    assert np.all(np.ptp(places, axis=1) == ascent.BLOCK_ROWS - 1)
     assert np.abs(np.corrcoef(order, rows)[0, 1]) < 0.1
 
 
@@ -349,24 +280,10 @@ def test_the_order_of_visits_does_not_change_the_solution(rng, loss):
     """Rows repeated at a share of the price are the same problem, and so many of them are visited block by block."""
     X, signs = binary_data(rng)
     margins, times = X * signs[:, None], 260
-    few = ascend_one_task(margins, BINARY[loss](len(X), 0.5), tol=1e-8, max_epochs=1e5)
-    assert times * len(X) > coordinate_ascent.MOST_SCATTERED > len(X)
+    few = solve_one_task(margins, BINARY[loss](len(X), 0.5), tol=1e-8, max_epochs=1e5)
+    assert times * len(X) > ascent.MOST_SCATTERED > len(X)
     many = BINARY[loss](times * len(X), 0.5 / times)
-    blocked = ascend_one_task(np.tile(margins, (times, 1)), many, tol=1e-8, max_epochs=1e5)
+    blocked = solve_one_task(np.tile(margins, (times, 1)), many, tol=1e-8, max_epochs=1e5)
     assert few.status is blocked.status is Status.CONVERGED
     np.testing.assert_allclose(blocked.weights, few.weights, atol=1e-4)
     assert abs(blocked.primal - few.primal) <= 1e-8 * few.primal
-
-
-def test_multipliers_worse_than_none_leave_the_start_to_newtons_method(rng):
-    X, signs = binary_data(rng, n=300)
-    problem = (X * signs[:, None], squared_hinge_form(300, 1.0))
-    cold = solve_one_task(*problem, tol=1e-10)
-    bad = 1e3 * rng.random(300)
-    looked_at = solve_one_task(*problem, warm_start=bad, max_epochs=0)
-    assert looked_at.primal - looked_at.gap < 0.0
-    warm = solve_one_task(*problem, warm_start=bad, warm_weights=cold.weights, tol=1e-10)
-    np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-6)
-    assert warm.n_epochs == 1.0
-    with pytest.raises(ValueError, match="warm_weights must have shape"):
-        solve_one_task(*problem, warm_weights=cold.weights[:, :-1])

@@ -1,0 +1,307 @@
+"""Samples with targets at given weights: sums, curvature and products, on the library of their arrays.
+
+A squared loss of one output at a time (`CellRows`) has a second derivative for each output. That of classes
+(`ClassRows`) mixes them; it is the multi-class hinge smoothed inside each sample: a share delta of the ridge acts on
+the squares of a sample's multipliers and the rest on the square of their sum. With delta to 0 that is the loss itself,
+at 1 a margin for each class. What the smoothing adds to the gap is measured.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from regbayes._types import Array, Floats, Integers
+from regbayes.kernels import arrays
+from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device
+from regbayes.kernels.losses import ClassLosses, Losses, LossSums, TubeLosses, true_classes, weigh_grams
+from regbayes.margins.design import Design
+
+MAX_CACHED, MAX_HELD = 1 << 17, 1 << 27  # scores that are held at once: of NumPy, which a cache holds, and elsewhere
+ALL = slice(None)
+MAX_DENSE = 1000  # weights of classes: of more, their second derivative is never held as a whole
+
+
+@dataclass(frozen=True)
+class BlockSums:
+    """What Newton's method needs to know of some samples. Sums of two blocks are those of both."""
+
+    loss: float  # smoothed, where it is
+    excess: float  # of the smoothed loss over the loss itself
+    bias: float  # what smoothing adds to the duality gap
+    pulled: Floats  # (outputs, d): sum_i phi_i x_i, minus the gradient of the loss
+
+    def __add__(self, other: BlockSums) -> BlockSums:
+        return BlockSums(
+            self.loss + other.loss, self.excess + other.excess, self.bias + other.bias, self.pulled + other.pulled
+        )
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The samples that have an output, in a list of targets that is ordered by output."""
+
+    output: int
+    rows: slice | Integers
+    cells: slice  # of the list
+
+
+@dataclass(frozen=True)
+class BlockLosses:
+    """Squared losses of a block of samples: a matrix of targets (outputs, n), or a list (1, cells) where few exist."""
+
+    losses: Losses
+    outputs: slice | Integers = field(default_factory=lambda: ALL)  # of the matrix
+    segments: Sequence[Segment] | None = None  # of the list
+
+    def see(self, design: Design, smoothing: float) -> MarginRows:
+        """Return the samples at what a head sees of them."""
+        if isinstance(self.losses, ClassLosses):
+            return ClassRows(design, replace(self.losses, smoothing=smoothing))
+        if self.segments is None:
+            return CellRows(design, self.losses, self.outputs)
+        return ListedRows(design, self.losses, self.segments)
+
+    def scores(self, design: Design, weights: Floats) -> DeviceArray:
+        """Return the scores of the targets, as their losses are laid out, for weights (outputs, d)."""
+        if self.segments is None:
+            return design.scores(weights[self.outputs])
+        return score_segments(design.array(), weights, self.segments)
+
+    def sum_outputs(self, values: DeviceArray, n_outputs: int) -> Floats:
+        """Return the sums of values of the targets by output, (outputs,)."""
+        found = np.zeros(n_outputs)
+        if self.segments is None:
+            found[self.outputs] = arrays.gather(arrays.sum_of(values, axis=1))[0]
+        for segment in self.segments or ():
+            found[segment.output] = values[0, segment.cells].sum()
+        return found
+
+
+def score_segments(columns: Floats, weights: Floats, segments: Sequence[Segment]) -> Floats:
+    """Return the scores of a list of targets, (1, cells)."""
+    scores = np.empty((1, segments[-1].cells.stop if segments else 0))
+    for segment in segments:
+        scores[0, segment.cells] = columns[segment.rows] @ weights[segment.output]
+    return scores
+
+
+@dataclass(frozen=True)
+class MarginRows(ABC):
+    """Samples with their targets."""
+
+    design: Design
+    losses: Any  # of `regbayes.kernels.losses`
+    mixes: ClassVar[bool] = False
+
+    def ease(self, factor: float | Floats, smoothing: float) -> Self:
+        """Return the samples with prices times a factor, or one for each output, and smoothed at least so much."""
+        return replace(self, losses=self.losses.scale(factor))
+
+    @abstractmethod
+    def sums(self, weights: Floats) -> BlockSums:
+        """Evaluate the samples at given weights (outputs, d)."""
+
+    @abstractmethod
+    def curvature(self, weights: Floats) -> DeviceArray:
+        """Return the loss's second derivative where the samples are."""
+
+    @abstractmethod
+    def pull_back(self, weights: Floats, matrix: Floats) -> DeviceArray:
+        """Return the multipliers at given weights times a matrix (outputs, k), shape (n, k)."""
+
+
+@dataclass(frozen=True)
+class MatrixRows(MarginRows):
+    """Samples that have most of some outputs; looked at in pieces, so that not all scores are held."""
+
+    outputs: slice | Integers = field(default_factory=lambda: ALL)
+
+    def evaluate(self, weights: Floats) -> Iterator[tuple[Design, Any, LossSums]]:
+        """Look at the samples at given weights (outputs, d): what is seen of a piece, its losses and their sums."""
+        own, n = weights[self.outputs], self.design.shape[0]
+        most = MAX_CACHED if arrays.is_plain(self.design.features) else MAX_HELD
+        for rows in arrays.pieces(n, max(1, most // max(len(own), 1))):
+            is_all = rows.stop - rows.start == n
+            design = self.design if is_all else self.design[rows]
+            losses = self.losses if is_all else self.losses.take(rows)
+            yield design, losses, losses.evaluate(design.scores(own))
+
+    def sums(self, weights: Floats) -> BlockSums:
+        """Evaluate the samples at given weights (outputs, d)."""
+        loss = excess = bias = 0.0
+        pulled = np.zeros(weights.shape)
+        for design, _, seen in self.evaluate(weights):
+            loss, excess, bias = loss + float(seen.loss), excess + float(seen.excess), bias + float(seen.bias)
+            pulled[self.outputs] += design.combine(seen.multipliers)
+        return BlockSums(loss, excess, bias, pulled)
+
+    def pull_back(self, weights: Floats, matrix: Floats) -> DeviceArray:
+        """Return the multipliers at given weights times a matrix (outputs, k), shape (n, k)."""
+        own, features = matrix[self.outputs], self.design.features
+        if arrays.is_plain(features):
+            return arrays.join([seen.multipliers.T @ own for _, _, seen in self.evaluate(weights)])
+        right = to_device(own.T, features)  # (k, n) in memory, as the rest of the work on devices has features
+        return arrays.join([right @ seen.multipliers for _, _, seen in self.evaluate(weights)], axis=1).T
+
+
+class CellRows(MatrixRows):
+    """Samples whose outputs are judged one by one: signs or numbers, some of them missing."""
+
+    def curvature(self, weights: Floats) -> DeviceArray:
+        """Return the loss's second derivative in each output's weights, shape (outputs, d, d)."""
+        total: Any = None
+        for design, losses, seen in self.evaluate(weights):
+            columns, bent = design.array(), losses.bend(seen.multipliers)
+            is_plain = isinstance(bent, np.ndarray)
+            found = _sum_squares(columns, bent, losses) if is_plain else weigh_grams(columns.T, bent)
+            total = found if total is None else total + found
+        if isinstance(self.outputs, slice):
+            return total
+        whole = np.zeros((*weights.shape, weights.shape[1]))
+        whole[self.outputs] = total
+        return whole
+
+
+def _sum_squares(columns: Floats, bent: Floats, losses: Any) -> Floats:
+    """Return ``sum_n bent_on x_n x_n'``, (outputs, d, d)."""
+    if isinstance(losses, TubeLosses) and losses.is_shared:
+        return np.broadcast_to((columns * bent[0][:, None]).T @ columns, (len(bent), *2 * columns.shape[1:]))
+    return np.stack([_sum_active(columns, weights) for weights in bent])
+
+
+def _sum_active(columns: Floats, weights: Floats) -> Floats:
+    """Return ``sum_n weights_n x_n x_n'`` of the samples that have a weight."""
+    among = np.flatnonzero(weights)
+    scaled = columns[among] * np.sqrt(weights[among])[:, None]
+    found: Floats = scaled.T @ scaled
+    return found
+
+
+@dataclass(frozen=True)
+class ListedRows(MarginRows):
+    """Samples in memory that have few of the outputs that any of them has."""
+
+    segments: Sequence[Segment] = ()
+
+    def _evaluate(self, columns: Floats, weights: Floats) -> LossSums:
+        found: LossSums = self.losses.evaluate(score_segments(columns, weights, self.segments))
+        return found
+
+    def sums(self, weights: Floats) -> BlockSums:
+        """Evaluate the samples at given weights (outputs, d)."""
+        columns, pulled = self.design.array(), np.zeros(weights.shape)
+        seen = self._evaluate(columns, weights)
+        for segment in self.segments:
+            pulled[segment.output] = seen.multipliers[0, segment.cells] @ columns[segment.rows]
+        return BlockSums(float(seen.loss), 0.0, 0.0, pulled)
+
+    def curvature(self, weights: Floats) -> Floats:
+        """Return the loss's second derivative in each output's weights, shape (outputs, d, d)."""
+        columns, found = self.design.array(), np.zeros((*weights.shape, weights.shape[1]))
+        bent = self.losses.bend(self._evaluate(columns, weights).multipliers)
+        for segment in self.segments:
+            found[segment.output] = _sum_active(columns[segment.rows], bent[0, segment.cells])
+        return found
+
+    def pull_back(self, weights: Floats, matrix: Floats) -> Floats:
+        """Return the sum over each sample's outputs of multipliers times a matrix (outputs, k), shape (n, k)."""
+        phi = self._evaluate(self.design.array(), weights).multipliers[0]
+        found = np.zeros((self.design.shape[0], matrix.shape[1]))
+        for segment in self.segments:
+            found[segment.rows] += phi[segment.cells, None] * matrix[segment.output]
+        return found
+
+    def ease(self, factor: float | Floats, smoothing: float) -> Self:
+        """Return the samples with prices times a factor, or one for each output."""
+        if not isinstance(factor, np.ndarray):
+            return super().ease(factor, smoothing)
+        of_cells = np.concatenate([np.full(s.cells.stop - s.cells.start, factor[s.output]) for s in self.segments])
+        return replace(self, losses=replace(self.losses, C=self.losses.C * of_cells))
+
+
+class ClassRows(MatrixRows):
+    """Samples that belong to one of several classes each."""
+
+    mixes = True
+
+    def curvature(self, weights: Floats) -> DeviceArray:
+        """Return the loss's second derivative: whole, or its diagonal blocks where there are too many weights."""
+        whole, total = weights.size <= MAX_DENSE, None
+        for design, losses, seen in self.evaluate(weights):
+            columns, signed, own, shared = design.array(), *_sign_classes(losses, seen.multipliers)
+            of_pairs = _sum_active_pairs if isinstance(columns, np.ndarray) else _sum_pairs
+            found = of_pairs(columns, signed, own, shared, whole)
+            total = found if total is None else total + found
+        return total
+
+    def product(self, weights: Floats, direction: Floats) -> Floats:
+        """Return the loss's second derivative times a direction, shape (classes, d)."""
+        found = np.zeros(weights.shape)
+        for design, losses, seen in self.evaluate(weights):
+            found += design.combine(losses.multiply(design.scores(direction), seen.multipliers))
+        return found
+
+    def ease(self, factor: float | Floats, smoothing: float) -> Self:
+        """Return the samples with prices times a factor, and smoothed at least so much."""
+        smoothing = max(smoothing, self.losses.smoothing)
+        return replace(self, losses=replace(self.losses.scale(factor), smoothing=smoothing))
+
+
+def _sign_classes(losses: Any, phi: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    """Return 1 for classes with a multiplier and minus their number for the true one, (classes, n), and slopes.
+
+    The second derivative by a sample's scores is, where ``active`` are the wrong classes with a multiplier and y the
+    true one, ``own (diag(active) - e_y active' - active e_y' + count e_y e_y') - shared signed signed'``.
+    """
+    xp, active = namespace_of(phi), phi < 0.0
+    own, shared, count = losses.differentiate(active)
+    return xp.where(true_classes(losses.labels, phi), -count, xp.astype(active, phi.dtype)), own, shared
+
+
+def _sum_active_pairs(x: Floats, signed: Floats, own: Floats, shared: Floats, whole: bool) -> Floats:
+    """Return the sums over samples for pairs of classes; a sample enters those of its few active classes alone."""
+    L, d = len(signed), x.shape[1]
+    found = np.zeros((L, d, L, d) if whole else (L, d, d))
+    for c in range(L):
+        among = np.flatnonzero(signed[c])
+        seen, toward, mine = x[among], -shared[among] * signed[c, among], own[among]
+        diagonal = (seen * (toward * signed[c, among] + mine * np.abs(signed[c, among]))[:, None]).T @ seen
+        if not whole:
+            found[c] = diagonal
+            continue
+        found[c, :, c] = diagonal
+        for other in range(c):
+            both = np.flatnonzero(signed[other, among])
+            signs = signed[other, among[both]]
+            is_true = (signed[c, among[both]] < 0.0) | (signs < 0.0)
+            weight = toward[both] * signs - mine[both] * is_true
+            found[c, :, other] = (seen[both] * weight[:, None]).T @ seen[both]
+            found[other, :, c] = found[c, :, other].T
+    return found
+
+
+def _sum_pairs(x: DeviceArray, signed: DeviceArray, own: DeviceArray, shared: DeviceArray, whole: bool) -> DeviceArray:
+    """Return the sums over samples for pairs of classes, of all samples for each."""
+    xp, L = namespace_of(signed), signed.shape[0]
+    diagonal = own * xp.abs(signed) - shared * signed * signed
+    if not whole:
+        return weigh_grams(x.T, diagonal)
+    classes = []
+    for c in range(L):
+        both = signed * signed[c, :]
+        bent = xp.where(both < 0.0, -own, xp.zeros_like(own)) - shared * both
+        bent[c, :] = diagonal[c, :]
+        classes.append(weigh_grams(x.T, bent))
+    return xp.permute_dims(xp.stack(classes), (0, 2, 1, 3))
+
+
+def as_slice(index: Array) -> Array | slice:
+    """Return neighbors as a slice, which reads them where they are."""
+    if not len(index) or index[-1] - index[0] != len(index) - 1 or np.any(np.diff(index) != 1):
+        return index
+    return slice(int(index[0]), int(index[-1]) + 1)
