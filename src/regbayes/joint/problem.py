@@ -24,6 +24,7 @@ from regbayes.engine import Executor, Serial
 from regbayes.engine.source import Blocks, LocalBlocks
 from regbayes.joint.model import Fitted, Inferred, JointModel, Params, RowSums, Stats
 from regbayes.margins.head import FeatureSums, Head, HeadBlock, Slope, SolvedHead, Tolerance, View, WarmStart
+from regbayes.margins.newton import SharedPrior
 
 if TYPE_CHECKING:
     from regbayes.joint.descent import DescentOptions
@@ -204,6 +205,11 @@ class SampledHead(RemoteHead):
     problem: Head
     sample: RowBlock[Any]
     share: float | Floats
+
+    @property
+    def prior(self) -> SharedPrior:
+        """The prior of the weights."""
+        return self.problem.prior
 
     def solve(
         self, blocks: Blocks, inference: Inference, warm_start: WarmStart | None, tolerance: Tolerance
