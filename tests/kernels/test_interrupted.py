@@ -16,7 +16,8 @@ from regbayes.regularization.dual_forms import BoxDual, SimplexDual
 n, ones = 200_000, np.ones(200_000)
 X = np.random.default_rng(0).standard_normal((n, 8))
 if {kind!r} == "box":
-    problem = BoxAscent(X, BoxDual(-ones, 0 * ones, ones, 0 * ones, np.inf * ones), TaskLayout(np.arange(n), 0 * np.arange(n), np.zeros(1)))
+    layout = TaskLayout(np.arange(n), 0 * np.arange(n), np.zeros(1))
+    problem = BoxAscent(X, BoxDual(-ones, 0 * ones, ones, 0 * ones, np.inf * ones), layout)
 else:
     labels = np.arange(n) % 3
     problem = SimplexAscent(X, SimplexDual(np.eye(3) - 1, labels, np.inf * ones, ones), labels)
