@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, ClassVar, Self
 
@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from regbayes._types import Floats, Integers, Reals
+from regbayes._types import Floats, Integers
 from regbayes.dask.blocks import DaskBlocks, find_client, shelter_workers
 from regbayes.dask.rows import (
     Given,
@@ -34,18 +34,11 @@ from regbayes.dask.rows import (
     place_blocks,
     read_collections,
 )
-from regbayes.engine import FitResult, Status
 from regbayes.engine.source import Samples
 from regbayes.estimators._bases import (
-    FitReporter,
-    InterruptedWarning,
-    UnscaledWarning,
     check_labels,
     check_several,
-    column_ranges,
 )
-from regbayes.joint import descent
-from regbayes.joint.problem import RowBlock, Version
 from regbayes.kernels.arrays import is_plain, sum_squares, to_host
 from regbayes.margins.head import CLASS_SAMPLE_PER_WEIGHT, SAMPLE_PER_WEIGHT
 from regbayes.models.ilsvm.model import Rows
@@ -62,7 +55,7 @@ class OnCluster(BaseEstimator):
     """
 
     _plain: ClassVar[type[Any]]
-    _refused: ClassVar[dict[str, tuple[Any, str]]] = {}  # parameter: value that is not for a cluster, and why
+    _local_only: ClassVar[dict[str, Any]] = {}  # parameters, and values that need all samples in local memory
 
     def to_local(self) -> Any:
         """Return the fitted model as the plain estimator, for arrays in memory and for files.
@@ -79,10 +72,14 @@ class OnCluster(BaseEstimator):
         """Save the plain estimator, `to_local`, which `regbayes.load` gives back."""
         self.to_local().save(path)
 
-    def _check_refused(self) -> None:
-        for name, (value, why) in self._refused.items():
-            if getattr(self, name) == value:
-                raise ValueError(f"{name}={value!r} is not for rows on a cluster: {why}")
+    def _check_options(self) -> None:
+        for name, values in self._local_only.items():
+            value = getattr(self, name)
+            if value == values or (isinstance(values, tuple) and value in values):
+                raise ValueError(
+                    f"{name}={value!r} keeps a result for every sample, which needs all samples in local memory. "
+                    f"Choose another value of {name}, or fit regbayes.{type(self).__name__} to a part of the samples."
+                )
 
     def _note_columns(self, given: Given) -> None:
         self.n_features_in_ = given.n_columns
@@ -94,7 +91,7 @@ class OnCluster(BaseEstimator):
     @contextmanager
     def _workers_of(self, client: Any) -> Iterator[Any]:
         """Yield the client of a fit, having seen that this can be fitted there."""
-        self._check_refused()
+        self._check_options()
         found = find_client(client)
         with shelter_workers(found):
             yield found
@@ -272,22 +269,6 @@ def with_defaults(init: Callable[..., None], **defaults: Any) -> Callable[..., N
     return construct
 
 
-@dataclass(frozen=True)
-class Start:
-    """Where a descent over all rows starts."""
-
-    params: Any
-    local: Any = None  # the plain estimator that was fitted on a sample; None where an earlier fit goes on
-    state: Any = None  # its model
-    interrupted: bool = False  # whether the user wants no more than that
-
-    @property
-    def result(self) -> FitResult[Any]:
-        """The fit of the sample as that of an interrupted fit of all rows."""
-        trace = self.local.trace_
-        return FitResult(self.state, trace, Status.INTERRUPTED, 0, 0, float(trace.objective[0]))
-
-
 def survey_blocks(rows: DaskBlocks, survey: Callable[..., Any], *arguments: Any) -> tuple[list[Any], str]:
     """Return what there is to know of every block, and the kind of all of them, having seen that it is one."""
     kinds, found = zip(*rows.gather(_survey_block, survey, *arguments), strict=True)
@@ -296,59 +277,6 @@ def survey_blocks(rows: DaskBlocks, survey: Callable[..., Any], *arguments: Any)
 
 def _survey_block(block: Samples, survey: Callable[..., Any], *arguments: Any) -> tuple[str | None, Any]:
     return name_kind(block), survey(block, *arguments)
-
-
-def fit_start(local: Any, sample: Samples) -> bool:
-    """Fit the plain estimator on a sample; return whether the user interrupted it.
-
-    Its warnings are not heard, but for those about X: the fit on all rows has its own.
-    """
-    local.set_params(warm_start=False, verbose=0)
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        local.fit(sample.X, sample.y, sample_weight=sample.weights)
-    for warning in heard:
-        if issubclass(warning.category, UnscaledWarning):
-            warnings.warn(warning.message, stacklevel=4)
-    return any(issubclass(warning.category, InterruptedWarning) for warning in heard)
-
-
-def fit_rows(
-    problem: Any,
-    start: Start,
-    finish: Callable[..., Any],
-    *,
-    max_iter: int,
-    stop: Callable[[Sequence[float]], Status | None],
-    reporter: FitReporter,
-    stage: str = "",
-) -> FitResult[Any]:
-    """Descend over all rows and finish. An interrupt ends it with what there is, which may be the start.
-
-    Parameters
-    ----------
-    problem : JointProblem
-    start : Start
-    finish : callable
-        From a `Search`, and a tolerance of the head, to the fitted model. A tolerance of None: the head as it is.
-    max_iter, stop, stage
-        As in `regbayes.engine.run`.
-    reporter : FitReporter
-    """
-    try:
-        if start.interrupted:
-            return start.result
-        result = descent.fit_joint(
-            problem, start.params, max_iter=max_iter, stop=stop, callbacks=[reporter], view=finish, stage=stage
-        )
-    except KeyboardInterrupt:  # in the first look at all rows
-        if start.local is None:
-            raise
-        return start.result
-    try:
-        return replace(result, state=finish(result.state))
-    except KeyboardInterrupt:
-        return replace(result, state=finish(result.state, None), status=Status.INTERRUPTED)
 
 
 def sample_size(n_columns: int, n_outputs: int, mixes: bool, row_bytes: float) -> int:
@@ -479,34 +407,3 @@ def code_labels(block: Samples, classes: NDArray[Any], unlabeled: Any, rest: int
     labeled = np.ones(len(block), dtype=bool) if unlabeled is None else np.asarray(block.y != unlabeled, dtype=bool)
     codes[labeled] = np.searchsorted(classes, block.y[labeled])
     return codes
-
-
-@dataclass(frozen=True)
-class FeatureRange:
-    """The lowest and highest value of every feature."""
-
-    lowest: Floats  # (K,)
-    highest: Floats  # (K,)
-
-    def __add__(self, other: FeatureRange) -> FeatureRange:
-        return FeatureRange(np.minimum(self.lowest, other.lowest), np.maximum(self.highest, other.highest))
-
-    def array(self) -> Floats:
-        """Return two rows that reach as far as all do, (2, K)."""
-        return np.stack([self.lowest, self.highest])
-
-    @classmethod
-    def of(cls, parts: Sequence[Reals]) -> FeatureRange:
-        """Return that of pieces of rows."""
-        lowest, highest = zip(*(column_ranges(part) for part in parts), strict=True)
-        return cls(np.min(lowest, axis=0), np.max(highest, axis=0))
-
-
-def find_range(block: RowBlock[Any], version: Version) -> FeatureRange:
-    """Return how far the features of a block reach."""
-    return FeatureRange.of([part.features for part in block.infer(version)])
-
-
-def find_probability_range(block: RowBlock[Any], version: Version) -> FeatureRange:
-    """Return how far the probabilities reach that rows of a block have the features."""
-    return FeatureRange.of([version.params.infer_probabilities(rows) for rows in block.pieces])

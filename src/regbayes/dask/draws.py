@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from regbayes._types import Floats, Indices
-from regbayes.dask._bases import FeatureRange
 from regbayes.dask.blocks import DaskBlocks, find_client, wait_for
 from regbayes.dask.rows import HOST, check_kinds, delay_blocks, kind_of, place_blocks, read_collections
+from regbayes.engine.source import Ranges
 from regbayes.kernels import arrays, arrays_atoms
 from regbayes.regularization.diagnostics import pareto_k, tail_size
 from regbayes.regularization.draws import UNNAMED, as_draws
@@ -68,9 +68,9 @@ def _itself(atoms: WeightedAtoms) -> WeightedAtoms:
     return atoms
 
 
-def find_extent(atoms: WeightedAtoms) -> FeatureRange:
+def find_extent(atoms: WeightedAtoms) -> Ranges:
     """Return how far features reach."""
-    return FeatureRange(atoms.lowest, atoms.highest)
+    return Ranges(atoms.lowest, atoms.highest)
 
 
 def sum_tilted(atoms: WeightedAtoms, phi: Floats, second: bool) -> TiltSums:
@@ -99,7 +99,7 @@ class BlockAtoms:
 
     def __init__(self, rows: DaskBlocks) -> None:
         self.rows = rows
-        extent: FeatureRange = rows.map_sum(find_extent)
+        extent: Ranges = rows.map_sum(find_extent)
         self.lowest, self.highest = extent.lowest, extent.highest
         self._phi = np.zeros(len(self.lowest))
         self._base: TiltSums = rows.map_sum(sum_tilted, self._phi, True)

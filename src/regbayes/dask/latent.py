@@ -15,17 +15,11 @@ from sklearn.callback import with_callbacks
 
 from regbayes._types import Floats
 from regbayes.dask._bases import (
-    START_ROWS,
     Labels,
     Moments,
     OnCluster,
     OnClusterLearner,
-    Start,
     code_labels,
-    find_probability_range,
-    find_range,
-    fit_rows,
-    fit_start,
     in_memory,
     lazily,
     sample_size,
@@ -33,36 +27,22 @@ from regbayes.dask._bases import (
 )
 from regbayes.dask.blocks import DaskBlocks
 from regbayes.dask.rows import READ_ROWS, draw_sample, join_columns
-from regbayes.engine import AbsoluteChange
 from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import ibp, ilsvm
-from regbayes.estimators._bases import (
-    CUT_SHORT,
-    cost_matrix,
-    fit_data,
-)
+from regbayes.estimators._bases import TrainingRows, cost_matrix, fit_data, warn_if_unscaled
 from regbayes.estimators.ilsvm import make_settings, make_supervision
-from regbayes.joint import descent
-from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
-from regbayes.margins.head import MAX_ASCENT_SCORES, Tolerance
-from regbayes.models.ilsvm.fit import pad_state
+from regbayes.joint.problem import RowBlock, SampledHead
+from regbayes.margins.head import MAX_ASCENT_SCORES
 from regbayes.models.ilsvm.model import (
-    FINAL,
-    PATIENCE,
     UNLABELED,
-    BinaryFeatures,
     Data,
-    ILSVMProblem,
-    Params,
+    Population,
     Rows,
     Settings,
     State,
-    Stats,
     build_head,
     centre_rows,
 )
-from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
-from regbayes.models.ilsvm.starts import drop_empty
 
 NO_COST = np.zeros((1, 1))
 
@@ -111,25 +91,6 @@ def survey(block: Samples, labeled: bool, unlabeled: Any) -> tuple[int, Moments,
 # --- on the client
 
 
-@dataclass(frozen=True)
-class Learning:
-    """The descent over all rows."""
-
-    problem: JointProblem[Rows, Params, Stats]
-    settings: Settings
-
-    def finish(self, search: descent.Search[Params, Stats], tolerance: Tolerance | None = FINAL) -> State:
-        """Solve for the head once more; no tolerance: as it is. Of all rows' features the extremes stand for them."""
-        at, settings = search.at, self.settings
-        params = replace(at.params, temperature=settings.temperature)
-        found, inference = self.problem.evaluate(params, at.warm_start, tolerance or Tolerance(1.0, 0.0))
-        shared = inference.shared
-        features = self.problem.blocks.map_sum(find_range, shared).array()
-        on = self.problem.blocks.map_sum(find_probability_range, shared).array() if settings.slab else None
-        head = None if found.head is None else found.head.head
-        return pad_state(State(params, features, head, None, settings.input_scale, on), settings)
-
-
 class OnClusterFeatures(OnCluster):
     """Binary features of rows on a cluster, with labels or without."""
 
@@ -137,43 +98,31 @@ class OnClusterFeatures(OnCluster):
         rows = self._place(client, READ_ROWS, X, y, sample_weight)
         lengths, moments, labels = self._survey(rows, y is not None)
         recipe = self._recipe(moments, labels)
-        settings = recipe.settings
         sample = self._draw(rows, lengths, labels, recipe)
-        start = self._start_from(sample, recipe)
-        settings = settings.follow(start.params)
-        recipe = replace(recipe, settings=settings)
+        warn_if_unscaled(sample.X)
         held = rows.change(hold, [(recipe,) if length else None for length in lengths])
         del rows  # what was read lives on in what is held
-        learning = Learning(_make_problem(held, sample, recipe, labels, moments), settings)
-
-        def attributes(state: State) -> dict[str, Any]:
-            found = self._attributes(state)
-            nothing = np.empty((0, settings.n_components))
-            for of_all_rows in ("embedding_", "probabilities_"):
-                found.pop(of_all_rows, None)
-            on = None if state.probabilities is None else nothing
-            return found | {"_state": replace(state, embedding=nothing, probabilities=on)}
-
-        self.mean_ = recipe.mean
-        with self._fitting(attributes, {"descent": settings.max_iter}, fit_data(X, y), self.verbose) as reporter:
-            reporter.result = fit_rows(
-                learning.problem,
-                start,
-                learning.finish,
-                max_iter=settings.max_iter,
-                stop=AbsoluteChange(settings.tol * _unit(recipe, moments, labels), PATIENCE),
-                reporter=reporter,
-                stage="descent",
-            )
-            if reporter.result.state is start.state:
-                self.mean_ = start.local.mean_
-            result, model = reporter.result, learning.problem.model
-            assert isinstance(model, BinaryFeatures)
-            self.objective_ = model.normalise(result.objective, drop_empty(result.state.params), moments.weight)
+        data = recipe.data(sample)
+        head, label_weight = None, 0.0
+        if labels is not None and recipe.supervised:
+            assert recipe.by_class is not None
+            labeled = sample.take(data.labeled) if len(data.labeled) < len(sample) else sample
+            here = build_head(recipe.data(labeled), recipe.settings)
+            head = SampledHead(here, hold(labeled, recipe), min(len(labeled) / int(labels.counts.sum()), 1.0))
+            label_weight = float(labels.weights @ recipe.by_class)
+        population = Population(held, head, float(moments.weight), label_weight)
         self.n_samples_seen_ = float(moments.weight)  # of which no features are kept that could be counted
-        if reporter.result.status not in CUT_SHORT:  # the number of features is not to be judged by half a fit
-            self._judge_features(recipe.data(sample), settings)
+        training = TrainingRows(sample.X, sample.weights, sample.X, fit_data(X, y))
+        self._learn(training, (replace(data, population=population), recipe.settings))
         return self
+
+    def _attributes(self, state: State) -> dict[str, Any]:
+        found, nothing = super()._attributes(state), np.empty((0, len(state.params.loadings)))
+        for of_all_rows in ("embedding_", "probabilities_"):
+            found.pop(of_all_rows, None)
+        on = None if state.probabilities is None else nothing
+        kept = {"_state": replace(state, embedding=nothing, probabilities=on)}
+        return found | kept | {"n_samples_seen_": self.n_samples_seen_}
 
     feature_probabilities = lazily(ilsvm.ILSVMClassifier.feature_probabilities)
 
@@ -227,55 +176,6 @@ class OnClusterFeatures(OnCluster):
         wanted = sample_size(n_columns, n_outputs, not settings.one_vs_rest, 8.0 * D)
         return draw_sample(rows, lengths, strata, wanted)
 
-    def _start_from(self, sample: Samples, recipe: Recipe) -> Start:
-        """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""
-        settings, previous = recipe.settings, getattr(self, "_state", None) if self.warm_start else None
-        start, mean = Start(None), getattr(self, "mean_", recipe.mean)
-        if previous is None or previous.params.loadings.shape != (settings.n_components, len(recipe.mean)):
-            local = self._plain(**self.get_params(deep=False))
-            interrupted = fit_start(local, sample.take(slice(START_ROWS)))
-            previous, mean = local._state, local.mean_
-            start = Start(None, local, previous, interrupted)
-        settings = settings.follow(previous.params)
-        params = drop_empty(convert_params(previous.params, settings))
-        noise = params.noise_variance if settings.estimate_noise else settings.noise_variance
-        prior = params.prior_variance if settings.estimate_prior else settings.prior_variance
-        changed = {
-            "noise_variance": noise,
-            "noise_ratios": settings.noise_ratios,
-            "prior_variance": prior,
-            "temperature": settings.temperature,
-        }
-        offset = params.offset + mean - recipe.mean  # the same, above the mean of all rows
-        return replace(start, params=replace(params, **changed, offset=offset, n_sweeps=settings.n_sweeps))
-
-
-def _make_problem(
-    held: DaskBlocks, sample: Samples, recipe: Recipe, labels: Labels | None, moments: Moments
-) -> JointProblem[Rows, Params, Stats]:
-    """Return the descent problem over all rows; the sample has those of its rows that have a label."""
-    n_all = int(moments.weight)
-    if labels is not None:
-        labeled = recipe.data(sample).labels != UNLABELED
-        sample = sample if labeled.all() else sample.take(np.flatnonzero(labeled))
-        n_all = int(labels.counts.sum())
-    kind = SlabFeatures if recipe.settings.slab else BinaryFeatures
-    local = ILSVMProblem(recipe.data(sample), replace(recipe.settings, C=0.0), kind).joint  # of it no margins
-    below = recipe.settings.tol * _unit(recipe, moments, labels)
-    options = replace(local.options, blocks_below=below if np.isfinite(local.options.blocks_below) else -np.inf)
-    head = None
-    if recipe.supervised:
-        here = build_head(recipe.data(sample), recipe.settings)
-        head = SampledHead(here, hold(sample, recipe), min(len(sample) / n_all, 1.0))
-    return JointProblem(local.model, held, head, options)
-
-
-def _unit(recipe: Recipe, moments: Moments, labels: Labels | None) -> float:
-    """Return what one unit of every labelled row's loss is worth in J, as `ILSVMProblem.unit`."""
-    settings = recipe.settings
-    nat = settings.generative_weight / settings.temperature * moments.weight
-    return nat if labels is None else max(nat, settings.C * float(labels.weights @ recipe.by_class))
-
 
 class ILSVMClassifier(OnClusterFeatures, OnClusterLearner, ilsvm.ILSVMClassifier):
     """`regbayes.ILSVMClassifier` over rows on the workers of a Dask cluster.
@@ -296,14 +196,7 @@ class ILSVMClassifier(OnClusterFeatures, OnClusterLearner, ilsvm.ILSVMClassifier
     """
 
     _plain: ClassVar[type[Any]] = ilsvm.ILSVMClassifier
-    _refused: ClassVar[dict[str, tuple[Any, str]]] = {
-        "loss": ("hinge", 'it needs multipliers of all rows in one place. Use loss="squared_hinge"'),
-        "margins": ("posterior", 'it keeps the features of all rows. Use margins="consistent"'),
-        "transductive": (
-            True,
-            "guessed labels are kept for all rows. Use unlabeled= alone, or fit the plain estimator on a part",
-        ),
-    }
+    _local_only: ClassVar[dict[str, Any]] = {"loss": "hinge", "margins": "posterior", "transductive": True}
 
     predict = lazily(ilsvm.ILSVMClassifier.predict)
     decision_function = lazily(ilsvm.ILSVMClassifier.decision_function)
@@ -311,8 +204,8 @@ class ILSVMClassifier(OnClusterFeatures, OnClusterLearner, ilsvm.ILSVMClassifier
     partial_fit = in_memory(ilsvm.ILSVMClassifier.partial_fit)
     fit_weights = in_memory(ilsvm.ILSVMClassifier.fit_weights)
 
-    def _check_refused(self) -> None:
-        super()._check_refused()
+    def _check_options(self) -> None:
+        super()._check_options()
         if self.cost is not None and self.multi_class == "ovr":
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
 

@@ -373,7 +373,7 @@ def _bring_shares(
 ) -> list[Drawn]:
     firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     there = rows.change(draw_block, [(int(first), kinds_of, limits) for first in firsts])
-    return [part for part in there.gather(_itself) if len(part.kinds)]
+    return [part for part in there.gather(itself) if len(part.kinds)]
 
 
 def _join_drawn(parts: list[Drawn], order: Integers) -> Samples:
@@ -399,5 +399,6 @@ def _join_drawn(parts: list[Drawn], order: Integers) -> Samples:
     return Samples(X, *beside)
 
 
-def _itself(drawn: Drawn) -> Drawn:
-    return drawn
+def itself(block: Any) -> Any:
+    """Return what stays where a block is."""
+    return block

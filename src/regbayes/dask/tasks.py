@@ -20,11 +20,11 @@ from sklearn.callback import with_callbacks
 from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
-from regbayes.dask._bases import SAMPLE_BYTES, FeatureRange, Moments, OnCluster, join_classes, lazily, survey_blocks
+from regbayes.dask._bases import SAMPLE_BYTES, Moments, OnCluster, join_classes, lazily, survey_blocks
 from regbayes.dask.blocks import DaskBlocks
 from regbayes.dask.rows import HOST, READ_TASKS, draw_shares, is_collection
 from regbayes.engine import Serial, row_blocks
-from regbayes.engine.source import Samples
+from regbayes.engine.source import Ranges, Samples
 from regbayes.estimators import multitask
 from regbayes.estimators._bases import fit_data, one_blas_thread
 from regbayes.estimators._labels import (
@@ -79,10 +79,10 @@ class Survey:
     layout: Layout
     n_rows: int
     moments: Moments  # of the inputs
-    extent: FeatureRange
+    extent: Ranges
     ids: NDArray[Any]  # of the tasks
     counts: Integers  # (tasks,): observed targets
-    numbers: tuple[Moments, FeatureRange] | None  # of each task's targets
+    numbers: tuple[Moments, Ranges] | None  # of each task's targets
     labels: tuple[Answers, ...]  # one for each column of a matrix, and one for all ragged tasks
 
     def __add__(self, other: Survey) -> Survey:
@@ -116,7 +116,7 @@ class Survey:
             moments = Moments(*(_put(part, places, n) for part in vars(numbers[0]).values()))
             lowest, highest = np.full(n, np.inf), np.full(n, -np.inf)
             lowest[places], highest[places] = numbers[1].lowest, numbers[1].highest
-            numbers = moments, FeatureRange(lowest, highest)
+            numbers = moments, Ranges(lowest, highest)
         labels = tuple(answers.of_tasks(places, n) for answers in self.labels)
         return replace(self, ids=ids, counts=_put(self.counts, places, n), numbers=numbers, labels=labels)
 
@@ -132,7 +132,7 @@ def _check_ids(one: NDArray[Any], other: NDArray[Any]) -> None:
         raise ValueError("task has text in some blocks and numbers in others: give all blocks one dtype")
 
 
-def measure(moments: Moments, extent: FeatureRange, scaled: bool) -> tuple[Floats, Floats]:
+def measure(moments: Moments, extent: Ranges, scaled: bool) -> tuple[Floats, Floats]:
     """Return mean and scale of columns: 1 for a constant one, its size for one that is constant up to rounding."""
     fixed, size = extent.lowest == extent.highest, np.maximum(np.abs(extent.lowest), np.abs(extent.highest))
     spread = np.sqrt(moments.squares / np.where(moments.weight > 0, moments.weight, 1.0))
@@ -170,7 +170,7 @@ class Reading:
         numbers = _sum_up(targets.tasks, targets.values, weights, len(targets.ids)) if self.numeric else None
         labels = () if self.numeric else tuple(self._answers(targets, weights))
         nothing = np.full(block.X.shape[1], np.inf)
-        extent = FeatureRange.of([block.X]) if len(block) else FeatureRange(nothing, -nothing)
+        extent = Ranges.of([block.X]) if len(block) else Ranges(nothing, -nothing)
         moments = Moments.of(block.X, block.weights)
         return Survey(self.layout, len(block), moments, extent, targets.ids, targets.counts, numbers, labels)
 
@@ -192,14 +192,14 @@ class Reading:
         return found
 
 
-def _sum_up(tasks: Integers, values: Floats, weights: Floats, n_tasks: int) -> tuple[Moments, FeatureRange]:
+def _sum_up(tasks: Integers, values: Floats, weights: Floats, n_tasks: int) -> tuple[Moments, Ranges]:
     total = np.bincount(tasks, weights, minlength=n_tasks)
     mean = np.bincount(tasks, weights * values, minlength=n_tasks) / np.where(total > 0, total, 1.0)
     squares = np.bincount(tasks, weights * np.square(values - mean[tasks]), minlength=n_tasks)
     lowest, highest = np.full(n_tasks, np.inf), np.full(n_tasks, -np.inf)
     np.minimum.at(lowest, tasks, values)
     np.maximum.at(highest, tasks, values)
-    return Moments(total, mean, squares), FeatureRange(lowest, highest)
+    return Moments(total, mean, squares), Ranges(lowest, highest)
 
 
 @dataclass(frozen=True)
@@ -508,9 +508,7 @@ class MultiTaskILSVMClassifier(OnClusterTasks, multitask.MultiTaskILSVMClassifie
     """
 
     _plain: ClassVar[type[Any]] = multitask.MultiTaskILSVMClassifier
-    _refused: ClassVar[dict[str, tuple[Any, str]]] = {
-        "loss": ("hinge", 'it needs multipliers of all rows in one place. Use loss="squared_hinge"'),
-    }
+    _local_only: ClassVar[dict[str, Any]] = {"loss": "hinge"}
     predict = lazily(multitask.MultiTaskILSVMClassifier.predict)
 
     def _read_recipe(self, recipe: Recipe, found: Survey) -> Recipe:
@@ -556,12 +554,7 @@ class MultiTaskILSVMRegressor(OnClusterTasks, multitask.MultiTaskILSVMRegressor)
     """
 
     _plain: ClassVar[type[Any]] = multitask.MultiTaskILSVMRegressor
-    _refused: ClassVar[dict[str, tuple[Any, str]]] = {
-        "loss": (
-            "epsilon_insensitive",
-            'it needs multipliers of all rows in one place. Use loss="squared_epsilon_insensitive"',
-        ),
-    }
+    _local_only: ClassVar[dict[str, Any]] = {"loss": "epsilon_insensitive"}
     predict = lazily(multitask.MultiTaskILSVMRegressor.predict)
 
     def _read_recipe(self, recipe: Recipe, found: Survey) -> Recipe:
@@ -574,7 +567,7 @@ class MultiTaskILSVMRegressor(OnClusterTasks, multitask.MultiTaskILSVMRegressor)
             self.target_mean_, self.target_scale_ = measure(moments, extent, scaled=True)
         else:
             each = [Moments(*part) for part in zip(moments.weight, moments.mean, moments.squares, strict=True)]
-            whole = FeatureRange(np.min(extent.lowest), np.max(extent.highest))
+            whole = Ranges(np.min(extent.lowest), np.max(extent.highest))
             mean, scale = measure(reduce(add, each), whole, scaled=True)
             self.target_mean_, self.target_scale_ = np.repeat(mean, n_tasks), np.repeat(scale, n_tasks)
         return replace(recipe, target_units=(self.target_mean_, self.target_scale_))

@@ -12,14 +12,10 @@ import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.dask._bases import (
-    START_ROWS,
     Labels,
     Moments,
     OnClusterLearner,
-    Start,
     code_labels,
-    fit_rows,
-    fit_start,
     in_memory,
     lazily,
     sample_size,
@@ -27,20 +23,15 @@ from regbayes.dask._bases import (
     with_defaults,
 )
 from regbayes.dask.blocks import DaskBlocks
-from regbayes.dask.rows import READ_COUNTS, draw_sample
-from regbayes.engine import DiminishingReturns, Status
+from regbayes.dask.rows import READ_COUNTS, draw_sample, itself
 from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import medlda, medlda_regressor
 from regbayes.estimators._bases import FitReporter, cost_matrix, fit_data, one_blas_thread, warn_of_status
 from regbayes.estimators._topics import TopicModel, as_documents
-from regbayes.joint import descent
 from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.kernels.meanfield import lengths_of
-from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import Targets
 from regbayes.models.medlda import meanfield
-from regbayes.models.medlda.meanfield import BoundSums, LabelFreeTopics, TopicLogits
-from regbayes.models.medlda.topics import FittedTopics
 
 # --- on the workers
 
@@ -49,27 +40,32 @@ from regbayes.models.medlda.topics import FittedTopics
 class Recipe:
     """All that makes a block of documents with targets from a block as it was read."""
 
-    ask: Callable[[Samples], Targets]  # what is asked of documents with such responses
+    ask: Callable[[Samples], Targets | None]  # what is asked of documents with such responses
     settings: meanfield.Settings
     in_order: bool = False  # whether sums over documents on a device are always taken in the same order
 
-    def documents(self, block: Samples) -> tuple[Any, Targets]:
+    def documents(self, block: Samples) -> tuple[Any, Targets | None]:
         """Return the documents that have words, where they lie, and their targets."""
         counts, settings = as_documents(block.X), self.settings
         meanfield.check_order(counts, settings, self.in_order)
         shape = block.X.shape[1], settings.n_components
-        there, targets = meanfield.select_documents(counts, self.ask(block), block.weights, *shape, self.in_order)
-        assert targets is not None
-        return there, targets
+        return meanfield.select_documents(counts, self.ask(block), block.weights, *shape, self.in_order)
 
 
 def hold(block: Samples, recipe: Recipe) -> RowBlock[Any]:
     """Return documents as the model takes them, in pieces, with what is asked of them."""
     documents, targets = recipe.documents(block)
-    head = meanfield.make_head(documents, targets, recipe.settings)
+    head = None if targets is None else meanfield.make_head(documents, targets, recipe.settings)
     pieces = [documents.rows(rows) for rows in documents.cut(block.X.shape[1]) if rows.stop > rows.start]
     lengths = tuple(map(len, pieces))
-    return RowBlock(pieces, lengths, head.blocks(lengths, documents.lengths))
+    return RowBlock(pieces, lengths, None if head is None else head.blocks(lengths, documents.lengths))
+
+
+def count_groups(block: Samples, recipe: Recipe) -> meanfield.GroupCounts:
+    """Count the words of a block and of its classes."""
+    documents, targets = recipe.documents(block)
+    membership = meanfield.find_membership(targets)
+    return meanfield.count_groups(documents, block.X.shape[1], membership, recipe.settings.n_components)
 
 
 @dataclass(frozen=True)
@@ -144,30 +140,10 @@ def _first_label(block: Samples) -> Integers:
 # --- on the client
 
 
-@dataclass(frozen=True)
-class Learning:
-    """The descent over all documents."""
-
-    problem: JointProblem[Any, TopicLogits, BoundSums]
-
-    def finish(
-        self, search: descent.Search[TopicLogits, BoundSums], tolerance: Tolerance | None = meanfield.FINAL
-    ) -> FittedTopics:
-        """Return the fitted model: the topics, and the head solved for once more; without a tolerance, as it is."""
-        at, model = search.at, self.problem.model
-        head = at.head
-        if tolerance is not None:
-            head = self.problem.evaluate(at.params, at.warm_start, tolerance)[0].head
-        return meanfield.fitted_topics(at, model, head.head)
-
-
 class OnClusterTopics(OnClusterLearner):
     """Topics of documents on a cluster."""
 
-    _refused: ClassVar[dict[str, tuple[Any, str]]] = {
-        "inference": ("gibbs", 'the sampler goes through documents one after another. Use inference="variational"'),
-        "C": (0, "no margins are learned from y. Fit the plain estimator on a sample"),
-    }
+    _local_only: ClassVar[dict[str, Any]] = {"inference": "gibbs", "loss": ("hinge", "epsilon_insensitive")}
     _read_targets: ClassVar[Callable[[Samples], Any]]
     transform = lazily(TopicModel.transform)
 
@@ -175,17 +151,9 @@ class OnClusterTopics(OnClusterLearner):
         """Learn what targets are; return the kinds of documents that they make."""
         raise NotImplementedError
 
-    def _asking(self, found: Any) -> Callable[[Samples], Targets]:
+    def _asking(self, found: Any) -> Callable[[Samples], Targets | None]:
         """Return what makes margins of a block's targets, once these are known."""
         raise NotImplementedError
-
-    def _check_refused(self) -> None:
-        super()._check_refused()
-        if self.loss is not None and not self.loss.startswith("squared"):
-            raise ValueError(
-                f"loss={self.loss!r} is not for rows on a cluster: it needs multipliers of all rows in one place. Use "
-                "loss=None, which is the squared one"
-            )
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
         rows = self._place(client, READ_COUNTS, X, y, sample_weight)
@@ -197,23 +165,32 @@ class OnClusterTopics(OnClusterLearner):
         settings = replace(self._label_free_settings(), squared=True)
         recipe = Recipe(self._asking(found), settings, bool(self.deterministic))
         sample = self._draw(rows, [part.n_documents for part in words], strata, every)
-        start = self._start_from(sample, recipe)
-        held = rows.change(hold, [(recipe,) if part.n_filled else None for part in words])
+        arguments = [(recipe,) if part.n_filled else None for part in words]
+        logits = self._first_logits(rows, arguments, settings)
+        held = rows.change(hold, arguments)
         del rows  # what was read lives on in what is held
-        learning = Learning(_make_problem(held, sample, recipe, every))
-        most = self._iteration_limit
+        here = hold(sample, recipe)
+        documents, asked = recipe.documents(sample)
+        head = None
+        if asked is not None:
+            share = min(sum(here.lengths) / every.n_filled, 1.0)
+            head = SampledHead(meanfield.make_head(documents, asked, settings), here, share)
+        problem = JointProblem(meanfield.make_model(settings), held, head, meanfield.OPTIONS)
+        topics = meanfield.make_topics(logits.astype(np.float32))
+        most = settings.max_iter
         with one_blas_thread(), FitReporter(self, most, fit_data(X, y), self._attributes, self.verbose) as reporter:
-            result = fit_rows(
-                learning.problem,
-                start,
-                learning.finish,
-                max_iter=most,
-                stop=partial(_has_settled, DiminishingReturns(settings.tol), _gained(start, every)),
-                reporter=reporter,
-            )
+            result = meanfield.descend(problem, topics, settings, [reporter])
             self._set_fitted(self._attributes(result.state), result)
         warn_of_status(self, result)
         return self
+
+    def _first_logits(self, rows: DaskBlocks, arguments: list[Any], settings: meanfield.Settings) -> Floats:
+        """Return where topics begin: at an earlier fit, or the words of the classes."""
+        earlier, K = self._earlier_topics(self.n_features_in_), settings.n_components
+        if earlier is not None:
+            return np.log(np.maximum(earlier.word_given_topic, meanfield.FLOOR))
+        counts = rows.change(count_groups, arguments).map_sum(itself)
+        return meanfield.draw_logits(counts, K, np.random.default_rng(settings.seed))
 
     def _plain_like(self, **changed: Any) -> Any:
         """Return the plain estimator with what is known of targets and lengths by now."""
@@ -235,32 +212,6 @@ class OnClusterTopics(OnClusterLearner):
         wanted = sample_size(int(self.n_components) + 1, n_outputs, n_outputs > 2, row_bytes)
         return draw_sample(rows, lengths, strata, wanted)
 
-    def _start_from(self, sample: Samples, recipe: Recipe) -> Start:
-        """Return where the descent starts: at the plain estimator's fit of a sample, or at an earlier fit of this."""
-        fitted, start = self._earlier_topics(self.n_features_in_), Start(None)
-        if fitted is None:
-            local = self._plain(**self.get_params(deep=False))
-            interrupted = fit_start(local, sample.take(slice(START_ROWS)))
-            fitted = local._fitted
-            start = Start(None, local, fitted, interrupted)
-        documents, targets = recipe.documents(sample)
-        n_topics, seed = recipe.settings.n_components, recipe.settings.seed
-        logits = meanfield.first_logits(documents, self.n_features_in_, targets, n_topics, seed, fitted)
-        return replace(start, params=meanfield.make_topics(logits.astype(np.float32)))
-
-
-def _gained(start: Start, every: Words) -> float:
-    """Return how far the objective fell on the sample, in units of all documents."""
-    if start.local is None:
-        return 0.0
-    course = start.local.trace_.objective
-    return float(course[0] - course[-1]) * max(every.n_documents / START_ROWS, 1.0)
-
-
-def _has_settled(rule: DiminishingReturns, gained: float, objectives: Sequence[float]) -> Status | None:
-    """Ask a rule that goes by all that was gained, where much of it was gained before the first of the objectives."""
-    return rule([objectives[0] + gained, *objectives]) if len(objectives) > rule.window else None
-
 
 def _check_words(words: Sequence[Words]) -> Words:
     every = reduce(add, words)
@@ -269,17 +220,6 @@ def _check_words(words: Sequence[Words]) -> Words:
     if every.n_filled == 0:
         raise ValueError("X has no words: all documents are empty")
     return every
-
-
-def _make_problem(
-    held: DaskBlocks, sample: Samples, recipe: Recipe, every: Words
-) -> JointProblem[Any, TopicLogits, BoundSums]:
-    here, settings = hold(sample, recipe), recipe.settings
-    head = meanfield.make_head(*recipe.documents(sample), settings)
-    doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
-    model = LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
-    share = min(sum(here.lengths) / every.n_filled, 1.0)
-    return JointProblem(model, held, SampledHead(head, here, share), meanfield.OPTIONS)
 
 
 class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
@@ -310,7 +250,7 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
         cost_matrix(self.cost, len(found.classes))
         return Strata(found.counts, partial(code_labels, classes=found.classes, unlabeled=None, rest=0))
 
-    def _asking(self, found: Labels | Indicators) -> Callable[[Samples], Targets]:
+    def _asking(self, found: Labels | Indicators) -> Callable[[Samples], Targets | None]:
         if isinstance(found, Indicators):
             return partial(_ask_indicators, local=self._plain_like())
         factors = found.weights_by_class(self.class_weight).tolist()
@@ -318,12 +258,12 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
         return partial(_ask_classes, local=self._plain_like(class_weight=by_class))
 
 
-def _ask_classes(block: Samples, local: Any) -> Targets:
+def _ask_classes(block: Samples, local: Any) -> Targets | None:
     codes = code_labels(block, local.classes_, None, 0)
     return (local._signs if len(local.classes_) == 2 else local._classes)(codes, None)
 
 
-def _ask_indicators(block: Samples, local: Any) -> Targets:
+def _ask_indicators(block: Samples, local: Any) -> Targets | None:
     assert block.y is not None
     return local._signs(block.y.astype(np.int64), None)
 
@@ -352,9 +292,9 @@ class MedLDARegressor(OnClusterTopics, medlda_regressor.MedLDARegressor):
         self._scale = np.where(scale > 0, scale, 1.0)
         return Strata.alone(n_documents)
 
-    def _asking(self, found: Moments) -> Callable[[Samples], Targets]:
+    def _asking(self, found: Moments) -> Callable[[Samples], Targets | None]:
         return partial(_ask_numbers, local=self._plain_like())
 
 
-def _ask_numbers(block: Samples, local: Any) -> Targets:
+def _ask_numbers(block: Samples, local: Any) -> Targets | None:
     return local._numbers(_columns(block))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import Executor, Serial, row_blocks
-from regbayes.kernels.arrays import is_plain, pieces, take_rows
+from regbayes.kernels.arrays import find_ranges, is_plain, pieces, take_rows
 
 DEVICE_BLOCK_ROWS = 1 << 20  # work on a block is launched operation by operation: few large ones
 
@@ -129,6 +129,30 @@ class ArraySource:
         """Return ``make(samples, *arguments)`` of every block."""
         blocks = LocalBlocks(self.blocks(), self.executor)
         return replace(blocks, blocks=blocks.gather(make, *arguments))
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The lowest and highest value of every column."""
+
+    lowest: Floats  # (k,)
+    highest: Floats  # (k,)
+
+    def __add__(self, other: Ranges) -> Ranges:
+        return Ranges(np.minimum(self.lowest, other.lowest), np.maximum(self.highest, other.highest))
+
+    def array(self) -> Floats:
+        """Return two rows that have these ranges, (2, k)."""
+        return np.stack([self.lowest, self.highest])
+
+    @classmethod
+    def of(cls, parts: Sequence[Any]) -> Ranges:
+        """Return those of arrays (n, k) with rows, on any namespace."""
+        plain = isinstance(parts[0], np.ndarray)
+        lowest, highest = zip(
+            *((part.min(axis=0), part.max(axis=0)) if plain else find_ranges(part) for part in parts), strict=True
+        )
+        return cls(np.min(lowest, axis=0), np.max(highest, axis=0))
 
 
 # --- samples of samples: the same ones however blocks are cut

@@ -165,7 +165,8 @@ class BinaryFeatures(LatentModel):
         if state.head is None:
             return ""
         seen = data.labeled
-        answers = data.X.choose(state, state.embedding)[seen]
+        features = state.embedding if data.population is None else state.params.infer(data.X)
+        answers = data.X.choose(state, features)[seen]
         return find_fault(data.labels[seen], answers, data.cost, data.weights[seen], self.classes_)
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:

@@ -14,7 +14,7 @@ from regbayes.kernels.meanfield import lengths_of
 from regbayes.margins.head import Head, Tolerance
 from regbayes.margins.targets import Classes
 from regbayes.models.medlda import meanfield
-from regbayes.models.medlda.meanfield import class_logits, fold_intercept, select_documents
+from regbayes.models.medlda.meanfield import count_groups, draw_logits, fold_intercept, select_documents
 from regbayes.models.medlda.topics import bounds, proportions
 
 X, PROPORTIONS, TOPICS = draw_documents(120, n_words=40, length=40)
@@ -121,7 +121,7 @@ def label_free_problem(documents, supervision, n_sweeps=3):
 def test_gradient_is_the_derivative_of_the_objective(kind, n_sweeps):
     problem = label_free_problem(DOCUMENTS, SUPERVISION.get(kind), n_sweeps)
     rng = np.random.default_rng(0)
-    logits = class_logits(DOCUMENTS, 40, 4, np.eye(3)[LABELS], rng).astype(np.float32)
+    logits = draw_logits(count_groups(DOCUMENTS, 40, np.eye(3)[LABELS], 4), 4, rng).astype(np.float32)
 
     def evaluate(logits):
         return problem.evaluate(meanfield.make_topics(logits.astype(np.float32)), None, EXACT)
@@ -176,7 +176,7 @@ def test_threads_do_not_change_the_fit(many, monkeypatch):
 
 def test_classes_more_than_topics_share_them():
     membership = np.eye(5)[np.arange(120) % 5]
-    logits = class_logits(DOCUMENTS, 40, 2, membership, np.random.default_rng(0))
+    logits = draw_logits(count_groups(DOCUMENTS, 40, membership, 2), 2, np.random.default_rng(0))
     assert logits.shape == (40, 2)
     assert np.all(np.isfinite(logits))
 
@@ -230,7 +230,8 @@ REPEATED = np.repeat(np.arange(120), WEIGHTS.astype(int))
 @EACH
 def test_a_document_that_counts_twice_is_there_twice_label_free(kind):
     """J at the same topics, and to single precision its gradient."""
-    logits = class_logits(DOCUMENTS, 40, 4, np.eye(3)[LABELS], np.random.default_rng(0)).astype(np.float32)
+    counts = count_groups(DOCUMENTS, 40, np.eye(3)[LABELS], 4)
+    logits = draw_logits(counts, 4, np.random.default_rng(0)).astype(np.float32)
     found = []
     for rows, weights in ((np.arange(120), WEIGHTS), (REPEATED, None)):
         kept, asked = select_documents(documents_of(X[rows]), SUPERVISION[kind].take(rows), weights)

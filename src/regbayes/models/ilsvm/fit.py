@@ -18,9 +18,10 @@ import numpy as np
 
 from regbayes._types import Floats, Indices, Integers
 from regbayes.engine import AbsoluteChange, FitResult, Progress, Status, Trace, run
+from regbayes.engine.source import Ranges
 from regbayes.joint import alternation, descent
 from regbayes.joint import problem as joint_problem
-from regbayes.joint.problem import RowBlock
+from regbayes.joint.problem import RowBlock, Version
 from regbayes.kernels.arrays import append_columns
 from regbayes.margins.head import LinearHead, Tolerance, WarmStart
 from regbayes.models.ilsvm.model import (
@@ -116,7 +117,7 @@ def fit(
         state, halted = StructureSearch(problem, sample, policy, callbacks).run(params, multipliers, is_new)
         if halted is not None:
             state = descent.start(joint, replace(state.at.params, temperature=settings.temperature), multipliers)
-        elif sample is not None:
+        elif sample is not None or not joint.blocks.is_local:
             state, halted = _evaluate_on_all(problem, state)
         if is_new and halted is None and (settings.estimate_noise or settings.estimate_prior):
             state = _estimate_variances(problem, state)
@@ -131,7 +132,7 @@ def fit(
         stage=stage or STAGES[margins],
     )
     at, model = result.state.at, cast(BinaryFeatures, joint.model)
-    result = replace(result, objective=model.normalise(result.objective, at.params, data.X.totals.n_rows))
+    result = replace(result, objective=model.normalise(result.objective, at.params, problem.n_rows))
     try:
         return replace(result, state=_finish(problem, at, FINAL), status=halted or result.status)
     except KeyboardInterrupt:  # the model has the head of the last iteration, and a status that says so
@@ -166,8 +167,9 @@ class StructureSearch:
     def __post_init__(self) -> None:
         # Variances that are estimated before there are features attribute everything to noise.
         fixed = replace(self.whole.settings, estimate_noise=False, estimate_prior=False)
-        data = self.whole.data if self.sample is None else self.whole.data.take(self.sample)
-        self.problem = ILSVMProblem(data, fixed, self.whole.features, self.whole if self.sample is None else None)
+        sees_all = self.sample is None and self.whole.joint.blocks.is_local
+        data = self.whole.data if sees_all else self.whole.data.take(self.sample)
+        self.problem = ILSVMProblem(data, fixed, self.whole.features, self.whole if sees_all else None)
 
     def run(self, params: Params, warm_start: Any, is_new: bool) -> tuple[Search, Status | None]:
         """Return the model, and the status if the search was cut short; an earlier fit is cooled only."""
@@ -360,11 +362,21 @@ def _view(problem: ILSVMProblem, state: Any) -> State:
 
 
 def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> State:
-    """Infer the training rows as prediction does, and solve for the head there."""
+    """Infer the training rows as prediction does, and solve for the head there.
+
+    Where blocks are not local, the extremes of all samples' features stand for the embedding.
+    """
     settings = problem.settings
     # A callback may look during the warm-up, when it is warmer.
     params = replace(at.params, temperature=settings.temperature)
     joint = problem.joint
+    if not joint.blocks.is_local:
+        inference, head = joint.infer(params), None
+        if problem.head is not None:
+            head = joint.solve(inference, at.warm_start, tolerance).head
+        ranges = joint.blocks.map_sum(range_features, inference.shared).array()
+        on = joint.blocks.map_sum(range_probabilities, inference.shared).array() if settings.slab else None
+        return pad_state(State(params, ranges, head, None, settings.input_scale, on), settings)
     parts = joint.blocks.gather(_infer_block, params)
     features = problem.data.X.join(parts)
     psi = problem.data.X.join(joint.blocks.gather(_infer_probabilities, params)) if settings.slab else None
@@ -380,6 +392,16 @@ def _infer_block(block: RowBlock[Rows], params: Params) -> Floats:
 
 def _infer_probabilities(block: RowBlock[Rows], params: Params) -> Floats:
     return params.infer_probabilities(block.pieces[0])
+
+
+def range_features(block: RowBlock[Rows], version: Version) -> Ranges:
+    """Return the ranges of the features of a block."""
+    return Ranges.of([part.features for part in block.infer(version)])
+
+
+def range_probabilities(block: RowBlock[Rows], version: Version) -> Ranges:
+    """Return the ranges of the probabilities that samples of a block have the features."""
+    return Ranges.of([version.params.infer_probabilities(rows) for rows in block.pieces])
 
 
 def pad_state(state: State, settings: Settings) -> State:

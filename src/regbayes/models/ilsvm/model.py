@@ -29,7 +29,7 @@ from regbayes.engine.mapped import StandardRows
 from regbayes.engine.source import Blocks
 from regbayes.joint.descent import DescentOptions, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.joint.problem import JointProblem, hold_rows
+from regbayes.joint.problem import JointProblem, RemoteHead, hold_rows
 from regbayes.kernels.arrays import (
     ROOM,
     DeviceArray,
@@ -642,6 +642,16 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Population:
+    """Samples that are not in local memory."""
+
+    blocks: Blocks  # of `RowBlock`
+    head: RemoteHead | None  # None for the unsupervised model
+    n_rows: float  # what the samples count together
+    label_weight: float  # the sum of the factors on C
+
+
+@dataclass(frozen=True)
 class Data:
     """Rows and what is known of them."""
 
@@ -649,6 +659,7 @@ class Data:
     labels: Integers  # (N,): 0 .. classes - 1, or UNLABELED
     weights: Floats  # (N,): factor on C for each row, which is the row's own weight times what its class has
     cost: Floats  # (classes, classes): cost[true, predicted]
+    population: Population | None = None  # the samples elsewhere of which these are a sample
 
     @property
     def labeled(self) -> Integers:
@@ -659,7 +670,7 @@ class Data:
         """Return some of the rows, or all, with NumPy's inputs."""
         X = self.X.take(rows)
         if rows is None:
-            return self if X is self.X else replace(self, X=X)
+            return self if X is self.X and self.population is None else replace(self, X=X, population=None)
         return Data(X, self.labels[rows], self.weights[rows], self.cost)
 
 
@@ -695,7 +706,8 @@ class ILSVMProblem:
     """
 
     features: type[BinaryFeatures]
-    head: Head | None  # None for the unsupervised model
+    head: Any  # None for the unsupervised model
+    n_rows: float  # what the samples count together
     unit: float  # what one unit of every labelled row's loss is worth in J, or one nat of every row if that is more
     joint: JointProblem[Rows, Params, Stats]
 
@@ -707,14 +719,21 @@ class ILSVMProblem:
         like: ILSVMProblem | None = None,
     ) -> None:
         X, labeled = data.X, data.labeled
-        if like is None:
-            head = build_head(data, settings) if settings.C > 0 and len(labeled) > 0 else None
-            blocks: Blocks = hold_rows(X.blocks(), make_executor(min(settings.n_threads, X.max_threads)))
-        else:
+        n_rows, label_weight, known = X.totals.n_rows, float(data.weights[labeled].sum()), data.population
+        blocks: Blocks
+        head: Any
+        if known is not None:
+            n_rows, label_weight = known.n_rows, known.label_weight
+        if like is not None:
             head, features, blocks = like.head, like.features, like.joint.blocks
-        self.data, self.settings, self.features, self.head = data, settings, features, head
-        nat = settings.generative_weight / settings.temperature * X.totals.n_rows
-        self.unit = max(nat, settings.C * float(data.weights[labeled].sum()))
+        elif known is not None:
+            head, blocks = known.head, known.blocks
+        else:
+            head = build_head(data, settings) if settings.C > 0 and len(labeled) > 0 else None
+            blocks = hold_rows(X.blocks(), make_executor(min(settings.n_threads, X.max_threads)))
+        self.data, self.settings, self.features, self.head, self.n_rows = data, settings, features, head, n_rows
+        nat = settings.generative_weight / settings.temperature * n_rows
+        self.unit = max(nat, settings.C * label_weight)
         estimated = settings.estimate_noise or settings.estimate_prior
         options = DescentOptions(
             SCHEDULE,

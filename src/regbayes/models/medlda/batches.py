@@ -23,12 +23,12 @@ from regbayes.margins.targets import Targets
 from regbayes.models.medlda.meanfield import (
     FINAL,
     FLOOR,
-    LabelFreeTopics,
     Settings,
     TopicLogits,
     TrainingDocuments,
     fitted_topics,
     make_head,
+    make_model,
     make_topics,
     select_documents,
 )
@@ -107,12 +107,6 @@ def solve_weights(
 def settle(batches: Batches, head: LinearHead) -> Batches:
     """Return where learning stands once the weights were solved for."""
     return replace(batches, state=batches.state.settle(head, batches.settings.weight_variance))
-
-
-def make_model(settings: Settings) -> LabelFreeTopics:
-    """Return the model that settings ask for."""
-    doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
-    return LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
 
 
 def ask(documents: TrainingDocuments, targets: Targets | None, settings: Settings) -> Head | None:

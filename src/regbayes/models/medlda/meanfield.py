@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, Integers
-from regbayes.engine import DiminishingReturns, Executor, FitResult, Progress
+from regbayes._types import Floats
+from regbayes.engine import DiminishingReturns, Executor, FitResult, Progress, Status
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions, Search, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
@@ -344,18 +344,17 @@ def fit(  # noqa: PLR0913 - options, all by name
     problem = label_free_problem(kept, n_words, asked, settings, executor)
     logits = first_logits(kept, n_words, asked, settings.n_components, settings.seed, start)
     numbers = documents.numbers
-    result: FitResult[Any] = descent.fit_joint(
-        problem,
-        make_topics(logits.astype(numbers.dtype) if is_plain(numbers) else to_device(logits, numbers)),
-        max_iter=settings.max_iter,
-        stop=DiminishingReturns(settings.tol),
-        callbacks=callbacks,
-        view=partial(finish, problem),
-    )
-    return replace(result, state=finish(problem, result.state))
+    topics = make_topics(logits.astype(numbers.dtype) if is_plain(numbers) else to_device(logits, numbers))
+    return descend(problem, topics, settings, callbacks)
 
 
 Problem = JointProblem[TrainingDocuments, TopicLogits, BoundSums]
+
+
+def make_model(settings: Settings) -> LabelFreeTopics:
+    """Return the model that settings ask for."""
+    doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
+    return LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
 
 
 def label_free_problem(
@@ -363,10 +362,8 @@ def label_free_problem(
 ) -> Problem:
     """Return the model with a head over its shares: centred, because they are far from zero, with an intercept."""
     head = None if targets is None else make_head(documents, targets, settings)
-    doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
-    model = LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
     blocks = hold_rows([documents.rows(rows) for rows in documents.cut(n_words)], executor)
-    return JointProblem(model, blocks, head, OPTIONS)
+    return JointProblem(make_model(settings), blocks, head, OPTIONS)
 
 
 def make_head(documents: TrainingDocuments, targets: Targets, settings: Settings) -> Head:
@@ -382,13 +379,33 @@ def check_order(documents: WordCounts, settings: Settings, in_order: bool) -> No
         raise ValueError(f"deterministic=True takes at most {cuda.MOST_TOPICS} topics and few sweeps on a GPU; got {K}")
 
 
-def finish(problem: Problem, search: Search[TopicLogits, BoundSums]) -> FittedTopics:
-    """Return the fitted model: the topics, and the head solved for once more, accurately."""
-    at, model = search.at, problem.model
+def descend(
+    problem: Problem, topics: TopicLogits, settings: Settings, callbacks: Sequence[Callback] = ()
+) -> FitResult[FittedTopics]:
+    """Descend from first topics over documents, wherever they are, and solve for the head at the end."""
+    result: FitResult[Any] = descent.fit_joint(
+        problem,
+        topics,
+        max_iter=settings.max_iter,
+        stop=DiminishingReturns(settings.tol),
+        callbacks=callbacks,
+        view=partial(finish, problem),
+    )
+    try:
+        return replace(result, state=finish(problem, result.state))
+    except KeyboardInterrupt:  # the model has the head of the last step, and a status that says so
+        return replace(result, state=finish(problem, result.state, None), status=Status.INTERRUPTED)
+
+
+def finish(
+    problem: Problem, search: Search[TopicLogits, BoundSums], tolerance: Tolerance | None = FINAL
+) -> FittedTopics:
+    """Return the fitted model: the topics, and the head solved for once more, or without a tolerance as it is."""
+    at, model, head = search.at, problem.model, search.at.head
     assert isinstance(model, LabelFreeTopics)
-    if problem.head is None:
-        return fitted_topics(at, model, None)
-    return fitted_topics(at, model, problem.solve(problem.infer(at.params), at.warm_start, FINAL).head)
+    if head is not None and tolerance is not None:
+        head = problem.solve(problem.infer(at.params), at.warm_start, tolerance)
+    return fitted_topics(at, model, None if head is None else head.head)
 
 
 def fitted_topics(
@@ -415,6 +432,14 @@ def fold_intercept(head: LinearHead) -> Floats:
 # --- First topics
 
 
+@dataclass(frozen=True)
+class GroupCounts(RowSums):
+    """How often words occur in documents."""
+
+    corpus: Floats  # (V,)
+    groups: Floats  # (V, G): in the documents of each group; G = 0 without classes
+
+
 def first_logits(
     documents: TrainingDocuments,
     n_words: int,
@@ -424,44 +449,39 @@ def first_logits(
     start: FittedTopics | None,
 ) -> Floats:
     """Return where topics begin: at earlier ones, or the words of the classes, where there are any."""
-    rng = np.random.default_rng(seed)
     if start is not None:
         return np.log(np.maximum(start.word_given_topic, FLOOR)).astype(np.float64)
+    counts = count_groups(documents, n_words, find_membership(targets), n_topics)
+    return draw_logits(counts, n_topics, np.random.default_rng(seed))
+
+
+def find_membership(targets: Targets | None) -> Floats | None:
+    """Return how much each document belongs to each class, (N, L); None where there are no classes."""
     if isinstance(targets, Classes):
-        return class_logits(documents, n_words, n_topics, np.eye(targets.n_outputs)[targets.labels], rng)
+        return np.eye(targets.n_outputs)[targets.labels]
     if isinstance(targets, Signs):
         positive = (targets.signs > 0).astype(np.float64)
         # With a single response the documents that do not have it are a class as well.
-        membership = np.hstack([positive, 1.0 - positive]) if positive.shape[1] == 1 else positive
-        return class_logits(documents, n_words, n_topics, membership, rng)
-    return random_logits(documents, n_words, n_topics, rng)
+        return np.hstack([positive, 1.0 - positive]) if positive.shape[1] == 1 else positive
+    return None
 
 
-def random_logits(documents: TrainingDocuments, n_words: int, n_topics: int, rng: np.random.Generator) -> Floats:
-    """Return log-probabilities of words in topics: those of the corpus, with noise. Shape (V, K)."""
-    frequency = documents.count_words(n_words, documents.weights) + 0.5
-    return np.log(frequency)[:, None] + CORPUS_NOISE * rng.standard_normal((n_words, n_topics))
-
-
-def class_logits(
-    documents: TrainingDocuments, n_words: int, n_topics: int, membership: Floats, rng: np.random.Generator
-) -> Floats:
-    """Return log-probabilities of words in topics: those of the classes in turn, smoothed, with noise. Shape (V, K).
-
-    Parameters
-    ----------
-    documents : TrainingDocuments
-    n_words, n_topics : int
-    membership : (N, L)
-        How much each document belongs to each class. Where classes are more than topics, several share one.
-    rng : Generator
-    """
+def count_groups(documents: TrainingDocuments, n_words: int, membership: Floats | None, n_topics: int) -> GroupCounts:
+    """Count the words of documents and of their classes. Where classes are more than topics, several share a group."""
+    corpus = documents.count_words(n_words, documents.weights)
+    if membership is None:
+        return GroupCounts(corpus, np.zeros((n_words, 0)))
     n_groups = min(membership.shape[1], n_topics)
-    owner: Integers = np.arange(membership.shape[1]) % n_groups
-    frequency = documents.count_words(n_words, documents.weights) + 0.5
-    logits = np.empty((n_words, n_groups))
-    for group in range(n_groups):
-        count = documents.count_words(n_words, documents.weights * membership[:, owner == group].sum(axis=1))
-        smooth = count + SMOOTHING * frequency / frequency.mean()
-        logits[:, group] = np.log(smooth / smooth.sum())
+    owner = np.arange(membership.shape[1]) % n_groups
+    shares = (membership[:, owner == group].sum(axis=1) for group in range(n_groups))
+    return GroupCounts(corpus, np.stack([documents.count_words(n_words, documents.weights * of) for of in shares], 1))
+
+
+def draw_logits(counts: GroupCounts, n_topics: int, rng: np.random.Generator) -> Floats:
+    """Return log-probabilities of words in topics, (V, K): of the groups in turn, or of the corpus, with noise."""
+    frequency, (n_words, n_groups) = counts.corpus + 0.5, counts.groups.shape
+    if n_groups == 0:
+        return np.log(frequency)[:, None] + CORPUS_NOISE * rng.standard_normal((n_words, n_topics))
+    smooth = counts.groups + SMOOTHING * (frequency / frequency.mean())[:, None]
+    logits = np.log(smooth / smooth.sum(axis=0))
     return logits[:, np.arange(n_topics) % n_groups] + CLASS_NOISE * rng.standard_normal((n_words, n_topics))
