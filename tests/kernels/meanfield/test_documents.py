@@ -228,3 +228,21 @@ def test_blocks_hold_every_document_once(n_entries, n_words, n_blocks):
     blocks = documents.cut(n_words)
     assert [d for rows in blocks for d in range(rows.start, rows.stop)] == list(range(100))
     assert len(blocks) == n_blocks
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"words": np.array([0, 9], np.int32)}, "words must be rows"),
+        ({"words": np.array([0, -1], np.int32)}, "words must be rows"),
+        ({"starts": np.array([0, 3])}, "must fit each other"),
+        ({"starts": np.array([2, 0])}, "must fit each other"),
+    ],
+)
+def test_arrays_that_do_not_fit_raise(change, message):
+    given = {"words": np.array([0, 1], np.int32), "numbers": np.ones(2, np.float32), "starts": np.array([0, 2])}
+    prior, gamma = Prior(np.ones((2, 8), np.float32), np.ones(3, np.float32)), np.ones((1, 8), np.float32)
+    with pytest.raises(ValueError, match=message):
+        meanfield_sweeps(WordCounts(**given | change), prior, gamma[:0], 1, 0.0, gamma)
+    with pytest.raises(ValueError, match="n_sweeps must be at most"):
+        reverse_sweeps(WordCounts(**given), prior, 2**31 - 1, gamma, gamma, np.ones(1))

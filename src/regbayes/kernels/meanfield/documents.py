@@ -29,6 +29,7 @@ _TINY = np.float32(TINY)
 _E1, _E3 = np.float32(1 / 24), np.float32(-37 / 5760)
 _T3, _T5 = np.float32(1 / 6), np.float32(-1 / 30)
 _HIGHEST = np.float32(80.0)  # of exponents: sums stay finite
+MAX_SWEEPS = 10_000  # of a document
 
 
 class WordCounts(NamedTuple):
@@ -191,6 +192,7 @@ def meanfield_sweeps(
         Sweeps, summed over the documents.
     """
     written = np.empty(0) if logs is None else logs
+    _check_shapes(documents, prior, max_sweeps, gamma, tilt)
     return _sweep_documents(
         *_mark_read_only(documents, prior),
         read_only(tilt),
@@ -270,6 +272,7 @@ def meanfield_statistics(
         ``sum_w number_w log sum_k p(w | k) exp(digamma(gamma_k) + tilt_k)``.
     """
     nothing = np.empty((0, gamma.shape[1]), np.float32)
+    _check_shapes(documents, prior, 1, gamma, tilt, nothing if doc_topic is None else doc_topic)
     if word_topic is not None:
         word_topic[...] = _ZERO
     logs = np.empty(len(documents.starts) - 1)
@@ -397,10 +400,26 @@ def reverse_sweeps(
     (vocabulary, columns)
         Derivatives by ``word_given_topic``.
     """
+    _check_shapes(documents, prior, n_sweeps, gamma, grad)
     table = np.zeros(prior.word_given_topic.shape, np.float32)
     weighted = read_only(weights.astype(np.float32))
     _reverse_documents(*_mark_read_only(documents, prior), n_sweeps, read_only(gamma), read_only(grad), weighted, table)
     return table
+
+
+def _check_shapes(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Array, *others: Array) -> None:
+    """Raise where a compiled loop would read foreign memory, or hardly end. Other tables than gamma may be empty."""
+    (words, numbers, starts), (topics, doc_prior) = documents, prior
+    first, last, shape = int(starts[0]), int(starts[-1]), (len(starts) - 1, topics.shape[1])
+    used = words[first:last]
+    fits = first >= 0 and last <= len(words) == len(numbers) and not np.any(np.diff(starts) < 0)
+    fits = fits and doc_prior.size <= shape[1] and gamma.shape == shape
+    if not fits or any(len(part) and part.shape != shape for part in others):
+        raise ValueError(f"documents, topics {topics.shape} and tables of documents {shape} must fit each other")
+    if len(used) and not 0 <= used.min() <= used.max() < len(topics):
+        raise ValueError(f"words must be rows of the topics, of which there are {len(topics)}")
+    if n_sweeps > MAX_SWEEPS:
+        raise ValueError(f"n_sweeps must be at most {MAX_SWEEPS}, got {n_sweeps}")
 
 
 def _mark_read_only(documents: WordCounts, prior: Prior) -> tuple[Words, Singles, Indices, Singles, Singles]:
