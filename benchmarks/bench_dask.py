@@ -58,14 +58,14 @@ class CountingBlocks(DaskBlocks):
 
     sent = received = 0
 
-    def share(self, version):
-        self.sent += len(pickle.dumps(version)) * len(self.groups)
-        return super().broadcast(version)
+    def broadcast(self, value):
+        self.sent += len(pickle.dumps(value)) * len(self.groups)
+        return super().broadcast(value)
 
-    def _visit(self, visit, function, *arguments):
+    def _visit(self, function, *arguments, **options):
         plain = [given for given in arguments if not hasattr(given, "key")]
         self.sent += len(pickle.dumps(plain)) * len(self.groups)
-        found = super()._visit(visit, function, *arguments)
+        found = super()._visit(function, *arguments, **options)
         self.received += sum(len(pickle.dumps(part)) for part in found)
         return found
 

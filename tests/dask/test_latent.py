@@ -32,8 +32,8 @@ from dask_tools import (
 from reference_tools import fits_its_rows
 from regbayes.dask import IBPFactorAnalysis, ILSVMClassifier, MedLDAClassifier, MedLDARegressor, blocks
 from regbayes.dask._bases import Labels, Moments, code_labels
-from regbayes.dask.blocks import plan_groups
-from regbayes.dask.rows import draw_sample, read_collections
+from regbayes.dask.blocks import plan_groups, plan_units
+from regbayes.dask.rows import DaskSource, read_collections
 from regbayes.engine.source import ArraySource, Samples, Strata
 from regbayes.estimators._bases import InterruptedWarning
 from regbayes.models.ilsvm.model import FINAL, Data, ILSVMProblem, centre_rows
@@ -477,7 +477,7 @@ def test_a_sample_is_that_of_local_memory_however_rows_are_cut():
     for cuts in [(20_000,), (1, 499, 19_500)]:
         ends = np.cumsum(cuts)
         blocks = [Samples(X[end - n : end], y[end - n : end]) for n, end in zip(cuts, ends, strict=True)]
-        found = draw_sample(OneProcess(blocks), cuts, strata, 2000)
+        found = DaskSource(OneProcess(blocks)).sample(2000, strata)
         np.testing.assert_array_equal(found.X, expected.X)
         np.testing.assert_array_equal(found.y, expected.y)
 
@@ -506,6 +506,18 @@ def test_groups_are_neighbours_of_equal_size_where_they_lie():
     assert [blocks for _, blocks in groups] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert sorted(worker for worker, _ in groups) == ["a", "a", "b", "b"]
     assert plan_groups(Threads({"a": 1, "b": 1}), [5.0], [None]) == [("a", [0])]
+
+
+def test_units_of_blocks_depend_on_their_sizes_alone():
+    """So do sums: they have the same bits for any number of workers."""
+    sizes, found = np.random.default_rng(0).integers(0, 9, 300), []
+    for threads in ({"a": 1}, {"a": 2, "b": 1}, {"a": 8, "b": 8}):
+        groups = plan_groups(Threads(threads), sizes, [None] * 300)
+        units = plan_units(sizes)
+        assert sorted(block for _, own in groups for block in own) == list(range(300))
+        found.append([units[own].tolist() for _, own in groups])
+        assert not any(set(one) & set(other) for one, other in pairwise(found[-1]))  # none is in two groups
+    assert len(np.unique(plan_units(sizes))) <= 64
 
 
 def test_collections_are_cut_alike(data):

@@ -260,7 +260,7 @@ def test_data_frames(client, data, ragged):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"loss": "hinge"}, 'Use loss="squared_hinge"'),
+        ({"loss": "hinge"}, "keeps a result for every sample"),
         ({"unseen_tasks": "shared"}, "task_sharing"),
         ({"class_weight": {5.0: 1.0}}, "class of no task"),
     ],

@@ -70,12 +70,12 @@ class Interfering(DaskBlocks):
 
     trip, action = 10**9, staticmethod(lambda client: None)
 
-    def _visit(self, *arguments):
-        function = arguments[1]
+    def _visit(self, *arguments, **options):
+        function = arguments[0]
         if self.n_trips == type(self).trip and function.__module__ == "regbayes.joint.problem":
             type(self).trip = -1  # once
             type(self).action(self.client)
-        return super()._visit(*arguments)
+        return super()._visit(*arguments, **options)
 
 
 def interfere(monkeypatch, trip, action):
@@ -91,8 +91,8 @@ class Counting(DaskBlocks):
 
     most: dict[str, int]
 
-    def _visit(self, visit, function, *arguments):
-        found, name = super()._visit(visit, function, *arguments), function.__name__
+    def _visit(self, function, *arguments, **options):
+        found, name = super()._visit(function, *arguments, **options), function.__name__
         here = max(len(pickle.dumps(part)) for part in found)
         type(self).most[name] = max(type(self).most.get(name, 0), here)
         return found

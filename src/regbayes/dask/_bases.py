@@ -21,16 +21,15 @@ from sklearn.callback import with_callbacks
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._types import Floats, Integers
-from regbayes.dask.blocks import DaskBlocks, find_client, shelter_workers
+from regbayes.dask.blocks import find_client, shelter_workers
 from regbayes.dask.rows import (
+    DaskSource,
     Given,
     Reader,
-    check_kinds,
     delay_blocks,
     is_collection,
     join_columns,
     line_up,
-    name_kind,
     place_blocks,
     read_collections,
 )
@@ -98,11 +97,11 @@ class OnCluster(BaseEstimator):
 
     def _place(
         self, client: Any, read: Reader, X: Any, y: Any = None, sample_weight: Any = None, task: Any = None
-    ) -> DaskBlocks:
+    ) -> DaskSource:
         """Have workers read the rows."""
         given = read_collections(X, y, sample_weight, task)
         self._note_columns(given)
-        return place_blocks(client, given, read)
+        return DaskSource(place_blocks(client, given, read))
 
     def _answer(self, method: str | Callable[..., Any], X: Any, task: Any = None) -> Any:
         """Return what the plain estimator says about rows, and their tasks: block by block, when it is computed.
@@ -269,16 +268,6 @@ def with_defaults(init: Callable[..., None], **defaults: Any) -> Callable[..., N
     return construct
 
 
-def survey_blocks(rows: DaskBlocks, survey: Callable[..., Any], *arguments: Any) -> tuple[list[Any], str]:
-    """Return what there is to know of every block, and the kind of all of them, having seen that it is one."""
-    kinds, found = zip(*rows.gather(_survey_block, survey, *arguments), strict=True)
-    return list(found), check_kinds(kinds, "X")
-
-
-def _survey_block(block: Samples, survey: Callable[..., Any], *arguments: Any) -> tuple[str | None, Any]:
-    return name_kind(block), survey(block, *arguments)
-
-
 def sample_size(n_columns: int, n_outputs: int, mixes: bool, row_bytes: float) -> int:
     """Return how many rows shall come to the client: for the start, and for the curvature of the weights."""
     per_weight = CLASS_SAMPLE_PER_WEIGHT * n_outputs if mixes else SAMPLE_PER_WEIGHT
@@ -306,8 +295,13 @@ class Moments:
         )
 
     @classmethod
+    def of_block(cls, block: Samples) -> Moments:
+        """Return those of the rows of a block."""
+        return cls.of(block.X, block.weights)
+
+    @classmethod
     def of(cls, values: Floats, weights: Floats | None) -> Moments:
-        """Return those of a block (n, D)."""
+        """Return those of values (n, D)."""
         n = values.shape[0]
         if n == 0:
             return cls(0.0, np.zeros(values.shape[1]), np.zeros(values.shape[1]))

@@ -5,8 +5,8 @@ back is a sum. Blocks are results of tasks, never scattered: where a worker is l
 from their recipes, and the trip that was under way ends as if nothing had happened. What inference finds is kept inside
 the blocks, in the memory of their worker, and is a cache.
 
-Which blocks are summed together is settled once, when they are made, and does not follow the blocks around. So sums
-have the same bits wherever the blocks are, before and after a loss.
+Which blocks are summed together depends on their sizes alone. So sums have the same bits for any number of workers,
+wherever the blocks are, before and after a loss.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, reduce
-from operator import add
+from itertools import groupby
+from operator import add, itemgetter
 from typing import Any
 from uuid import uuid4
 
@@ -28,20 +29,23 @@ import numpy as np
 from dask.sizeof import sizeof
 from distributed import CancelledError, Client, Future, Scheduler, SchedulerPlugin, get_client, wait
 
+from regbayes._types import Integers
 from regbayes.joint.problem import RowBlock
 from regbayes.kernels.arrays import is_mapped, is_plain, lies_elsewhere
 from regbayes.kernels.device_memory import is_out_of_memory
 
 PATIENCE_S = 60.0  # to wait for a worker where all are gone; those that were killed come back
+MAX_UNITS = 64  # sums that return from all workers
 WATCH_S = 5.0  # how often it is seen to whether there is anybody left to wait for
 
 
 @dataclass
 class Group:
-    """Blocks that are summed together, and the worker that shall do it."""
+    """Blocks that one task visits, and the worker that shall do it."""
 
     worker: str
     blocks: list[Future]
+    units: list[int]  # of each block: blocks of a unit are summed where they are, and units on the client
 
 
 class DaskBlocks:
@@ -66,32 +70,41 @@ class DaskBlocks:
         return self.client.submit(_keep, value, key=f"regbayes-value-{uuid4().hex}", pure=False)
 
     def map_sum(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum of ``function(block, *arguments)``, in the order of blocks, those of one group first."""
-        return reduce(add, self._visit(_sum_blocks, function, *arguments))
+        """Return the sum of ``function(block, *arguments)``, in the order of blocks, for any number of workers."""
+        return reduce(add, self._visit(function, *arguments, in_units=True))
 
     def gather(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Return ``function(block, *arguments)`` of every block, in their order."""
-        return [found for group in self._visit(_list_blocks, function, *arguments) for found in group]
+        return self._visit(function, *arguments)
 
     def change(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...] | None]) -> DaskBlocks:
         """Return ``function(block, *arguments)`` as new blocks in their places; arguments of None leave a block out."""
-        given, workers, jobs = iter(arguments), [], []
+        given, workers, jobs, units = iter(arguments), [], [], []
         for group in self.groups:
-            pairs = [(block, next(given)) for block in group.blocks]
+            trios = [(block, unit, next(given)) for block, unit in zip(group.blocks, group.units, strict=True)]
             make = partial(self.client.submit, _visit_block, function, **_at(group.worker))
-            mine = [partial(make, block, *own) for block, own in pairs if own is not None]
+            mine = [(partial(make, block, *own), unit) for block, unit, own in trios if own is not None]
             if mine:
                 workers.append(group.worker)
-                jobs.append(mine)
-        return DaskBlocks(self.client, list(map(Group, workers, submit_in_turn(self.client, jobs))))
+                jobs.append([job for job, _ in mine])
+                units.append([unit for _, unit in mine])
+        return DaskBlocks(self.client, list(map(Group, workers, submit_in_turn(self.client, jobs), units)))
 
-    def _visit(self, visit: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def _visit(self, function: Callable[..., Any], *arguments: Any, in_units: bool = False) -> list[Any]:
         self.n_trips += 1
         tasks = [
-            self.client.submit(visit, function, group.blocks, *arguments, **_at(group.worker)) for group in self.groups
+            self.client.submit(
+                _visit_group,
+                function,
+                group.blocks,
+                group.units if in_units else range(len(group.blocks)),
+                *arguments,
+                **_at(group.worker),
+            )
+            for group in self.groups
         ]
         wait_for(self.client, tasks)
-        return self.client.gather(tasks)
+        return [found for group in self.client.gather(tasks) for found in group]
 
     def _move_from_lost(self) -> None:
         threads = self.client.nthreads()
@@ -244,17 +257,28 @@ def _process_group() -> int:
     return os.getpgrp() if hasattr(os, "getpgrp") else 0
 
 
+def plan_units(sizes: Sequence[float]) -> Integers:
+    """Cut blocks of some sizes into units of neighbours, which depend on nothing else; return the unit of each."""
+    if len(sizes) <= MAX_UNITS:
+        return np.arange(len(sizes))
+    return _cut_evenly(sizes, MAX_UNITS)
+
+
+def _cut_evenly(sizes: Sequence[float], n: int) -> Integers:
+    ends = np.cumsum(np.maximum(np.asarray(sizes, dtype=float), 1e-9))
+    middles = ends - 0.5 * np.diff(ends, prepend=0.0)
+    return np.minimum((middles / ends[-1] * n).astype(int), n - 1)
+
+
 def plan_groups(client: Client, sizes: Sequence[float], where: Sequence[str | None]) -> list[tuple[str, list[int]]]:
     """Cut blocks of some sizes into groups of neighbours, one for each thread, and choose a worker for each.
 
-    Groups depend on the sizes and the number of threads alone. ``where`` says which worker has a block already, if one
-    has: a group goes where most of it lies, as far as there are threads.
+    A group has whole units. ``where`` says which worker has a block already, if one has: a group goes where most of it
+    lies, as far as there are threads.
     """
-    threads = dict(sorted(client.nthreads().items()))
+    threads, units = dict(sorted(client.nthreads().items())), plan_units(sizes)
     n_groups = min(sum(threads.values()), len(sizes))
-    ends = np.cumsum(np.maximum(np.asarray(sizes, dtype=float), 1e-9))
-    middles = ends - 0.5 * np.diff(ends, prepend=0.0)
-    group_of = np.minimum((middles / ends[-1] * n_groups).astype(int), n_groups - 1)
+    group_of = _cut_evenly(sizes, n_groups)[np.searchsorted(units, units)]
     members = [np.flatnonzero(group_of == group).tolist() for group in range(n_groups)]
     free, found = dict(threads), []
     for blocks in filter(None, members):
@@ -275,12 +299,12 @@ def _keep(value: Any) -> Any:
     return value
 
 
-def _sum_blocks(function: Callable[..., Any], blocks: Sequence[Any], *arguments: Any) -> Any:
-    return reduce(add, _list_blocks(function, blocks, *arguments))
-
-
-def _list_blocks(function: Callable[..., Any], blocks: Sequence[Any], *arguments: Any) -> list[Any]:
-    return [_visit_block(function, block, *arguments) for block in blocks]
+def _visit_group(
+    function: Callable[..., Any], blocks: Sequence[Any], units: Sequence[int], *arguments: Any
+) -> list[Any]:
+    """Return the sum of the function's results over the blocks of each unit."""
+    pairs = groupby(zip(blocks, units, strict=True), key=itemgetter(1))
+    return [reduce(add, (_visit_block(function, block, *arguments) for block, _ in own)) for _, own in pairs]
 
 
 def _visit_block(function: Callable[..., Any], block: Any, *arguments: Any) -> Any:

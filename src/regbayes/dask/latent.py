@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial, reduce
-from operator import add
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import dask.array as da
@@ -23,10 +22,8 @@ from regbayes.dask._bases import (
     in_memory,
     lazily,
     sample_size,
-    survey_blocks,
 )
-from regbayes.dask.blocks import DaskBlocks
-from regbayes.dask.rows import READ_ROWS, draw_sample, join_columns
+from regbayes.dask.rows import READ_ROWS, DaskSource, join_columns
 from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import ibp, ilsvm
 from regbayes.estimators._bases import TrainingRows, cost_matrix, fit_data, warn_if_unscaled
@@ -82,12 +79,6 @@ def hold(block: Samples, recipe: Recipe) -> RowBlock[Rows]:
     return RowBlock(pieces, lengths, head)
 
 
-def survey(block: Samples, labeled: bool, unlabeled: Any) -> tuple[int, Moments, Labels | None]:
-    """Say how many rows a block has, and sum up what they are."""
-    moments = Moments.of(block.X, block.weights)
-    return len(block), moments, Labels.of(block, unlabeled) if labeled else None
-
-
 # --- on the client
 
 
@@ -95,13 +86,13 @@ class OnClusterFeatures(OnCluster):
     """Binary features of rows on a cluster, with labels or without."""
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
-        rows = self._place(client, READ_ROWS, X, y, sample_weight)
-        lengths, moments, labels = self._survey(rows, y is not None)
+        source = self._place(client, READ_ROWS, X, y, sample_weight)
+        moments, labels = self._summarize(source, y is not None)
         recipe = self._recipe(moments, labels)
-        sample = self._draw(rows, lengths, labels, recipe)
+        sample = self._draw(source, labels, recipe)
         warn_if_unscaled(sample.X)
-        held = rows.change(hold, [(recipe,) if length else None for length in lengths])
-        del rows  # what was read lives on in what is held
+        held = source.persist(hold, recipe)
+        del source  # what was read lives on in what is held
         data = recipe.data(sample)
         head, label_weight = None, 0.0
         if labels is not None and recipe.supervised:
@@ -126,21 +117,20 @@ class OnClusterFeatures(OnCluster):
 
     feature_probabilities = lazily(ilsvm.ILSVMClassifier.feature_probabilities)
 
-    def _survey(self, rows: DaskBlocks, labeled: bool) -> tuple[list[int], Moments, Labels | None]:
-        unlabeled = getattr(self, "unlabeled", None)
-        lengths, moments, labels = zip(*survey_blocks(rows, survey, labeled, unlabeled)[0], strict=True)
-        if sum(lengths) < 2:
-            raise ValueError(f"X has {sum(lengths)} row(s) that count, and a minimum of 2 is required")
-        joined = reduce(add, moments)
+    def _summarize(self, source: DaskSource, labeled: bool) -> tuple[Moments, Labels | None]:
+        if len(source) < 2:
+            raise ValueError(f"X has {len(source)} row(s) that count, and a minimum of 2 is required")
+        moments: Moments = source.summarize(Moments.of_block)
         with np.errstate(over="ignore", invalid="ignore"):
-            square = float(joined.squares.sum() / joined.weight)
+            square = float(moments.squares.sum() / moments.weight)
         if not np.isfinite(square):
             raise ValueError("X is too large to square it: give it in other units")
-        found = None
-        if labeled:
-            found = reduce(add, labels)
-            found.check(self, unlabeled)
-        return list(lengths), joined, found
+        if not labeled:
+            return moments, None
+        unlabeled = getattr(self, "unlabeled", None)
+        labels: Labels = source.summarize(Labels.of, unlabeled)
+        labels.check(self, unlabeled)
+        return moments, labels
 
     def _recipe(self, moments: Moments, labels: Labels | None) -> Recipe:
         mean_square, D = float(moments.squares.sum() / moments.weight), len(moments.mean)
@@ -163,18 +153,18 @@ class OnClusterFeatures(OnCluster):
             unlabeled=self.unlabeled,
         )
 
-    def _draw(self, rows: DaskBlocks, lengths: list[int], labels: Labels | None, recipe: Recipe) -> Samples:
+    def _draw(self, source: DaskSource, labels: Labels | None, recipe: Recipe) -> Samples:
         """Bring a sample here, in an order of which every beginning is a sample."""
         settings, D = recipe.settings, len(recipe.mean)
         n_columns = settings.n_components + 1 + (D if settings.input_scale else 0)
         if labels is None:
-            strata, n_outputs = Strata.alone(sum(lengths)), 1
+            strata, n_outputs = Strata.alone(len(source)), 1
         else:
             n_outputs = len(labels.classes)
             kinds_of = partial(code_labels, classes=labels.classes, unlabeled=recipe.unlabeled, rest=n_outputs)
             strata = Strata(np.append(labels.counts, labels.n_rest), kinds_of)
         wanted = sample_size(n_columns, n_outputs, not settings.one_vs_rest, 8.0 * D)
-        return draw_sample(rows, lengths, strata, wanted)
+        return source.sample(wanted, strata)
 
 
 class ILSVMClassifier(OnClusterFeatures, OnClusterLearner, ilsvm.ILSVMClassifier):

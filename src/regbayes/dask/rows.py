@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from scipy.sparse import csr_array, hstack, issparse, vstack
 from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
-from regbayes.dask.blocks import DaskBlocks, Group, plan_groups, submit_in_turn
+from regbayes.dask.blocks import DaskBlocks, Group, plan_groups, plan_units, submit_in_turn
 from regbayes.engine.source import Drawn, Samples, Strata, draw
 from regbayes.estimators._bases import find_missing
 from regbayes.estimators._topics import check_largest, numbers_of, read_device_counts
@@ -177,7 +177,9 @@ def place_blocks(client: Client, given: Given, read: Callable[..., Any]) -> Dask
     plan = plan_groups(client, fills.tolist(), where)
     jobs = [[partial(begin, place, worker) for place in members] for worker, members in plan]
     blocks = submit_in_turn(client, jobs)
-    return DaskBlocks(client, [Group(worker, mine) for (worker, _), mine in zip(plan, blocks, strict=True)])
+    units = plan_units(fills.tolist())
+    held = [Group(worker, mine, units[own].tolist()) for (worker, own), mine in zip(plan, blocks, strict=True)]
+    return DaskBlocks(client, held)
 
 
 # --- on the workers
@@ -353,27 +355,57 @@ def _bring_here(X: Any) -> Any:
     return X if is_plain(X) else to_host(X).astype(np.float64)
 
 
-def draw_sample(rows: DaskBlocks, lengths: Sequence[int], strata: Strata, n_samples: int) -> Samples:
-    """Bring about so many samples here, in an order of which every beginning is a sample."""
-    parts = _bring_shares(rows, lengths, strata.of, strata.limits(n_samples))
-    return _join_drawn(parts, strata.select(parts, n_samples))
+class DaskSource:
+    """Samples on the workers of a cluster: `regbayes.engine.source.Source`.
+
+    Parameters
+    ----------
+    rows : DaskBlocks
+        Of `Samples`, as workers have read them.
+    """
+
+    is_local = False
+
+    def __init__(self, rows: DaskBlocks) -> None:
+        kinds, lengths = zip(*rows.gather(_describe), strict=True)
+        self.rows, self.lengths, self.kind = rows, lengths, check_kinds(kinds, "X")
+
+    def __len__(self) -> int:
+        return sum(self.lengths)
+
+    def summarize(self, measure: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the sum of ``measure(samples, *arguments)`` over blocks of samples, in their order."""
+        return self.rows.map_sum(measure, *arguments)
+
+    def sample(self, n_samples: int, strata: Strata) -> Samples:
+        """Bring about so many samples here, in an order of which every beginning is a sample."""
+        parts = self._bring_shares(strata.of, strata.limits(n_samples))
+        return _join_drawn(parts, strata.select(parts, n_samples))
+
+    def share(self, kinds_of: Callable[[Samples], Integers], limits: Floats) -> Drawn:
+        """Bring a share of the samples of each kind here, as `draw_block` draws them."""
+        parts = self._bring_shares(kinds_of, limits)
+        kinds, keys = (np.concatenate([getattr(part, name) for part in parts]) for name in ("kinds", "keys"))
+        return Drawn(_join_drawn(parts, np.arange(len(kinds))), kinds, keys)
+
+    def persist(self, make: Callable[..., Any], *arguments: Any) -> DaskBlocks:
+        """Return ``make(samples, *arguments)`` of every block, kept where the block is; None leaves a block out."""
+        made = self.rows.change(make, [arguments if n else None for n in self.lengths])
+        kept = made.gather(_exists)
+        return made if all(kept) else made.change(itself, [() if one else None for one in kept])
+
+    def _bring_shares(self, kinds_of: Callable[[Samples], Integers], limits: Floats) -> list[Drawn]:
+        firsts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
+        there = self.rows.change(draw_block, [(int(first), kinds_of, limits) for first in firsts])
+        return [part for part in there.gather(itself) if len(part.kinds)]
 
 
-def draw_shares(
-    rows: DaskBlocks, lengths: Sequence[int], kinds_of: Callable[[Samples], Integers], limits: Floats
-) -> Drawn:
-    """Bring a share of the rows of each kind here, as `draw_block` draws them."""
-    parts = _bring_shares(rows, lengths, kinds_of, limits)
-    kinds, keys = (np.concatenate([getattr(part, name) for part in parts]) for name in ("kinds", "keys"))
-    return Drawn(_join_drawn(parts, np.arange(len(kinds))), kinds, keys)
+def _describe(block: Samples) -> tuple[str | None, int]:
+    return name_kind(block), len(block)
 
 
-def _bring_shares(
-    rows: DaskBlocks, lengths: Sequence[int], kinds_of: Callable[[Samples], Integers], limits: Floats
-) -> list[Drawn]:
-    firsts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    there = rows.change(draw_block, [(int(first), kinds_of, limits) for first in firsts])
-    return [part for part in there.gather(itself) if len(part.kinds)]
+def _exists(made: Any) -> bool:
+    return made is not None
 
 
 def _join_drawn(parts: list[Drawn], order: Integers) -> Samples:

@@ -20,9 +20,8 @@ from sklearn.callback import with_callbacks
 from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
-from regbayes.dask._bases import SAMPLE_BYTES, Moments, OnCluster, join_classes, lazily, survey_blocks
-from regbayes.dask.blocks import DaskBlocks
-from regbayes.dask.rows import HOST, READ_TASKS, draw_shares, is_collection
+from regbayes.dask._bases import SAMPLE_BYTES, Moments, OnCluster, join_classes, lazily
+from regbayes.dask.rows import HOST, READ_TASKS, DaskSource, is_collection
 from regbayes.engine import Serial, row_blocks
 from regbayes.engine.source import Ranges, Samples
 from regbayes.estimators import multitask
@@ -287,20 +286,30 @@ def sum_moments(block: Samples, recipe: Recipe) -> mt_ilsvm.Moments:
     return found
 
 
-def count_observations(block: Samples, recipe: Recipe) -> tuple[float, Integers]:
-    """Return how many observations a block has, each as often as its row counts; and how many of each output."""
+@dataclass(frozen=True)
+class Counts(RowSums):
+    """How many observations samples have."""
+
+    total: float  # each as often as its row counts
+    by_output: Integers
+
+
+def count_observations(block: Samples, recipe: Recipe) -> Counts:
+    """Count the observations of a block."""
     observed, outputs = recipe.observe(recipe.targets(block))
     total = len(observed) if block.weights is None else block.weights[observed.rows].sum()
-    return float(total), np.bincount(observed.outputs, minlength=len(outputs))
+    return Counts(float(total), np.bincount(observed.outputs, minlength=len(outputs)))
 
 
-def hold(block: Samples, recipe: Recipe) -> RowBlock[Any]:
+def hold(block: Samples, recipe: Recipe) -> RowBlock[Any] | None:
     """Return the rows that have targets as the model takes them, in pieces; those of a task are neighbours."""
     targets = recipe.targets(block)
     if recipe.reading.layout == "ragged":
         order = targets.rows[np.argsort(targets.tasks, kind="stable")]
     else:
         order = np.unique(targets.rows)
+    if not len(order):
+        return None
     place = np.zeros(len(block), dtype=np.int64)
     place[order] = np.arange(len(order))
     observed = recipe.weigh(block)
@@ -368,12 +377,10 @@ def judge(block: RowBlock[Any], version: Version, weights: Floats) -> Judged:
 class Placed:
     """Rows as workers have read them, and all that is known of them."""
 
-    rows: DaskBlocks | None  # None: they have been made the model's
-    lengths: list[int]
+    source: DaskSource | None  # None: its rows have been made the model's
     recipe: Recipe
     survey: Survey
     data: dict[str, Any]
-    elsewhere: bool = False  # whether rows lie on devices
     prepared: Problem | None = None
 
 
@@ -421,9 +428,8 @@ class OnClusterTasks(OnCluster):
     def _fit_rows(self, X: Any, y: Any, task: Any, sample_weight: Any, client: Any) -> Self:
         layout: Layout = "ragged" if task is not None else "single" if getattr(y, "ndim", 1) == 1 else "matrix"
         reading = Reading(layout, not isinstance(self, TaskClassifier), getattr(self, "unlabeled", None))
-        rows = self._place(client, READ_TASKS, X, y, sample_weight, task)
-        surveys, kind = survey_blocks(rows, reading.survey)
-        found = reduce(add, surveys)
+        source = self._place(client, READ_TASKS, X, y, sample_weight, task)
+        found: Survey = source.summarize(reading.survey)
         if layout == "matrix":
             found = replace(found, ids=column_names(getattr(y, "columns", ()), len(found.ids)))
         self._check_survey(found)
@@ -432,8 +438,8 @@ class OnClusterTasks(OnCluster):
         self.tasks_, self._layout = found.ids, layout
         self._outputs = recipe.outputs
         data = fit_data(X, y, task=task, sample_weight=sample_weight)
-        placed = Placed(rows, [part.n_rows for part in surveys], recipe, found, data, kind != HOST)
-        del rows, surveys
+        placed = Placed(source, recipe, found, data)
+        del source
         with one_blas_thread():
             self._learn(placed)
         return self
@@ -453,39 +459,38 @@ class OnClusterTasks(OnCluster):
 
     def _prepare(self, placed: Any, settings: Settings) -> Problem:
         """Return what the model's fit works on: rows as the model takes them, where they are, and a sample here."""
-        rows, recipe = placed.rows, replace(placed.recipe, settings=settings)
-        moments: mt_ilsvm.Moments = rows.map_sum(sum_moments, recipe)
+        source, recipe = placed.source, replace(placed.recipe, settings=settings)
+        moments: mt_ilsvm.Moments = source.summarize(sum_moments, recipe)
         recipe = replace(recipe, input_scale=float(np.sqrt(moments.mean_square)))
-        totals, counts = zip(*rows.gather(count_observations, recipe), strict=True)
-        sample = self._draw(rows, placed, recipe)
-        observed = recipe.weigh(sample)
-        X = recipe.standardize(sample.X)
+        counts: Counts = source.summarize(count_observations, recipe)
+        sample = self._draw(source, placed, recipe)
+        observed, X = recipe.weigh(sample), recipe.standardize(sample.X)
         head = recipe.head(observed, X)
-        n_all = np.sum(counts, axis=0)
-        share = np.maximum(np.bincount(observed.outputs, minlength=len(n_all)), 1) / np.maximum(n_all, 1)
-        held = rows.change(hold, [(recipe,) if own.any() else None for own in counts])
-        placed.rows = None  # what was read lives on in what is held
-        kind = DeviceTaskModel if placed.elsewhere else mt_ilsvm.MultiTaskModel
+        drawn = np.bincount(observed.outputs, minlength=len(counts.by_output))
+        share = np.maximum(drawn, 1) / np.maximum(counts.by_output, 1)
+        held = source.persist(hold, recipe)
+        kind = mt_ilsvm.MultiTaskModel if source.kind == HOST else DeviceTaskModel
+        placed.source = None  # what was read lives on in what is held
         placed.prepared = Problem(
-            first_model(settings, moments, sum(totals), kind),
+            first_model(settings, moments, counts.total, kind),
             held,
             SampledHead(head, RowBlock([X], (len(X),)), share),
             DescentOptions(),
             settings,
             moments,
-            sum(totals),
+            counts.total,
         )
         return placed.prepared
 
-    def _draw(self, rows: DaskBlocks, placed: Placed, recipe: Recipe) -> Samples:
+    def _draw(self, source: DaskSource, placed: Placed, recipe: Recipe) -> Samples:
         """Bring rows here, as many of each task as the curvature of its weights needs."""
         settings, D, of_tasks = recipe.settings, len(recipe.mean), placed.survey.counts
         n_columns = settings.n_components + settings.fit_intercept + settings.include_inputs * D
         rates = np.minimum(SAMPLE_PER_WEIGHT * n_columns / np.maximum(of_tasks, 1), 1.0)
         kinds = KindsOfRows(recipe, rates)
-        expected = float(rows.map_sum(count_kinds, kinds)[:-1] @ rates)
+        expected = float(source.summarize(count_kinds, kinds)[:-1] @ rates)
         rates = rates * min(1.0, SAMPLE_BYTES / (8.0 * D) / max(expected, 1.0))
-        return draw_shares(rows, placed.lengths, kinds, np.append(rates, 0.0)).samples
+        return source.share(kinds, np.append(rates, 0.0)).samples
 
     def _find_fault(self, placed: Any, state: State) -> str:
         return judge_fit(placed.prepared, state) if isinstance(self, TaskClassifier) else ""

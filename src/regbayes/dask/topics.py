@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from operator import add
 from typing import Any, ClassVar, Self
 
@@ -19,11 +19,9 @@ from regbayes.dask._bases import (
     in_memory,
     lazily,
     sample_size,
-    survey_blocks,
     with_defaults,
 )
-from regbayes.dask.blocks import DaskBlocks
-from regbayes.dask.rows import READ_COUNTS, draw_sample, itself
+from regbayes.dask.rows import READ_COUNTS, DaskSource
 from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import medlda, medlda_regressor
 from regbayes.estimators._bases import FitReporter, cost_matrix, fit_data, one_blas_thread, warn_of_status
@@ -52,9 +50,11 @@ class Recipe:
         return meanfield.select_documents(counts, self.ask(block), block.weights, *shape, self.in_order)
 
 
-def hold(block: Samples, recipe: Recipe) -> RowBlock[Any]:
-    """Return documents as the model takes them, in pieces, with what is asked of them."""
+def hold(block: Samples, recipe: Recipe) -> RowBlock[Any] | None:
+    """Return documents as the model takes them, in pieces, with what is asked of them; None without a word."""
     documents, targets = recipe.documents(block)
+    if not len(documents):
+        return None
     head = None if targets is None else meanfield.make_head(documents, targets, recipe.settings)
     pieces = [documents.rows(rows) for rows in documents.cut(block.X.shape[1]) if rows.stop > rows.start]
     lengths = tuple(map(len, pieces))
@@ -81,17 +81,22 @@ class Words:
     def __add__(self, other: Words) -> Words:
         return Words(*map(add, astuple(self), astuple(other)))
 
+    def check(self) -> None:
+        """Raise where there is nothing to learn from."""
+        if self.n_documents < 2:
+            raise ValueError(f"X has {self.n_documents} row(s) that count, and a minimum of 2 is required")
+        if self.n_filled == 0:
+            raise ValueError("X has no words: all documents are empty")
 
-def survey(block: Samples, read_targets: Callable[[Samples], Any]) -> tuple[Words, Any]:
-    """Say how many documents and words a block has, and what is to be known of its targets."""
+
+def count_words(block: Samples) -> Words:
+    """Say how many documents and words a block has."""
     counts = as_documents(block.X)
     lengths, n_entries = lengths_of(counts), int(counts.numbers.shape[0])
     weights = np.ones(len(block)) if block.weights is None else block.weights
     filled = lengths > 0
-    words = Words(
-        len(block), int(np.count_nonzero(filled)), float(weights[filled].sum()), float(weights @ lengths), n_entries
-    )
-    return words, read_targets(block)
+    n_filled, n_words = int(np.count_nonzero(filled)), float(weights @ lengths)
+    return Words(len(block), n_filled, float(weights[filled].sum()), n_words, n_entries)
 
 
 @dataclass(frozen=True)
@@ -156,20 +161,20 @@ class OnClusterTopics(OnClusterLearner):
         raise NotImplementedError
 
     def _fit_rows(self, X: Any, y: Any, sample_weight: Any, client: Any) -> Self:
-        rows = self._place(client, READ_COUNTS, X, y, sample_weight)
-        words, targets = zip(*survey_blocks(rows, survey, type(self)._read_targets)[0], strict=True)
-        every = _check_words(words)
-        found = reduce(add, targets)
+        source = self._place(client, READ_COUNTS, X, y, sample_weight)
+        every: Words = source.summarize(count_words)
+        every.check()
+        found = source.summarize(type(self)._read_targets)
         strata = self._note_targets(found, every.n_documents)
         self._mean_length = every.n_words / every.weight
         settings = replace(self._label_free_settings(), squared=True)
         recipe = Recipe(self._asking(found), settings, bool(self.deterministic))
-        sample = self._draw(rows, [part.n_documents for part in words], strata, every)
-        arguments = [(recipe,) if part.n_filled else None for part in words]
-        logits = self._first_logits(rows, arguments, settings)
-        held = rows.change(hold, arguments)
-        del rows  # what was read lives on in what is held
+        sample = self._draw(source, strata, every)
+        logits = self._first_logits(source, recipe)
+        held = source.persist(hold, recipe)
+        del source  # what was read lives on in what is held
         here = hold(sample, recipe)
+        assert here is not None
         documents, asked = recipe.documents(sample)
         head = None
         if asked is not None:
@@ -184,13 +189,13 @@ class OnClusterTopics(OnClusterLearner):
         warn_of_status(self, result)
         return self
 
-    def _first_logits(self, rows: DaskBlocks, arguments: list[Any], settings: meanfield.Settings) -> Floats:
+    def _first_logits(self, source: DaskSource, recipe: Recipe) -> Floats:
         """Return where topics begin: at an earlier fit, or the words of the classes."""
-        earlier, K = self._earlier_topics(self.n_features_in_), settings.n_components
+        earlier, settings = self._earlier_topics(self.n_features_in_), recipe.settings
         if earlier is not None:
             return np.log(np.maximum(earlier.word_given_topic, meanfield.FLOOR))
-        counts = rows.change(count_groups, arguments).map_sum(itself)
-        return meanfield.draw_logits(counts, K, np.random.default_rng(settings.seed))
+        counts = source.summarize(count_groups, recipe)
+        return meanfield.draw_logits(counts, settings.n_components, np.random.default_rng(settings.seed))
 
     def _plain_like(self, **changed: Any) -> Any:
         """Return the plain estimator with what is known of targets and lengths by now."""
@@ -199,27 +204,12 @@ class OnClusterTopics(OnClusterLearner):
         vars(local).update({name: vars(self)[name] for name in names if name in vars(self)})
         return local
 
-    def _draw(
-        self,
-        rows: DaskBlocks,
-        lengths: list[int],
-        strata: Strata,
-        every: Words,
-    ) -> Samples:
+    def _draw(self, source: DaskSource, strata: Strata, every: Words) -> Samples:
         """Bring a sample here, in an order of which every beginning is a sample."""
         n_outputs = max(len(strata.sizes), 1)
         row_bytes = 12.0 * every.n_entries / max(every.n_documents, 1)
         wanted = sample_size(int(self.n_components) + 1, n_outputs, n_outputs > 2, row_bytes)
-        return draw_sample(rows, lengths, strata, wanted)
-
-
-def _check_words(words: Sequence[Words]) -> Words:
-    every = reduce(add, words)
-    if every.n_documents < 2:
-        raise ValueError(f"X has {every.n_documents} row(s) that count, and a minimum of 2 is required")
-    if every.n_filled == 0:
-        raise ValueError("X has no words: all documents are empty")
-    return every
+        return source.sample(wanted, strata)
 
 
 class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
