@@ -11,10 +11,10 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.special import expit
 
-from regbayes._types import Floats
+from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, Executor, FitResult, Progress, Serial, Status, StepResult, run
 from regbayes.joint.descent import DescentOptions
-from regbayes.joint.problem import Evaluation, JointProblem, hold_rows
+from regbayes.joint.problem import Evaluation, JointProblem, SampledHead, hold_rows
 from regbayes.margins.ascent import DEFAULT_MAX_EPOCHS
 from regbayes.margins.design import Inputs
 from regbayes.margins.head import Head, Tolerance, WarmStart
@@ -94,18 +94,26 @@ class Problem(JointProblem[Floats, Any, Any]):
         gap = float(np.clip(GAP_PER_TOL * self.settings.tol, SMALLEST_GAP, LARGEST_GAP))
         return Tolerance(gap, DEFAULT_MAX_EPOCHS)
 
+    @property
+    def groups(self) -> Integers:
+        """Return the group of each output whose weights are shared, (outputs,)."""
+        if self.head is None:
+            return np.zeros(0, dtype=np.int64)
+        head: Head = self.head.problem if isinstance(self.head, SampledHead) else self.head
+        return head.prior.group
+
     def no_weights(self) -> TaskWeights:
         """Return the weights of outputs that have not been solved for."""
         settings = self.settings
         n_seen = settings.n_components + settings.include_inputs * len(self.moments.gram) + settings.fit_intercept
-        groups = np.zeros(0, dtype=np.int64) if self.head is None else self.head.prior.group
+        groups = self.groups
         n_groups = int(groups.max(initial=-1)) + 1
         return TaskWeights(np.zeros((len(groups), n_seen)), np.zeros((n_groups, n_seen)), groups, np.zeros(0))
 
     def find_weights(self, at: Evaluation[Posterior, NoSums]) -> TaskWeights:
         """Return the weights of outputs at an evaluation."""
-        head, groups = at.head, self.head.prior.group
-        return TaskWeights(head.head.weights, head.shared, groups, np.zeros(0) if head.dual is None else head.dual)
+        head = at.head
+        return TaskWeights(head.head.weights, head.shared, self.groups, np.zeros(0) if head.dual is None else head.dual)
 
     def state(self, latent: Latent, tasks: TaskWeights | None = None) -> State:
         """Return a point of the fit as what prediction needs."""
