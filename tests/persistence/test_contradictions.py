@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 
-from regbayes import MedLDAClassifier
+from regbayes import MedLDAClassifier, MultiTaskILSVMRegressor
 from regbayes.persistence import PersistenceError, load, save
 
 rng = np.random.default_rng(0)
@@ -92,3 +92,39 @@ def test_counts_with_indices_outside_the_matrix_raise(part, value, sampled):
         sampled.predict(broken)
     with pytest.raises(ValueError, match="not a valid CSR matrix"):
         MedLDAClassifier(3, n_sweeps=2, random_state=0).fit(broken, LABELS)
+
+
+def change_state(model, part, **changes):
+    state = (
+        model._state
+        if part is None
+        else replace(model._state, **{part: replace(getattr(model._state, part), **changes)})
+    )
+    model._state = replace(state, **changes) if part is None else state
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: change_state(m, "latent", logits=m._state.latent.logits[:, :-1]),
+        lambda m: change_state(m, "latent", noise_variance=-1.0),
+        lambda m: change_state(m, "tasks", weights=m._state.tasks.weights[:, :-1]),
+        lambda m: change_state(m, None, input_scale=np.nan),
+    ],
+    ids=["features", "variance", "weights", "scale"],
+)
+def test_load_tasks_that_contradict_each_other_raises(change, tmp_path):
+    X = rng.normal(size=(60, 5))
+    model = MultiTaskILSVMRegressor(3, max_iter=2, tol=1.0, random_state=0).fit(X, X[:, :2])
+    change(model)
+    refuses(model, tmp_path)
+
+
+def test_load_running_means_of_other_outputs_raises(tmp_path):
+    model = MedLDAClassifier(3, inference="variational", random_state=0)
+    with warnings.catch_warnings(action="ignore"):
+        model.partial_fit(COUNTS, LABELS, classes=[0, 1])
+    state = model._batches.state
+    picture = replace(state.picture, linear=state.picture.linear[:, :-1])
+    model._batches = replace(model._batches, state=replace(state, picture=picture))
+    refuses(model, tmp_path)

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, Reals
+from regbayes._types import Floats, Reals, check_arrays
 from regbayes.joint.model import Inferred, JointModel, Params, Stats
 from regbayes.margins.head import Head, LinearHead, Slope, View
 
@@ -50,6 +50,9 @@ class Picture:
 
     curvature: Floats  # (outputs, d, d), or (outputs, d, outputs, d) where outputs mix
     linear: Floats  # (outputs, d): minus the gradient at no weights
+
+    def _check_loaded(self) -> None:
+        check_arrays(self, linear="OD", curvature="ODOD" if self.curvature.ndim == 4 else "ODD")
 
     def blend(self, other: Picture, rate: float) -> Picture:
         """Return the average with another one."""
@@ -87,6 +90,13 @@ class OnlineState(Generic[Params]):
     square: Reals  # of their squares
     n_batches: int
     n_rows: float  # seen so far
+
+    def _check_loaded(self) -> None:
+        sizes = check_arrays(self, centre="K", **({} if self.weights is None else {"weights": "OD"}))
+        if self.weights is not None and sizes["D"] < sizes["K"]:
+            raise ValueError(f"there are {sizes['D']} weights for {sizes['K']} features")
+        if self.mean.shape != self.square.shape or not (self.n_batches >= 0 and 0 <= self.n_rows < np.inf):
+            raise ValueError("the means of the gradients and the numbers of batches and samples do not fit each other")
 
     @classmethod
     def begin(

@@ -17,7 +17,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from regbayes._registry import persistable
-from regbayes._types import Flags, Floats, Integers, Reals
+from regbayes._types import Flags, Floats, Integers, Reals, check_arrays
 from regbayes.engine import Executor, row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.margins.design import Design, Inputs
@@ -190,6 +190,13 @@ class Latent:
     noise_variance: float  # lambda^2
     weight_variance: float  # sigma0^2
 
+    def _check_loaded(self) -> None:
+        sizes = check_arrays(self, logits="DK")
+        if self.sticks.first.shape != (sizes["K"],) or self.sticks.second.shape != (sizes["K"],):
+            raise ValueError(f"sticks must be of {sizes['K']} features")
+        if not (0 < self.noise_variance < np.inf and 0 < self.weight_variance < np.inf):
+            raise ValueError("variances must be positive and finite")
+
     @cached_property
     def psi(self) -> Floats:
         """Probabilities of the features, (D, K); not to be written to."""
@@ -255,6 +262,14 @@ class State:
     input_scale: float  # root mean square of the inputs; features are measured in it
     include_inputs: bool
     fit_intercept: bool
+
+    def _check_loaded(self) -> None:
+        n_inputs, n_features = self.latent.logits.shape
+        n_columns = n_features + self.include_inputs * n_inputs + self.fit_intercept
+        if self.tasks.weights.shape[1] != n_columns or self.tasks.shared.shape[1] != n_columns:
+            raise ValueError(f"each output must have {n_columns} weights")
+        if not 0 < self.input_scale < np.inf:
+            raise ValueError(f"input_scale must be positive and finite; got {self.input_scale!r}")
 
 
 # The generative part as a sum of named terms, constants kept, and the updates of its blocks. The terms take q(Z), q(w)
