@@ -25,12 +25,12 @@ from regbayes.dask import latent
 from regbayes.dask._bases import Labels, Moments
 from regbayes.dask.blocks import DaskBlocks
 from regbayes.dask.latent import Recipe, hold
-from regbayes.dask.rows import READ_ROWS, place_blocks, read_collections
+from regbayes.dask.rows import READ_ROWS, DaskSource, place_blocks, read_collections
 from regbayes.engine import make_executor
 from regbayes.engine.source import Samples, order_sample
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.problem import JointProblem, SampledHead, hold_rows
-from regbayes.models.ilsvm.model import SCHEDULE, BinaryFeatures, Params, centre_rows
+from regbayes.models.ilsvm.model import SCHEDULE, BinaryFeatures, Params, build_head, centre_rows
 from regbayes.models.indian_buffet import prior_sticks
 
 N_CLASSES, N_BLOCKS = 10, 8
@@ -111,7 +111,7 @@ def main() -> None:
     binary, options = BinaryFeatures(2.0, settings.generative_weight), DescentOptions(SCHEDULE)
 
     data = recipe.data(block)
-    head = replace(data.X.build_head(data, settings), in_blocks=True)
+    head = build_head(data, settings)
     local = JointProblem(binary, hold_rows(centre_rows(X, recipe.mean).blocks(), make_executor(2)), head, options)
     drawn = block.take(order_sample(y, n_rows)[: max(10_000, 100 * (K + 1)) if not given.smoke else 1000])
 
@@ -119,10 +119,11 @@ def main() -> None:
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
-        read = place_blocks(client, read_collections(*collections(n_rows, n_columns)), READ_ROWS)
-        places = CountingBlocks(client, read.change(hold, [(recipe,)] * N_BLOCKS).groups)
-        del read
-        remote = JointProblem(binary, places, SampledHead(hold(drawn, recipe), len(drawn) / n_rows), options)
+        source = DaskSource(place_blocks(client, read_collections(*collections(n_rows, n_columns)), READ_ROWS))
+        places = CountingBlocks(client, source.persist(hold, recipe).groups)
+        del source
+        few = build_head(recipe.data(drawn), settings)
+        remote = JointProblem(binary, places, SampledHead(few, hold(drawn, recipe), len(drawn) / n_rows), options)
         *_, here = look(local, moved[0], None, client)
         *_, there = look(remote, moved[0], None, client)
         before = places.n_trips, places.sent, places.received
