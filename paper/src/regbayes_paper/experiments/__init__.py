@@ -18,7 +18,6 @@ EXPERIMENTS = {
     "training-size": ("school", "TrainingSize"),
     "features": ("features", "Features"),
     "mmh-k": ("table1", "HarmoniumSize"),
-    "table2-k": ("table2", "LabelFeatures"),
 }
 """Module and class of each experiment."""
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from regbayes_paper.experiments import samples, systems, tuning
-from regbayes_paper.experiments.figures import draw_lines
-from regbayes_paper.experiments.protocol import Cell, Experiment, Metric, Record, System, grid, named, paired, peers
+from regbayes_paper.experiments.protocol import Experiment, Metric
 from regbayes_paper.experiments.samples import Dataset
 from regbayes_paper.experiments.table1 import FEATURES
-
-MICRO_CUT = Metric("f1_micro_cut", "F1-micro cut", "F1-micro with one threshold for all labels, chosen for it")
 
 
 def _printed(accuracy: str, micro: str, macro: str) -> dict[str, str]:
@@ -28,7 +23,7 @@ class Table2(Experiment):
         Metric("accuracy", "accuracy", "share of all labels of all test samples that are predicted"),
         Metric("f1_micro", "F1-micro", "F1 score of all labels together, at the default threshold"),
         Metric("f1_macro", "F1-macro", "F1 score of each label, averaged, at the default threshold"),
-        MICRO_CUT,
+        Metric("f1_micro_cut", "F1-micro cut", "F1-micro with one threshold for all labels, chosen for it"),
         Metric("f1_macro_cut", "F1-macro cut", "F1-macro with a threshold for each label, chosen for it"),
         FEATURES,
     )
@@ -67,52 +62,3 @@ class Table2(Experiment):
     def datasets(self) -> Sequence[Dataset]:
         """Return Yeast and Scene, or a stand-in."""
         return samples.multilabel(self.quick)
-
-
-APART, JOINT = named(systems.MULTILABEL, "MT-IBP+SVM", "MT-iLSVM")
-PAIR = (
-    replace(
-        APART,
-        grid=grid(C=(0.003, 0.03, 0.3), temperature=(0.0, 0.001, 0.003, 0.01, 0.03, 0.1), margins=("decoupled",)),
-        quick_grid=APART.quick_grid[:1],
-    ),
-    replace(
-        JOINT,
-        grid=grid(C=(0.003, 0.01, 0.03, 0.1, 0.3), temperature=(0.01, 0.03, 0.1)),
-        quick_grid=JOINT.quick_grid[:1],
-    ),
-)
-
-
-class LabelFeatures(Table2):
-    """Few features, learned jointly or in two stages; not in the paper."""
-
-    name, title = "table2-k", "Few features: labels, learned jointly or in two stages"
-    systems = (*PAIR, *peers(systems.MULTILABEL))
-    drawn: ClassVar[tuple[str, ...]] = ("accuracy", "f1_micro_cut", "f1_macro_cut")
-    paper: ClassVar[Mapping[str, Any]] = {}
-
-    def protocol(self) -> Sequence[str]:
-        """Return what is done."""
-        return (
-            "MT-iLSVM and MT-IBP+SVM with at most K latent features, C and the temperature chosen at each K by "
-            f"{self.n_folds}-fold cross-validation. Splits, metrics and other methods are those of `table2`.",
-        )
-
-    def settings(self, system: System) -> Sequence[str]:
-        """Return the numbers of features."""
-        return [f"K = {size}" for size in ((4, 8) if self.quick else (10, 20, 50))] if system in PAIR else [""]
-
-    def at(self, cell: Cell) -> tuple[System, int]:
-        """Return the system and the number of features of a cell."""
-        size = int(cell.setting.split()[-1]) if cell.setting else self.n_components
-        return named(self.systems, cell.row)[0], size
-
-    def remarks(self, records: Sequence[Record]) -> Sequence[str]:
-        """Return by how much joint learning is ahead."""
-        return paired(records, "MT-iLSVM", "MT-IBP+SVM", MICRO_CUT)
-
-    def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
-        """Draw the metrics against K."""
-        path = folder / f"{self.stem}.png"
-        return [draw_lines(self, records, path, lambda setting: float(setting.split()[-1]), "latent features K")]
