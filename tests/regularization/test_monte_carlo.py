@@ -262,7 +262,7 @@ def test_few_effective_draws_warn_though_k_hat_is_low(seed: int) -> None:
 
 
 def test_a_mild_tilt_of_few_draws_does_not_warn() -> None:
-    result = regularize(Samples(np.random.default_rng(0).normal(size=80)), E(lambda x: x) == 0.1)
+    result = regularize(Samples(np.random.default_rng(0).normal(size=120)), E(lambda x: x) == 0.1)
     assert result.diagnostics == ()
 
 

@@ -20,6 +20,7 @@ def shares() -> np.ndarray:
     return np.random.default_rng(0).dirichlet([13, 10, 7, 4], size=(4, 500))
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_all_shares_asked_for_are_all_but_one(shares: np.ndarray, dtype: type) -> None:
     draws = Samples({"p": shares.astype(dtype)}, chains=True)

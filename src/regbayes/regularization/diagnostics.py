@@ -404,8 +404,9 @@ def judge_weights(
         return "unreliable", f"{tail} ({of_all}). Expectations may be far off."
     if effective < min(MIN_EFFECTIVE_DRAWS * n_chains, n / 4):
         return "doubtful", f"only {of_all} are left, so estimates and their standard errors are rough."
-    if k_hat > min(COVERAGE_K_HAT, limit):
-        above = f"Pareto k-hat {k_hat:.2f} is above {min(COVERAGE_K_HAT, limit):.2f}"
+    error = (1 + abs(k_hat)) / math.sqrt(tail_size(alive)) if math.isfinite(k_hat) else 0.0
+    if k_hat + error > min(COVERAGE_K_HAT, limit):
+        above = f"Pareto k-hat {k_hat:.2f} ± {error:.2f} is not clearly below {min(COVERAGE_K_HAT, limit):.2f}"
         return "doubtful", f"{above} ({of_all}). Standard errors may be too small."
     return "reliable", ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,17 +33,26 @@ def _hard_form(size: int, linear: Floats, lower: float, upper: float) -> BoxDual
     return BoxDual(np.broadcast_to(linear, size).copy(), zeros, zeros, np.full(size, lower), np.full(size, upper))
 
 
-@final
-@persistable
-class Equal(Regularizer):
-    """Hard ``x == target``."""
+class _Targeted(Regularizer):
+    """A distance from a target, where the value is least."""
 
-    def __init__(self, target: ArrayLike) -> None:
-        self.target = check_target("target", target)
+    target: Floats
 
     @property
     def size(self) -> int | None:
         return size_of(self.target)
+
+    def slack(self, x: ArrayLike) -> Floats:
+        return -np.abs(as_floats(x) - self.target).astype(np.float64)
+
+
+@final
+@persistable
+class Equal(_Targeted):
+    """Hard ``x == target``."""
+
+    def __init__(self, target: ArrayLike) -> None:
+        self.target = check_target("target", target)
 
     def value(self, x: ArrayLike) -> float:
         return 0.0 if np.all(as_floats(x) == self.target) else np.inf
@@ -64,88 +73,61 @@ class Equal(Regularizer):
     def shift(self, by: float | Floats) -> Equal:
         return Equal(self.target + by)
 
+
+class _Bound(Regularizer):
+    """A bound on one side."""
+
+    _side: ClassVar[float]  # 1 where what is above the bound is outside
+
+    def __init__(self, bound: ArrayLike) -> None:
+        self.bound = check_target("bound", bound)
+
+    @property
+    def size(self) -> int | None:
+        return size_of(self.bound)
+
+    def value(self, x: ArrayLike) -> float:
+        return 0.0 if np.all(self.slack(x) >= 0) else np.inf
+
+    def conjugate(self, u: ArrayLike) -> float:
+        u = as_floats(u)
+        return np.inf if np.any(self._side * u < 0) else dot(u, self.bound)
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
+        x = as_floats(x)
+        return like(np.where(self.slack(x) >= 0, x, self.bound), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x)
+        return diagonal_blocks(self.slack(x) > 0, x)
+
+    def clip_dual(self, u: Floats) -> Floats:
+        return self._side * np.maximum(self._side * u, 0.0)
+
+    def dual_form(self, size: int) -> BoxDual:
+        return _hard_form(size, self.bound, min(0.0, self._side * np.inf), max(0.0, self._side * np.inf))
+
+    def shift(self, by: ArrayLike) -> Regularizer:
+        return type(self)(self.bound + np.asarray(by))
+
     def slack(self, x: ArrayLike) -> Floats:
-        return -np.abs(as_floats(x) - self.target).astype(np.float64)
+        return np.asarray(self._side * (self.bound - as_floats(x)), dtype=np.float64)
 
 
 @final
 @persistable
-class AtMost(Regularizer):
+class AtMost(_Bound):
     """Hard ``x <= bound``."""
 
-    def __init__(self, bound: ArrayLike) -> None:
-        self.bound = check_target("bound", bound)
-
-    @property
-    def size(self) -> int | None:
-        return size_of(self.bound)
-
-    def value(self, x: ArrayLike) -> float:
-        return 0.0 if np.all(as_floats(x) <= self.bound) else np.inf
-
-    def conjugate(self, u: ArrayLike) -> float:
-        u = as_floats(u)
-        return np.inf if np.any(u < 0) else dot(u, self.bound)
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        return like(np.minimum(x, self.bound), x)
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        x = as_floats(x)
-        return diagonal_blocks(x < self.bound, x)
-
-    def clip_dual(self, u: Floats) -> Floats:
-        return np.maximum(u, 0.0)
-
-    def dual_form(self, size: int) -> BoxDual:
-        return _hard_form(size, self.bound, 0.0, np.inf)
-
-    def shift(self, by: float | Floats) -> AtMost:
-        return AtMost(self.bound + by)
-
-    def slack(self, x: ArrayLike) -> Floats:
-        return np.asarray(self.bound - as_floats(x), dtype=np.float64)
+    _side = 1.0
 
 
 @final
 @persistable
-class AtLeast(Regularizer):
+class AtLeast(_Bound):
     """Hard ``x >= bound``."""
 
-    def __init__(self, bound: ArrayLike) -> None:
-        self.bound = check_target("bound", bound)
-
-    @property
-    def size(self) -> int | None:
-        return size_of(self.bound)
-
-    def value(self, x: ArrayLike) -> float:
-        return 0.0 if np.all(as_floats(x) >= self.bound) else np.inf
-
-    def conjugate(self, u: ArrayLike) -> float:
-        u = as_floats(u)
-        return np.inf if np.any(u > 0) else dot(u, self.bound)
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        return like(np.maximum(x, self.bound), x)
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        x = as_floats(x)
-        return diagonal_blocks(x > self.bound, x)
-
-    def clip_dual(self, u: Floats) -> Floats:
-        return np.minimum(u, 0.0)
-
-    def dual_form(self, size: int) -> BoxDual:
-        return _hard_form(size, self.bound, -np.inf, 0.0)
-
-    def shift(self, by: float | Floats) -> AtLeast:
-        return AtLeast(self.bound + by)
-
-    def slack(self, x: ArrayLike) -> Floats:
-        return np.asarray(as_floats(x) - self.bound, dtype=np.float64)
+    _side = -1.0
 
 
 @final
@@ -292,16 +274,12 @@ class Ball(Regularizer):
 
 @final
 @persistable
-class Ridge(Regularizer):
+class Ridge(_Targeted):
     """``||x - target||^2 / (2 scale)``: a quadratic pull; the smaller the scale the harder."""
 
     def __init__(self, target: ArrayLike, scale: float = 1.0) -> None:
         self.target = check_target("target", target)
         self.scale = check_positive("scale", scale)
-
-    @property
-    def size(self) -> int | None:
-        return size_of(self.target)
 
     def value(self, x: ArrayLike) -> float:
         return float(np.sum((as_floats(x) - self.target) ** 2)) / (2 * self.scale)
@@ -326,20 +304,27 @@ class Ridge(Regularizer):
     def shift(self, by: float | Floats) -> Ridge:
         return Ridge(self.target + by, self.scale)
 
-    def slack(self, x: ArrayLike) -> Floats:
-        return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
+class _Divergence(_Targeted):
+    """A divergence of expectations, which are positive where the target is, from proportions."""
 
-def _check_proportions(target: ArrayLike) -> Floats:
-    proportions = check_target("target", target)
-    if np.any(proportions < 0) or not np.any(proportions > 0):
-        raise ValueError(f"target must be non-negative with at least one positive entry, got {target!r}")
-    return proportions
+    def __init__(self, target: ArrayLike, weight: float = 1.0) -> None:
+        self.target = check_target("target", target)
+        if np.any(self.target < 0) or not np.any(self.target > 0):
+            raise ValueError(f"target must be non-negative with at least one positive entry, got {target!r}")
+        self.weight = check_positive("weight", weight)
+
+    @property
+    def size(self) -> int | None:
+        return self.target.size
+
+    def domain(self, size: int) -> tuple[Floats, Floats]:
+        return np.where(self.target > 0, np.finfo(np.float64).smallest_subnormal, 0.0), np.full(size, np.inf)
 
 
 @final
 @persistable
-class KL(Regularizer):
+class KL(_Divergence):
     """``weight sum_i target_i log(target_i / x_i)``: the divergence of expectations from known proportions.
 
     With class indicators as features this is label regularization: the target is the known class proportions.
@@ -351,14 +336,6 @@ class KL(Regularizer):
     weight : float, default=1.0
         How strongly to pull.
     """
-
-    def __init__(self, target: ArrayLike, weight: float = 1.0) -> None:
-        self.target = _check_proportions(target)
-        self.weight = check_positive("weight", weight)
-
-    @property
-    def size(self) -> int | None:
-        return self.target.size
 
     def value(self, x: ArrayLike) -> float:
         x = as_floats(x).astype(np.float64)
@@ -403,25 +380,11 @@ class KL(Regularizer):
         known = self.weight * self.target[used]
         return float(known @ _excess(-u[used] * x[used] / known) - u[~used] @ x[~used])
 
-    def domain(self, size: int) -> tuple[Floats, Floats]:
-        return np.where(self.target > 0, np.finfo(np.float64).smallest_subnormal, 0.0), np.full(size, np.inf)
-
-    def slack(self, x: ArrayLike) -> Floats:
-        return -np.abs(as_floats(x) - self.target).astype(np.float64)
-
 
 @final
 @persistable
-class GeneralizedKL(Regularizer):
+class GeneralizedKL(_Divergence):
     """``weight sum_i target_i log(target_i / x_i) - target_i + x_i``: for expectations that need not sum to one."""
-
-    def __init__(self, target: ArrayLike, weight: float = 1.0) -> None:
-        self.target = _check_proportions(target)
-        self.weight = check_positive("weight", weight)
-
-    @property
-    def size(self) -> int | None:
-        return self.target.size
 
     def value(self, x: ArrayLike) -> float:
         x = as_floats(x).astype(np.float64)
@@ -461,12 +424,6 @@ class GeneralizedKL(Regularizer):
             return np.inf
         known, room = self.weight * self.target[used], self.weight - u
         return float(known @ _excess(room[used] * x[used] / known) + room[~used] @ x[~used])
-
-    def domain(self, size: int) -> tuple[Floats, Floats]:
-        return np.where(self.target > 0, np.finfo(np.float64).smallest_subnormal, 0.0), np.full(size, np.inf)
-
-    def slack(self, x: ArrayLike) -> Floats:
-        return -np.abs(as_floats(x) - self.target).astype(np.float64)
 
 
 def _excess(ratio: Floats) -> Floats:
