@@ -239,7 +239,7 @@ def test_a_fit_needs_memory_for_a_few_arrays_of_features_and_no_copy_of_x(make):
         tracemalloc.stop()
     assert model.embedding_.shape == (24_000, 30)
     assert np.all(np.any(model.components_ != 0.0, axis=1))  # none was left out: the arrays are as large as they can be
-    assert peak / model.embedding_.nbytes < 4
+    assert peak / model.embedding_.nbytes < 4.5  # a copy of X would be 1.7 more
 
 
 # --- warm starts
