@@ -43,6 +43,7 @@ def few_copied(monkeypatch):
     monkeypatch.setattr(executor, "BLOCK_ROWS", 512)
     monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(POLICY, sample_rows=400))
     monkeypatch.setattr(head, "SAMPLE_PER_WEIGHT", 10)
+    monkeypatch.setattr(head, "MAX_ASCENT_SCORES", 1000)
 
 
 def peak_of(call):

@@ -6,6 +6,7 @@ one path; arrays of the size of the weights come to the host.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,6 +107,18 @@ class Design:
             parts.append(xp.ones((features.shape[0], 1), dtype=features.dtype, device=features.device))
         found = arrays.join(parts, axis=1)
         return found if self.scale == 1.0 else self.scale * found
+
+
+def stack_designs(designs: Sequence[Design]) -> DeviceArray:
+    """Return what is seen of several blocks of samples as one array (n, d), without a second copy in host memory."""
+    if not arrays.is_plain(designs[0].features):
+        return arrays.join([design.array() for design in designs])
+    lengths = [design.shape[0] for design in designs]
+    found, end = np.empty((sum(lengths), designs[0].shape[1])), 0
+    for design, n_rows in zip(designs, lengths, strict=True):
+        end += n_rows
+        found[end - n_rows : end] = design.array()
+    return found
 
 
 def _take(values: Any, rows: Any) -> Any:

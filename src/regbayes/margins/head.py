@@ -29,7 +29,7 @@ from regbayes.engine.source import order_sample
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray
 from regbayes.margins.ascent import BoxAscent, SimplexAscent, TaskLayout, ascend
-from regbayes.margins.design import Design, Inputs
+from regbayes.margins.design import Design, Inputs, stack_designs
 from regbayes.margins.newton import NewtonSolution, Rows, Sample, SharedPrior, minimize
 from regbayes.margins.rows import BlockLosses, MarginRows
 from regbayes.margins.targets import Cells, Classes, Signs, Targets
@@ -400,11 +400,7 @@ class Head:
         pairs = list(zip(parts, blocks, strict=True))
         sums = Serial().map_reduce(lambda pair: pair[0].sum_features(pair[1]), pairs)
         view, n_features = self.view(sums, 0.0), blocks[0].shape[1]
-        columns, first = np.empty((len(self.targets), self.n_columns(n_features))), 0
-        for part, block in pairs:
-            design = part.design(block, view)
-            columns[first : first + design.shape[0]] = design.array()
-            first += design.shape[0]
+        columns = stack_designs([part.design(block, view) for part, block in pairs])
         start = None if warm_start is None else warm_start.multipliers
         problem: Any
         if isinstance(self.form, SimplexDual):
@@ -465,9 +461,9 @@ class Head:
             for part, block in pairs:
                 n_own = part.n_rows if part.rows is None else len(part.rows)
                 own = among[slice(*np.searchsorted(among, [first, first + n_own]))] - first
-                seen.append(part.design(block, view)[own].array())
+                seen.append(part.design(block, view)[own])
                 first += n_own
-            return self.sample_rows(arrays.join(seen), drawn, view, n_drawn / len(self.targets))
+            return self.sample_rows(stack_designs(seen), drawn, view, n_drawn / len(self.targets))
 
         rows: list[Any] = [part.see(block, view) for part, block in pairs]
         found = self._minimize(rows, sums, view, n_features, sample, warm_start, tolerance, executor)

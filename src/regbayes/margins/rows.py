@@ -171,7 +171,10 @@ def _sum_squares(columns: Floats, bent: Floats, losses: Any) -> Floats:
     """Return ``sum_n bent_on x_n x_n'``, (outputs, d, d)."""
     if isinstance(losses, TubeLosses) and losses.is_shared:
         return np.broadcast_to((columns * bent[0][:, None]).T @ columns, (len(bent), *2 * columns.shape[1:]))
-    return np.stack([_sum_active(columns, weights) for weights in bent])
+    found = np.empty((len(bent), *2 * columns.shape[1:]))
+    for output, weights in enumerate(bent):
+        found[output] = _sum_active(columns, weights)
+    return found
 
 
 def _sum_active(columns: Floats, weights: Floats) -> Floats:
