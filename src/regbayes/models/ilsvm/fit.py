@@ -351,8 +351,8 @@ def _known_start(problem: ILSVMProblem, start: Params | State | Evaluation) -> W
     if not isinstance(start, State):
         before: WarmStart | None = start.warm_start
         return before
-    known, shape = start.multipliers, (len(problem.head.targets), len(problem.data.cost))
-    is_same = known is not None and known.shape == shape
+    known = start.multipliers  # none where blocks are not local
+    is_same = known is not None and known.shape == (len(problem.head.targets), len(problem.data.cost))
     return WarmStart(None if start.head is None else start.head.weights, known if is_same else None)
 
 
