@@ -176,8 +176,8 @@ def test_fits_of_several_starts_tell_callbacks_of_all():
         def on_fit_task_end(self, estimator, context, **_):
             return False
 
-    model = ILSVMClassifier(4, max_iter=3, n_init=3, random_state=0).set_callbacks(Hear())
-    quiet(model.fit, X, LABELS)
+    model = ILSVMClassifier(4, class_weight="balanced", max_iter=3, n_init=3, random_state=0).set_callbacks(Hear())
+    quiet(model.fit, np.ones((70, 2)), LABELS)
     assert seen.count("descent") == 4  # a fit that never predicts a class, and three restarts
 
 

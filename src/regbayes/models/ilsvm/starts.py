@@ -92,7 +92,7 @@ def target_directions(data: Data, X: Rows, variances: Floats, directions: Floats
     Directions beyond the given ones, with their principal variances, have the mean of the remaining variances.
     """
     labels = np.unique(data.labels[data.labels != UNLABELED])
-    if len(labels) < 2:
+    if len(labels) < 2 or not X.totals.mean_square > 0.0:
         return np.empty((0, X.n_inputs))
     indicator = X.weigh((data.labels[:, None] == labels).astype(np.float64))
     means = X.combine(indicator) / indicator.sum(axis=0)[:, None]
