@@ -342,8 +342,7 @@ HELD = {
 @pytest.mark.parametrize("kind", HELD)
 def test_rows_stay_where_they_are_and_sums_come_back(threads, monkeypatch, kind):
     """What comes back does not grow with the rows, but for a sample of them; workers look at the same memory again."""
-    for module in ("_bases", "latent", "topics"):
-        monkeypatch.setattr(f"regbayes.dask.{module}.START_ROWS", 300)
+    monkeypatch.setattr("regbayes.dask._bases.START_ROWS", 300)
     X, y = draw()
     X = np.rint(np.abs(X))
     owner, held_by = HELD[kind]
@@ -359,9 +358,9 @@ def test_rows_stay_where_they_are_and_sums_come_back(threads, monkeypatch, kind)
             model = kind(4, max_iter=3, tol=1e-9, random_state=0)
             model.fit(cut_there(rows, sizes=sizes), cut_there(labels, sizes=sizes))
         assert len(pointers) == sum(n > 0 for n in SIZES)  # blocks: no trip has made a copy
-        most.pop("_itself")  # the sample
+        most.pop("itself")  # the sample
         came.append(most)
-    assert came[0].keys() == came[1].keys() >= {"evaluate_pieces", "pull_back"}
+    assert came[0].keys() == came[1].keys() >= {"evaluate_rows", "pull_back"}
     for name, n_bytes in came[1].items():
         assert n_bytes <= 1.02 * came[0][name] + 64
     assert max(came[1].values()) < 0.05 * X.nbytes
