@@ -133,6 +133,7 @@ def test_a_warm_start_of_another_problem_is_refused():
         regularize(POSTERIOR, E(lambda x: x) <= 0.0, warm_start=np.zeros(3))
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
 def test_weighted_draws_are_a_finite_posterior_with_those_weights():
     log_weights = RNG.normal(size=200)
     constraints = [E(lambda x: x[:, 0]) >= 0.2, (E(lambda x: x[:, 1]) == 0.1).soft(0.3)]

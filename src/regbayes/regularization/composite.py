@@ -305,7 +305,7 @@ def minimize_composite(
     pieces: Sequence[Piece],
     start: Floats,
     tol: float = 1e-12,
-    max_rounds: int = 50,
+    max_rounds: int = 15,
 ) -> tuple[Floats, float]:
     """Return a minimiser in the domain of the conjugates and its fixed-point residual (scaled units).
 
