@@ -26,14 +26,14 @@ import sklearn
 from threadpoolctl import threadpool_limits
 
 from regbayes import ILSVMClassifier
-from regbayes.engine import Serial, make_executor
+from regbayes.engine import make_executor
 from regbayes.joint import descent
+from regbayes.joint.descent import DescentOptions
+from regbayes.joint.problem import hold_rows
 from regbayes.kernels import arrays, binary
-from regbayes.kernels.arrays_losses import ClassRows, HingeRows
-from regbayes.margins.device import DeviceBlock, DevicePrior
-from regbayes.margins.device_tasks import SAMPLE_PER_OUTPUT, DeviceTaskHead
-from regbayes.margins.head import Tolerance
-from regbayes.margins.targets import Observations, Outputs
+from regbayes.kernels.losses import ClassLosses, HingeLosses
+from regbayes.margins.head import Head, Tolerance
+from regbayes.margins.targets import Signs
 from regbayes.models.ilsvm import starts
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, Params, Rows, Settings, centre_rows
 from regbayes.models.mt_ilsvm.device import DeviceRows as DeviceTaskRows
@@ -157,17 +157,14 @@ def time_losses(device: Device, n: int, L: int, M: int) -> None:
     rng, scores, some = np.random.default_rng(0), device.normal(M, n, seed=2), device.normal(L, n, seed=4)
     labels, C = arrays.integers_to_device(rng.integers(L, size=n), scores), arrays.to_device(np.ones(n), scores)
     signs, one = np.sign(rng.normal(size=(M, n))), arrays.to_device(np.ones((1, 1)), scores)
-    ovr, classes = HingeRows(C, labels=labels), ClassRows(C, labels, None, 0.1)
-    bytes_ = HingeRows(one, signs=arrays.to_device(signs, scores, arrays.namespace_of(scores).int8))
-    reals = HingeRows(one, signs=arrays.to_device(signs, scores))
+    classes = ClassLosses(C, labels, one, 0.1)
+    tasks = HingeLosses(one, arrays.to_device(signs, scores, arrays.namespace_of(scores).int8))
     phi = classes.evaluate(device.normal(L, n, seed=3)).multipliers
     drawn = device.time(lambda: device.normal(L, n, seed=3))
-    show("losses, one-vs-rest", device.time(lambda: ovr.evaluate(some)))
     seconds = device.time(lambda: classes.evaluate(device.normal(L, n, seed=3)))
     show("losses, multi-class", seconds - drawn, f"and {1e3 * drawn:.2f} ms to draw scores")
-    show("curvature, multi-class", device.time(lambda: classes.multiply_curvature(some, phi)))
-    show("losses, tasks", device.time(lambda: reals.evaluate(scores)))
-    show("losses, tasks, signs of a byte", device.time(lambda: bytes_.evaluate(scores)))
+    show("curvature, multi-class", device.time(lambda: classes.multiply(some, phi)))
+    show("losses, tasks", device.time(lambda: tasks.evaluate(scores)))
 
 
 def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> None:
@@ -314,18 +311,13 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
     start = time.perf_counter()
     moments = DeviceTaskRows(X).sum_moments(None)
     show("moments, once", time.perf_counter() - start)
-    scale, every = float(np.sqrt(moments.mean_square)), np.arange(M)
-    head = DeviceTaskHead(
-        Observations(*np.zeros((2, 0), dtype=np.int64), *np.zeros((2, 0))),
-        Outputs(every, np.ones(M, dtype=np.int64), np.zeros(M, dtype=np.int64)),
-        "squared_hinge",
-        settings.C,
-        targets=HingeRows(arrays.to_device(np.full((1, 1), settings.C), X), signs=signs),
-        counts=np.full(M, float(n)),
-    )
+    scale = float(np.sqrt(moments.mean_square))
+    targets = Signs(arrays.to_host(signs).T, np.full((n, M), settings.C))
+    groups = np.zeros(M, dtype=np.int64)
+    head = Head(targets, squared=True, centred=False, groups=groups)
     scales = resolve_scales(settings, 0.03, float(n), float(n) * M)
     model = DeviceTaskModel(moments.count(scales.multiplicity), scales, scale, 2.0, False, False)
-    problem = TaskProblem(model, [X], head, Serial(), settings, moments, float(n) * M)
+    problem = TaskProblem(model, hold_rows([X]), head, DescentOptions(), settings, moments, float(n) * M)
     latent = start_latent(moments, settings, np.random.default_rng(0).normal(size=(D, K)))
     start = time.perf_counter()
     at, inferred = problem.evaluate(model.at(latent), None, problem.tolerance)
@@ -362,27 +354,21 @@ def time_task_steps(device: Device, problem: TaskProblem, point: Point) -> None:
 def time_task_parts(device: Device, problem: TaskProblem, point: Point, inferred: Any) -> None:
     """Time what a step is made of."""
     params, head = point.at.params, problem.head
-    features, weights = inferred[0].features, point.at.head.weights.weights
-    parts = head.parts((features.shape[0],))
-    block, prior = (
-        replace(head.newton_block(parts[0], features), keeps_curvature=True),
-        DevicePrior(head.outputs.groups, head.sharing),
-    )
-    columns = block.columns
-    places, few = head._draw_rows(SAMPLE_PER_OUTPUT * weights.shape[1], parts, features) or (None, None)
+    (features,), weights = problem.features(inferred), point.at.head.slope.weights
+    (part,), slope = head.blocks((features.shape[0],), features), point.at.head.slope
+    rows = part.see(features, slope.view)
     show("  q(w), on the host", device.time(lambda: problem.model.at(params.latent)))
     show("  weights carried, on the host", device.time(lambda: carry_weights(problem, point.at, params)))
     show("  terms, on the host", device.time(lambda: problem.model.terms(params)))
     show("  inference", device.time(lambda: problem.model.infer(problem.blocks.blocks[0].pieces[0], params)))
-    show("  pass over the margins", device.time(lambda: block.sums(weights)))
-    if places is not None:
-        show("  sample taken", device.time(lambda: columns.take(places[0])))
-        seen = columns.take(places[0])
-        sample = DeviceBlock(seen, few, True)
-        show("  curvature", device.time(lambda: sample.curvature(weights)), f"of {len(seen)} rows")
-        curvature = sample.curvature(weights)
-        show("  systems", device.time(lambda: prior.solve(curvature, weights)))
-    show("  gradient by features", device.time(lambda: block.pull_back(weights, -weights[:, : len(columns.centre)].T)))
+    show("  pass over the margins", device.time(lambda: rows.sums(weights)))
+    n_drawn = min(head.n_sampled(0, features.shape[1], features.shape[0]), features.shape[0])
+    columns = rows.design[slice(0, n_drawn)].array()
+    sample, *_ = head.sample_rows(columns, np.arange(n_drawn), slope.view, n_drawn / features.shape[0])
+    show("  curvature", device.time(lambda: sample.curvature(weights)), f"of {n_drawn} rows")
+    curvature = sample.curvature(weights)
+    show("  systems", device.time(lambda: head.prior.solve(curvature, weights)))
+    show("  gradient by features", device.time(lambda: part.gradient(features, slope)))
     show("  gradient by features, and back", device.time(lambda: problem.pull_back(point.at, inferred)))
 
 

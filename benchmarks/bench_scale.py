@@ -18,17 +18,13 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
-from regbayes.engine import loop, make_executor, row_blocks
-from regbayes.margins.head import Tolerance
-from regbayes.margins.targets import observe_classes, observe_numbers
-from regbayes.margins.tasks import TaskHead
+from regbayes.engine import loop
 
 N_INPUTS, N_FEATURES, N_TASKS = 30, 20, 20
 
@@ -82,37 +78,6 @@ def curve(sizes: list[int], steps: int, jobs: int, only: str) -> None:
             )
 
 
-def margin_step(n: int, jobs: int) -> None:
-    """Print the large-margin step over blocks against one array."""
-    rng = np.random.default_rng(1)
-    X, scores = draw(n, N_TASKS)
-    features = X @ (rng.random((N_INPUTS, N_FEATURES)) < 0.3) / np.sqrt(N_INPUTS * np.mean(np.square(X)))
-    rows, tasks = (index.ravel() for index in np.indices(scores.shape))
-    two, scaled = np.full(N_TASKS, 2), scores.ravel() / scores.std()
-    problems = {
-        "labels": ("squared_hinge", observe_classes(rows, tasks, (scaled > 0).astype(np.int64), two)),
-        "numbers": ("squared_epsilon_insensitive", observe_numbers(rows, tasks, scaled, N_TASKS)),
-    }
-    places, tolerance, executor = row_blocks(n, wide=True), Tolerance(1e-3, 1000.0), make_executor(jobs)
-    moved = features + 0.01 * rng.standard_normal(features.shape)
-    for name, (loss, observed) in problems.items():
-        for sharing in (0.0, 1.0):
-            head = TaskHead(*observed, loss, 0.01, epsilon=0.1, sharing=sharing)
-            times: dict[bool, list[float]] = {}
-            for in_blocks in (False, True):
-                solver, found, times[in_blocks] = replace(head, in_blocks=in_blocks), None, []
-                for at in (features, moved):
-                    start = time.process_time()
-                    found = solver.solve(
-                        [at[place] for place in places], found and found.warm_start, tolerance, executor
-                    )
-                    times[in_blocks].append(time.process_time() - start)
-                kind = "blocks" if in_blocks else "array"
-                print(f"{name:8} rho = {sharing:g}: {kind:6} gap {found.gap / found.value:.1e}")
-            cold, warm = (one / blocks for one, blocks in zip(times[False], times[True], strict=True))
-            print(f"{name:8} rho = {sharing:g}: one array / blocks {cold:.1f} cold, {warm:.1f} warm", flush=True)
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -121,7 +86,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="", help="how the names of the fits begin")
-    parser.add_argument("--curve", action="store_true", help="the first table alone")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # fits are cut short
     for work in fits(200, 1, 1).values():
@@ -132,8 +96,6 @@ def main() -> None:
         options.jobs,
         options.only,
     )
-    if not options.curve:
-        margin_step(5_000 if options.smoke else 100_000, options.jobs)
 
 
 if __name__ == "__main__":

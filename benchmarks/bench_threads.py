@@ -22,16 +22,13 @@ from operator import methodcaller
 from typing import Any
 
 import numpy as np
-from bench_large_margin import latent_features
+from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from regbayes.engine import make_executor, row_blocks
 from regbayes.kernels.meanfield import WordCounts
-from regbayes.margins.cells import runs_of, sampled_cells
-from regbayes.margins.coordinate_ascent import BoxAscent, ascend
-from regbayes.margins.head import SAMPLE_PER_WEIGHT, MarginHead, Tolerance, design
-from regbayes.margins.targets import Classes, layout_of, observe_classes, zero_one_cost
-from regbayes.margins.tasks import TaskHead
+from regbayes.margins.head import Head, Tolerance
+from regbayes.margins.targets import Cells, Classes, observe_classes, zero_one_cost
 from regbayes.models.medlda.meanfield import LabelFreeTopics, make_topics, select_documents
 
 Work = Callable[[Any], object]  # of an executor
@@ -56,36 +53,20 @@ def compare(name: str, work: Work, threads: Sequence[int], repetitions: int) -> 
     return found
 
 
+def latent_features(n: int, k: int, n_classes: int, spread: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return features in [0, 1] whose distribution depends on the class, and the classes."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(n_classes, k))
+    labels = rng.integers(n_classes, size=n)
+    return expit(centres[labels] + spread * rng.normal(size=(n, k))), labels
+
+
 def margin_step(n: int, k: int, n_classes: int, threads: Sequence[int], repetitions: int) -> None:
-    """One-vs-rest classes: blocks, at no worse gap than coordinate ascent over one array."""
+    """One-vs-rest classes, by Newton's method."""
     H, labels = latent_features(n, k, n_classes, 3.0)
-    targets = Classes(labels, zero_one_cost(n_classes), np.full(n, 0.1)).one_vs_rest()
-    blocks = [H[rows] for rows in row_blocks(n)]
-    array, head = (MarginHead(targets, squared=True, in_blocks=kind) for kind in (False, True))
-    goal = Tolerance(1e-4, 1000.0)
-    few = slice(0, 2000)  # compiles
-    small = Classes(labels[few], zero_one_cost(n_classes), np.full(2000, 0.1)).one_vs_rest()
-    MarginHead(small, squared=True, in_blocks=False).solve(H[few], None, goal)
-    start = time.perf_counter()
-    by_array = array.solve(H, None, goal)
-    seconds_array, start = time.perf_counter() - start, time.perf_counter()
-    columns = design(H, H.mean(axis=0), None, True)
-    climbed = ascend(BoxAscent(columns, array.form, layout_of(n, n_classes)), goal.gap, goal.max_epochs, seed=0)
-    seconds_ascent = time.perf_counter() - start
-    gaps = {"array": by_array.gap / by_array.value, "ascent": climbed.gap / climbed.primal}
-    seconds = {"array": seconds_array, "ascent": seconds_ascent}
-    print(f"one array as today {seconds_array:.2f} s, gap {gaps['array']:.1e}; coordinate ascent alone ", end="")
-    print(f"{seconds_ascent:.2f} s, gap {gaps['ascent']:.1e}, {climbed.n_epochs:.0f} epochs", flush=True)
-    for name, gap in gaps.items():
-        asked = Tolerance(max(gap, 1e-12), 1000.0)
-        solve = partial(lambda executor, tolerance: head.solve(blocks, None, tolerance, executor), tolerance=asked)
-        found = compare(f"margin step, blocks to the gap of {name}", solve, threads, repetitions)
-        solved = head.solve(blocks, None, asked, make_executor(threads[-1]))
-        print(
-            f"    gap {solved.gap / solved.value:.1e}, {solved.n_passes} passes; {name} / blocks: "
-            + ", ".join(f"{seconds[name] / one:.1f}" for one in found),
-            flush=True,
-        )
+    head = Head(Classes(labels, zero_one_cost(n_classes), np.full(n, 0.1)).one_vs_rest(), squared=True)
+    blocks, goal = [H[rows] for rows in row_blocks(n)], Tolerance(1e-4, 1000.0)
+    compare("margin step", lambda executor: head.minimize(blocks, None, goal, executor), threads, repetitions)
 
 
 def task_margins(n: int, k: int, n_tasks: int, threads: Sequence[int], repetitions: int) -> None:
@@ -94,40 +75,24 @@ def task_margins(n: int, k: int, n_tasks: int, threads: Sequence[int], repetitio
     H = rng.standard_normal((n, k))
     scores = H @ rng.standard_normal((k, n_tasks)) + 3.0 * rng.standard_normal((n, n_tasks))
     rows, tasks = np.nonzero(rng.random((n, n_tasks)) < 0.7)
-    observed = observe_classes(rows, tasks, (scores[rows, tasks] > 0).astype(np.int64), np.full(n_tasks, 2))
-    head = TaskHead(*observed, "squared_hinge", 0.01, sharing=1.0, in_blocks=True)
-    places = row_blocks(n, wide=True)
+    labels = (scores[rows, tasks] > 0).astype(np.int64)
+    observed, outputs = observe_classes(rows, tasks, labels, np.full(n_tasks, 2))
+    cells = Cells(observed, n, n_tasks, 0.01, None)
+    head = Head(cells, squared=True, centred=False, groups=outputs.groups, sharing=1.0)
+    places, goal = row_blocks(n, wide=True), Tolerance(1e-4, 1000.0)
     blocks = [H[place] for place in places]
-    goal = Tolerance(1e-4, 1000.0)
-    solved = head.solve(blocks, None, goal, make_executor(threads[-1]))
-    weights = solved.weights.weights
-    parts = head.parts(tuple(map(len, blocks)), make_executor(1))
-    seen = runs_of([part.targets.bind(part.columns(block)) for part, block in zip(parts, blocks, strict=True)])
-    pairs = list(zip(places, blocks, strict=True))
-
-    def pull(executor: Any) -> object:
-        return executor.map(lambda pair: solved.gradient(*pair), pairs)
-
-    compare(
-        "tasks: gradient by the weights",
-        lambda e: e.map_reduce(methodcaller("sums", weights), seen),
-        threads,
-        repetitions,
-    )
-    compare("tasks: gradient by the features", pull, threads, repetitions)
-    compare(
-        "tasks: curvature of all rows", lambda e: e.map_reduce(methodcaller("curvature", weights), seen), threads, 1
-    )
-    draw = head._draw(SAMPLE_PER_WEIGHT * (k + 1))
-    if draw is not None:
-        drawn = sampled_cells(design(H[draw.rows], None, None, True), draw.form, draw.places)
-        compare(
-            "tasks: curvature of a sample",
-            lambda e: e.map_reduce(methodcaller("curvature", weights), drawn),
-            threads,
-            repetitions,
-        )
-    compare("tasks: solved from nothing", lambda e: head.solve(blocks, None, goal, e), threads, repetitions)
+    solved = head.minimize(blocks, None, goal, make_executor(threads[-1]))
+    weights, pairs = solved.slope.weights, list(zip(places, blocks, strict=True))
+    parts = head.blocks(tuple(map(len, blocks)))
+    seen = [part.see(block, solved.slope.view) for part, block in zip(parts, blocks, strict=True)]
+    works = {
+        "gradient by the weights": lambda e: e.map_reduce(methodcaller("sums", weights), seen),
+        "gradient by the features": lambda e: e.map(lambda pair: solved.gradient(*pair), pairs),
+        "curvature of all rows": lambda e: e.map_reduce(methodcaller("curvature", weights), seen),
+        "whole solve": lambda e: head.minimize(blocks, None, goal, e),
+    }
+    for name, work in works.items():
+        compare(f"tasks: {name}", work, threads, repetitions)
 
 
 def reverse_sweep(n: int, n_words: int, k: int, threads: Sequence[int], repetitions: int) -> None:

@@ -312,8 +312,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     multi_class : {"auto", "crammer_singer", "ovr"}, default="auto"
         Whether a row has one margin, against the best wrong answer, or one for each answer, against the rest. "auto" is
         one-vs-rest for three classes or more where the classifier sees the inputs and there is no ``cost``: with many
-        inputs and few labels it does better there. So it is for 10,000 labelled rows or more with over 2,000 weights
-        (classes times features), where Crammer and Singer's margin, which is everywhere else, is too slow.
+        inputs and few labels it does better there. So it is where labelled rows times classes exceed 100,000 and
+        weights (classes times features) 2,000, where Crammer and Singer's margin is too slow.
     cost : array-like of shape (n_classes, n_classes), default=None
         ``cost[true, answer]`` of a wrong answer, in the order of ``classes_``, with a zero diagonal; 1 by default. It
         is the margin asked for; to make an error rare, use it with the squared hinge, whose price grows with it.
