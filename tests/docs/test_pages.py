@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+import os
 import re
 import symtable
 import textwrap
@@ -59,7 +60,9 @@ def test_links_lead_to_files(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         if not re.match(r"[a-z]+:", target):
-            assert (ROOT / page).parent.joinpath(target).exists(), target
+            path = os.path.normpath((ROOT / page).parent / target)
+            path = re.sub(r"docs/auto_examples/(.*)\.rst$", r"examples/\1.py", path)  # the gallery is built from these
+            assert Path(path).exists(), target
 
 
 # --- code can be copied
