@@ -334,7 +334,7 @@ def test_solver_is_chosen_by_scores_and_passes(rng):
 
 def test_solve_takes_the_preferred_solver(rng):
     head, features = make_head("signs", True, rng)
-    assert head.solve(features, None, Tolerance(1e-2, 5.0)).dual is not None
+    assert head.solve(features, None, Tolerance(1e-2, 1.0)).dual is not None
     fine = head.solve([features], WarmStart(), Tolerance(1e-6, 50.0))
     assert fine.dual is None
     assert fine.warm_start.multipliers is None

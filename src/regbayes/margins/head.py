@@ -40,7 +40,7 @@ PATIENT_EPOCHS = 300.0
 TIGHTEN = 0.1  # factor on the gap where no step seemed to lower the objective
 # The choice of the solver: coordinate ascent is faster where scores are few and few passes are allowed.
 MAX_ASCENT_SCORES = 100_000  # samples times outputs
-MAX_ASCENT_EPOCHS = 10.0
+MAX_ASCENT_EPOCHS = 2.0
 MAX_CURVATURE = 20_000_000  # numbers in the second derivatives of all outputs, where Newton's method is possible
 MAX_CLASS_WEIGHTS = 2_000  # of a multi-class margin: beyond, the curvature of a sample no longer leads anywhere
 SAMPLE_PER_WEIGHT, CLASS_SAMPLE_PER_WEIGHT = 50, 20  # samples that the curvature comes from at least, for each weight
