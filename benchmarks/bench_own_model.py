@@ -34,7 +34,7 @@ from sklearn.svm import LinearSVC
 
 from regbayes_paper.data import DataError, load_scene15
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "extending"))
 SETTINGS = {  # weight of the generative part, decay of the encoder, dropout; C is 1: only its ratio to these counts
     "digits": [(0.003, 1.0, 0.5), (0.003, 1.0, 0.3), (0.01, 1.0, 0.5), (0.003, 10.0, 0.5)],
     "scene15": [(0.003, 60.0, 0.5), (0.01, 60.0, 0.5), (0.01, 60.0, 0.3), (0.01, 30.0, 0.5)],
