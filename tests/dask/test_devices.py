@@ -206,7 +206,10 @@ def cut_all(given, cut_one):
 def test_several_tasks_find_what_blocks_of_numpy_find(monkeypatch, many, name):
     model, given = tasks_of(name, many)
     expected = fit_here(monkeypatch, clone(model), *cut_all(given, partial(cut, sizes=SIZES)))
-    found = fit_here(monkeypatch, clone(model), *cut_all(given, cut_there))
+    held = []
+    found = fit_here(monkeypatch, clone(model), *cut_all(given, cut_there), held=held)
+    assert held
+    assert all(torch.is_tensor(piece) for block in held for piece in block.pieces)
     for attribute in ("mean_", "scale_", "coef_features_", "components_", "intercept_"):
         scale = np.abs(getattr(expected, attribute)).max()
         np.testing.assert_allclose(getattr(found, attribute), getattr(expected, attribute), atol=1e-10 * scale)
@@ -299,7 +302,9 @@ def test_topics_are_those_of_blocks_of_numpy(monkeypatch, corpus, kind, y, optio
     if layout == "sparse":
         rows[0] = cut(corpus["X"], SIZES).map_blocks(sparse_there, dtype=float, meta=corpus["X"][:0])
     expected = fit_here(monkeypatch, clone(model), cut(corpus["X"], SIZES), *beside)
-    found = fit_here(monkeypatch, clone(model), *rows)
+    held = []
+    found = fit_here(monkeypatch, clone(model), *rows, held=held)
+    assert {type(piece.documents.counts.numbers) for block in held for piece in block.pieces} == {torch.Tensor}
     # Tables of words by topics are sums in single precision.
     np.testing.assert_allclose(found.coef_features_, expected.coef_features_, atol=1e-3)
     np.testing.assert_allclose(found.trace_.objective, expected.trace_.objective, rtol=1e-5)

@@ -13,6 +13,7 @@ import dask.array as da
 import pytest
 
 from regbayes.dask.blocks import DaskBlocks
+from regbayes.joint.problem import RowBlock
 
 
 def quiet_marks():
@@ -28,8 +29,10 @@ def cut(array, sizes):
 class OneProcess:
     """What `DaskBlocks` does, in this process and in the order of blocks."""
 
-    def __init__(self, blocks):
+    def __init__(self, blocks, held=None):
         self.blocks = blocks
+        self.held = [] if held is None else held  # all row blocks that were ever made of them
+        self.held.extend(block for block in blocks if isinstance(block, RowBlock))
 
     is_local = False
 
@@ -44,15 +47,15 @@ class OneProcess:
 
     def change(self, function, arguments):
         pairs = zip(self.blocks, arguments, strict=True)
-        return OneProcess([function(block, *own) for block, own in pairs if own is not None])
+        return OneProcess([function(block, *own) for block, own in pairs if own is not None], self.held)
 
 
-def fit_here(monkeypatch, model, *collections):
-    """Fit without a cluster."""
+def fit_here(monkeypatch, model, *collections, held=None):
+    """Fit without a cluster; append the blocks of rows that the fit holds to a list."""
 
     def place(client, given, read):
         parts = [[None if part is None else part.compute(scheduler="sync") for part in row] for row in given.parts]
-        return OneProcess([read(*row, place, given.n_columns) for place, row in enumerate(parts)])
+        return OneProcess([read(*row, place, given.n_columns) for place, row in enumerate(parts)], held)
 
     with monkeypatch.context() as patch:
         patch.setattr("regbayes.dask._bases.find_client", lambda client: client)
