@@ -31,7 +31,7 @@ myst_heading_anchors = 4
 html_theme = "pydata_sphinx_theme"
 # MathJax with its glyphs is one file of a package: pages load nothing from the network.
 mathjax_folder = Path(next(iter(find_spec("sphinx-mathjax-offline").submodule_search_locations)))
-html_static_path = ["_static", str(mathjax_folder / "static" / "mathjax" / "tex-svg.js")]
+html_static_path = [str(mathjax_folder / "static" / "mathjax" / "tex-svg.js")]
 mathjax_path = "tex-svg.js"
 html_title = f"regbayes {release}"
 html_theme_options = {
