@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from regbayes_paper import baselines, dirichlet_process
 from regbayes_paper.baselines import bmtl, gaussian_process, predictor_subspace, task_clusters
 from regbayes_paper.baselines.bmtl import Moments, TaskPrior
+from regbayes_paper.baselines.linear_tasks import LinearTasks
 from regbayes_paper.descent import alternate
 from regbayes_paper.dirichlet_process import Sticks
 from regbayes_paper.indian_buffet import Sticks as BuffetSticks
@@ -31,6 +32,8 @@ MODELS = [
     baselines.SingleTaskClassifier(),
     baselines.MTRLRegressor(max_iter=20),
     baselines.MTRLClassifier(max_iter=20),
+    baselines.ASORegressor(),
+    baselines.ASOClassifier(),
     baselines.BMTLRegressor(max_iter=20),
     baselines.DirichletProcessTaskClassifier(n_clusters=2, max_iter=20),
     baselines.PredictorSubspaceClassifier(n_components=2, max_iter=20),
@@ -113,6 +116,23 @@ def test_related_tasks_minimize_the_trace_norm(hinge):
     assert model.objectives_[-1] == pytest.approx(best.value, rel=1e-3)
     assert np.all(np.diff(model.objectives_) <= 1e-9)
     assert np.trace(model.task_covariance_) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("hinge", [False, True])
+def test_shared_subspace_is_best_among_others(hinge):
+    problem = small_problem(labels=hinge)
+    model = (baselines.ASOClassifier if hinge else baselines.ASORegressor)(2, alpha=5.0, tol=1e-12)
+    model._learn(replace(problem, X=problem.X[:, :-1]))
+    assert np.all(np.diff(model.objectives_) <= 1e-9)
+    np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(2), atol=1e-9)
+    linear, rng = LinearTasks(problem, hinge, np.ones(len(problem.rows))), np.random.default_rng(1)
+    weights = np.column_stack([model.coef_, model.intercept_])
+    for _ in range(20):
+        moved = weights + 0.01 * rng.standard_normal(weights.shape)
+        turned = np.linalg.qr((model.components_ + 0.01 * rng.standard_normal((2, 4))).T)[0].T
+        inside = np.sum((moved[:, :-1] @ turned.T) ** 2)
+        cost = 2.5 * (np.sum(moved[:, :-1] ** 2) - inside + 0.01 * inside)
+        assert linear.loss(moved) + cost > model.objectives_[-1]
 
 
 # --- BMTL

@@ -7,6 +7,8 @@ from regbayes_paper.baselines.gaussian_process import MTGPRegressor
 from regbayes_paper.baselines.harmonium import ExponentialFamilyHarmonium, MaxMarginHarmoniumClassifier
 from regbayes_paper.baselines.infinite_svm import InfiniteSVMClassifier
 from regbayes_paper.baselines.linear_tasks import (
+    ASOClassifier,
+    ASORegressor,
     MTRLClassifier,
     MTRLRegressor,
     SingleTaskClassifier,
@@ -17,6 +19,8 @@ from regbayes_paper.baselines.predictor_subspace import PredictorSubspaceClassif
 from regbayes_paper.baselines.task_clusters import DirichletProcessTaskClassifier
 
 __all__ = [
+    "ASOClassifier",
+    "ASORegressor",
     "BMTLRegressor",
     "DirichletProcessTaskClassifier",
     "ExponentialFamilyHarmonium",

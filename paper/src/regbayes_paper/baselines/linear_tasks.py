@@ -1,6 +1,6 @@
-"""Linear models of several tasks: each task alone (STL), and related tasks (MTRL).
+"""Linear models of several tasks: each task alone (STL), related tasks (MTRL), and a shared subspace (ASO).
 
-Both minimize half the squared errors, or half the squared hinge losses, plus a quadratic penalty on the weights.
+All minimize half the squared errors, or half the squared hinge losses, plus a quadratic penalty on the weights.
 """
 
 from __future__ import annotations
@@ -257,5 +257,79 @@ class MTRLRegressor(TaskRegressor, _RelatedTasks):
 
 class MTRLClassifier(TaskClassifier, _RelatedTasks):
     """Multi-task relationship learning (MTRL) for labels, with squared hinge losses; see `MTRLRegressor`."""
+
+    _hinge = True
+
+
+class _SharedSubspace(LinearTaskModel):
+    """What both kinds of ASO share."""
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        alpha: float = 1.0,
+        shared_alpha: float = 0.01,
+        max_iter: int = 200,
+        tol: float = 1e-5,
+    ) -> None:
+        self.n_components = n_components
+        self.alpha = alpha
+        self.shared_alpha = shared_alpha
+        self.max_iter = max_iter
+        self.tol = tol
+
+    def _learn(self, problem: TaskProblem) -> None:
+        linear, d = self._pose(problem.with_constant()), problem.X.shape[1]
+        # With as many directions as there are tasks all weights would be inside.
+        size = min(int(self.n_components), max(problem.n_outputs - 1, 0), d)
+
+        def step(state: tuple[Floats, Floats]) -> tuple[tuple[Floats, Floats], float]:
+            directions, weights = state
+            penalty = np.zeros((d + 1, d + 1))
+            penalty[:d, :d] = self.alpha * (np.eye(d) - (1.0 - self.shared_alpha) * directions.T @ directions)
+            weights = linear.minimize(penalty, weights)
+            directions = np.linalg.svd(weights[:, :d], full_matrices=False)[2][:size]
+            inside = float(np.sum((weights[:, :d] @ directions.T) ** 2))
+            outside = float(np.sum(weights[:, :d] ** 2)) - inside
+            cost = 0.5 * self.alpha * (outside + self.shared_alpha * inside)
+            return (directions, weights), linear.loss(weights) + cost
+
+        first = (np.zeros((0, d)), np.zeros((problem.n_outputs, d + 1)))
+        (directions, weights), self.objectives_ = alternate(step, first, int(self.max_iter), float(self.tol))
+        self._set_weights(weights)
+        self.components_ = directions
+
+
+class ASORegressor(TaskRegressor, _SharedSubspace):
+    """Alternating structure optimization (ASO) for numbers: tasks share a subspace in which weights cost less.
+
+    Half the squared errors, plus ``alpha / 2`` times the squared weights outside a subspace of ``n_components``
+    dimensions, plus ``shared_alpha`` times that for the part inside. The best subspace for given weights is that of
+    their largest singular vectors. Intercepts are free.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        Dimensions of the subspace, at most one less than tasks.
+    alpha : float, default=1.0
+        Penalty on squared weights outside the subspace.
+    shared_alpha : float, default=0.01
+        Penalty inside the subspace as a share of alpha. The original has 0, with which weights may grow without bound.
+    max_iter : int, default=200
+    tol : float, default=1e-5
+        Relative change of the objective at which to stop.
+
+    References
+    ----------
+    R. K. Ando and T. Zhang (2005). A framework for learning predictive structures from multiple tasks and unlabeled
+    data. JMLR 6.
+    """
+
+    _hinge = False
+
+
+class ASOClassifier(TaskClassifier, _SharedSubspace):
+    """Alternating structure optimization (ASO) for labels, with squared hinge losses; see `ASORegressor`."""
 
     _hinge = True

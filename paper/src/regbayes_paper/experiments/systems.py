@@ -194,6 +194,12 @@ MULTILABEL: tuple[System, ...] = (
     ),
     System("MT-iLSVM, as printed", _sized(PrintedMTILSVMClassifier), grid(C=(0.01, 0.1, 1.0)), grid(C=(0.1,))),
     peer("majority label", lambda _: DummyClassifier(strategy="most_frequent")),
+    peer(
+        "ASO",
+        _plain(baselines.ASOClassifier),
+        grid(n_components=(1,), alpha=(300.0, 1000.0, 3000.0), tol=(1e-4,)),
+        grid(n_components=(1,), alpha=(1000.0,), tol=(1e-3,)),
+    ),
     peer("LinearSVC", _per_label(_linear_svc), grid(C=LINEAR_CS), grid(C=(0.01,))),
     peer("logistic regression", _per_label(_logistic), grid(C=LINEAR_CS), grid(C=(0.01,))),
     peer("RBF-SVM", _per_label(_rbf_svm), grid(C=(1.0, 3.0, 10.0), gamma=(0.3, 1.0)), grid(C=(3.0,), gamma=(1.0,))),
@@ -275,6 +281,12 @@ RAGGED: tuple[System, ...] = (
         _plain(TaskDeviationRidge),
         grid(alpha=(10.0,), slope_alpha=(100.0, 300.0, 1000.0), intercept_alpha=(3.0, 10.0, 30.0)),
         grid(slope_alpha=(100.0, 300.0), intercept_alpha=(10.0,)),
+    ),
+    peer(
+        "ASO",
+        _plain(baselines.ASORegressor),
+        grid(n_components=(1, 2), alpha=(100.0, 300.0, 1000.0, 3000.0)),
+        grid(n_components=(1,), alpha=(100.0,)),
     ),
     System(
         "random forest + task columns",
