@@ -30,7 +30,8 @@ LONG = {"resample_model.py", "ilsvm_digits.py"}  # half a minute each: tables of
 ALONE = {"dask_cluster.py", "dask_tasks.py", "new_model.py"}  # other processes import them, or a name is registered
 EXAMPLES = [
     pytest.param(path, marks=pytest.mark.slow if path.name in LONG else (), id=path.name)
-    for path in sorted((ROOT / "examples").rglob("*.py"))
+    for folder in ("examples", "paper/examples")
+    for path in sorted((ROOT / folder).rglob("*.py"))
     if not path.name.startswith("plot_")
 ]
 PAGES = {
