@@ -97,7 +97,7 @@ fuzz: setup  ## mutate saved models, load them and use what loads (FUZZ_ARGS; an
 	$(BIN)/python tools/fuzz_files.py $(FUZZ_ARGS)
 
 paper-quick: setup  ## run the quick form of every experiment of the paper, into build/paper
-	$(BIN)/python -m regbayes_paper all --quick --fresh --output build/paper
+	$(BIN)/python -m regbayes_paper all --quick --fresh --jobs 2 --output build/paper
 
 # The site has an environment of its own: an import of the package must not need the development tools.
 $(VENV)-docs/.installed: pyproject.toml

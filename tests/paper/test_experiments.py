@@ -13,12 +13,12 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import f1_score
 
 import regbayes_paper
-from regbayes_paper.__main__ import main
+from regbayes_paper.__main__ import FOLDER, PAGE, main, page, publish
 from regbayes_paper.experiments import EXPERIMENTS, make, samples, sensitivity, tuning
 from regbayes_paper.experiments.features import describe
 from regbayes_paper.experiments.peers import TaskAdapter, TaskDeviationRidge
-from regbayes_paper.experiments.protocol import PEERS, Context, Experiment, Metric, Record, System, grid, paired
-from regbayes_paper.experiments.runner import append_record, read_records, run_experiment
+from regbayes_paper.experiments.protocol import PEERS, Cell, Context, Experiment, Metric, Record, System, grid, paired
+from regbayes_paper.experiments.runner import append_record, draw, plan, read_records, run, section
 from regbayes_paper.experiments.samples import Dataset, Sample
 
 RNG = np.random.default_rng(0)
@@ -46,7 +46,7 @@ class Toy(Experiment):
     metrics = (Metric("accuracy", "accuracy", "share of right predictions"),)
     drawn = ("accuracy",)
     systems = (
-        System("one", lambda _, C: LogisticRegression(C=C), grid(C=(1e-6, 1.0))),
+        System("one", lambda _, C: LogisticRegression(C=C), grid(C=(1e-6, 1.0)), grid(C=(1.0,))),
         System("absent", lambda _: None, needs="no_such_package"),
         System("fixed", lambda _: LogisticRegression(), group=PEERS, random=False),
     )
@@ -68,43 +68,68 @@ class Toy(Experiment):
         return super().evaluate(cell)
 
 
-def run(toy, folder, **options):
-    said, shown = [], []
-    return run_experiment(toy, folder, say=said.append, show=shown.append, **options), said, "\n".join(shown)
+def measure(toy, folder, **options):
+    """Return the outcome, the records and what was said."""
+    said = []
+    outcome = run([toy], folder, say=said.append, **options)
+    return outcome, read_records(folder / f"{toy.stem}.jsonl"), said
 
 
 def test_cells_are_recorded_and_not_measured_again(tmp_path):
-    outcome, _, shown = run(Toy(), tmp_path)
-    assert [str(record.cell) for record in outcome.records] == [
+    _, records, _ = measure(Toy(), tmp_path)
+    assert [str(cell) for cell in records] == [
         "data · one · seed 0",
-        "data · fixed · seed 0",
-        "data · one · seed 1",  # without a random start one seed is enough on a published split
+        "data · one · seed 1",
+        "data · fixed · seed 0",  # without a random start one seed is enough on a published split
     ]
-    assert outcome.records[0].chosen == {"C": 1.0}
-    lines = [json.loads(line) for line in (tmp_path / "toy.jsonl").read_text().splitlines()]
-    assert {"commit", "numpy", "date"} <= lines[0]["provenance"].keys()
-    assert "absent  needs no_such_package" in shown
-    assert "0.900 ± 0.1" in shown
-    assert (tmp_path / "toy.png").exists()
+    first = next(iter(records.values()))
+    assert first.chosen == {"C": 1.0}
+    assert {"commit", "numpy", "date"} <= first.provenance.keys()
+    text = section(Toy(), tmp_path)
+    assert "| absent | not run |" in text
+    assert "| — the paper | 0.900 ± 0.1 |" in text
+    assert draw(Toy(), tmp_path, tmp_path / "figures") == [tmp_path / "figures" / "toy.png"]
     toy = Toy()
     toy.broken = "one"  # would fail if it were measured
-    again, said, _ = run(toy, tmp_path)
-    assert again.records == outcome.records
-    assert "3 of 3 cells are recorded" in said[0]
-    more, _, _ = run(Toy(), tmp_path, n_seeds=3)
-    assert len(more.records) == 4
-    anew, said, _ = run(Toy(), tmp_path, fresh=True)
-    assert "0 of 3 cells" in said[0]
-    assert [record.values for record in anew.records] == [record.values for record in outcome.records]
+    _, again, said = measure(toy, tmp_path)
+    assert again == records
+    assert said[0] == "toy: 0 cells to measure."
+    assert len(measure(Toy(), tmp_path, n_seeds=3)[1]) == 4
+    _, anew, said = measure(Toy(), tmp_path, fresh=True)
+    assert "3 cells" in said[0]
+    assert [record.values for record in anew.values()] == [record.values for record in records.values()]
+
+
+def test_processes_measure_the_same_as_one(tmp_path):
+    name, both = "training-size", []
+    for jobs in (1, 2):
+        run([make(name, quick=True)], tmp_path / str(jobs), jobs=jobs, say=lambda _: None)
+        found = read_records(tmp_path / str(jobs) / f"{name}-quick.jsonl")
+        both.append({cell: record.values for cell, record in found.items()})
+    assert both[0] == both[1]
+
+
+def test_estimates_scale_the_small_form_and_cells_without_time_are_skipped(tmp_path):
+    """The time of a line with another seed is its estimate; else its system's in the small form, by the work."""
+    measure(Toy(quick=True), tmp_path)
+    tasks = plan(Toy(), tmp_path)
+    small = read_records(tmp_path / "toy-quick.jsonl")
+    assert all(task.seconds > 0 for task in tasks)
+    fixed = next(task for task in tasks if task.cell.row == "fixed")
+    assert fixed.seconds == pytest.approx(small[fixed.cell].seconds)  # here both forms have the same work
+    outcome, records, said = measure(Toy(), tmp_path, minutes=0)
+    assert (outcome.skipped, records) == (3, {})
+    assert "the same command continues" in said[-1]
 
 
 def test_a_system_that_fails_is_named_and_tried_again(tmp_path):
     toy = Toy()
     toy.broken = "one"
-    outcome, _, shown = run(toy, tmp_path)
+    outcome, records, said = measure(toy, tmp_path)
     assert len(outcome.failed) == 2
-    assert "failed: ValueError: it is broken" in shown
-    assert len(run(Toy(), tmp_path)[0].records) == 3
+    assert len(records) == 1
+    assert any("failed: ValueError: it is broken" in line for line in said)
+    assert len(measure(Toy(), tmp_path)[1]) == 3
 
 
 def test_an_interrupt_keeps_what_is_measured(tmp_path):
@@ -114,10 +139,28 @@ def test_an_interrupt_keeps_what_is_measured(tmp_path):
                 raise KeyboardInterrupt
             return super().evaluate(cell)
 
-    outcome, said, _ = run(Stopped(), tmp_path)
+    outcome, records, said = measure(Stopped(), tmp_path)
     assert outcome.interrupted
     assert "the same command continues" in said[-1]
-    assert len(outcome.records) == 1
+    assert len(records) == 2
+
+
+def test_published_tables_come_from_the_committed_records(tmp_path):
+    """The page in the documentation is the one that the records make; without records it says so."""
+    publish(tmp_path, tmp_path)
+    assert "No cell is recorded yet." in (tmp_path / PAGE).read_text()
+    published = FOLDER / "docs" / PAGE
+    assert published.read_text(encoding="utf-8") == page(FOLDER / "results")
+
+
+def test_tables_need_no_data(tmp_path, monkeypatch):
+    """Records say what they are about, so a machine without the data sets makes the same tables."""
+    run([make("training-size", quick=True)], tmp_path, say=lambda _: None)
+    before = section(make("training-size", quick=True), tmp_path)
+    monkeypatch.setenv("REGBAYES_DATA", str(tmp_path / "nowhere"))
+    samples.read.cache_clear()
+    assert section(make("training-size", quick=True), tmp_path) == before
+    samples.read.cache_clear()
 
 
 def test_a_record_that_was_cut_short_is_left_out(tmp_path):
@@ -175,7 +218,8 @@ def test_stand_ins_say_what_they_stand_for(monkeypatch):
     assert "stands in for TRECVID2003, which is not public" in samples.multiway(False)[0].heading
     samples.read.cache_clear()
     assert samples.ragged(True)[0].stands_for == "School"
-    table = make("table1", quick=True).blocks()[0]
+    record = Record(Cell("digits", "MMH", "", 0), {"accuracy": 0.9}, 1.0, stands_for="TRECVID2003")
+    table = make("table1").blocks([record])[0]
     assert table.note == "The paper's numbers are about TRECVID2003 and cannot be compared."
     samples.read.cache_clear()
 
@@ -215,11 +259,14 @@ def test_features_are_described_in_the_order_of_their_use():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_has_cells_lines_and_a_protocol(name):
     experiment = make(name, quick=True)
-    lines = {(block.dataset, line.row, line.setting) for block in experiment.blocks() for line in block.lines}
     cells = experiment.cells(2)
+    blocks = experiment.blocks([Record(cell, {}, 0.0) for cell in cells])
+    lines = {(block.dataset, line.row, line.setting) for block in blocks for line in block.lines}
     assert {(cell.dataset, cell.row, cell.setting) for cell in cells} <= lines
     assert len(set(cells)) == len(cells)
     assert all(experiment.protocol())
+    assert {experiment.rank(cell) for cell in cells} <= {0, 1, 2}
+    assert all(experiment.work(cell) > 0 for cell in cells)
 
 
 def test_the_command_runs_and_names_mistakes(tmp_path, monkeypatch, capsys):

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import arff  # type: ignore[import-untyped]
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
 from sklearn.datasets import fetch_20newsgroups, fetch_openml
@@ -240,6 +239,8 @@ def _read_npz(path: Path) -> Arrays:
 
 
 def _read_arff(known: Known, path: Path) -> Arrays:
+    import arff  # type: ignore[import-untyped]  # here, so that other files are read without it
+
     with path.open(encoding="utf-8", errors="replace") as file:
         # liac-arff reads a space after @attribute; some programs write a tab.
         table = arff.load(re.sub(r"^(@\w+)\s+", r"\1 ", line) for line in file)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from regbayes.plots import FeatureUseDisplay
 from regbayes_paper._types import Floats
-from regbayes_paper.experiments import systems, tuning
-from regbayes_paper.experiments.figures import OURS, new_figure, save
+from regbayes_paper.experiments import samples, systems, tuning
+from regbayes_paper.experiments.figures import new_figure
 from regbayes_paper.experiments.protocol import PEERS, Cell, Context, Metric, Record, named
 from regbayes_paper.experiments.table1 import ACCURACY, FEATURES, Table1
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DEVIATION = Metric("deviation", "deviation", "deviation of a feature's averages over classes, averaged over features")
 UNDECIDED = Metric("undecided", "undecided", "share of the values of features in use between 0.1 and 0.9")
@@ -61,10 +63,10 @@ class Features(Table1):
             return super().evaluate(cell)
         train, test = self.dataset(cell.dataset).split(cell.seed)
         context = Context(cell.seed, self.n_components, train.X.shape[1])
-        started = time.perf_counter()
+        started = time.process_time()
         with threadpool_limits(1):
             model = tuning.fit(system.make(context, **system.settings(self.quick)[0]), train)
-            seconds = time.perf_counter() - started
+            seconds = time.process_time() - started
             psi = np.asarray((model[0] if hasattr(model, "steps") else model).transform(test.X))
             values = tuning.MULTIWAY.report(test, tuning.predict(model, test))
         detail = describe(psi, test.y)
@@ -73,16 +75,17 @@ class Features(Table1):
         values["undecided"] = float(np.mean((used > 0.1) & (used < 0.9)))
         return Record(cell, values, seconds, detail=detail)
 
-    def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
-        """Draw averages (Figures 4 and 5) and top-ranked examples (Figure 6) of iLSVM's features by data set."""
-        files = []
-        for dataset in self.datasets():
-            ours = [r for r in records if (r.cell.row, r.cell.dataset, r.cell.seed) == ("iLSVM", dataset.name, 0)]
-            for record in ours:
-                test = self.dataset(dataset.name).split(0)[1]
-                files.append(_draw_use(record, folder / f"{self.stem}-{dataset.name}.png"))
-                files.append(_draw_top(record, test, dataset, folder / f"{self.stem}-{dataset.name}-top.png"))
-        return files
+    def drawings(self, records: Sequence[Record]) -> dict[str, Callable[[], Figure]]:
+        """Return averages (Figures 4 and 5) of iLSVM's features, and of digits the top-ranked examples (Figure 6)."""
+        found: dict[str, Callable[[], Figure]] = {}
+        for record in records:
+            if (record.cell.row, record.cell.seed) == ("iLSVM", 0):
+                words = [word.strip("()") for word in record.cell.dataset.split()]
+                stem = f"{self.stem}-{'-'.join(words)}"
+                found[stem] = partial(_draw_use, record)
+                if record.cell.dataset == "digits":
+                    found[f"{stem}-top"] = partial(_draw_top, record, samples.digits(self.quick))
+        return found
 
 
 def describe(psi: Floats, labels: Any) -> dict[str, Any]:
@@ -99,29 +102,29 @@ def describe(psi: Floats, labels: Any) -> dict[str, Any]:
     }
 
 
-def _draw_use(record: Record, path: Path) -> Path:
+def _draw_use(record: Record) -> Figure:
+    from regbayes.plots import FeatureUseDisplay
+
     detail = record.detail
     figure = new_figure(max(5.0, 0.4 * len(detail["features"]) + 1.5), 3.0 + 0.28 * len(detail["classes"]))
     axes = figure.subplots(2, 1, sharex=True, height_ratios=[1.4, max(0.2 * len(detail["classes"]), 0.6)])
     overall, by_class = np.asarray(detail["overall"]), np.asarray(detail["by_class"])
     FeatureUseDisplay(overall, by_class, classes=detail["classes"], features=detail["features"]).plot(axes)
     figure.suptitle(f"{record.cell.dataset}: averages of features; bars ± deviation over classes", fontsize="medium")
-    return save(figure, path)
+    return figure
 
 
-def _draw_top(record: Record, test: Any, dataset: Any, path: Path) -> Path:
-    """Draw the top-ranked samples of the features that differ most between classes, as pictures or as profiles."""
+def _draw_top(record: Record, dataset: samples.Dataset) -> Figure:
+    """Draw the top-ranked pictures of the features that differ most between classes."""
+    test = dataset.split(record.cell.seed)[1]
     places = np.argsort(-np.std(record.detail["by_class"], axis=0), kind="stable")[:N_SHOWN].tolist()
     figure = new_figure(7.5, 1.15 * len(places) + 0.6)
     axes = figure.subplots(len(places), N_TOP, squeeze=False)
     for row, place in zip(axes, places, strict=True):
         for ax, index in zip(row, record.detail["top"][place], strict=False):
-            if dataset.image_shape is not None:
-                ax.imshow(test.X[index].reshape(dataset.image_shape), cmap="gray_r")
-            else:
-                ax.plot(test.X[index], color=OURS, linewidth=0.7)
+            ax.imshow(test.X[index].reshape(8, 8), cmap="gray_r")
             ax.set_title(f"class {test.y[index]}", fontsize="x-small", pad=2)
             ax.set(xticks=[], yticks=[])
         row[0].set_ylabel(f"feature {record.detail['features'][place]}", fontsize="small")
     figure.suptitle(f"{dataset.name}: the top-ranked samples of each feature", fontsize="medium")
-    return save(figure, path)
+    return figure

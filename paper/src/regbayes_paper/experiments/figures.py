@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regbayes_paper.experiments.protocol import PEERS, Experiment, Metric, Record, by_line, mean_and_std
-from regbayes_paper.experiments.tables import label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,12 +21,6 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", dpi=150)
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG."""
-    figure.savefig(path)
-    return path
-
-
 def tidy(ax: Any) -> None:
     """Remove what carries no information."""
     ax.spines[["top", "right"]].set_visible(False)
@@ -41,11 +33,11 @@ def unit(metric: Metric) -> tuple[float, str]:
     return (100.0, f"{metric.label} (%)") if metric.percent else (1.0, metric.label)
 
 
-def draw_table(experiment: Experiment, records: Sequence[Record], path: Path) -> Path:
+def draw_table(experiment: Experiment, records: Sequence[Record]) -> Figure:
     """Draw a panel for each data set and metric, a point for each line, and a cross where the paper has a number."""
     groups = by_line(records)
     metrics = [metric for metric in experiment.metrics if metric.key in experiment.drawn]
-    blocks = [b for b in experiment.blocks() if any((b.dataset, x.row, x.setting) in groups for x in b.lines)]
+    blocks = experiment.blocks(records)
     heights = [1.2 + 0.24 * len(block.lines) for block in blocks]
     figure = new_figure(2.4 * len(metrics) + 3.0, sum(heights) + 0.5)
     axes = figure.subplots(len(blocks), len(metrics), squeeze=False, height_ratios=heights, sharey="row")
@@ -62,20 +54,18 @@ def draw_table(experiment: Experiment, records: Sequence[Record], path: Path) ->
                     ax.plot(float(printed), place, "x", color=PRINTED)
             ax.set(xlabel=text)
             tidy(ax)
-        row[0].set_yticks(range(len(block.lines)), [label(line) for line in block.lines], fontsize="small")
+        row[0].set_yticks(range(len(block.lines)), [line.label for line in block.lines], fontsize="small")
         row[0].set_ylim(len(block.lines) - 0.5, -0.5)
         row[0].set_title(block.dataset, loc="left", fontsize="medium", fontweight="bold")
     figure.supxlabel("blue: systems of the paper, gray: other methods, cross: printed in the paper", fontsize="small")
-    return save(figure, path)
+    return figure
 
 
-def draw_lines(
-    experiment: Experiment, records: Sequence[Record], path: Path, x: Callable[[str], float], x_label: str
-) -> Path:
+def draw_lines(experiment: Experiment, records: Sequence[Record], x: Callable[[str], float], x_label: str) -> Figure:
     """Draw the metrics against a varied setting, a row of panels for each data set; others are levels."""
     groups = by_line(records)
     metrics = [metric for metric in experiment.metrics if metric.key in experiment.drawn]
-    names = [dataset.name for dataset in experiment.datasets()]
+    names = [block.dataset for block in experiment.blocks(records)]
     figure = new_figure(max(6.0, 4.5 * len(metrics)), 0.8 + 3.0 * len(names))
     for row, name in zip(figure.subplots(len(names), len(metrics), squeeze=False), names, strict=True):
         for ax, metric in zip(row, metrics, strict=True):
@@ -97,4 +87,4 @@ def draw_lines(
             ax.set_title(name, loc="left", fontsize="medium")
             tidy(ax)
         row[0].legend(frameon=False, fontsize="x-small")
-    return save(figure, path)
+    return figure

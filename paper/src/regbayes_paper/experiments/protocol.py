@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from regbayes_paper.experiments.samples import Dataset, Sample
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAPER, PEERS = "systems of the paper", "other methods"
 
@@ -44,15 +46,22 @@ class Cell:
 
 @dataclass(frozen=True)
 class Record:
-    """What was measured in a cell."""
+    """What was measured in a cell; tables and figures need nothing else."""
 
     cell: Cell
     values: dict[str, float]
-    fit_seconds: float
+    fit_seconds: float  # of one core
     search_seconds: float = 0.0
     chosen: dict[str, Any] = field(default_factory=dict)
     detail: dict[str, Any] = field(default_factory=dict)  # arrays that a figure needs, as lists
+    heading: str = ""  # name and sizes of the data set
+    stands_for: str = ""  # the paper's data set that it is used in place of
     provenance: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """All seconds."""
+        return self.fit_seconds + self.search_seconds
 
 
 @dataclass(frozen=True)
@@ -62,8 +71,12 @@ class Line:
     row: str
     setting: str = ""
     paper: Mapping[str, str] = field(default_factory=dict)  # the paper's numbers by metric, as printed
-    missing: str = ""  # why it cannot be run
-    group: str = ""
+    group: str = PAPER
+
+    @property
+    def label(self) -> str:
+        """The name of the line."""
+        return f"{self.row}, {self.setting}" if self.setting else self.row
 
 
 @dataclass(frozen=True)
@@ -146,6 +159,10 @@ class Experiment(ABC):
         """How the files of this experiment begin."""
         return f"{self.name}-quick" if self.quick else self.name
 
+    def quick_form(self) -> Experiment:
+        """Return the small form of the experiment."""
+        return type(self)(quick=True)
+
     @abstractmethod
     def protocol(self) -> Sequence[str]:
         """Return what is done, in paragraphs."""
@@ -170,20 +187,21 @@ class Experiment(ABC):
         """Return a data set by its name."""
         return next(dataset for dataset in self.datasets() if dataset.name == name)
 
-    def blocks(self) -> Sequence[Block]:
-        """Return one table for each data set."""
-        found = []
-        for dataset in self.datasets():
-            printed = self.paper.get(dataset.stands_for or dataset.name, {})
-            lines = tuple(
-                Line(one.name, setting, {} if setting else printed.get(one.name, {}), one.missing, one.group)
-                for one in self.systems
-                for setting in self.settings(one)
-            )
-            away = dataset.stands_for and printed
-            note = f"The paper's numbers are about {dataset.stands_for} and cannot be compared." if away else ""
-            found.append(Block(dataset.name, dataset.heading, lines, self.metrics, note))
-        return found
+    def blocks(self, records: Sequence[Record]) -> Sequence[Block]:
+        """Return one table for each data set that has records."""
+        found = {record.cell.dataset: record for record in records}
+        return [self._block(found[name]) for name in sorted(found)]
+
+    def _block(self, record: Record) -> Block:
+        printed = self.paper.get(record.stands_for or record.cell.dataset, {})
+        lines = tuple(
+            Line(one.name, setting, {} if setting else printed.get(one.name, {}), one.group)
+            for one in self.systems
+            for setting in self.settings(one)
+        )
+        away = record.stands_for and printed
+        note = f"The paper's numbers are about {record.stands_for} and cannot be compared." if away else ""
+        return Block(record.cell.dataset, record.heading, lines, self.metrics, note)
 
     def cells(self, n_seeds: int) -> Sequence[Cell]:
         """Return all cells, seed by seed. Where a seed changes neither split nor start there is one."""
@@ -206,15 +224,31 @@ class Experiment(ABC):
         rows = self.training_rows(cell, train)
         return evaluate(cell, system, rows, test, context, self.kind, quick=self.quick, n_folds=self.n_folds)
 
+    def rank(self, cell: Cell) -> int:
+        """Return how late a cell is measured: rows of the paper, the same on stand-ins, other methods."""
+        if named(self.systems, cell.row)[0].group == PEERS:
+            return 2
+        return int(bool(self.dataset(cell.dataset).stands_for))
+
+    def work(self, cell: Cell) -> float:
+        """Return an amount that the time of a cell roughly grows with: all fits, each by its samples and features."""
+        train, _ = self.dataset(cell.dataset).split(cell.seed)
+        system, size = self.at(cell)
+        samples = self.training_rows(cell, train)
+        settings = system.settings(self.quick)
+        search = len(settings) > 1 or self.kind.cuts
+        fits = 1 + (self.n_folds - 1) * len(settings) * search
+        return float(fits * samples.X.size * (1 if system.group == PEERS else size))
+
     def remarks(self, records: Sequence[Record]) -> Sequence[str]:
         """Return what to say below the tables."""
         return ()
 
-    def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
-        """Draw the figures, and return the files."""
+    def drawings(self, records: Sequence[Record]) -> dict[str, Callable[[], Figure]]:
+        """Return the figures by the names of their files: functions that draw them."""
         from regbayes_paper.experiments.figures import draw_table
 
-        return [draw_table(self, records, folder / f"{self.stem}.png")]
+        return {self.stem: lambda: draw_table(self, records)}
 
 
 def by_line(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Record]]:

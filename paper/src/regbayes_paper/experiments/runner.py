@@ -1,37 +1,59 @@
-"""Runs an experiment: measures the cells that are not recorded yet, and prints and saves what there is.
+"""Measures the cells that are not recorded yet, in processes, and makes tables and figures of the records.
 
-Records are lines of JSON, written as soon as they are known, so an interrupted experiment continues with the next cell.
+Records are lines of JSON, written as soon as they are known, so a run that was stopped continues with the next cell.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 
+import numba
 import numpy as np
+import scipy
 import sklearn
-from joblib import Parallel, delayed
 
 import regbayes
 from regbayes_paper.experiments import tables
 from regbayes_paper.experiments.protocol import Cell, Experiment, Record
 
 Say = Callable[[str], None]
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell to measure."""
+
+    experiment: Experiment
+    cell: Cell
+    seconds: float = 0.0  # as estimated
+    deadline: float = np.inf  # a time at which it must have ended
+
+    def __str__(self) -> str:
+        return f"{self.experiment.stem}: {self.cell}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves."""
+    """What a run leaves undone."""
 
-    records: tuple[Record, ...]
-    failed: dict[Cell, str]  # messages; these cells are tried again the next time
+    failed: dict[str, str]  # messages; these cells are tried again the next time
+    skipped: int  # cells for which there was no time
     interrupted: bool
-    text: str
+
+
+def records_path(experiment: Experiment, folder: Path) -> Path:
+    """Return the file of an experiment's records."""
+    return folder / f"{experiment.stem}.jsonl"
 
 
 def read_records(path: Path) -> dict[Cell, Record]:
@@ -55,88 +77,138 @@ def append_record(path: Path, record: Record) -> None:
 
 
 def provenance() -> dict[str, str]:
-    """Return the commit, the versions and the date of a measurement."""
+    """Return the commit (of git, or in REGBAYES_COMMIT where there is no git), the versions and the date."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    versions = {"regbayes": regbayes.__version__, "scikit-learn": sklearn.__version__, "numpy": np.__version__}
+    commit = os.environ.get("REGBAYES_COMMIT", "")
+    if not commit:
+        commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    packages = {"regbayes": regbayes, "scikit-learn": sklearn, "numpy": np, "scipy": scipy, "numba": numba}
+    versions = {name: package.__version__ for name, package in packages.items()}
     return {"commit": commit, "python": platform.python_version(), **versions, "date": time.strftime("%Y-%m-%d")}
 
 
-def run_experiment(
-    experiment: Experiment,
+def run(
+    experiments: Sequence[Experiment],
     output: Path,
     *,
     n_seeds: int | None = None,
     jobs: int = 1,
+    minutes: float = np.inf,
     fresh: bool = False,
     say: Say = print,
-    show: Say = print,
 ) -> Outcome:
-    """Measure what is missing, print the tables, and save records, text and figures.
+    """Measure what is missing and record it.
 
     Parameters
     ----------
-    experiment : Experiment
+    experiments : sequence of Experiment
     output : Path
-        Folder for the results. Cells that are recorded there are not measured again.
+        Folder of the records. Cells that are recorded there are not measured again.
     n_seeds : int, default=None
         Number of seeds; that of the protocol by default.
     jobs : int, default=1
-        Processes.
+        Processes. Each has one thread.
+    minutes : float, default=inf
+        Cells that would not end in this time, by their estimates, are not begun.
     fresh : bool, default=False
         Whether to forget earlier records first.
-    say, show : callable
-        Where progress goes, and where the tables go.
+    say : callable
+        Where progress goes.
     """
     output.mkdir(parents=True, exist_ok=True)
-    path = output / f"{experiment.stem}.jsonl"
+    deadline, source = time.time() + 60.0 * minutes, provenance()
     if fresh:
-        path.unlink(missing_ok=True)
-    planned = list(experiment.cells(n_seeds or experiment.n_seeds))
-    done, failed = read_records(path), {}
-    todo = [cell for cell in planned if cell not in done]
-    show(tables.render_header(experiment) + "\n")
-    say(f"{len(planned) - len(todo)} of {len(planned)} cells are recorded in {path}.")
-    source, started, interrupted = provenance(), time.perf_counter(), False
+        for experiment in experiments:
+            records_path(experiment, output).unlink(missing_ok=True)
+    tasks, failed, skipped = [], {}, 0
+    for experiment in experiments:
+        found = plan(experiment, output, n_seeds)
+        hours = sum(task.seconds for task in found) / 3600.0
+        guess = "" if experiment.quick or not found else f", about {hours:.2f} hours of one core"
+        say(f"{experiment.stem}: {len(found)} cells to measure{guess}.")
+        tasks += [replace(task, deadline=deadline) for task in found]
+    # Long cells first within a rank, so that processes end together.
+    tasks.sort(key=lambda task: (task.experiment.rank(task.cell), -task.seconds))
     try:
-        for count, (cell, result) in enumerate(_measure(experiment, todo, jobs), start=1):
+        for count, (task, result) in enumerate(_measure(tasks, jobs), start=1):
             if isinstance(result, Record):
-                done[cell] = replace(result, provenance=source)
-                append_record(path, done[cell])
+                append_record(records_path(task.experiment, output), replace(result, provenance=source))
+                say(f"[{count}/{len(tasks)}] {task}; {_summary(task.experiment, result)}")
+            elif result is None:
+                skipped += 1
             else:
-                failed[cell] = result
-            left = (time.perf_counter() - started) / count * (len(todo) - count)
-            say(f"[{count}/{len(todo)}] {cell}: {_summary(experiment, result)}; about {left:.0f} s left")
+                failed[str(task)] = result
+                say(f"[{count}/{len(tasks)}] {task}; {result}")
     except KeyboardInterrupt:
-        interrupted = True
-    records = tuple(done[cell] for cell in planned if cell in done)
-    text = "\n\n".join([tables.render_tables(experiment, records, failed), *experiment.remarks(records)])
-    show("\n" + text + "\n")
-    (output / f"{experiment.stem}.txt").write_text(f"{tables.render_header(experiment)}\n\n{text}\n", encoding="utf-8")
-    if records:
-        experiment.draw(records, output)
-    say("Interrupted: the same command continues." if interrupted else f"Results are in {output}.")
-    return Outcome(records, failed, interrupted, text)
+        say("Interrupted: the same command continues.")
+        return Outcome(failed, skipped, True)
+    if skipped:
+        say(f"{skipped} cells were not begun: the same command continues.")
+    return Outcome(failed, skipped, False)
 
 
-def _measure(experiment: Experiment, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, Record | str]]:
+def plan(experiment: Experiment, output: Path, n_seeds: int | None = None) -> list[Task]:
+    """Return the cells that are not recorded, with estimates of their times.
+
+    An estimate is the time of the same line with other seeds, or that of its system in the small form, scaled by the
+    amount of work.
+    """
+    done = read_records(records_path(experiment, output))
+    known = {(one.cell.dataset, one.cell.row, one.cell.setting): one.seconds for one in done.values()}
+    small = experiment.quick_form()
+    rates: dict[str, float] = {}
+    for cell, record in read_records(records_path(small, output)).items():
+        rates[cell.row] = max(rates.get(cell.row, 0.0), record.seconds / small.work(cell))
+    found = []
+    for cell in experiment.cells(n_seeds or experiment.n_seeds):
+        if cell not in done:
+            line = (cell.dataset, cell.row, cell.setting)
+            seconds = known[line] if line in known else rates.get(cell.row, 0.0) * experiment.work(cell)
+            found.append(Task(experiment, cell, seconds))
+    return found
+
+
+def _measure(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Record | str | None]]:
+    """Measure tasks in processes that are spawned, with one thread each; leaving the loop ends them."""
     if jobs == 1:
-        yield from (_one(experiment, cell) for cell in cells)
+        yield from map(_one, tasks)
         return
-    workers = Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch="n_jobs")
-    yield from workers(delayed(_one)(experiment, cell) for cell in cells)
+    os.environ.update(dict.fromkeys(THREADS, "1"))  # inherited by the processes
+    with get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(_one, tasks)
 
 
-def _one(experiment: Experiment, cell: Cell) -> tuple[Cell, Record | str]:
+def _one(task: Task) -> tuple[Task, Record | str | None]:
+    """Measure one task: a record, a message, or None where there is no time."""
+    if time.time() + task.seconds > task.deadline:
+        return task, None
     try:
-        return cell, experiment.evaluate(cell)
+        record, dataset = task.experiment.evaluate(task.cell), task.experiment.dataset(task.cell.dataset)
+        return task, replace(record, heading=dataset.heading, stands_for=dataset.stands_for)
     except Exception as error:  # one system that fails must not stop the others
-        return cell, f"failed: {type(error).__name__}: {error}"
+        return task, f"failed: {type(error).__name__}: {error}"
 
 
-def _summary(experiment: Experiment, result: Record | str) -> str:
-    if isinstance(result, str):
-        return result
-    metric = next(metric for metric in experiment.metrics if metric.key in result.values)
-    number = tables.show(metric, result.values[metric.key])
-    return f"{metric.label} {number}, {result.fit_seconds + result.search_seconds:.1f} s"
+def _summary(experiment: Experiment, record: Record) -> str:
+    metric = next(metric for metric in experiment.metrics if metric.key in record.values)
+    return f"{metric.label} {tables.show(metric, record.values[metric.key])}, {record.seconds:.1f} s"
+
+
+def section(experiment: Experiment, output: Path, figures: str = ".") -> str:
+    """Return the tables of an experiment, with the discussion in NAME.md next to its records if there is one."""
+    records = sorted(read_records(records_path(experiment, output)).values(), key=lambda record: record.cell)
+    words = output / f"{experiment.stem}.md"
+    return tables.render(experiment, records, words.read_text(encoding="utf-8") if words.exists() else "", figures)
+
+
+def draw(experiment: Experiment, output: Path, folder: Path) -> list[Path]:
+    """Draw the figures of an experiment, if it has records and matplotlib is installed."""
+    records = list(read_records(records_path(experiment, output)).values())
+    if not records or importlib.util.find_spec("matplotlib") is None:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, drawn in experiment.drawings(records).items():
+        paths.append(folder / f"{name}.png")
+        drawn().savefig(paths[-1])
+    return paths

@@ -44,7 +44,6 @@ class Dataset:
     splits: tuple[tuple[Integers, Integers], ...] = ()
     stands_for: str = ""  # the paper's set that it is used in place of
     why: str = ""
-    image_shape: tuple[int, int] | None = None
 
     @property
     def heading(self) -> str:
@@ -108,9 +107,14 @@ def read(name: str, title: str, *, stands_for: str = "", why: str = "", download
     return Dataset(title, sample, tuple(splits), stands_for, why)
 
 
+def digits(quick: bool) -> Dataset:
+    """Return the digits of scikit-learn."""
+    found = Dataset("digits", Sample(*load_digits(return_X_y=True)), (), "TRECVID2003", NOT_PUBLIC)
+    return found.smaller(400) if quick else found
+
+
 def multiway(quick: bool) -> list[Dataset]:
     """Return TRECVID2003 and Flickr if the user has them, and otherwise their stand-ins."""
-    digits = Dataset("digits", Sample(*load_digits(return_X_y=True)), (), "TRECVID2003", NOT_PUBLIC, (8, 8))
     flickr = read("flickr", "Flickr")
     stand_ins = {
         "office_caltech10_multiview": "Office-Caltech (descriptors of the same kinds)",
@@ -118,7 +122,7 @@ def multiway(quick: bool) -> list[Dataset]:
         "scene15": "scene15",
     }
     others = [read(name, title, stands_for="Flickr", why=NOT_PUBLIC) for name, title in stand_ins.items()]
-    found = [read("trecvid2003", "TRECVID2003") or digits, *([flickr] if flickr else [o for o in others if o])]
+    found = [read("trecvid2003", "TRECVID2003") or digits(quick), *([flickr] if flickr else [o for o in others if o])]
     return [found[i].smaller(400) for i in sorted({0, len(found) - 1})] if quick else found
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +13,9 @@ from regbayes_paper.experiments.protocol import Cell, Experiment, Metric, Record
 from regbayes_paper.experiments.samples import Dataset, Sample
 from regbayes_paper.experiments.systems import RAGGED, REFERENCE
 from regbayes_paper.experiments.table1 import FEATURES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WITHIN = Metric(
     "within",
@@ -93,7 +95,7 @@ class TrainingSize(School):
         """Return nothing beyond the table."""
         return ()
 
-    def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
-        """Draw explained variance against the size; the table has the times."""
-        path = folder / f"{self.stem}.png"
-        return [draw_lines(self, records, path, lambda s: float(s.split()[0]), "share of the training part (%)")]
+    def drawings(self, records: Sequence[Record]) -> dict[str, Callable[[], Figure]]:
+        """Return explained variance against the size; the table has the times."""
+        label = "share of the training part (%)"
+        return {self.stem: lambda: draw_lines(self, records, lambda setting: float(setting.split()[0]), label)}

@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from regbayes import ILSVMClassifier, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes_paper.experiments import samples, tuning
-from regbayes_paper.experiments.figures import OURS, new_figure, save, tidy, unit
+from regbayes_paper.experiments.figures import OURS, new_figure, tidy, unit
 from regbayes_paper.experiments.protocol import Block, Cell, Experiment, Line, Metric, Record, by_line, mean_and_std
 from regbayes_paper.experiments.samples import Dataset, Sample
 from regbayes_paper.experiments.school import WITHIN
 from regbayes_paper.experiments.table1 import FEATURES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ACCURACY = Metric("accuracy", "accuracy", "share of all labels of all test samples, or of all test samples, predicted")
 LABELS, RAGGED, MULTIWAY = "labels", "ragged", "multiway"
@@ -70,18 +72,24 @@ def studies(quick: bool) -> tuple[Study, ...]:
     paper = Variant("prior variance 1, noise from the data", {"prior_variance": 1.0})
     always = Variant("estimated throughout", {"noise_variance": "estimate", "prior_variance": "estimate"})
     testing = (Variant("inductive"), Variant("joint", joint=True))
+    guessed = Variant("joint, guessed labels", {"transductive": True}, True)
     stable = "The paper: stable for C between 0.3 and 1, in its own unit (Figure 8, without numbers)."
     return (
         Study("alpha (Figure 8 a)", LABELS, INSENSITIVE, _sweep("alpha", alphas), "alpha"),
         Study("C (Figure 8 b)", LABELS, INSENSITIVE, _sweep("C", Cs), "C"),
         Study("alpha (Figure 8 c)", RAGGED, INSENSITIVE, _sweep("alpha", alphas), "alpha"),
         Study("C (Figure 8 d)", RAGGED, stable, _sweep("C", Cs), "C"),
-        Study("variances", LABELS, VARIANCES, (paper, fixed, always)),
-        Study("variances", RAGGED, VARIANCES, (paper, fixed, always)),
-        Study("variances", MULTIWAY, VARIANCES, (Variant("fixed, from the inputs"), always)),
-        Study("testing", LABELS, TESTING, testing),
-        Study("testing", RAGGED, TESTING, testing),
-        Study("testing", MULTIWAY, TESTING, (*testing, Variant("joint, guessed labels", {"transductive": True}, True))),
+        Study("variances, labels", LABELS, VARIANCES, (paper, fixed, always)),
+        Study("variances, scores", RAGGED, VARIANCES, (paper, fixed, always)),
+        Study("variances, classes", MULTIWAY, VARIANCES, (Variant("fixed, from the inputs"), always)),
+        Study("testing, labels", LABELS, TESTING, testing),
+        Study("testing, scores", RAGGED, TESTING, testing),
+        Study(
+            "testing, classes",
+            MULTIWAY,
+            TESTING,
+            (*testing, guessed),
+        ),
     )
 
 
@@ -95,10 +103,7 @@ class Sensitivity(Experiment):
 
     def __init__(self, quick: bool = False) -> None:
         super().__init__(quick)
-        self.studies = studies(quick)
-        digits = next(one for one in samples.multiway(quick) if one.image_shape is not None)
-        found = (samples.multilabel(quick)[0], samples.ragged(quick)[0], digits)
-        self._data = dict(zip((LABELS, RAGGED, MULTIWAY), found, strict=True))
+        self.studies = {study.title: study for study in studies(quick)}
 
     def protocol(self) -> Sequence[str]:
         """Return what is done."""
@@ -109,67 +114,82 @@ class Sensitivity(Experiment):
             "the inputs of the test samples without their targets; with guessed labels they have margins too.",
         )
 
+    def data(self, kind: str) -> Dataset:
+        """Return the data set of a kind of study."""
+        if kind == MULTIWAY:
+            return samples.digits(self.quick)
+        return (samples.multilabel if kind == LABELS else samples.ragged)(self.quick)[0]
+
     def datasets(self) -> Sequence[Dataset]:
         """Return a data set of each kind."""
-        return list(self._data.values())
+        return [self.data(kind) for kind in KINDS]
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, records: Sequence[Record]) -> Sequence[Block]:
         """Return one table for each study."""
+        found = {record.cell.row: record for record in records}
         return [
             Block(
-                self._data[study.kind].name,
-                f"{self._data[study.kind].heading}: {study.title}",
-                tuple(Line(study.title, variant.setting) for variant in study.variants),
+                found[title].cell.dataset,
+                f"{found[title].heading}: {title}",
+                tuple(Line(title, variant.setting) for variant in study.variants),
                 METRICS[study.kind],
                 study.says,
             )
-            for study in self.studies
+            for title, study in self.studies.items()
+            if title in found
         ]
 
     def cells(self, n_seeds: int) -> Sequence[Cell]:
         """Return all variants of all studies, seed by seed."""
         return [
-            Cell(self._data[study.kind].name, study.title, variant.setting, seed)
+            Cell(self.data(study.kind).name, title, variant.setting, seed)
             for seed in range(n_seeds)
-            for study in self.studies
+            for title, study in self.studies.items()
             for variant in study.variants
         ]
 
+    def rank(self, cell: Cell) -> int:
+        """Return 1 for stand-ins, and otherwise 0."""
+        return int(bool(self.dataset(cell.dataset).stands_for))
+
+    def work(self, cell: Cell) -> float:
+        """Return the size of one fit."""
+        return float(self.dataset(cell.dataset).sample.X.size * self.n_components)
+
     def evaluate(self, cell: Cell) -> Record:
         """Fit one variant."""
-        study, variant = next(
-            (study, variant)
-            for study in self.studies
-            for variant in study.variants
-            if (self._data[study.kind].name, study.title, variant.setting) == (cell.dataset, cell.row, cell.setting)
-        )
-        train, test = self._data[study.kind].split(cell.seed)
+        study = self.studies[cell.row]
+        variant = next(variant for variant in study.variants if variant.setting == cell.setting)
+        train, test = self.data(study.kind).split(cell.seed)
         marked = {"unlabeled": HIDDEN} if variant.joint and study.kind == MULTIWAY else {}
         model = MODELS[study.kind](self.n_components, random_state=cell.seed, **variant.parameters, **marked)
-        started = time.perf_counter()
         with threadpool_limits(1):
+            started = time.process_time()
             tuning.fit(model, with_hidden(train, test, study.kind) if variant.joint else train)
-            seconds = time.perf_counter() - started
+            seconds = time.process_time() - started
             kind = KINDS[study.kind]
             values = kind.report(test, kind.outputs(model, test)) | tuning.features_in_use(model)
         return Record(cell, values, seconds)
 
-    def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
-        """Draw the four panels of Figure 8."""
+    def drawings(self, records: Sequence[Record]) -> dict[str, Callable[[], Figure]]:
+        """Return the four panels of Figure 8."""
+        return {self.stem: lambda: self._draw(records)}
+
+    def _draw(self, records: Sequence[Record]) -> Figure:
         groups, figure = by_line(records), new_figure(9.0, 6.5)
-        swept = [study for study in self.studies if study.varied]
-        for ax, study in zip(figure.subplots(2, 2).flat, swept, strict=True):
-            metric, name = METRICS[study.kind][0], self._data[study.kind].name
+        swept = [block for block in self.blocks(records) if self.studies[block.lines[0].row].varied]
+        for ax, block in zip(figure.subplots(2, 2).flat, swept, strict=False):
+            study, metric = self.studies[block.lines[0].row], block.metrics[0]
             factor, text = unit(metric)
             for variant in study.variants:
-                found = mean_and_std(groups.get((name, study.title, variant.setting), []), metric.key)
+                found = mean_and_std(groups.get((block.dataset, study.title, variant.setting), []), metric.key)
                 if found:
                     x = variant.parameters[study.varied]
                     ax.errorbar(x, factor * found[0], factor * found[1] or None, fmt="o", color=OURS)
             ax.set(xscale="log", xlabel=study.varied, ylabel=text)
-            ax.set_title(f"{name}: {study.title}", loc="left", fontsize="medium")
+            ax.set_title(f"{block.dataset}: {study.title}", loc="left", fontsize="medium")
             tidy(ax)
-        return [save(figure, folder / f"{self.stem}.png")]
+        return figure
 
 
 def with_hidden(train: Sample, test: Sample, kind: str) -> Sample:

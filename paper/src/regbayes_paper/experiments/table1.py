@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from regbayes_paper.experiments import samples, systems, tuning
 from regbayes_paper.experiments.figures import draw_lines
 from regbayes_paper.experiments.protocol import Cell, Experiment, Metric, Record, System, grid, named, paired, peers
 from regbayes_paper.experiments.samples import Dataset
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ACCURACY = Metric("accuracy", "accuracy", "share of the test samples whose class is predicted")
 F1 = Metric("f1", "F1", "F1 score of each class, averaged over the classes")
@@ -129,7 +131,7 @@ class HarmoniumSize(Table1):
         """Return by how much joint learning is ahead with as many features."""
         return paired(records, "iLSVM", "IBP+SVM", ACCURACY)
 
-    def draw(self, records: Sequence[Record], folder: Path) -> list[Path]:
-        """Draw accuracy and features against K."""
-        path = folder / f"{self.stem}.png"
-        return [draw_lines(self, records, path, lambda setting: float(setting.split()[-1]), "latent features K")]
+    def drawings(self, records: Sequence[Record]) -> dict[str, Callable[[], Figure]]:
+        """Return accuracy and features against K."""
+        label = "latent features K"
+        return {self.stem: lambda: draw_lines(self, records, lambda setting: float(setting.split()[-1]), label)}
