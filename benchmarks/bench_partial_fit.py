@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_ilsvm_speed import draw
+from common import draw_classes as draw
 
 from regbayes import ILSVMClassifier
 
