@@ -332,6 +332,16 @@ def test_solver_is_chosen_by_scores_and_passes(rng):
     assert Head(classes, True).prefers_ascent(columns, fine)  # Newton's method would smooth the loss
 
 
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_large_prices_take_few_passes(n_classes, rng):
+    columns = rng.standard_normal((300, 5))
+    labels = np.argmax(columns @ rng.standard_normal((5, n_classes)) + rng.standard_normal((300, n_classes)), axis=1)
+    head = Head(Classes(labels, zero_one_cost(n_classes), np.full(300, 1e6)), squared=True)
+    found = head.solve(columns, None, Tolerance(1e-3, 300.0))
+    assert found.gap <= 1e-3 * found.value
+    assert found.n_passes < 100
+
+
 def test_solve_takes_the_preferred_solver(rng):
     head, features = make_head("signs", True, rng)
     assert head.solve(features, None, Tolerance(1e-2, 1.0)).dual is not None
