@@ -14,7 +14,6 @@ from regbayes.kernels.meanfield import TINY, Prior, WordCounts
 def reference_meanfield_sweeps(
     documents: WordCounts,
     prior: Prior,
-    tilt: Singles,
     max_sweeps: int,
     tol: float,
     gamma: Singles,
@@ -26,7 +25,7 @@ def reference_meanfield_sweeps(
     for d, number, p in _each(documents, prior):
         for _ in range(max_sweeps if number.size else 0):
             at = gamma[d, :K]
-            t = at.astype(np.float64) if collapsed else _factors(at, tilt[d, :K] if len(tilt) else None)
+            t = at.astype(np.float64) if collapsed else _factors(at)
             found = prior.doc_prior + t * ((number / (p @ t + TINY)) @ p)
             change = float(np.abs(found - gamma[d, :K]).sum())
             gamma[d, :K] = found
@@ -36,36 +35,8 @@ def reference_meanfield_sweeps(
         if number.size == 0:
             gamma[d, :K] = prior.doc_prior
         if logs is not None:
-            logs[d] = number @ np.log(p @ _factors(gamma[d, :K], tilt[d, :K] if len(tilt) else None) + TINY)
+            logs[d] = number @ np.log(p @ _factors(gamma[d, :K]) + TINY)
     return total
-
-
-def reference_meanfield_statistics(
-    documents: WordCounts,
-    prior: Prior,
-    tilt: Singles,
-    gamma: Singles,
-    weights: Floats,
-    word_topic: Singles | None = None,
-    doc_topic: Singles | None = None,
-) -> Floats:
-    """`meanfield_statistics` in plain NumPy."""
-    K = len(prior.doc_prior)
-    found = np.zeros(len(documents.starts) - 1)
-    for table in (word_topic, doc_topic):
-        if table is not None:
-            table[...] = 0
-    for d, number, p in _each(documents, prior):
-        words = documents.words[documents.starts[d] : documents.starts[d + 1]]
-        t = _factors(gamma[d, :K], tilt[d, :K] if len(tilt) else None)
-        r = p @ t + TINY
-        phi = (number / r)[:, None] * p * t
-        found[d] = number @ np.log(r)
-        if doc_topic is not None:
-            doc_topic[d, :K] = phi.sum(axis=0)
-        if word_topic is not None:
-            np.add.at(word_topic[:, :K], words, (weights[d] * phi).astype(np.float32))
-    return found
 
 
 def reference_reverse_sweeps(
@@ -83,12 +54,12 @@ def reference_reverse_sweeps(
         words = documents.words[documents.starts[d] : documents.starts[d + 1]]
         by_p = np.zeros_like(p)
         history = [*_history(number, p, prior, n_sweeps - 1), gamma[d, :K].astype(np.float64)]
-        t, weight = _factors(history[-1], None), weights[d]
+        t, weight = _factors(history[-1]), weights[d]
         q = -weight * number / (p @ t + TINY)
         by_p += np.outer(q, t)
         g = grad[d, :K] + (weight * (history[-1] - prior.doc_prior) + (q @ p) * t) * polygamma(1, history[-1])
         for before, after in zip(history[-2::-1], history[:0:-1], strict=True):
-            t = _factors(before, None)
+            t = _factors(before)
             r = p @ t + TINY
             by_sum, by_t = g * t, g * (after - prior.doc_prior) / t
             q = number / r
@@ -103,7 +74,7 @@ def _history(number: Floats, p: Floats, prior: Prior, n_sweeps: int) -> list[Flo
     """Return gamma of one document before the first label-free sweep and after each."""
     found = [prior.doc_prior.astype(np.float64) + number.sum() / len(prior.doc_prior)]
     for _ in range(n_sweeps):
-        t = _factors(found[-1], None)
+        t = _factors(found[-1])
         found.append(prior.doc_prior + t * ((number / (p @ t + TINY)) @ p))
     return found
 
@@ -117,7 +88,6 @@ def _each(documents: WordCounts, prior: Prior) -> Iterator[tuple[int, Floats, Fl
         yield d, documents.numbers[entries].astype(np.float64), p
 
 
-def _factors(gamma: Floats | Singles, tilt: Floats | Singles | None) -> Floats:
-    exponent = digamma(gamma.astype(np.float64))
-    factors: Floats = np.exp(exponent if tilt is None else exponent + tilt)
+def _factors(gamma: Floats | Singles) -> Floats:
+    factors: Floats = np.exp(digamma(gamma.astype(np.float64)))
     return factors

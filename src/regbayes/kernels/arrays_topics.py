@@ -27,7 +27,6 @@ from regbayes.kernels.meanfield import (
     lengths_of,
     log_likelihoods,
     meanfield_sweeps,
-    no_tilt,
     proportion_divergences,
     reverse_sweeps,
 )
@@ -163,7 +162,7 @@ def infer_documents(
 def _infer_in_loops(documents: Documents, topics: Singles, doc_prior: Floats, n_sweeps: int) -> InferredDocuments:
     lengths, logs = documents.lengths, np.empty(len(documents))
     columns, prior = even_gamma(lengths, doc_prior), Prior(topics, doc_prior.astype(np.float32))
-    meanfield_sweeps(documents.counts, prior, no_tilt(columns), n_sweeps, -1.0, columns, logs=logs)
+    meanfield_sweeps(documents.counts, prior, n_sweeps, -1.0, columns, logs=logs)
     gamma = columns[:, : len(doc_prior)].astype(np.float64)
     divergences = proportion_divergences(gamma, doc_prior)
     return InferredDocuments(columns[:, None, :], log_likelihoods(logs, gamma, lengths), divergences)

@@ -47,8 +47,7 @@ class Case:
         prior = Prior(self.topics.astype(float), self.doc_prior)
         lengths = np.array([doubles.numbers[a:b].sum() for a, b in pairwise(starts)])
         gamma, logs = self.doc_prior + lengths[:, None] / n_topics, np.empty(n_documents)
-        tilt = np.empty((0, n_topics))
-        reference_meanfield_sweeps(doubles, prior, tilt, n_sweeps, -1.0, gamma, logs=logs)
+        reference_meanfield_sweeps(doubles, prior, n_sweeps, -1.0, gamma, logs=logs)
         total, tokens = gamma.sum(axis=1), gamma - self.doc_prior
         self.gamma, self.likelihoods = gamma, logs - lengths * digamma(total)
         self.divergences = gammaln(total) - gammaln(gamma).sum(axis=1) + (tokens * digamma(gamma)).sum(axis=1)

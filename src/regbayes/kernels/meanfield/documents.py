@@ -1,7 +1,7 @@
 """Mean-field kernels of topic models, in single precision.
 
-A document's topics are ``phi_wk`` proportional to ``p(w | k) exp(digamma(gamma_k) + tilt_k)`` for each of its words,
-and its proportions are Dirichlet with parameters ``gamma = doc_prior + sum_w number_w phi_w``. docs/math.md 5.5, 5.6.
+A document's topics are ``phi_wk`` proportional to ``p(w | k) exp(digamma(gamma_k))`` for each of its words, and its
+proportions are Dirichlet with parameters ``gamma = doc_prior + sum_w number_w phi_w``. docs/math.md 5.5, 5.6.
 Functions take one block of documents and run in the caller's thread; a block may share its entries with others.
 
 Nearly all the work is two passes over the rows of topics of a document's words, which the compiler vectorises. The
@@ -22,13 +22,8 @@ from regbayes.kernels._exponential import exp
 from regbayes.kernels.arrays import is_plain, namespace_of, to_host
 from regbayes.kernels.types import SPAN, Words
 
-_ONE, _ZERO, _HALF = np.float32(1.0), np.float32(0.0), np.float32(0.5)
-_TWO, _FOUR, _FIVE, _SIX = np.float32(2.0), np.float32(4.0), np.float32(5.0), np.float32(6.0)
 TINY = 1e-30  # keeps words that no topic explains from dividing by zero
-_TINY = np.float32(TINY)
-_E1, _E3 = np.float32(1 / 24), np.float32(-37 / 5760)
-_T3, _T5 = np.float32(1 / 6), np.float32(-1 / 30)
-_HIGHEST = np.float32(80.0)  # of exponents: sums stay finite
+_ZERO, _TINY = np.float32(0.0), np.float32(TINY)
 MAX_SWEEPS = 10_000  # of a document
 
 
@@ -57,43 +52,38 @@ class Prior(NamedTuple):
 
 
 @compiled_as_written
-def _exp_digamma(x: Any, shift: Any) -> Any:
-    """Return exp(digamma(x) + shift) for x > 0.
+def _exp_digamma(x: Any) -> Any:
+    """Return exp(digamma(x)) for x > 0.
 
     digamma(x + 6) less the six reciprocals on the way is digamma(x), and exp(digamma(u + 1/2)) is
     u + 1 / (24 u) - 37 / (5760 u^3) + ...
     """
-    p = x * (x + _FIVE)
-    way = (_TWO * x + _FIVE) * (_ONE / p + _ONE / (p + _FOUR) + _ONE / (p + _SIX))
+    one, five = np.float32(1.0), np.float32(5.0)
+    p = x * (x + five)
+    way = (x + x + five) * (one / p + one / (p + np.float32(4.0)) + one / (p + np.float32(6.0)))
     u = x + np.float32(5.5)
-    inverse = _ONE / u
-    return (u + inverse * (_E1 + _E3 * inverse * inverse)) * exp(min(shift - way, _HIGHEST))
+    inverse = one / u
+    return (u + inverse * (np.float32(1 / 24) - np.float32(37 / 5760) * inverse * inverse)) * exp(-way)
 
 
 @compiled_as_written
 def _trigamma(x: Any) -> Any:
     """Return the derivative of digamma at x > 0."""
-    found = _ZERO
+    found, one = _ZERO, np.float32(1.0)
     for i in range(6):
         step = x + np.float32(i)
-        found += _ONE / (step * step)
-    inverse = _ONE / (x + _SIX)
+        found += one / (step * step)
+    inverse = one / (x + np.float32(6.0))
     square = inverse * inverse
-    return found + inverse + _HALF * square + square * inverse * (_T3 + _T5 * square)
+    series = np.float32(1 / 6) - np.float32(1 / 30) * square
+    return found + inverse + np.float32(0.5) * square + square * inverse * series
 
 
 @compiled_inline
-def _write_factors(gamma: Singles, tilt: Singles, tilted: bool, collapsed: bool, n_topics: int, t: Singles) -> None:
-    """Write ``exp(digamma(gamma) + tilt)``, or gamma itself; padding is left alone."""
-    if collapsed:
-        for k in range(n_topics):
-            t[k] = gamma[k]
-    elif tilted:
-        for k in range(n_topics):
-            t[k] = _exp_digamma(gamma[k], tilt[k])
-    else:
-        for k in range(n_topics):
-            t[k] = _exp_digamma(gamma[k], _ZERO)
+def _write_factors(gamma: Singles, collapsed: bool, n_topics: int, t: Singles) -> None:
+    """Write ``exp(digamma(gamma))``, or gamma itself; padding is left alone."""
+    for k in range(n_topics):
+        t[k] = gamma[k] if collapsed else _exp_digamma(gamma[k])
 
 
 @compiled_inline
@@ -104,6 +94,34 @@ def _dot(a: Singles, b: Singles) -> Any:
     return found
 
 
+@compiled_inline
+def _sweep_document(
+    words: Words,
+    numbers: Singles,
+    begin: int,
+    end: int,
+    topics: Singles,
+    doc_prior: Singles,
+    t: Singles,
+    sums: Singles,
+    before: Singles,
+    after: Singles,
+) -> Any:
+    """Write gamma after a sweep with the factors ``t``; return by how much it changed. ``sums`` is scratch."""
+    sums[:] = _ZERO
+    for i in range(begin, end):
+        p = topics[words[i]]
+        share = numbers[i] / (_dot(p, t) + _TINY)
+        for k in range(sums.size):
+            sums[k] += share * p[k]
+    change = _ZERO
+    for k in range(doc_prior.size):
+        found = doc_prior[k] + t[k] * sums[k]
+        change += abs(found - before[k])
+        after[k] = found
+    return change
+
+
 @compiled
 def _sweep_documents(
     words: Words,
@@ -111,7 +129,6 @@ def _sweep_documents(
     starts: Indices,
     topics: Singles,
     doc_prior: Singles,
-    tilt: Singles,
     max_sweeps: int,
     tol: np.float32,
     collapsed: bool,
@@ -120,7 +137,7 @@ def _sweep_documents(
 ) -> int:
     n_topics, columns = doc_prior.size, topics.shape[1]
     t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
-    tilted, with_logs, total = len(tilt) > 0, len(logs) > 0, 0
+    with_logs, total = len(logs) > 0, 0
     for d in range(starts.size - 1):
         row, begin, end = gamma[d], starts[d], starts[d + 1]
         if begin == end:
@@ -133,23 +150,13 @@ def _sweep_documents(
         for i in range(begin, end):
             length += numbers[i]
         for _ in range(max_sweeps):
-            _write_factors(row, tilt[d] if tilted else row, tilted, collapsed, n_topics, t)
-            sums[:] = _ZERO
-            for i in range(begin, end):
-                p = topics[words[i]]
-                share = numbers[i] / (_dot(p, t) + _TINY)
-                for k in range(columns):
-                    sums[k] += share * p[k]
-            change = _ZERO
-            for k in range(n_topics):
-                found = doc_prior[k] + t[k] * sums[k]
-                change += abs(found - row[k])
-                row[k] = found
+            _write_factors(row, collapsed, n_topics, t)
+            change = _sweep_document(words, numbers, begin, end, topics, doc_prior, t, sums, row, row)
             total += 1
             if change <= tol * length:
                 break
         if with_logs:  # while the rows of its words are near
-            _write_factors(row, tilt[d] if tilted else row, tilted, False, n_topics, t)
+            _write_factors(row, False, n_topics, t)
             log_sum = 0.0
             for i in range(begin, end):
                 log_sum += numbers[i] * np.log(np.float64(_dot(topics[words[i]], t) + _TINY))
@@ -160,7 +167,6 @@ def _sweep_documents(
 def meanfield_sweeps(
     documents: WordCounts,
     prior: Prior,
-    tilt: Singles,
     max_sweeps: int,
     tol: float,
     gamma: Singles,
@@ -173,8 +179,6 @@ def meanfield_sweeps(
     ----------
     documents : WordCounts
     prior : Prior
-    tilt : (documents, columns) or (0, columns)
-        What is added to the log-weights of the topics of each token; no rows: nothing.
     max_sweeps : int
     tol : float
         A document is done when the absolute changes of its gamma sum to at most this times its length.
@@ -182,9 +186,8 @@ def meanfield_sweeps(
         Read as the start and overwritten; columns beyond the topics are left alone.
     collapsed : bool, default=False
         Whether topics of words have the weights gamma in the place of ``exp(digamma(gamma))``, docs/math.md eq. (56).
-        There is no tilt then.
     logs : (documents,), optional
-        Written: what `meanfield_statistics` returns, at the last gamma.
+        Written: ``sum_w number_w log sum_k p(w | k) exp(digamma(gamma_k))`` at the last gamma.
 
     Returns
     -------
@@ -192,133 +195,9 @@ def meanfield_sweeps(
         Sweeps, summed over the documents.
     """
     written = np.empty(0) if logs is None else logs
-    _check_shapes(documents, prior, max_sweeps, gamma, tilt)
-    return _sweep_documents(
-        *_mark_read_only(documents, prior),
-        read_only(tilt),
-        max_sweeps,
-        np.float32(tol),
-        bool(collapsed),
-        gamma,
-        written,
-    )
-
-
-@compiled
-def _sum_documents(
-    words: Words,
-    numbers: Singles,
-    starts: Indices,
-    topics: Singles,
-    doc_prior: Singles,
-    tilt: Singles,
-    gamma: Singles,
-    weights: Singles,
-    word_topic: Singles,
-    doc_topic: Singles,
-    logs: Floats,
-) -> None:
-    n_topics, columns = doc_prior.size, topics.shape[1]
-    t, sums = np.zeros(columns, np.float32), np.zeros(columns, np.float32)
-    tilted, by_word, by_document = len(tilt) > 0, len(word_topic) > 0, len(doc_topic) > 0
-    for d in range(starts.size - 1):
-        _write_factors(gamma[d], tilt[d] if tilted else gamma[d], tilted, False, n_topics, t)
-        sums[:] = _ZERO
-        log_sum = 0.0
-        for i in range(starts[d], starts[d + 1]):
-            p = topics[words[i]]
-            r = _dot(p, t) + _TINY
-            share = numbers[i] / r
-            log_sum += numbers[i] * np.log(np.float64(r))
-            if by_document:
-                for k in range(columns):
-                    sums[k] += share * p[k]
-            if by_word:
-                row, weighted = word_topic[words[i]], weights[d] * share
-                for k in range(columns):
-                    row[k] += weighted * t[k] * p[k]
-        if by_document:
-            for k in range(columns):
-                doc_topic[d, k] = t[k] * sums[k]
-        logs[d] = log_sum
-
-
-def meanfield_statistics(
-    documents: WordCounts,
-    prior: Prior,
-    tilt: Singles,
-    gamma: Singles,
-    weights: Floats,
-    word_topic: Singles | None = None,
-    doc_topic: Singles | None = None,
-) -> Floats:
-    """Sum the topics of words that belong to given proportions.
-
-    Parameters
-    ----------
-    documents, prior, tilt
-        As in `meanfield_sweeps`.
-    gamma : (documents, columns)
-    weights : (documents,)
-        How often each document counts in ``word_topic``.
-    word_topic : (vocabulary, columns), optional
-        Written: expected tokens of each word in each topic.
-    doc_topic : (documents, columns), optional
-        Written: expected tokens of each document in each topic; padding is zero.
-
-    Returns
-    -------
-    (documents,)
-        ``sum_w number_w log sum_k p(w | k) exp(digamma(gamma_k) + tilt_k)``.
-    """
-    nothing = np.empty((0, gamma.shape[1]), np.float32)
-    _check_shapes(documents, prior, 1, gamma, tilt, nothing if doc_topic is None else doc_topic)
-    if word_topic is not None:
-        word_topic[...] = _ZERO
-    logs = np.empty(len(documents.starts) - 1)
-    _sum_documents(
-        *_mark_read_only(documents, prior),
-        read_only(tilt),
-        read_only(gamma),
-        read_only(weights.astype(np.float32)),
-        nothing if word_topic is None else word_topic,
-        nothing if doc_topic is None else doc_topic,
-        logs,
-    )
-    return logs
-
-
-@compiled_inline
-def _make_sweeps(
-    words: Words,
-    numbers: Singles,
-    begin: int,
-    end: int,
-    topics: Singles,
-    doc_prior: Singles,
-    n_sweeps: int,
-    history: Singles,
-    t: Singles,
-    sums: Singles,
-) -> None:
-    """Write gamma of one document before the first label-free sweep and after each; padding is left alone."""
-    n_topics, columns = doc_prior.size, topics.shape[1]
-    length = _ZERO
-    for i in range(begin, end):
-        length += numbers[i]
-    for k in range(n_topics):
-        history[0, k] = doc_prior[k] + length / np.float32(n_topics)
-    for sweep in range(n_sweeps):
-        before, after = history[sweep], history[sweep + 1]
-        _write_factors(before, before, False, False, n_topics, t)
-        sums[:] = _ZERO
-        for i in range(begin, end):
-            p = topics[words[i]]
-            share = numbers[i] / (_dot(p, t) + _TINY)
-            for k in range(columns):
-                sums[k] += share * p[k]
-        for k in range(n_topics):
-            after[k] = doc_prior[k] + t[k] * sums[k]
+    _check_shapes(documents, prior, max_sweeps, gamma)
+    known = _mark_read_only(documents, prior)
+    return _sweep_documents(*known, max_sweeps, np.float32(tol), bool(collapsed), gamma, written)
 
 
 @compiled
@@ -341,10 +220,18 @@ def _reverse_documents(
     for d in range(starts.size - 1):
         begin, end, weight = starts[d], starts[d + 1], weights[d]
         # Sweeps are made once more rather than remembered: they would take as much room as several corpora.
-        _make_sweeps(words, numbers, begin, end, topics, doc_prior, n_sweeps - 1, history, t, by_sum)
+        length = _ZERO
+        for i in range(begin, end):
+            length += numbers[i]
+        for k in range(n_topics):
+            history[0, k] = doc_prior[k] + length / np.float32(n_topics)
+        for sweep in range(n_sweeps - 1):
+            before, after = history[sweep], history[sweep + 1]
+            _write_factors(before, False, n_topics, t)
+            _sweep_document(words, numbers, begin, end, topics, doc_prior, t, by_sum, before, after)
         history[n_sweeps] = last_gamma[d]
         gamma = history[n_sweeps]
-        _write_factors(gamma, gamma, False, False, n_topics, t)
+        _write_factors(gamma, False, n_topics, t)
         by_t[:] = _ZERO
         for i in range(begin, end):
             p, row = topics[words[i]], table[words[i]]
@@ -356,7 +243,7 @@ def _reverse_documents(
             g[k] = grad[d, k] + (weight * (gamma[k] - doc_prior[k]) + by_t[k] * t[k]) * _trigamma(gamma[k])
         for sweep in range(n_sweeps - 1, -1, -1):
             gamma, after = history[sweep], history[sweep + 1]
-            _write_factors(gamma, gamma, False, False, n_topics, t)
+            _write_factors(gamma, False, n_topics, t)
             for k in range(n_topics):
                 by_sum[k] = g[k] * t[k]
                 by_t[k] = g[k] * (after[k] - doc_prior[k]) / t[k]
@@ -393,7 +280,7 @@ def reverse_sweeps(
         Derivatives of an objective by gamma.
     weights : (documents,)
         The objective also has each document's negative bound so often: the divergence of the Dirichlet distribution of
-        gamma from that of ``doc_prior``, less what `meanfield_statistics` returns.
+        gamma from that of ``doc_prior``, less the ``logs`` of `meanfield_sweeps`.
 
     Returns
     -------
@@ -465,18 +352,13 @@ def even_gamma(lengths: Floats, doc_prior: Floats) -> Singles:
     return gamma
 
 
-def no_tilt(gamma: Singles) -> Singles:
-    """Return what kernels take where nothing tilts the topics of words."""
-    return np.empty((0, gamma.shape[1]), np.float32)
-
-
 def log_likelihoods(logs: Floats, gamma: Floats, lengths: Floats) -> Floats:
-    """Return E[log p(w, z | theta) - log q(z)] of each document, without a tilt: docs/math.md eq. (68), shape (N,).
+    """Return E[log p(w, z | theta) - log q(z)] of each document: docs/math.md eq. (68), shape (N,).
 
     Parameters
     ----------
     logs : (N,)
-        As from ``meanfield_statistics``: without the normalisers of E[log theta].
+        As from `meanfield_sweeps`: without the normalisers of E[log theta].
     gamma : (N, K)
     lengths : (N,)
     """

@@ -24,7 +24,6 @@ from regbayes.kernels.meanfield import (
     lengths_of,
     log_likelihoods,
     meanfield_sweeps,
-    no_tilt,
     proportion_divergences,
 )
 
@@ -107,7 +106,7 @@ def infer_gamma(documents: WordCounts, fitted: FittedTopics, prior: Prior, logs:
     """Return the Dirichlet parameters that label-free inference finds for a block of documents, (N, columns)."""
     gamma = even_gamma(lengths_of(documents), fitted.doc_prior)
     limits = (MAX_SWEEPS, TOL) if fitted.n_sweeps == UNTIL_SETTLED else (fitted.n_sweeps, -1.0)
-    meanfield_sweeps(documents, prior, no_tilt(gamma), *limits, gamma, fitted.collapsed, logs)
+    meanfield_sweeps(documents, prior, *limits, gamma, fitted.collapsed, logs)
     return gamma
 
 
@@ -143,7 +142,7 @@ def bounds(documents: WordCounts, fitted: FittedTopics, executor: Executor) -> F
         block, logs = documents.rows(rows.start, rows.stop), found[rows]
         columns = infer_gamma(block, fitted, prior, logs)
         if fitted.collapsed:
-            meanfield_sweeps(block, prior, no_tilt(columns), BOUND_SWEEPS, -1.0, columns, logs=logs)
+            meanfield_sweeps(block, prior, BOUND_SWEEPS, -1.0, columns, logs=logs)
         gamma = columns[:, :K].astype(np.float64)
         found[rows] = log_likelihoods(logs, gamma, lengths_of(block)) - proportion_divergences(gamma, fitted.doc_prior)
 
