@@ -15,7 +15,6 @@ this module, ``_prefetch`` or ``_exponential``, delete ``__pycache__``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import numba
@@ -51,6 +50,12 @@ def compiled_as_written(function: Function) -> Function:
     return cast(Function, numba.njit(fastmath={"contract"}, **_INLINE)(function))
 
 
-# Kernels are compiled per type, and the type of an array includes whether it may be written to. What is only read, and
-# may come from a file or another machine, is handed over as a view that may not: one compilation serves both.
-read_only: Callable[[NDArray[Any]], NDArray[Any]] = partial(np.lib.stride_tricks.as_strided, writeable=False)
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view that may not be written to.
+
+    Kernels are compiled per type, and the type of an array includes whether it may be written to. What is only read may
+    come from a file or another machine; handed over like this, one compilation serves all.
+    """
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from regbayes._types import Flags, Floats, Indices, Reals
-from regbayes.kernels._compile import compiled, compiled_inline
+from regbayes.kernels._compile import compiled, compiled_inline, read_only
 from regbayes.kernels._prefetch import AHEAD, prefetch_row
 from regbayes.kernels.types import SATISFIED
 
@@ -182,17 +182,36 @@ def box_check(rows: BoxRows, state: BoxState) -> tuple[float, float]:
     return loss, gap
 
 
+# --- cells: samples and outputs in pairs
+
+
 @compiled
-def _sum_weights(features: Reals, feature_row: Indices, task: Indices, dual: Floats, weights: Floats) -> None:
-    for i in range(task.size):
-        u, t, f = dual[i], task[i], feature_row[i]
-        if u != 0.0:
-            for k in range(features.shape[1]):
-                weights[t, k] += u * features[f, k]
+def _score_cells(columns: Reals, rows: Indices, outputs: Indices, weights: Floats, scores: Floats) -> None:
+    for i in range(rows.size):
+        scores[i] = _score(columns, rows[i], weights, outputs[i], 0.0, weights, 0)
+
+
+@compiled
+def _sum_cells(columns: Reals, rows: Indices, outputs: Indices, values: Floats, total: Floats) -> None:
+    for i in range(rows.size):
+        value, t, f = values[i], outputs[i], rows[i]
+        if value != 0.0:
+            for k in range(columns.shape[1]):
+                total[t, k] += value * columns[f, k]
+
+
+def score_cells(columns: Reals, rows: Indices, outputs: Indices, weights: Floats, scores: Floats) -> None:
+    """Write ``scores_i = <columns[rows_i], weights[outputs_i]>``."""
+    _score_cells(read_only(columns), read_only(rows), read_only(outputs), read_only(weights), scores)
+
+
+def sum_cells(columns: Reals, rows: Indices, outputs: Indices, values: Floats, total: Floats) -> None:
+    """Add ``values_i columns[rows_i]`` to ``total[outputs_i]``."""
+    _sum_cells(read_only(columns), read_only(rows), read_only(outputs), read_only(values), total)
 
 
 def box_weights(rows: BoxRows, dual: Floats) -> Floats:
     """Return, per task, ``sum_i dual_i x_i``, (tasks, d)."""
     weights = np.zeros((rows.group.size, rows.features.shape[1]))
-    _sum_weights(rows.features, rows.feature_row, rows.task, dual, weights)
+    sum_cells(rows.features, rows.feature_row, rows.task, dual, weights)
     return weights

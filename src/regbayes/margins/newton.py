@@ -126,11 +126,13 @@ class SharedPrior:
             whole = xp.reshape(curvature, (n_tasks * d, n_tasks * d)) + xp.eye(n_tasks * d, **kind)
             return gather(xp.linalg.solve(whole, xp.reshape(there, (-1, 1))))[0].reshape(right.shape)
         blocks = curvature + xp.eye(d, **kind)
-        found = xp.linalg.solve(blocks, there[:, :, None])
-        if self.sharing > 0.0:
+        if self.sharing == 0.0:
+            found = xp.linalg.solve(blocks, there[:, :, None])
+        else:
             members = np.equal.outer(np.arange(len(self.coupling)), self.group) * 1.0  # (groups, tasks)
             add, coupling = to_device(members, curvature), to_device(self.coupling, curvature)[:, None, None]
             inverses = xp.linalg.inv(blocks)
+            found = inverses @ there[:, :, None]
             by_sum = -coupling * xp.reshape(add @ xp.reshape(inverses, (n_tasks, -1)), (-1, d, d)) + xp.eye(d, **kind)
             shared = coupling * xp.linalg.solve(by_sum, (add @ found[:, :, 0])[:, :, None])
             found = found + inverses @ (add.T @ shared[:, :, 0])[:, :, None]

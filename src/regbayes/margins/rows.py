@@ -9,15 +9,16 @@ at 1 a margin for each class. What the smoothing adds to the gap is measured.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from regbayes._types import Array, Floats, Integers
+from regbayes._types import Floats, Integers
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device
+from regbayes.kernels.box import score_cells, sum_cells
 from regbayes.kernels.losses import ClassLosses, Losses, LossSums, TubeLosses, true_classes, weigh_grams
 from regbayes.margins.design import Design
 
@@ -42,12 +43,17 @@ class BlockSums:
 
 
 @dataclass(frozen=True)
-class Segment:
-    """The samples that have an output, in a list of targets that is ordered by output."""
+class CellList:
+    """Which samples and outputs have a target, ordered by output and then by sample."""
 
-    output: int
-    rows: slice | Integers
-    cells: slice  # of the list
+    rows: Integers  # (cells,)
+    outputs: Integers  # (cells,)
+
+    def scores(self, columns: Floats, weights: Floats) -> Floats:
+        """Return the scores of the targets, (1, cells)."""
+        found = np.empty((1, len(self.rows)))
+        score_cells(columns, self.rows, self.outputs, weights, found[0])
+        return found
 
 
 @dataclass(frozen=True)
@@ -56,38 +62,30 @@ class BlockLosses:
 
     losses: Losses
     outputs: slice | Integers = field(default_factory=lambda: ALL)  # of the matrix
-    segments: Sequence[Segment] | None = None  # of the list
+    cells: CellList | None = None  # of the list
 
     def see(self, design: Design, smoothing: float) -> MarginRows:
         """Return the samples at what a head sees of them."""
         if isinstance(self.losses, ClassLosses):
             return ClassRows(design, replace(self.losses, smoothing=smoothing))
-        if self.segments is None:
+        if self.cells is None:
             return CellRows(design, self.losses, self.outputs)
-        return ListedRows(design, self.losses, self.segments)
+        return ListedRows(design, self.losses, self.cells)
 
     def scores(self, design: Design, weights: Floats) -> DeviceArray:
         """Return the scores of the targets, as their losses are laid out, for weights (outputs, d)."""
-        if self.segments is None:
+        if self.cells is None:
             return design.scores(weights[self.outputs])
-        return score_segments(design.array(), weights, self.segments)
+        return self.cells.scores(design.array(), weights)
 
     def sum_outputs(self, values: DeviceArray, n_outputs: int) -> Floats:
         """Return the sums of values of the targets by output, (outputs,)."""
         found = np.zeros(n_outputs)
-        if self.segments is None:
-            found[self.outputs] = arrays.gather(arrays.sum_of(values, axis=1))[0]
-        for segment in self.segments or ():
-            found[segment.output] = values[0, segment.cells].sum()
+        if self.cells is not None:
+            np.add.at(found, self.cells.outputs, values[0])
+            return found
+        found[self.outputs] = arrays.gather(arrays.sum_of(values, axis=1))[0]
         return found
-
-
-def score_segments(columns: Floats, weights: Floats, segments: Sequence[Segment]) -> Floats:
-    """Return the scores of a list of targets, (1, cells)."""
-    scores = np.empty((1, segments[-1].cells.stop if segments else 0))
-    for segment in segments:
-        scores[0, segment.cells] = columns[segment.rows] @ weights[segment.output]
-    return scores
 
 
 @dataclass(frozen=True)
@@ -189,42 +187,42 @@ def _sum_active(columns: Floats, weights: Floats) -> Floats:
 class ListedRows(MarginRows):
     """Samples in memory that have few of the outputs that any of them has."""
 
-    segments: Sequence[Segment] = ()
+    cells: CellList
 
     def _evaluate(self, columns: Floats, weights: Floats) -> LossSums:
-        found: LossSums = self.losses.evaluate(score_segments(columns, weights, self.segments))
+        found: LossSums = self.losses.evaluate(self.cells.scores(columns, weights))
         return found
 
     def sums(self, weights: Floats) -> BlockSums:
         """Evaluate the samples at given weights (outputs, d)."""
         columns, pulled = self.design.array(), np.zeros(weights.shape)
         seen = self._evaluate(columns, weights)
-        for segment in self.segments:
-            pulled[segment.output] = seen.multipliers[0, segment.cells] @ columns[segment.rows]
+        sum_cells(columns, self.cells.rows, self.cells.outputs, seen.multipliers[0], pulled)
         return BlockSums(float(seen.loss), 0.0, 0.0, pulled)
 
     def curvature(self, weights: Floats) -> Floats:
         """Return the loss's second derivative in each output's weights, shape (outputs, d, d)."""
         columns, found = self.design.array(), np.zeros((*weights.shape, weights.shape[1]))
-        bent = self.losses.bend(self._evaluate(columns, weights).multipliers)
-        for segment in self.segments:
-            found[segment.output] = _sum_active(columns[segment.rows], bent[0, segment.cells])
+        bent = self.losses.bend(self._evaluate(columns, weights).multipliers)[0]
+        active = np.flatnonzero(bent)
+        outputs, scaled = self.cells.outputs[active], columns[self.cells.rows[active]] * np.sqrt(bent[active])[:, None]
+        present, starts = np.unique(outputs, return_index=True)
+        for output, some in zip(present, np.split(scaled, starts[1:]), strict=False):
+            found[output] = some.T @ some
         return found
 
     def pull_back(self, weights: Floats, matrix: Floats) -> Floats:
         """Return the sum over each sample's outputs of multipliers times a matrix (outputs, k), shape (n, k)."""
         phi = self._evaluate(self.design.array(), weights).multipliers[0]
         found = np.zeros((self.design.shape[0], matrix.shape[1]))
-        for segment in self.segments:
-            found[segment.rows] += phi[segment.cells, None] * matrix[segment.output]
+        sum_cells(matrix, self.cells.outputs, self.cells.rows, phi, found)
         return found
 
     def ease(self, factor: float | Floats, smoothing: float) -> Self:
         """Return the samples with prices times a factor, or one for each output."""
-        if not isinstance(factor, np.ndarray):
-            return super().ease(factor, smoothing)
-        of_cells = np.concatenate([np.full(s.cells.stop - s.cells.start, factor[s.output]) for s in self.segments])
-        return replace(self, losses=replace(self.losses, C=self.losses.C * of_cells))
+        if isinstance(factor, np.ndarray):
+            return replace(self, losses=replace(self.losses, C=self.losses.C * factor[self.cells.outputs]))
+        return super().ease(factor, smoothing)
 
 
 class ClassRows(MatrixRows):
@@ -301,10 +299,3 @@ def _sum_pairs(x: DeviceArray, signed: DeviceArray, own: DeviceArray, shared: De
         bent[c, :] = diagonal[c, :]
         classes.append(weigh_grams(x.T, bent))
     return xp.permute_dims(xp.stack(classes), (0, 2, 1, 3))
-
-
-def as_slice(index: Array) -> Array | slice:
-    """Return neighbors as a slice, which reads them where they are."""
-    if not len(index) or index[-1] - index[0] != len(index) - 1 or np.any(np.diff(index) != 1):
-        return index
-    return slice(int(index[0]), int(index[-1]) + 1)

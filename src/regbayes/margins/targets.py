@@ -25,7 +25,7 @@ from scipy.sparse import csr_matrix
 from regbayes._registry import persistable
 from regbayes._types import Array, Flags, Floats, Integers
 from regbayes.kernels.losses import ClassLosses, HingeLosses, TubeLosses
-from regbayes.margins.rows import ALL, BlockLosses, Segment, as_slice
+from regbayes.margins.rows import ALL, BlockLosses, CellList
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual, classes_form, hinge_form, tube_form
 
 MIN_SHARE = 0.25  # of the cells of a block's samples and outputs: fewer are looked at output by output
@@ -349,19 +349,14 @@ class Cells:
     def block_losses(self, whole: bool = False) -> BlockLosses:
         """Return the squared losses: as a matrix where most of it exists or it must be whole, or else as a list."""
         seen = self.cells
-        present, starts = np.unique(seen.outputs, return_index=True)
+        present = np.unique(seen.outputs)
         if whole or len(seen) >= MIN_SHARE * self.n_rows * len(present) > 0:
             outputs = np.arange(self.n_outputs) if whole else present
             place = np.searchsorted(outputs, seen.outputs), seen.rows
             losses = self._losses(place, (len(outputs), self.n_rows))
             return BlockLosses(losses, ALL if len(outputs) == self.n_outputs else outputs)
-        edges = [*starts.tolist(), len(seen)]
-        segments = [
-            Segment(output, as_slice(seen.rows[first:end]), slice(first, end))
-            for output, (first, end) in zip(present.tolist(), pairwise(edges), strict=True)
-        ]
         place = np.zeros(len(seen), dtype=np.int64), np.arange(len(seen))
-        return BlockLosses(self._losses(place, (1, len(seen))), segments=segments)
+        return BlockLosses(self._losses(place, (1, len(seen))), cells=CellList(seen.rows, seen.outputs))
 
     def _losses(self, place: tuple[Integers, Integers], shape: tuple[int, int]) -> HingeLosses | TubeLosses:
         """Return the losses of the observations at places of a matrix (outputs, n), and none elsewhere."""
