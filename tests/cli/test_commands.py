@@ -64,12 +64,12 @@ def test_fit_says_what_it_found_and_what_comes_next(folder):
     assert "classifier" not in quiet.err
 
 
-def test_fit_without_cross_validation_says_which_price_it_took(folder):
+def test_fit_without_cross_validation_takes_the_default_of_C(folder):
     done = run_here(
         *("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "auto.model", "--no-cv"),
         *("--n-components", 4, "--max-iter", 5, "--temperature", 0.05),
     )
-    assert "ILSVMClassifier, C=0.5" in done.out  # the root of the temperature over 0.2
+    assert "ILSVMClassifier, C=auto" in done.out
 
 
 def test_fit_with_cross_validation_reports_every_setting(folder):
@@ -216,7 +216,7 @@ MISTAKES = {
     "predictions to a place unknown": (
         ("predict", "{}/flowers.model", "{}/new.csv", "-o", "{}/x.xls"),
         2,
-        "should end in .csv, .npz, .parquet",
+        "should end in .csv, .npz or .parquet",
     ),
     "nothing to keep": (("predict", "{}/flowers.model", "{}/new.csv", "--keep", "id"), 3, "no column 'id'"),
     "two columns of a name": (

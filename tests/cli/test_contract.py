@@ -91,7 +91,13 @@ KEYS_OF_SCORES = {
     },
     "numbers": {
         "scores.R², mean over targets",
-        *("details[].target", "details[].rows", "details[].R²", "details[].root mean squared error"),
+        *(
+            "details[].target",
+            "details[].rows",
+            "details[].R²",
+            "details[].root mean squared error",
+            "details[].mean absolute error",
+        ),
     },
     "groups": {
         *("scores.R²", "scores.R² within tasks", "scores.mean absolute error", "scores.root mean squared error"),
@@ -112,12 +118,21 @@ OPTIONS = {
         *("data", "--output", "-o", "--target", "-t", "--kind", "--model", "--task", "--ignore", "--categorical"),
         *("--names", "--standardize", "--no-standardize", "--weight", "--balanced", "--image"),
         *("--text", "--ngrams", "--min-df", "--max-words", "--stop-words", "--inference"),
-        *("--cv", "--no-cv", "--folds", "--compare", "--no-compare", "--n-components", "--C", "--temperature"),
+        *(
+            "--cv",
+            "--no-cv",
+            "--folds",
+            "--resume",
+            "--compare",
+            "--no-compare",
+            "--n-components",
+            "--C",
+            "--temperature",
+        ),
         *(
             "--slab",
             "--include-inputs",
             "--features-only",
-            "--n-init",
             "--stability",
             "--max-iter",
             "--seed",
@@ -128,7 +143,7 @@ OPTIONS = {
         *SAYING,
     ],
     "predict": [
-        *("--output", "-o", "--keep", "--scores", "--probabilities", "--threshold", "--features"),
+        *("--output", "-o", "--keep", "--scores", "--probabilities", "--features", "--threshold"),
         *("model", "data", "--text", *READING, *SAYING),
     ],
     "evaluate": ["--threshold", "model", "data", "--text", *READING, *SAYING],

@@ -240,7 +240,7 @@ def test_fit_says_which_setting_was_fitted_and_compares_the_other(tmp_path):
 def test_stability_is_on_the_page_and_in_json(tmp_path):
     frame, targets, _ = classes(np.random.default_rng(0))
     frame.to_csv(tmp_path / "t.csv", index=False)
-    options = (*QUICK[:4], "--C", 1, "--no-cv", "--stability", 2, "--n-init", 2, "--json")
+    options = (*QUICK[:4], "--C", 1, "--no-cv", "--stability", 2, "--json")
     done = run_here("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *options)
     assert done.code == 0, done.err
     shown = load(tmp_path / "m").report.features

@@ -10,7 +10,7 @@ import pytest
 
 from cli_tools import flowers, run_here, run_process
 from regbayes.cli.errors import UserError
-from regbayes.cli.files import replacing
+from regbayes.cli.output import replacing
 from regbayes.cli.search import SearchWatch
 
 FIT = ("--n-components", 3, "--max-iter", 2, "--folds", 2, "--C", 1, "--no-compare")

@@ -10,7 +10,7 @@ import pytest
 
 from regbayes.cli.errors import BadDataError
 from regbayes.cli.inputs import TableInputs
-from regbayes.cli.tables import Table, make_frame
+from regbayes.cli.read import Table, make_frame
 
 
 def table(**columns) -> Table:

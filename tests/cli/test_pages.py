@@ -8,7 +8,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix
 
 from cli_tools import flowers, reviews, run_here
 from regbayes.cli.modelfile import load_model
-from regbayes.cli.readers import read_table
+from regbayes.cli.read import read_table
 from report_tools import payload
 
 QUICK = ("--n-components", 4, "--max-iter", 8, "--folds", 2, "--seed", 1, "--quiet")

@@ -15,9 +15,7 @@ from sklearn.datasets import make_multilabel_classification
 from sklearn.metrics import log_loss
 
 from cli_tools import flowers, reviews, run_here
-from regbayes.cli.errors import UserError
-from regbayes.cli.modelfile import load_model
-from regbayes.cli.probabilities import predict_at, read_thresholds
+from regbayes.cli.modelfile import load_model, predict_at
 
 QUICK = ("--folds", 2, "--max-iter", 5, "--no-compare", "--quiet")
 
@@ -106,13 +104,10 @@ def test_labels_have_thresholds(mood_model, place):
     cut = columns(run_here("predict", mood_model, data, "--threshold", 0.2, "--threshold", "mad=0.7").out)
     for name, at in zip(names, (0.2, 0.2, 0.7), strict=True):
         assert_array_equal(np.array(cut[name]) == "1", shares[name] > at)
-    best = columns(run_here("predict", mood_model, data, "--threshold", "f1").out)
-    for name, at in zip(names, load_model(str(mood_model)).certainty.best, strict=True):
-        assert_array_equal(np.array(best[name]) == "1", shares[name] > at[1])
-    at_best = json.loads(run_here("evaluate", mood_model, data, "--threshold", "f1", "--json").out)["scores"]
+    at_cut = json.loads(run_here("evaluate", mood_model, data, "--threshold", 0.2, "--json").out)["scores"]
     as_it_is = json.loads(run_here("evaluate", mood_model, data, "--json").out)["scores"]
-    assert at_best["log-loss"] == as_it_is["log-loss"]
-    assert at_best["F1, macro"] != as_it_is["F1, macro"]
+    assert at_cut["log-loss"] == as_it_is["log-loss"]
+    assert at_cut["F1, macro"] != as_it_is["F1, macro"]
 
 
 def test_documents_and_models_without_folds(place):
@@ -150,15 +145,6 @@ def test_the_page_says_how_far_they_hold(mood_model, place):
     page = place / "page.html"
     assert run_here("report", mood_model, place / "new_moods.csv", "-o", page).code == 0
     assert "Of new rows. Probability and share differ by" in page.read_text()
-
-
-def test_thresholds_are_read():
-    classes, best = [("no", "yes"), ("a", "b", "c")], [np.array([0.4, 0.6]), np.array([0.3, 0.2, 0.1])]
-    first, second = read_thresholds(["f1", "u=0.25"], ["u", "v"], classes, best)
-    assert_array_equal(first, [np.nan, 0.25])
-    assert_array_equal(second, best[1])
-    with pytest.raises(UserError, match="give NAME=number"):
-        read_thresholds(["v=0.25"], ["u", "v"], classes, best)
 
 
 @settings(deadline=None)

@@ -13,8 +13,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from cli_tools import write_mails
 from regbayes.cli.errors import BadDataError, MissingPieceError, listed
-from regbayes.cli.readers import read_table
-from regbayes.cli.tables import Table
+from regbayes.cli.read import Table, read_table
 
 
 def write(tmp_path, content, name="data.csv"):
@@ -181,7 +180,7 @@ UNREADABLE = {
     "two columns of a name": ("t.csv", "a,a\n1,2\n", "several columns of one name: 'a'"),
     "encoding": ("t.csv", b"a,b\n1,\xe4\n", "is not text in UTF-8"),
     "cut gzip": ("t.csv.gz", gzip.compress(b"a,b\n1,2\n" * 99)[:-20], "cannot be read as csv"),
-    "spreadsheet": ("t.xlsx", "", "is a spreadsheet"),
+    "spreadsheet": ("t.xlsx", "", "a spreadsheet as CSV"),
     "unknown": ("t.json", "{}", "cannot tell the format"),
     "damaged parquet": ("t.parquet", b"PAR1 damaged PAR1", "cannot be read as parquet"),
     "damaged npz": ("t.npz", npz(X=np.eye(9))[:200], "cannot be read as npz"),
@@ -190,7 +189,7 @@ UNREADABLE = {
     "not npy": ("t.npy", "a,b\n1,2\n", "cannot be read as npy"),
     "a vector": ("t.npy", npy(np.ones(3)), "a table has rows and columns"),
     "complex": ("t.npz", npz(X=np.eye(2) * 1j, y=[0, 1]), "holds complex numbers"),
-    "wrong names": ("t.npz", npz(X=np.eye(2), feature_names=["a"]), "there are 2 columns, but 1 feature_names"),
+    "wrong names": ("t.npz", npz(X=np.eye(2), feature_names=["a"]), "X has 2 columns, but there are 1 feature_names"),
     "libsvm index": ("t.svm", "1 1000000000000:1\n0 1:1\n", "t.svm"),
     "libsvm text": ("t.svm", "one a:b\n", "cannot be read as libsvm"),
 }

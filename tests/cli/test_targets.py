@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regbayes.cli.errors import BadDataError, UserError
-from regbayes.cli.tables import Table, make_frame
+from regbayes.cli.read import Table, make_frame
 from regbayes.cli.targets import as_labels, choose_targets, decide, target_values, task_values
 
 COLUMNS = {

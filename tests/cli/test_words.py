@@ -11,7 +11,7 @@ from cli_tools import reviews, run_here, write_mails
 from regbayes.cli.errors import BadDataError, UserError
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
-from regbayes.cli.tables import Table, make_frame
+from regbayes.cli.read import Table, make_frame
 from regbayes.cli.words import TOKEN, learn_words
 
 TEXTS = ["Not good at all", "good, very good", "all is well", "not well", None]

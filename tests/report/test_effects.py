@@ -240,12 +240,13 @@ def test_missing_numbers_and_categories_are_compared_too(tmp_path):
     frame.loc[::9, "place"] = None
     (tmp_path / "flowers.csv").write_text(frame.assign(price=truth(frame.fillna({"bill_mm": 40}))).to_csv(index=False))
     from regbayes.cli.context import prepare
+    from regbayes.cli.fit import fit, train
     from regbayes.cli.options import FitRequest
     from regbayes.cli.output import Output
-    from regbayes.cli.training import train
 
     given = {"data": str(tmp_path / "flowers.csv"), "target": ["price"], "output": str(tmp_path / "m")}
-    train(prepare(FitRequest(**given, cv=False, max_iter=5), Output(quiet=True))).save(tmp_path / "m")
+    context = prepare(FitRequest(**given, cv=False, max_iter=5), Output(quiet=True))
+    train(context, fit(context)).save(tmp_path / "m")
     model = regbayes.load(tmp_path / "m")
     effects, ask = model.report.effects, model.pipeline.predict
     place, bill = effects.names.index("place"), effects.names.index("bill_mm")

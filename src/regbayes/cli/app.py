@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any
 
 import typer
 
 from regbayes.cli import interrupts
+from regbayes.cli.commands import COMMANDS, EPILOGS
 from regbayes.cli.errors import ExitCode, StoppedError, UserError
 from regbayes.cli.options import make_command
 
-__all__ = ["COMMANDS", "main", "make_app"]
+__all__ = ["main", "make_app"]
 
 EPILOG = """**Where to start**
 
@@ -25,17 +25,9 @@ EPILOG = """**Where to start**
 Exit codes: 0 done, 1 a bug, 2 wrong usage, 3 the data, 4 the model file, 5 a package is not
 installed, 130 interrupted."""
 
-COMMANDS = {  # in the order of the help: where each is, and what it can be asked
-    "demo": ("regbayes.cli.demo", "DemoRequest"),
-    "fit": ("regbayes.cli.fit", "FitRequest"),
-    "predict": ("regbayes.cli.predict", "PredictRequest"),
-    "evaluate": ("regbayes.cli.evaluate", "EvaluateRequest"),
-    "report": ("regbayes.cli.report", "ReportRequest"),
-}
 
-
-def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the application with some of its commands: one is made sooner than all."""
+def make_app() -> typer.Typer:
+    """Return the application with all commands."""
     app = typer.Typer(
         name="regbayes",
         no_args_is_help=True,
@@ -44,11 +36,8 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name in names:
-        home, request = COMMANDS[name]
-        module = importlib.import_module(home)
-        run = _guard(getattr(module, name))
-        app.command(epilog=module.EPILOG)(make_command(getattr(module, request), run))
+    for name, (run, request) in COMMANDS.items():
+        app.command(epilog=f"**Examples**\n\n{EPILOGS[name]}")(make_command(request, _guard(run)))
     app.callback(epilog=EPILOG)(_regbayes)
     return app
 
@@ -80,7 +69,7 @@ def _regbayes(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Learn readable features of rows, or topics of documents, that predict: fit, look, predict."""
+    """Learn latent features of rows, or topics of documents, that predict a target."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -102,8 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        app = make_app(arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS)
-        return int(app(args=arguments, prog_name="regbayes", standalone_mode=True) or 0)
+        return int(make_app()(args=arguments, prog_name="regbayes", standalone_mode=True) or 0)
     except SystemExit as stop:
         _add_to_usage_error(stop, arguments)
         return int(stop.code or 0)

@@ -1,10 +1,10 @@
-"""What is fitted to what: from a request to columns, rows, inputs and targets, all of it in one `FitContext`."""
+"""What is fitted to what: from a request to columns, rows, inputs and targets in one `FitContext`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,8 @@ from regbayes.cli.errors import BadDataError, UserError, counted, listed
 from regbayes.cli.inputs import TableInputs
 from regbayes.cli.options import FitRequest
 from regbayes.cli.output import Output
-from regbayes.cli.readers import read_table
+from regbayes.cli.read import Table, read_table, text_of
 from regbayes.cli.scores import metric_name, score_of
-from regbayes.cli.tables import Table, text_of
 from regbayes.cli.targets import (
     TargetSpec,
     as_labels,
@@ -32,12 +31,12 @@ from regbayes.cli.targets import (
 )
 from regbayes.cli.words import WordCounts, learn_words, show_documents
 
-__all__ = ["FitContext", "prepare"]
+__all__ = ["FitContext", "judged_rows", "prepare"]
 
 
 @dataclass(frozen=True, eq=False)
 class FitContext:
-    """A request and the rows it is about: made once, and read by every step of a fit."""
+    """A request and the rows that it is about: made once, and read by every step of a fit."""
 
     request: FitRequest
     output: Output
@@ -63,11 +62,6 @@ class FitContext:
         return self.texts is not None
 
     @property
-    def noun(self) -> str:
-        """What a row is called."""
-        return "document" if self.of_documents else "row"
-
-    @property
     def targets(self) -> NDArray[Any]:
         """The targets as columns."""
         return self.y[:, None] if self.y.ndim == 1 else self.y
@@ -83,8 +77,17 @@ class FitContext:
         """Name of the score."""
         return metric_name(self.kind, len(self.spec.names), balanced=self.request.balanced)
 
+    def take(self, kept: Flags) -> FitContext:
+        """Return some of the rows."""
+        rows = np.flatnonzero(kept)
+        parts = {name: getattr(self, name) for name in ("X", "y", "task", "weights")}
+        made = {name: values if values is None else values[rows] for name, values in parts.items()}
+        texts = None if self.texts is None else [self.texts[i] for i in rows.tolist()]
+        names = [self.row_names[i] for i in rows.tolist()]
+        return replace(self, table=self.table.take(kept), row_names=names, texts=texts, **made)
+
     def score(self, predicted: NDArray[Any], rows: Integers) -> float:
-        """Return the score of what was predicted for some rows, in their order."""
+        """Return the score of predictions for some rows, in their order."""
         weights = None if self.weights is None else self.weights[rows]
         return score_of(self.kind, self.y[rows], predicted, balanced=self.request.balanced, weights=weights)
 
@@ -98,8 +101,7 @@ def prepare(request: FitRequest, output: Output) -> FitContext:
         If the data or the request make no sense; the message says which.
     """
     by_itself = "medlda" if request.text or os.path.isdir(request.data) else "ilsvm"
-    model = request.model or by_itself
-    documents = model == "medlda"
+    documents = (request.model or by_itself) == "medlda"
     request.check("medlda" if documents else "ilsvm")
     table = read_table(request.data, sparse=documents, **request.reading())
     for note in table.notes:
@@ -108,47 +110,17 @@ def prepare(request: FitRequest, output: Output) -> FitContext:
     spec, why = decide(table, names, request.kind, request.task, of_texts=documents and table.counts is None)
     output.say(f"MedLDA, {why}" if documents else why)
     _check_columns(table, spec, request, documents)
-    table, y, row_names, weights = _rows_with_target(table, spec, request, output, needs_all=documents)
+    rows = _rows_with_target(table, spec, why, request, output, needs_all=documents)
+    context = _of_documents(rows) if documents else _of_columns(rows)
+    n, n_inputs = context.X.shape
     if documents:
-        return _prepare_documents(request, output, table, spec, why, y, row_names, weights)
-    inputs = _learn_inputs(table, spec, request, output)
-    with output.catch_warnings():
-        X = inputs.encode(table)
-    task = task_values(table, spec)
-    if request.image_shape is not None and np.prod(request.image_shape) != X.shape[1]:
-        raise UserError(
-            f"--image {request.image} needs {np.prod(request.image_shape)} inputs, but there are {X.shape[1]}"
+        output.say(f"{counted(n, 'document')} with {context.X.sum():.0f} words, {n_inputs} different ones")
+    else:
+        sizes = (
+            f"{counted(n, 'row')}, {counted(n_inputs, 'input')} from {counted(len(context.inputs.columns_), 'column')}"
         )
-    sizes = [counted(len(X), "row"), f"{counted(X.shape[1], 'input')} from {counted(len(inputs.columns_), 'column')}"]
-    output.say(", ".join(sizes if task is None else [*sizes, counted(len(np.unique(task)), "task")]))
-    return FitContext(request, output, table, spec, why, inputs, X, y, row_names, task, weights)
-
-
-def _prepare_documents(
-    request: FitRequest,
-    output: Output,
-    table: Table,
-    spec: TargetSpec,
-    why: str,
-    y: NDArray[Any],
-    row_names: list[str],
-    weights: Floats | None,
-) -> FitContext:
-    """Choose the words, and leave out documents without any."""
-    if spec.kind == "multilabel":
-        y = _indicators(y, spec)
-    words, X = learn_words(table, request, output)
-    full = np.diff(X.indptr) > 0
-    if not full.all():
-        output.say(f"{int((~full).sum())} of {len(full)} documents have no words and are left out")
-    X = X[np.flatnonzero(full)]
-    table, y, weights = table.take(full), y[full], None if weights is None else weights[full]
-    row_names = [name for name, kept in zip(row_names, full, strict=True) if kept]
-    if len(y) < 2 or (spec.kind == "classifier" and len(np.unique(y)) < 2):
-        raise BadDataError("the documents with words are of one class, or there is only one: nothing to learn")
-    output.say(f"{counted(X.shape[0], 'document')} with {X.sum():.0f} words, {X.shape[1]} different ones")
-    texts = show_documents(table, words, X)
-    return FitContext(request, output, table, spec, why, words, X, y, row_names, None, weights, texts)
+        output.say(sizes if context.task is None else f"{sizes}, {counted(len(np.unique(context.task)), 'task')}")
+    return context
 
 
 def _check_columns(table: Table, spec: TargetSpec, request: FitRequest, documents: bool) -> None:
@@ -165,18 +137,14 @@ def _check_columns(table: Table, spec: TargetSpec, request: FitRequest, document
 
 
 def _rows_with_target(
-    table: Table, spec: TargetSpec, request: FitRequest, output: Output, *, needs_all: bool
-) -> tuple[Table, NDArray[Any], list[str], Floats | None]:
-    """Leave out rows without a target, or without one of several if all are needed, and those without weight.
-
-    Returns
-    -------
-    table, y, row_names, weights
-    """
+    table: Table, spec: TargetSpec, why: str, request: FitRequest, output: Output, *, needs_all: bool
+) -> FitContext:
+    """Leave out rows without a target, or without one of several if all are needed, and those without weight."""
     y = target_values(table, spec)
-    kept = rows_to_judge(y, needs_all=needs_all)
+    kept = judged_rows(y, needs_all=needs_all)
     key = request.names or next(iter(table.keys), None)
-    called: Sequence[str | None] = [None] * len(kept) if key is None else text_of(table.column(key, "--names"))
+    given: Sequence[str | None] = [None] * len(kept) if key is None else text_of(table.column(key, "--names"))
+    row_names = [name or f"row {i + 1}" for i, name in enumerate(given)]
     if not kept.all():
         output.say(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
     weights = None
@@ -186,34 +154,54 @@ def _rows_with_target(
         if idle.any():
             output.say(f"{int(idle.sum())} of {len(kept)} rows have no weight and are left out")
         kept &= weights > 0
-        weights = weights[kept]
     if kept.sum() < 2:
         raise BadDataError(f"{table.source} has {kept.sum()} rows with a target; at least 2 are needed")
-    row_names = [name or f"row {i + 1}" for i, name in enumerate(called) if kept[i]]
-    y = y[kept]
-    return table.take(kept), as_labels(y) if spec.kind == "classifier" else y, row_names, weights
+    context = FitContext(request, output, table, spec, why, TableInputs(), None, y, row_names, None, weights)
+    context = context.take(kept)
+    return replace(context, y=as_labels(context.y)) if spec.kind == "classifier" else context
 
 
-def rows_to_judge(y: NDArray[Any], *, needs_all: bool) -> Flags:
+def judged_rows(y: NDArray[Any], *, needs_all: bool) -> Flags:
     """Return which rows have a target, or all of several."""
     if needs_all and y.ndim == 2:
         return np.all([observed_rows(column) for column in y.T], axis=0)
     return observed_rows(y)
 
 
-def _learn_inputs(table: Table, spec: TargetSpec, request: FitRequest, output: Output) -> TableInputs:
+def _of_columns(rows: FitContext) -> FitContext:
     """Choose the inputs among the columns, and say what becomes of the others."""
+    table, spec, request = rows.table, rows.spec, rows.request
     used = {*spec.names, *table.targets, *request.ignore, spec.task, request.names, request.weight}
     possible = table.names if table.inputs is None else table.inputs
     inputs = TableInputs(request.standardize and request.image is None, request.categorical)
     inputs.fit(table.frame[[name for name in possible if name not in used]])
     for reason, names in inputs.left_out_.items():
-        output.say(f"left out, {reason}: {listed(names)}")
+        rows.output.say(f"left out, {reason}: {listed(names)}")
     for remark in inputs.remarks_:
-        output.say(remark)
+        rows.output.say(remark)
     if not inputs.columns_:
         raise BadDataError(f"{table.source} has no column left that could be an input")
-    return inputs
+    with rows.output.catch_warnings():
+        X = inputs.encode(table)
+    pixels = request.image_shape
+    if pixels is not None and np.prod(pixels) != X.shape[1]:
+        raise UserError(f"--image {request.image} needs {np.prod(pixels)} inputs, but there are {X.shape[1]}")
+    return replace(rows, inputs=inputs, X=X, task=task_values(table, spec))
+
+
+def _of_documents(rows: FitContext) -> FitContext:
+    """Choose the words, and leave out documents without any."""
+    words, X = learn_words(rows.table, rows.request, rows.output)
+    context = replace(rows, inputs=words, X=X, texts=show_documents(rows.table, words, X))
+    if rows.kind == "multilabel":
+        context = replace(context, y=_indicators(rows.y, rows.spec))
+    full = np.diff(X.indptr) > 0
+    if not full.all():
+        rows.output.say(f"{int((~full).sum())} of {len(full)} documents have no words and are left out")
+        context = context.take(full)
+    if len(context.y) < 2 or (rows.kind == "classifier" and len(np.unique(context.y)) < 2):
+        raise BadDataError("the documents with words are of one class, or there is only one: nothing to learn")
+    return context
 
 
 def _indicators(y: NDArray[Any], spec: TargetSpec) -> Integers:

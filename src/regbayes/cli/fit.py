@@ -1,51 +1,159 @@
-"""``regbayes fit``: a model from a file, or from documents."""
+"""From a `FitContext` to a model file: search, fit, comparison with baselines, stability and the report."""
 
 from __future__ import annotations
 
-import typer
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.pipeline import Pipeline
 
 from regbayes.cli import interrupts
-from regbayes.cli.errors import ExitCode
-from regbayes.cli.options import FitRequest
-from regbayes.cli.output import Output
+from regbayes.cli.comparison import Judged, compare
+from regbayes.cli.context import FitContext
+from regbayes.cli.errors import BadDataError, UserError, counted, plural
+from regbayes.cli.modelfile import ModelFile
+from regbayes.cli.pages import collect_training_page, reliability_of
+from regbayes.cli.scores import baseline_score
+from regbayes.cli.search import Fitted, fit_once, possible_folds, search_and_fit
 
-__all__ = ["EPILOG", "fit"]
+if TYPE_CHECKING:
+    from regbayes import FeatureStability
 
-EPILOG = """**Examples**
-
-`regbayes fit iris.csv --target species --output iris.model`
-
-`regbayes fit patients.parquet --target stroke --target diabetes --names id --output risk.model`
-
-`regbayes fit pupils.csv --target score --task school --output school.model`
-
-`regbayes fit reviews.csv --text review --target stars --output reviews.model` (topics of documents)
-
-`regbayes fit mails/ --output mails.model` (a folder of text files for each class)
-
-Ctrl-C ends the search; the best settings so far are fitted and saved, and the exit code is 130."""
+__all__ = ["fit", "train"]
 
 
-def fit(request: FitRequest) -> None:
-    """Fit a model to a file or to documents, and save it.
+def fit(context: FitContext) -> Fitted:
+    """Choose settings and fit them; data that a model cannot be fitted to are not a bug.
 
-    The target decides between a classifier, a multi-label classifier and a regressor. Settings are chosen by
-    cross-validation. Missing values, text columns and columns without information are taken care of. With --text or
-    a folder the rows are documents, and the model finds topics in them.
+    Raises
+    ------
+    UserError
+        If the data or the request make no sense; the message says which.
+    StoppedError
+        If Ctrl-C came before there was anything to keep.
     """
-    from regbayes.cli.context import prepare
-    from regbayes.cli.files import save_model
-    from regbayes.cli.summaries import show_model, summary
-    from regbayes.cli.training import train
+    from sklearn.utils._param_validation import InvalidParameterError
 
-    out = Output(json=request.json, quiet=request.quiet)
-    context = prepare(request, out)
-    with interrupts.protect():
-        fitted = train(context)
-        place = save_model(fitted, request.output, out)
-        show_model(fitted, place, out)
-        out.result({"command": "fit", "model": place, **summary(fitted)})
-        if place != request.output:
-            raise typer.Exit(ExitCode.USAGE)
-        if fitted.facts["interrupted"] or (fitted.facts["comparison"] or {}).get("interrupted"):
-            raise typer.Exit(ExitCode.INTERRUPTED)
+    folds = possible_folds(context)
+    try:
+        return fit_once(context) if folds < 2 else search_and_fit(context, folds)
+    except InvalidParameterError as error:
+        raise UserError(str(error)) from None
+    except ValueError as error:
+        remedy = ". --no-cv fits without cross-validation" if folds >= 2 else ""
+        raise BadDataError(f"the model cannot be fitted to these data: {str(error).rstrip('.')}{remedy}") from None
+
+
+def train(context: FitContext, fitted: Fitted) -> ModelFile:
+    """Compare a fit with baselines, and gather what its file holds and its report shows."""
+    from regbayes import ILSVMClassifier
+    from regbayes.estimators._calibration import HeldOutScores
+
+    request, output, estimator = context.request, context.output, fitted.estimator
+    held_out = calibration = comparison = cross_validation = None
+    if fitted.records:
+        if context.kind != "regressor":
+            held_out = HeldOutScores.collect(estimator, fitted.of_chosen, context.y)
+            calibration = None if held_out is None else held_out.calibrate(context.weights)
+        comparison = _compare(context, fitted)
+        cross_validation = fitted.cross_validation(context.metric, comparison["systems"][0]["score"])
+    stability = _find_stability(context, estimator) if request.stability else None
+    baseline = None if comparison is None else comparison["systems"][1:2]
+    of_training = baseline_score(context.y, context.kind, balanced=request.balanced, weights=context.weights)
+    setting = None
+    if isinstance(estimator, ILSVMClassifier):
+        setting = "predictive" if estimator.slab is None else "interpretable"
+    facts = {
+        "why": context.why,
+        "source": context.table.source,
+        "rows": context.X.shape[0],
+        "inputs": context.X.shape[1],
+        "weight": request.weight,
+        "setting": setting,
+        "settings": fitted.settings,
+        "seconds": fitted.seconds,
+        "interrupted": fitted.kept is not None,
+        "kept": fitted.kept,
+        "metric": context.metric,
+        "baseline": baseline[0]["score"] if baseline else of_training,
+        "cross_validation": cross_validation,
+        "comparison": comparison,
+        "no_better_than_baseline": None if comparison is None else comparison["no_better_than_baseline"],
+        "warnings": list(output.warnings),
+    }
+    if request.stability:
+        facts["stability"] = None if stability is None else _plain_stability(stability)
+    model = ModelFile(
+        Pipeline([("inputs", context.inputs), ("model", estimator)]), context.spec, None, facts, calibration
+    )
+
+    def collect_page() -> Any:
+        try:
+            note = "Of held-out rows; the curve that turns scores into probabilities was fitted to the same rows."
+            shown: dict[str, Any] = {"stability": stability}
+            if held_out is not None and calibration is not None:
+                counts = None if context.weights is None else context.weights[held_out.rows]
+                shares = calibration.by_output(held_out.scores)
+                shown["reliability"] = reliability_of(shares, held_out.codes, counts, note)
+            with output.catch_warnings():
+                return collect_training_page(model, context, fitted.out_of_fold, shown)
+        except Exception as error:  # it must not cost the user the fit
+            output.warn(f"the report could not be prepared, and the model is saved without ({error})")
+            return None
+
+    report, stopped = interrupts.run_stoppable(collect_page)
+    if stopped:
+        output.warn("interrupted while the report was prepared; the model is saved without")
+    return replace(model, report=report)
+
+
+def _compare(context: FitContext, fitted: Fitted) -> dict[str, Any]:
+    """Compare the model with baselines on the folds that its settings were tried on."""
+    from regbayes.estimators._bases import features_in_use
+
+    estimator, tried = fitted.estimator, fitted.of_chosen
+    size = len(features_in_use(estimator))
+    unit = plural(size, "topic" if context.of_documents else "feature")
+    if getattr(estimator, "include_inputs", False):
+        n = context.X.shape[1]
+        size, unit = size + n, f"{unit} and {plural(n, 'input')}"
+    seconds = sum(record.fit_seconds for record in fitted.records)
+    rows, predictions = [record.rows for record in tried], [np.asarray(record.predictions) for record in tried]
+    return compare(
+        context,
+        Judged("model", type(estimator).__name__, rows, predictions, seconds, size, unit),
+        estimator=estimator,
+        n_settings=fitted.n_rivals,
+        with_baselines=context.request.compare and fitted.kept is None,
+        patience=seconds,
+    )
+
+
+def _find_stability(context: FitContext, estimator: Any) -> FeatureStability | None:
+    """Fit again to subsamples; Ctrl-C leaves the report without, and the model as it is."""
+    from regbayes import feature_stability
+
+    request, output = context.request, context.output
+    output.say(f"{counted(request.stability or 0, 'fit')} to parts of the rows, to see which features recur")
+    options = {"n_resamples": request.stability, "random_state": request.seed, "n_jobs": request.jobs}
+    with output.catch_warnings():
+        found, stopped = interrupts.run_stoppable(
+            lambda: feature_stability(estimator, context.X, context.y, **options, **context.metadata)
+        )
+    if stopped or found is None:
+        output.warn("interrupted before it was known which features recur; the report does not say")
+        return None
+    output.say(repr(found))
+    return found
+
+
+def _plain_stability(found: FeatureStability) -> dict[str, Any]:
+    """Return which features recur, for the model's file and for JSON."""
+    columns = {name: values.tolist() for name, values in found.table().items()}
+    return {
+        "resamples": len(found.similarity),
+        "threshold": found.threshold,
+        "match": found.match,
+        "features": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+    }

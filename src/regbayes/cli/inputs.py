@@ -1,13 +1,14 @@
 """From the columns of a table to the numbers a model is fitted to, and the same again for new tables.
 
-Numbers are standardized; where some were missing they take the median, and a column says which. Text becomes a column
-of zeros and ones per category; dates become years, months, weekdays and days. Columns without information (constant,
-empty, or a different text in every row) are left out. scikit-learn does it, in a `ColumnTransformer` that is learned
-from the training table and kept in the model's file; this module decides which column goes where.
+Numbers are standardized; missing ones take the median, and a further column marks them. Text becomes a column of zeros
+and ones per category. Dates become years, months, weekdays and days. Columns without information (constant, empty, or
+a different text in every row) are left out. scikit-learn's `ColumnTransformer` does it, is fitted to the training table
+and kept in the model's file; this module decides which column goes where.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -24,19 +25,21 @@ from sklearn.utils.validation import check_is_fitted
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.cli.dates import Dates, describe_dates, expand_dates, find_dates
 from regbayes.cli.errors import counted, listed
-from regbayes.cli.tables import Table, make_frame, text_of
+from regbayes.cli.read import Table, make_frame, text_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LARGEST", "TableInputs", "as_numbers"]
+__all__ = ["MAX_NUMBER", "TableInputs", "as_numbers", "find_dates"]
 
 MAX_CATEGORIES = 50
-LARGEST = 1e100  # squares of larger numbers, summed, are infinite
-DOCUMENT_LENGTH = 40  # characters on average, above which text is documents rather than names
-ABSENT = ""  # the category of a missing text; no text is empty
+MAX_NUMBER = 1e100  # squares of larger numbers, summed, are infinite
+DOCUMENT_CHARACTERS = 40  # on average, above which a text is a document rather than a name
+ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].+)?)?")  # pandas takes 2020 and 20200131 for dates too
+DAYS = ("%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y")
+
+Dates = dict[str, Any]  # what is known of a column: "format", "origin" (the earliest), "like" (one of them), "parts"
 
 
 @persistable(name="regbayes.cli.TableInputs")
@@ -58,7 +61,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
         Columns of text, and all categories seen in them. Rare ones of many have no input of their own, and neither has
         one of two.
     dates_ : dict of str to dict
-        Columns of dates and times, and how they are written; what is made of them is among the numbers and categories.
+        Columns of dates and times, and how they are written; their parts are among the numbers and categories.
     columns_ : list of str
         The columns that inputs are made of.
     transformer_ : ColumnTransformer
@@ -86,9 +89,9 @@ class TableInputs(TransformerMixin, BaseEstimator):
         self.left_out_: dict[str, list[str]] = {}
         flagged: list[str] = []
         kept: dict[str, list[str]] = {}
-        spread, source = self._expand(X)
-        for name in spread:
-            column = _values(spread[name])
+        expanded, source = self._expand(X)
+        for name in expanded:
+            column = _values(expanded[name])
             text = column.dtype == object or name in self.categorical
             why = _why_no_category(column) if text else _why_no_number(column, self.standardize)
             if why is not None:
@@ -101,24 +104,20 @@ class TableInputs(TransformerMixin, BaseEstimator):
         used = {source[name] for name in (*self.numbers_, *self.categories_)}
         self.columns_ = [name for name in X if name in used]
         self.remarks_ = [*(describe_dates(name, dates) for name, dates in self.dates_.items()), *self._hints(X)]
-        self.transformer_ = self._transformer(flagged, kept)
+        absent = SimpleImputer(strategy="constant", fill_value="")  # no text is empty
+        encode = OneHotEncoder(categories=list(kept.values()), handle_unknown="ignore", sparse_output=False)
+        scale = [("scale", StandardScaler())] if self.standardize else []
+        parts = [
+            ("numbers", Pipeline([("fill", SimpleImputer(strategy="median")), *scale]), self.numbers_),
+            ("missing", MissingIndicator(features="all"), flagged),
+            ("categories", Pipeline([("fill", absent), ("encode", encode)]), list(kept)),
+        ]
+        self.transformer_ = ColumnTransformer([part for part in parts if part[2]])
         if self.columns_:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # transform warns of the training table
                 self.transformer_.fit(self._prepare(X))
         return self
-
-    def _transformer(self, flagged: list[str], kept: dict[str, list[str]]) -> ColumnTransformer:
-        """Return scikit-learn's transformer: numbers, then where they are missing, then categories."""
-        median, scale = SimpleImputer(strategy="median"), StandardScaler()
-        absent = SimpleImputer(strategy="constant", fill_value=ABSENT)
-        encode = OneHotEncoder(categories=list(kept.values()), handle_unknown="ignore", sparse_output=False)
-        parts = [
-            ("numbers", Pipeline([("fill", median), *([("scale", scale)] if self.standardize else [])]), self.numbers_),
-            ("missing", MissingIndicator(features="all"), flagged),
-            ("categories", Pipeline([("fill", absent), ("encode", encode)]), list(kept)),
-        ]
-        return ColumnTransformer([part for part in parts if part[2]])
 
     def _expand(self, X: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
         """Return the frame with the parts of dates in their place, and the column that each comes from."""
@@ -132,7 +131,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
             source |= dict.fromkeys(made, name)
         return make_frame(columns) if self.dates_ else X, source
 
-    def spread_dates(self, X: pd.DataFrame) -> pd.DataFrame:
+    def expand_dates(self, X: pd.DataFrame) -> pd.DataFrame:
         """Return the columns that inputs are made of, with the parts of dates in their place.
 
         `transform` takes such a frame as well. The report changes one column of it at a time.
@@ -140,19 +139,28 @@ class TableInputs(TransformerMixin, BaseEstimator):
         if not self.dates_:
             return X
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # dates that are written otherwise were named when they were transformed
-            spread, _ = self._expand(X)
-        return spread[[name for name in spread if name in self.numbers_ or name in self.categories_]]
+            warnings.simplefilter("ignore")  # transform warns of dates that are written in another way
+            expanded, _ = self._expand(X)
+        return expanded[[name for name in expanded if name in self.numbers_ or name in self.categories_]]
 
     def _hints(self, X: pd.DataFrame) -> list[str]:
+        """Return what a user may want to do about columns that number the rows, or hold documents."""
         found = []
-        counters = [name for name in X if name not in self.categorical and _rises(_values(X[name]))]
+        columns = {name: _values(X[name]) for name in X}
+        counters = [
+            name
+            for name, column in columns.items()
+            if name not in self.categorical
+            and column.dtype != object
+            and np.all(column == np.round(column))
+            and np.all(np.diff(column) > 0)
+        ]
         if counters:
             found.append(f"whole numbers that rise from row to row: {listed(counters)}. To leave them out: --ignore")
-        left_out = [name for names in self.left_out_.values() for name in names if name in X]
-        documents = [name for name in left_out if _holds_documents(_values(X[name]))]
-        if documents:
-            found.append(f"--text {documents[0]} would find topics in the documents of that column")
+        for name in (name for names in self.left_out_.values() for name in names if name in X):
+            lengths = [len(value) for value in columns[name] if isinstance(value, str)]
+            if lengths and np.mean(lengths) > DOCUMENT_CHARACTERS:
+                return [*found, f"--text {name} would find topics in the documents of that column"]
         return found
 
     def encode(self, table: Table) -> Floats:
@@ -165,7 +173,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
         return np.ascontiguousarray(self.transformer_.transform(self._prepare(X)), dtype=np.float64)
 
     def _prepare(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Return a frame whose columns have the types of training; what is infinite is missing."""
+        """Return a frame whose columns have the types of training; infinite values are missing."""
         X, _ = self._expand(X)
         columns = [(name, as_numbers(_values(X[name]), name)) for name in self.numbers_]
         columns += [(name, self._as_categories(_values(X[name]), name)) for name in self.categories_]
@@ -191,7 +199,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
             for i, column in enumerate(columns):
                 if part == "categories":
                     seen = self.transformer_.named_transformers_[part]["encode"].categories_[i]
-                    found += [f"{column} is missing" if name == ABSENT else f"{column}={name}" for name in seen]
+                    found += [f"{column}={name}" if name else f"{column} is missing" for name in seen]
                 else:
                     found.append(column if part == "numbers" else f"{column} is missing")
         return np.array(found, dtype=object)
@@ -207,9 +215,8 @@ def as_numbers(column: NDArray[Any], name: str) -> Floats:
     """Return numbers, NaN where they are missing; a warning counts those that cannot be read or are infinite."""
     import pandas as pd
 
-    present = pd.notna(column)
     found = pd.to_numeric(pd.Series(column), errors="coerce").to_numpy(dtype=np.float64)
-    odd = present & ~np.isfinite(found)
+    odd = pd.notna(column) & ~np.isfinite(found)
     if odd.any():
         warnings.warn(
             f"column {name!r} held numbers in training; {str(column[odd][0])!r} and the like in "
@@ -224,8 +231,8 @@ def _why_no_number(column: Floats, standardize: bool) -> str | None:
     finite = column[np.isfinite(column)]
     if len(finite) == 0:
         return "without a single value"
-    if np.abs(finite).max() > LARGEST:
-        return f"with numbers beyond {LARGEST:.0e}"
+    if np.abs(finite).max() > MAX_NUMBER:
+        return f"with numbers beyond {MAX_NUMBER:.0e}"
     return "constant" if standardize and finite.min() == finite.max() else None
 
 
@@ -249,17 +256,70 @@ def _choose_categories(column: NDArray[Any]) -> tuple[list[str], list[str]]:
     known = sorted(counts)
     frequent = {text for text, _ in counts.most_common(MAX_CATEGORIES)}
     kept = known[1:] if len(known) == 2 else [text for text in known if text in frequent]
-    return known, [*kept, ABSENT] if None in texts else kept
+    return known, [*kept, ""] if None in texts else kept
 
 
-def _rises(column: NDArray[Any]) -> bool:
-    """Whether a column may be a number of the rows, which gives the target away where rows are sorted by it."""
-    if column.dtype == object or not np.isfinite(column).all():
-        return False
-    return bool(np.all(column == np.round(column)) and np.all(np.diff(column) > 0))
+# --- dates
 
 
-def _holds_documents(column: NDArray[Any]) -> bool:
-    """Whether a column of text is so long that it was written to be read."""
-    lengths = [len(value) for value in column if value is not None] if column.dtype == object else []
-    return bool(lengths) and float(np.mean(lengths)) > DOCUMENT_LENGTH
+def find_dates(texts: Sequence[str | None]) -> Dates | None:
+    """Return how the dates or times of a column are written; None if some of its texts are not dates."""
+    seen = list(dict.fromkeys(text for text in texts if text is not None))
+    iso = ["ISO8601"] if all(ISO_DATE.fullmatch(text) for text in seen) else []
+    clocks = ("%H:%M", "%H:%M:%S")
+    formats = (*iso, *clocks, *(f"{day}{clock}" for day in DAYS for clock in ("", *(f" {one}" for one in clocks))))
+    for written in formats if seen else ():
+        if _parse(seen[:1], written).notna().all() and (moments := _parse(seen, written)).notna().all():
+            dates = {"format": written, "origin": str(moments.min().normalize()), "like": seen[0]}
+            parts = _split(moments, dates)
+            return {**dates, "parts": [name for name, values in parts.items() if len(set(values)) > 1]}
+    return None
+
+
+def _parse(texts: Sequence[str | None], written: str) -> Any:
+    """Return moments, missing where a text is missing or written in another way; those with a zone in UTC."""
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = pd.to_datetime(pd.Series(texts, dtype=object), format=written, errors="coerce", utc=True)
+    return pd.DatetimeIndex(found).tz_localize(None)
+
+
+def _split(moments: Any, dates: Dates) -> dict[str, NDArray[Any]]:
+    """Return all parts of moments: numbers, and months and weekdays by their names."""
+    import pandas as pd
+
+    gone = np.asarray(moments.isna())
+    return {
+        "year": np.asarray(moments.year, dtype=np.float64),
+        "month": np.where(gone, np.array(None), moments.month_name()),
+        "weekday": np.where(gone, np.array(None), moments.day_name()),
+        "elapsed": np.asarray((moments.normalize() - pd.Timestamp(dates["origin"])).days, dtype=np.float64),
+        "hour": np.asarray(moments.hour + moments.minute / 60 + moments.second / 3600, dtype=np.float64),
+    }
+
+
+def expand_dates(name: str, texts: Sequence[str | None], dates: Dates) -> dict[str, NDArray[Any]]:
+    """Return the columns that a column of dates becomes: the parts that varied in training."""
+    moments = _parse(texts, dates["format"])
+    odd = [text for text, gone in zip(texts, moments.isna(), strict=True) if gone and text is not None]
+    if odd:
+        warnings.warn(
+            f"column {name!r}: {odd[0]!r} is not written as in training (like {dates['like']!r}), and counts as "
+            f"missing, in {counted(len(odd), 'row')}",
+            stacklevel=5,
+        )
+    made = _split(moments, dates)
+    return {f"{name}: {part}": made[part] for part in dates["parts"]}
+
+
+def describe_dates(name: str, dates: Dates) -> str:
+    """Return how a column was read, and what becomes of it."""
+    order = {"%m/%d": " (month/day)", "%d/%m": " (day/month)"}.get(dates["format"][:5], "")
+    since = f" (days since {dates['origin'].split(' ')[0]})"
+    parts = [f"{part}{since}" if part == "elapsed" else part for part in dates["parts"]]
+    return (
+        f"{name!r} holds dates or times, like {dates['like']!r}{order}; inputs: {', '.join(parts)}. --categorical "
+        f"{name} takes them as names"
+    )

@@ -1,4 +1,4 @@
-"""The file of a fitted model: the pipeline from tables to predictions, and what the page about it shows."""
+"""The file of a fitted model: the pipeline from tables to predictions, and what its report shows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sklearn.pipeline import Pipeline
 
 from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats, Integers
-from regbayes.cli.errors import BadDataError, BadModelError, UserError, counted
+from regbayes.cli.errors import BadDataError, BadModelError, UserError, counted, listed
 from regbayes.cli.inputs import TableInputs
-from regbayes.cli.probabilities import Certainty, predict_at, read_thresholds
-from regbayes.cli.tables import Table
+from regbayes.cli.read import Table
 from regbayes.cli.targets import TargetSpec, shown_label, task_values
 from regbayes.cli.words import WordCounts
+from regbayes.estimators._calibration import Calibration
 from regbayes.persistence import PersistenceError, load
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from regbayes.cli.options import ModelRequest
     from regbayes.cli.output import Output
 
-__all__ = ["ModelFile", "load_model", "open_model"]
+__all__ = ["ModelFile", "load_model", "open_model", "predict_at"]
 
 
 @persistable(name="regbayes.cli.ModelFile")
@@ -42,7 +42,7 @@ class ModelFile(Saveable):
     target: TargetSpec
     report: Any  # regbayes.report.ReportData, or None
     facts: dict[str, Any]  # rows, seconds, what cross-validation found, whether it was interrupted
-    certainty: Certainty | None = None  # how scores become probabilities; None without cross-validation
+    calibration: Calibration | None = None  # how scores become probabilities; None without cross-validation
 
     def __repr__(self) -> str:
         """Return what the model is in a few lines; all of its arrays would take thousands."""
@@ -79,37 +79,63 @@ class ModelFile(Saveable):
         return isinstance(self.inputs, WordCounts)
 
     @property
+    def in_use(self) -> Integers:
+        """The features that are in use, by their numbers."""
+        from regbayes.estimators._bases import features_in_use
+
+        return features_in_use(self.estimator)
+
+    @property
     def classes(self) -> list[Any]:
-        """The classes of each target; those of labels of documents are 0 and 1. None of numbers."""
+        """The classes of each target; those of indicators are 0 and 1. Empty for numbers."""
         if self.target.kind == "regressor":
             return []
-        n_targets = len(self.target.names)
-        if n_targets > 1 and not hasattr(self.estimator, "tasks_"):
-            return [(0, 1)] * n_targets
-        classes = self.estimator.classes_
-        return classes if isinstance(classes, list) else [classes] * n_targets
+        classes, n_targets = self.estimator.classes_, len(self.target.names)
+        if isinstance(classes, list):
+            return classes
+        indicators = n_targets > 1 and not hasattr(self.estimator, "tasks_")
+        return [(0, 1) if indicators else classes] * n_targets
 
     def encode(self, data: Table | pd.DataFrame) -> Any:
-        """Return the estimator's inputs; warnings say which values could not be used as they are."""
-        return self.inputs.encode(_as_table(data))
+        """Return the estimator's inputs; warnings count the values that could not be used as they are."""
+        return self.inputs.encode(data if isinstance(data, Table) else Table(data, "the data frame"))
 
     def predict(self, data: Table | pd.DataFrame) -> NDArray[Any]:
         """Return the predictions: (n,) for one target, (n, targets) for several."""
-        return self._ask("predict", data)
+        return self._call("predict", data)
 
     def predict_proba(self, data: Table | pd.DataFrame) -> Any:
         """Return the probabilities of the classes, (n, classes); a list of them for several targets."""
         found = self.probabilities(data)
         return found[0] if len(self.target.names) == 1 else found
 
-    def scores(self, data: Table | pd.DataFrame) -> dict[str, Floats]:
+    def probabilities(self, data: Table | pd.DataFrame) -> list[Floats]:
+        """Return the probabilities of the classes of each target, (n, classes)."""
+        if self.target.kind == "regressor":
+            raise BadModelError("this model predicts numbers; only classes have probabilities")
+        if self.calibration is None:
+            raise BadModelError(
+                "this model has no probabilities: they come from cross-validation, for which every class needs two "
+                "rows or more. Fit it again, without --no-cv"
+            )
+        return self.calibration.by_output(self._call("decision_function", data))
+
+    def predict_at(self, shares: list[Floats], given: Sequence[str]) -> NDArray[Any]:
+        """Return the predictions at thresholds on the probabilities, as `--threshold` takes them."""
+        thresholds = self._read_thresholds(given)
+        columns = [
+            np.asarray(known)[predict_at(*pair)] for known, *pair in zip(self.classes, shares, thresholds, strict=True)
+        ]
+        return columns[0] if len(columns) == 1 else np.stack([column.astype(object) for column in columns], axis=1)
+
+    def score_columns(self, data: Table | pd.DataFrame) -> dict[str, Floats]:
         """Return the scores behind predicted classes, by the name of their column.
 
         Two classes have one score, which is positive for the second one.
         """
         if self.target.kind == "regressor":
             raise BadModelError("this model predicts numbers; only classes have scores")
-        found = self._ask("decision_function", data)
+        found = self._call("decision_function", data)
         several = len(self.target.names) > 1
         blocks = found if isinstance(found, list) else list(found.T) if several else [found]
         named: dict[str, Floats] = {}
@@ -119,18 +145,7 @@ class ModelFile(Saveable):
             named |= {f"{name}={shown_label(label)} score": columns[:, k] for k, label in enumerate(shown)}
         return named
 
-    def probabilities(self, data: Table | pd.DataFrame) -> list[Floats]:
-        """Return the probabilities of the classes of each target, (n, classes)."""
-        if self.target.kind == "regressor":
-            raise BadModelError("this model predicts numbers; only classes have probabilities")
-        if self.certainty is None:
-            raise BadModelError(
-                "this model has no probabilities: they come from cross-validation, for which every class needs two "
-                "rows or more. Fit it again, without --no-cv"
-            )
-        return self.certainty.calibration.by_output(self._ask("decision_function", data))
-
-    def name_probabilities(self, shares: list[Floats]) -> dict[str, Floats]:
+    def probability_columns(self, shares: list[Floats]) -> dict[str, Floats]:
         """Return probabilities by the name of their column; of several labels with two classes, that of the second."""
         named: dict[str, Floats] = {}
         for name, found, labels in zip(self.target.names, shares, self.classes, strict=True):
@@ -139,45 +154,63 @@ class ModelFile(Saveable):
                 named[f"{name}={shown_label(labels[k])} probability"] = found[:, k]
         return named
 
-    def predict_at(self, shares: list[Floats], given: Sequence[str]) -> NDArray[Any]:
-        """Return predictions at thresholds that the user gave, as `read_thresholds` takes them."""
-        assert self.certainty is not None  # whoever has probabilities has it
-        thresholds = read_thresholds(given, self.target.names, self.classes, self.certainty.best)
-        columns = [
-            np.asarray(known)[predict_at(found, at)]
-            for known, found, at in zip(self.classes, shares, thresholds, strict=True)
-        ]
-        return columns[0] if len(columns) == 1 else np.stack([column.astype(object) for column in columns], axis=1)
-
-    def features(self, data: Table | pd.DataFrame) -> dict[str, Floats]:
-        """Return the latent features of rows that are in use, by the name of their column."""
-        found = self._ask("transform", data, with_tasks=False)
+    def feature_columns(self, data: Table | pd.DataFrame) -> dict[str, Floats]:
+        """Return the latent features in use, by the name of their column."""
         noun = "topic" if self.of_documents else "feature"
-        numbers = self.in_use.tolist()
-        columns = range(len(numbers)) if found.shape[1] == len(numbers) else numbers
-        return {f"{noun}{k}": found[:, column] for k, column in zip(numbers, columns, strict=True)}
+        found, numbers = self._call("transform", data), self.in_use.tolist()
+        columns = found if found.shape[1] == len(numbers) else found[:, numbers]
+        return {f"{noun}{k}": column for k, column in zip(numbers, columns.T, strict=True)}
 
-    @property
-    def in_use(self) -> Integers:
-        """The features that are in use, by their numbers."""
-        from regbayes.estimators._bases import features_in_use
-
-        return features_in_use(self.estimator)
-
-    def _ask(self, name: str, data: Table | pd.DataFrame, *, with_tasks: bool = True) -> Any:
-        """Call a method of the estimator with the inputs of a table, and the tasks of rows where there are tasks."""
-        table = _as_table(data)
-        task = task_values(table, self.target) if with_tasks else None
+    def _call(self, method: str, data: Table | pd.DataFrame) -> Any:
+        """Call a method of the estimator with the inputs of a table, and the tasks of rows if it takes them."""
+        table = data if isinstance(data, Table) else Table(data, "the data frame")
+        task = None if method == "transform" else task_values(table, self.target)
         try:
-            return getattr(self.estimator, name)(self.encode(table), **({} if task is None else {"task": task}))
+            return getattr(self.estimator, method)(self.encode(table), **({} if task is None else {"task": task}))
         except BadDataError:
             raise
         except ValueError as error:
             raise BadDataError(str(error)) from None
 
+    def _read_thresholds(self, given: Sequence[str]) -> list[Floats]:
+        """Return the thresholds of each target's classes, (classes,); NaN where there is none.
 
-def _as_table(data: Table | pd.DataFrame) -> Table:
-    return data if isinstance(data, Table) else Table(data, "the data frame")
+        A text is "0.3", for the second class of every target of two; or "NAME=0.3", where NAME is a target or, of one
+        target, a class.
+        """
+        names, classes = self.target.names, self.classes
+        places = {shown_label(label): (0, k) for known in classes[:1] for k, label in enumerate(known)}
+        if len(names) > 1:
+            places = {name: (j, 1) for j, name in enumerate(names) if len(classes[j]) == 2}
+        found = [np.full(len(known), np.nan) for known in classes]
+        for text in given:
+            name, equals, number = text.rpartition("=")
+            try:
+                value = float(number)
+            except ValueError:
+                value = np.nan
+            if not 0 < value < 1:
+                raise UserError(f"--threshold must be a number between 0 and 1, or NAME=number; got {text!r}")
+            chosen = [places[name]] if name in places else []
+            if not equals and all(len(known) == 2 for known in classes):
+                chosen = [(j, 1) for j in range(len(classes))]
+            if not chosen:
+                raise UserError(f"--threshold {text}: give NAME=number, where NAME is one of {listed(list(places))}")
+            for target, place in chosen:
+                found[target][place] = value
+        return found
+
+
+def predict_at(shares: Floats, thresholds: Floats) -> Integers:
+    """Return the classes that probabilities, (n, classes), above their thresholds, (classes,), choose.
+
+    Of classes with a threshold, the one that exceeds it by the largest factor is predicted. If none does, the most
+    probable of the others is; if there are no others, the one that comes nearest.
+    """
+    named = np.isfinite(thresholds)
+    factors = np.where(named, shares / np.where(named, thresholds, 1.0), -1.0)
+    others = np.argmax(np.where(named, -1.0, shares), axis=1)
+    return np.where((factors.max(axis=1) > 1) | named.all(), np.argmax(factors, axis=1), others)
 
 
 def load_model(path: str) -> ModelFile:
@@ -198,7 +231,7 @@ def load_model(path: str) -> ModelFile:
 
 def open_model(request: ModelRequest, output: Output) -> tuple[ModelFile, Table]:
     """Load a model and the data for it; text may be in other columns than in training."""
-    from regbayes.cli.readers import read_table
+    from regbayes.cli.read import read_table
 
     model = load_model(request.model)
     words = model.inputs

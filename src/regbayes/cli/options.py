@@ -12,18 +12,18 @@ import typer
 
 from regbayes.cli import Format, Kind
 from regbayes.cli.errors import UserError
-from regbayes.cli.files import check_writable
+from regbayes.cli.output import check_writable
 
 __all__ = [
     "DataRequest",
+    "DemoRequest",
+    "EvaluateRequest",
     "FitRequest",
     "ModelRequest",
+    "PredictRequest",
+    "ReportRequest",
     "Request",
-    "argument",
     "make_command",
-    "model_argument",
-    "option",
-    "threshold_option",
 ]
 
 READING, SHOWN = "Reading the file", "What is shown"
@@ -32,27 +32,18 @@ TARGET, DOCUMENTS, SEARCH = "Target and inputs", "Documents", "Settings and sear
 
 def option(default: Any, names: str, panel: str | None, help: str, **more: Any) -> Any:  # noqa: A002 - as Typer calls it
     """Return a field of a request that is an option; a default of list makes it repeatable."""
-    made = typer.Option(*names.split(), help=help, rich_help_panel=panel, show_default=bool(default), **more)
-    if default is list:
-        made.show_default = False
-        return field(default_factory=list, metadata={"typer": made})
-    return field(default=default, metadata={"typer": made})
+    shown = bool(default) and default is not list
+    made = typer.Option(*names.split(), help=help, rich_help_panel=panel, show_default=shown, **more)
+    return field(default_factory=list, metadata={"typer": made}) if default is list else _field(made, default)
 
 
-def argument(metavar: str, help: str, **more: Any) -> Any:  # noqa: A002 - as Typer calls it
+def argument(metavar: str, help: str, default: Any = MISSING) -> Any:  # noqa: A002 - as Typer calls it
     """Return a field of a request that is an argument."""
-    return field(metadata={"typer": typer.Argument(metavar=metavar, help=help, show_default=False)}, **more)
+    return _field(typer.Argument(metavar=metavar, help=help, show_default=False), default)
 
 
-def threshold_option() -> Any:
-    """Return the option of the commands that predict classes."""
-    about = "Predict yes, or the class NAME, above this probability; f1: the best for F1. Repeatable."
-    return option(list, "--threshold", None, about, metavar="[NAME=]NUMBER")
-
-
-def model_argument() -> Any:
-    """Return the argument of the commands that read a model."""
-    return argument("MODEL", "A file that 'regbayes fit' wrote.")
+def _field(made: Any, default: Any = MISSING) -> Any:
+    return field(default=default, metadata={"typer": made})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +52,13 @@ class Request:
 
     json: bool = option(False, "--json", SHOWN, "Print the result as one JSON object.")
     quiet: bool = option(False, "--quiet -q", SHOWN, "Show no progress, only results and warnings.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoRequest(Request):
+    """Options of ``regbayes demo``."""
+
+    output: str = option("regbayes-demo", "--output -o", None, "Folder to write to.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +73,7 @@ class DataRequest(Request):
     encoding: str = option("utf-8", "--encoding", READING, "Encoding of a CSV file, or of files in a folder.")
 
     def reading(self) -> dict[str, Any]:
-        """Return the options of `regbayes.cli.readers.read_table`.
-
-        Raises
-        ------
-        UserError
-            If one of them makes no sense.
-        """
+        """Return the options of `regbayes.cli.read.read_table`, or raise a `UserError`."""
         delimiter = {"\\t": "\t", "tab": "\t"}.get(self.delimiter or "", self.delimiter)
         for name, mark in (("--delimiter", delimiter), ("--decimal", self.decimal)):
             if mark is not None and len(mark) != 1:
@@ -100,19 +92,52 @@ class DataRequest(Request):
 class ModelRequest(DataRequest):
     """Options of the commands that put a saved model and data together."""
 
-    model: str = model_argument()
+    model: str = argument("MODEL", "A file that 'regbayes fit' wrote.")
     data: str = argument("DATA", "Rows or documents, as to fit; - is CSV from stdin.")
     text: list[str] = option(list, "--text", READING, "Column with the text, if not that of training. Repeatable.")
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluateRequest(ModelRequest):
+    """Options of ``regbayes evaluate``."""
+
+    threshold: list[str] = option(
+        list,
+        "--threshold",
+        None,
+        "Predict yes, or the class NAME, above this probability. Repeatable.",
+        metavar="[NAME=]NUMBER",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest(EvaluateRequest):
+    """Options of ``regbayes predict``."""
+
+    output: str | None = option(None, "--output -o", None, "A .csv, .parquet or .npz file; stdout (CSV) without it.")
+    keep: list[str] = option(list, "--keep", None, "Column of DATA to copy. Repeatable.")
+    scores: bool = option(False, "--scores", None, "Add the scores behind predicted classes.")
+    probabilities: bool = option(False, "--probabilities", None, "Add the probabilities of classes or labels.")
+    features: bool = option(False, "--features", None, "Add the latent features of rows.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest(ModelRequest):
+    """Options of ``regbayes report``."""
+
+    model: str = argument("MODEL", "A file that 'regbayes fit' wrote.")
+    data: str = argument("[DATA]", "Rows with targets to judge the model by, not those of the fit.", "")
+    output: str = _field(typer.Option("--output", "-o", help="HTML file to write."))
+
+
+@dataclass(frozen=True, kw_only=True)
 class FitRequest(DataRequest):
-    """Options of a fit; None and empty lists leave it to the data, to the estimator or to cross-validation."""
+    """Options of ``regbayes fit``; None and empty lists leave it to the data, the estimator or cross-validation."""
 
     data: str = argument(
         "DATA", "CSV, Parquet, NPZ, NPY or LIBSVM file, - for CSV from stdin, or a folder of documents."
     )
-    output: str = field(metadata={"typer": typer.Option("--output", "-o", help="Model file to write.")})
+    output: str = _field(typer.Option("--output", "-o", help="Model file to write."))
 
     target: list[str] = option(list, "--target -t", TARGET, "Column to predict. Repeatable.")
     kind: Kind | None = option(None, "--kind", TARGET, "What to fit, if not by the values of the target.")
@@ -133,7 +158,7 @@ class FitRequest(DataRequest):
     )
 
     text: list[str] = option(list, "--text", DOCUMENTS, "Column with the text. Repeatable.")
-    ngrams: int | None = option(None, "--ngrams", DOCUMENTS, "Count phrases of up to N words.", min=1, metavar="N")
+    ngrams: int = option(1, "--ngrams", DOCUMENTS, "Count phrases of up to N words.", min=1, metavar="N")
     min_df: int | None = option(
         None,
         "--min-df",
@@ -142,9 +167,7 @@ class FitRequest(DataRequest):
         min=1,
         metavar="N",
     )
-    max_words: int | None = option(
-        None, "--max-words", DOCUMENTS, "Keep the N most frequent words (default: 50000).", min=2, metavar="N"
-    )
+    max_words: int = option(50_000, "--max-words", DOCUMENTS, "Keep the N most frequent words.", min=2, metavar="N")
     stop_words: str | None = option(
         None, "--stop-words", DOCUMENTS, "Drop English stop words (english), or those of a file.", metavar="PATH"
     )
@@ -154,6 +177,7 @@ class FitRequest(DataRequest):
 
     cv: bool = option(True, "--cv/--no-cv", SEARCH, "Whether to choose settings by cross-validation.")
     folds: int = option(5, "--folds", SEARCH, "Number of cross-validation folds.", min=2)
+    resume: bool = option(False, "--resume", SEARCH, "Continue a search that was ended before its model was written.")
     compare: bool = option(True, "--compare/--no-compare", SEARCH, "Whether to fit baselines on the same folds.")
     n_components: list[int] = option(
         list, "--n-components", SEARCH, "Most features. Repeatable for the number of topics of documents.", min=1
@@ -168,7 +192,6 @@ class FitRequest(DataRequest):
     include_inputs: bool | None = option(
         None, "--include-inputs/--features-only", SEARCH, "Whether predictions use the inputs and the features."
     )
-    n_init: int | None = option(None, "--n-init", SEARCH, "Number of random restarts of each fit.", min=1)
     stability: int | None = option(
         None, "--stability", SEARCH, "Refit on N random subsamples and report which features recur.", min=1, metavar="N"
     )
@@ -187,13 +210,7 @@ class FitRequest(DataRequest):
         return int(height), int(width)
 
     def check(self, model: Literal["ilsvm", "medlda"]) -> None:
-        """Refuse options that make no sense whatever the data are, or that the model does not have.
-
-        Raises
-        ------
-        UserError
-            The message says which.
-        """
+        """Raise a `UserError` if options make no sense whatever the data are, or if the model does not have them."""
         check_writable(self.output, self.data)
         self.reading()
         _ = self.image_shape
@@ -201,31 +218,20 @@ class FitRequest(DataRequest):
             raise UserError(f"--C must be positive; got {min(self.C)}")
         if any(not value >= 0 for value in self.temperature):
             raise UserError(f"--temperature must not be negative; got {min(self.temperature)}")
-        words = self.ngrams or self.min_df or self.max_words or self.stop_words
-        other_model: dict[str, Any] = {
-            "--text": self.text,
-            "--ngrams, --min-df, --max-words and --stop-words": words,
-            "--inference": self.inference,
-            "several --n-components": len(set(self.n_components)) > 1,
-        }
-        if model == "medlda":
-            other_model = {
-                "--task": self.task,
-                "--categorical": self.categorical,
-                "--no-standardize": not self.standardize,
-                "--image": self.image,
-                "--temperature": self.temperature,
-                "--slab": self.slab,
-                "--include-inputs and --features-only": self.include_inputs is not None,
-                "--n-init": self.n_init,
-            }
-        for name, value in other_model.items():
-            if value:
-                raise UserError(f"{name}: not for --model {model}")
+        if self.resume and not self.cv:
+            raise UserError("--resume continues a search, and --no-cv makes none")
+        of_words = ("text", "ngrams", "min_df", "max_words", "stop_words", "inference")
+        of_rows = ("task", "categorical", "standardize", "image", "temperature", "slab", "include_inputs")
+        default = {one.name: [] if one.default is MISSING else one.default for one in fields(self)}
+        for name in of_rows if model == "medlda" else of_words:
+            if getattr(self, name) != default[name]:
+                raise UserError(f"--{name.replace('_', '-')}: not for --model {model}")
+        if model == "ilsvm" and len(set(self.n_components)) > 1:
+            raise UserError("several --n-components: not for --model ilsvm")
 
 
 def make_command(request: type[Any], run: Callable[[Any], None]) -> Callable[..., None]:
-    """Return a function with a parameter for each field of a request, as Typer wants it: it makes one and runs it."""
+    """Return a function for Typer, with a parameter for each field of a request, that makes one and runs it."""
     hints = get_type_hints(request)
     depth = {name: i for i, cls in reversed([*enumerate(request.__mro__)]) for name in inspect.get_annotations(cls)}
     parameters = []

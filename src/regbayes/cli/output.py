@@ -1,19 +1,30 @@
-"""What a command prints: results go to stdout, everything else to stderr."""
+"""What a command prints and writes.
+
+Results go to stdout, everything else to stderr. No file is half-written, none is an input of its own command, and no
+model is lost to a full disk.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Output", "called_as"]
+from regbayes.cli.errors import UserError, need
+
+if TYPE_CHECKING:
+    from regbayes.cli.modelfile import ModelFile
+
+__all__ = ["Output", "called_as", "check_suffix", "check_writable", "replacing", "save_model", "write_columns"]
 
 QUIET_SECONDS = 15.0  # between lines about progress
 
@@ -41,21 +52,21 @@ class Output:
         self.json = json
         self.quiet = quiet
         self.warnings: list[str] = []
-        self._spoke = time.monotonic()
+        self._printed = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Say what is being done, on stderr."""
+        """Print what is being done, on stderr."""
         if not self.quiet:
             _console(sys.stderr).print(text, markup=False, highlight=False, soft_wrap=True)
 
     def progress(self, text: str) -> None:
-        """Say how far something is: always on the same line of a terminal, and seldom elsewhere."""
+        """Print progress: always on the same line of a terminal, and seldom elsewhere."""
         terminal = sys.stderr.isatty()
         if terminal and not self.quiet:
             sys.stderr.write(f"\r\033[K{text}")
             sys.stderr.flush()
-        elif time.monotonic() - self._spoke >= QUIET_SECONDS:
-            self._spoke = time.monotonic()
+        elif time.monotonic() - self._printed >= QUIET_SECONDS:
+            self._printed = time.monotonic()
             self.say(text)
 
     def end_progress(self) -> None:
@@ -64,7 +75,7 @@ class Output:
             sys.stderr.write("\r\033[K")
 
     def warn(self, text: str) -> None:
-        """Say what the user should know, on stderr, once."""
+        """Print a warning on stderr, once."""
         if text not in self.warnings:
             self.warnings.append(text)
             console = _console(sys.stderr)
@@ -93,7 +104,7 @@ class Output:
         _console(sys.stdout).print(shown)
 
     def banner(self, text: str) -> None:
-        """Say on stderr, in a frame, what must not be overlooked."""
+        """Print on stderr, in a frame, what must not be overlooked."""
         from rich.panel import Panel
         from rich.text import Text
 
@@ -112,18 +123,18 @@ class Output:
             sys.stdout.write(json.dumps({**jsonable(payload), "warnings": self.warnings}, allow_nan=False) + "\n")
 
     @contextmanager
-    def catch_warnings(self, *ignored: type[Warning]) -> Iterator[list[warnings.WarningMessage]]:
-        """Turn Python's warnings into lines of ours, at the end; yields the list that they are collected in."""
-        with warnings.catch_warnings(record=True) as heard:
+    def catch_warnings(self, *ignored: type[Warning]) -> Iterator[None]:
+        """Turn Python's warnings into lines of ours at the end."""
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning, *ignored):
                 warnings.simplefilter("ignore", category)
             warnings.filterwarnings("ignore", "The number of unique classes")  # `decide` has said so
             warnings.filterwarnings("ignore", "The least populated class")
             try:
-                yield heard
+                yield
             finally:
-                for found in heard:
+                for found in caught:
                     self.warn(str(found.message))
 
 
@@ -146,3 +157,88 @@ def _console(file: Any) -> Any:
     from rich.console import Console
 
     return Console(file=file)
+
+
+# --- files
+
+
+def check_writable(path: str, *inputs: str | None) -> None:
+    """Refuse an output that cannot be written, or that is an input of the same command, before hours are spent."""
+    target = os.path.realpath(path)
+    folder = os.path.dirname(target)
+    if not os.path.isdir(folder):
+        raise UserError(f"--output {path}: there is no folder {folder}")
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise UserError(f"--output {path} is not a regular file; name a new file or one to replace")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"--output {path}: you may not write in the folder {folder}")
+    for given in inputs:
+        if given is not None and os.path.exists(given) and os.path.exists(target) and os.path.samefile(given, target):
+            raise UserError(f"--output {path} is the file that the command reads; choose another name")
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[Path]:
+    """Give a temporary name beside a file and move it there at the end, so that a failure leaves the old file whole."""
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{os.getpid()}-{target.name}")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def save_model(model: ModelFile, path: str, output: Output) -> str:
+    """Save a model and return its path, in another folder if the wanted one cannot be written any more."""
+    from regbayes.persistence import PersistenceError
+
+    places = [path, *(os.path.join(folder, Path(path).name) for folder in (tempfile.gettempdir(), Path.home()))]
+    reasons = []
+    for i, place in enumerate(places):
+        try:
+            if i and os.path.exists(place):  # somebody else's
+                place = os.path.join(tempfile.mkdtemp(prefix="regbayes-", dir=os.path.dirname(place)), Path(path).name)
+            model.save(place)
+        except (PersistenceError, OSError) as error:
+            reasons.append(str(error))
+        else:
+            if i:
+                output.warn(f"{reasons[0]}. The model is in {place} instead: move it when there is room")
+            return place
+    raise UserError(f"the model is lost: {'; '.join(reasons)}")
+
+
+def write_columns(columns: Mapping[str, Sequence[Any]], path: str | None) -> None:
+    """Write columns of one length to a .csv, .npz or .parquet file, or as CSV to stdout."""
+    import numpy as np
+    import pandas as pd
+
+    frame = pd.DataFrame(columns, dtype=object)  # whole numbers in a column with missing ones stay whole
+    if path is None:
+        frame.to_csv(sys.stdout, index=False, lineterminator="\n")
+        sys.stdout.flush()
+        return
+    suffix = check_suffix(path)
+    with replacing(path) as temporary:
+        if suffix == ".csv":
+            frame.to_csv(temporary, index=False, lineterminator="\n")
+        elif suffix == ".parquet":
+            frame.to_parquet(temporary, engine="pyarrow", index=False)
+        else:
+            arrays = {name: np.array(["" if v is None else v for v in values]) for name, values in columns.items()}
+            with temporary.open("wb") as file:  # NumPy would add a suffix to the temporary name
+                np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def check_suffix(path: str) -> str:
+    """Return the suffix of a file that columns can be written to."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".csv", ".npz", ".parquet"):
+        raise UserError(f"--output {path}: the name should end in .csv, .npz or .parquet")
+    if suffix == ".parquet":
+        need("pyarrow.parquet", "parquet", "writing Parquet")
+    return suffix

@@ -1,8 +1,8 @@
-"""What the page about a model shows, gathered from the rows it was fitted to or from new ones."""
+"""What the report about a model shows, gathered from the rows it was fitted to or from new ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,68 +10,71 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes.cli.context import FitContext, rows_to_judge
+from regbayes._types import Floats, Integers
+from regbayes.cli.context import FitContext, judged_rows
 from regbayes.cli.errors import BadDataError
 from regbayes.cli.modelfile import ModelFile
 from regbayes.cli.output import Output
-from regbayes.cli.probabilities import codes_by_text, reliability_of
-from regbayes.cli.tables import Table, text_of
+from regbayes.cli.read import Table, text_of
+from regbayes.cli.scores import codes_by_text
 from regbayes.cli.targets import as_labels, target_values, task_values
 from regbayes.cli.words import WordCounts, show_documents
 
-__all__ = ["collect_page", "collect_training_page"]
+__all__ = ["collect_new_page", "collect_training_page", "reliability_of"]
 
-NAMES = {"accuracy over all labels": "label accuracy", "R², mean over targets": "R²"}  # of scores on the page
+NAMES = {"accuracy over all labels": "label accuracy", "R², mean over targets": "R²"}  # of scores in the report
 
 
 def collect_training_page(
-    model: ModelFile, context: FitContext, predictions: NDArray[Any] | None, *, reliability: Any, stability: Any
+    model: ModelFile, context: FitContext, predictions: NDArray[Any] | None, shown: Mapping[str, Any]
 ) -> Any:
-    """Gather what the page shows of a fit.
+    """Return the `ReportData` of a fit.
 
-    Parameters
-    ----------
-    model : ModelFile
-        The fit, still without a report.
-    context : FitContext
-    predictions : of rows by fits that had not seen them, or None
-    reliability, stability : as `regbayes.report.collect` takes them
-
-    Returns
-    -------
-    ReportData
+    `predictions` are those of fits that had not seen the rows, or None; `shown` are further options of
+    `regbayes.report.collect`.
     """
-    noun, found = context.noun, model.facts["cross_validation"]
+    noun, found = "document" if context.of_documents else "row", model.facts["cross_validation"]
     note = (
         f"Predictions are of the {noun}s that the model was fitted to, so they look better than those of new {noun}s."
         if predictions is None
         else f"Predictions are those of cross-validation: each {noun} was predicted by a fit that had not seen it."
     )
-    shown: dict[str, Any] = {
+    scores = {} if found is None else {NAMES.get(found["metric"], found["metric"]): (found["pooled"], found["std"])}
+    options: dict[str, Any] = {
         "row_names": context.row_names,
         "data_name": f"training {noun}s",
         "predictions": predictions,
         "prediction_note": note,
-        "scores": {}
-        if found is None
-        else {NAMES.get(found["metric"], found["metric"]): (found["pooled"], found["std"])},
+        "scores": scores,
         "fitted_to": True,
-        "comparison": _comparison(model.facts["comparison"]),
-        "reliability": reliability,
-        "stability": stability,
+        "texts": context.texts,
+        "task": context.task,
+        "image_shape": context.request.image_shape,
     }
-    if context.of_documents:
-        shown |= {"kind": "text", "texts": context.texts}
-    else:
-        shown |= {"task": context.task, "image_shape": context.request.image_shape}
-    return _collect(model, context.table, context.X, context.y, shown)
+    compared = model.facts["comparison"]
+    if compared is not None:
+        from regbayes.report.data import Comparison
+
+        systems = [row for row in compared["systems"] if row["score"] is not None]
+        columns = {name: np.array([row[name] for row in systems]) for name in ("score", "std", "size", "seconds")}
+        options["comparison"] = Comparison(
+            metric=compared["metric"],
+            names=tuple(row["name"] for row in systems),
+            own=0,
+            scores=columns["score"],
+            deviations=columns["std"],
+            n_things=columns["size"].astype(np.int64),
+            seconds=columns["seconds"],
+            verdict=" ".join(compared["messages"]),
+        )
+    return _collect(model, context.table, context.X, context.y, {**options, **shown})
 
 
-def collect_page(model: ModelFile, table: Table, output: Output) -> Any:
-    """Gather what the page shows of a model by rows that it was not fitted to."""
+def collect_new_page(model: ModelFile, table: Table, output: Output) -> Any:
+    """Return the `ReportData` of a model and rows that it was not fitted to."""
     spec = model.target
     y = target_values(table, spec)
-    kept = rows_to_judge(y, needs_all=model.of_documents)
+    kept = judged_rows(y, needs_all=model.of_documents)
     if not kept.any():
         raise BadDataError(f"{table.source} has no value of the target in any row, so there is nothing to compare with")
     key = next(iter(table.keys), None)
@@ -89,15 +92,14 @@ def collect_page(model: ModelFile, table: Table, output: Output) -> Any:
         "data_name": f"new {noun}s of {Path(table.source).name}",
         "prediction_note": f"Predictions of the fitted model for {noun}s that it was not fitted to.",
         "fitted_to": False,
+        "task": task_values(table, spec),
     }
     if found is not None:
         name = f"{NAMES.get(found['metric'], found['metric'])} in cross-validation"
         shown["scores"] = {name: (found["pooled"], found["std"])}
     if isinstance(model.inputs, WordCounts):
-        shown |= {"kind": "text", "texts": show_documents(table, model.inputs, X)}
-    else:
-        shown["task"] = task_values(table, spec)
-    if model.certainty is not None:
+        shown["texts"] = show_documents(table, model.inputs, X)
+    if model.calibration is not None:
         columns = y[:, None] if y.ndim == 1 else y
         codes = np.column_stack([codes_by_text(*pair) for pair in zip(columns.T, model.classes, strict=True)])
         shown["reliability"] = reliability_of(model.probabilities(table), codes, None, f"Of new {noun}s.")
@@ -107,38 +109,41 @@ def collect_page(model: ModelFile, table: Table, output: Output) -> Any:
         report = _collect(model, table, X, y, shown)
     except ValueError as error:
         raise BadDataError(str(error)) from None
-    return report if model.report is None else _with_stability(report, model.report.features)
-
-
-def _with_stability(report: Any, fitted: Any) -> Any:
-    """Return a page that says of its features how often they recur, which only the fit could see."""
-    if fitted.returned is None:
+    if model.report is None or model.report.features.returned is None:
         return report
-    found = {}
+    fitted, recurrence = model.report.features, {}  # only the fit could see which features recur
     for name in ("returned", "similarity"):
         of_all = np.full(len(fitted.all_use), np.nan)
         of_all[fitted.number] = getattr(fitted, name)
-        found[name] = of_all[report.features.number]
-    return replace(report, features=replace(report.features, **found, returned_note=fitted.returned_note))
+        recurrence[name] = of_all[report.features.number]
+    return replace(report, features=replace(report.features, **recurrence, returned_note=fitted.returned_note))
 
 
-def _comparison(found: Mapping[str, Any] | None) -> Any:
-    """Return the table of the comparison as the page takes it."""
-    from regbayes.report.data import Comparison
+def reliability_of(shares: Sequence[Floats], codes: Integers, weights: Floats | None, note: str) -> Any:
+    """Return how often predictions of about the same probability are right, in ten bins of equal width.
 
-    if found is None:
-        return None
-    systems = [row for row in found["systems"] if row["score"] is not None]
-    return Comparison(
-        metric=found["metric"],
-        names=tuple(row["name"] for row in systems),
-        own=0,
-        scores=np.array([row["score"] for row in systems]),
-        deviations=np.array([row["std"] for row in systems]),
-        n_things=np.array([row["size"] for row in systems], dtype=np.int64),
-        seconds=np.array([row["seconds"] for row in systems]),
-        verdict=" ".join(found["messages"]),
-    )
+    Parameters
+    ----------
+    shares : of each target, (n, classes)
+    codes : (n, targets)
+        The true classes; -1 where one is not known.
+    weights : (n,) or None
+    note : str
+        Whose probabilities.
+    """
+    from regbayes.report.data import Reliability
+
+    largest = np.column_stack([found.max(axis=1) for found in shares])
+    hits = np.column_stack([found.argmax(axis=1) for found in shares]) == codes
+    seen, n_bins = codes >= 0, 10
+    counts = np.broadcast_to(np.ones(len(codes))[:, None] if weights is None else weights[:, None], codes.shape)[seen]
+    place = np.minimum((n_bins * largest[seen]).astype(np.int64), n_bins - 1)
+    in_bin = np.bincount(place, counts, n_bins)
+    kept = in_bin > 0
+    mean, share = (np.bincount(place, counts * values[seen], n_bins)[kept] / in_bin[kept] for values in (largest, hits))
+    error = np.average(np.abs(share - mean), weights=in_bin[kept])
+    said = f"{note} Probability and share differ by {error:.3f} on average (expected calibration error)."
+    return Reliability(mean, share, np.bincount(place, minlength=n_bins)[kept], said)
 
 
 def _collect(model: ModelFile, table: Table, X: Any, y: NDArray[Any], shown: Mapping[str, Any]) -> Any:
@@ -160,5 +165,5 @@ def _collect(model: ModelFile, table: Table, X: Any, y: NDArray[Any], shown: Map
     }
     if isinstance(inputs, WordCounts):
         return collect(model.estimator, X, y, feature_names=inputs.get_feature_names_out().tolist(), **options)
-    report = collect(model.pipeline, inputs.spread_dates(table.select(inputs.columns_)), y, **options)
+    report = collect(model.pipeline, inputs.expand_dates(table.select(inputs.columns_)), y, **options)
     return replace(report, model=replace(report.model, name=type(model.estimator).__name__))

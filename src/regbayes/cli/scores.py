@@ -1,4 +1,4 @@
-"""How good predictions are: the score that settings are chosen by, and the numbers that ``regbayes evaluate`` shows."""
+"""Scores of predictions: the one that settings are chosen by, and those that ``regbayes evaluate`` shows."""
 
 from __future__ import annotations
 
@@ -8,26 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes._types import Flags, Floats
+from regbayes._types import Floats, Integers
 from regbayes.cli import Kind
 from regbayes.cli.errors import BadDataError, counted, listed
-from regbayes.cli.probabilities import mean_log_loss
-from regbayes.cli.targets import (
-    TargetSpec,
-    as_labels,
-    observed_rows,
-    row_weights,
-    shown_label,
-    target_values,
-    task_values,
-)
+from regbayes.cli.targets import as_labels, observed_rows, row_weights, shown_label, target_values, task_values
+from regbayes.estimators._calibration import codes_of
 
 if TYPE_CHECKING:
     from regbayes.cli.modelfile import ModelFile
     from regbayes.cli.output import Output
-    from regbayes.cli.tables import Table
+    from regbayes.cli.read import Table
 
-__all__ = ["baseline_score", "evaluate", "metric_name", "score_fit", "score_of"]
+__all__ = ["baseline_score", "codes_by_text", "evaluate", "metric_name", "score_fit", "score_of"]
 
 Details = list[dict[str, Any]]
 
@@ -119,101 +111,90 @@ def evaluate(model: ModelFile, table: Table, output: Output, threshold: Sequence
         output.warn(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
         table, y = table.take(kept), y[kept]
     with output.catch_warnings():
-        shares = model.probabilities(table) if threshold or model.certainty is not None else []
+        shares = model.probabilities(table) if threshold or model.calibration is not None else []
         predicted = model.predict_at(shares, threshold) if threshold else model.predict(table)
     name = model.facts.get("weight")
     weights = row_weights(table, name) if name is not None and name in table else None
     if weights is not None:
         output.say(f"rows count as often as {name!r} says")
-    classes = model.classes
-    for j, known in enumerate(classes):
-        target = f" of {spec.names[j]!r}" if len(classes) > 1 else ""
-        _warn_of_new_classes(y if y.ndim == 1 else y[:, j], known, target, output)
-    if spec.kind == "classifier":
-        scores, details = _of_classes(y if y.dtype == object else as_labels(y), predicted, weights)
+    columns = y[:, None] if y.ndim == 1 else y
+    for name, column, known in zip(spec.names, columns.T, model.classes, strict=False):
+        labels = [shown_label(label) for label in column[observed_rows(column)].tolist()]
+        new = [label for label in labels if label not in {shown_label(label) for label in known}]
+        if new:
+            output.warn(
+                f"classes of {name!r} that were not there in training ({listed(sorted(set(new)), 4)}), in "
+                f"{counted(len(new), 'row')}: the model cannot predict them, and they count as errors"
+            )
+    if spec.kind == "regressor":
+        scores, details = _of_numbers(y, predicted, spec.names, task_values(table, spec), weights)
     elif spec.kind == "multilabel":
-        scores, details = _of_labels(y, predicted, spec, classes, weights)
+        scores, details = _of_labels(y, predicted, spec.names, model.classes, weights)
     else:
-        scores, details = _of_numbers(y, predicted, spec, task_values(table, spec), weights)
+        scores, details = _of_classes(y if y.dtype == object else as_labels(y), predicted, weights)
     if shares:
-        columns = y[:, None] if y.ndim == 1 else y
-        observed = np.column_stack([observed_rows(column) for column in columns.T])
-        scores["log-loss"] = mean_log_loss(shares, columns, classes, observed, weights)
+        scores["log-loss"] = _log_loss(shares, columns, model.classes, weights)
     return {"rows": len(y), "scores": scores, "details": details}
-
-
-def _warn_of_new_classes(y: NDArray[Any], known: Any, of_target: str, output: Output) -> None:
-    """Say which classes were not there in training: a model cannot predict them."""
-    names = {shown_label(label) for label in known}
-    new = [shown_label(label) for label in y[observed_rows(y)].tolist() if shown_label(label) not in names]
-    if new:
-        output.warn(
-            f"classes{of_target} that were not there in training ({listed(sorted(set(new)), 4)}), in "
-            f"{counted(len(new), 'row')}: the model cannot predict them, and they count as errors"
-        )
 
 
 def _of_classes(y: NDArray[Any], predicted: NDArray[Any], weights: Floats | None) -> tuple[dict[str, float], Details]:
     from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
-    truth, answer = _as_text(y), _as_text(predicted)
+    truth, found = _as_text(y), _as_text(predicted)
     classes = np.unique(truth)
-    parts = precision_recall_fscore_support(truth, answer, labels=classes, zero_division=0, sample_weight=weights)
-    counts = [int(np.sum(truth == label)) for label in classes]
+    parts = precision_recall_fscore_support(truth, found, labels=classes, zero_division=0, sample_weight=weights)
     scores = {
-        "accuracy": accuracy_score(truth, answer, sample_weight=weights),
+        "accuracy": accuracy_score(truth, found, sample_weight=weights),
         "balanced accuracy": float(np.mean(parts[1])),
         "F1, class average": float(np.mean(parts[2])),
         "always the most frequent class": baseline_score(truth, "classifier", weights=weights),
     }
     details = [
-        {"class": str(label), "rows": int(n), "precision": float(p), "recall": float(r), "F1": float(f)}
-        for label, p, r, f, n in zip(classes, *parts[:3], counts, strict=True)
+        {
+            "class": str(label),
+            "rows": int(np.sum(truth == label)),
+            "precision": float(p),
+            "recall": float(r),
+            "F1": float(f),
+        }
+        for label, p, r, f in zip(classes, *parts[:3], strict=True)
     ]
     return scores, details
 
 
 def _of_labels(
-    y: NDArray[Any], predicted: NDArray[Any], spec: TargetSpec, by_target: list[Any], weights: Floats | None
+    y: NDArray[Any], predicted: NDArray[Any], names: Sequence[str], classes: list[Any], weights: Floats | None
 ) -> tuple[dict[str, float], Details]:
     from sklearn.metrics import f1_score
 
     weights = np.ones(len(y)) if weights is None else weights
-
     details: Details = []
-    hits: list[Flags] = []
-    yes: list[tuple[Flags, Flags]] = []
-    counts: list[Floats] = []
-    for j, name in enumerate(spec.names):
-        seen = observed_rows(y[:, j])
-        truth, answer = _as_text(y[seen, j]), _as_text(predicted[seen, j])
-        hits.append(truth == answer)
-        counts.append(weights[seen])
-        detail: dict[str, Any] = {"target": name, "rows": int(seen.sum())}
-        detail["accuracy"] = _mean(truth == answer, counts[-1])
-        if len(by_target[j]) == 2:  # yes is the later of two: 1, true, yes
-            positive = shown_label(by_target[j][1])
-            yes.append((truth == positive, answer == positive))
-            detail["share"] = _mean(truth == positive, counts[-1])
-            detail["F1"] = float(f1_score(*yes[-1], zero_division=0, sample_weight=counts[-1]))
+    seen = np.column_stack([observed_rows(column) for column in y.T])
+    hits = np.zeros(y.shape, dtype=bool)
+    yes: list[Any] = []  # truth, prediction and weights of the labels with two classes
+    for j, name in enumerate(names):
+        rows = seen[:, j]
+        truth, found, counts = _as_text(y[rows, j]), _as_text(predicted[rows, j]), weights[rows]
+        hits[rows, j] = truth == found
+        detail = {"target": name, "rows": int(rows.sum()), "accuracy": _mean(truth == found, counts)}
+        if len(classes[j]) == 2:  # yes is the later of two: 1, true, yes
+            positive = shown_label(classes[j][1])
+            yes.append((truth == positive, found == positive, counts))
+            detail["share"] = _mean(truth == positive, counts)
+            detail["F1"] = float(f1_score(*yes[-1][:2], zero_division=0, sample_weight=counts))
         details.append(detail)
-    every = np.concatenate(counts)
-    scores = {"accuracy over all labels": _mean(np.concatenate(hits), every)}
-    if len(yes) == len(spec.names):
-        together = [np.concatenate(parts) for parts in zip(*yes, strict=True)]
-        scores["F1, micro"] = float(f1_score(*together, zero_division=0, sample_weight=every))
+    scores = {"accuracy over all labels": _mean(hits[seen], np.broadcast_to(weights[:, None], y.shape)[seen])}
+    if len(yes) == len(names):
+        truth, found, counts = (np.concatenate(parts) for parts in zip(*yes, strict=True))
+        scores["F1, micro"] = float(f1_score(truth, found, zero_division=0, sample_weight=counts))
         scores["F1, macro"] = float(np.mean([detail["F1"] for detail in details]))
-    if all(len(hit) == len(y) for hit in hits):
-        scores["all labels of a row right"] = _mean(np.all(hits, axis=0), weights)
+    if seen.all():
+        scores["all labels of a row right"] = _mean(hits.all(axis=1), weights)
     return scores, details
 
 
 def _of_numbers(
-    y: NDArray[Any],
-    predicted: NDArray[Any],
-    spec: TargetSpec,
-    task: NDArray[Any] | None,
-    weights: Floats | None,
+    y: NDArray[Any], predicted: NDArray[Any], names: Sequence[str], task: NDArray[Any] | None, weights: Floats | None
 ) -> tuple[dict[str, float], Details]:
     from sklearn.metrics import mean_absolute_error, root_mean_squared_error
 
@@ -230,14 +211,29 @@ def _of_numbers(
             scores["R² within tasks"] = explained_variance_within_tasks(y, predicted, task, weights)
         return scores, []
     details: Details = []
-    for j, name in enumerate(spec.names):
-        rows = observed_rows(y[:, j])
+    for name, truth, found in zip(names, y.T, predicted.T, strict=True):
+        rows = observed_rows(truth)
         if rows.any():
-            truth, answer, some = y[rows, j], predicted[rows, j], None if weights is None else weights[rows]
-            numbers = {"R²": score_of("regressor", truth, answer, weights=some)}
-            numbers["root mean squared error"] = root_mean_squared_error(truth, answer, sample_weight=some)
+            numbers, _ = _of_numbers(truth[rows], found[rows], (), None, None if weights is None else weights[rows])
             details.append({"target": name, "rows": int(rows.sum()), **numbers})
     return {"R², mean over targets": r2}, details
+
+
+def _log_loss(shares: Sequence[Floats], y: NDArray[Any], classes: Sequence[Any], weights: Floats | None) -> float:
+    """Return the mean log-loss over all observed targets, (n, targets); classes that are new are left out."""
+    losses, counts = [], []
+    for column, found, known in zip(y.T, shares, classes, strict=True):
+        codes = codes_by_text(column, known)
+        here = np.flatnonzero(codes >= 0)
+        losses.append(-np.log(np.maximum(found[here, codes[here]], np.finfo(np.float64).eps)))
+        counts.append(np.ones(len(here)) if weights is None else weights[here])
+    return _mean(np.concatenate(losses), np.concatenate(counts))
+
+
+def codes_by_text(labels: NDArray[Any], classes: Any) -> Integers:
+    """Return the indices of labels among classes as both are written to files; -1 where there is none."""
+    texts = np.array([None if value is None or value != value else shown_label(value) for value in labels.tolist()])
+    return codes_of(texts, np.array([shown_label(label) for label in classes], dtype=object))
 
 
 def _as_text(labels: NDArray[Any]) -> NDArray[Any]:

@@ -1,17 +1,19 @@
-"""Settings chosen by cross-validation, and the last fit, to all rows; Ctrl-C ends either and loses nothing.
+"""Choose settings by cross-validation and fit them to all rows.
 
-The searches of the package do the work and report every fit as it is done. After Ctrl-C the fits so far decide which
-settings are best, and these are fitted.
+The search of the package does the work and reports every fit as it ends. Its records are kept in memory, so that
+Ctrl-C fits the best settings so far, and in a file, so that ``--resume`` continues after a crash.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import statistics
 import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,30 +24,30 @@ from sklearn.base import clone
 from regbayes.cli import interrupts
 from regbayes.cli.context import FitContext
 from regbayes.cli.errors import StoppedError, UserError, counted, plural
-from regbayes.cli.output import Output
-from regbayes.cli.readers import MAX_CELLS
+from regbayes.cli.output import Output, replacing
+from regbayes.cli.read import MAX_CELLS
 from regbayes.cli.scores import score_fit
 from regbayes.cli.targets import shown_label
 
 if TYPE_CHECKING:
     from regbayes.search import FoldRecord
 
-__all__ = ["Fitted", "fit_once", "make_estimator", "possible_folds", "search_and_fit"]
+__all__ = ["Fitted", "RecordFile", "fit_once", "make_estimator", "make_search", "possible_folds", "search_and_fit"]
 
-FEWEST_TOPICS = 10
+MIN_TOPICS = 10
 OPTIONS = {"C": "--C", "temperature": "--temperature", "n_components": "--n-components"}  # with values to try
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A fit to all rows, and the search before it, as far as Ctrl-C let them come."""
+    """A fit to all rows, and the search before it as far as Ctrl-C let it come."""
 
     estimator: Any
-    settings: dict[str, Any]  # those that were chosen, or given
+    settings: dict[str, Any]  # those that were chosen among several, and C
     seconds: float
     records: Sequence[FoldRecord] = ()  # of all fits of the search
-    names: Sequence[str] = ()  # parameters of the search to report
-    chosen: Mapping[str, Any] | None = None  # all parameters of the search; None without one
+    chosen: Mapping[str, Any] | None = None  # all parameters of the search
+    file: RecordFile | None = None  # of the records
     kept: str | None = None  # what is kept after Ctrl-C
 
     @property
@@ -54,13 +56,21 @@ class Fitted:
         return sorted((one for one in self.records if one.params == self.chosen), key=lambda one: one.fold)
 
     @property
+    def by_setting(self) -> list[list[FoldRecord]]:
+        """The records of each setting."""
+        found: dict[str, list[FoldRecord]] = {}
+        for record in self.records:
+            found.setdefault(record.key[0], []).append(record)
+        return list(found.values())
+
+    @property
     def n_rivals(self) -> int:
-        """Settings that were tried on as many folds as the chosen one, itself among them."""
-        return sum(len(tried) == len(self.of_chosen) for tried in by_setting(self.records))
+        """Settings that were tried on as many folds as the chosen one, itself included."""
+        return sum(len(tried) == len(self.of_chosen) for tried in self.by_setting)
 
     @property
     def out_of_fold(self) -> NDArray[Any] | None:
-        """Predictions of all rows by fits that had not seen them; None where some rows have none."""
+        """Predictions of all rows by fits that had not seen them; None if some rows have none."""
         from regbayes.search import OutOfFold
 
         if not self.records:
@@ -70,48 +80,105 @@ class Fitted:
 
     def cross_validation(self, metric: str, pooled: float) -> dict[str, Any]:
         """Return what was tried, for the model's file and for JSON."""
-        candidates = []
-        for tried in by_setting(self.records):
+
+        def judge(tried: Sequence[FoldRecord]) -> dict[str, float]:
             scores = [record.score for record in tried]
-            params = {name: tried[0].params[name] for name in self.names}
-            candidates.append({**params, "mean": float(np.mean(scores)), "std": float(np.std(scores))})
-        candidates.sort(key=lambda one: [one[name] for name in self.names])
-        scores = [record.score for record in self.of_chosen]
-        judged = {"mean": float(np.mean(scores)), "std": float(np.std(scores)), "folds": len(scores)}
+            return {"mean": float(np.mean(scores)), "std": float(np.std(scores))}
+
+        candidates = [
+            {name: tried[0].params[name] for name in self.settings} | judge(tried) for tried in self.by_setting
+        ]
+        candidates.sort(key=lambda one: [one[name] for name in self.settings])
+        judged = judge(self.of_chosen) | {"folds": len(self.of_chosen)}
         return {"metric": metric, **judged, "pooled": pooled, "candidates": candidates}
 
 
-def by_setting(records: Sequence[FoldRecord]) -> list[list[FoldRecord]]:
-    """Return the records of each setting."""
-    found: dict[str, list[FoldRecord]] = {}
-    for record in records:
-        found.setdefault(record.key[0], []).append(record)
-    return list(found.values())
+class RecordFile:
+    """The records of an unfinished search, next to the model's file.
+
+    Data and settings are part of the file's name, so that the records of another search are never taken for its own.
+    """
+
+    def __init__(self, context: FitContext, search: Any) -> None:
+        from regbayes import __version__
+
+        request, X = context.request, context.X
+        digest = hashlib.sha256()
+        inputs = (X.data, X.indices, X.indptr) if hasattr(X, "indptr") else (X,)
+        settings = (__version__, search.estimator, len(search.cv), context.kind, request.balanced)
+        for given in (settings, *inputs, context.y, context.task, context.weights):
+            plain = isinstance(given, np.ndarray) and given.dtype.kind != "O"
+            shown = (given.dtype.str, given.shape) if plain else getattr(given, "tolist", lambda: given)()  # noqa: B023
+            digest.update(repr(shown).encode())
+            digest.update(np.ascontiguousarray(given) if plain else b"")
+        self.path = f"{os.path.realpath(request.output)}.{digest.hexdigest()[:12]}.records"
+        self.output = context.output
+        self.is_open = True
+
+    def begin(self, *, resume: bool) -> list[FoldRecord]:
+        """Return the records of an earlier search if it is to be continued; otherwise begin without any."""
+        from regbayes.search import read_records, write_records
+
+        if not os.path.exists(self.path):
+            if resume:
+                self.output.warn("--resume: there is no unfinished search of these data and settings; a new one begins")
+            return []
+        if not resume:
+            self.output.say(f"{self.path} has an unfinished search, which begins again; --resume would continue it")
+            self.remove()
+            return []
+        try:
+            found = read_records(self.path)
+        except (ValueError, OSError, MemoryError) as error:
+            raise UserError(f"--resume: {self.path} cannot be read ({error}); delete it to begin again") from None
+        with replacing(self.path) as temporary:  # without a last line that was cut short
+            write_records(found, temporary)
+        self.output.say(f"{counted(len(found), 'fit')} of {self.path} need not be made again")
+        return found
+
+    def append(self, record: FoldRecord) -> None:
+        """Append the record of a fit; a disk that is full ends the file, not the search."""
+        from regbayes.search import write_records
+
+        try:
+            if self.is_open:
+                write_records([record], self.path, append=True)
+        except OSError as error:
+            self.is_open = False
+            self.output.warn(f"{self.path} cannot be written ({error.strerror}); --resume will know the fits before")
+
+    def remove(self) -> None:
+        """Delete the file: the model is written."""
+        if os.path.exists(self.path):
+            os.remove(self.path)
 
 
 class SearchWatch:
-    """Keeps the record of every fit of a search, and says how far it is.
+    """Keeps the record of every fit of a search and reports progress.
 
-    The time left is that of the median fit: the first one also compiles.
+    The time left is estimated from the median fit, because the first one also compiles.
     """
 
-    def __init__(self, total: int, jobs: int, output: Output) -> None:
+    def __init__(self, total: int, jobs: int, output: Output, file: RecordFile | None = None) -> None:
         from joblib import effective_n_jobs
 
         self.total = total
         self.processes = effective_n_jobs(jobs)
         self.output = output
+        self.file = file
         self.records: list[FoldRecord] = []
 
     def __call__(self, record: FoldRecord) -> None:
         """Keep the record of a fit that is done."""
         self.records.append(record)
+        if self.file is not None:
+            self.file.append(record)
         interrupts.check()
         left = self.seconds_left()
         self.output.progress(f"{len(self.records)} of {self.total} fits, about {left:.0f} s left")
 
     def seconds_left(self) -> float:
-        """Return how long the other fits will take, the one to all rows among them."""
+        """Return how long the other fits will take, including the last one to all rows."""
         median = statistics.median(record.fit_seconds + record.score_seconds for record in self.records)
         return median * ((self.total - len(self.records)) / self.processes + 1)
 
@@ -120,7 +187,7 @@ class SearchWatch:
 
 
 def make_estimator(context: FitContext) -> Any:
-    """Return the estimator for one setting: what the user gives, and defaults.
+    """Return the estimator for one setting: the user's values, and defaults.
 
     MedLDA has documents, whose counts are sparse; iLSVM one target of classes; MT-iLSVM everything else.
     """
@@ -146,7 +213,6 @@ def make_estimator(context: FitContext) -> Any:
         wanted["slab"] = request.slab
         wanted["temperature"] = next(iter(request.temperature), None)
         wanted["include_inputs"] = request.include_inputs
-        wanted["n_init"] = request.n_init
         wanted["unseen_tasks"] = None if context.task is None else "shared"
     given = {name: value for name, value in wanted.items() if value is not None}
     most = max(request.n_components, default=1)
@@ -158,7 +224,7 @@ def make_estimator(context: FitContext) -> Any:
 def _topics(context: FitContext) -> list[int]:
     """Return numbers of topics to try, not fewer than classes."""
     outputs = len(np.unique(context.y)) if context.kind == "classifier" else context.targets.shape[1]
-    least = max(FEWEST_TOPICS, outputs)
+    least = max(MIN_TOPICS, outputs)
     return [least, 2 * least, 4 * least]
 
 
@@ -211,20 +277,20 @@ def _split(context: FitContext, folds: int) -> list[Any]:
 
 
 def possible_folds(context: FitContext) -> int:
-    """Return how many folds the rows allow, 0 or 1 where there is no cross-validation; say why there are fewer."""
+    """Return how many folds the rows allow, 0 or 1 without cross-validation; say why there are fewer."""
     request, output, y = context.request, context.output, context.y
     if context.kind != "classifier":
         return min(request.folds, len(y)) if request.cv else 0
     classes, sizes = np.unique(y, return_counts=True)
     if len(classes) > len(y) / 2:
-        amounts = ". If they are amounts: --kind regressor" if y.dtype.kind in "iuf" else ""
-        output.warn(f"{len(classes)} classes in {counted(len(y), 'row')}: most have one or two rows{amounts}")
+        remedy = ". If they are numbers to predict: --kind regressor" if y.dtype.kind in "iuf" else ""
+        output.warn(f"{len(classes)} classes in {counted(len(y), 'row')}: most have one or two rows{remedy}")
     if not request.cv:
         return 0
-    rarest = f"the rarest class, {shown_label(classes[sizes.argmin()])!r}, has {counted(int(sizes.min()), 'row')}"
     if context.task is not None:
         return min(request.folds, len(y))
     fewest = int(sizes.min())
+    rarest = f"the rarest class, {shown_label(classes[sizes.argmin()])!r}, has {counted(fewest, 'row')}"
     if context.of_documents:  # a fold of the training documents may lack a class, if two are left
         fewest = int(sizes.max()) if np.sum(sizes > 1) > 1 else 1
     folds = min(request.folds, fewest)
@@ -245,56 +311,36 @@ def fit_once(context: FitContext) -> Fitted:
     if estimator is None:
         raise StoppedError("interrupted before the fit had a state to keep; nothing was written")
     kept = "Interrupted: the fit was ended early, at its best state so far." if stopped else None
-    return Fitted(estimator, {"C": _margin_penalty(estimator)}, time.perf_counter() - began, kept=kept)
+    return Fitted(estimator, {"C": estimator.C}, time.perf_counter() - began, kept=kept)
 
 
 def search_and_fit(context: FitContext, folds: int) -> Fitted:
     """Choose settings by cross-validation and fit them to all rows.
 
-    The first Ctrl-C ends the search, and the best settings so far are fitted; one more ends that fit.
+    The first Ctrl-C ends the search, and the best settings so far are fitted; another one ends that fit.
 
     Raises
     ------
     StoppedError
         If Ctrl-C came before the first fit of the search was done.
     """
-    from regbayes.estimators._search import find_edges
     from regbayes.search import best_so_far
 
     base, output, began = make_estimator(context), context.output, time.perf_counter()
     search = make_search(context, base, folds)
-    grid = search.param_grid
-    names = sorted(name for name, values in grid.items() if name == "C" or len(values) > 1)
-    n_settings = int(np.prod([len(values) for values in grid.values()]))
-    watch = SearchWatch(n_settings * folds, context.request.jobs, output)
+    names = sorted(name for name, values in search.param_grid.items() if name == "C" or len(values) > 1)
+    n_settings = int(np.prod([len(values) for values in search.param_grid.values()]))
     output.say(f"cross-validation: {counted(n_settings, 'setting')} on {folds} folds, then a fit to all rows")
+    file = RecordFile(context, search)
+    watch = SearchWatch(n_settings * folds, context.request.jobs, output, file)
+    watch.records += file.begin(resume=context.request.resume)
     stopped = _try(context, search, watch)
     if not watch.records:
         raise StoppedError("interrupted before the first fit was done; nothing was written")
-    chosen = best_so_far(watch.records) if stopped else search.best_params_
-    edges = []
     if not stopped:
-        edges = find_edges(search.cv_results_, search.best_index_, "score", [name for name in names if name in OPTIONS])
-    best = 0.0 if stopped else search.best_score_
-    for edge in edges:
-        output.say(
-            f"the best {edge.name}={edge.value} is the {edge.end} value tried: {edge.name}={edge.further} is next"
-        )
-        watch.total += folds
-        values = {name: [value] for name, value in search.best_params_.items()}
-        values[edge.name] = sorted([edge.value, edge.further])
-        more = clone(search).set_params(param_grid=values)
-        stopped = _try(context, more, watch)
-        if stopped:
-            break
-        if more.best_score_ > best:
-            best, chosen = more.best_score_, more.best_params_
-    for edge in edges:
-        if chosen[edge.name] == edge.further:
-            output.warn(
-                f"the best {edge.name}={edge.further} is the {edge.end} value tried, even with one more: give others "
-                f"with {OPTIONS[edge.name]}"
-            )
+        chosen, stopped = _extend(context, search, watch, [name for name in names if name in OPTIONS], folds)
+    if stopped:
+        chosen = best_so_far(watch.records)
     settings = {name: chosen[name] for name in names}
     if stopped:
         shown = ", ".join(f"{name}={value}" for name, value in settings.items())
@@ -303,16 +349,48 @@ def search_and_fit(context: FitContext, folds: int) -> Fitted:
             "all rows. Ctrl-C again ends that fit early"
         )
     estimator, ended = _fit_chosen(context, base, search, watch, chosen, stopped=stopped)
-    found = Fitted(estimator, settings, time.perf_counter() - began, watch.records, names, chosen)
+    found = Fitted(estimator, settings, time.perf_counter() - began, watch.records, chosen, file)
     if not (stopped or ended):
         return found
     last = "was ended early, at its best state so far" if ended else "was finished"
     kept = (
         f"Interrupted after {len(watch.records)} of {watch.total} fits: the best of "
         f"{found.n_rivals} {plural(found.n_rivals, 'setting')} tried on {len(found.of_chosen)} of {folds} folds is "
-        f"kept; the last fit, to all rows, {last}."
+        f"kept; the last fit, to all rows, {last}. --resume continues the search."
     )
-    return Fitted(estimator, settings, found.seconds, watch.records, names, chosen, kept)
+    return replace(found, kept=kept)
+
+
+def _extend(
+    context: FitContext, search: Any, watch: SearchWatch, names: Sequence[str], folds: int
+) -> tuple[Mapping[str, Any], bool]:
+    """Try one value more where the best is at the end of its list; return the best setting, and whether a signal came.
+
+    The best of an interrupted search is chosen by the caller.
+    """
+    from regbayes.estimators._search import find_edges
+
+    best, chosen = search.best_score_, search.best_params_
+    edges = find_edges(search.cv_results_, search.best_index_, "score", names)
+    for edge in edges:
+        context.output.say(
+            f"the best {edge.name}={edge.value} is the {edge.end} value tried: {edge.name}={edge.further} is next"
+        )
+        watch.total += folds
+        values = {name: [value] for name, value in search.best_params_.items()}
+        values[edge.name] = sorted([edge.value, edge.further])
+        more = clone(search).set_params(param_grid=values)
+        if _try(context, more, watch):
+            return chosen, True
+        if more.best_score_ > best:
+            best, chosen = more.best_score_, more.best_params_
+    for edge in edges:
+        if chosen[edge.name] == edge.further:
+            context.output.warn(
+                f"the best {edge.name}={edge.further} is the {edge.end} value tried, even with one more: give others "
+                f"with {OPTIONS[edge.name]}"
+            )
+    return chosen, False
 
 
 def _try(context: FitContext, search: Any, watch: SearchWatch) -> bool:
@@ -372,12 +450,3 @@ def _fit_alone(estimator: Any, context: FitContext) -> Any:
     estimator.set_params(n_jobs=context.request.jobs or 1, verbose=bar)
     estimator.fit(context.X, context.y, **context.metadata)
     return estimator.set_params(n_jobs=None, verbose=0)
-
-
-def _margin_penalty(estimator: Any) -> float:
-    """Return C; where the estimator chose it, its choice."""
-    if estimator.C != "auto":
-        return float(estimator.C)
-    from regbayes.estimators.ilsvm import make_supervision
-
-    return make_supervision(estimator.get_params(deep=False), len(estimator.classes_), 1.0).C

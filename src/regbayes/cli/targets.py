@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats
 from regbayes.cli import Kind
-from regbayes.cli.dates import find_dates
 from regbayes.cli.errors import BadDataError, UserError, listed, not_among
-from regbayes.cli.inputs import LARGEST, as_numbers
-from regbayes.cli.tables import Table, plain_number, text_of
+from regbayes.cli.inputs import MAX_NUMBER, as_numbers, find_dates
+from regbayes.cli.read import Table, plain_number, text_of
 
 __all__ = ["TargetSpec", "choose_targets", "decide", "observed_rows", "row_weights", "target_values", "task_values"]
 
 MAX_CLASSES = 20  # different whole numbers that still count as classes
-FARTHEST_RATING = 10  # from zero: stars, marks, degrees of approval
-MANY_CLASSES = 100  # texts from which on a third of the rows may not have classes of their own
-WORDS = {"classifier": "classifier", "multilabel": "multi-label classifier", "regressor": "regressor"}
+MAX_RATING = 10  # distance from zero: stars, marks, degrees of approval
+MAX_TEXT_CLASSES = 100  # different texts, unless each is in three rows or more
 
 
 @persistable(name="regbayes.cli.TargetSpec")
@@ -71,7 +69,7 @@ def decide(
             raise BadDataError(f"the target {name!r} has no value in any row")
     if task is not None and len(names) > 1:
         raise UserError("--task goes with one --target: with several, each target is a task of its own")
-    found, why = (kind, f"{WORDS[kind]}, by --kind") if kind is not None else _guess(names, columns, of_texts)
+    found, why = (kind, f"{kind}, by --kind") if kind is not None else _guess(names, columns, of_texts)
     texts = [name for name, column in zip(names, columns, strict=True) if column.dtype == object]
     if found == "regressor" and texts:
         raise BadDataError(f"the target {texts[0]!r} is text, which a regressor cannot predict")
@@ -86,25 +84,21 @@ def decide(
 
 
 def _guess(names: tuple[str, ...], columns: list[NDArray[Any]], of_texts: bool) -> tuple[Kind, str]:
-    texts = [column.dtype == object for column in columns]
-    counts = [len(_distinct(column)) for column in columns]
-    classes = [
-        text or n <= 2 or (_whole(column) and n <= MAX_CLASSES)
-        for text, n, column in zip(texts, counts, columns, strict=True)
-    ]
-    ratings = of_texts and all(
-        n > 2 and _whole(column) and np.nanmax(np.abs(column)) <= FARTHEST_RATING
-        for n, column in zip(counts, columns, strict=True)
-    )
+    texts, classes, ratings = [], [], []
+    for column in columns:
+        n, whole = len(_distinct(column)), _whole(column)
+        texts.append(column.dtype == object)
+        classes.append(texts[-1] or n <= 2 or (whole and n <= MAX_CLASSES))
+        ratings.append(of_texts and n > 2 and whole and np.nanmax(np.abs(column)) <= MAX_RATING)
+    are_classes = all(classes) and not all(ratings)
+    to_number = "" if any(texts) else " (--kind regressor if they are amounts)"
     if len(names) == 1:
-        whole = "whole numbers" if _whole(columns[0]) else "numbers"
-        what = "texts" if texts[0] else whole
-        found: Kind = "classifier" if classes[0] and not ratings else "regressor"
-        change = {"classifier": "--kind regressor if they are amounts", "regressor": "--kind classifier if not"}[found]
-        return found, f"{found}: {names[0]!r} holds {counts[0]} different {what}" + ("" if texts[0] else f" ({change})")
-    if all(classes) and not ratings:
-        change = "" if any(texts) else " (--kind regressor if they are amounts)"
-        return "multilabel", f"multi-label classifier: all {len(names)} targets hold classes{change}"
+        what = "texts" if texts[0] else "whole numbers" if _whole(columns[0]) else "numbers"
+        found: Kind = "classifier" if are_classes else "regressor"
+        change = to_number if are_classes else " (--kind classifier if not)"
+        return found, f"{found}: {names[0]!r} holds {len(_distinct(columns[0]))} different {what}{change}"
+    if are_classes:
+        return "multilabel", f"multilabel classifier: all {len(names)} targets hold classes{to_number}"
     if not any(texts):
         return "regressor", f"regressor for {len(names)} targets: they hold numbers (--kind multilabel if not)"
     of_classes = [name for name, is_class in zip(names, classes, strict=True) if is_class]
@@ -117,18 +111,18 @@ def _guess(names: tuple[str, ...], columns: list[NDArray[Any]], of_texts: bool) 
 def _check_values(spec: TargetSpec, columns: list[NDArray[Any]]) -> None:
     """Refuse targets that nothing can be learned from."""
     for name, column in zip(spec.names, columns, strict=True):
-        if spec.kind == "regressor" and np.abs(column[np.isfinite(column)]).max() > LARGEST:
-            raise BadDataError(f"the target {name!r} holds numbers beyond {LARGEST:.0e}; take their logarithm")
+        if spec.kind == "regressor" and np.abs(column[np.isfinite(column)]).max() > MAX_NUMBER:
+            raise BadDataError(f"the target {name!r} holds numbers beyond {MAX_NUMBER:.0e}; take their logarithm")
         n = len(_distinct(column))
-        if spec.kind != "regressor" and n > MANY_CLASSES and n > len(column) / 3:
+        if spec.kind != "regressor" and n > MAX_TEXT_CLASSES and n > len(column) / 3:
             dates = find_dates(text_of(column)) if column.dtype == object else None
             way_out = "write the days since some date into a column" if dates else "--kind regressor if it is an amount"
             raise BadDataError(
                 f"the target {name!r} has {n} different values in {len(column)} rows: too many for classes; {way_out}"
             )
     counts = [len(_distinct(column)) for column in columns]
-    answers = {text for column in columns for text in text_of(_distinct(column))}
-    if spec.kind == "regressor" or (min(counts) > 1 or (len(columns) > 1 and max(counts) > 1 and len(answers) <= 2)):
+    labels = {text for column in columns for text in text_of(_distinct(column))}
+    if spec.kind == "regressor" or (min(counts) > 1 or (len(columns) > 1 and max(counts) > 1 and len(labels) <= 2)):
         return
     same = [name for name, n in zip(spec.names, counts, strict=True) if n < 2]
     raise BadDataError(f"the same value in every row, so there is nothing to learn: {listed(same)}. Leave it out")
@@ -139,20 +133,20 @@ def target_values(table: Table, spec: TargetSpec) -> NDArray[Any]:
 
     Labels that were text in training are text again, and whole numbers are whole.
     """
-    columns = [_values(table.column(name), name, spec, i) for i, name in enumerate(spec.names)]
+    columns = []
+    for name, as_text in zip(spec.names, spec.as_text, strict=True):
+        column = table.column(name)
+        if as_text:
+            columns.append(np.array(text_of(column), dtype=object))
+        elif column.dtype == object and spec.kind != "regressor":  # classes that are new among numbers
+            columns.append(np.array([_number_or_text(text) for text in text_of(column)], dtype=object))
+        else:
+            columns.append(as_numbers(column, name))
     if len(columns) == 1:
         return columns[0]
     if any(column.dtype == object for column in columns):
         columns = [column.astype(object) for column in columns]
     return np.column_stack(columns)
-
-
-def _values(column: NDArray[Any], name: str, spec: TargetSpec, place: int) -> NDArray[Any]:
-    if spec.as_text[place]:
-        return np.array(text_of(column), dtype=object)
-    if column.dtype == object and spec.kind != "regressor":  # classes that are new among numbers
-        return np.array([_number_or_text(text) for text in text_of(column)], dtype=object)
-    return as_numbers(column, name)
 
 
 def _number_or_text(text: str | None) -> Any:

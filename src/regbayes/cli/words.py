@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from regbayes._registry import persistable
 from regbayes.cli.errors import BadDataError, UserError, counted, listed
-from regbayes.cli.tables import Table
+from regbayes.cli.read import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,12 +31,8 @@ __all__ = ["WordCounts", "join_texts", "learn_words", "show_documents", "text_co
 # A word begins with a letter and has at least two characters. The pattern is not part of a model's file: a regular
 # expression from an untrusted file can keep a machine busy for ever.
 TOKEN = r"(?u)\b[^\W\d_]\w+\b"
-LONGEST_WORD = 40  # characters; longer ones are addresses and data
-MAX_WORDS = 50_000
-MIN_DOCUMENTS = 3  # that a word must occur in
-FEW_DOCUMENTS = 100  # below which one is enough
+MAX_CHARACTERS = 40  # of a word; longer ones are addresses and data
 MAX_COUNT = 2**31 - 1  # of a word in a document
-SHOWN_WORDS = 25  # of a document that is known by its counts
 
 
 @persistable(name="regbayes.cli.WordCounts")
@@ -100,34 +96,27 @@ class WordCounts(TransformerMixin, BaseEstimator):
 
 
 def learn_words(table: Table, request: FitRequest, output: Output) -> tuple[WordCounts, Any]:
-    """Choose the words, and return them with their counts in the documents of a table.
-
-    Raises
-    ------
-    BadDataError
-        If there is no text, or no word is left.
-    UserError
-        If it is not known which column holds the text.
-    """
+    """Choose the words, and return them with their counts in the documents of a table."""
     columns: list[str] = []
-    ngrams = request.ngrams or 1
     if table.counts is not None:
-        if request.text or request.ngrams:
+        if request.text or request.ngrams > 1:
             raise UserError(f"--text and --ngrams: {table.source} holds counts of words, not text")
         counts, words, least = _check_counts(table), np.array(table.words, dtype=object), request.min_df or 1
     else:
         columns = text_columns(table, request.text)
-        counter = _counter(ngrams)
+        counter = _counter(request.ngrams)
         try:
             counts = counter.fit_transform(join_texts(table.column(name) for name in columns))
         except ValueError:
             raise BadDataError(f"{table.source}: column {columns[0]!r} has no words (two letters or more)") from None
         words = counter.get_feature_names_out()
-        least = request.min_df or (MIN_DOCUMENTS if table.n_rows >= FEW_DOCUMENTS else 1)
+        least = request.min_df or (3 if table.n_rows >= 100 else 1)
     in_documents = np.bincount(counts.indices[counts.data != 0], minlength=len(words))
-    kept = (in_documents >= least) & np.array([len(word) <= LONGEST_WORD * ngrams for word in words], dtype=bool)
-    kept &= ~np.isin(words, list(_stop_words(request.stop_words)))
-    most = request.max_words or MAX_WORDS
+    kept = (in_documents >= least) & np.array(
+        [len(word) <= MAX_CHARACTERS * request.ngrams for word in words], dtype=bool
+    )
+    kept &= ~np.isin(words, list(_read_stop_words(request.stop_words)))
+    most = request.max_words
     if kept.sum() > most:
         totals = np.where(kept, np.asarray(counts.sum(axis=0)).ravel(), -1)
         kept[np.argsort(-totals, kind="stable")[most:]] = False
@@ -137,7 +126,7 @@ def learn_words(table: Table, request: FitRequest, output: Output) -> tuple[Word
             "text without spaces between words must be cut into words first"
         )
     output.say(f"{kept.sum()} words of {len(words)}: those in {counted(least, 'document')} or more, {most} at most")
-    return WordCounts(words[kept].tolist(), columns, ngrams), counts[:, np.flatnonzero(kept)]
+    return WordCounts(words[kept].tolist(), columns, request.ngrams), counts[:, np.flatnonzero(kept)]
 
 
 def text_columns(table: Table, columns: Sequence[str]) -> list[str]:
@@ -158,7 +147,7 @@ def join_texts(columns: Iterable[Any]) -> list[str]:
     return ["\n".join(row) for row in zip(*parts, strict=True)]
 
 
-def _stop_words(wanted: str | None) -> set[str]:
+def _read_stop_words(wanted: str | None) -> set[str]:
     """Return the words to leave out: none, English ones, or those of a file."""
     if wanted is None:
         return set()
@@ -203,13 +192,13 @@ def _align_counts(table: Table, words: Sequence[str]) -> Any:
     return csr_array(found @ choose)
 
 
-def show_documents(table: Table, words: WordCounts, counts: Any) -> list[str]:
-    """Return what the page shows of documents: their text, or their most frequent words."""
+def show_documents(table: Table, words: WordCounts, counts: Any, n_words: int = 25) -> list[str]:
+    """Return what the report shows of documents: their text, or their most frequent words."""
     if table.counts is None:
         return join_texts(table.column(name) for name in words.columns)
     texts = []
     for start, end in pairwise(counts.indptr):
         numbers, places = counts.data[start:end], counts.indices[start:end]
-        order = np.argsort(-numbers, kind="stable")[:SHOWN_WORDS]
+        order = np.argsort(-numbers, kind="stable")[:n_words]
         texts.append(", ".join(f"{words.words[places[i]]} ×{numbers[i]:g}" for i in order))
     return texts

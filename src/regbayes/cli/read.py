@@ -1,4 +1,7 @@
-"""Files to tables: pandas, NumPy and scikit-learn read them; here columns get their names and types."""
+"""Files to tables: named columns of numbers and of text, whatever file they come from.
+
+pandas, NumPy and scikit-learn read the files; here columns get their names and types.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,24 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from regbayes.cli import Format
-from regbayes.cli.errors import BadDataError, UserError, listed, need
-from regbayes.cli.tables import Table, as_column, make_frame
+from regbayes.cli.errors import BadDataError, UserError, listed, need, not_among
 
-__all__ = ["MAX_CELLS", "read_table"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["MAX_CELLS", "Table", "as_column", "make_frame", "plain_number", "read_table", "text_of"]
 
 MAX_CELLS = 250_000_000  # two gigabytes of numbers; the models hold inputs densely
+MAX_EXACT = 2**53  # from here on a whole number may not be a double
 SUFFIXES: dict[str, Format] = {
     **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
@@ -29,27 +34,119 @@ SUFFIXES: dict[str, Format] = {
     ".npz": "npz",
     ".npy": "npy",
 }
-SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods")
-MOSTLY = 0.9  # share of numbers from which on a text column was probably meant to be one of numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows of a file, and what the file says about its columns."""
+
+    frame: pd.DataFrame  # columns of numbers (float64, NaN where missing) and of text (object, None where missing)
+    source: str  # the file's name, for messages
+    inputs: tuple[str, ...] | None = None  # the columns that may be inputs; None: all
+    targets: tuple[str, ...] = ()  # what the file itself calls targets
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names that stand for several columns
+    absent_is_zero: bool = False  # whether a column that is not there is zero everywhere, as in sparse files
+    notes: tuple[str, ...] = ()  # what looks wrong to the reader
+    counts: Any = None  # of words in rows, a sparse matrix (rows, words); None: there are columns alone
+    words: tuple[str, ...] = ()  # names of the columns of `counts`
+    text: tuple[str, ...] = ()  # columns that hold the text of documents, where the source says so
+    keys: tuple[str, ...] = ()  # columns that name rows
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.frame.columns)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.frame) if self.counts is None else int(self.counts.shape[0])
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.frame
+
+    def column(self, name: str, option: str | None = None) -> NDArray[Any]:
+        """Return a column; the error for an unknown one lists the columns, and the option that named it."""
+        if name in self:
+            return self.frame[name].to_numpy()
+        if self.absent_is_zero and (name.isdigit() or name.startswith("label=")):
+            return np.zeros(self.n_rows)
+        said = "" if option is None else f"{option}: "
+        raise BadDataError(f"{said}{self.source} has no column {name!r}; {not_among(name, self.names)}")
+
+    def select(self, names: Iterable[str]) -> pd.DataFrame:
+        """Return the columns that a model was fitted to."""
+        wanted = list(names)
+        absent = [name for name in wanted if name not in self]
+        if absent and not self.absent_is_zero:
+            folded = {name.strip().casefold() for name in self.names}
+            differ = any(name.strip().casefold() in folded for name in absent)
+            hint = ". Names must agree in upper and lower case" if differ else ""
+            raise BadDataError(
+                f"{self.source} lacks columns that the model was fitted to: {listed(absent)}. It has "
+                f"{listed(self.names)}{hint}"
+            )
+        return self.frame.reindex(columns=wanted, fill_value=0.0) if absent else self.frame[wanted]
+
+    def take(self, kept: NDArray[Any]) -> Table:
+        """Return some of the rows, by flags."""
+        counts = None if self.counts is None else self.counts[np.flatnonzero(kept)]
+        return replace(self, frame=self.frame[kept], counts=counts)
+
+
+def make_frame(columns: Iterable[tuple[str, Any]]) -> pd.DataFrame:
+    """Put columns together: numbers stay numbers, and text keeps None where it is missing."""
+    import pandas as pd
+
+    named = list(columns)
+    kinds = [np.float64 if np.asarray(values).dtype.kind in "biuf" else object for _, values in named]
+    frame = pd.DataFrame({i: pd.Series(values, dtype=kinds[i]) for i, (_, values) in enumerate(named)})
+    return frame.set_axis([name for name, _ in named], axis=1)  # two columns may have one name
+
+
+def as_column(values: Any, name: str = "") -> NDArray[Any]:
+    """Return numbers with NaN, or text with None, where they are missing; numbers that would lose digits are text.
+
+    Raises
+    ------
+    BadDataError
+        If the values are complex numbers.
+    """
+    import pandas as pd
+
+    series = pd.Series(values)
+    types = pd.api.types
+    if types.is_complex_dtype(series):
+        raise BadDataError(f"column {name!r} holds complex numbers; save their real and imaginary parts as columns")
+    number = types.is_numeric_dtype(series) and not types.is_bool_dtype(series)
+    if number or types.infer_dtype(series, skipna=True) == "decimal":
+        found = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        if not types.is_integer_dtype(series) or not np.any(np.abs(found) >= MAX_EXACT):
+            return found
+    texts = ["" if gone else str(value).strip() for value, gone in zip(series, series.isna(), strict=True)]
+    return np.array([text or None for text in texts], dtype=object)
+
+
+def text_of(column: NDArray[Any]) -> list[str | None]:
+    """Return a column as text: whole numbers without a decimal point, None where missing."""
+    if column.dtype == object:
+        return [None if value is None else str(value) for value in column]
+    return [None if not np.isfinite(value) else str(plain_number(value)) for value in column.tolist()]
+
+
+def plain_number(value: float) -> int | float:
+    """Return a whole number as an int."""
+    return int(value) if float(value).is_integer() else float(value)
+
+
+# --- files
 
 
 def read_table(path: str, *, format: Format | None = None, sparse: bool = False, **csv: Any) -> Table:  # noqa: A002
     """Read a CSV, Parquet, NPZ, NPY or LIBSVM file, CSV from stdin (``-``), or a folder of documents.
 
-    Parameters
-    ----------
-    path : str
-    format : str, optional
-        The file's format, where its name does not say it.
-    sparse : bool
-        Whether rows are documents: inputs of NPZ and LIBSVM files are counts, which stay sparse.
-    **csv
-        Options of `read_csv`; other formats need none.
-
-    Raises
-    ------
-    BadDataError
-        If there is no such file, it cannot be read, or it has no rows; the message says what to do.
+    With `sparse`, rows are documents: inputs of NPZ and LIBSVM files are counts, which stay sparse. Further options are
+    those of `read_csv`.
     """
     if path != "-" and not os.path.exists(path):
         raise BadDataError(f"there is no file {path!r}")
@@ -94,11 +191,9 @@ def _format_of(path: str) -> Format:
         return "csv"
     if suffixes and suffixes[-1] in SUFFIXES:
         return SUFFIXES[suffixes[-1]]
-    if suffixes and suffixes[-1] in SPREADSHEETS:
-        raise BadDataError(f"{path!r} is a spreadsheet, which is not read here: save the table as CSV")
     raise BadDataError(
         f"cannot tell the format of {path!r} from its name; known are {', '.join(SUFFIXES)}. Save the table as one of "
-        f"them, or give --format, one of {', '.join(get_args(Format))}"
+        f"them, a spreadsheet as CSV, or give --format, one of {', '.join(get_args(Format))}"
     )
 
 
@@ -111,47 +206,27 @@ def read_csv(
     missing: tuple[str, ...] = (),
     encoding: str = "utf-8",
 ) -> Table:
-    """Read text with a delimiter, as `pandas.read_csv` does.
+    """Read text with a delimiter, as `pandas.read_csv` does; ``-`` is stdin.
 
-    Parameters
-    ----------
-    path : str
-        ``-`` is stdin.
-    delimiter, decimal : str
-        What separates fields (by default a comma, in .tsv files a tab), and the decimal point.
-    header : bool
-        Whether the first line has names.
-    missing : tuple of str
-        Texts that mark a missing value, in addition to those of pandas and "?".
-    encoding : str
+    Fields are separated by commas by default, in .tsv files by tabs. `missing` are texts that mark a missing value, in
+    addition to those of pandas and "?".
     """
+    import pandas as pd
+
     source = "stdin" if path == "-" else path
     content = sys.stdin.buffer.read() if path == "-" else None
-    options: dict[str, Any] = {
-        "sep": delimiter or ("\t" if ".tsv" in Path(path).suffixes else ","),
-        "skipinitialspace": True,
-        "encoding": encoding,
-    }
+    delimiter = delimiter or ("\t" if ".tsv" in Path(path).suffixes else ",")
+
+    def read(**options: Any) -> pd.DataFrame:
+        file = path if content is None else io.BytesIO(content)
+        return pd.read_csv(file, sep=delimiter, encoding=encoding, skipinitialspace=True, **options)
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # more fields than names: some would be lost
-            first = pd.read_csv(
-                path if content is None else io.BytesIO(content),
-                **options,
-                header=None,
-                nrows=1,
-                dtype=str,
-                keep_default_na=False,
-            )
-            frame = pd.read_csv(
-                path if content is None else io.BytesIO(content),
-                **options,
-                header=0 if header else None,
-                index_col=False,
-                low_memory=False,
-                decimal=decimal,
-                na_values=["?", *missing],
-            )
+            first = read(header=None, nrows=1, dtype=str, keep_default_na=False)
+            types = {"index_col": False, "low_memory": False, "decimal": decimal, "na_values": ["?", *missing]}
+            frame = read(header=0 if header else None, **types)
     except UnicodeError as error:
         raise BadDataError(
             f"{source} is not text in {encoding.upper()} ({error}). Save it as UTF-8, or give its --encoding, latin-1 "
@@ -182,7 +257,7 @@ def _doubt(name: str, column: NDArray[Any]) -> list[str]:
     """Return a note about a column of text that was probably meant to hold numbers."""
     seen = [value for value in column if value is not None] if column.dtype == object else []
     odd = [value for value in seen if not _is_number(value)]
-    if odd and len(odd) <= (1 - MOSTLY) * len(seen):
+    if odd and len(odd) <= len(seen) / 10:
         return [
             f"column {name!r} holds numbers, except {odd[0]!r} and the like in {len(odd)} of {len(seen)} rows, so it "
             f"counts as text. If that marks a missing value: --missing {odd[0]!r}"
@@ -216,6 +291,8 @@ def _check_size(shape: tuple[int, ...], source: str) -> None:
 
 def _read_parquet(path: str) -> Table:
     """Read a Parquet file; an index that has a name is a column."""
+    import pandas as pd
+
     parquet = need("pyarrow.parquet", "parquet", "reading Parquet")
     metadata = parquet.read_metadata(path)
     _check_size((metadata.num_rows, metadata.num_columns), path)
@@ -244,28 +321,37 @@ def _read_npz(path: str, sparse: bool) -> Table:
     Where there is an ``X`` (or the parts of a sparse one), only its columns are inputs. ``Y`` stands for all of its
     columns, whose names are ``label_names``. With ``sparse``, X is the table's counts.
     """
+    from scipy.sparse import csr_array
+
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
-    X = _sparse_inputs(arrays) if "X_data" in arrays else arrays.get("X")
+
+    def named_columns(matrix: Any, of: str, keys: tuple[str, ...], prefix: str) -> tuple[str, ...]:
+        """Return the names that the archive has under some key, or numbers."""
+        if matrix.ndim != 2 or matrix.shape[0] != n_rows:
+            raise BadDataError(f"{path}: {of} should have {n_rows} rows and columns; its shape is {matrix.shape}")
+        given = next((arrays[key] for key in keys if key in arrays), range(matrix.shape[1]))
+        if len(given) != matrix.shape[1]:
+            raise BadDataError(f"{path}: {of} has {matrix.shape[1]} columns, but there are {len(given)} {keys[0]}")
+        return tuple(f"{prefix}{name}" if isinstance(given, range) else str(name) for name in given)
+
+    X = arrays.get("X")
+    if "X_data" in arrays:
+        shape = tuple(int(n) for n in arrays["X_shape"])
+        X = csr_array((arrays["X_data"], arrays["X_indices"], arrays["X_indptr"]), shape=shape)
+        X.check_format(full_check=True)
     lengths = [len(array) for array in arrays.values() if array.ndim == 1]
-    n_rows = X.shape[0] if X is not None else max(lengths, default=0)
+    n_rows = max(lengths, default=0) if X is None else X.shape[0]
     columns: list[tuple[str, Any]] = []
-    inputs: tuple[str, ...] | None = None
+    inputs = None if X is None else named_columns(X, "X", ("feature_names", "vocabulary"), "x")
+    if X is not None and inputs is not None and not sparse:
+        _check_size(X.shape, path)
+        dense = X.toarray() if "X_data" in arrays else X
+        columns += [(name, as_column(dense[:, i], name)) for i, name in enumerate(inputs)]
     labels: tuple[str, ...] = ()
-    if X is not None:
-        if X.ndim != 2:
-            raise BadDataError(f"{path}: X should have rows and columns; its shape is {X.shape}")
-        inputs = _names(arrays, ("feature_names", "vocabulary"), X.shape[1], "x")
-        if not sparse:
-            _check_size(X.shape, path)
-            dense = X.toarray() if "X_data" in arrays else X
-            columns += [(name, as_column(dense[:, i], name)) for i, name in enumerate(inputs)]
     if "Y" in arrays:
-        Y = arrays["Y"]
-        if Y.ndim != 2 or len(Y) != n_rows:
-            raise BadDataError(f"{path}: Y should have {n_rows} rows and a column per target; its shape is {Y.shape}")
-        labels = _names(arrays, ("label_names",), Y.shape[1], "Y")
-        columns += [(name, as_column(Y[:, i], name)) for i, name in enumerate(labels)]
+        labels = named_columns(arrays["Y"], "Y", ("label_names",), "Y")
+        columns += [(name, as_column(arrays["Y"][:, i], name)) for i, name in enumerate(labels)]
     for name, array in arrays.items():
         if array.ndim == 1 and len(array) == n_rows and not name.startswith("X") and not name.endswith("_names"):
             columns.append((name, as_column(array, name)))
@@ -273,30 +359,10 @@ def _read_npz(path: str, sparse: bool) -> Table:
     found = Table(make_frame(columns), path, inputs, targets, {"Y": labels} if labels else {})
     if X is None or not sparse:
         return found
-    from scipy.sparse import csr_array
-
     if X.dtype.kind not in "biuf":
         raise BadDataError(f"{path}: X should hold counts; it holds {X.dtype}")
     keys = ("doc_ids",) if "doc_ids" in found else ()
     return replace(found, inputs=(), counts=csr_array(X), words=inputs or (), keys=keys)
-
-
-def _sparse_inputs(arrays: dict[str, NDArray[Any]]) -> Any:
-    from scipy.sparse import csr_array
-
-    shape = tuple(int(n) for n in arrays["X_shape"])
-    matrix = csr_array((arrays["X_data"], arrays["X_indices"], arrays["X_indptr"]), shape=shape)
-    matrix.check_format(full_check=True)
-    return matrix
-
-
-def _names(arrays: dict[str, NDArray[Any]], keys: tuple[str, ...], n: int, prefix: str) -> tuple[str, ...]:
-    """Return the names of columns that an archive has under some key, or numbers."""
-    given = next((arrays[key] for key in keys if key in arrays), None)
-    names = tuple(f"{prefix}{i}" for i in range(n)) if given is None else tuple(map(str, given))
-    if len(names) != n:
-        raise BadDataError(f"there are {n} columns, but {len(names)} {keys[0]}")
-    return names
 
 
 def _read_libsvm(path: str, sparse: bool) -> Table:
@@ -305,6 +371,7 @@ def _read_libsvm(path: str, sparse: bool) -> Table:
     Several labels separated by commas become a column of zeros and ones for each, ``label=1`` and so on. With
     ``sparse`` the inputs are the table's counts.
     """
+    import pandas as pd
     from sklearn.datasets import load_svmlight_file
 
     with pd.io.common.get_handle(path, "rb", compression="infer", is_text=False) as opened:

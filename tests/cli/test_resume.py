@@ -1,0 +1,146 @@
+"""``regbayes fit --resume``: a search that was killed continues, and its result is that of one that was not."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli_tools import run_here
+from regbayes import load
+from regbayes.search import read_records
+
+FIT = ("--n-components", 3, "--max-iter", 5, "--folds", 3, "--no-compare", "--json")
+GRID = [part for i in range(8) for part in ("--C", 0.01 * 2**i)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a table and a model that was fitted without interruption."""
+    folder = tmp_path_factory.mktemp("resume")
+    X = np.random.default_rng(0).standard_normal((120, 5))
+    np.savez(folder / "t.npz", X=X, y=(X[:, 0] + X[:, 1] * X[:, 2] > 0).astype(int))
+    assert run_here("fit", folder / "t.npz", "-o", folder / "whole", *FIT, *GRID).code == 0
+    return folder
+
+
+def records_of(model: Path) -> list[Path]:
+    return sorted(model.parent.glob(f"{model.name}.*.records"))
+
+
+def assert_same_model(one: Path, other: Path) -> None:
+    """Everything but the seconds is the same, bit by bit."""
+    models = [load(path) for path in (one, other)]
+    facts = [
+        {name: value for name, value in model.facts.items() if name not in ("seconds", "comparison")}
+        for model in models
+    ]
+    assert facts[0] == facts[1]
+    for name in ("coef_features_", "components_", "intercept_"):
+        np.testing.assert_array_equal(*(getattr(model.estimator, name) for model in models))
+    for name in ("temperatures", "biases"):
+        np.testing.assert_array_equal(*(getattr(model.calibration, name) for model in models))
+
+
+def kill_while_searching(place: Path, model: Path, delay: float) -> int:
+    """Start a fit, kill it so many seconds after its first record, and return how many records are left."""
+    command = [sys.executable, "-m", "regbayes", "fit", "t.npz", "-o", model.name, *map(str, (*FIT, *GRID)), "--resume"]
+    process = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    before = [path.stat().st_size for path in records_of(model)]
+    while process.poll() is None and [path.stat().st_size for path in records_of(model)] == before:
+        time.sleep(0.002)
+    time.sleep(delay)
+    process.kill()
+    process.communicate()
+    return sum(len(read_records(path)) for path in records_of(model))
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
+def test_a_killed_search_continues_to_the_same_model(place, seed):
+    """Kill it twice at random moments: the second time it must have begun with what the first one left."""
+    random, model = np.random.default_rng(seed), place / f"killed{seed}"
+    left = [kill_while_searching(place, model, random.uniform(0, 0.4)) for _ in range(2)]
+    if not model.exists():
+        assert 0 < left[0] <= left[1]
+        done = run_here("fit", place / "t.npz", "-o", model, *FIT, *GRID, "--resume")
+        assert done.code == 0, done.err
+        assert re.search(rf"{left[1]} fits? of \S+ need not be made again", done.err)
+    assert_same_model(model, place / "whole")
+    assert records_of(model) == []
+
+
+def test_ctrl_c_keeps_the_records_and_resume_finishes_the_search(place, monkeypatch):
+    from regbayes.cli.search import SearchWatch
+
+    before, model = SearchWatch.__call__, place / "stopped"
+
+    def stop(watch, record):
+        if len(watch.records) == 6:
+            signal.raise_signal(signal.SIGTERM)
+        before(watch, record)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SearchWatch, "__call__", stop)
+        done = run_here("fit", place / "t.npz", "-o", model, *FIT, *GRID)
+    assert done.code == 130
+    assert "--resume continues the search" in done.json["kept"]
+    assert [len(read_records(path)) for path in records_of(model)] == [6]
+    assert run_here("fit", place / "t.npz", "-o", model, *FIT, *GRID, "--resume").code == 0
+    assert_same_model(model, place / "whole")
+
+
+@pytest.fixture(scope="module")
+def killed(place):
+    """The file of the records of a search that was killed."""
+    kill_while_searching(place, place / "begun", 0.0)
+    return records_of(place / "begun")[0]
+
+
+def begin(killed: Path, name: str) -> Path:
+    """Return the name of a model whose search was killed."""
+    shutil.copy(killed, killed.with_name(killed.name.replace("begun", name)))
+    return killed.with_name(name)
+
+
+def test_records_of_other_data_or_settings_are_not_used(place, killed):
+    model = begin(killed, "other")
+    done = run_here("fit", place / "t.npz", "-o", model, *FIT, *GRID, "--resume", "--seed", 1)
+    assert any("there is no unfinished search of these data and settings" in said for said in done.json["warnings"])
+    assert len(records_of(model)) == 1  # of the first search
+    again = run_here("fit", place / "t.npz", "-o", model, *FIT, *GRID)
+    assert "--resume would continue it" in again.err
+    assert records_of(model) == []
+    assert_same_model(model, place / "whole")
+
+
+@pytest.mark.parametrize(
+    ("added", "code"), [(b'{"params": {"C"', 0), (b"x\n", 2), (b"\x80\x04\n", 2)], ids=["cut short", "text", "pickle"]
+)
+def test_damaged_records_are_an_error_unless_the_last_line_is_cut_short(place, killed, added, code):
+    model = begin(killed, f"damaged{len(added)}")
+    (path,) = records_of(model)
+    path.write_bytes(path.read_bytes() + added)
+    done = run_here("fit", place / "t.npz", "-o", model, *FIT, *GRID, "--resume")
+    assert (done.code, "delete it to begin again" in done.err) == (code, code == 2)
+
+
+def test_a_disk_that_is_full_costs_the_records_and_not_the_search(place, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("regbayes.search.write_records", full)
+    done = run_here("fit", place / "t.npz", "-o", place / "full", *FIT, *GRID)
+    assert done.code == 0, done.err
+    assert sum("No space left on device" in said for said in done.json["warnings"]) == 1
+
+
+def test_resume_needs_a_search(place):
+    done = run_here("fit", place / "t.npz", "-o", place / "m", "--no-cv", "--resume")
+    assert (done.code, "--resume continues a search" in done.err) == (2, True)
