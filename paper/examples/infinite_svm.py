@@ -1,14 +1,10 @@
-"""The infinite SVM on simulated clusters and on digits: samples of several kinds, each with its own classifier."""
+"""The infinite SVM on simulated clusters: samples of several kinds, each with its own classifier."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from regbayes_paper.baselines import InfiniteSVMClassifier
@@ -49,15 +45,6 @@ def main() -> None:
     print(f"\nshare of a training row that its label moves to other components: {moved:.3f}")
     print(f"classifiers of the responsibilities that know the label: {original.score(X_new, y_new):.3f}")
     print(f"classifiers of those that do not: {model.score(X_new, y_new):.3f}")
-
-    # --- digits do not form clusters with classifiers of their own
-    X, y = load_digits(return_X_y=True)
-    X, X_new, y, y_new = train_test_split(X, y, train_size=400, stratify=y, random_state=0)
-    print()
-    digits = InfiniteSVMClassifier(n_components=10, C=0.1, random_state=0)
-    for name, classifier in (("LinearSVC", LinearSVC(C=0.01)), ("iSVM", digits), ("RBF-SVM", SVC(C=10.0))):
-        score = make_pipeline(StandardScaler(), classifier).fit(X, y).score(X_new, y_new)
-        print(f"digits, {name}: {score:.3f}")
 
 
 if __name__ == "__main__":

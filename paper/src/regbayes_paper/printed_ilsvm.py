@@ -16,12 +16,13 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, xlogy
-from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes_paper._types import Floats, Integers
+from regbayes_paper.classes import ClassScores
 from regbayes_paper.descent import alternate
 from regbayes_paper.indian_buffet import Sticks
 from regbayes_paper.svm import class_losses, solve_classes
@@ -75,23 +76,19 @@ class Problem:
         """Update q(W), one feature after the other."""
         means, weighted = state.means.copy(), state.psi / state.noise[:, None]
         spread = 1.0 / (1.0 / state.prior_variance + weighted.sum(axis=0))
-        rest = self.X - state.psi @ means
+        gram, linear = weighted.T @ state.psi, weighted.T @ self.X
         for k in range(len(means)):
-            rest += np.outer(state.psi[:, k], means[k])
-            means[k] = spread[k] * (weighted[:, k] @ rest)
-            rest -= np.outer(state.psi[:, k], means[k])
+            means[k] = spread[k] * (linear[k] - gram[k] @ means + gram[k, k] * means[k])
         return replace(state, means=means, spread=spread)
 
     def update_features(self, state: State) -> State:
         """Update q(Z), one feature after the other; the rewards of margins are zero for samples without them."""
         reward = state.multipliers @ state.classifier
-        psi, log_odds, D = state.psi.copy(), state.sticks.log_odds, self.X.shape[1]
-        rest, squares = self.X - psi @ state.means, np.sum(state.means**2, axis=1)
+        psi, log_odds, gram = state.psi.copy(), state.sticks.log_odds, state.means @ state.means.T
+        fit = self.X @ state.means.T - 0.5 * (self.X.shape[1] * state.spread + np.diag(gram))
         for k in range(psi.shape[1]):
-            rest += np.outer(psi[:, k], state.means[k])
-            fit = rest @ state.means[k] - 0.5 * (D * state.spread[k] + squares[k])
-            psi[:, k] = expit(log_odds[k] + fit / state.noise + reward[:, k])
-            rest -= np.outer(psi[:, k], state.means[k])
+            others = psi @ gram[:, k] - psi[:, k] * gram[k, k]
+            psi[:, k] = expit(log_odds[k] + (fit[:, k] - others) / state.noise + reward[:, k])
         return replace(state, psi=psi)
 
     def update_classifier(self, state: State) -> State:
@@ -150,7 +147,7 @@ class Problem:
         return state, self.objective(state)
 
 
-class PrintedILSVMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
+class PrintedILSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
     """iLSVM by Algorithm 3 of the paper; predictions are by its own q(eta).
 
     Parameters
@@ -192,18 +189,16 @@ class PrintedILSVMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Run Algorithm 3 on centered inputs."""
+        """Run Algorithm 3 on the inputs as given."""
         found: tuple[Floats, Any] = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         rows, targets = found
         check_classification_targets(targets)
         labeled = np.ones(len(rows), dtype=bool) if self.unlabeled is None else targets != self.unlabeled
         self.classes_ = np.unique(targets[labeled])
         labels = np.searchsorted(self.classes_, np.where(labeled, targets, self.classes_[0]))
-        self._mean = rows.mean(axis=0)
-        centered = rows - self._mean
-        self._floor = max(NOISE_FLOOR * float(centered.var()), np.finfo(np.float64).tiny)
+        self._floor = max(NOISE_FLOOR * float(rows.var(axis=0).mean()), np.finfo(np.float64).tiny)
         C = np.where(labeled, float(self.C), 0.0)
-        problem = Problem(centered, labels, len(self.classes_), C, float(self.alpha), self._floor)
+        problem = Problem(rows, labels, len(self.classes_), C, float(self.alpha), self._floor)
         state = problem.start(int(self.n_components), self.start, check_random_state(self.random_state))
         estimate = bool(self.estimate_variances)
         self.state_, self.objectives_ = alternate(lambda at: problem.step(at, estimate), state, *OUTER)
@@ -213,7 +208,7 @@ class PrintedILSVMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: ArrayLike) -> Floats:
         """Return psi of new samples, inferred without margins at the fitted q(nu) and q(W)."""
         check_is_fitted(self)
-        rows = validate_data(self, X, dtype=np.float64, reset=False) - self._mean
+        rows = validate_data(self, X, dtype=np.float64, reset=False)
         N, L = len(rows), len(self.classes_)
         problem = Problem(rows, np.zeros(N, dtype=np.int64), L, np.zeros(N), float(self.alpha), self._floor)
         psi = np.full((N, len(self.state_.means)), 0.5)
@@ -225,15 +220,8 @@ class PrintedILSVMClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
                 state = problem.update_noise(state)
         return state.psi
 
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, or of the second of two."""
-        scores = self.transform(X) @ self.state_.classifier.T
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: ArrayLike) -> Any:
-        """Predict classes."""
-        scores = self.transform(X) @ self.state_.classifier.T
-        return self.classes_[scores.argmax(axis=1)]
+    def _class_scores(self, X: ArrayLike) -> Floats:
+        return self.transform(X) @ self.state_.classifier.T
 
 
 def sample_at_multipliers(problem: Problem, state: State, log_odds: Floats, n_draws: int, rng: Any) -> Any:

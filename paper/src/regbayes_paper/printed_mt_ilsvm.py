@@ -147,7 +147,7 @@ class Problem:
 
 
 class PrintedMTILSVMClassifier(TaskClassifier):
-    """MT-iLSVM for labels by Algorithm 2 of the paper, on standardized inputs.
+    """MT-iLSVM for labels by Algorithm 2 of the paper, on the inputs as given.
 
     From the printed start all features can turn off, and then every score is zero.
 
@@ -162,6 +162,8 @@ class PrintedMTILSVMClassifier(TaskClassifier):
     random_state : int, RandomState instance or None, default=None
         For the start.
     """
+
+    center_inputs = scale_inputs = False
 
     def __init__(self, n_components: int = 50, *, alpha: float = 2.0, C: float = 1.0, random_state: Any = None) -> None:
         self.n_components = n_components

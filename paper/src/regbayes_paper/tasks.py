@@ -24,7 +24,7 @@ from regbayes_paper._types import Flags, Floats, Integers
 
 @dataclass(frozen=True)
 class TaskProblem:
-    """Standardized samples, and the observed targets of all tasks, task by task."""
+    """Samples, standardized unless a model says otherwise, and the observed targets of all tasks, task by task."""
 
     X: Floats  # (N, d)
     rows: Integers  # (n,): the sample of each target
@@ -62,7 +62,8 @@ class TaskProblem:
 class TaskModel(BaseEstimator, ABC):
     """A model that scores standardized samples for every task."""
 
-    scale_inputs = True  # whether inputs are divided by their standard deviations; they are always centered
+    center_inputs = True
+    scale_inputs = True  # whether inputs are divided by their standard deviations
 
     @abstractmethod
     def _learn(self, problem: TaskProblem) -> None:
@@ -113,7 +114,7 @@ class TaskModel(BaseEstimator, ABC):
             raise ValueError(f"y must have a target of every task; task {self.tasks_[empty].tolist()[0]!r} has none.")
         encoded = self._encode(values, observed)
         targets = encoded[places] if values.ndim == 1 else encoded[places, outputs]
-        self.mean_ = rows.mean(axis=0)
+        self.mean_ = rows.mean(axis=0) * self.center_inputs
         self.scale_ = np.where((np.ptp(rows, axis=0) > 0) & self.scale_inputs, rows.std(axis=0), 1.0)
         standard = (rows - self.mean_) / self.scale_
         self._learn(TaskProblem(standard, places, outputs.astype(np.int64), targets, len(self.tasks_)))

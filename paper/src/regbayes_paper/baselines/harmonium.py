@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 from scipy.special import gammaln, xlogy
-from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes_paper._types import Floats, Integers
+from regbayes_paper.classes import ClassScores
 from regbayes_paper.descent import minimize
 from regbayes_paper.svm import solve_classes
 
@@ -256,7 +257,7 @@ class ExponentialFamilyHarmonium(_Harmonium):
         return float(np.mean(self.score_samples(X)))
 
 
-class MaxMarginHarmoniumClassifier(ClassifierMixin, _Harmonium):
+class MaxMarginHarmoniumClassifier(ClassScores, _Harmonium):
     """Max-margin harmonium (MMH): a harmonium and a large-margin classifier of its hidden units, learned together.
 
     Parameters
@@ -352,12 +353,5 @@ class MaxMarginHarmoniumClassifier(ClassifierMixin, _Harmonium):
         largest = np.linalg.norm(weights, ord=2)
         return weights * min(1.0, np.sqrt(0.99) / max(largest, SHORT))
 
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, or of the second of two."""
-        scores = self.transform(X) @ self.coef_features_.T + self.intercept_
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: ArrayLike) -> Any:
-        """Predict classes."""
-        scores = self.transform(X) @ self.coef_features_.T + self.intercept_
-        return self.classes_[scores.argmax(axis=1)]
+    def _class_scores(self, X: ArrayLike) -> Floats:
+        return self.transform(X) @ self.coef_features_.T + self.intercept_

@@ -7,27 +7,28 @@ raises the objective (docs/math.md, section 7).
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betaln, digamma, gammaln, log_softmax, softmax, xlogy
-from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.cluster import KMeans
+from scipy.special import digamma, gammaln, log_softmax, softmax, xlogy
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import BayesianGaussianMixture
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes_paper._types import Floats, Integers
+from regbayes_paper.classes import ClassScores
 from regbayes_paper.descent import alternate
-from regbayes_paper.dirichlet_process import Sticks, later
+from regbayes_paper.dirichlet_process import Sticks
 from regbayes_paper.svm import Machine, class_losses, solve_classes
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the step to new responsibilities, tried in turn
 PASSES = 3  # over the responsibilities in a round
-MERGE_ROUNDS = 10  # of the mixture alone before two components are merged
-EMPTY = 1e-6  # expected number of rows of a component that is not used
 FINAL_TOL = 1e-6  # relative duality gap of the classifiers
 
 # --- Components: means and precisions of independent columns, normal-gamma
@@ -48,14 +49,6 @@ class NormalGamma:
         shift = totals / scale[..., None]
         spread = np.maximum(squares - totals * shift, 0.0)
         return NormalGamma(self.centre + shift, scale, self.shape + 0.5 * counts, self.rate + 0.5 * spread)
-
-    def log_evidence(self, counts: Floats, totals: Floats, squares: Floats) -> Floats:
-        """Return the log-density of rows with these sums, means and precisions integrated out, (...)."""
-        found = self.given(counts, totals, squares)
-        columns = self.shape * np.log(self.rate) - found.shape[..., None] * np.log(found.rate)
-        common = gammaln(found.shape) - gammaln(self.shape) + 0.5 * np.log(self.scale / found.scale)
-        D = totals.shape[-1]
-        return columns.sum(axis=-1) + D * (common - 0.5 * counts * np.log(2.0 * np.pi))
 
     def log_likelihoods(self, X: Floats) -> Floats:
         """Return ``E[log p(x_n | component k)]``, (N, T)."""
@@ -102,47 +95,17 @@ def sorted_by_size(q: Floats) -> Floats:
     return q[:, np.argsort(-q.sum(axis=0), kind="stable")]
 
 
-def log_assignments(counts: Floats, alpha: float) -> Floats:
-    """Return the log-probability of assignments with such counts (..., T), the sticks integrated out."""
-    beyond = later(counts.reshape(-1, counts.shape[-1])).reshape(counts.shape)
-    return np.sum(betaln(1.0 + counts, alpha + beyond) + np.log(alpha), axis=-1)
-
-
-def merge_gains(X: Floats, q: Floats, alpha: float, prior: NormalGamma) -> tuple[Floats, Integers]:
-    """Return by how much the bound rises if two components become one, all else at its best; and the pairs (P, 2)."""
-    counts, away = q.sum(axis=0), X - prior.centre
-    used = np.flatnonzero(counts > EMPTY)
-    i, j = used[np.array(np.triu_indices(len(used), 1))]
-    sums = (counts, q.T @ away, q.T @ away**2)
-    alone = prior.log_evidence(*sums)
-    gains = prior.log_evidence(*(part[i] + part[j] for part in sums)) - alone[i] - alone[j]
-    after = np.repeat(counts[None], len(i), axis=0)
-    rows = np.arange(len(i))
-    after[rows, i] += after[rows, j]
-    after[rows, j] = 0.0
-    gains += log_assignments(-np.sort(-after, axis=1), alpha) - log_assignments(-np.sort(-counts), alpha)
-    both = np.stack([q[:, a] + q[:, b] for a, b in zip(i, j, strict=True)], axis=1) if len(i) else np.zeros((len(q), 0))
-    entropies = xlogy(q, q).sum(axis=0)
-    return gains + entropies[i] + entropies[j] - xlogy(both, both).sum(axis=0), np.column_stack([i, j])
-
-
-def start_responsibilities(X: Floats, n_components: int, alpha: float, prior: NormalGamma, seed: int) -> Floats:
-    """Return the clusters of k-means, of which those are merged that the mixture explains better as one."""
+def start_responsibilities(X: Floats, n_components: int, alpha: float, seed: int) -> Floats:
+    """Return the responsibilities of the mixture alone, by scikit-learn, on standardized columns."""
     scaled = (X - X.mean(axis=0)) / np.where(np.ptp(X, axis=0) > 0, X.std(axis=0), 1.0)
-    distinct = min(n_components, len(np.unique(scaled, axis=0)))
-    codes = KMeans(distinct, n_init=1, random_state=seed).fit_predict(scaled)
-    q = np.eye(n_components)[codes]
-    for _ in range(n_components):
-        for _ in range(MERGE_ROUNDS):
-            q = sorted_by_size(q)
-            q = softmax(Mixture.of(X, q, alpha, prior).logits(X), axis=1)
-        gains, pairs = merge_gains(X, q, alpha, prior)
-        if not len(gains) or gains.max() <= 0:
-            break
-        first, second = pairs[gains.argmax()]
-        q[:, first] += q[:, second]
-        q[:, second] = 0.0
-    return sorted_by_size(q)
+    size = min(n_components, len(np.unique(scaled, axis=0)))
+    mixture = BayesianGaussianMixture(
+        n_components=size, covariance_type="diag", weight_concentration_prior=alpha, max_iter=500, random_state=seed
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        q = mixture.fit(scaled).predict_proba(scaled)
+    return sorted_by_size(np.pad(q, ((0, 0), (0, n_components - size))))
 
 
 # --- The fit
@@ -252,7 +215,7 @@ def spread(q: Floats, inputs: Floats) -> Floats:
     return (q[:, :, None] * inputs[:, None, :]).reshape(len(q), -1)
 
 
-class InfiniteSVMClassifier(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class InfiniteSVMClassifier(ClassScores, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Infinite support vector machine (iSVM): a Dirichlet-process mixture of large-margin classifiers.
 
     Every row belongs to a component. A component has a Gaussian with independent columns and linear weights of its own,
@@ -331,7 +294,7 @@ class InfiniteSVMClassifier(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, Tr
         prior = NormalGamma(self._mean, np.array(0.1), np.array(1.0), variance)
         alpha, T = float(self.alpha), int(self.n_components)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        q = start_responsibilities(rows, T, alpha, prior, seed)
+        q = start_responsibilities(rows, T, alpha, seed)
         squared, r = self.loss == "squared_hinge", float(self.generative_weight)
         inputs = self._inputs(rows)
         problem = Problem(rows, inputs, labels, len(self.classes_), float(self.C), squared, alpha, prior, r)
@@ -361,16 +324,6 @@ class InfiniteSVMClassifier(ClassifierMixin, ClassNamePrefixFeaturesOutMixin, Tr
         q = self.transform(X)
         inputs = self._inputs(np.asarray(X, dtype=np.float64))
         return np.einsum("nt,nd,tad->na", q, inputs, self.coef_, optimize=True)
-
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, or of the second of two."""
-        scores = self._class_scores(X)
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: ArrayLike) -> Any:
-        """Predict classes."""
-        scores = self._class_scores(X)
-        return self.classes_[scores.argmax(axis=1)]
 
     @property
     def _n_features_out(self) -> int:

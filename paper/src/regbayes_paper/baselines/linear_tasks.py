@@ -167,7 +167,6 @@ class _RelatedTasks(LinearTaskModel):
         *,
         balance_tasks: bool = True,
         intercept_scaling: float = 1.0,
-        scale_inputs: bool = True,
         max_iter: int = 200,
         tol: float = 1e-5,
     ) -> None:
@@ -175,7 +174,6 @@ class _RelatedTasks(LinearTaskModel):
         self.relation_alpha = relation_alpha
         self.balance_tasks = balance_tasks
         self.intercept_scaling = intercept_scaling
-        self.scale_inputs = scale_inputs
         self.max_iter = max_iter
         self.tol = tol
 
@@ -231,8 +229,6 @@ class MTRLRegressor(TaskRegressor, _RelatedTasks):
         Whether tasks count equally, as in the original, or every target does.
     intercept_scaling : float, default=1.0
         Size of the constant input that carries the intercepts. Large values make intercepts free.
-    scale_inputs : bool, default=True
-        Whether inputs are divided by their standard deviations.
     max_iter : int, default=200
     tol : float, default=1e-5
         Relative change of the objective at which to stop.

@@ -20,12 +20,13 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from scipy.special import digamma, gammaln, logsumexp
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from regbayes_paper._types import Floats, Integers
+from regbayes_paper.classes import ClassScores
 from regbayes_paper.descent import alternate
 from regbayes_paper.svm import Boxes, class_losses, solve_boxes, solve_classes
 
@@ -351,7 +352,7 @@ class _PosteriorTopics(TransformerMixin, BaseEstimator):
         return tags
 
 
-class PosteriorMedLDAClassifier(ClassifierMixin, _PosteriorTopics):
+class PosteriorMedLDAClassifier(ClassScores, _PosteriorTopics):
     """MedLDA for classes as in the paper: margins act on the posterior of the training documents.
 
     New documents have no labels, so their topics are inferred without the margins that shaped those of the training
@@ -427,15 +428,8 @@ class PosteriorMedLDAClassifier(ClassifierMixin, _PosteriorTopics):
             self.coef_features_ = np.zeros((len(self.classes_), int(self.n_components)))
         return self
 
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, or of the second of two."""
-        scores = self.transform(X) @ self.coef_features_.T
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: ArrayLike) -> Any:
-        """Predict classes."""
-        scores = self.transform(X) @ self.coef_features_.T
-        return self.classes_[scores.argmax(axis=1)]
+    def _class_scores(self, X: ArrayLike) -> Floats:
+        return self.transform(X) @ self.coef_features_.T
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

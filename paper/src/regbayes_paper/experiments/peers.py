@@ -1,55 +1,14 @@
-"""Predictors of numbers in many tasks, made of scikit-learn's: ``fit(X, y, task)`` and ``predict(X, task)``."""
+"""Ridge regression with a deviation for each task: ``fit(X, y, task)`` and ``predict(X, task)``."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin, clone
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.preprocessing import StandardScaler
 
 from regbayes_paper._types import Floats
-
-How = Literal["ignore", "columns", "separate"]
-
-
-class TaskAdapter(RegressorMixin, BaseEstimator):
-    """A regressor of scikit-learn on standardized samples of many tasks.
-
-    Parameters
-    ----------
-    estimator : regressor
-    how : {"ignore", "columns", "separate"}
-        Whether it sees nothing of the tasks, sees a 0/1 column for each, or is fitted to each task by itself.
-    """
-
-    def __init__(self, estimator: Any, how: How = "ignore") -> None:
-        self.estimator = estimator
-        self.how = how
-
-    def fit(self, X: Floats, y: Any, task: Any) -> Self:
-        """Fit one predictor, or one for each task."""
-        self.scaler_ = StandardScaler().fit(X)
-        rows = self.scaler_.transform(X)
-        if self.how == "separate":
-            self.by_task_ = {t: clone(self.estimator).fit(rows[task == t], y[task == t]) for t in np.unique(task)}
-            return self
-        self.encoder_ = OneHotEncoder(sparse_output=False).fit(task[:, None])
-        self.estimator_ = clone(self.estimator).fit(self._with_columns(rows, task), y)
-        return self
-
-    def predict(self, X: Floats, task: Any) -> Floats:
-        """Predict samples of known tasks."""
-        rows = self.scaler_.transform(X)
-        if self.how != "separate":
-            return np.asarray(self.estimator_.predict(self._with_columns(rows, task)))
-        found = np.empty(len(rows))
-        for t in np.unique(task):
-            found[task == t] = self.by_task_[t].predict(rows[task == t])
-        return found
-
-    def _with_columns(self, rows: Floats, task: Any) -> Any:
-        return rows if self.how == "ignore" else np.hstack([rows, self.encoder_.transform(task[:, None])])
 
 
 class TaskDeviationRidge(RegressorMixin, BaseEstimator):

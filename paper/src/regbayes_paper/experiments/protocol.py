@@ -236,9 +236,9 @@ class Experiment(ABC):
         system, size = self.at(cell)
         samples = self.training_rows(cell, train)
         settings = system.settings(self.quick)
-        search = len(settings) > 1 or self.kind.cuts
-        fits = 1 + (self.n_folds - 1) * len(settings) * search
-        return float(fits * samples.X.size * (1 if system.group == PEERS else size))
+        sizes = [1 if system.group == PEERS else one.get("n_components", size) for one in settings]
+        fits = 1 + (self.n_folds - 1 if len(settings) > 1 else 0)
+        return float(fits * samples.X.size * sum(sizes))
 
     def remarks(self, records: Sequence[Record]) -> Sequence[str]:
         """Return what to say below the tables."""

@@ -118,7 +118,7 @@ def multiway(quick: bool) -> list[Dataset]:
     flickr = read("flickr", "Flickr")
     stand_ins = {
         "office_caltech10_multiview": "Office-Caltech (descriptors of the same kinds)",
-        "nuswide12_bow500": "NUS-WIDE-12 (500 SIFT words of the same kind)",
+        "nuswide12_bow500": "NUS-WIDE-12 (500 SIFT words of images of the same source)",
         "scene15": "scene15",
     }
     others = [read(name, title, stands_for="Flickr", why=NOT_PUBLIC) for name, title in stand_ins.items()]

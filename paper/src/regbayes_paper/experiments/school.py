@@ -24,7 +24,10 @@ WITHIN = Metric(
     digits=2,
     percent=True,
 )
-POOLED = Metric("pooled", "EV pooled", "the same with the mean of all test targets", digits=2, percent=True)
+UNBIASED = Metric(
+    "unbiased", "EV within, n - 1", "the same with variances of tasks over n - 1 in place of n", digits=2, percent=True
+)
+POOLED = Metric("pooled", "EV pooled", "explained variance about the mean of all test targets", digits=2, percent=True)
 IN_FIGURE = ("STL", "BMTL", "MTGP", "MTRL", "MT-IBP+SVM", "MT-iLSVM", "MT-IBP+SVM^f", "MT-iLSVM^f")
 
 
@@ -32,7 +35,7 @@ class School(Experiment):
     """Figure 7 of the paper."""
 
     name, title = "school", "School (Figure 7): explained variance of exam scores, every school a task"
-    metrics: ClassVar[tuple[Metric, ...]] = (WITHIN, POOLED, FEATURES)
+    metrics: ClassVar[tuple[Metric, ...]] = (WITHIN, UNBIASED, POOLED, FEATURES)
     drawn: ClassVar[tuple[str, ...]] = ("within", "pooled")
     systems, kind = RAGGED, tuning.RAGGED
     paper: ClassVar[Mapping[str, Any]] = {"School": {row: {"within": "figure only"} for row in IN_FIGURE}}
@@ -68,7 +71,7 @@ class TrainingSize(School):
 
     name, title = "training-size", "Figure 9: explained variance and time against the training size"
     metrics: ClassVar[tuple[Metric, ...]] = (WITHIN, POOLED)
-    systems = named(RAGGED, "MT-iLSVM", "MT-iLSVM^f", "MT-IBP+SVM", "STL", "one ridge for all", REFERENCE)
+    systems = named(RAGGED, "MT-iLSVM", "MT-iLSVM^f", "MT-IBP+SVM", "STL", REFERENCE)
     paper: ClassVar[Mapping[str, Any]] = {}
 
     def protocol(self) -> Sequence[str]:

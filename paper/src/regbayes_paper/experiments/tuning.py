@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import accuracy_score, f1_score, precision_recall_curve
+from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import KFold, StratifiedKFold
 from threadpoolctl import threadpool_limits
 
@@ -26,7 +26,6 @@ class Kind:
     outputs: Callable[[Any, Sample], Any]
     choose_by: Callable[[Sample, Any], float]
     report: Callable[[Sample, Any], dict[str, float]]
-    cuts: bool = False  # whether thresholds are chosen too
 
 
 def fit(estimator: Any, sample: Sample) -> Any:
@@ -59,30 +58,25 @@ def _multiway(sample: Sample, predicted: Any) -> dict[str, float]:
 
 
 def _ragged(sample: Sample, predicted: Any) -> dict[str, float]:
-    pooled = explained_variance_pooled(sample.y, predicted, sample.task)
-    return {"pooled": pooled, "within": explained_variance_within_tasks(sample.y, predicted, sample.task)}
+    parts = [sample.y[sample.task == one] for one in np.unique(sample.task)]
+    unbiased = sum(len(part) ** 2 / max(len(part) - 1, 1) * float(np.var(part)) for part in parts)
+    return {
+        "within": explained_variance_within_tasks(sample.y, predicted, sample.task),
+        "unbiased": 1.0 - float(np.sum((sample.y - predicted) ** 2)) / unbiased,
+        "pooled": explained_variance_pooled(sample.y, predicted, sample.task),
+    }
 
 
 def _labels(sample: Sample, scores: Any) -> dict[str, float]:
     found = {"accuracy": task_accuracy(sample.y, (scores > 0).astype(int))}
-    return found | {f"f1_{average}": _f1(sample, scores, 0.0, average) for average in ("micro", "macro")}
-
-
-def _f1(sample: Sample, scores: Any, cuts: Any, average: str) -> float:
-    return float(f1_score(sample.y, (scores > cuts).astype(int), average=average, zero_division=0))
+    for average in ("micro", "macro"):
+        found[f"f1_{average}"] = float(f1_score(sample.y, scores > 0, average=average, zero_division=0))
+    return found
 
 
 MULTIWAY = Kind(predict, lambda s, out: float(accuracy_score(s.y, out)), _multiway)
 RAGGED = Kind(predict, lambda s, out: explained_variance_within_tasks(s.y, out, s.task), _ragged)
-LABELS = Kind(label_scores, lambda s, out: task_accuracy(s.y, (out > 0).astype(int)), _labels, cuts=True)
-
-
-def best_cut(scores: Any, positive: Any) -> float:
-    """Return the threshold of the largest F1 score, halfway between two scores."""
-    precision, recall, thresholds = precision_recall_curve(positive, scores)
-    best = int(np.argmax(precision[:-1] * recall[:-1] / np.maximum(precision[:-1] + recall[:-1], 1e-12)))
-    below = thresholds[best - 1] if best > 0 else thresholds[best] - 1.0
-    return 0.5 * float(thresholds[best] + below)
+LABELS = Kind(label_scores, lambda s, out: task_accuracy(s.y, (out > 0).astype(int)), _labels)
 
 
 def out_of_fold(make: Callable[[], Any], sample: Sample, n_folds: int, seed: int, kind: Kind) -> Any:
@@ -112,11 +106,7 @@ def evaluate(
     quick: bool = False,
     n_folds: int = 5,
 ) -> Record:
-    """Choose among a system's settings by cross-validation, refit, and score the test part once.
-
-    Labels are scored at the default threshold and, in ``f1_micro_cut`` and ``f1_macro_cut``, with one threshold for all
-    labels or one for each; these, and the settings that go with them, come from the same out-of-fold scores.
-    """
+    """Choose among a system's settings by cross-validation, refit, and score the test part once."""
     settings = system.settings(quick)
 
     def make(i: int) -> Any:
@@ -124,28 +114,16 @@ def evaluate(
 
     with threadpool_limits(1):
         started = time.process_time()
-        search = len(settings) > 1 or kind.cuts
-        tried = range(len(settings)) if search else ()
-        held_out = [out_of_fold(partial(make, i), train, n_folds, context.seed, kind) for i in tried]
-        best = int(np.argmax([kind.choose_by(train, out) for out in held_out])) if search else 0
+        if len(settings) > 1:
+            tried = [out_of_fold(partial(make, i), train, n_folds, context.seed, kind) for i in range(len(settings))]
+            best = int(np.argmax([kind.choose_by(train, out) for out in tried]))
+        else:
+            best = 0
         searched = time.process_time()
-        models = {best: fit(make(best), train)}
+        model = fit(make(best), train)
         seconds = time.process_time() - searched
-        values = kind.report(test, kind.outputs(models[best], test)) | features_in_use(models[best])
-        for average in ("micro", "macro") if kind.cuts else ():
-            cuts = [_cuts(scores, train.y == 1, average) for scores in held_out]
-            f1 = [_f1(train, scores, cut, average) for scores, cut in zip(held_out, cuts, strict=True)]
-            i = int(np.argmax(f1))
-            if i not in models:
-                models[i] = fit(make(i), train)
-            values[f"f1_{average}_cut"] = _f1(test, kind.outputs(models[i], test), cuts[i], average)
+        values = kind.report(test, kind.outputs(model, test)) | features_in_use(model)
     return Record(cell, values, seconds, searched - started, dict(settings[best]))
-
-
-def _cuts(scores: Any, positive: Any, average: str) -> Any:
-    if average == "micro":
-        return best_cut(scores.ravel(), positive.ravel())
-    return np.array([best_cut(column, own) for column, own in zip(scores.T, positive.T, strict=True)])
 
 
 def features_in_use(model: Any) -> dict[str, float]:
