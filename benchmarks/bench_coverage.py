@@ -34,6 +34,7 @@ KINDS = {
     "logistic": stats.logistic(),
     "Gumbel": stats.gumbel_r(),
     "Student t(4)": stats.t(4),
+    "log-normal(0, 0.5)": stats.lognorm(0.5),
 }
 
 
@@ -61,6 +62,7 @@ class Setup:
             "mean >=": lambda: E("x") >= self.target,
             "mean soft": lambda: (E("x") == self.target).soft(5.0, power=2),
             "P(x > 1) =": lambda: E(lambda x: x > 1.0) == self.target,
+            "log =": lambda: E(lambda v: np.log(v.x)) == self.target,
             "arctan =": lambda: E(lambda v: np.arctan(v.x)) == self.target,
             "mean and square": lambda: [E("x") == self.target, E(lambda x: x**2) <= 1.0 + self.target**2],
         }
@@ -86,7 +88,7 @@ class Setup:
 
 
 SETUPS = [
-    *(Setup("normal", m) for m in (0.3, 0.7, 1.0, 1.3, 1.6)),
+    *(Setup("normal", m) for m in (0.3, 0.7, 0.9, 1.0, 1.3, 1.6)),
     *(Setup("normal", m, n_draws=20_000) for m in (1.0, 1.5, 2.0)),
     *(Setup("normal", m, n_draws=1000) for m in (0.3, 0.8, 1.2)),
     *(Setup("normal", m, correlation=0.9) for m in (0.3, 0.8)),
@@ -96,15 +98,18 @@ SETUPS = [
     Setup("normal", 0.8, what="mean soft"),
     Setup("normal", 0.4, what="P(x > 1) ="),
     Setup("normal", 0.7, what="mean and square"),
-    *(Setup("exponential", m) for m in (1.3, 1.6, 1.8, 2.0, 2.3, 2.6)),
+    *(Setup("exponential", m) for m in (1.3, 1.45, 1.6, 1.8, 2.0, 2.3, 2.6)),
     Setup("exponential", 0.5),
-    *(Setup("exponential", m, n_draws=20_000) for m in (1.6, 2.0, 2.6)),
-    *(Setup("gamma(3)", m) for m in (4.0, 5.0, 6.0)),
-    *(Setup("uniform", m) for m in (0.6, 0.8, 0.95)),
+    Setup("exponential", 1.3, n_draws=1000),
+    *(Setup("exponential", m, n_draws=20_000) for m in (1.5, 1.6, 2.0, 2.6)),
+    *(Setup("gamma(3)", m) for m in (3.5, 4.0, 5.0, 6.0)),
+    *(Setup("uniform", m) for m in (0.6, 0.8, 0.9, 0.95)),
     *(Setup("beta(2, 5)", m) for m in (0.4, 0.5)),
-    *(Setup("Laplace", m) for m in (0.5, 1.0, 1.5)),
-    *(Setup("logistic", m) for m in (0.7, 1.2)),
-    *(Setup("Gumbel", m) for m in (1.2, 2.0)),
+    *(Setup("Laplace", m) for m in (0.5, 0.7, 1.0, 1.5)),
+    *(Setup("logistic", m) for m in (0.7, 0.9, 1.2)),
+    *(Setup("Gumbel", m) for m in (0.9, 1.2, 1.4, 2.0)),
+    *(Setup("log-normal(0, 0.5)", m, what="log =") for m in (0.2, 0.5)),
+    Setup("log-normal(0, 0.5)", 0.9),
     Setup("Student t(4)", 0.4, what="arctan ="),
     Setup("Student t(4)", 0.8, what="arctan ="),
     Setup("Student t(4)", 0.5, what="P(x > 1) ="),

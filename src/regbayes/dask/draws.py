@@ -20,7 +20,7 @@ from regbayes.dask.blocks import DaskBlocks, find_client, wait_for
 from regbayes.dask.rows import HOST, check_kinds, delay_blocks, kind_of, place_blocks, read_collections
 from regbayes.engine.source import Ranges
 from regbayes.kernels import arrays, arrays_atoms
-from regbayes.regularization.diagnostics import pareto_k, tail_size
+from regbayes.regularization.diagnostics import pareto_k, tail_index, tail_size
 from regbayes.regularization.draws import UNNAMED, as_draws
 from regbayes.regularization.features import Expression, Features, evaluate_features
 from regbayes.regularization.log_partition import FEW, WeightedAtoms, find_units, standardize
@@ -326,12 +326,20 @@ class Samples(Posterior):
     @cached_property
     def pareto_k(self) -> float:
         """The k-hat of the weights' tail: above 0.7 the draws are unreliable."""
-        if self.log_weights is None:
-            return -math.inf
+        return -math.inf if self.log_weights is None else pareto_k(self._largest, n_draws=self.n_atoms)
+
+    @property
+    def tail_index(self) -> float:
+        """Hill's tail index of the weights: above 1/3 standard errors may be too small."""
+        return 0.0 if self.log_weights is None else tail_index(self._largest, n_draws=self.n_atoms)
+
+    @cached_property
+    def _largest(self) -> Floats:
+        """The log-weights of the tail, and one more."""
         size = tail_size(self.n_atoms) + 1
         largest = dask.delayed(_find_largest, pure=False)
         tops = np.concatenate(self._compute([largest(logs, size) for logs in delay_blocks(self.log_weights)]))
-        return pareto_k(_find_largest(tops, size), n_draws=self.n_atoms)
+        return _find_largest(tops, size)
 
     def __repr__(self) -> str:
         return f"regbayes.dask.Samples({', '.join(f'{name}: {v.shape}' for name, v in self.variables.items())})"

@@ -15,6 +15,8 @@ References
 .. [4] A. Vehtari, A. Gelman, D. Simpson, B. Carpenter and P.-C. Bürkner (2021). Rank-normalization, folding, and
    localization: an improved R-hat for assessing convergence of MCMC. Bayesian Analysis 16(2), 667-718.
 .. [5] C.-G. Esseen (1942). On the Liapunoff limit of error in the theory of probability. Arkiv för matematik A28.
+.. [6] B. M. Hill (1975). A simple general approach to inference about the tail of a distribution. Annals of Statistics
+   3(5), 1163-1174.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ MIN_DRAWS = 8  # in a chain: halves of fewer say nothing about autocorrelation
 MAX_LENGTH = 1024  # of a chain: longer ones are averaged in batches first, which leaves the error of the mean as it is
 FIRST_LAGS = 12  # that are summed directly, before a Fourier transform gives all
 MIN_EFFECTIVE_DRAWS = 100  # of each chain: with fewer, estimates of the errors themselves are rough [4]
-COVERAGE_K_HAT = 1 / 3  # above, weights have no third moment, which the normal approximation of errors needs [5]
+MAX_TAIL_INDEX = 1 / 3  # above, weights have no third moment, which the normal approximation of errors needs [5]
 EVEN_SHARES = 4.0  # no draw has more times its share than this: the variance of averages is bounded by as much
 HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
 NO_VARIANCE = 0.5  # shape of a tail from which on a mean has no variance
@@ -278,6 +280,28 @@ def smooth_log_weights(log_weights: ArrayLike, relative_efficiency: float = 1.0)
     return smoothed, k
 
 
+def tail_index(log_weights: ArrayLike, n_draws: int | None = None) -> float:
+    """Hill's estimate of the tail index of weights: how far the largest log-weights are above the next, on average [6].
+
+    Its standard error is ``index / sqrt(tail_size(n_draws))``, about four times smaller than that of `pareto_k`. It is
+    too large for tails lighter than a power, so it warns early.
+
+    Parameters
+    ----------
+    log_weights : array-like of shape (n,)
+        Logarithms of the weights up to a constant.
+    n_draws : int, default=None
+        How many draws there are, where only the largest weights are given: `tail_size` of them, and one more.
+    """
+    weights = _check_log_weights(log_weights)
+    alive = weights[weights > -np.inf]
+    size = tail_size(n_draws or alive.size)
+    if size < 1:
+        return math.inf
+    top = np.partition(alive, alive.size - size - 1)[alive.size - size - 1 :]
+    return float(top.sum() - top[0]) / size - float(top[0])
+
+
 def tail_size(n_draws: int, relative_efficiency: float = 1.0) -> int:
     """Return how many of the largest weights are the tail."""
     return min(math.ceil(min(0.2 * n_draws, 3.0 * math.sqrt(n_draws / relative_efficiency))), n_draws - 1)
@@ -404,9 +428,10 @@ def judge_weights(
         return "unreliable", f"{tail} ({of_all}). Expectations may be far off."
     if effective < min(MIN_EFFECTIVE_DRAWS * n_chains, n / 4):
         return "doubtful", f"only {of_all} are left, so estimates and their standard errors are rough."
-    error = (1 + abs(k_hat)) / math.sqrt(tail_size(alive)) if math.isfinite(k_hat) else 0.0
-    if k_hat + error > min(COVERAGE_K_HAT, limit):
-        above = f"Pareto k-hat {k_hat:.2f} ± {error:.2f} is not clearly below {min(COVERAGE_K_HAT, limit):.2f}"
+    index = 0.0 if even else samples.tail_index
+    error = index / math.sqrt(tail_size(alive))
+    if index + error > MAX_TAIL_INDEX:
+        above = f"the tail index of the weights, {index:.2f} ± {error:.2f}, is not clearly below {MAX_TAIL_INDEX:.2f}"
         return "doubtful", f"{above} ({of_all}). Standard errors may be too small."
     return "reliable", ""
 

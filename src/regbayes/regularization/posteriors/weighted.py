@@ -23,6 +23,7 @@ from regbayes.regularization.diagnostics import (
     monte_carlo_error,
     pareto_k,
     smooth_log_weights,
+    tail_index,
 )
 from regbayes.regularization.draws import Draws, as_draws
 from regbayes.regularization.features import Expression, Features, evaluate_features
@@ -336,6 +337,11 @@ class Samples(Weighted):
     def pareto_k(self) -> float:
         """The k-hat of the weights' tail: above 0.7 the draws are unreliable."""
         return pareto_k(self.log_weights, self.relative_efficiency)
+
+    @cached_property
+    def tail_index(self) -> float:
+        """Hill's tail index of the weights: above 1/3 standard errors may be too small."""
+        return tail_index(self.log_weights)
 
     def mcse(self, features: Any) -> Floats:
         """Return the Monte Carlo standard error of each expectation, shape (m,), at these weights."""
