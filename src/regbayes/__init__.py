@@ -49,8 +49,9 @@ if TYPE_CHECKING:
         regularize,
     )
     from regbayes.regularization.result import RegularizedPosterior
-    from regbayes.resampling.resample import SamplingError, resample
+    from regbayes.resampling.resample import resample
     from regbayes.resampling.result import ResampledPosterior
+    from regbayes.resampling.tempering import SamplingError
 
 __version__ = "0.2.0.dev0"
 
@@ -87,7 +88,8 @@ _HOMES = {
         "UnreliableWeightsWarning",
         "regularize",
     ),
-    "regbayes.resampling.resample": ("SamplingError", "resample"),
+    "regbayes.resampling.resample": ("resample",),
+    "regbayes.resampling.tempering": ("SamplingError",),
     "regbayes.resampling.result": ("ResampledPosterior",),
     "regbayes.regularization.result": ("RegularizedPosterior",),
     "regbayes.persistence": ("load",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,10 +61,7 @@ def test_positions_densities_and_names_match(model):
     assert sampler.observed == ("y",)
     assert sampler.labels[0]["effect"] == ("place",)
     rough = (lambda v: v.mu > 0, "mu", lambda v: np.floor(20 * v.mu) + 0.1 * v.mu, lambda v: np.exp(v.mu))
-    nowhere = replace(run, positions=None)  # as draws that came from elsewhere
-    for seen in (run, nowhere):
-        assert sampler.find_smooth(Tilt(rough, np.zeros(4)), seen).tolist() == [False, True, False, True]
-    assert sampler.find_smooth(Tilt(rough, np.zeros(4)), None).tolist() == [False, True, True, True]
+    assert sampler.find_smooth(Tilt(rough, np.zeros(4))).tolist() == [False, True, False, True]
 
 
 def test_function_in_numpy_is_refused_with_remedy(gaussian):

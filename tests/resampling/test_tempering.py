@@ -387,7 +387,7 @@ class Cautious(ExactGrid):
         diverging = np.random.default_rng(seed).random((self.n_chains, n_draws)) < self.diverging
         return Run(found.variables, statistics={"diverging": diverging})
 
-    def find_smooth(self, tilt: Tilt, run: Run) -> np.ndarray:
+    def find_smooth(self, tilt: Tilt) -> np.ndarray:
         return np.array([self.smooth])
 
 
@@ -431,7 +431,7 @@ class Ratio(Sampler):
         a, b = np.random.default_rng(seed).normal(size=(2, 4, n_draws))
         return Run({"a": a, "b": b})
 
-    def find_smooth(self, tilt: Tilt, run: Run) -> np.ndarray:
+    def find_smooth(self, tilt: Tilt) -> np.ndarray:
         return np.array([False])
 
 

@@ -116,22 +116,6 @@ class JAXModel(NUTSModel):
         found = self._for(tilt).gradient(_array(position), _array(tilt.multipliers))
         return np.asarray(found, dtype=np.float64)
 
-    def integrate(self, part: Any) -> Callable[[Floats, Floats, Floats, Floats], tuple[Array, Array]]:
-        """Return the gains of a constraint function along lines."""
-        import jax
-
-        def psi(z: Any) -> Any:
-            return 1.0 * _trace(self, (part,), z)  # an indicator is a number
-
-        def gains(first: Any, last: Any, nodes: Any, weights: Any) -> Any:
-            def along(a: Any, b: Any) -> Any:
-                return weights @ jax.vmap(lambda t: jax.jvp(psi, (a + t * (b - a),), (b - a,))[1])(nodes)
-
-            return jax.vmap(along)(first, last), jax.vmap(psi)(last) - jax.vmap(psi)(first)
-
-        compiled = jax.jit(gains)
-        return lambda *lines: tuple(np.asarray(found) for found in compiled(*map(_array, lines)))
-
 
 class _Compiled:
     """The functions of one list of features."""

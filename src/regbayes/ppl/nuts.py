@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from regbayes._types import Array, Flags, Floats
-from regbayes.ppl.tracing import FAR, N_LINES, check_gradients, count_examples, jumps
+from regbayes.ppl.tracing import has_jump, is_conditional
 from regbayes.resampling.sampler import Run, Sampler, Start, Tilt
 
 TARGET, CAREFUL, MOST_CAREFUL = 0.8, 0.95, 0.99  # acceptance rate; after divergences; after more in a final run
 MANY_DIVERGENCES = 1e-3  # share of the draws from which on the next run has a higher target acceptance rate
 FIRST_STEP = 0.1
+N_LINES, FAR = 12, 10.0  # lines along which functions are followed, to points that are so many times as far
 
 WarmUp = Literal["cold", "short", "long"]
 
@@ -56,13 +57,10 @@ class NUTSModel(Sampler):
     ) -> Chains:
         """Run one chain from each position, (n, d)."""
 
-    @abstractmethod
-    def integrate(self, part: Any) -> Callable[[Floats, Floats, Floats, Floats], tuple[Array, Array]]:
-        """Gains of a constraint function along lines, as `check_gradients` takes them."""
-
     def example(self) -> Mapping[str, Array]:
-        """Return the variables at a few points to start from."""
-        return self.variables_at(self.starts(0, count_examples(self.variables_at(self.starts(0, 1)))))
+        """Return the variables at a few points to start from, as many as no axis of theirs is long."""
+        shapes = {length for values in self.variables_at(self.starts(0, 1)).values() for length in values.shape[1:]}
+        return self.variables_at(self.starts(0, min(set(range(2, len(shapes) + 3)) - shapes)))
 
     def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
         """Run chains of NUTS; the first run has twice as many, from points far apart."""
@@ -83,17 +81,20 @@ class NUTSModel(Sampler):
         adaptation = replace(chains.adaptation, target=target)
         return Run(variables, chains.positions, chains.statistics, chains.n_gradients, adaptation)
 
-    def find_smooth(self, tilt: Tilt, run: Run | None) -> Flags | None:
-        """Compare differences of functions between points with the integral of their gradients along the way."""
-        if run is None or run.positions is None:
-            near = self.starts(0, 2 * N_LINES)
-            points, variables = np.concatenate([near[:N_LINES], FAR * near[N_LINES:]]), self.variables_at(near)
-        else:
-            points, variables = run.flat_positions, run.flat_variables
+    @np.errstate(all="ignore")
+    def find_smooth(self, tilt: Tilt) -> Flags:
+        """Follow the functions along lines from points to start from to points far outside."""
+        ends = self.starts(0, 2 * N_LINES)
+        first, last, variables = ends[:N_LINES], FAR * ends[N_LINES:], self.variables_at(ends[:1])
         smooth: list[bool] = []
         for part in tilt.features:
-            if jumps(part):
-                smooth += [False] * Tilt((part,), np.zeros(0)).evaluate(variables).shape[1]
+            units = np.eye(Tilt((part,), np.zeros(0)).evaluate(variables).shape[1])
+            if is_conditional(part):
+                smooth += [False] * len(units)  # it jumps where the event begins
                 continue
-            smooth += list(check_gradients(points, self.integrate(part), are_draws=run is not None))
+            self.log_density(Tilt((part,), units[0]), first[:1])  # raises where the function cannot be traced
+            smooth += [
+                not has_jump(lambda z, j=j, part=part: Tilt((part,), j)(self.variables_at(z)), first, last)
+                for j in units
+            ]
         return np.array(smooth, dtype=np.bool_)

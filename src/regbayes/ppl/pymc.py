@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -100,10 +100,6 @@ class PyMCModel(NUTSModel):
         compiled = self._for(tilt)
         with np.errstate(all="ignore"):
             return np.array([compiled.density(position) for position in positions])
-
-    def integrate(self, part: Any) -> Callable[[Floats, Floats, Floats, Floats], tuple[Array, Array]]:
-        """Return the gains of a constraint function along lines."""
-        return self._plain.integrate(part)
 
     def find_positions(self, variables: Mapping[str, Array]) -> Floats | None:
         """Return draws of the model's variables as unconstrained positions; None where one is missing."""
@@ -207,31 +203,6 @@ class _Compiled:
             at = dict(zip(order, found, strict=True))
             rows.append(self._flat(at))
         return np.array(rows, dtype=np.float64)
-
-    def integrate(self, part: Any) -> Callable[[Floats, Floats, Floats, Floats], tuple[Array, Array]]:
-        """Gains of a function along lines: by its gradients, and by its values at the ends (`check_gradients`)."""
-        from pytensor import tensor as pt
-
-        variables = {v.name: v[None] for v in (*self.model.free_RVs, *self.model.deterministics)}
-        psi = 1.0 * trace_features((part,), variables, pt, "pt")  # an indicator is a number
-        (replaced,) = self.model.replace_rvs_by_values([psi])
-        inputs = {v.name: v for v in self.model.value_vars}
-        along = [inputs[name] for name in self.names]
-        size = int(psi.shape.eval()[0])
-        slopes = [pt.grad(replaced[j], along, disconnected_inputs="ignore") for j in range(size)]
-        rows = pt.stack([pt.concatenate([slope.ravel() for slope in own]) for own in slopes])
-        function = self.model.compile_fn([replaced, rows], inputs=self.model.value_vars, on_unused_input="ignore")
-
-        def gains(first: Floats, last: Floats, nodes: Floats, weights: Floats) -> tuple[Array, Array]:
-            gained, ahead = [], []
-            with np.errstate(all="ignore"):
-                for a, b in zip(first, last, strict=True):
-                    slopes = [function(self._dictionary(a + t * (b - a)))[1] @ (b - a) for t in nodes]
-                    gained.append(weights @ np.array(slopes))
-                    ahead.append(function(self._dictionary(b))[0] - function(self._dictionary(a))[0])
-            return np.array(gained), np.array(ahead)
-
-        return gains
 
     def chain(
         self, position: Floats, n_draws: int, tune: int, adaptation: Adaptation, seed: int

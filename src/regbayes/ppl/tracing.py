@@ -1,4 +1,4 @@
-"""Constraint functions of one draw, traced by JAX or PyTensor, and whether they have gradients."""
+"""Constraint functions of one draw, traced by JAX or PyTensor, and whether they jump."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from regbayes._types import Array, Flags, Floats
+from regbayes._types import Floats
 from regbayes.regularization.draws import Draws, as_draws
 from regbayes.regularization.features import Combination, OnEvent, Picked, call_feature, columns_of, pick_columns
 
-N_LINES, N_NODES = 12, 64  # lines between points along which gradients are integrated, and nodes on each
-MAX_UNEXPLAINED = 0.15  # share of a function's difference that its gradient may leave unexplained
-FAR = 10.0  # times the points to start from: jumps may be outside of these
+N_PIECES, N_HALVINGS = 64, 14  # of a line: pieces to begin with, and how often one is halved
+ROUNDING = 1e-5  # of a function's size, in single precision: a smaller change is no jump
 
 
 def trace_features(features: Sequence[Any], variables: Mapping[str, Any], namespace: Any, short_name: str) -> Any:
@@ -77,43 +76,49 @@ def _untraceable(feature: Any, short_name: str) -> TypeError:
     )
 
 
-def jumps(part: Any) -> bool:
-    """Whether a constraint function jumps by construction: ``given(event)``, where the event begins."""
+def is_conditional(part: Any) -> bool:
+    """Whether a constraint function is given an event."""
     if isinstance(part, Combination):
-        return any(jumps(inner) for inner in part.parts)
+        return any(is_conditional(inner) for inner in part.parts)
     return isinstance(part, OnEvent)
 
 
-def check_gradients(
-    points: Floats, integrate: Callable[[Floats, Floats, Floats, Floats], tuple[Array, Array]], are_draws: bool
-) -> Flags:
-    """Say of each function whether its gradients explain its differences between points, shape (m,).
+def has_jump(evaluate: Callable[[Floats], Floats], first: Floats, last: Floats) -> bool:
+    """Return whether a function jumps on the way between two positions, so that no gradient leads along it.
 
-    An indicator has a gradient that is zero, a staircase on a slope one that is not; between points both gain more than
-    their gradients add up to. Points that are no draws may lie so far apart that a smooth function looks like a
-    staircase: there only gradients of exactly zero count.
+    On each line the piece in which the function changes most is halved again and again. The change of a smooth function
+    shrinks with the piece; a jump does not.
 
     Parameters
     ----------
-    points : array of shape (n, d)
-        In the sampler's coordinates.
-    integrate : callable
-        From the two ends of lines, (k, d) each, and nodes and weights on the unit interval to the functions' gains by
-        their gradients and by their values at the ends, (k, m) each.
-    are_draws : bool
+    evaluate : callable
+        From positions (n, d) to the function's values (n,).
+    first, last : array of shape (n_lines, d)
+        The two ends of each line.
     """
-    ends = np.linspace(0, len(points) - 1, 2 * N_LINES).astype(int)
-    nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
-    gained, ahead = integrate(points[ends[:N_LINES]], points[ends[N_LINES:]], 0.5 * (nodes + 1), 0.5 * weights)
-    known = np.isfinite(gained) & np.isfinite(ahead)
-    gained, ahead = np.where(known, gained, 0.0), np.where(known, ahead, 0.0)
-    smooth: Flags = ~np.any(ahead, axis=0) | np.any(gained, axis=0)
-    if are_draws:
-        smooth &= np.abs(gained - ahead).mean(axis=0) <= MAX_UNEXPLAINED * np.abs(ahead).mean(axis=0)
-    return smooth
+    n_lines = len(first)
 
+    def look(at: Floats) -> Floats:
+        """The function at shares ``at`` (n_lines, k) of the lines."""
+        points = first[:, None] + at[..., None] * (last - first)[:, None]
+        return evaluate(points.reshape(-1, points.shape[2])).reshape(at.shape)
 
-def count_examples(variables: Mapping[str, Array]) -> int:
-    """A number of draws that is no length of the variables' own axes, (n, ...) each, so that mixing them up shows."""
-    lengths = {length for values in variables.values() for length in np.shape(values)[1:]}
-    return next(n for n in range(2, len(lengths) + 3) if n not in lengths)
+    def change(one: Floats, other: Floats) -> Floats:
+        difference = np.abs(one - other)
+        return np.where(np.isfinite(difference), difference, 0.0)
+
+    values = look(np.broadcast_to(np.linspace(0.0, 1.0, N_PIECES + 1), (n_lines, N_PIECES + 1)))
+    lines, piece = np.arange(n_lines), np.argmax(change(values[:, 1:], values[:, :-1]), axis=1)
+    low, high = piece / N_PIECES, (piece + 1) / N_PIECES
+    at_low, at_high = values[lines, piece], values[lines, piece + 1]
+    changes = []
+    for _ in range(N_HALVINGS):
+        middle = 0.5 * (low + high)
+        at_middle = look(middle[:, None])[:, 0]
+        is_lower = change(at_middle, at_low) >= change(at_high, at_middle)
+        low, high = np.where(is_lower, low, middle), np.where(is_lower, middle, high)
+        at_low, at_high = np.where(is_lower, at_low, at_middle), np.where(is_lower, at_middle, at_high)
+        changes.append(change(at_high, at_low))
+    before, after = changes[-6], changes[-1]  # in pieces of which one is 32 times as long as the other
+    size = np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
+    return bool(np.any((after > 0.5 * before) & (after > ROUNDING * size)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -125,42 +126,27 @@ def find_missed(pool: Pool, policy: TemperingPolicy) -> list[str]:
 
 
 def find_escape(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
-    """Look along rays for a tilted density that grows without end although the posterior's does not."""
-    if not _knows_density(sampler, tilt, run):
+    """Look along coordinates for a tilted density that grows without end although the posterior's does not."""
+    if run.positions is None or sampler.log_density(tilt, run.positions[:1, 0]) is None:
         return None
+
+    def grows(factor: Tilt, points: Floats) -> bool:
+        """Whether the last finite values rise, far above the first. Infinite ones may be an overflow."""
+        values = sampler.log_density(factor, points)
+        assert values is not None
+        known = values[np.isfinite(values)]
+        return bool(np.isfinite(values[0]) and len(known) >= 4 and known[-1] > max(known[-2], values[0] + RISE_NATS))
+
     positions = run.flat_positions
-    spread = positions.std(axis=0)
-    directions = []
+    origins = positions[_evenly(len(positions), RAY_STARTS)]
     for i in _evenly(positions.shape[1], MAX_RAYS):
         unit = np.zeros(positions.shape[1])
-        unit[i] = spread[i]
-        name = _name_coordinate(positions[:, i], i, run)
-        directions += [(unit, name), (-unit, name)]
-    score = tilt(run.flat_variables)
-    slope = (score - score.mean()) @ (positions - positions.mean(axis=0))
-    length = float(np.linalg.norm(np.divide(slope, spread, out=np.zeros_like(slope), where=spread > 0)))
-    if length > 0:
-        directions.append((slope / length, "the direction of the constrained functions"))
-    origins = positions[_evenly(len(positions), RAY_STARTS)]
-    for direction, name in directions:
-        for origin in origins:
+        unit[i] = positions[:, i].std()
+        for direction, origin in itertools.product((unit, -unit), origins):
             points = origin + RAY_LENGTHS[:, None] * direction
-            if _grows(sampler.log_density(tilt, points)) and not _grows(sampler.log_density(tilt.none, points)):
-                return f"its density grows without end along {name}"
+            if grows(tilt, points) and not grows(tilt.none, points):
+                return f"its density grows without end along {_name_coordinate(positions[:, i], i, run)}"
     return None
-
-
-def _knows_density(sampler: Sampler, tilt: Tilt, run: Run) -> bool:
-    return run.positions is not None and sampler.log_density(tilt, run.positions[:1, 0]) is not None
-
-
-def _grows(values: Floats | None) -> bool:
-    """Whether the last finite numbers along a ray rise, far above where it began."""
-    assert values is not None
-    known = values[
-        np.isfinite(values)
-    ]  # an infinite one may be the overflow of a function that does not grow like that
-    return bool(np.isfinite(values[0]) and len(known) >= 4 and known[-1] > max(known[-2], values[0] + RISE_NATS))
 
 
 def _name_coordinate(coordinate: Floats, i: int, run: Run) -> str:
@@ -181,32 +167,27 @@ def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
     rise, so some climbs begin further out, where a stronger tilt leads. Each has two legs, and both must leave what was
     before far behind: a climb that comes back, or ends in another mode, does not.
     """
-    if not _knows_density(sampler, tilt, run):
+    if run.positions is None or sampler.log_density(tilt, run.positions[:1, 0]) is None:
         return None
-    positions, scores = run.flat_positions, tilt(run.flat_variables)
+    positions, scores = run.flat_positions, np.nan_to_num(tilt(run.flat_variables), nan=-np.inf)
     spread = np.maximum(positions.std(axis=0), 1e-12)
-    far = FAR_SCORES * float(np.nanstd(scores))
+    far = FAR_SCORES * float(np.std(scores[np.isfinite(scores)]))
 
-    def look(position: Floats) -> tuple[float, float]:
-        tilted, plain = (sampler.log_density(t, position[None]) for t in (tilt, tilt.none))
-        assert tilted is not None
-        assert plain is not None
-        return float(tilted[0]), float(plain[0])
+    def look(position: Floats) -> Floats:
+        return np.ravel([sampler.log_density(factor, position[None]) for factor in (tilt, tilt.none)])
 
     def leaves_for_good(position: Floats) -> bool:
-        before = look(position)
+        tilted, plain = look(position)
         for _ in range(2):
             position = sampler.climb(tilt, position, spread, CLIMB_STEPS)
-            tilted, plain = look(position)
-            if not (tilted > before[0] + RISE_NATS and tilted - plain > before[0] - before[1] + far):
+            before, (tilted, plain) = (tilted, plain), look(position)
+            rises = tilted > before[0] + RISE_NATS and plain < before[1]
+            if not (rises and tilted - plain > before[0] - before[1] + far):
                 return False
-            if not plain < before[1]:
-                return False
-            before = tilted, plain
         return True
 
-    ranked = np.argsort(np.nan_to_num(scores, nan=-np.inf))[::-1]
-    for origin in positions[ranked[[(i * (len(ranked) - 1)) // CLIMB_STARTS for i in range(CLIMB_STARTS)]]]:
+    ranked = positions[np.argsort(scores)[::-1]]
+    for origin in ranked[[(i * (len(ranked) - 1)) // CLIMB_STARTS for i in range(CLIMB_STARTS)]]:
         for push, n_steps in PUSHES:
             stronger = Tilt(tilt.features, push * tilt.multipliers)
             if leaves_for_good(sampler.climb(stronger, origin, spread, n_steps) if n_steps else origin):
@@ -217,11 +198,14 @@ def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
 def find_constant(pool: Pool, stack: Stack) -> Floats | None:
     """Return the proof, (M,), that a function is the same for all draws and outside of its constraint's domain."""
     values, (low, high) = pool.values[:, stack.index], stack.domain
-    away = np.where(values[0] > high, -1.0, np.where(values[0] < low, 1.0, 0.0))
-    slack = 1e-6 * np.abs(values[0])
-    is_off = (values[0] < low - slack) | (values[0] > high + slack)
-    is_off &= np.ptp(values, axis=0) <= 1e-12 * np.abs(values[0])
-    return away * (np.arange(len(away)) == np.argmax(is_off)) if is_off.any() else None
+    value = values[0]
+    slack = 1e-6 * np.abs(value)
+    is_off = np.flatnonzero(
+        (np.ptp(values, axis=0) <= 1e-12 * np.abs(value)) & ((value < low - slack) | (value > high + slack))
+    )[:1]
+    proof = np.zeros(len(stack))
+    proof[is_off] = np.where(value > high, -1.0, 1.0)[is_off]
+    return proof if is_off.size else None
 
 
 def describe_contradiction(pool: Pool, stack: Stack, labels: Sequence[str], proof: Floats) -> str:
@@ -234,10 +218,9 @@ def describe_contradiction(pool: Pool, stack: Stack, labels: Sequence[str], proo
     constant = combined.mean() if abs(combined.mean()) > 1e-9 * np.abs(combined).max(initial=abs(required)) else 0.0
     names = list(dict.fromkeys(labels[i] for i in stack.index[used]))
     if len(names) == 1:
-        slope = float(proof[used].sum())
         return (
-            f"The constraint {names[0]} cannot be met: its function is {constant / slope:.6g} for all {len(combined)} "
-            "draws. Check the function, or soften the constraint: (E(f) == b).soft(penalty)."
+            f"The constraint {names[0]} cannot be met: its function is {constant / float(proof[used].sum()):.6g} for "
+            f"all {len(combined)} draws. Check the function, or soften the constraint: (E(f) == b).soft(penalty)."
         )
     if len(names) > MAX_NAMED:
         names = [*names[:MAX_NAMED], f"{len(names) - MAX_NAMED} more"]

@@ -16,11 +16,9 @@ class TemperingPolicy:
     """
 
     short_draws: int = 100  # of each chain of a run on the way [bench]
-    max_k_hat: float = 0.7  # up to which the pool's weights may lead to the next run [1]
-    final_k_hat: float = 0.5  # up to which weights have a variance: for a final run and for what is returned [1]
+    max_k_hat: float = 0.5  # up to which weights have a variance [1]
     min_step_ess: float = 25.0  # effective draws that weights must leave for a step [bench]
-    min_ess: float = 100.0  # effective draws behind a prediction of a final run, and in it [2]
-    min_final_share: float = 0.5  # of a final run's effective draws, left by its last reweighting [bench]
+    min_ess: float = 100.0  # effective draws behind a prediction of a final run, in it, and left by its reweighting [2]
     max_start_r_hat: float = 1.1  # of the posterior before any tilt [3]
     max_r_hat: float = 1.05  # of a final run [2]
     min_e_bfmi: float = 0.2  # [4]
@@ -30,5 +28,4 @@ class TemperingPolicy:
     max_discarded: int = 3  # runs [bench]
     max_missed: float = 0.05  # share of earlier draws in a region that a final run missed [bench]
     max_stalled: int = 5  # runs without a new minimum of the remaining divergence [bench]
-    max_final_runs: int = 3  # [bench]
-    max_draws: int = 50_000  # of each chain, for any accuracy
+    max_final_runs: int = 2  # with objections [bench]

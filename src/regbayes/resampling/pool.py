@@ -27,8 +27,8 @@ from regbayes.regularization.diagnostics import autocorrelation_time, monte_carl
 from regbayes.resampling.sampler import Run
 
 MAX_NEWTON_STEPS = 100
-CLOSE = 1e-10  # of a run's size: how well the mixture reproduces each run
-ONE_OF_MANY = 8.0  # times the average weight: below it no weight is large, and k-hat does not matter
+RELATIVE_TOLERANCE = 1e-10  # of a run's size: how well the mixture reproduces each run
+EVEN_SHARES = 8.0  # times the average weight: below it no weight is large, and k-hat does not matter
 
 
 @persistable(skip=("values", "run"))
@@ -107,7 +107,7 @@ class Reweighted:
 
     def is_reliable(self, min_ess: float, max_k_hat: float) -> bool:
         """Whether the weights leave so many draws and have no heavy tail."""
-        return self.effective_size >= min_ess and (self.pareto_k <= max_k_hat or self.largest < ONE_OF_MANY)
+        return self.effective_size >= min_ess and (self.pareto_k <= max_k_hat or self.largest < EVEN_SHARES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +119,12 @@ class Pool:
     values: Floats  # (n, m): constrained functions of all draws
     log_share: Floats  # (n,): log of what each draw counts, its run's effective size over its size
     log_mixture: Floats  # (n,): log sum_k N_k exp(<phi_k, psi> - A_k)
+
+    @property
+    def objective(self) -> float:
+        """What the log-partitions minimize, see `pool_runs`."""
+        sizes = np.array([run.effective_size for run in self.runs])
+        return float(np.exp(self.log_share) @ self.log_mixture + sizes @ self.log_partitions)
 
     @cached_property
     def log_weights(self) -> Floats:
@@ -172,14 +178,6 @@ class Pool:
         return [part.reshape(run.n_chains, run.n_draws, -1) for part, run in zip(parts, self.runs, strict=True)]
 
 
-@dataclass(frozen=True, eq=False)
-class _LogPartitions:
-    """Log-partitions on the way: the value of what they minimize there."""
-
-    f: Floats  # (K,)
-    objective: float
-
-
 def pool_runs(runs: Sequence[TemperedRun], guess: Floats | None = None) -> Pool:
     """Find the log-partitions at which the mixture of all runs reproduces itself.
 
@@ -193,36 +191,30 @@ def pool_runs(runs: Sequence[TemperedRun], guess: Floats | None = None) -> Pool:
         Log-partitions to start from.
     """
     values = np.concatenate([run.flat for run in runs])
-    sizes = np.array([run.effective_size for run in runs])
-    shares = np.repeat(
-        [size / len(run.flat) for run, size in zip(runs, sizes, strict=True)], [len(r.flat) for r in runs]
-    )
+    sizes, lengths = np.array([run.effective_size for run in runs]), [len(run.flat) for run in runs]
+    shares = np.repeat(sizes / lengths, lengths)
     scores = values @ np.array([run.multipliers for run in runs]).T  # (n, K)
 
-    def mixture(f: Floats) -> Floats:
-        return np.asarray(logsumexp(scores + (np.log(sizes) - f), axis=1))
+    def mix(f: Floats) -> Pool:
+        return Pool(tuple(runs), f, values, np.log(shares), logsumexp(scores + (np.log(sizes) - f), axis=1))
 
-    def evaluate(f: Floats) -> _LogPartitions:
-        return _LogPartitions(f, float(shares @ mixture(f) + sizes @ f))
-
-    at = evaluate(np.zeros(len(runs)) if guess is None else guess - guess[0])
+    at = mix(np.zeros(len(runs)) if guess is None else guess - guess[0])
     for _ in range(MAX_NEWTON_STEPS if len(runs) > 1 else 0):
-        p = np.exp(scores + (np.log(sizes) - at.f) - mixture(at.f)[:, None])
+        p = np.exp(scores + (np.log(sizes) - at.log_partitions) - at.log_mixture[:, None])
         counted = shares[:, None] * p
         gradient = (sizes - counted.sum(axis=0))[1:]
-        if np.all(np.abs(gradient) <= CLOSE * sizes[1:]):
+        if np.all(np.abs(gradient) <= RELATIVE_TOLERANCE * sizes[1:]):
             break
         hessian = (np.diag(counted.sum(axis=0)) - p.T @ counted)[1:, 1:]
         move = np.append(0.0, np.linalg.solve(hessian + np.diag(1e-12 * sizes[1:]), -gradient))
-        slope, rounding = float(gradient @ move[1:]), 1e-12 * abs(at.objective)
         found = backtrack(
-            lambda length, at=at, move=move: evaluate(at.f + length * move),  # type: ignore[misc]
+            lambda length, f=at.log_partitions, move=move: mix(f + length * move),  # type: ignore[misc]
             at.objective,
-            slope,
+            float(gradient @ move[1:]),
             max_trials=MAX_NEWTON_STEPS,
-            noise=rounding,
+            noise=1e-12 * abs(at.objective),
         )
         if found is None:
             break
         at = found[1]
-    return Pool(tuple(runs), at.f, values, np.log(shares), mixture(at.f))
+    return at

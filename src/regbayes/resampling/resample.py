@@ -27,26 +27,9 @@ from regbayes.regularization.regularize import (
 from regbayes.regularization.regularizers import Regularizer
 from regbayes.regularization.result import RegularizedPosterior
 from regbayes.resampling.policy import TemperingPolicy
-from regbayes.resampling.pool import TemperedRun
 from regbayes.resampling.result import build_result
 from regbayes.resampling.sampler import Run, Sampler
-from regbayes.resampling.tempering import BackendError, Problem, Tempering, temper
-
-
-class SamplingError(RuntimeError):
-    """A model could not be sampled under the constraints; every draw made so far is kept.
-
-    ``runs`` has the tempered runs, each with ``run.variables``, ``values`` of the constrained functions and
-    ``multipliers``. ``result`` is what was reached, with a status that says why it is not a solution, or None where the
-    sampler itself failed.
-    """
-
-    def __init__(
-        self, message: str, runs: tuple[TemperedRun, ...] = (), result: RegularizedPosterior | None = None
-    ) -> None:
-        super().__init__(message)
-        self.runs = runs
-        self.result = result
+from regbayes.resampling.tempering import Problem, SamplingError, Tempering, describe_bad_start, temper
 
 
 def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is told
@@ -137,22 +120,17 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
         raise
     problem = Problem(model, functions, Stack.of(g, len(labels)), labels, n_draws, accuracy, seed)
     callbacks = [progress] if callable(progress) else [_print_run] if progress else []
+    smooth = model.find_smooth(problem.tilt(np.zeros(len(labels))))
+    if smooth is not None and not np.all(smooth):
+        rough = ", ".join(label for label, is_smooth in zip(labels, smooth, strict=True) if not is_smooth)
+        return _reweight(problem, given, features, regularizer, rough)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        try:
-            state = temper(problem, max_iter, TemperingPolicy(), given, callbacks)
-        except BackendError as failure:
-            runs = failure.state.runs
-            kept = f" The {len(runs)} earlier runs are in the attribute runs of this error." if runs else ""
-            reason = str(failure.__cause__).rstrip(".")
-            raise SamplingError(f"The sampler failed in run {len(runs)}: {reason}.{kept}", runs) from failure.__cause__
-        assert state.ending is not None
-        if state.rough and state.ending.status is Status.OPTIMAL:
-            return _reweight(state, features, regularizer, labels)
+        state = temper(problem, max_iter, TemperingPolicy(), given, callbacks)
         result = build_result(problem, state, g, evaluated.names)
     message = " ".join(result.reasons)
     if result.status is Status.INFEASIBLE:
         raise InfeasibleError(message, result)
-    if state.ending.is_refusal or result.status is Status.IMPROPER:
+    if result.status is Status.IMPROPER or (result.status is Status.UNRELIABLE and state.plan.is_first):
         raise SamplingError(message, result.runs, result)
     if result.status is Status.UNRELIABLE:
         warnings.warn(message, UnreliableWeightsWarning, stacklevel=2)
@@ -185,27 +163,32 @@ def _check_functions(model: Sampler, functions: tuple[Any, ...]) -> None:
 
 
 def _reweight(
-    state: Tempering, features: Any, regularizer: Regularizer | None, labels: tuple[str, ...]
+    problem: Problem, given: Run | None, features: Any, regularizer: Regularizer | None, rough: str
 ) -> RegularizedPosterior:
     """Reweight the posterior's own draws, for functions without a gradient."""
-    last = state.runs[-1]
-    assert last.run is not None
+    policy, plain = TemperingPolicy(), np.zeros(problem.stack.n_features)
+    found = given or problem.sampler.draw(
+        problem.tilt(plain), problem.n_draws, seed=problem.seed, start=None, final=False
+    )
+    first = problem.measure(plain, found)
+    if first.r_hat > policy.max_start_r_hat:
+        raise SamplingError(describe_bad_start(first), (first,))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            result = regularize(Samples(last.run.variables, chains=True), features, regularizer, raise_infeasible=False)
+            result = regularize(Samples(found.variables, chains=True), features, regularizer, raise_infeasible=False)
         except ValueError as error:
-            raise SamplingError(f"{error} No draw of the posterior is in it.", state.runs) from error
+            raise SamplingError(f"{error} No draw of the posterior is in it.", (first,)) from error
     is_solved = result.status in (Status.OPTIMAL, Status.BOUNDARY)
-    if is_solved and not result.diagnostics and result.effective_sample_size >= TemperingPolicy.min_ess:
+    if is_solved and not result.diagnostics and result.effective_sample_size >= policy.min_ess:
         return result
     message = (
-        f"The function in {', '.join(labels[i] for i in state.rough)} has no gradient that a sampler can follow, and "
-        "reweighting the posterior's own draws is not reliable. Constrain a smooth approximation, such as "
-        f"sigmoid((f - c) / width) for the indicator f > c. {' '.join(result.diagnostics)}"
+        f"The function in {rough} has no gradient that a sampler can follow, and reweighting the posterior's own "
+        "draws is not reliable. Constrain a smooth approximation, such as sigmoid((f - c) / width) for the indicator "
+        f"f > c. {' '.join(result.diagnostics)}"
     )
     status = Status.UNRELIABLE if is_solved else Status.NOT_ATTAINED
-    raise SamplingError(message.rstrip(), state.runs, replace(result, status=status))
+    raise SamplingError(message.rstrip(), (first,), replace(result, status=status))
 
 
 def _print_run(progress: Progress[Tempering]) -> None:

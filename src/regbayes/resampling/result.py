@@ -167,10 +167,10 @@ def build_result(
     problem: Problem, state: Tempering, regularizer: Regularizer, names: tuple[str, ...]
 ) -> ResampledPosterior:
     """Put the outcome of tempering together: the solution on a run's draws, or the run nearest to it as it is."""
-    ending, pool = state.ending, state.pool
-    assert ending is not None
+    pool, status = state.pool, state.status
     assert pool is not None
-    tempered, stack, found = state.runs[state.returned], problem.stack, ending.solution
+    assert status is not None
+    tempered, stack, found = state.runs[state.returned], problem.stack, state.solution
     phi, stacked, gap, violation = tempered.multipliers, np.zeros(len(stack)), math.inf, 0.0
     if found is not None and found.status is Status.CONVERGED:
         phi, stacked, gap, violation = found.multipliers, found.stacked, found.gap, found.violation
@@ -205,13 +205,13 @@ def build_result(
         gap=gap,
         violation=violation,
         kl=max(float(phi @ after) - log_partition, 0.0),
-        status=ending.status,
+        status=status,
         n_iter=len(state.runs),
         warm_start=stacked,
         features=Features(tempered.flat, names),
         runs=state.runs,
         statistics={name: np.asarray(array) for name, array in tempered.run.statistics.items()},
-        reasons=ending.reasons,
+        reasons=state.reasons,
         kl_error=math.hypot(pool.error_of_log_partition(phi), float(np.abs(phi) @ np.nan_to_num(mcse))),
         returned=state.returned,
         functions=problem.functions,

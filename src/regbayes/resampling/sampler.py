@@ -157,10 +157,10 @@ class Sampler(ABC):
         """Names of the axes of variables, and coordinates along them, for xarray."""
         return {}, {}
 
-    def find_smooth(self, tilt: Tilt, run: Run | None) -> Flags | None:
+    def find_smooth(self, tilt: Tilt) -> Flags | None:
         """Say of each function whether it has a gradient that a sampler can follow, shape (m,); None: not known.
 
-        It is called before the first run, with None, and after it.
+        `resample` calls it once, before the first run.
         """
         return None
 

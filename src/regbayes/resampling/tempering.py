@@ -44,6 +44,21 @@ from regbayes.resampling.pool import Pool, TemperedRun, pool_runs
 from regbayes.resampling.sampler import Run, Sampler, Start, Tilt, shrunken_covariance
 
 MAX_HALVINGS = 12
+MAX_DRAWS = 50_000  # of each chain, for any accuracy
+
+
+class SamplingError(RuntimeError):
+    """A model could not be sampled under the constraints; every draw made so far is kept.
+
+    ``runs`` has the tempered runs, each with ``run.variables``, ``values`` of the constrained functions and
+    ``multipliers``. ``result`` is what was reached, with a status that says why it is not a solution, or None where the
+    sampler itself failed.
+    """
+
+    def __init__(self, message: str, runs: tuple[TemperedRun, ...] = (), result: Any = None) -> None:
+        super().__init__(message)
+        self.runs = runs
+        self.result = result
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,20 +77,17 @@ class Problem:
         """The factor that a run at these multipliers has."""
         return Tilt(self.functions, phi)
 
-    def evaluate(self, found: Run) -> Floats:
-        """The constrained functions of a run's draws, shape (n_chains, n_draws, m)."""
+    def measure(self, phi: Floats, found: Run) -> TemperedRun:
+        """Evaluate the constrained functions of a run's draws."""
         draws = as_draws(found.variables, chains=True)
         values = np.concatenate([evaluate_features(draws, part).values for part in self.functions], axis=1)
         if values.shape[1] != self.stack.n_features:
             raise ValueError(
                 f"The functions returned {self.stack.n_features} columns at first and {values.shape[1]} now."
             )
-        return values.reshape(draws.n_chains, draws.n_draws, -1)
-
-    def find_rough(self, found: Run | None) -> tuple[int, ...]:
-        """Functions without a gradient that the sampler could follow."""
-        smooth = self.sampler.find_smooth(self.tilt(np.zeros(self.stack.n_features)), found)
-        return () if smooth is None else tuple(int(i) for i in np.flatnonzero(~smooth))
+        tempered = TemperedRun.of(values.reshape(draws.n_chains, draws.n_draws, -1), phi, found)
+        r_hat, r_hat_of = find_worst_r_hat(found, tempered.values, self.labels)
+        return replace(tempered, r_hat=r_hat, r_hat_of=r_hat_of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,50 +106,30 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
-class Ending:
-    """Why tempering is over."""
-
-    status: Status
-    reasons: tuple[str, ...] = ()
-    solution: DualSolution | None = None  # on the draws of the last run, if that is returned
-    is_refusal: bool = False  # no result can be used: an error
-
-
-@dataclass(frozen=True, eq=False)
 class Tempering:
-    """The runs so far and the next."""
+    """The runs so far and the next, or why there is none."""
 
     plan: Plan
     runs: tuple[TemperedRun, ...] = ()
     pool: Pool | None = None  # of the runs that were not discarded
-    rough: tuple[int, ...] = ()  # functions without a gradient: only draws of the posterior itself can be made
-    reasons: tuple[str, ...] = ()  # objections to the last final run
-    ending: Ending | None = None
+    status: Status | None = None  # at the end
+    reasons: tuple[str, ...] = ()  # for the status
+    solution: DualSolution | None = None  # on the draws of the last run, if that is returned
 
     def end(self, status: Status, *reasons: str, solution: DualSolution | None = None) -> Tempering:
         """The end with a status and its reasons."""
-        return replace(self, ending=Ending(status, reasons, solution))
+        return replace(self, status=status, reasons=reasons, solution=solution)
 
-    @property
-    def nearest(self) -> int:
-        """The run nearest to the constraints; later ones before earlier ones."""
-        known = [(tempered.remaining_kl, -i) for i, tempered in enumerate(self.runs)]
-        known = [(kl, i) for kl, i in known if not math.isnan(kl)]
-        return -min(known)[1] if known else len(self.runs) - 1
+    def with_last(self, **changes: Any) -> Tempering:
+        """The same with something else known of the last run."""
+        return replace(self, runs=(*self.runs[:-1], replace(self.runs[-1], **changes)))
 
     @property
     def returned(self) -> int:
-        """The run whose draws are returned: the last if it has a solution."""
-        solved = self.ending is not None and self.ending.solution is not None
-        return len(self.runs) - 1 if solved else self.nearest
-
-
-class BackendError(Exception):
-    """A sampler raised; what was drawn before is kept."""
-
-    def __init__(self, state: Tempering) -> None:
-        super().__init__("the sampler failed")
-        self.state = state
+        """The run whose draws are returned: the last if it has a solution, otherwise the nearest to the constraints."""
+        known = [] if self.solution else [(r.remaining_kl, -i) for i, r in enumerate(self.runs)]
+        known = [(kl, i) for kl, i in known if not math.isnan(kl)]
+        return -min(known)[1] if known else len(self.runs) - 1
 
 
 def temper(
@@ -147,7 +139,7 @@ def temper(
     given: Run | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Tempering:
-    """Sample until the constraints are met, or it is known why not. The state returned has an ending.
+    """Sample until the constraints are met, or it is known why not. The state returned has a status.
 
     Parameters
     ----------
@@ -159,37 +151,37 @@ def temper(
     callbacks : sequence of callable
         Each is called after every run with `engine.Progress`, whose state is the `Tempering`.
     """
-    rough = problem.find_rough(None)
-    n_first = problem.n_draws if rough else policy.short_draws
-    start = Tempering(Plan(np.zeros(problem.stack.n_features), n_first, np.zeros(len(problem.stack))), rough=rough)
+    start = Tempering(Plan(np.zeros(problem.stack.n_features), policy.short_draws, np.zeros(len(problem.stack))))
     if given is not None:
         start = decide(problem, policy, add(problem, policy, start, given))
-        if start.ending is not None:
+        if start.status is not None:
             return start
 
     def step(state: Tempering) -> StepResult[Tempering]:
         try:
             state = decide(problem, policy, add(problem, policy, state, draw(problem, state)))
         except Exception as error:
-            raise BackendError(state) from error
+            n, runs = len(state.runs), state.runs
+            kept = f" The {n} earlier runs are in the attribute runs of this error." if runs else ""
+            raise SamplingError(f"The sampler failed in run {n}: {str(error).rstrip('.')}.{kept}", runs) from error
         remaining = state.runs[-1].remaining_kl
         terms = {"remaining_kl": remaining if math.isfinite(remaining) else 0.0}
-        return StepResult(state, terms, status=None if state.ending is None else state.ending.status)
+        return StepResult(state, terms, status=state.status)
 
     result = run(step, start, max_iter=max_iter, callbacks=callbacks, keep="last", stage="runs")
     state = result.state
-    if state.ending is not None:
+    if state.status is not None:
         return state
     if not state.runs:
         raise KeyboardInterrupt
+    reason = "Interrupted" if result.status is Status.INTERRUPTED else "Stopped by a callback"
+    reason += ": the draws are those of the run nearest to the constraints."
     if result.status is Status.ITERATION_LIMIT:
         reason = (
             f"The constraints are about {state.runs[-1].remaining_kl:.3g} nats away after {len(state.runs)} runs. "
             "Raise max_iter, or soften the constraints: (E(f) == b).soft(penalty)."
         )
-        return state.end(Status.ITERATION_LIMIT, *state.reasons, reason)
-    how = "Interrupted" if result.status is Status.INTERRUPTED else "Stopped by a callback"
-    return state.end(result.status, f"{how}: the draws are those of the run nearest to the constraints.")
+    return state.end(result.status, reason)
 
 
 def draw(problem: Problem, state: Tempering) -> Run:
@@ -206,9 +198,9 @@ def _find_start(sampler: Sampler, state: Tempering, rng: np.random.Generator) ->
     assert state.pool is not None
     there = state.pool.reweight(state.plan.phi)
     runs = [tempered.run for tempered in state.pool.runs if tempered.run is not None]
-    has_positions = [found.positions is not None for found in runs]
     weights = np.exp(there.log_weights)
-    if any(has_positions):  # otherwise draws that came from elsewhere may not say where the sampler was
+    has_positions = [found.positions is not None for found in runs]
+    if any(has_positions):  # draws that came from elsewhere may have none
         weights = weights[np.repeat(has_positions, [len(tempered.flat) for tempered in state.pool.runs])]
         runs = [found for found in runs if found.positions is not None]
     weights = weights / weights.sum()
@@ -218,20 +210,17 @@ def _find_start(sampler: Sampler, state: Tempering, rng: np.random.Generator) ->
     variables: dict[str, Array] = {
         name: np.concatenate([found.flat_variables[name] for found in runs])[chosen] for name in shared
     }
-    adaptation = runs[-1].adaptation
     if not any(has_positions):
-        return Start(variables, None, None, adaptation)
+        return Start(variables, None, None, runs[-1].adaptation)
     positions = np.concatenate([found.flat_positions for found in runs])
     covariance = shrunken_covariance(positions, weights, there.effective_size)
-    return Start(variables, positions[chosen], covariance, adaptation)
+    return Start(variables, positions[chosen], covariance, runs[-1].adaptation)
 
 
 def add(problem: Problem, policy: TemperingPolicy, state: Tempering, found: Run) -> Tempering:
     """Measure a run, compare it with its prediction, and put it into the pool."""
     phi, is_final = state.plan.phi, state.plan.is_final
-    tempered = TemperedRun.of(problem.evaluate(found), phi, found)
-    r_hat, r_hat_of = find_worst_r_hat(found, tempered.values, problem.labels)
-    tempered = replace(tempered, r_hat=r_hat, r_hat_of=r_hat_of, is_final=is_final)
+    tempered = replace(problem.measure(phi, found), is_final=is_final)
     if state.pool is None or state.plan.is_first:  # a longer run of the posterior replaces shorter ones
         earlier = tuple(replace(one, is_discarded=True) for one in state.runs)
         return replace(state, runs=(*earlier, tempered), pool=pool_runs([tempered]))
@@ -254,21 +243,19 @@ def add(problem: Problem, policy: TemperingPolicy, state: Tempering, found: Run)
 def decide(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempering:
     """Plan the next run, or end."""
     last = state.runs[-1]
-    if state.plan.is_first:
-        if last.r_hat > policy.max_start_r_hat or state.rough:
-            return _extend_first(problem, state)
-        rough = problem.find_rough(last.run)
-        if rough:
-            return _extend_first(problem, replace(state, rough=rough))
+    if state.plan.is_first and last.r_hat > policy.max_start_r_hat:
+        if last.n_draws < problem.n_draws:
+            return replace(state, plan=replace(state.plan, n_draws=problem.n_draws))
+        return state.end(Status.UNRELIABLE, describe_bad_start(last))
     if last.is_final:
         state = judge(problem, policy, state)
-        if state.ending is not None or state.plan.is_final:
+        if state.status is not None or state.plan.is_final:
             return state
     if sum(one.is_discarded and bool(np.any(one.multipliers)) for one in state.runs) >= policy.max_discarded:
         assert last.run is not None
         escape = find_ascent(problem.sampler, problem.tilt(last.multipliers), last.run)
         if escape is not None:
-            return state.end(Status.IMPROPER, _no_normalizer(escape))
+            return _end_improper(state, escape)
         return state.end(
             Status.UNRELIABLE,
             "Several runs were far from what earlier ones predicted. A function's tail is too heavy for this tilt, "
@@ -278,23 +265,17 @@ def decide(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempe
     if last.is_discarded:  # half the way again: the next run extends the pool towards it
         assert state.pool is not None
         middle = 0.5 * (state.pool.runs[-1].multipliers + last.multipliers)
-        return _with_normalizer(problem, policy, state, Plan(middle, policy.short_draws, state.plan.stacked))
+        return _plan_proper(problem, policy, state, Plan(middle, policy.short_draws, state.plan.stacked))
     return plan_next(problem, policy, state)
 
 
-def _extend_first(problem: Problem, state: Tempering) -> Tempering:
-    """Draw more of the posterior: its chains disagree, or its own draws are all that there can be."""
-    last = state.runs[-1]
-    if last.n_draws < problem.n_draws:
-        return replace(state, plan=replace(state.plan, n_draws=problem.n_draws))
-    if state.rough:
-        return state.end(Status.OPTIMAL)
-    reason = (
-        f"The chains do not converge even without a tilt: R-hat of {last.r_hat_of} is {last.r_hat:.2f} in "
-        f"{last.n_chains} chains of {last.n_draws} draws. They are in different modes or mix too slowly. Reparametrize "
-        "the model or use stronger priors until plain sampling converges."
+def describe_bad_start(first: TemperedRun) -> str:
+    """Say that the model's own chains do not converge."""
+    return (
+        f"The chains do not converge even without a tilt: R-hat of {first.r_hat_of} is {first.r_hat:.2f} in "
+        f"{first.n_chains} chains of {first.n_draws} draws. They are in different modes or mix too slowly. "
+        "Reparametrize the model or use stronger priors until plain sampling converges."
     )
-    return replace(state, ending=Ending(Status.UNRELIABLE, (reason,), is_refusal=True))
 
 
 def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempering:
@@ -308,17 +289,15 @@ def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Temper
     atoms.unit = np.where(spread > 0, spread, atoms.unit)
     solution = solve_dual(atoms, problem.stack, warm_start=state.plan.stacked, watch=False)
     move = solution.multipliers - last.multipliers
-    remaining = 0.5 * float(np.mean(((last.flat - last.expectation) @ move) ** 2))
-    state = replace(state, runs=(*state.runs[:-1], replace(last, remaining_kl=remaining)))
-    there = pool_runs([last]).reweight(solution.multipliers)
-    is_reached = solution.status is Status.CONVERGED and there.is_reliable(
-        policy.min_final_share * last.effective_size, policy.final_k_hat
+    state = state.with_last(remaining_kl=0.5 * float(np.mean(((last.flat - last.expectation) @ move) ** 2)))
+    is_reached = solution.status is Status.CONVERGED and pool_runs([last]).reweight(solution.multipliers).is_reliable(
+        policy.min_ess, policy.max_k_hat
     )
     tilt = problem.tilt(solution.multipliers if is_reached else last.multipliers)
     if not tilt.is_none:
         escape = find_escape(problem.sampler, tilt, last.run) or find_ascent(problem.sampler, tilt, last.run)
         if escape is not None:
-            return state.end(Status.IMPROPER, _no_normalizer(escape), solution=solution)
+            return replace(_end_improper(state, escape), solution=solution)
     if last.discrepancy > policy.max_discrepancy:
         return state.end(
             Status.UNRELIABLE,
@@ -327,23 +306,21 @@ def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Temper
             "chains mix too slowly. Reparametrize the model or raise n_draws.",
             solution=solution,
         )
-    n_finals = sum(tempered.is_final for tempered in state.runs)
+    again = replace(state.plan, is_final=False)  # never start from a solution that was not reached
+    if is_reached:
+        again = Plan(solution.multipliers, problem.n_draws, solution.stacked, is_final=True)
+    objections = [*check_chains(last, last.run, policy), *find_missed(pool, policy)]
     if not is_reached:
-        reason = "The last run missed the constraints by more than its draws can be reweighted."
-        if n_finals >= policy.max_final_runs:
-            return state.end(Status.UNRELIABLE, *state.reasons, reason, solution=solution)
-        return replace(state, plan=replace(state.plan, is_final=False))
-    again = Plan(solution.multipliers, problem.n_draws, solution.stacked, is_final=True)
-    reasons = (*check_chains(last, last.run, policy), *find_missed(pool, policy))
-    if reasons and n_finals == 1:
-        return replace(state, plan=again, reasons=reasons)
-    if reasons:
-        return state.end(Status.UNRELIABLE, *reasons, solution=solution)
+        objections.append("The last run missed the constraints by more than its draws can be reweighted.")
+    if objections and sum(tempered.is_final for tempered in state.runs) < policy.max_final_runs:
+        return replace(state, plan=again)
+    if objections:
+        return state.end(Status.UNRELIABLE, *objections, solution=solution)
     mc_error = len(solution.multipliers) / (2 * last.effective_size)
     if problem.accuracy is None or mc_error <= problem.accuracy:
         return state.end(Status.OPTIMAL, solution=solution)
     needed = math.ceil(1.1 * last.n_draws * mc_error / problem.accuracy)
-    if needed <= policy.max_draws and n_finals < policy.max_final_runs:
+    if needed <= MAX_DRAWS:
         return replace(state, plan=replace(again, n_draws=needed))
     return state.end(
         Status.ITERATION_LIMIT,
@@ -363,10 +340,11 @@ def plan_next(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Te
     target = _newton_target(problem, pool, last.multipliers)
     away = target.multipliers - last.multipliers
     here = pool.reweight(last.multipliers)
-    state = _note_remaining(state, 0.5 * float(away @ here.covariance @ away))
-    if is_solved and pool.reweight(solution.multipliers).is_reliable(policy.min_ess, policy.final_k_hat):
+    if math.isnan(last.remaining_kl):
+        state = state.with_last(remaining_kl=0.5 * float(away @ here.covariance @ away))
+    if is_solved and pool.reweight(solution.multipliers).is_reliable(policy.min_ess, policy.max_k_hat):
         plan = Plan(solution.multipliers, problem.n_draws, solution.stacked, is_final=True)
-        return _with_normalizer(problem, policy, state, plan)
+        return _plan_proper(problem, policy, state, plan)
     if not is_solved:
         verdict = examine(atoms, problem.stack)
         proof = verdict.proof if verdict.constant else find_constant(pool, problem.stack)
@@ -387,8 +365,7 @@ def plan_next(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Te
         target, away = solution, solution.multipliers - last.multipliers
         share = _find_share(pool, last.multipliers, away, policy)
     ahead = stacked + share * (target.stacked - stacked)
-    plan = Plan(last.multipliers + share * away, policy.short_draws, ahead)
-    return _with_normalizer(problem, policy, state, plan)
+    return _plan_proper(problem, policy, state, Plan(last.multipliers + share * away, policy.short_draws, ahead))
 
 
 def _newton_target(problem: Problem, pool: Pool, phi: Floats) -> DualSolution:
@@ -417,28 +394,22 @@ def _find_share(pool: Pool, phi: Floats, away: Floats, policy: TemperingPolicy) 
     return low or high
 
 
-def _with_normalizer(problem: Problem, policy: TemperingPolicy, state: Tempering, plan: Plan) -> Tempering:
+def _plan_proper(problem: Problem, policy: TemperingPolicy, state: Tempering, plan: Plan) -> Tempering:
     """Take the plan where its tilt has a normalizing constant, and a shorter step otherwise."""
     assert state.pool is not None
-    last = state.pool.runs[-1]
+    last, escape = state.pool.runs[-1], None
     assert last.run is not None
-    escape = None
     for _ in range(MAX_HALVINGS):
         escape = find_escape(problem.sampler, problem.tilt(plan.phi), last.run) if np.any(plan.phi) else None
         if escape is None:
             return replace(state, plan=plan)
         plan = Plan(0.5 * (last.multipliers + plan.phi), policy.short_draws, state.plan.stacked)
-    return state.end(Status.IMPROPER, _no_normalizer(escape or ""))
+    return _end_improper(state, escape)
 
 
-def _no_normalizer(escape: str) -> str:
-    return (
+def _end_improper(state: Tempering, escape: str | None) -> Tempering:
+    return state.end(
+        Status.IMPROPER,
         f"The regularized posterior p exp<multipliers, psi> has no normalizing constant: {escape}. The tail of a "
-        "function is too heavy. Constrain one with a lighter tail, such as a logarithm or a probability."
+        "function is too heavy. Constrain one with a lighter tail, such as a logarithm or a probability.",
     )
-
-
-def _note_remaining(state: Tempering, nats: float) -> Tempering:
-    if not math.isnan(state.runs[-1].remaining_kl):
-        return state
-    return replace(state, runs=(*state.runs[:-1], replace(state.runs[-1], remaining_kl=nats)))
