@@ -23,6 +23,7 @@ from regbayes.regularizers import (
     Equal,
     GeneralizedKL,
     Hinge,
+    Interval,
     MultiClassHinge,
     MultiClassSquaredHinge,
     Regularizer,
@@ -119,6 +120,8 @@ def _elementary(g: Regularizer, x: cp.Expression) -> Term:
             return 0.0, [x <= g.bound]
         case AtLeast():
             return 0.0, [x >= g.bound]
+        case Interval():
+            return 0.0, [x >= g.low, x <= g.high]
         case Ball() if np.isinf(g.C):
             return 0.0, [_norm(x - g.target, g.norm) <= g.radius]
         case Ball():

@@ -14,6 +14,7 @@ from regbayes.regularizers import (
     Equal,
     GeneralizedKL,
     Hinge,
+    Interval,
     MultiClassHinge,
     MultiClassSquaredHinge,
     Regularizer,
@@ -67,6 +68,8 @@ ELEMENTARY: dict[str, tuple[Regularizer, int]] = {
     "at most": (AtMost([0.4, -1.0]), 2),
     "at least": (AtLeast([0.4, -1.0]), 2),
     "at least, scalar bound": (AtLeast(0.1), 3),
+    "interval": (Interval([-0.5, 0.1], [0.3, 0.1]), 2),
+    "interval, scalar bounds": (Interval(-0.1, 0.3), 3),
     "ball in 1": (Ball([0.4, -1.0], 0.7, norm=1), 2),
     "ball in 2": (Ball([0.4, -1.0], 0.7, norm=2), 2),
     "ball in inf": (Ball([0.4, -1.0], 0.7, norm=np.inf), 2),
@@ -121,8 +124,8 @@ COMBINED: dict[str, tuple[Regularizer, int]] = {
 
 # The conjugate and the proximal map of a sum are numerical: about 1e-8.
 SUMS: dict[str, tuple[Regularizer, int]] = {
-    "interval": (AtLeast([-0.5, 0.1]) + AtMost([0.3, 0.4]), 2),
-    "interval that is a point": (AtLeast([0.1, -0.3]) + AtMost([0.1, -0.3]), 2),
+    "two bounds": (AtLeast([-0.5, 0.1]) + AtMost([0.3, 0.4]), 2),
+    "two bounds that meet": (AtLeast([0.1, -0.3]) + AtMost([0.1, -0.3]), 2),
     "hinge + ridge": (Hinge(0.8) + Ridge(0.3, 2.0), 1),
     "two hinges": (Hinge(0.8) + Hinge(1.1).reflect(0.4), 1),
     "soft ball + bound": (Ball([0.4, -1.0], 0.3, C=1.5) + AtMost([0.2, 0.0]), 2),

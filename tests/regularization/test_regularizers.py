@@ -25,6 +25,7 @@ from regbayes.regularizers import (
     Equal,
     GeneralizedKL,
     Hinge,
+    Interval,
     MultiClassHinge,
     MultiClassSquaredHinge,
     Regularizer,
@@ -36,7 +37,7 @@ from regbayes.testing import check_regularizer
 from regularizer_cases import COMBINED, COSTS, ELEMENTARY, SUMS
 
 CLASSES = {
-    KL, AtLeast, Affine, AtMost, Ball, EpsilonInsensitive, Equal, GeneralizedKL, Hinge, MultiClassHinge,
+    KL, AtLeast, Affine, AtMost, Ball, EpsilonInsensitive, Equal, GeneralizedKL, Hinge, Interval, MultiClassHinge,
     MultiClassSquaredHinge, Ridge, Separable, Sum,
 }  # fmt: skip
 
@@ -370,7 +371,7 @@ class _JacobianNotSymmetric(_Broken):
 @final
 class _DualFormOfAnother(_Broken):
     def dual_form(self, size):
-        return replace(self.inner.dual_form(size), linear=np.full(size, 0.1))
+        return replace(self.inner.dual_form(size), low=np.full(size, 0.1), high=np.full(size, 0.1))
 
 
 @final

@@ -22,7 +22,7 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 
 from regbayes._types import Flags, Floats, Indices
 from regbayes.regularization.dual_forms import BoxDual
-from regbayes.regularization.regularizers.projections import project_rows_to_simplex
+from regbayes.regularization.projections import project_rows_to_simplex
 
 MAX_STEPS = 60
 PATIENCE = 3  # steps that may pass without progress once it is close: rounding is all that is left
@@ -223,16 +223,14 @@ class Groups:
 class _Split:
     """The box as variables between bounds: a coordinate with a kink at zero is the difference of two."""
 
-    def __init__(self, form: BoxDual, linear: Floats) -> None:
+    def __init__(self, form: BoxDual) -> None:
         n = len(form)
-        both = (form.absolute > 0) & (form.lower < 0) & (form.upper > 0)
+        both = form.has_kink & (form.lower < 0) & (form.upper > 0)
         self.parent = np.concatenate([np.arange(n), np.flatnonzero(both)])
         self.sign = np.concatenate([np.ones(n), -np.ones(int(both.sum()))])
-        side = np.where(both, 0.0, np.sign(np.where(form.upper <= 0, -1.0, 1.0)))
-        absolute = np.where(both, form.absolute, side * form.absolute)
         self.lower = np.concatenate([np.where(both, 0.0, form.lower), np.zeros(int(both.sum()))])
         self.upper = np.concatenate([form.upper, -form.lower[both]])
-        self.cost = np.concatenate([linear + absolute, (form.absolute - linear)[both]])
+        self.cost = np.concatenate([np.where(form.upper <= 0, form.low, form.high), -form.low[both]])
         self.has_lower, self.has_upper = np.isfinite(self.lower), np.isfinite(self.upper)
         self.n = n
 
@@ -248,18 +246,13 @@ class _Split:
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is no number is not taken
-def minimize_box_quadratic(
-    hessian: Curvature, linear: Floats, form: BoxDual, start: Floats, groups: Groups | None = None
-) -> Floats:
-    """Minimise ``1/2 v'Hv + linear'v + sum_i absolute_i |v_i| + ridge_i v_i^2 / 2`` over the form's box.
-
-    The form's own linear term is left to the caller, who may have to take a difference with care.
+def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats, groups: Groups | None = None) -> Floats:
+    """Minimise ``1/2 v'Hv + form*(v)``.
 
     Parameters
     ----------
     hessian : Curvature
         Positive semi-definite.
-    linear : array of shape (M,)
     form : BoxDual
     start : array of shape (M,)
         A guess; it need not be in the box.
@@ -271,18 +264,18 @@ def minimize_box_quadratic(
     if np.any(fixed):
         v, free = np.where(fixed, form.lower, 0.0), ~fixed
         if np.any(free):
-            pull = (linear + hessian @ v)[free]
-            v[free] = minimize_box_quadratic(hessian.take(free), pull, form.take(free), start[free], groups.take(free))
+            moved = form.moved(hessian @ v).take(free)
+            v[free] = minimize_box_quadratic(hessian.take(free), moved, start[free], groups.take(free))
         return v
     whole = Curvature(hessian.diagonal + form.ridge, hessian.matrix, hessian.factor)
     scale = 1 / np.sqrt(np.maximum(groups.levelled(whole.sizes()), TINY))
     # In these units H has unit diagonal, so no feature's unit matters; penalties and bounds are measured in them too.
     problem = _Model(
         whole.scaled(scale),
-        BoxDual(linear * scale, form.absolute * scale, form.ridge, form.lower / scale, form.upper / scale),
+        BoxDual(form.low * scale, form.high * scale, form.ridge, form.lower / scale, form.upper / scale),
         groups.scaled(scale),
     )
-    size = 1 + float(np.max(np.abs(problem.box.linear), initial=0.0))
+    size = 1 + float(np.max(np.abs([problem.box.low, problem.box.high]), initial=0.0))
     found, error = start / scale, np.inf
     if len(form) <= MOST_DENSE and not len(groups):
         # From the step before it is mostly known what lies on a bound: then a system or two are all there is to do.
@@ -310,10 +303,9 @@ class _Model:
 
     def forward_backward(self, v: Floats) -> Floats:
         """A proximal gradient step of length one, whose fixed points are the solutions."""
-        box = self.box
-        forward = v - (self.hessian @ v + box.linear)
-        shrunk = np.sign(forward) * np.maximum(np.abs(forward) - box.absolute, 0.0)
-        return np.clip(self.groups.project(shrunk), box.lower, box.upper)
+        forward = v - self.hessian @ v
+        shrunk = forward - np.clip(forward, self.box.low, self.box.high)
+        return self.box.clip(self.groups.project(shrunk))
 
     def residual(self, v: Floats) -> float:
         return float(np.max(np.abs(v - self.forward_backward(v)), initial=0.0))
@@ -325,11 +317,11 @@ def _interior_point(problem: _Model, start: Floats, far: bool) -> tuple[Floats, 
     ``far`` prepares for a solution at bounds far away, and takes more steps where it is not.
     """
     hessian, box = problem.hessian, problem.box
-    split = _Split(box, box.linear)
+    split = _Split(box)
     if not np.any(split.has_lower | split.has_upper):
         v, solve = start, hessian.solver(0.0)
         for _ in range(REFINEMENTS):
-            v = v - solve(hessian @ v + box.linear)
+            v = v - solve(hessian @ v + box.low)
         return v, v
     inner = _Interior(problem, split, start, far)
     best = snapped = split.joined(inner.w)
@@ -449,10 +441,10 @@ def _polish(problem: _Model, v: Floats, snapped: Floats) -> Floats:
     error = problem.residual(v)
     guess = snapped
     for _ in range(POLISH_ROUNDS):
-        fixed = (guess <= box.lower) | (guess >= box.upper) | ((box.absolute > 0) & (guess == 0))
+        fixed = (guess <= box.lower) | (guess >= box.upper) | (box.has_kink & (guess == 0))
         trial, among = guess.copy(), ~fixed
         if np.any(among):
-            slope = hessian @ trial + box.linear + box.absolute * np.sign(guess)
+            slope = hessian @ trial + np.where(guess > 0, box.high, box.low)
             solve = hessian.solver(np.zeros(len(v)), among)
             move = -solve(slope[among])
             if len(groups):

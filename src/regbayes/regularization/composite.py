@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from regbayes._types import Floats, Indices
 from regbayes.regularization.box_quadratic import Groups
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual, join_boxes
-from regbayes.regularization.regularizers.base import Atom, Regularizer
-from regbayes.regularization.regularizers.targets import AtLeast, AtMost, Interval
+from regbayes.regularization.regularizers.base import Regularizer
 
-DETOUR = 5  # Newton steps that may be worse than the best so far: a step that changes the active pieces often is
-PATIENCE = 6  # proximal points that may pass without progress
+DETOUR = 5  # Newton steps in a row that may be worse than the best: a step that changes the active pieces often is
+PATIENCE = 8  # proximal points that may pass without progress
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Stack:
     @classmethod
     def of(cls, regularizer: Regularizer, n_features: int) -> Stack:
         """Split a regularizer of so many expectations."""
-        atoms = _with_intervals(regularizer.atoms(n_features))
+        atoms = regularizer.atoms(n_features)
         starts = list(accumulate((len(atom.index) for atom in atoms), initial=0))
         runs = zip(atoms, pairwise(starts), strict=True)
         pieces = tuple(Piece(atom.regularizer, start, stop) for atom, (start, stop) in runs)
@@ -65,8 +64,7 @@ class Stack:
     @cached_property
     def box(self) -> BoxDual | None:
         """The stacked conjugate as a box, where every part's is one."""
-        forms = [p.regularizer.dual_form(p.stop - p.start) for p in self.pieces]
-        return join_boxes([_hard_classes(form) if isinstance(form, SimplexDual) else form for form in forms])
+        return join_boxes([p.regularizer.dual_form(p.stop - p.start) for p in self.pieces])
 
     @cached_property
     def targets(self) -> Floats:
@@ -75,7 +73,7 @@ class Stack:
         for p in self.pieces:
             form = p.regularizer.dual_form(p.stop - p.start)
             if isinstance(form, BoxDual) and form.is_linear:
-                found[p.start : p.stop] = form.linear
+                found[p.start : p.stop] = form.low
         return found
 
     def model(self, stacked: Floats) -> BoxDual | None:
@@ -114,11 +112,7 @@ class Stack:
     def domain(self) -> tuple[Floats, Floats]:
         """Ends of each stacked coordinate's domain, as far as it does not depend on other coordinates."""
         ends = [p.regularizer.domain(p.stop - p.start) for p in self.pieces]
-        low, high = np.concatenate([low for low, _ in ends]), np.concatenate([high for _, high in ends])
-        if self.box is not None:  # which knows blocks of bounds too
-            of_box = self.box.domain()
-            low, high = (np.where(np.isfinite(own), own, box) for own, box in zip((low, high), of_box, strict=True))
-        return low, high
+        return np.concatenate([low for low, _ in ends]), np.concatenate([high for _, high in ends])
 
     @cached_property
     def blocks(self) -> Indices:
@@ -172,35 +166,6 @@ class Stack:
         return replace(self, pieces=tuple(pieces))
 
 
-def _with_intervals(atoms: list[Atom]) -> list[Atom]:
-    """Put lower and upper bounds of the same expectations together, where no lower one is above the upper one."""
-    kept: list[Atom] = []
-    places: dict[tuple[type, bytes], int] = {}  # of bounds among the kept ones
-    other = {AtLeast: AtMost, AtMost: AtLeast}
-    for atom in atoms:
-        kind = type(atom.regularizer)
-        if len(atoms) > 1 and kind in other:
-            index = atom.index.tobytes()
-            place = places.pop((other[kind], index), None)
-            interval = None if place is None else _interval(kept[place], atom)
-            if place is not None and interval is not None:
-                kept[place] = Atom(interval, atom.index)
-                continue
-            places[kind, index] = len(kept)
-        kept.append(atom)
-    return kept
-
-
-def _interval(one: Atom, other: Atom) -> Interval | None:
-    """A lower and an upper bound as one interval; None where it is empty."""
-    both = {type(atom.regularizer): atom.regularizer for atom in (one, other)}
-    low, high = both[AtLeast], both[AtMost]
-    assert isinstance(low, AtLeast)
-    assert isinstance(high, AtMost)
-    lower, upper = (np.broadcast_to(bound, len(one.index)).copy() for bound in (low.bound, high.bound))
-    return Interval(lower, upper) if np.all(lower <= upper) else None
-
-
 @dataclass(frozen=True)
 class GroupedBox:
     """A conjugate that is a box, but for sums of multipliers that are given, and squares of sums."""
@@ -210,20 +175,14 @@ class GroupedBox:
     coupling: Floats  # (M, M): 1/2 u' coupling u is added
 
 
-def _hard_classes(form: SimplexDual) -> BoxDual | None:
-    """Classes with an infinite penalty, whose multipliers are independent of each other, as a box; None for others."""
-    return _of_simplexes(form, 0)[0] if np.all(np.isinf(form.total) & (form.ridge == 0)) else None
-
-
 def _of_simplexes(form: SimplexDual, first: int) -> tuple[BoxDual, Indices, Floats]:
     """Simplexes as bounds, and as groups numbered from ``first``; a row that is out or has no total is in none."""
-    n_rows, width = len(form), form.n_classes
+    width = form.n_classes
     out = (form.total == 0) | np.isinf(form.ridge)
     summed = np.isfinite(form.total) & ~out
     number = np.where(summed, first + np.cumsum(summed) - 1, -1)
-    zero = np.zeros(n_rows * width)
-    upper = np.where(np.repeat(out, width), 0.0, np.inf)
-    box = BoxDual(form.linear[form.row].ravel(), zero, zero, zero, upper)
+    edge, upper = form.linear[form.row].ravel(), np.where(np.repeat(out, width), 0.0, np.inf)
+    box = BoxDual.of(edge.size, edge, edge, lower=0.0, upper=upper)
     return box, np.repeat(number, width), form.total[summed]
 
 
@@ -322,34 +281,24 @@ def minimize_composite(
         Proximal points at most.
     """
     problem = _Scaled(hessian, linear, pieces)
-    best = problem.forward_backward(start / problem.scale)
-    best_residual = _residual(problem, best)
-    root: Floats | None = None
-    v, step = best, 1 + float(np.max(np.abs(best), initial=0.0))
-    residuals: list[float] = []
+    values, vectors = np.linalg.eigh(problem.hessian)
+    used = values > 1e-15 * max(float(values[-1]), 0.0)
+    root: Floats = vectors[:, used] * np.sqrt(values[used])  # F with F F' = H
+    best = v = problem.forward_backward(start / problem.scale)
+    best_residual, since_best = _residual(problem, best), 0
+    step = 1 + float(np.max(np.abs(best), initial=0.0))
     for rounds in range(max_rounds):
-        best, best_residual = _newton(problem, best, best_residual, tol, DETOUR if rounds == 0 else 0)
-        residuals.append(best_residual)
-        if len(residuals) > PATIENCE and best_residual > 0.9 * residuals[-PATIENCE]:
-            break  # as far as rounding lets it go
-        if problem.solved(best, best_residual, tol):
+        v, residual = _newton(problem, best, best_residual, tol, DETOUR if rounds == 0 else 0)
+        if residual < best_residual:
+            best, best_residual, since_best = v, residual, 0
+        if problem.solved(best, best_residual, tol) or since_best >= PATIENCE:
             break
-        if root is None:
-            root = _square_root(problem.hessian)
         v = _proximal_point(problem, root, v, step)
         step = min(10 * step, 1e6 * (1 + float(np.max(np.abs(v), initial=0.0))))
-        residual = _residual(problem, v)
-        if residual < best_residual:
-            best, best_residual = v, residual
+        residual, since_best = _residual(problem, v), since_best + 1
+        if residual < 0.9 * best_residual:
+            best, best_residual, since_best = v, residual, 0
     return clip_to_domain(pieces, best * problem.scale), best_residual
-
-
-def _square_root(hessian: Floats) -> Floats:
-    """F with F F' = H, as many columns as H has directions."""
-    values, vectors = np.linalg.eigh(hessian)
-    used = values > 1e-15 * max(float(values[-1]), 0.0)
-    root: Floats = vectors[:, used] * np.sqrt(values[used])
-    return root
 
 
 def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) -> Floats:
@@ -378,7 +327,7 @@ def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) 
         direction = -_solve_linear(system, gradient)
         slope = float(gradient @ direction)
         length = 1.0
-        for _ in range(30):
+        for _ in range(15):
             trial_value, trial_v, trial_forward = at(w + length * direction)
             if trial_value <= value + 1e-4 * length * slope + 1e-14 * (1 + abs(value)):
                 break
@@ -396,21 +345,17 @@ def _residual(problem: _Scaled, v: Floats) -> float:
 
 
 def _newton(problem: _Scaled, v: Floats, residual: float, tol: float, detour: int) -> tuple[Floats, float]:
-    """Semismooth Newton steps; the best point is returned, also when a step on the way to it was worse."""
+    """Semismooth Newton steps on the fixed-point equation; the best point is returned, also after worse ones."""
     identity = np.eye(len(v))
     best, best_residual, since_best = v, residual, 0
-    for _ in range(30):
-        if problem.solved(best, best_residual, tol) or since_best > detour:
-            break
+    while since_best <= detour and not problem.solved(best, best_residual, tol):
         forward = v - problem.gradient(v)
-        image = problem.prox(forward, 1.0)
         jacobian = problem.prox_jacobian(forward)
         system = identity - jacobian + jacobian @ problem.hessian
-        v = problem.forward_backward(v + _solve_linear(system, image - v))
-        residual = _residual(problem, v)
+        v = problem.forward_backward(v + _solve_linear(system, problem.prox(forward, 1.0) - v))
+        residual, since_best = _residual(problem, v), since_best + 1
         if not residual < np.inf:
             break
-        since_best += 1
         if residual < 0.5 * best_residual:
             best, best_residual, since_best = v, residual, 0
     return best, best_residual

@@ -19,9 +19,9 @@ from regbayes.regularization.regularizers import (
     EpsilonInsensitive,
     Equal,
     Hinge,
+    Interval,
     Regularizer,
     Ridge,
-    Sum,
 )
 from regbayes.regularization.regularizers.base import check_positive
 
@@ -95,8 +95,8 @@ def _soften(regularizer: Regularizer, penalty: float, power: float) -> Regulariz
         return Hinge(penalty, power).shift(regularizer.bound)
     if isinstance(regularizer, AtLeast):
         return Hinge(penalty, power).reflect(regularizer.bound)
-    if isinstance(regularizer, Sum):  # between
-        return Sum([_soften(part, penalty, power) for part in regularizer.parts])
+    if isinstance(regularizer, Interval):
+        return Hinge(penalty, power).shift(regularizer.high) + Hinge(penalty, power).reflect(regularizer.low)
     if isinstance(regularizer, Equal) and power == 2:
         return Ridge(regularizer.target, 1 / (2 * penalty))
     if power != 1:
@@ -204,7 +204,7 @@ class E:
         lower, upper = np.broadcast_arrays(np.atleast_1d(_number(low)), np.atleast_1d(_number(high)))
         if np.any(lower > upper):
             raise ValueError(f"between: low must not exceed high, got {_short(lower)} and {_short(upper)}")
-        return self._compare(AtLeast(lower) + AtMost(upper), "{value} <= E({}) <= {upper}", low, high)
+        return self._compare(Interval(lower, upper), "{value} <= E({}) <= {upper}", low, high)
 
     def regularized(self, regularizer: Any) -> Constraint:
         """Any regularizer of these expectations, for instance ``E(labels).regularized(KL(proportions))``."""

@@ -1,57 +1,99 @@
-"""Dual forms: conjugates written as numbers, which is all that a solver for large margins sees of a loss.
+"""Dual forms: conjugates written as numbers.
 
-The conjugate's domain *is* the constraint on the multipliers, so no solver hears the name of a loss: the hinge, the
-squared hinge, the epsilon-insensitive loss and every hard bound are one box with other numbers, and the multi-class
-hinges are one scaled simplex for each row. A conjugate determines its function, so losses and their derivatives at
-given points are here too.
+A closed convex function is determined by its conjugate, and the conjugate's domain is the constraint on the
+multipliers. The hinge, the squared hinge, the epsilon-insensitive loss and every hard bound are one box with different
+numbers (`BoxDual`); the multi-class hinges are one scaled simplex per row (`SimplexDual`). Everything a solver needs is
+computed from the form, so no solver depends on the name of a loss.
 
-A regularizer has a dual form where it can be written as one (`Regularizer.dual_form`). Those of the losses of data sets
-are functions here, which the targets of rows call (`regbayes.margins.targets`) and the regularizers of the same names.
+A regularizer with a dual form returns it (`Regularizer.dual_form`). The forms of the losses of data sets are functions
+here, used by the targets of samples (`regbayes.margins.targets`) and by the regularizers of the same names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from regbayes._types import Flags, Floats, Indices
+from regbayes.regularization.projections import project_rows_to_simplex, simplex_projection_jacobian
+
+
+def dot(u: ArrayLike, c: ArrayLike) -> float:
+    """Return ``sum u_i c_i`` with the conventions 0 * inf = 0 and inf - inf = inf of convex analysis."""
+    u, c = np.broadcast_arrays(np.asarray(u, dtype=np.float64), np.asarray(c, dtype=np.float64))
+    used = (u != 0) & (c != 0)
+    terms = u[used] * c[used]
+    return np.inf if np.any(terms == np.inf) else float(np.sum(terms))
+
+
+def add(*terms: float) -> float:
+    """Return the sum of extended numbers with the convention inf - inf = inf of convex analysis."""
+    return np.inf if np.inf in terms else float(sum(terms))
 
 
 @dataclass(frozen=True)
 class BoxDual:
-    """``g*(u) = sum_i linear_i u_i + absolute_i |u_i| + ridge_i u_i^2 / 2`` on ``lower <= u <= upper``.
+    """``g*(u) = sum_i max(low_i u_i, high_i u_i) + ridge_i u_i^2 / 2`` on ``lower <= u <= upper``.
 
-    Infinite bounds are allowed. All fields have shape (n,).
+    Where zero lies in the box, g is zero between ``low`` and ``high``; beyond, its slope grows by ``1 / ridge`` up to
+    the bound of the box. Infinite bounds are allowed. All fields have shape (n,).
     """
 
-    linear: Floats
-    absolute: Floats
+    low: Floats
+    high: Floats
     ridge: Floats
     lower: Floats
     upper: Floats
 
+    @classmethod
+    def of(
+        cls,
+        size: int,
+        low: ArrayLike,
+        high: ArrayLike,
+        *,
+        ridge: ArrayLike = 0.0,
+        lower: ArrayLike = -np.inf,
+        upper: ArrayLike = np.inf,
+    ) -> BoxDual:
+        """Return the form whose fields are broadcast to so many coordinates."""
+        return cls(*(np.broadcast_to(np.asarray(a, dtype=np.float64), size) for a in (low, high, ridge, lower, upper)))
+
     def __len__(self) -> int:
-        return len(self.linear)
+        return len(self.low)
+
+    @property
+    def linear(self) -> Floats:
+        """The middle of ``low`` and ``high``: g*(u) is ``linear u + absolute |u|`` and the ridge."""
+        return self.low + self.absolute
+
+    @property
+    def absolute(self) -> Floats:
+        """Half the distance from ``low`` to ``high``."""
+        return 0.5 * (self.high - self.low)
 
     def take(self, index: Any) -> BoxDual:
         """Return the conjugate of some of the coordinates."""
-        return BoxDual(
-            self.linear[index], self.absolute[index], self.ridge[index], self.lower[index], self.upper[index]
-        )
+        return BoxDual(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    def moved(self, by: Floats) -> BoxDual:
+        """Return ``g*(u) + <by, u>``."""
+        return replace(self, low=self.low + by, high=self.high + by)
 
     @cached_property
-    def is_free(self) -> Flags:
-        """Whether the conjugate is smooth in each coordinate: no bound, no kink."""
-        return np.isinf(self.lower) & np.isinf(self.upper) & (self.absolute == 0.0)
+    def has_kink(self) -> Flags:
+        """Whether the conjugate has a kink at zero in each coordinate."""
+        return self.low < self.high
 
     @cached_property
     def is_smooth(self) -> bool:
-        """Whether the conjugate is smooth everywhere."""
-        return bool(self.is_free.all())
+        """Whether the conjugate is smooth everywhere: no bound, no kink."""
+        return bool((np.isinf(self.lower) & np.isinf(self.upper) & ~self.has_kink).all())
 
     @cached_property
     def is_linear(self) -> bool:
@@ -59,42 +101,62 @@ class BoxDual:
         return self.is_smooth and not self.ridge.any()
 
     def domain(self) -> tuple[Floats, Floats]:
-        """Return the ends of g's domain, one for each coordinate: finite where a multiplier may grow without limit."""
-        if self.is_linear:
-            return self.linear, self.linear
-        free_below, free_above = (np.isinf(b) & (self.ridge == 0.0) for b in (self.lower, self.upper))
-        lowest = np.where(free_below, self.linear - self.absolute, -np.inf)
-        return lowest, np.where(free_above, self.linear + self.absolute, np.inf)
+        """Return the ends of g's domain for each coordinate; at a finite end the multiplier may grow without limit."""
+        hard = self.ridge == 0.0
+        lowest = np.where(np.isinf(self.lower) & hard, self.low, -np.inf)
+        return lowest, np.where(np.isinf(self.upper) & hard, self.high, np.inf)
 
     def conjugate(self, u: Floats) -> float:
         """Return ``g*(u)``, ``inf`` outside the box."""
-        if self.is_linear:
-            return float(self.linear @ u)
-        if np.any((u < self.lower) | (u > self.upper)):
+        if not self.is_smooth and np.any((u < self.lower) | (u > self.upper)):
             return np.inf
-        return float(self.linear @ u + self.absolute @ np.abs(u) + 0.5 * (self.ridge @ np.square(u)))
+        edge = np.where(u > 0, self.high, self.low)
+        with np.errstate(invalid="ignore"):
+            total = float(edge @ u + 0.5 * (self.ridge @ np.square(u)))
+        return add(dot(edge, u), 0.5 * dot(self.ridge, np.square(u))) if np.isnan(total) else total
 
     def derivatives(self, x: Floats) -> Floats:
         """Return ``g'(x)`` of each coordinate: the u that maximises ``u x - g*(u)``, zero wherever that is one."""
-        away = x - self.linear
-        slope = np.sign(away) * np.maximum(np.abs(away) - self.absolute, 0.0)
+        away = x - np.clip(x, self.low, self.high)
         with np.errstate(divide="ignore", invalid="ignore"):
-            free = np.where(slope == 0.0, 0.0, slope / self.ridge)  # without a ridge, a bound
+            free = np.where(away == 0.0, 0.0, away / self.ridge)  # infinite without a ridge
         return np.clip(free, self.lower, self.upper)
-
-    def curvatures(self, x: Floats) -> Floats:
-        """Return ``g''(x)`` of each coordinate, from one side at a kink of ``g'``; every ridge is positive."""
-        u = self.derivatives(x)
-        is_curved = (u > self.lower) & (u < self.upper) & ((self.absolute == 0.0) | (u != 0.0))
-        return np.where(is_curved, 1.0 / self.ridge, 0.0)
 
     def values(self, x: Floats) -> Floats:
         """Return ``g(x)`` of each coordinate, ``inf`` off its domain."""
-        u = self.derivatives(x)
-        away = x - self.linear
-        finite = np.where(np.isinf(u), 0.0, u)
-        values = finite * away - self.absolute * np.abs(finite) - 0.5 * self.ridge * np.square(finite)
+        u, away = self.derivatives(x), x - np.clip(x, self.low, self.high)
+        with np.errstate(invalid="ignore"):
+            values = np.where(u == 0.0, 0.0, u * away - 0.5 * self.ridge * np.square(u))
         return np.where(np.isinf(u), np.inf, values)
+
+    def prox(self, x: Floats, step: ArrayLike) -> Floats:
+        """Return the proximal map of g: on a hard bound, exactly the bound."""
+        near, _, ratio, slope, u = self._prox(x, step)
+        return np.where(u == slope, near + ratio * (x - near), x - step * u)
+
+    def prox_jacobian(self, x: Floats, step: ArrayLike) -> Floats:
+        """Return the derivative of `prox` in each coordinate, shape (n, 1, 1)."""
+        _, inside, ratio, slope, u = self._prox(x, step)
+        return np.where(inside | (u != slope), 1.0, ratio).reshape(-1, 1, 1)
+
+    def _prox(self, x: Floats, step: ArrayLike) -> tuple[Floats, ...]:
+        near, total = np.clip(x, self.low, self.high), self.ridge + step
+        slope = (x - near) / total
+        inside = (x > self.low) & (x < self.high)
+        return near, inside, self.ridge / total, slope, np.clip(slope, self.lower, self.upper)
+
+    def clip(self, u: Floats) -> Floats:
+        """Return the nearest point of the box."""
+        return np.clip(u, self.lower, self.upper)
+
+    def start(self) -> Floats:
+        """Return a point of the box to start from."""
+        return self.clip(np.zeros(len(self)))
+
+    def slack(self, x: Floats) -> Floats:
+        """Return by how much each coordinate lies inside what is not penalized; negative outside."""
+        below = np.where(self.upper > 0, self.high - x, np.inf)
+        return np.minimum(below, np.where(self.lower < 0, x - self.low, np.inf))
 
 
 @dataclass(frozen=True)
@@ -123,6 +185,28 @@ class SimplexDual:
         """Return the conjugate of some of the rows."""
         return SimplexDual(self.linear, self.row[rows], self.total[rows], self.ridge[rows])
 
+    @property
+    def _is_out(self) -> Flags:
+        return (self.total == 0) | np.isinf(self.ridge)
+
+    def _rows(self, x: Floats) -> Floats:
+        return x.reshape(len(self), self.n_classes)
+
+    def domain(self) -> tuple[Floats, Floats]:
+        """Return the ends of each coordinate's domain: finite for hard classes."""
+        hard = np.isinf(self.total) & (self.ridge == 0)
+        high = np.where(hard[:, None], self.linear[self.row], np.inf).ravel()
+        return np.full(high.size, -np.inf), high
+
+    def conjugate(self, u: Floats) -> float:
+        """Return ``g*(u)``, ``inf`` off its domain; sums of rows count as met to seven digits."""
+        rows = self._rows(u)
+        sums, fixed = rows.sum(axis=1), np.isfinite(self.total)
+        off = fixed & ~np.isclose(sums, self.total, rtol=1e-7, atol=0)
+        if np.any(rows < 0) or np.any(off) or np.any(sums[self._is_out] > 0):
+            return np.inf
+        return add(0.5 * dot(np.where(fixed, 0.0, self.ridge), sums**2), dot(rows, self.linear[self.row]))
+
     def derivatives(self, x: Floats) -> Floats:
         """Return a subgradient of each row's g at x (n, classes): everything on one of the largest coordinates."""
         against = x - self.linear[self.row]
@@ -132,19 +216,72 @@ class SimplexDual:
         return found
 
     def values(self, x: Floats) -> Floats:
-        """Return g of each row of x (n, classes), shape (n,)."""
-        worst = (x - self.linear[self.row]).max(axis=1)
+        """Return g of each row of x, (n, classes) or (n * classes,), shape (n,)."""
+        worst = (self._rows(x) - self.linear[self.row]).max(axis=1)
         u = self._weights(worst)
-        finite = np.where(np.isinf(u), 0.0, u)
-        ridge = np.where(np.isinf(self.ridge), 0.0, self.ridge)
-        return np.where(np.isinf(u), np.inf, finite * worst - 0.5 * ridge * np.square(finite))
+        with np.errstate(invalid="ignore"):
+            values = np.where(u == 0.0, 0.0, u * worst - 0.5 * self.ridge * np.square(u))
+        return np.where(np.isinf(u), np.inf, values)
 
     def _weights(self, worst: Floats) -> Floats:
         """Return the sum of each row's multipliers where its largest coordinate is given."""
         excess = np.maximum(worst, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            free = np.where(excess == 0.0, 0.0, excess / self.ridge)
+            free = np.where((excess == 0.0) | np.isinf(self.ridge), 0.0, excess / self.ridge)
         return np.where(np.isfinite(self.total), self.total, free)
+
+    def prox(self, x: Floats, step: ArrayLike) -> Floats:
+        """Return the proximal map of g; steps are equal within a row."""
+        rows, t = self._rows(x).copy(), self._steps(step)
+        shifted, fixed, free = rows - self.linear[self.row], np.isfinite(self.total), np.isinf(self.total)
+        # Moreau: subtract t times the projection of shifted / t onto the scaled simplex.
+        rows[fixed] -= project_rows_to_simplex(shifted[fixed], (self.total * t)[fixed])
+        free &= ~self._is_out
+        lowered = np.minimum(shifted, self._level(shifted, t)) + self.linear[self.row]
+        rows[free] = lowered[free]
+        return rows.ravel()
+
+    def prox_jacobian(self, x: Floats, step: ArrayLike) -> Floats:
+        """Return the Jacobian of `prox`, shape (n, classes, classes)."""
+        rows, t = self._rows(x), self._steps(step)
+        shifted, fixed = rows - self.linear[self.row], np.isfinite(self.total) & (self.total > 0)
+        above = (shifted > self._level(shifted, t)).astype(np.float64)
+        above[fixed | self._is_out] = 0.0
+        # Those above the level come down to it, and it rises by its share with each of them.
+        with np.errstate(divide="ignore"):
+            share = 1 / np.maximum(above.sum(axis=1) + t / self.ridge, np.finfo(np.float64).tiny)
+        jacobian: Floats = np.eye(self.n_classes) * (1 - above)[:, None, :]
+        jacobian += share[:, None, None] * above[:, :, None] * above[:, None, :]
+        projected = project_rows_to_simplex(shifted[fixed], (self.total * t)[fixed])
+        jacobian[fixed] -= simplex_projection_jacobian(projected > 0)
+        return jacobian
+
+    def _steps(self, step: ArrayLike) -> Floats:
+        step = np.broadcast_to(np.asarray(step, dtype=np.float64).ravel(), len(self) * self.n_classes)
+        return self._rows(step)[:, 0]
+
+    def _level(self, shifted: Floats, t: Floats) -> Floats:
+        """Return the level that `prox` lowers each row to, ``ridge sum (shifted - l)_+ = t l``, shape (rows, 1)."""
+        descending = -np.sort(-np.maximum(shifted, 0.0), axis=1)
+        counts = np.arange(1, shifted.shape[1] + 1)  # how many exceed the level
+        with np.errstate(divide="ignore"):
+            weight = t / self.ridge
+        return np.max(np.cumsum(descending, axis=1) / (counts + weight[:, None]), axis=1, keepdims=True)
+
+    def clip(self, u: Floats) -> Floats:
+        """Return u moved into the conjugate's domain, for a u that only rounding has put outside it."""
+        rows = np.where(self._is_out[:, None], 0.0, np.maximum(self._rows(u), 0.0))
+        sums = rows.sum(axis=1)
+        close = np.isfinite(self.total) & (sums > 0) & (np.abs(sums - self.total) <= 1e-3 * self.total)
+        return (rows * np.divide(self.total, sums, out=np.ones(len(self)), where=close)[:, None]).ravel()
+
+    def start(self) -> Floats:
+        """Return a point of the conjugate's domain to start from."""
+        return np.repeat(np.where(np.isfinite(self.total), self.total, 0.0) / self.n_classes, self.n_classes)
+
+    def slack(self, x: Floats) -> Floats:
+        """Return by how much each coordinate lies inside what is not penalized; negative outside."""
+        return (self.linear[self.row] - self._rows(x)).ravel()
 
 
 DualForm = BoxDual | SimplexDual
@@ -163,21 +300,20 @@ def join_boxes(forms: Sequence[DualForm | None]) -> BoxDual | None:
 def hinge_form(C: Floats, squared: bool, signs: Floats | float = 1.0, margin: float = 0.0) -> BoxDual:
     """Return the conjugate of ``sum_i C_i max(0, margin + sign_i x_i)``, or with squares; C is (n,)."""
     reach, ridge = _reach(C, squared)
-    up = np.broadcast_to(signs, len(C)) > 0
-    nothing = np.zeros(len(C))
-    return BoxDual(nothing - margin * signs, nothing, ridge, np.where(up, 0.0, -reach), np.where(up, reach, 0.0))
+    up, edge = np.broadcast_to(signs, len(C)) > 0, 0.0 - margin * np.asarray(signs)
+    return BoxDual.of(len(C), edge, edge, ridge=ridge, lower=np.where(up, 0.0, -reach), upper=np.where(up, reach, 0.0))
 
 
 def tube_form(target: Floats, epsilon: float, C: Floats, squared: bool) -> BoxDual:
     """Return the conjugate of ``sum_i C_i max(0, |x_i - target_i| - epsilon)``, or with squares; C is (n,)."""
     reach, ridge = _reach(C, squared)
-    return BoxDual(target, np.full(len(C), epsilon), ridge, -reach, reach)
+    return BoxDual.of(len(C), target - epsilon, target + epsilon, ridge=ridge, lower=-reach, upper=reach)
 
 
 def classes_form(cost: Floats, row: Indices, C: Floats, squared: bool) -> SimplexDual:
     """Return the conjugate of ``sum_n C_n max_i (cost_row(n),i + x_ni)``, or with squares; C is (n,).
 
-    The square is that of a violation: nothing where the largest is negative.
+    The square is that of a violation: zero where the largest is negative.
     """
     if not squared:
         return SimplexDual(-cost, row, C, np.zeros(len(C)))

@@ -175,10 +175,9 @@ class _Directions:
         values, vectors = np.linalg.svd(self.factor, full_matrices=False)[1::-1]
         basis = vectors[:, values > 1e-12 * max(float(values[0]), 1e-300)]
         across = np.eye(len(rows.used)) - basis @ basis.T
-        box = _bounds_only(rows.low, rows.high)
-        y = minimize_box_quadratic(
-            Curvature(np.full(len(box), 1e-12), matrix=across), np.zeros(len(box)), box, np.zeros(len(box))
-        )
+        zero = np.zeros(len(across))
+        box = BoxDual.of(len(zero), 0.0, 0.0, lower=rows.low, upper=rows.high)
+        y = minimize_box_quadratic(Curvature(zero + 1e-12, matrix=across), box, zero)
         return across @ y
 
 
@@ -271,11 +270,6 @@ class _Atoms:
             if not self.price(give, float((give @ self.chosen).max())):
                 return give
         return None
-
-
-def _bounds_only(low: Floats, high: Floats) -> BoxDual:
-    zeros = np.zeros(len(low))
-    return BoxDual(zeros, zeros, zeros, low, high)
 
 
 def _phase_one(columns: _Atoms | _Directions, rows: _Rows) -> tuple[Floats, float, Floats] | None:

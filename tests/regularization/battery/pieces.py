@@ -29,6 +29,7 @@ from regbayes.regularizers import (
     Equal,
     GeneralizedKL,
     Hinge,
+    Interval,
     MultiClassHinge,
     MultiClassSquaredHinge,
     Regularizer,
@@ -97,6 +98,9 @@ def _elementary(g: Regularizer, view: View) -> list[Piece]:
         case AtMost() | AtLeast():
             at, below = view.target(g.bound), up == isinstance(g, AtMost)
             return [Box(view.index, np.where(below, -free, at), np.where(below, at, free))]
+        case Interval():
+            low, high = view.target(g.low), view.target(g.high)
+            return [Box(view.index, np.minimum(low, high), np.maximum(low, high))]
         case Hinge():
             at = view.target(0.0)
             return _priced(view, np.where(up, -free, at), np.where(up, at, free), g.C, g.power)

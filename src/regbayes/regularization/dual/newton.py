@@ -112,9 +112,10 @@ def _model_minimum(problem: Dual, point: Point, damping: float, unit: Floats, er
     x, box, floor = problem.seen(point), stack.model(point.u), damping * unit**2
     if box is not None and isinstance(partition, GaussianAffine) and 2 * partition.factor.shape[1] < len(index):
         curvature = Curvature(floor, factor=partition.factor[index])
-        return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
+        moved = problem.pinned(box).moved(-x).moved(-(curvature @ point.u))
+        return minimize_box_quadratic(curvature, moved, point.u)
     if box is not None and problem.smooth and problem.constant is None:
-        slope = box.linear + box.ridge * point.u - x
+        slope = box.low + box.ridge * point.u - x
         covariance = problem.covariance(point, slope)
         hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
         return point.u - Curvature(floor + box.ridge, matrix=hessian).solver(0.0)(slope)
@@ -122,12 +123,13 @@ def _model_minimum(problem: Dual, point: Point, damping: float, unit: Floats, er
     hessian = covariance if problem.whole else covariance[np.ix_(index, index)]
     if box is not None:
         curvature = Curvature(floor, matrix=hessian)
-        return minimize_box_quadratic(curvature, box.linear - x - curvature @ point.u, problem.pinned(box), point.u)
+        moved = problem.pinned(box).moved(-x).moved(-(curvature @ point.u))
+        return minimize_box_quadratic(curvature, moved, point.u)
     grouped = stack.grouped_model(point.u) if len(index) <= MOST_GROUPED else None
     if grouped is not None:
         curvature = Curvature(floor, matrix=hessian + grouped.coupling)
-        linear = grouped.box.linear - x - hessian @ point.u - floor * point.u
-        return stack.clip(minimize_box_quadratic(curvature, linear, grouped.box, point.u, grouped.groups))
+        moved = grouped.box.moved(-x).moved(-(hessian @ point.u + floor * point.u))
+        return stack.clip(minimize_box_quadratic(curvature, moved, point.u, grouped.groups))
     hessian = hessian + np.diag(floor)
     linear = -x - hessian @ point.u
     return minimize_composite(hessian, linear, stack.pieces, point.u, tol=max(1e-14, 1e-4 * error**2))[0]

@@ -289,13 +289,13 @@ def _box_certificate(
     of x would be a gap that nothing can close. Both are taken at the edge, and the way there is charged for.
     """
     if box.is_linear:  # equalities
-        away = np.abs(x - box.linear)
+        away = np.abs(x - box.low)
         off = away / unit
         gap = float(np.abs(u) @ away + 0.5 * (off @ off))
         return Certificate(gap, float(off.max()), gap)
     low, high = domain
     inside = np.clip(x, low, high)
-    edge = np.where(u > 0, np.minimum(box.linear + box.absolute, high), np.maximum(box.linear - box.absolute, low))
+    edge = np.where(u > 0, np.minimum(box.high, high), np.maximum(box.low, low))
     to_edge = np.where((u != 0) & (np.abs(edge - x) <= most * unit), edge, inside)
     at_inside, at_edge = (_fenchel_young(box, u, y) + np.abs(u) * np.abs(y - x) for y in (inside, to_edge))
     off = np.where(at_edge < at_inside, np.abs(to_edge - x), np.abs(inside - x)) / unit
@@ -309,13 +309,13 @@ def _box_certificate(
 
 def _fenchel_young(box: BoxDual, u: Floats, x: Floats) -> Floats:
     """``g_i(x_i) + g_i*(u_i) - u_i x_i`` of each coordinate, for x in the domain."""
-    away = x - box.linear
-    excess = np.maximum(np.abs(away) - box.absolute, 0.0)
-    side = np.where(away > 0, box.upper, -box.lower)  # how steep g may be on this side
+    near = np.clip(x, box.low, box.high)
+    excess, side = np.abs(x - near), np.where(x > near, box.upper, -box.lower)  # how steep g may be on this side
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         best = np.where(excess > 0, np.minimum(excess / box.ridge, side), 0.0)
         value = np.where(np.isfinite(best), best * excess - 0.5 * box.ridge * best**2, 0.0)
-    return np.abs(value - u * away + box.absolute * np.abs(u) + 0.5 * box.ridge * u**2)
+    # g*(u) - u x is u times the way from x to the edge that u supports.
+    return np.abs(value + u * (np.where(u > 0, box.high, box.low) - x) + 0.5 * box.ridge * u**2)
 
 
 def _in_deviations(away: Floats, unit: Floats, block: int) -> Floats:

@@ -10,7 +10,16 @@ from regbayes.regularization.regularizers.margins import (
     MultiClassHinge,
     MultiClassSquaredHinge,
 )
-from regbayes.regularization.regularizers.targets import KL, AtLeast, AtMost, Ball, Equal, GeneralizedKL, Ridge
+from regbayes.regularization.regularizers.targets import (
+    KL,
+    AtLeast,
+    AtMost,
+    Ball,
+    Equal,
+    GeneralizedKL,
+    Interval,
+    Ridge,
+)
 
 __all__ = [
     "KL",
@@ -22,6 +31,7 @@ __all__ = [
     "Equal",
     "GeneralizedKL",
     "Hinge",
+    "Interval",
     "MultiClassHinge",
     "MultiClassSquaredHinge",
     "Regularizer",

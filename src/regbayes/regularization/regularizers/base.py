@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from regbayes._types import Floats, Reals
-from regbayes.regularization.dual_forms import BoxDual, SimplexDual
+from regbayes.regularization.dual_forms import BoxDual, SimplexDual, add
 
 if TYPE_CHECKING:
     from regbayes.regularization.regularizers.combinations import Affine, Sum
@@ -103,11 +103,11 @@ class Regularizer(ABC):
     def domain(self, size: int) -> tuple[Floats, Floats]:
         """Return the ends of each coordinate's domain, infinite where there is none or coordinates interact.
 
-        An end that does not belong to the domain is returned as the next number inside. This default asks the
-        conjugate where it is a box, and otherwise the proximal map from far away.
+        An end that does not belong to the domain is returned as the next number inside. This default uses the dual
+        form where there is one, and otherwise the proximal map from far away.
         """
         form = self.dual_form(size)
-        if isinstance(form, BoxDual):
+        if form is not None:
             return form.domain()
         if self.block_size != 1:
             return np.full(size, -np.inf), np.full(size, np.inf)
@@ -168,6 +168,39 @@ class Regularizer(ABC):
     __rmul__ = __mul__
 
 
+class DualFormRegularizer(Regularizer):
+    """A regularizer given by its dual form: everything is computed from the form."""
+
+    @abstractmethod
+    def dual_form(self, size: int) -> BoxDual | SimplexDual: ...
+
+    def value(self, x: ArrayLike) -> float:
+        x = as_floats(x).astype(np.float64)
+        return add(*self.dual_form(x.size).values(x).tolist())
+
+    def conjugate(self, u: ArrayLike) -> float:
+        u = as_floats(u).astype(np.float64)
+        return self.dual_form(u.size).conjugate(u)
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
+        x = as_floats(x)
+        return like(self.dual_form(x.size).prox(x.astype(np.float64), np.asarray(step, dtype=np.float64)), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x = as_floats(x).astype(np.float64)
+        return self.dual_form(x.size).prox_jacobian(x, np.asarray(step, dtype=np.float64))
+
+    def clip_dual(self, u: Floats) -> Floats:
+        return self.dual_form(u.size).clip(u)
+
+    def dual_start(self, size: int) -> Floats:
+        return self.dual_form(size).start()
+
+    def slack(self, x: ArrayLike) -> Floats:
+        x = as_floats(x).astype(np.float64)
+        return self.dual_form(x.size).slack(x)
+
+
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
 
 
@@ -199,19 +232,6 @@ def like(result: Reals, x: Reals) -> Reals:
 def diagonal_blocks(diagonal: ArrayLike, x: Reals) -> Floats:
     """Return the Jacobian of a separable map at x from the derivative of each coordinate, shape (size, 1, 1)."""
     return np.broadcast_to(np.asarray(diagonal, dtype=np.float64), x.shape).reshape(-1, 1, 1)
-
-
-def dot(u: ArrayLike, c: ArrayLike) -> float:
-    """Return ``sum u_i c_i`` with the conventions 0 * inf = 0 and inf - inf = inf of convex analysis."""
-    u, c = np.broadcast_arrays(np.asarray(u, dtype=np.float64), np.asarray(c, dtype=np.float64))
-    used = (u != 0) & (c != 0)
-    terms = u[used] * c[used]
-    return np.inf if np.any(terms == np.inf) else float(np.sum(terms))
-
-
-def add(*terms: float) -> float:
-    """Return the sum of extended numbers with the convention inf - inf = inf of convex analysis."""
-    return np.inf if np.inf in terms else float(sum(terms))
 
 
 def hard_excess(excess: Floats, scale: ArrayLike) -> Floats:

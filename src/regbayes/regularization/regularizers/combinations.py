@@ -11,17 +11,15 @@ from scipy.linalg import block_diag
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
-from regbayes.regularization.dual_forms import BoxDual, SimplexDual, join_boxes
+from regbayes.regularization.dual_forms import BoxDual, SimplexDual, add, dot, join_boxes
 from regbayes.regularization.regularizers.base import (
     TINY_STEP,
     Atom,
     Regularizer,
-    add,
     as_floats,
     check_positive,
     check_target,
     common_size,
-    dot,
     like,
     size_of,
 )
@@ -333,7 +331,7 @@ class Affine(Regularizer):
     def _outer_box(self, form: BoxDual | None) -> BoxDual | None:
         if form is None:
             return None
-        ends = self._outer_dual(form.lower), self._outer_dual(form.upper)
+        slopes = self._outer_dual(form.lower), self._outer_dual(form.upper)
+        edges = (form.low - self.offset) / self.scale, (form.high - self.offset) / self.scale
         ridge = form.ridge / self.scale / self.scale / self.factor
-        linear, absolute = (form.linear - self.offset) / self.scale, form.absolute / np.abs(self.scale)
-        return BoxDual(linear, absolute, ridge, np.minimum(*ends), np.maximum(*ends))
+        return BoxDual(np.minimum(*edges), np.maximum(*edges), ridge, np.minimum(*slopes), np.maximum(*slopes))

@@ -8,29 +8,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, Reals
-from regbayes.regularization.dual_forms import BoxDual
+from regbayes._types import Flags, Floats, Reals
+from regbayes.regularization.dual_forms import BoxDual, add, dot
+from regbayes.regularization.projections import ball_projection_jacobian, project_to_ball
 from regbayes.regularization.regularizers.base import (
+    DualFormRegularizer,
     Regularizer,
-    add,
     as_floats,
     check_positive,
     check_target,
+    common_size,
     diagonal_blocks,
-    dot,
     hard_excess,
     like,
     size_of,
 )
-from regbayes.regularization.regularizers.projections import ball_projection_jacobian, project_to_ball
 
-KEEP_OFF = 0.1  # of the way to where a logarithm ends: a step of its quadratic model leaves this much
+KEEP_OFF = 0.1  # share of the way to the end of a logarithm's domain that a step of its quadratic model leaves
 DUAL_NORM = {1: np.inf, 2: 2, np.inf: 1}
-
-
-def _hard_form(size: int, linear: Floats, lower: float, upper: float) -> BoxDual:
-    zeros = np.zeros(size)
-    return BoxDual(np.broadcast_to(linear, size).copy(), zeros, zeros, np.full(size, lower), np.full(size, upper))
 
 
 class _Targeted(Regularizer):
@@ -48,36 +43,23 @@ class _Targeted(Regularizer):
 
 @final
 @persistable
-class Equal(_Targeted):
+class Equal(_Targeted, DualFormRegularizer):
     """Hard ``x == target``."""
 
     def __init__(self, target: ArrayLike) -> None:
         self.target = check_target("target", target)
 
-    def value(self, x: ArrayLike) -> float:
-        return 0.0 if np.all(as_floats(x) == self.target) else np.inf
-
-    def conjugate(self, u: ArrayLike) -> float:
-        return dot(as_floats(u), self.target)
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        return like(np.broadcast_to(self.target, x.shape).copy(), x)
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        return diagonal_blocks(0.0, as_floats(x))
-
     def dual_form(self, size: int) -> BoxDual:
-        return _hard_form(size, self.target, -np.inf, np.inf)
+        return BoxDual.of(size, self.target, self.target)
 
     def shift(self, by: float | Floats) -> Equal:
         return Equal(self.target + by)
 
 
-class _Bound(Regularizer):
-    """A bound on one side."""
-
-    _side: ClassVar[float]  # 1 where what is above the bound is outside
+@final
+@persistable
+class AtMost(DualFormRegularizer):
+    """Hard ``x <= bound``."""
 
     def __init__(self, bound: ArrayLike) -> None:
         self.bound = check_target("bound", bound)
@@ -86,93 +68,58 @@ class _Bound(Regularizer):
     def size(self) -> int | None:
         return size_of(self.bound)
 
-    def value(self, x: ArrayLike) -> float:
-        return 0.0 if np.all(self.slack(x) >= 0) else np.inf
-
-    def conjugate(self, u: ArrayLike) -> float:
-        u = as_floats(u)
-        return np.inf if np.any(self._side * u < 0) else dot(u, self.bound)
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        return like(np.where(self.slack(x) >= 0, x, self.bound), x)
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        x = as_floats(x)
-        return diagonal_blocks(self.slack(x) > 0, x)
-
-    def clip_dual(self, u: Floats) -> Floats:
-        return self._side * np.maximum(self._side * u, 0.0)
-
     def dual_form(self, size: int) -> BoxDual:
-        return _hard_form(size, self.bound, min(0.0, self._side * np.inf), max(0.0, self._side * np.inf))
+        return BoxDual.of(size, self.bound, self.bound, lower=0.0)
 
-    def shift(self, by: ArrayLike) -> Regularizer:
-        return type(self)(self.bound + np.asarray(by))
-
-    def slack(self, x: ArrayLike) -> Floats:
-        return np.asarray(self._side * (self.bound - as_floats(x)), dtype=np.float64)
+    def shift(self, by: ArrayLike) -> AtMost:
+        return AtMost(self.bound + np.asarray(by))
 
 
 @final
 @persistable
-class AtMost(_Bound):
-    """Hard ``x <= bound``."""
-
-    _side = 1.0
-
-
-@final
-@persistable
-class AtLeast(_Bound):
+class AtLeast(DualFormRegularizer):
     """Hard ``x >= bound``."""
 
-    _side = -1.0
-
-
-@final
-class Interval(Regularizer):
-    """Hard ``low <= x <= high``: `AtLeast` and `AtMost` of the same expectations as the solver sees them.
-
-    One multiplier with a kink at zero takes the place of two, whose difference alone would be determined.
-    """
-
-    def __init__(self, low: Floats, high: Floats) -> None:
-        self.low, self.high = low, high
+    def __init__(self, bound: ArrayLike) -> None:
+        self.bound = check_target("bound", bound)
 
     @property
     def size(self) -> int | None:
-        return self.low.size
-
-    def value(self, x: ArrayLike) -> float:
-        x = as_floats(x)
-        return 0.0 if np.all((x >= self.low) & (x <= self.high)) else np.inf
-
-    def conjugate(self, u: ArrayLike) -> float:
-        u = as_floats(u)
-        return dot(u, np.where(u > 0, self.high, self.low))
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        return like(np.clip(x, self.low, self.high), x)
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        x = as_floats(x)
-        return diagonal_blocks((x > self.low) & (x < self.high), x)
+        return size_of(self.bound)
 
     def dual_form(self, size: int) -> BoxDual:
-        middle, free = self.low + 0.5 * (self.high - self.low), np.full(size, np.inf)
-        return BoxDual(middle, 0.5 * (self.high - self.low), np.zeros(size), -free, free)
+        return BoxDual.of(size, self.bound, self.bound, upper=0.0)
 
-    def domain(self, size: int) -> tuple[Floats, Floats]:
-        return self.low, self.high  # middle and half the width give them up to rounding alone
+    def shift(self, by: ArrayLike) -> AtLeast:
+        return AtLeast(self.bound + np.asarray(by))
+
+
+@final
+@persistable
+class Interval(DualFormRegularizer):
+    """Hard ``low <= x <= high``.
+
+    Parameters
+    ----------
+    low, high : float or array of shape (m,)
+        Bounds, ``low <= high``.
+    """
+
+    def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
+        self.low, self.high = check_target("low", low), check_target("high", high)
+        common_size([size_of(self.low), size_of(self.high)], "low and high")
+        if np.any(self.low > self.high):
+            raise ValueError(f"low must not exceed high, got {low!r} and {high!r}")
+
+    @property
+    def size(self) -> int | None:
+        return common_size([size_of(self.low), size_of(self.high)], "low and high")
+
+    def dual_form(self, size: int) -> BoxDual:
+        return BoxDual.of(size, self.low, self.high)
 
     def shift(self, by: float | Floats) -> Interval:
         return Interval(self.low + by, self.high + by)
-
-    def slack(self, x: ArrayLike) -> Floats:
-        x = as_floats(x)
-        return np.minimum(x - self.low, self.high - x).astype(np.float64)
 
 
 @final
@@ -257,8 +204,8 @@ class Ball(Regularizer):
     def dual_form(self, size: int) -> BoxDual | None:
         if size > 1 and (self.norm != np.inf or np.isfinite(self.C)):
             return None
-        linear, reach = np.broadcast_to(self.target, size).copy(), np.full(size, self.C)
-        return BoxDual(linear, np.full(size, self.radius), np.zeros(size), -reach, reach)
+        low, high = self.target - self.radius, self.target + self.radius
+        return BoxDual.of(size, low, high, lower=-self.C, upper=self.C)
 
     def shift(self, by: float | Floats) -> Ball:
         return Ball(self.target + by, self.radius, self.norm, self.C)
@@ -274,39 +221,24 @@ class Ball(Regularizer):
 
 @final
 @persistable
-class Ridge(_Targeted):
+class Ridge(_Targeted, DualFormRegularizer):
     """``||x - target||^2 / (2 scale)``: a quadratic pull; the smaller the scale the harder."""
 
     def __init__(self, target: ArrayLike, scale: float = 1.0) -> None:
         self.target = check_target("target", target)
         self.scale = check_positive("scale", scale)
 
-    def value(self, x: ArrayLike) -> float:
-        return float(np.sum((as_floats(x) - self.target) ** 2)) / (2 * self.scale)
-
-    def conjugate(self, u: ArrayLike) -> float:
-        u = as_floats(u).astype(np.float64)
-        return add(dot(u, self.target), self.scale * float(np.sum(u**2)) / 2)
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        step = np.asarray(step)
-        return like((self.scale * x + step * self.target) / (self.scale + step), x)
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        return diagonal_blocks(self.scale / (self.scale + np.asarray(step, dtype=np.float64)), as_floats(x))
-
     def dual_form(self, size: int) -> BoxDual:
-        bound = np.full(size, np.inf)
-        linear = np.broadcast_to(self.target, size).copy()
-        return BoxDual(linear, np.zeros(size), np.full(size, self.scale), -bound, bound)
+        return BoxDual.of(size, self.target, self.target, ridge=self.scale)
 
     def shift(self, by: float | Floats) -> Ridge:
         return Ridge(self.target + by, self.scale)
 
 
 class _Divergence(_Targeted):
-    """A divergence of expectations, which are positive where the target is, from proportions."""
+    """``weight sum_i target_i log(target_i / x_i) + slope (x_i - target_i)``, for x positive where the target is."""
+
+    _slope: ClassVar[float]
 
     def __init__(self, target: ArrayLike, weight: float = 1.0) -> None:
         self.target = check_target("target", target)
@@ -318,8 +250,58 @@ class _Divergence(_Targeted):
     def size(self) -> int | None:
         return self.target.size
 
+    @property
+    def _used(self) -> Flags:
+        return self.target > 0
+
     def domain(self, size: int) -> tuple[Floats, Floats]:
-        return np.where(self.target > 0, np.finfo(np.float64).smallest_subnormal, 0.0), np.full(size, np.inf)
+        return np.where(self._used, np.finfo(np.float64).smallest_subnormal, 0.0), np.full(size, np.inf)
+
+    def value(self, x: ArrayLike) -> float:
+        x = as_floats(x).astype(np.float64)
+        used, p = self._used, self.target[self._used]
+        if np.any(x < 0) or np.any(x[used] == 0) or (self._slope and np.any(x == np.inf)):
+            return np.inf
+        logarithms = float(np.sum(p * (np.log(p) - np.log(x[used]))))
+        return self.weight * (logarithms + self._slope * float(np.sum(x - self.target) if self._slope else 0.0))
+
+    def _room(self, u: Floats) -> Floats:
+        """How far each multiplier is from the end of the conjugate's domain."""
+        return self.weight * self._slope - u
+
+    def conjugate(self, u: ArrayLike) -> float:
+        room, used = self._room(as_floats(u).astype(np.float64)) / self.weight, self._used
+        if np.any(room < 0) or np.any(room[used] == 0):
+            return np.inf
+        p = self.target[used]
+        return -self.weight * float(np.sum(p * (1 - self._slope + np.log(room[used]))))
+
+    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
+        x, t = as_floats(x), self.weight * np.asarray(step)
+        return like(_positive_root(x.astype(np.float64) - self._slope * t, t * self.target), x)
+
+    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
+        x, t = as_floats(x).astype(np.float64), self.weight * np.asarray(step)
+        return diagonal_blocks(_slope_of_root(x - self._slope * t, t * self.target), x)
+
+    def clip_dual(self, u: Floats) -> Floats:
+        end = self.weight * self._slope
+        inside = np.nextafter(end, 0.0) if end else -np.finfo(np.float64).tiny
+        return np.minimum(u, np.where(self._used, inside, end))
+
+    def dual_model(self, u: Floats) -> BoxDual:
+        room = self._room(u)
+        slope = np.divide(self.weight * self.target, room, out=np.zeros(len(u)), where=self._used)
+        curvature = np.divide(slope, room, out=np.zeros(len(u)), where=self._used)
+        edge, end = slope - curvature * u, self.weight * self._slope
+        return BoxDual.of(len(u), edge, edge, ridge=curvature, upper=end - np.where(self._used, KEEP_OFF * room, 0.0))
+
+    def fenchel_young(self, x: Floats, u: Floats) -> float:
+        used, room = self._used, self._room(u)
+        if np.isinf(self.value(x)) or np.isinf(self.conjugate(u)):
+            return np.inf
+        known = self.weight * self.target[used]
+        return float(known @ _excess(room[used] * x[used] / known) + room[~used] @ x[~used])
 
 
 @final
@@ -334,96 +316,24 @@ class KL(_Divergence):
     target : array of shape (m,)
         Known proportions, non-negative.
     weight : float, default=1.0
-        How strongly to pull.
+        Strength of the pull.
     """
 
-    def value(self, x: ArrayLike) -> float:
-        x = as_floats(x).astype(np.float64)
-        used = self.target > 0
-        if np.any(x < 0) or np.any(x[used] == 0):
-            return np.inf
-        p = self.target[used]
-        return self.weight * float(np.sum(p * (np.log(p) - np.log(x[used]))))
-
-    def conjugate(self, u: ArrayLike) -> float:
-        u = as_floats(u).astype(np.float64) / self.weight
-        used = self.target > 0
-        if np.any(u > 0) or np.any(u[used] == 0):
-            return np.inf
-        return -self.weight * float(np.sum(self.target[used] * (1 + np.log(-u[used]))))
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        return like(_positive_root(x.astype(np.float64), self.weight * np.asarray(step) * self.target), x)
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        x = as_floats(x).astype(np.float64)
-        return diagonal_blocks(_slope_of_root(x, self.weight * np.asarray(step) * self.target), x)
-
-    def clip_dual(self, u: Floats) -> Floats:
-        return np.minimum(u, np.where(self.target > 0, -np.finfo(np.float64).tiny, 0.0))
+    _slope = 0.0
 
     def dual_start(self, size: int) -> Floats:
-        return np.where(self.target > 0, -self.weight, 0.0)  # the gradient at the target
-
-    def dual_model(self, u: Floats) -> BoxDual:
-        used = self.target > 0
-        slope = np.divide(self.weight * self.target, -u, out=np.zeros(len(u)), where=used)
-        curvature = np.divide(slope, -u, out=np.zeros(len(u)), where=used)
-        below = np.full(len(u), -np.inf)
-        return BoxDual(slope - curvature * u, np.zeros(len(u)), curvature, below, np.where(used, KEEP_OFF * u, 0.0))
-
-    def fenchel_young(self, x: Floats, u: Floats) -> float:
-        used = self.target > 0
-        if np.isinf(self.value(x)) or np.isinf(self.conjugate(u)):
-            return np.inf
-        known = self.weight * self.target[used]
-        return float(known @ _excess(-u[used] * x[used] / known) - u[~used] @ x[~used])
+        return np.where(self._used, -self.weight, 0.0)  # the gradient at the target
 
 
 @final
 @persistable
 class GeneralizedKL(_Divergence):
-    """``weight sum_i target_i log(target_i / x_i) - target_i + x_i``: for expectations that need not sum to one."""
+    """``weight sum_i target_i log(target_i / x_i) - target_i + x_i``: for expectations that need not sum to one.
 
-    def value(self, x: ArrayLike) -> float:
-        x = as_floats(x).astype(np.float64)
-        if np.any(x == np.inf):
-            return np.inf
-        return add(KL(self.target, self.weight).value(x), self.weight * float(np.sum(x - self.target)))
+    Parameters as in `KL`.
+    """
 
-    def conjugate(self, u: ArrayLike) -> float:
-        u = as_floats(u).astype(np.float64) / self.weight
-        used = self.target > 0
-        if np.any(u > 1) or np.any(u[used] == 1):
-            return np.inf
-        return -self.weight * float(np.sum(self.target[used] * np.log1p(-u[used])))
-
-    def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        x = as_floats(x)
-        t = self.weight * np.asarray(step)
-        return like(_positive_root(x.astype(np.float64) - t, t * self.target), x)
-
-    def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        x, t = as_floats(x).astype(np.float64), self.weight * np.asarray(step)
-        return diagonal_blocks(_slope_of_root(x - t, t * self.target), x)
-
-    def clip_dual(self, u: Floats) -> Floats:
-        return np.minimum(u, np.where(self.target > 0, np.nextafter(self.weight, 0.0), self.weight))
-
-    def dual_model(self, u: Floats) -> BoxDual:
-        room = self.weight - u
-        slope = np.divide(self.weight * self.target, room, out=np.zeros(len(u)), where=self.target > 0)
-        curvature = np.divide(slope, room, out=np.zeros(len(u)), where=self.target > 0)
-        above = np.where(self.target > 0, self.weight - KEEP_OFF * room, self.weight)
-        return BoxDual(slope - curvature * u, np.zeros(len(u)), curvature, np.full(len(u), -np.inf), above)
-
-    def fenchel_young(self, x: Floats, u: Floats) -> float:
-        used = self.target > 0
-        if np.isinf(self.value(x)) or np.isinf(self.conjugate(u)):
-            return np.inf
-        known, room = self.weight * self.target[used], self.weight - u
-        return float(known @ _excess(room[used] * x[used] / known) + room[~used] @ x[~used])
+    _slope = 1.0
 
 
 def _excess(ratio: Floats) -> Floats:
