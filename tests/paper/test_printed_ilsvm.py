@@ -28,7 +28,7 @@ def test_scikit_learn_checks_pass(estimator, check):
 def state():
     found = PROBLEM.start(4, "half", np.random.RandomState(0))
     found = replace(found, psi=RNG.uniform(0.1, 0.9, found.psi.shape), noise=RNG.uniform(0.5, 2.0, 30))
-    return PROBLEM.update_classifier(PROBLEM.update_weights(PROBLEM.update_sticks(found)))
+    return PROBLEM.update_classifier(PROBLEM.update_weights(PROBLEM.update_sticks(found)), 1e-8, 1000)
 
 
 def test_expected_errors_are_those_of_all_features_enumerated(state):

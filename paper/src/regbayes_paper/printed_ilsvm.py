@@ -30,6 +30,8 @@ from regbayes_paper.svm import class_losses, solve_classes
 INNER = (10, 1e-3)  # Algorithm 3: iterations, and the relative change at which to stop
 OUTER = (20, 1e-4)
 START_DEVIATION = np.sqrt(1e-3)  # of psi around one half
+CLASSIFIER_TOL = 1e-3  # duality gap of the classifier, relative to its objective
+CLASSIFIER_EPOCHS = 30  # in an iteration of the outer loop; the next one continues
 NOISE_FLOOR = 1e-3  # least noise variance, in units of the variance of the inputs
 
 
@@ -91,10 +93,12 @@ class Problem:
             psi[:, k] = expit(log_odds[k] + (fit[:, k] - others) / state.noise + reward[:, k])
         return replace(state, psi=psi)
 
-    def update_classifier(self, state: State) -> State:
+    def update_classifier(
+        self, state: State, tol: float = CLASSIFIER_TOL, max_epochs: int = CLASSIFIER_EPOCHS
+    ) -> State:
         """Update q(eta) and the multipliers."""
         cost, start = 1.0 - np.eye(self.n_classes), state.multipliers
-        found = solve_classes(state.psi, self.labels, cost, self.C, start=start, tol=1e-6)
+        found = solve_classes(state.psi, self.labels, cost, self.C, start=start, tol=tol, max_epochs=max_epochs)
         return replace(state, classifier=found.weights, multipliers=found.multipliers)
 
     def update_prior_variance(self, state: State) -> State:
