@@ -11,6 +11,7 @@ here, used by the targets of samples (`regbayes.margins.targets`) and by the reg
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -62,7 +63,8 @@ class BoxDual:
         upper: ArrayLike = np.inf,
     ) -> BoxDual:
         """Return the form whose fields are broadcast to so many coordinates."""
-        return cls(*(np.broadcast_to(np.asarray(a, dtype=np.float64), size) for a in (low, high, ridge, lower, upper)))
+        zeros = np.zeros(size)
+        return cls(*(zeros + np.asarray(field) for field in (low, high, ridge, lower, upper)))
 
     def __len__(self) -> int:
         return len(self.low)
@@ -108,12 +110,15 @@ class BoxDual:
 
     def conjugate(self, u: Floats) -> float:
         """Return ``g*(u)``, ``inf`` outside the box."""
-        if not self.is_smooth and np.any((u < self.lower) | (u > self.upper)):
+        if self.is_linear:
+            total = float(self.low @ u)
+        elif np.any((u < self.lower) | (u > self.upper)):
             return np.inf
-        edge = np.where(u > 0, self.high, self.low)
-        with np.errstate(invalid="ignore"):
-            total = float(edge @ u + 0.5 * (self.ridge @ np.square(u)))
-        return add(dot(edge, u), 0.5 * dot(self.ridge, np.square(u))) if np.isnan(total) else total
+        else:
+            total = float(np.where(u > 0, self.high, self.low) @ u + 0.5 * (self.ridge @ np.square(u)))
+        if math.isnan(total):  # an infinite multiplier of a zero
+            return add(dot(np.where(u > 0, self.high, self.low), u), 0.5 * dot(self.ridge, np.square(u)))
+        return total
 
     def derivatives(self, x: Floats) -> Floats:
         """Return ``g'(x)`` of each coordinate: the u that maximises ``u x - g*(u)``, zero wherever that is one."""

@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import linprog, nnls
+from scipy.optimize import linprog
 
 from regbayes._types import Flags, Floats, Indices
-from regbayes.regularization.box_quadratic import Curvature, minimize_box_quadratic
 from regbayes.regularization.composite import Piece, Stack
 from regbayes.regularization.dual import nearest_in_domain
-from regbayes.regularization.dual_forms import BoxDual
 from regbayes.regularization.log_partition import GaussianAffine, LogPartition, WeightedAtoms
 
 PRECISION = 1e-10  # of the linear programs: what HiGHS takes as its smallest tolerance
@@ -37,8 +35,6 @@ ALL_AT_ONCE = 3000  # atoms up to which a program takes all
 ADDED_AT_ONCE = 200
 MOST_ROUNDS = 60
 UNREACHABLE = 1e15  # an expectation that no hard constraint admits
-SUM_PRICE = 1e4  # of weights that do not sum to one, where the least squares are asked for
-MOST_LEAST_SQUARES = 1500  # constraints of a Gaussian beyond which the least sum of changes is enough
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class Verdict:
     """What the linear programs found."""
 
     kind: Literal["infeasible", "face", "inside", "unknown"]
-    repair: Floats | None = None  # (M,): infeasible: how far each stacked constraint must give way at least
+    repair: Floats | None = None  # (M,): infeasible: the least-squares change of the constraints that the proof needs
     proof: Floats | None = None  # (M,): infeasible: Farkas multipliers, those of the constraints in conflict not zero
     constant: bool = False  # infeasible: whether what should move is the same for all atoms, which are many
     keep: Flags | None = None  # (supported atoms,): face: the atoms on it
@@ -130,16 +126,15 @@ def examine(partition: LogPartition, stack: Stack) -> Verdict:
     found = _phase_one(columns, rows)
     if found is None:
         return Verdict("unknown")
-    proof, margin, give = found
+    proof, margin = found
     if isinstance(partition, WeightedAtoms) and margin > OUTSIDE:
         coarse = ROUNDINGS * float(np.abs(proof) @ (partition.grain[rows.feature] / rows.unit))
         if margin <= coarse:  # the numbers as given are known no better: this proves nothing
             return Verdict("unknown")
     if margin > OUTSIDE:
-        least = columns.least_squares(rows)
-        give = give if least is None else least
         repair, whole = np.zeros(len(stack)), np.zeros(len(stack))
-        repair[rows.used], whole[rows.used] = np.abs(give) * rows.unit, proof / rows.unit
+        repair[rows.used] = margin * np.abs(proof) / (proof @ proof) * rows.unit
+        whole[rows.used] = proof / rows.unit
         return Verdict("infeasible", repair=repair, proof=whole, constant=columns.is_constant(proof))
     if not isinstance(columns, _Atoms) or rows.curved:
         return Verdict("inside" if not rows.curved else "unknown")
@@ -167,18 +162,6 @@ class _Directions:
     def price(self, direction: Floats, level: float) -> bool:
         """Nothing to add: all columns are there."""
         return False
-
-    def least_squares(self, rows: _Rows) -> Floats | None:
-        """The change of least squares that repairs, in standard deviations."""
-        if len(rows.used) > MOST_LEAST_SQUARES or rows.curved:
-            return None
-        values, vectors = np.linalg.svd(self.factor, full_matrices=False)[1::-1]
-        basis = vectors[:, values > 1e-12 * max(float(values[0]), 1e-300)]
-        across = np.eye(len(rows.used)) - basis @ basis.T
-        zero = np.zeros(len(across))
-        box = BoxDual.of(len(zero), 0.0, 0.0, lower=rows.low, upper=rows.high)
-        y = minimize_box_quadratic(Curvature(zero + 1e-12, matrix=across), box, zero)
-        return across @ y
 
 
 class _Atoms:
@@ -245,35 +228,9 @@ class _Atoms:
         self._choose()
         return True
 
-    def least_squares(self, rows: _Rows) -> Floats | None:
-        """The change of least squares that repairs, in standard deviations; several constraints share it."""
-        if rows.curved:
-            return None
-        equal = rows.low == rows.high
-        above, below = np.isfinite(rows.low) & ~equal, np.isfinite(rows.high) & ~equal
-        place = np.concatenate([np.flatnonzero(equal), np.flatnonzero(above), np.flatnonzero(below)])
-        asked = np.concatenate([rows.low[equal], rows.low[above], rows.high[below]])
-        # By how much an expectation exceeds what is asked of it is a variable too.
-        room = np.diag(np.concatenate([np.zeros(equal.sum()), -np.ones(above.sum()), np.ones(below.sum())]))
-        room = room[:, int(equal.sum()) :]
-        for _ in range(MOST_ROUNDS):
-            price = SUM_PRICE * (1 + float(np.max(np.abs(self.chosen))))
-            matrix = np.block(
-                [[self.chosen[place], room], [np.full((1, len(self.index)), price), np.zeros((1, room.shape[1]))]]
-            )
-            try:
-                found, _ = nnls(matrix, np.append(asked, price))
-            except RuntimeError:  # too many iterations
-                return None
-            off = asked - matrix[:-1] @ found
-            give = np.bincount(place, off, minlength=len(rows.used)).astype(np.float64)
-            if not self.price(give, float((give @ self.chosen).max())):
-                return give
-        return None
 
-
-def _phase_one(columns: _Atoms | _Directions, rows: _Rows) -> tuple[Floats, float, Floats] | None:
-    """The least sum of changes that makes the constraints meet: its proof, how far that separates, the changes."""
+def _phase_one(columns: _Atoms | _Directions, rows: _Rows) -> tuple[Floats, float] | None:
+    """Minimize the sum of changes that makes the constraints meet; return the multipliers and how far they separate."""
     j = len(rows.used)
     for _ in range(MOST_ROUNDS):
         k = columns.chosen.shape[1]
@@ -284,11 +241,10 @@ def _phase_one(columns: _Atoms | _Directions, rows: _Rows) -> tuple[Floats, floa
         solution, proof, asked = found
         if columns.price(proof, float(np.max(proof @ columns.chosen, initial=-np.inf))):
             continue
-        change = solution[k : k + j] - solution[k + j :]
         margin = asked - columns.highest(proof)
         if margin <= OUTSIDE and rows.add_tangents(columns.chosen @ solution[:k]):
             continue
-        return proof, margin, change
+        return proof, margin
     return None
 
 

@@ -180,7 +180,8 @@ class DualFormRegularizer(Regularizer):
 
     def conjugate(self, u: ArrayLike) -> float:
         u = as_floats(u).astype(np.float64)
-        return self.dual_form(u.size).conjugate(u)
+        with np.errstate(invalid="ignore"):
+            return self.dual_form(u.size).conjugate(u)
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
         x = as_floats(x)
