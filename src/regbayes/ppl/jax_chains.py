@@ -116,6 +116,13 @@ class JAXModel(NUTSModel):
         found = self._for(tilt).gradient(_array(position), _array(tilt.multipliers))
         return np.asarray(found, dtype=np.float64)
 
+    def compile_functions(self, part: Any) -> Callable[[Floats], Array]:
+        """Return a constraint's functions of positions."""
+        import jax
+
+        compiled = jax.jit(jax.vmap(lambda position: 1.0 * _trace(self, (part,), position)))
+        return lambda positions: np.concatenate([np.asarray(compiled(b)) for b in _padded(positions)])[: len(positions)]
+
 
 class _Compiled:
     """The functions of one list of features."""

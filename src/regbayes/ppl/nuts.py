@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -81,20 +81,21 @@ class NUTSModel(Sampler):
         adaptation = replace(chains.adaptation, target=target)
         return Run(variables, chains.positions, chains.statistics, chains.n_gradients, adaptation)
 
+    @abstractmethod
+    def compile_functions(self, part: Any) -> Callable[[Floats], Array]:
+        """A constraint's functions at positions, (n, d) -> (n, k); an error where they cannot be traced."""
+
     @np.errstate(all="ignore")
     def find_smooth(self, tilt: Tilt) -> Flags:
         """Follow the functions along lines from points to start from to points far outside."""
         ends = self.starts(0, 2 * N_LINES)
-        first, last, variables = ends[:N_LINES], FAR * ends[N_LINES:], self.variables_at(ends[:1])
+        first, last = ends[:N_LINES], FAR * ends[N_LINES:]
         smooth: list[bool] = []
         for part in tilt.features:
-            units = np.eye(Tilt((part,), np.zeros(0)).evaluate(variables).shape[1])
-            if is_conditional(part):
-                smooth += [False] * len(units)  # it jumps where the event begins
+            if is_conditional(part):  # it jumps where the event begins
+                smooth += [False] * Tilt((part,), np.zeros(0)).evaluate(self.variables_at(first)).shape[1]
                 continue
-            self.log_density(Tilt((part,), units[0]), first[:1])  # raises where the function cannot be traced
-            smooth += [
-                not has_jump(lambda z, j=j, part=part: Tilt((part,), j)(self.variables_at(z)), first, last)
-                for j in units
-            ]
+            functions = self.compile_functions(part)
+            for j in range(functions(first).shape[1]):
+                smooth.append(not has_jump(lambda z, j=j, functions=functions: functions(z)[:, j], first, last))
         return np.array(smooth, dtype=np.bool_)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -100,6 +100,10 @@ class PyMCModel(NUTSModel):
         compiled = self._for(tilt)
         with np.errstate(all="ignore"):
             return np.array([compiled.density(position) for position in positions])
+
+    def compile_functions(self, part: Any) -> Callable[[Floats], Array]:
+        """Return a constraint's functions of positions."""
+        return self._plain.compile_functions(part)
 
     def find_positions(self, variables: Mapping[str, Array]) -> Floats | None:
         """Return draws of the model's variables as unconstrained positions; None where one is missing."""
@@ -203,6 +207,16 @@ class _Compiled:
             at = dict(zip(order, found, strict=True))
             rows.append(self._flat(at))
         return np.array(rows, dtype=np.float64)
+
+    def compile_functions(self, part: Any) -> Callable[[Floats], Array]:
+        """The functions of a constraint, (n, d) -> (n, k)."""
+        from pytensor import tensor as pt
+
+        variables = {v.name: v[None] for v in (*self.model.free_RVs, *self.model.deterministics)}
+        psi = 1.0 * trace_features((part,), variables, pt, "pt")  # an indicator is a number
+        (replaced,) = self.model.replace_rvs_by_values([psi])
+        function = self.model.compile_fn(replaced, inputs=self.model.value_vars, on_unused_input="ignore")
+        return lambda positions: np.array([function(self._dictionary(z)) for z in positions])
 
     def chain(
         self, position: Floats, n_draws: int, tune: int, adaptation: Adaptation, seed: int

@@ -13,7 +13,6 @@ from regbayes.regularization.draws import Draws, as_draws
 from regbayes.regularization.features import Combination, OnEvent, Picked, call_feature, columns_of, pick_columns
 
 N_PIECES, N_HALVINGS = 64, 14  # of a line: pieces to begin with, and how often one is halved
-ROUNDING = 1e-5  # of a function's size, in single precision: a smaller change is no jump
 
 
 def trace_features(features: Sequence[Any], variables: Mapping[str, Any], namespace: Any, short_name: str) -> Any:
@@ -87,7 +86,7 @@ def has_jump(evaluate: Callable[[Floats], Floats], first: Floats, last: Floats) 
     """Return whether a function jumps on the way between two positions, so that no gradient leads along it.
 
     On each line the piece in which the function changes most is halved again and again. The change of a smooth function
-    shrinks with the piece; a jump does not.
+    shrinks with the piece. A jump or a pole does not. Rounding errors do not either, but they are as large nearby.
 
     Parameters
     ----------
@@ -120,5 +119,7 @@ def has_jump(evaluate: Callable[[Floats], Floats], first: Floats, last: Floats) 
         at_low, at_high = np.where(is_lower, at_low, at_middle), np.where(is_lower, at_middle, at_high)
         changes.append(change(at_high, at_low))
     before, after = changes[-6], changes[-1]  # in pieces of which one is 32 times as long as the other
-    size = np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
-    return bool(np.any((after > 0.5 * before) & (after > ROUNDING * size)))
+    steps = (high - low)[:, None] * np.arange(N_PIECES // 8)
+    nearby = [look(low[:, None] - steps), look(high[:, None] + steps)]
+    around = np.max([change(side[:, 1:], side[:, :-1]).max(axis=1) for side in nearby], axis=0)
+    return bool(np.any((after > 0.5 * before) & (after > 1.5 * around) & (after > 0.0)))
