@@ -36,12 +36,10 @@ from regbayes.margins.head import Head, Tolerance
 from regbayes.margins.targets import Signs
 from regbayes.models.ilsvm import starts
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, Params, Rows, Settings, centre_rows
-from regbayes.models.mt_ilsvm.device import DeviceRows as DeviceTaskRows
-from regbayes.models.mt_ilsvm.device import DeviceTaskModel
 from regbayes.models.mt_ilsvm.fit import Point, carry_weights, descend, start_latent
 from regbayes.models.mt_ilsvm.fit import Problem as TaskProblem
+from regbayes.models.mt_ilsvm.model import MultiTaskModel, resolve_scales, sum_moments
 from regbayes.models.mt_ilsvm.model import Settings as TaskSettings
-from regbayes.models.mt_ilsvm.model import resolve_scales
 from regbayes.regularization.composite import Stack
 from regbayes.regularization.dual import solve_dual
 from regbayes.regularization.log_partition import WeightedAtoms
@@ -309,14 +307,14 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
     settings = TaskSettings(n_components=K, C=0.01, task_sharing=0.0, temperature=0.03)
     device.wait()
     start = time.perf_counter()
-    moments = DeviceTaskRows(X).sum_moments(None)
+    moments = sum_moments(X)
     show("moments, once", time.perf_counter() - start)
     scale = float(np.sqrt(moments.mean_square))
     targets = Signs(arrays.to_host(signs).T, np.full((n, M), settings.C))
     groups = np.zeros(M, dtype=np.int64)
     head = Head(targets, squared=True, centred=False, groups=groups)
     scales = resolve_scales(settings, 0.03, float(n), float(n) * M)
-    model = DeviceTaskModel(moments.count(scales.multiplicity), scales, scale, 2.0, False, False)
+    model = MultiTaskModel(moments.count(scales.multiplicity), scales, scale, 2.0, False, False)
     problem = TaskProblem(model, hold_rows([X]), head, DescentOptions(), settings, moments, float(n) * M)
     latent = start_latent(moments, settings, np.random.default_rng(0).normal(size=(D, K)))
     start = time.perf_counter()

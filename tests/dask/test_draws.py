@@ -195,7 +195,7 @@ def test_wrong_draws_are_named(client, draws):
     mu = cut(draws["mu"], CUTS)
     with pytest.raises(TypeError, match=r"regbayes\.Samples"):
         Samples(draws["mu"])
-    with pytest.raises(ValueError, match="has 2000 draws"):
+    with pytest.raises(ValueError, match="tau has 2000"):
         Samples({"mu": mu, "tau": cut(draws["tau"], CUTS)[:2000]})
     with pytest.raises(InfeasibleError, match="cannot be met"):
         regularize(Samples(mu), E(lambda x: x) >= 10.0)

@@ -1,60 +1,119 @@
-"""Workers that are lost all at once: a fit continues when they come back, and ends with an error when they do not."""
+"""Workers that are lost: a fit continues when they restart, and ends with an error when they do not."""
 
 from __future__ import annotations
 
-import os
 import signal
+import threading
+import time
+from functools import partial
 
-import dask.array as da
+import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from dask_tools import quiet_marks
-from regbayes.dask import ILSVMClassifier
+from dask_tools import AfterIteration, cut, hears_interrupts, kill_workers, quiet_marks, signal_workers
+from regbayes.dask import ILSVMClassifier, MultiTaskILSVMRegressor
+from regbayes.estimators._bases import InterruptedWarning
 
 pytestmark = quiet_marks()
-
-
-class KillAll:
-    """A callback that kills every worker at the end of one task of a fit."""
-
-    def __init__(self, client, task):
-        self.client, self.remaining = client, task
-
-    def setup(self, estimator, context): ...
-
-    def teardown(self, estimator, context): ...
-
-    def on_fit_task_begin(self, estimator, context): ...
-
-    def on_fit_task_end(self, estimator, context, **given):
-        if context.task_name == "iteration" and context.parent.task_name == "descent":
-            self.remaining -= 1
-            if self.remaining == 0:
-                for pid in self.client.run(os.getpid).values():
-                    os.kill(pid, signal.SIGKILL)
+SIZES = (400, 400, 700)
 
 
 @pytest.fixture(scope="module")
 def data():
     rng = np.random.default_rng(0)
     X = (rng.random((1500, 4)) < 0.4) @ rng.normal(size=(4, 12)) + 0.5 * rng.normal(size=(1500, 12))
-    return da.from_array(X, chunks=(400, -1)), da.from_array((X[:, 0] > X[:, 1]).astype(int), chunks=400)
+    return cut(X, SIZES), cut((X[:, 0] > X[:, 1]).astype(int), SIZES)
 
 
-def model():
-    return ILSVMClassifier(4, multi_class="ovr", max_iter=4, tol=0.0, random_state=0)
+def model(**options):
+    return ILSVMClassifier(4, multi_class="ovr", **{"max_iter": 4, "tol": 0.0, "random_state": 0, **options})
 
 
-@pytest.mark.parametrize("iteration", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (2, 3, 4))])
-def test_fit_with_all_workers_killed_continues_when_they_restart(data, iteration):
+def assert_same_fit(found, expected):
+    for name in ("coef_features_", "components_"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-10, atol=1e-10)
+
+
+@pytest.fixture
+def workers():
+    """Two worker processes of a test that kills them; a killed worker restarts."""
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage"), [(model, "descent"), (partial(MultiTaskILSVMRegressor, 4, max_iter=3, tol=0.0), "descent")]
+)
+def test_fit_with_a_killed_worker_is_the_same(client, data, kind, stage):
+    expected, killed = kind(random_state=0).fit(*data), []
+    killer = AfterIteration(lambda: killed.extend(kill_workers(client, 1)), 2, stage)
+    found = kind(random_state=0).set_callbacks(killer).fit(*data)
+    assert len(killed) == 1
+    assert_same_fit(found, expected)
+
+
+def test_fit_with_all_workers_killed_continues_when_they_restart(workers, data):
+    expected = model().fit(*data, client=workers)
+    killer = AfterIteration(partial(kill_workers, workers), 2)
+    found = model().set_callbacks(killer).fit(*data, client=workers)
+    assert killer.remaining <= 0
+    assert_same_fit(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_workers_killed_at_random_moments_end_a_fit_or_leave_it_as_it_is(workers, data, seed):
+    """Dask gives up a task after it has been lost with several workers; then the fit ends with an error."""
+    began = time.monotonic()
+    expected = model().fit(*data, client=workers)
+    moment = (time.monotonic() - began) * np.random.default_rng(seed).random()
+    killer = threading.Timer(moment, kill_workers, [workers])
+    killer.start()
+    try:
+        found = model().fit(*data, client=workers)
+    except (OSError, RuntimeError):  # of Dask
+        pass
+    else:
+        assert_same_fit(found, expected)
+    finally:
+        killer.join()
+
+
+@pytest.mark.parametrize("moment", ["before the fit", "in the fit"])
+def test_workers_that_leave_for_good_end_a_fit_with_an_error(data, moment):
+    quiet = {"processes": False, "dashboard_address": ":0"}
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "2s"}),
+        LocalCluster(n_workers=1, threads_per_worker=1, **quiet) as cluster,
         Client(cluster) as client,
     ):
-        expected = model().fit(*data, client=client)
-        killer = KillAll(client, iteration)
-        found = model().set_callbacks(killer).fit(*data, client=client)
-    assert killer.remaining <= 0
-    np.testing.assert_allclose(found.coef_features_, expected.coef_features_, atol=1e-10)
+
+        def leave():
+            cluster.scale(0)
+            while client.nthreads():
+                time.sleep(0.05)
+
+        if moment == "before the fit":
+            leave()
+            with pytest.raises(ValueError, match="has no workers"):
+                model().fit(*data, client=client)
+        else:
+            with pytest.raises(RuntimeError, match=r"have left|timed out|no workers"):
+                model().set_callbacks(AfterIteration(leave)).fit(*data, client=client)
+
+
+def test_interrupt_ends_a_fit_with_the_best_state(client, data):
+    """In a terminal Ctrl-C reaches all processes of the group; the workers of a fit ignore it."""
+    before = client.run(hears_interrupts)
+
+    def interrupt():
+        signal_workers(client, signal.SIGINT)
+        raise KeyboardInterrupt
+
+    with pytest.warns(InterruptedWarning, match="interrupted after"):
+        found = model(max_iter=50).set_callbacks(AfterIteration(interrupt, 2)).fit(*data)
+    assert found.n_iter_ < 50
+    assert np.mean(found.predict(data[0]).compute() == data[1].compute()) > 0.6
+    assert client.run(hears_interrupts) == before

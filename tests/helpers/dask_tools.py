@@ -1,19 +1,14 @@
-"""What tests of estimators over a cluster share."""
+"""What tests of estimators on a Dask cluster share."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import signal
-from contextlib import nullcontext
-from functools import reduce
-from operator import add
+from collections.abc import Callable
+from typing import Any
 
 import dask.array as da
 import pytest
-
-from regbayes.dask.blocks import DaskBlocks
-from regbayes.joint.problem import RowBlock
 
 
 def quiet_marks():
@@ -23,94 +18,42 @@ def quiet_marks():
 
 
 def cut(array, sizes):
+    """Return an array in chunks along its first axis."""
     return da.from_array(array, chunks=(sizes, -1)[: array.ndim])
 
 
-class OneProcess:
-    """What `DaskBlocks` does, in this process and in the order of blocks."""
+class AfterIteration:
+    """A callback of scikit-learn that does something once, after an iteration of a fit."""
 
-    def __init__(self, blocks, held=None):
-        self.blocks = blocks
-        self.held = [] if held is None else held  # all row blocks that were ever made of them
-        self.held.extend(block for block in blocks if isinstance(block, RowBlock))
+    def __init__(self, action: Callable[[], Any], iteration: int = 1, stage: str = "descent") -> None:
+        self.action, self.remaining, self.stage = action, iteration, stage
 
-    is_local = False
+    def setup(self, estimator: Any, context: Any) -> None: ...
 
-    def broadcast(self, value):
-        return value
+    def teardown(self, estimator: Any, context: Any) -> None: ...
 
-    def map_sum(self, function, *arguments):
-        return reduce(add, self.gather(function, *arguments))
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None: ...
 
-    def gather(self, function, *arguments):
-        return [function(block, *arguments) for block in self.blocks]
-
-    def change(self, function, arguments):
-        pairs = zip(self.blocks, arguments, strict=True)
-        return OneProcess([function(block, *own) for block, own in pairs if own is not None], self.held)
+    def on_fit_task_end(self, estimator: Any, context: Any, **given: Any) -> None:
+        if context.task_name == "iteration" and self.stage in (context.parent.task_name, ""):
+            self.remaining -= 1
+            if self.remaining == 0:
+                self.action()
 
 
-def fit_here(monkeypatch, model, *collections, held=None):
-    """Fit without a cluster; append the blocks of rows that the fit holds to a list."""
-
-    def place(client, given, read):
-        parts = [[None if part is None else part.compute(scheduler="sync") for part in row] for row in given.parts]
-        return OneProcess([read(*row, place, given.n_columns) for place, row in enumerate(parts)], held)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("regbayes.dask._bases.find_client", lambda client: client)
-        patch.setattr("regbayes.dask._bases.shelter_workers", nullcontext)
-        patch.setattr("regbayes.dask._bases.place_blocks", place)
-        return model.fit(*collections)
+def signal_workers(client: Any, number: signal.Signals, n_workers: int | None = None) -> list[int]:
+    """Send a signal to worker processes, by default to all of them; return their numbers."""
+    pids = sorted(client.run(os.getpid).values())[:n_workers]
+    for pid in pids:
+        os.kill(pid, number)
+    return pids
 
 
-def hears_interrupts():
+def kill_workers(client: Any, n_workers: int | None = None) -> list[int]:
+    """Kill worker processes, by default all of them."""
+    return signal_workers(client, signal.SIGKILL, n_workers)
+
+
+def hears_interrupts() -> bool:
+    """Return whether this process handles Ctrl-C."""
     return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-
-
-class Interfering(DaskBlocks):
-    """Does something before a certain trip."""
-
-    trip, action = 10**9, staticmethod(lambda client: None)
-
-    def _visit(self, *arguments, **options):
-        function = arguments[0]
-        if self.n_trips == type(self).trip and function.__module__ == "regbayes.joint.problem":
-            type(self).trip = -1  # once
-            type(self).action(self.client)
-        return super()._visit(*arguments, **options)
-
-
-def interfere(monkeypatch, trip, action):
-    """Do something before a trip to the rows as the model has them."""
-    monkeypatch.setattr(Interfering, "trip", trip)
-    monkeypatch.setattr(Interfering, "action", staticmethod(action))
-    monkeypatch.setattr("regbayes.dask.rows.DaskBlocks", Interfering)
-    monkeypatch.setattr("regbayes.dask.blocks.DaskBlocks", Interfering)
-
-
-class Counting(DaskBlocks):
-    """Counts the bytes that come back from each group of blocks, the most of all trips with a function."""
-
-    most: dict[str, int]
-
-    def _visit(self, function, *arguments, **options):
-        found, name = super()._visit(function, *arguments, **options), function.__name__
-        here = max(len(pickle.dumps(part)) for part in found)
-        type(self).most[name] = max(type(self).most.get(name, 0), here)
-        return found
-
-
-def count_bytes(monkeypatch):
-    """Return a dictionary that will have the bytes of trips, by function."""
-    monkeypatch.setattr(Counting, "most", {}, raising=False)
-    monkeypatch.setattr("regbayes.dask.rows.DaskBlocks", Counting)
-    monkeypatch.setattr("regbayes.dask.blocks.DaskBlocks", Counting)
-    return Counting.most
-
-
-def kill_one(killed, client):
-    """Kill one of the workers, and say which."""
-    victim = sorted(client.run(os.getpid).values())[0]
-    os.kill(victim, signal.SIGKILL)
-    killed.append(victim)

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse, vstack
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import Executor, Serial, row_blocks
-from regbayes.kernels.arrays import find_ranges, is_plain, pieces, take_rows
+from regbayes.kernels.arrays import find_ranges, is_plain, join, pieces, take_rows
 
 DEVICE_BLOCK_ROWS = 1 << 20  # work on a block is launched operation by operation: few large ones
 
@@ -69,6 +70,20 @@ class Samples:
         return Samples(X, *(None if part is None else part[rows] for part in (self.y, self.weights, self.task)))
 
 
+def join_samples(parts: Sequence[Samples]) -> Samples:
+    """Return samples of one library in a row."""
+    parts = [part for part in parts if len(part)] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
+    arrays = [part.X for part in parts]
+    if hasattr(arrays[0], "concat"):  # documents on a device
+        X = arrays[0].concat(arrays)
+    else:
+        X = vstack(arrays, format="csr") if issparse(arrays[0]) else join(arrays)
+    columns = zip(*((part.y, part.weights, part.task) for part in parts), strict=True)
+    return Samples(X, *(None if column[0] is None else np.concatenate(column) for column in columns))
+
+
 @dataclass(frozen=True)
 class LocalBlocks:
     """Blocks in this process.
@@ -103,6 +118,12 @@ class LocalBlocks:
         return block if self.make is None else self.make(block)
 
 
+def cut_rows(X: Any, wide: bool = False) -> list[slice]:
+    """Return the slices of samples in blocks, which depend on their number and on where they are."""
+    n = int(X.shape[0])
+    return row_blocks(n, wide) if is_plain(X) else pieces(n, DEVICE_BLOCK_ROWS)
+
+
 @dataclass(frozen=True)
 class ArraySource:
     """Samples of arrays: in memory, in a mapped file, or on a device."""
@@ -112,9 +133,7 @@ class ArraySource:
 
     def blocks(self) -> list[Samples]:
         """Return the samples in blocks of fixed size; nothing is copied."""
-        n = len(self.samples)
-        slices = row_blocks(n) if is_plain(self.samples.X) else pieces(n, DEVICE_BLOCK_ROWS)
-        return list(map(self.samples.take, slices))
+        return list(map(self.samples.take, cut_rows(self.samples.X)))
 
     def summarize(self, measure: Callable[..., Any], *arguments: Any) -> Any:
         """Return the sum of ``measure(samples, *arguments)`` over blocks of samples."""

@@ -15,21 +15,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
 from regbayes._types import Reals
-from regbayes.engine import FitResult, Progress, Status, StepResult, run
+from regbayes.engine import FitResult, Progress, Status, StepResult, backtrack, run
 from regbayes.joint.model import Params, Stats
-from regbayes.joint.problem import Evaluation, JointProblem
+from regbayes.joint.problem import Evaluation, Inference, JointProblem
 from regbayes.kernels.arrays import sum_of
 from regbayes.margins.head import Tolerance
 
 History = tuple[tuple[Reals, Reals], ...]  # (change of position, change of gradient), the oldest first
 
 MEMORY = 10  # pairs that L-BFGS remembers
-ARMIJO = 1e-4
 CURVED = 1e-10  # cosine between a move and the change of the gradient, at least, for the pair to be kept
 LONGER, SHORTER = 2.0, 0.7  # factors on the passes, where the gap hid what was gained and where it did not
 
@@ -129,23 +128,16 @@ def step(problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats
 
     Where no step lowers J, try once more without memory, then with a head that is solved more accurately.
     """
-    options, model = problem.options, problem.model
-    moved = None
-    while moved is None and np.sqrt(dot(search.gradient, search.gradient)) > options.flat:
+    options, model, found = problem.options, problem.model, None
+    while found is None and np.sqrt(dot(search.gradient, search.gradient)) > options.flat:
         at, position = search.at, model.position(search.at.params)
         towards = direction(
             search.gradient, search.history, model.first_length(at.params), model.precondition(at.params, at.stats)
         )
-        slope, length = dot(search.gradient, towards), 1.0
-        for _ in range(options.max_trials if slope < 0 else 0):
-            params = model.move(at.params, position + length * towards)
-            trial, inferred = problem.evaluate(params, at.warm_start, search.tolerance)
-            rise = trial.objective - at.objective
-            if rise <= ARMIJO * length * slope:
-                moved = trial
-                break
-            length = shorten(length, rise, slope)
-        else:
+        slope = dot(search.gradient, towards)
+        tries = partial(_try, problem, search, position, towards)
+        found = backtrack(tries, at.objective, slope, max_trials=options.max_trials if slope < 0 else 0)
+        if found is None:
             tighter = None if at.head is None else search.tolerance.tighten()
             if search.history:
                 search = replace(search, history=())
@@ -153,8 +145,9 @@ def step(problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats
                 search = _tighten(problem, search, tighter)
             else:
                 break
-    if moved is None:
+    if found is None:
         return StepResult(search, search.at.terms, {"step": 0.0, "gap": search.at.gap}, Status.CONVERGED)
+    length, (moved, inferred, _) = found
     gradient = problem.gradient(moved, inferred)
     change = model.position(moved.params) - position
     history = update_history(search.history, change, gradient - search.gradient, options.memory)
@@ -166,6 +159,22 @@ def step(problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats
     if due or gained <= options.blocks_below:
         after = _update_blocks(problem, after)
     return StepResult(after, after.at.terms, {"step": length, "gap": after.at.gap})
+
+
+class Trial(NamedTuple):
+    """A point of a line search."""
+
+    at: Evaluation[Any, Any]
+    inferred: Inference
+    objective: float
+
+
+def _try(
+    problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats], position: Any, towards: Any, length: float
+) -> Trial:
+    params = problem.model.move(search.at.params, position + length * towards)
+    at, inferred = problem.evaluate(params, search.at.warm_start, search.tolerance)
+    return Trial(at, inferred, at.objective)
 
 
 def _tighten(
@@ -239,13 +248,3 @@ def direction(
     for (move, change), share in zip(history, reversed(shares), strict=True):
         q = q + (share - dot(change, q) / dot(move, change)) * move
     return -q
-
-
-def shorten(length: float, rise: float, slope: float) -> float:
-    """Return the next length to try after one that ended in a rise, or in too small a fall.
-
-    It is the minimum of the parabola through what is known, kept between a tenth and a half of the last length.
-    """
-    curve = rise - slope * length
-    best = -slope * length**2 / (2.0 * curve) if np.isfinite(curve) and curve > 0 else 0.0
-    return min(max(best, 0.1 * length), 0.5 * length)

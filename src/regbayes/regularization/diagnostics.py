@@ -415,9 +415,11 @@ def judge_weights(
     ``effective`` is their effective number for the expectation that has the fewest.
     """
     n, logs = samples.n_atoms, samples.log_weights
-    alive = int(np.count_nonzero(np.isfinite(logs))) if isinstance(logs, np.ndarray) else n
+    alive, largest = n, samples.max_log_weight if not isinstance(logs, np.ndarray) else logs.max()
+    if isinstance(logs, np.ndarray):
+        alive = int(np.count_nonzero(np.isfinite(logs)))
     # Weights that are about even have no tail whose shape could matter.
-    even = alive >= MIN_EFFECTIVE_DRAWS and float(logs.max()) + math.log(alive) < math.log(EVEN_SHARES)
+    even = alive >= MIN_EFFECTIVE_DRAWS and float(largest) + math.log(alive) < math.log(EVEN_SHARES)
     k_hat = -math.inf if even else samples.pareto_k
     limit = max(reliable_threshold(alive), 0.0)
     of_all = f"{effective:.0f} effective draws of {n}"

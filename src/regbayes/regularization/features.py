@@ -32,7 +32,7 @@ from regbayes.regularization.draws import (
 class Features:
     """Features of every draw, and a name for each."""
 
-    values: Floats  # (n, m), C-contiguous; or an array on a device
+    values: Any  # (n, m), C-contiguous; an array on a device; blocks of draws on a cluster
     names: tuple[str, ...]  # (m,)
 
 

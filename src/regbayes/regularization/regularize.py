@@ -155,6 +155,8 @@ def _find_contradiction(posterior: Posterior, values: DeviceArray, stack: Stack)
     np.minimum.at(highest, stack.index, high)
     crossed = np.argwhere(lowest[:, None] > highest)
     rows = to_host(values).T if isinstance(posterior, Weighted) else values
+    if not hasattr(rows, "__getitem__"):  # blocks of draws
+        return None
     return next(((int(i), int(j)) for i, j in crossed if i != j and np.array_equal(rows[i], rows[j])), None)
 
 

@@ -17,12 +17,12 @@ from regbayes.models.indian_buffet import cross_entropy_features, kl_sticks, sti
 from regbayes.models.mt_ilsvm.fit import prepare, start_latent
 from regbayes.models.mt_ilsvm.model import (
     Factors,
-    Moments,
     Settings,
     expected_residual,
     feature_entropy,
     generative_terms,
     resolve_scales,
+    sum_moments,
     update_factors,
     update_features,
     update_noise_variance,
@@ -48,7 +48,7 @@ def test_expected_residual_and_entropy_by_enumeration():
     rng = np.random.default_rng(0)
     X, latent = rng.standard_normal((4, 3)), toy_latent(1, n_columns=3, n_features=2)
     half = rng.standard_normal((2, 2))
-    factors = factors_at(rng.standard_normal((3, 2)), half @ half.T + np.eye(2), Moments.of(X))
+    factors = factors_at(rng.standard_normal((3, 2)), half @ half.T + np.eye(2), sum_moments(X))
     psi, residual, entropy = latent.psi, 0.0, 0.0
     for bits in product([0.0, 1.0], repeat=6):
         Z = np.reshape(bits, (3, 2))
@@ -57,7 +57,7 @@ def test_expected_residual_and_entropy_by_enumeration():
             mean = factors.projection.T @ x
             residual += probability * (np.sum((x - Z @ mean) ** 2) + np.trace(Z @ factors.covariance @ Z.T))
         entropy -= probability * np.log(probability)
-    assert expected_residual(latent, factors, Moments.of(X)) == pytest.approx(residual, rel=1e-12)
+    assert expected_residual(latent, factors, sum_moments(X)) == pytest.approx(residual, rel=1e-12)
     assert feature_entropy(latent.logits) == pytest.approx(entropy, rel=1e-12)
 
 
@@ -70,13 +70,13 @@ def test_terms_sum_to_the_free_energy_of_the_joint_density():
     """-E log p(X, w | Z) - H(q(w)) row by row, against the terms; constants kept."""
     rng = np.random.default_rng(3)
     X, latent = rng.standard_normal((6, 4)), toy_latent(2, n_columns=4, n_features=2)
-    stats = Moments.of(X)
+    stats = sum_moments(X)
     factors = factors_at(rng.standard_normal((4, 2)), np.diag([0.3, 0.7]), stats)
     noise, prior = latent.noise_variance, latent.weight_variance
     total = 0.0
     for x in X:
         mean, covariance = factors.projection.T @ x, factors.covariance
-        residual = expected_residual(latent, factors_at_row(mean, covariance, x), Moments.of(x[None]))
+        residual = expected_residual(latent, factors_at_row(mean, covariance, x), sum_moments(x[None]))
         total += 0.5 * (4 * np.log(2 * np.pi * noise) + residual / noise)
         total += 0.5 * (2 * np.log(2 * np.pi * prior) + (mean @ mean + np.trace(covariance)) / prior)
         total -= 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1]
@@ -99,7 +99,7 @@ def test_factors_are_optimal_in_their_family():
     """Any means and any one variance cost more; a free covariance, which the paper's family lacks, costs less."""
     rng = np.random.default_rng(4)
     X, latent = rng.standard_normal((10, 5)), toy_latent(5)
-    moments = Moments.of(X)
+    moments = sum_moments(X)
     best = update_factors(latent, moments)
     value = free_energy(latent, best, moments)
     for _ in range(30):
@@ -116,7 +116,7 @@ def test_factors_are_optimal_in_their_family():
 
 def test_variances_are_optimal():
     X, latent = np.random.default_rng(8).standard_normal((10, 5)), toy_latent(9)
-    stats = Moments.of(X)
+    stats = sum_moments(X)
     factors = update_factors(latent, stats)
     for update, name in ((update_noise_variance, "noise_variance"), (update_weight_variance, "weight_variance")):
         best = update(latent, factors, stats)
@@ -129,15 +129,15 @@ def test_variances_are_optimal():
 def test_sticks_lower_their_own_cost():
     latent = toy_latent(10)
     better = update_sticks(latent, 2.0)
-    factors = update_factors(latent, Moments.of(np.eye(5)))
-    assert free_energy(better, factors, Moments.of(np.eye(5))) < free_energy(latent, factors, Moments.of(np.eye(5)))
+    factors = update_factors(latent, sum_moments(np.eye(5)))
+    assert free_energy(better, factors, sum_moments(np.eye(5))) < free_energy(latent, factors, sum_moments(np.eye(5)))
 
 
 def test_each_feature_of_the_alternation_minimises_the_lagrangian():
     """With q(w) and the multipliers held, every column in turn; a later column is exact given the earlier ones."""
     rng = np.random.default_rng(11)
     X, latent = rng.standard_normal((20, 5)), toy_latent(12)
-    stats = Moments.of(X)
+    stats = sum_moments(X)
     factors = update_factors(latent, stats)
     pull = rng.standard_normal((5, 3))
     temperature = 3.0
@@ -302,9 +302,9 @@ def test_statistics_add_up_and_do_not_depend_on_threads():
         one, four = (prepare(X, *nothing, Settings(), given, Threads(n)).moments for n in (1, 4))
         assert np.array_equal(one.gram, four.gram)
         assert one.n_rows == four.n_rows
-        parts = [Moments.of(X[rows], None if given is None else given[rows]) for rows in row_blocks(len(X))]
+        parts = [sum_moments(X[rows], None if given is None else given[rows]) for rows in row_blocks(len(X))]
         assert len(parts) > 1
-        part, rest = (Moments.of(X[rows], None if given is None else given[rows]) for rows in HALVES)
+        part, rest = (sum_moments(X[rows], None if given is None else given[rows]) for rows in HALVES)
         assert np.allclose((part + rest).gram, one.gram)
         expected = X.T @ X if given is None else (X * weights[:, None]).T @ X
         assert np.allclose(one.gram, expected)
@@ -329,7 +329,7 @@ def test_scales_of_the_objective():
 
 def test_the_start_has_a_feature_for_each_sign_of_the_principal_directions():
     X, _ = toy(51, n_rows=50, n_columns=6)
-    latent = start_latent(Moments.of(X), Settings(n_components=4), np.zeros((6, 4)))
+    latent = start_latent(sum_moments(X), Settings(n_components=4), np.zeros((6, 4)))
     directions = np.linalg.svd(X)[2][:2].T
     logits = latent.logits / np.linalg.norm(latent.logits, axis=0)
     overlap = np.abs(directions.T @ logits).max(axis=0)

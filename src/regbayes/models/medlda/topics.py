@@ -6,6 +6,7 @@ documents. docs/math.md 5.4.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +15,7 @@ import numpy as np
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Singles, check_arrays
 from regbayes.engine import Executor, row_blocks
-from regbayes.kernels.arrays import DeviceArray, is_plain, namespace_of, to_device, to_host
+from regbayes.kernels.arrays import DeviceArray, is_plain, join, namespace_of, to_device, to_host
 from regbayes.kernels.arrays_topics import Documents, InferredDocuments, infer_documents
 from regbayes.kernels.meanfield import (
     Prior,
@@ -62,6 +63,15 @@ class DeviceCorpus:
         entries = to_device(np.repeat(self.starts[rows] - starts[:-1], sizes) + np.arange(starts[-1]), words, xp.int64)
         there = to_device(starts, words, xp.int64)
         return DeviceCorpus(WordCounts(xp.take(words, entries), xp.take(numbers, entries), there), self.n_words, starts)
+
+    @staticmethod
+    def concat(parts: Sequence[DeviceCorpus]) -> DeviceCorpus:
+        """Return the documents of several corpora in a row."""
+        words, numbers = (join([part.counts[place] for part in parts]) for place in (0, 1))
+        ends = np.cumsum([0, *(part.starts[-1] for part in parts)])
+        starts = np.concatenate([[0], *(part.starts[1:] + end for part, end in zip(parts, ends, strict=False))])
+        there = to_device(starts, words, namespace_of(words).int64)
+        return DeviceCorpus(WordCounts(words, numbers, there), parts[0].n_words, starts)
 
     def on_host(self) -> WordCounts:
         """Return the documents as they are on the host."""

@@ -13,8 +13,10 @@ from scipy.special import expit
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, Executor, FitResult, Progress, Serial, Status, StepResult, run
+from regbayes.engine.source import cut_rows
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.problem import Evaluation, JointProblem, SampledHead, hold_rows
+from regbayes.kernels.arrays import is_plain, take_rows
 from regbayes.margins.ascent import DEFAULT_MAX_EPOCHS
 from regbayes.margins.design import Inputs
 from regbayes.margins.head import Head, Tolerance, WarmStart
@@ -31,9 +33,9 @@ from regbayes.models.mt_ilsvm.model import (
     Settings,
     State,
     TaskWeights,
-    find_rows,
     input_factor,
     resolve_scales,
+    sum_moments,
 )
 
 Callback = Callable[[Progress[State]], bool | None]
@@ -42,35 +44,23 @@ CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 WARM_UP = "warm-up"  # the stages of a fit, as callbacks see them
 STAGES: dict[Margins, str] = {"consistent": "descent", "posterior": "alternation", "decoupled": WARM_UP}
 
-START_LOGIT = 2.0
-"""Root mean square of the logits that the principal directions start from."""
-NOISE_LOGIT = 0.1
-"""Size of the noise that tells apart features which would start alike."""
-TEMPERATURES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
-"""Temperatures tried for the factor analysis that starts a fit, from high to low."""
-AUTO_FACTOR, AUTO_TEMPERATURE = 3.0, 0.03
-"""How many times that of the start an automatic temperature is, and what it is at least."""
-UNUSED_RANGE = 0.1
-"""A feature whose probabilities differ less over the columns tells no column from another."""
-COLLAPSED = 0.15
-"""Mean of psi (1 - psi) above which the features have collapsed; it is 0.25 where all are 1/2."""
-COLLAPSING = 0.2
-"""The same while the factor analysis goes on: from there it was never seen to come back."""
+START_LOGIT = 2.0  # root mean square of the logits that the principal directions start from
+NOISE_LOGIT = 0.1  # standard deviation of the noise that separates features which would start alike
+TEMPERATURES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0)  # of the initial factor analysis, tried from high to low
+AUTO_FACTOR, AUTO_TEMPERATURE = 3.0, 0.03  # the default temperature: a multiple of that of the start, at least this
+UNUSED_RANGE = 0.1  # a feature whose probabilities differ less over the columns does not separate them
+COLLAPSED = 0.15  # mean of psi (1 - psi) above which the features have collapsed; it is 0.25 where all are 1/2
+COLLAPSING = 0.2  # the same during the factor analysis, from where it did not recover
 
-FIRST_STEP, SHRINK, GROW, MAX_HALVINGS = 0.3, 0.5, 1.2, 20
-"""The first step of the descent, what a refused one is multiplied by and an accepted one, and the most refusals."""
+FIRST_STEP, SHRINK, GROW, MAX_HALVINGS = 0.3, 0.5, 1.2, 20  # step lengths of the descent
+# Root mean square of the first change of the logits, at most, if targets are many. These change the logits more, a
+# longer step sets all features to 0 or 1 at once, and each shorter trial takes a pass over the samples.
 FIRST_MOVE, MANY_TARGETS = 16.0, 50_000
-"""Root mean square of what the first step changes the logits by, at most, where targets are many: these pull harder
-the more they are, a longer step sets all features to 0 or 1 at once, and halving it takes a pass over the rows."""
-LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0
-"""Duality gap of the large-margin problems, relative to their value, and what it is for a tolerance of the fit."""
-EARLY_GAP = 50.0
-"""How many times as large it may be where rows are taken in blocks and steps gain more than that."""
-EARLY_SHARE, EARLY_LEFT = 0.1, 0.02
-"""What may be left to gain then, as Newton steps suggest it, whatever the gap is: this share of what the last step
-gained, and at most this share of the value."""
-TIGHTER_GAPS = (1.0, 0.1, 0.01)
-"""How the duality gap is tightened while it leaves open whether a step lowers the objective."""
+LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0  # relative duality gap of the head, and its ratio to `tol`
+# While steps gain more, the gap may be this many times as large, if Newton steps suggest that less is left to gain than
+# this share of the last gain, and than this share of the value.
+EARLY_GAP, EARLY_SHARE, EARLY_LEFT = 50.0, 0.1, 0.02
+TIGHTER_GAPS = (1.0, 0.1, 0.01)  # factors on the gap while it is larger than the change of the objective
 
 
 @dataclass(frozen=True)
@@ -149,18 +139,22 @@ def prepare(
     executor : Executor, optional
         Takes the blocks of rows; one after another by default. The result does not depend on it.
     """
-    rows, executor, n_targets = find_rows(X), executor or Serial(), float(len(observations))
+    executor, n_targets, head = executor or Serial(), float(len(observations)), None
+    if not is_plain(X):
+        executor = Serial()  # one block keeps a device busy
     if sample_weight is not None:
         observations, n_targets = observations.count(sample_weight)
-    moments = rows.sum_moments(sample_weight, executor)
+    moments = sum_moments(X, sample_weight, executor)
     has_target = observations.find_rows(X.shape[0])
     if not has_target.all():
-        observations, rows = observations.keep_rows(has_target), rows.keep(has_target)
-    blocks, head = rows.blocks(), None
+        observations = observations.keep_rows(has_target)
+        X = X[has_target] if is_plain(X) else take_rows(X, np.flatnonzero(has_target))
+    if isinstance(X, np.ndarray):
+        X = np.ascontiguousarray(X, dtype=np.float64)
     if len(observations):
-        head = build_head(settings, observations, outputs, rows.X, float(np.sqrt(moments.mean_square)))
-    model = first_model(settings, moments, n_targets, rows.model)
-    held = hold_rows(blocks, Serial() if rows.in_turn else executor)
+        head = build_head(settings, observations, outputs, X, float(np.sqrt(moments.mean_square)))
+    model = first_model(settings, moments, n_targets)
+    held = hold_rows([X[rows, :] for rows in cut_rows(X, wide=isinstance(X, np.ndarray))], executor)
     return Problem(model, held, head, DescentOptions(), settings, moments, n_targets)
 
 
@@ -184,14 +178,12 @@ def build_head(
     )
 
 
-def first_model(
-    settings: Settings, moments: Moments, n_targets: float, kind: type[MultiTaskModel] = MultiTaskModel
-) -> MultiTaskModel:
+def first_model(settings: Settings, moments: Moments, n_targets: float) -> MultiTaskModel:
     """Return the model of rows with such moments and so many targets, at the first temperature that is tried."""
     tau = TEMPERATURES[0] if settings.temperature == "auto" else settings.temperature
     to_the_end = settings.variances == "always"
     scales = resolve_scales(settings, tau, moments.n_rows, n_targets)
-    return kind(
+    return MultiTaskModel(
         moments=moments.count(scales.multiplicity),
         scales=scales,
         input_scale=float(np.sqrt(moments.mean_square)),

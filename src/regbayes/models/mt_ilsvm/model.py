@@ -1,25 +1,28 @@
-"""MT-iLSVM as a model: what it is told, its parameters, its objective and its gradient. docs/math.md section 4.
+"""MT-iLSVM as a model: settings, parameters, objective and gradient. docs/math.md section 4.
 
-An example is ``x ~ Z w`` with a binary matrix Z over the *input columns*, shared by all tasks; a task sees the example
-through ``E[Z]^T x`` and asks for large margins. Features are linear in the row, and the best q(w) is too, so every sum
-over rows in the generative part is a function of ``X^T X`` and N: these are computed once, and no iteration costs more
-for more rows but through the head.
+A sample is ``x ~ Z w`` with a binary matrix Z over the *input columns*, shared by all tasks. A task has a max-margin
+classifier on ``E[Z]^T x``. Features are linear in the sample, and so is the optimal q(w). Every sum over samples in the
+generative part is therefore a function of ``X^T X`` and N, which are computed once; only the head visits the samples.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, Literal
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from regbayes._registry import persistable
-from regbayes._types import Flags, Floats, Integers, Reals, check_arrays
-from regbayes.engine import Executor, row_blocks
+from regbayes._types import Floats, Integers, Reals, check_arrays
+from regbayes.engine import Executor, Serial
+from regbayes.engine.mapped import as_array
+from regbayes.engine.source import cut_rows
 from regbayes.joint.model import Inferred, JointModel, RowSums
+from regbayes.kernels import arrays
+from regbayes.kernels.arrays import namespace_of, to_device, to_host
 from regbayes.margins.design import Design, Inputs
 from regbayes.models import indian_buffet
 from regbayes.models.indian_buffet import Sticks, cross_entropy_features, kl_sticks, stick_expectations
@@ -27,89 +30,36 @@ from regbayes.models.indian_buffet import Sticks, cross_entropy_features, kl_sti
 Loss = Literal["hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"]
 Margins = Literal["consistent", "posterior", "decoupled"]
 
+# Inputs are this much larger than 1 / (scale sqrt(D)) makes them. A latent feature sums many columns, and a C that
+# suits it would remove single columns.
 INPUT_GAIN = 3.0
-"""How much larger inputs beside latent features are than 1 / (scale sqrt(D)) makes them: a latent feature sums many
-columns, so a C that suits it would all but switch single columns off."""
-VARIANCE_FLOOR = 1e-8
-"""Smallest noise variance, relative to the mean square of the inputs; exact fits end there, not at zero."""
-AUTO_GENERATIVE, LARGE_C = 150.0, 0.03
-"""An automatic generative weight has ``r = AUTO_GENERATIVE tau K C^2 / (1 + C / LARGE_C)``.
-
-It is r / tau that multiplies the likelihood, and more features need more of it. At small C the weights are proportional
-to C, so what the margins add to the logits is proportional to C^2 / r; at large C the weights no longer grow, and it is
-proportional to C / r. docs/decisions.md has the numbers."""
-
-
-# What is chosen before a fit
+VARIANCE_FLOOR = 1e-8  # of the mean square of the inputs: exact fits end there and not at zero
+# The default of the generative weight is r = AUTO_GENERATIVE tau K C^2 / (1 + C / LARGE_C), since r / tau multiplies
+# the likelihood. At small C the margins add C^2 / r to the logits; at large C, where weights no longer grow, C / r.
+AUTO_GENERATIVE, LARGE_C = 150.0, 0.03  # docs/decisions.md
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that is chosen before a fit.
+    """Parameters of a fit, as numbers."""
 
-    Parameters
-    ----------
-    n_components : int
-        K, the truncation of the Indian buffet process.
-    alpha : float
-        Its concentration.
-    loss : {"hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"}
-        What a target that is missed costs.
-    C : float
-        Penalty on one unit of loss.
-    epsilon : float
-        Half-width of the free tube of the two regression losses.
-    task_sharing : float
-        rho: the weights of a task are ``own + rho common``. 0 is the paper's model, in which tasks share Z alone.
-    temperature : float or "auto"
-        tau: the entropy of Z counts ``T = max(1, tau max(rows, targets))`` times. 0 is the untempered posterior.
-        "auto" is three times the highest of a few at which factor analysis finds features, and at least 0.03. At high
-        temperatures features are soft and predict a little better; at low ones they are nearly on or off and can be
-        read.
-    generative_weight : float or "auto"
-        g, the weight of one row's share of the generative part against one target's loss; see `Scales`. "auto" is
-        ``r = 150 K tau C^2 / (1 + C / 0.03)``.
-    margins : {"consistent", "posterior", "decoupled"}
-        Descent on the objective; the paper's alternation, corrected; or factor analysis followed by one large-margin
-        step. All three start from a factor analysis at the given temperature, or at the highest below it at which
-        features do not collapse to 1/2.
-    fit_intercept : bool
-        Whether a task has an intercept, which is the weight of a constant feature 1.
-    include_inputs : bool
-        Whether tasks see the inputs beside the latent features.
-    noise_variance, weight_variance : float or None
-        lambda^2 and sigma0^2; None estimates them.
-    variances : {"start", "always"}
-        Until when variances that are not given are estimated: in the factor analysis that starts the fit, or to
-        the end.
-    start_iter : int
-        Iterations of that factor analysis at most.
-    max_iter : int
-        Iterations of the joint fit at most.
-    tol : float
-        Change of the objective that ends either: per entry of Z in the factor analysis, where the objective is in
-        nats; per target, in units of loss, in the joint fit. The large-margin problems are solved to a duality gap of
-        ten times this, relative to their value, and to 0.001 at least; many targets to what the last step gained,
-        while that is more, within fifty times that.
-    """
-
-    n_components: int = 20
-    alpha: float = 2.0
+    n_components: int = 20  # K, the truncation of the Indian buffet process
+    alpha: float = 2.0  # its concentration
     loss: Loss = "squared_hinge"
-    C: float = 0.01
-    epsilon: float = 0.0
-    task_sharing: float = 1.0
-    temperature: float | Literal["auto"] = "auto"
-    generative_weight: float | Literal["auto"] = "auto"
-    margins: Margins = "consistent"
+    C: float = 0.01  # penalty on one unit of loss
+    epsilon: float = 0.0  # half-width of the free tube of the two regression losses
+    task_sharing: float = 1.0  # rho: weights of a task are own + rho common; 0 is the paper's model
+    temperature: float | Literal["auto"] = "auto"  # tau of `Scales`; 0 is the untempered posterior
+    generative_weight: float | Literal["auto"] = "auto"  # g of `Scales`
+    margins: Margins = "consistent"  # descent on J; the paper's alternation; factor analysis and then one SVM
     fit_intercept: bool = True
-    include_inputs: bool = False
-    noise_variance: float | None = None
-    weight_variance: float | None = None
-    variances: Literal["start", "always"] = "start"
-    start_iter: int = 50
-    max_iter: int = 60
-    tol: float = 1e-4
+    include_inputs: bool = False  # whether tasks see the inputs in addition to the features
+    noise_variance: float | None = None  # lambda^2; None: estimated
+    weight_variance: float | None = None  # sigma0^2; None: estimated
+    variances: Literal["start", "always"] = "start"  # whether estimates stop with the initial factor analysis
+    start_iter: int = 50  # iterations of that factor analysis at most
+    max_iter: int = 60  # iterations of the joint fit at most
+    tol: float = 1e-4  # final change of the objective: per entry of Z in the start, per target and C in the fit
 
 
 @persistable(name="regbayes.MultiTaskScales")
@@ -144,30 +94,27 @@ def resolve_scales(settings: Settings, tau: float, n_rows: float, n_targets: flo
     return Scales(counted / n_rows, tau, temperature, weight, generative)
 
 
-# Parameters, and what is kept of the rows
-
-
 @dataclass(frozen=True)
-class Moments(RowSums):
-    """What the generative part keeps of the rows."""
+class Moments:
+    """What the generative part keeps of the samples."""
 
     gram: Floats  # (D, D): X^T X
-    n_rows: float  # N, or the sum of the rows' weights
+    n_rows: float  # N, or the sum of the samples' weights
+    there: Any = None  # the gram matrix on the device of the samples
 
-    @classmethod
-    def of(cls, rows: Floats, sample_weight: Floats | None = None) -> Moments:
-        """Return those of some rows."""
-        if sample_weight is None:
-            return cls(rows.T @ rows, float(len(rows)))
-        return cls(rows.T @ (sample_weight[:, None] * rows), float(sample_weight.sum()))
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(self.gram + other.gram, self.n_rows + other.n_rows)
 
     def count(self, times: float) -> Moments:
-        """Count every row so many times."""
-        return replace(self, gram=times * self.gram, n_rows=times * self.n_rows)
+        """Count every sample so many times."""
+        there = None if self.there is None else times * self.there
+        return Moments(times * self.gram, times * self.n_rows, there)
 
     def multiply(self, columns: Floats) -> Floats:
-        """Return ``X^T X`` times columns (D, K): the largest product of an iteration that is not over rows."""
-        return self.gram @ columns
+        """Return ``X^T X`` times columns (D, K): the largest product of an iteration that is not over samples."""
+        if self.there is None:
+            return self.gram @ columns
+        return arrays.gather(self.there @ to_device(columns, self.there))[0]
 
     @property
     def squared_norm(self) -> float:
@@ -284,15 +231,10 @@ def feature_products(psi: Floats) -> Floats:
 
 
 def feature_entropy(logits: Floats) -> float:
-    """Return the entropy of q(Z), from logits so that it stays exact where psi rounds to 0 or 1."""
+    """Return the entropy of q(Z), from logits so that it is exact where psi rounds to 0 or 1."""
     magnitude = np.abs(logits)
     odds = np.exp(-magnitude)  # of the less likely value
-    magnitude *= odds
-    found = np.log1p(odds)
-    odds += 1.0
-    magnitude /= odds
-    found += magnitude
-    return float(np.sum(found))
+    return float(np.sum(magnitude * odds / (1.0 + odds) + np.log1p(odds)))
 
 
 def expected_residual(latent: Latent, factors: Factors, moments: Moments) -> float:
@@ -413,8 +355,8 @@ class ByFeatures(RowSums):
 
 
 @dataclass(frozen=True)
-class MultiTaskModel(JointModel[Floats, Posterior, NoSums, ByFeatures]):
-    """``r F_T / T`` as a function of the logits of Z, with q(w) always the best; rows are blocks of X."""
+class MultiTaskModel(JointModel[Any, Posterior, NoSums, ByFeatures]):
+    """``r F_T / T`` as a function of the logits of Z, with the optimal q(w). Samples are blocks of X."""
 
     moments: Moments  # of all rows, each counted ``scales.multiplicity`` times
     scales: Scales
@@ -431,18 +373,17 @@ class MultiTaskModel(JointModel[Floats, Posterior, NoSums, ByFeatures]):
         """Return the probabilities of features: all else is of inputs by inputs."""
         return replace(self, moments=NO_MOMENTS), Posterior(replace(params.latent), NO_FACTORS)
 
-    def infer(self, rows: Floats, params: Posterior) -> Inferred[NoSums]:
-        """Return the features of rows."""
-        return Inferred(latent_features(rows, params.latent.psi, self.input_scale), NoSums())
+    def infer(self, rows: Any, params: Posterior) -> Inferred[NoSums]:
+        """Return the features of samples."""
+        return Inferred(latent_features(as_array(rows), params.latent.psi, self.input_scale), NoSums())
 
-    def pull_back(
-        self, rows: Floats, params: Posterior, inferred: Inferred[NoSums], gradient: Floats | None
-    ) -> ByFeatures:
+    def pull_back(self, rows: Any, params: Posterior, inferred: Inferred[NoSums], gradient: Any) -> ByFeatures:
         """Return what a gradient by features is by the probabilities: features are linear in them."""
         n_columns, n_features = params.latent.logits.shape
         if gradient is None:
             return ByFeatures(np.zeros((n_columns, n_features)))
-        return ByFeatures(rows.T @ gradient / (self.input_scale * np.sqrt(n_columns)))
+        pulled = arrays.gather(arrays.multiply_rows(as_array(rows).T, gradient.T))[0]
+        return ByFeatures(pulled / (self.input_scale * np.sqrt(n_columns)))
 
     def terms(self, params: Posterior, stats: NoSums | None = None) -> dict[str, float]:
         """Return the named terms of ``r F_T / T``."""
@@ -488,125 +429,70 @@ class MultiTaskModel(JointModel[Floats, Posterior, NoSums, ByFeatures]):
         return latent
 
 
-# Rows, wherever they lie
+# Samples of any namespace, or of a mapped file
 
 
-class Rows(Protocol):
-    """Centred inputs of rows: what a fit and prediction ask of them. `HostRows` are NumPy's."""
+def sum_moments(X: Any, sample_weight: Floats | None = None, executor: Executor | None = None) -> Moments:
+    """Return the moments of centred inputs (N, D), summed over blocks in their order."""
 
-    model: ClassVar[type[MultiTaskModel]]  # that takes blocks of such rows
-    in_turn: ClassVar[bool]  # whether blocks are taken one after another, whoever offers to take them
+    def of_block(rows: slice) -> Moments:
+        part = as_array(X[rows, :])
+        weights = None if sample_weight is None else sample_weight[rows]
+        weighted = part if weights is None else part * to_device(weights[:, None], part)
+        n_rows = float(part.shape[0]) if weights is None else float(weights.sum())
+        return Moments(arrays.gather(arrays.multiply_rows(weighted.T, part.T))[0], n_rows)
 
-    @property
-    def X(self) -> Any:  # noqa: N802
-        """The inputs, (N, D)."""
-
-    def sum_moments(self, sample_weight: Floats | None, executor: Executor) -> Moments:
-        """Return the moments of the rows."""
-
-    def keep(self, wanted: Flags) -> Self:
-        """Return some of the rows."""
-
-    def blocks(self) -> list[Any]:
-        """Return the rows in blocks of fixed size, as the model takes them."""
-
-    def infer(self, state: State) -> Any:
-        """Return the latent features of the rows, (n, K)."""
-
-    def decide(self, state: State, outputs: Integers | None) -> Floats:
-        """Return the scores of the rows; see `decision`."""
-
-
-@dataclass(frozen=True)
-class HostRows:
-    """Rows that are NumPy's, or lie in a file and stand for such an array."""
-
-    X: Any
-    model: ClassVar[type[MultiTaskModel]] = MultiTaskModel
-    in_turn: ClassVar[bool] = False
-
-    def sum_moments(self, sample_weight: Floats | None, executor: Executor) -> Moments:
-        """Return the moments of the rows; block by block, in their order."""
-
-        def of_block(rows: slice) -> Moments:
-            return Moments.of(self.X[rows], None if sample_weight is None else sample_weight[rows])
-
-        return executor.map_reduce(of_block, row_blocks(len(self.X)))
-
-    def keep(self, wanted: Flags) -> HostRows:
-        """Return some of the rows."""
-        return HostRows(self.X[wanted])
-
-    def blocks(self) -> list[Any]:
-        """Return the rows in blocks of fixed size."""
-        in_memory = isinstance(self.X, np.ndarray)  # of a file a block is a copy, and small
-        X = np.ascontiguousarray(self.X, dtype=np.float64) if in_memory else self.X
-        return [X[rows] for rows in row_blocks(len(X), wide=in_memory)]
-
-    def infer(self, state: State) -> Floats:
-        """Return the latent features of the rows, (n, K)."""
-        return latent_features(self.X, state.latent.psi, state.input_scale)
-
-    def decide(self, state: State, outputs: Integers | None) -> Floats:
-        """Return the scores of the rows; see `decision`."""
-        X = self.X
-        found = np.empty((len(X), len(state.tasks.weights)) if outputs is None else outputs.shape)
-        # Negative indices count from the end, so group g's shared weights are put at -1 - g.
-        table = np.concatenate([state.tasks.weights, state.tasks.shared[::-1]])
-        for rows in row_blocks(len(X)):  # what outputs see of all rows would take more room than their scores
-            factor = input_factor(X.shape[1], state.input_scale)
-            inputs = Inputs(X[rows], factor=factor) if state.include_inputs else None
-            own = latent_features(X[rows], state.latent.psi, state.input_scale)
-            design = Design(own, inputs=inputs, fit_intercept=state.fit_intercept)
-            if outputs is None:
-                found[rows] = design.scores(state.tasks.weights).T
-            else:
-                seen = design.array()
-                for here, wanted in zip(np.atleast_2d(found[rows].T), np.atleast_2d(outputs[rows].T), strict=True):
-                    here[...] = np.einsum("np,np->n", seen, table[wanted])
-        return found
-
-
-def find_rows(X: Any) -> Rows:
-    """Return centred inputs as rows: on the host, or on the device where an array of another library lies."""
-    if isinstance(X, np.ndarray) or not hasattr(X, "device"):
-        return HostRows(X)
-    from regbayes.models.mt_ilsvm.device import DeviceRows
-
-    return DeviceRows(X)
+    found = (executor or Serial()).map_reduce(of_block, cut_rows(X))
+    return found if arrays.is_plain(X) else replace(found, there=to_device(found.gram, X, namespace_of(X).float64))
 
 
 # What a fitted state says about rows
 
 
-def latent_features(X: Floats, psi: Floats, input_scale: float) -> Floats:
+def latent_features(X: Any, psi: Floats, input_scale: float) -> Any:
     """Return ``E[Z]^T x / (scale sqrt(D))``, (n, K): of order one whatever the number of columns and their units."""
-    return X @ (psi / (input_scale * np.sqrt(len(psi))))
+    return X @ to_device(psi / (input_scale * np.sqrt(len(psi))), X)
 
 
 def input_factor(n_columns: int, input_scale: float) -> float:
-    """Return what inputs beside features are multiplied by."""
-    return INPUT_GAIN / (input_scale * np.sqrt(n_columns))
+    """Return the factor of inputs that tasks see in addition to features."""
+    return float(INPUT_GAIN / (input_scale * np.sqrt(n_columns)))
 
 
-def features(X: Floats, state: State) -> Floats:
-    """Return the latent features of rows, (n, K)."""
-    return find_rows(X).infer(state)
+def features(X: Any, state: State) -> Any:
+    """Return the latent features of samples, (n, K), where the samples are."""
+    parts = [latent_features(as_array(X[rows, :]), state.latent.psi, state.input_scale) for rows in cut_rows(X)]
+    return arrays.join(parts)
 
 
-def decision(X: Floats, state: State, outputs: Integers | None = None) -> Floats:
-    """Return the scores of rows.
+def decision(X: Any, state: State, outputs: Integers | None = None) -> Floats:
+    """Return the scores of samples, on the host.
 
     Parameters
     ----------
     X : (n, D)
     state : State
     outputs : (n,) or (n, c), optional
-        One output per row, or several. -1 - g are the weights that group g shares, for a task that was not seen in
-        training.
+        One output per sample, or several. -1 - g are the weights that group g shares, for a task without training data.
 
     Returns
     -------
-    (n, M) scores of all outputs, or those asked for, in the shape of ``outputs``; on the host.
+    (n, M) scores of all outputs, or those asked for, in the shape of ``outputs``.
     """
-    return find_rows(X).decide(state, outputs)
+    weights, found = state.tasks.weights, []
+    table = np.concatenate([weights, state.tasks.shared[::-1]])  # the shared weights of group g are at -1 - g
+    for rows in cut_rows(X):
+        part = as_array(X[rows, :])
+        inputs = Inputs(part, factor=input_factor(X.shape[1], state.input_scale)) if state.include_inputs else None
+        own = latent_features(part, state.latent.psi, state.input_scale)
+        design = Design(own, inputs=inputs, fit_intercept=state.fit_intercept)
+        if outputs is None:
+            found.append(to_host(design.scores(weights)).T)
+            continue
+        seen = design.array()
+        xp, there = namespace_of(seen), to_device(table, seen)
+        wanted = outputs[rows] if outputs.ndim == 2 else outputs[rows, None]
+        scores = [xp.sum(seen * arrays.take_rows(there, column % len(table)), axis=1) for column in wanted.T]
+        found.append(np.stack(list(map(to_host, scores)), axis=1))
+    all_scores: Floats = np.concatenate(found).astype(np.float64, copy=False)
+    return all_scores if outputs is None else all_scores.reshape(outputs.shape)

@@ -1,0 +1,137 @@
+"""Summaries of samples that a fit needs before it begins, as sums over blocks of any source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbayes._types import Floats, Integers
+from regbayes.engine import row_blocks
+from regbayes.engine.source import Samples
+from regbayes.estimators._bases import check_labels, check_several, weights_by_class
+from regbayes.kernels.arrays import ROOM, gather, is_plain, namespace_of, pieces, sum_squares, to_device
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Weight, mean and spread of columns; those of two blocks are joined without cancellation (Chan et al. 1983)."""
+
+    weight: Any  # of all samples; (D,) if not every sample has every column
+    mean: Floats  # (D,)
+    squares: Floats  # (D,): weighted sum of squared differences from the mean
+
+    def __add__(self, other: Moments) -> Moments:
+        total, apart = self.weight + other.weight, other.mean - self.mean
+        share = other.weight / np.where(total > 0, total, 1.0)
+        squares = self.squares + other.squares + self.weight * share * np.square(apart)
+        return Moments(total, self.mean + share * apart, squares)
+
+    @classmethod
+    def of_block(cls, block: Samples) -> Moments:
+        """Return the moments of the columns of a block."""
+        return cls.of(block.X, block.weights)
+
+    @classmethod
+    def of(cls, values: Any, weights: Floats | None) -> Moments:
+        """Return the moments of values (n, D) of any namespace."""
+        n, D = values.shape
+        counts = np.ones(n) if weights is None else weights
+        total, sums, squares = float(counts.sum()), np.zeros(D), np.zeros(D)
+        slices = row_blocks(n) if is_plain(values) else pieces(n, max(1, ROOM // D))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for rows in slices if n else ():
+                xp, part = namespace_of(values), values[rows, :]
+                there = to_device(counts[rows], part, xp.float64)
+                sums += gather(there @ xp.astype(part, xp.float64, copy=False))[0]
+            mean = sums / total if total else sums
+            for rows in slices if n else ():
+                squares += sum_squares(values[rows, :], mean, counts[rows])
+        return cls(total, mean, squares)
+
+    def rounded(self) -> Moments:
+        """Return the moments to 40 bits, which do not depend on how samples are cut into blocks.
+
+        A structure search amplifies rounding; then it begins at the same bits for any blocks.
+        """
+        grid = np.exp2(np.ceil(np.log2(np.maximum(np.abs(self.mean) + np.sqrt(self.squares), 1e-300))) - 40)
+        mantissas, exponents = np.frexp(self.squares)
+        squares = np.ldexp(np.round(np.ldexp(mantissas, 40)), exponents - 40)
+        return Moments(self.weight, np.round(self.mean / grid) * grid, squares)
+
+    @property
+    def mean_square(self) -> float:
+        """The mean squared distance of a sample from the mean."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = float(self.squares.sum() / self.weight)
+        if not np.isfinite(found):
+            raise ValueError("X is too large to square it: give it in other units")
+        return found
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of samples: how many samples each has, and what they count."""
+
+    classes: NDArray[Any]
+    counts: Integers  # (classes,)
+    weights: Floats  # (classes,)
+    n_rest: int = 0  # samples without a label
+    rest_weight: float = 0.0
+
+    def __add__(self, other: Labels) -> Labels:
+        classes = join_classes(self.classes, other.classes)
+        counts, weights = np.zeros(len(classes), np.int64), np.zeros(len(classes))
+        for part in (self, other) if len(classes) else ():
+            places = np.searchsorted(classes, part.classes)
+            counts[places] += part.counts
+            weights[places] += part.weights
+        return Labels(classes, counts, weights, self.n_rest + other.n_rest, self.rest_weight + other.rest_weight)
+
+    @classmethod
+    def of(cls, block: Samples, unlabeled: Any = None) -> Labels:
+        """Return the classes of a block."""
+        y, weights = block.y, np.ones(len(block)) if block.weights is None else block.weights
+        assert y is not None
+        if y.ndim != 1:
+            raise ValueError(f"y must be one column of labels, got shape {y.shape} in a block")
+        labeled = np.ones(len(y), dtype=bool) if unlabeled is None else np.asarray(y != unlabeled, dtype=bool)
+        if labeled.any():
+            check_labels(y[labeled])
+        classes, codes = np.unique(y[labeled], return_inverse=True)
+        counts, totals = (np.bincount(codes, own, len(classes)) for own in (None, weights[labeled]))
+        rest = weights[~labeled]
+        return cls(classes, counts.astype(np.int64), totals.astype(np.float64), len(rest), float(rest.sum()))
+
+    def check(self, estimator: Any, unlabeled: Any = None) -> None:
+        """Raise an error if there are not at least two classes."""
+        if self.n_rest and not len(self.classes):
+            raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
+        check_several(estimator, self.classes)
+
+    def weights_by_class(self, class_weight: Any) -> Floats:
+        """Return the factor of each class that scikit-learn's ``class_weight`` stands for."""
+        return weights_by_class(class_weight, self.classes, np.arange(len(self.classes)), self.weights)
+
+
+def join_classes(one: NDArray[Any], other: NDArray[Any], name: str = "labels in y are") -> NDArray[Any]:
+    """Return the classes, or the tasks, of two blocks as one array."""
+    if not len(one) or not len(other):
+        return one if len(one) else other
+    if isinstance(one.tolist()[0], str) != isinstance(other.tolist()[0], str):
+        raise ValueError(
+            f"{name} text in some blocks and numbers in others ({one.tolist()[0]!r}, {other.tolist()[0]!r}): "
+            "give all blocks one dtype"
+        )
+    return np.union1d(one, other)
+
+
+def code_labels(block: Samples, classes: NDArray[Any], unlabeled: Any, rest: int) -> Integers:
+    """Return the class of each sample as a number, ``rest`` for samples without a label."""
+    assert block.y is not None
+    codes = np.full(len(block), rest, dtype=np.int64)
+    labeled = np.ones(len(block), dtype=bool) if unlabeled is None else np.asarray(block.y != unlabeled, dtype=bool)
+    codes[labeled] = np.searchsorted(classes, block.y[labeled])
+    return codes
