@@ -72,21 +72,6 @@ def test_fit_without_cross_validation_takes_the_default_of_C(folder):
     assert "ILSVMClassifier, C=auto" in done.out
 
 
-def test_fit_with_cross_validation_reports_every_setting(folder):
-    done = run_here(
-        *("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "cv.model", "--json", "--folds", 2),
-        *("--C", 0.3, "--C", 1, "--n-components", 4, "--max-iter", 1),
-    )
-    found = done.json
-    assert found["kind"] == "classifier"
-    assert found["targets"] == ["kind"]
-    assert {candidate["C"] for candidate in found["cross_validation"]["candidates"]} >= {0.3, 1.0}
-    best = max(candidate["mean"] for candidate in found["cross_validation"]["candidates"])
-    assert found["cross_validation"]["mean"] == best
-    assert best > found["baseline_score"]
-    assert any("max_iter=1" in warning for warning in found["warnings"])
-
-
 def test_predict_answers_every_row_in_order(folder):
     plain = rows_of(run_here("predict", folder / "flowers.model", folder / "new.csv").out)
     assert len(plain) == 30
@@ -154,15 +139,6 @@ def test_labels(folder):
     tp, wrong = np.sum((answers == 1) & (Y == 1)), np.sum(answers != Y)
     assert judged["scores"]["F1, micro"] == pytest.approx(2 * tp / (2 * tp + wrong))
     assert judged["scores"]["all labels of a row right"] == pytest.approx(np.mean((answers == Y).all(axis=1)))
-
-
-def test_unknown_categories_and_missing_values_are_said(folder):
-    lines = (folder / "new.csv").read_text().replace("wood", "moon").splitlines()
-    lines[1] = ",0.5,field,rose"
-    (folder / "odd.csv").write_text("\n".join(lines) + "\n")
-    done = run_here("predict", folder / "flowers.model", folder / "odd.csv")
-    assert len(rows_of(done.out)) == 30
-    assert "categories that were not there in training ('moon')" in done.err
 
 
 def test_model_files_that_are_not_to_be_trusted(folder):

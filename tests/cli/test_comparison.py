@@ -181,6 +181,9 @@ def test_what_is_said_of_a_model(numbers, classes):
     assert any("ogistic regression predicts clearly better (0." in sentence for sentence in poor["messages"])
     assert poor["never_predicted"] == ["high"]
     assert any("Never predicted on held-out rows: 'high'" in said for said in poor["messages"])
+    same = judge(context_of(np.zeros((80, 1)), np.array(["a"] * 70 + ["b"] * 10), "classifier"), np.full(80, "a"))
+    assert same["systems"][1]["difference"] == same["systems"][1]["error"] == 0
+    assert same["messages"][0].startswith("This model is no better than a baseline")
     wild = judge(numbers, 100 * numbers.y)
     assert wild["no_better_than_baseline"]
     assert wild["messages"][0].startswith("This model is no better than a baseline")
@@ -300,35 +303,6 @@ def test_the_table_is_printed_and_kept(folder):
     assert load(folder / "m").facts["comparison"] == found["comparison"] | {
         "systems": load(folder / "m").facts["comparison"]["systems"]
     }
-
-
-def test_no_compare_leaves_out_the_plain_models(folder):
-    found = fit(folder, "sum", "--no-compare", "--features-only", "--json").json
-    assert [row["role"] for row in found["comparison"]["systems"]] == ["model", "baseline"]
-    assert found["comparison"]["systems"][1]["score"] < 0
-    assert found["comparison"]["systems"][0]["size"] == found["n_components_in_use"]
-    assert found["no_better_than_baseline"] is False
-
-
-def test_without_cross_validation_nothing_is_judged(folder):
-    done = run_here(
-        *("fit", folder / "t.csv", "-t", "side", "-o", folder / "m", "--no-cv", "--json"),
-        *("--n-components", 3, "--max-iter", 3, "--C", 1),
-    )
-    assert (done.json["no_better_than_baseline"], done.json["comparison"]) == (None, None)
-
-
-def test_documents_and_what_there_is_to_look_at(folder):
-    done = run_here(
-        *("fit", folder / "reviews.csv", "--text", "review", "-t", "subject", "-o", folder / "m", "--json"),
-        *("--n-components", 3, "--max-iter", 5, "--folds", 2, "--C", 1, "--inference", "variational"),
-    )
-    systems = done.json["comparison"]["systems"]
-    assert [row["name"] for row in systems[1:]] == [
-        "always the most frequent class",
-        "linear SVM on tf-idf of words",
-    ]
-    assert systems[0]["size_unit"] == "topics"
 
 
 def test_inputs_beside_features_are_things_to_look_at(folder):

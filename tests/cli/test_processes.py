@@ -82,29 +82,6 @@ def test_evaluate_and_its_output_cut_off(folder):
     assert "Traceback" not in cut.stderr
 
 
-def test_report(folder):
-    done = run_process("report", "flowers.model", "--output", "page.html", folder=folder)
-    assert done.code == 0
-    assert "open it in a browser" in done.out
-    assert "flowers" not in done.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (("fit", "none.csv", "--target", "kind", "--output", "x.model"), 3, "there is no file 'none.csv'"),
-        (("predict", "flowers.csv", "new.csv"), 4, "not a regbayes file"),
-        (("report", "none.model", "--output", "x.html"), 4, "there is no model file"),
-        (("evaluate", "flowers.model"), 2, "Missing argument"),
-    ],
-)
-def test_mistakes_have_exit_codes_and_no_traceback(folder, arguments, code, message):
-    done = run_process(*arguments, folder=folder)
-    assert done.code == code
-    assert message in done.err
-    assert "Traceback" not in done.err
-
-
 # What a shell starts in the background ignores Ctrl-C, and so does everything that it starts: these tests among them.
 # Where there is no terminal, progress is a line every 15 seconds; the test waits for one, and half a second will do.
 LISTENING = (

@@ -59,14 +59,14 @@ RATINGS = {
 @pytest.mark.parametrize(
     ("names", "of_texts", "kind", "said"),
     [
-        (("stars",), False, "classifier", "5 different whole numbers (--kind regressor if they are amounts)"),
+        (("stars",), False, "classifier", "5 different whole numbers (--kind regressor if they are quantities)"),
         (("stars",), True, "regressor", "whole numbers (--kind classifier if not)"),
         (("mood",), True, "regressor", "3 different whole numbers (--kind classifier"),
-        (("code",), True, "classifier", "3 different whole numbers (--kind regressor if they are amounts)"),
-        (("flag",), True, "classifier", "2 different whole numbers (--kind regressor if they are amounts)"),
+        (("code",), True, "classifier", "3 different whole numbers (--kind regressor if they are quantities)"),
+        (("flag",), True, "classifier", "2 different whole numbers (--kind regressor if they are quantities)"),
         (("stars", "mood"), True, "regressor", "they hold numbers (--kind multilabel if not)"),
-        (("stars", "mood"), False, "multilabel", "hold classes (--kind regressor if they are amounts)"),
-        (("stars", "flag"), True, "multilabel", "hold classes (--kind regressor if they are amounts)"),
+        (("stars", "mood"), False, "multilabel", "hold classes (--kind regressor if they are quantities)"),
+        (("stars", "flag"), True, "multilabel", "hold classes (--kind regressor if they are quantities)"),
     ],
 )
 def test_few_whole_numbers_are_classes_but_ratings_beside_texts(names, of_texts, kind, said):

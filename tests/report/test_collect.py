@@ -583,22 +583,6 @@ def test_classes_that_are_new_do_not_rename_the_scores(n_classes):
     assert set(data.confusion.classes) == {*model.classes_, *rows}
 
 
-def test_it_is_said_where_auto_took_each_class_against_the_rest(monkeypatch):
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(60, 4)), np.arange(60) % 3
-    said = []
-    for limit, options in [(2000, {}), (10, {}), (2000, {"include_inputs": True}), (10, {"multi_class": "ovr"})]:
-        monkeypatch.setattr("regbayes.estimators.ilsvm.MAX_CLASS_WEIGHTS", limit)
-        monkeypatch.setattr("regbayes.report.collecting.MAX_CLASS_WEIGHTS", limit)
-        monkeypatch.setattr("regbayes.estimators.ilsvm.MAX_ASCENT_SCORES", 30)
-        model = ILSVMClassifier(4, max_iter=1, random_state=0, **options).fit(X, y)
-        said.append(dict(collect(model, X, y).model.facts).get("margins"))
-    assert said[0] is None
-    assert "more than 10 weights" in said[1]
-    assert "inputs are included" in said[2]
-    assert said[3] is None  # the user's choice is among the settings
-
-
 class CtrlC:
     """A user who interrupts after some tasks."""
 

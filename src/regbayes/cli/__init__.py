@@ -1,6 +1,6 @@
-"""The command line: one module per command, and the plain functions that do the work beside them.
+"""The command line: the commands, and the functions that do their work.
 
-Nothing heavy is imported before a command runs, so that ``regbayes --help`` answers at once. Model files can be read
+Nothing heavy is imported before a command runs, so that ``regbayes --help`` starts quickly. Model files can be read
 without the packages of the ``cli`` extra: what imports them is imported by commands alone.
 """
 

@@ -26,7 +26,7 @@ __all__ = ["COMMANDS", "EPILOGS"]
 EPILOGS = {
     "demo": """`regbayes demo`
 
-`regbayes demo --output elsewhere`
+`regbayes demo --output FOLDER`
 
 First a posterior is constrained, then a model is fitted.""",
     "fit": """`regbayes fit iris.csv --target species --output iris.model`

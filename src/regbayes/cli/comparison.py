@@ -152,7 +152,7 @@ def _messages(found: dict[str, Any], context: FitContext) -> list[str]:
     """Return what a user should know, the most important first."""
     model, messages = found["systems"][0], []
     constants = [row for row in found["systems"] if row["role"] == "baseline" and row["score"] is not None]
-    doubtful = [row for row in constants if row["difference"] > -CLEAR_ERRORS * row["error"]]
+    doubtful = [row for row in constants if row["difference"] >= -CLEAR_ERRORS * row["error"]]
     if doubtful:
         best = max(doubtful, key=lambda row: row["score"])
         how = "no better than a baseline" if found["no_better_than_baseline"] else "hardly better than a baseline"

@@ -49,7 +49,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
     Parameters
     ----------
     standardize : bool
-        Whether numbers are scaled to unit variance. Without it they are taken as they are, constant columns too.
+        Whether numbers are scaled to unit variance. Without it they stay the same, and constant columns are kept.
     categorical : sequence of str
         Columns of numbers that are names of categories.
 
@@ -168,7 +168,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
         return self.transform(table.select(self.columns_))
 
     def transform(self, X: pd.DataFrame) -> Floats:
-        """Return the inputs; warnings count the values that could not be used as they are."""
+        """Return the inputs; warnings count the values that had to be changed."""
         check_is_fitted(self)
         return np.ascontiguousarray(self.transformer_.transform(self._prepare(X)), dtype=np.float64)
 

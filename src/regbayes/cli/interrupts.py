@@ -19,13 +19,12 @@ from typing import Any
 
 __all__ = ["catch_signals", "check", "ignore", "protect", "run_stoppable"]
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
-SAME_SECONDS = 1.0  # after a signal in which another one is taken for the same
+SAME_SECONDS = 1.0  # after a signal in which another one counts as the same
 
 
 @dataclass
 class State:
-    """What this process has heard, and what a signal may do."""
+    """The signals that came, and what another one may do."""
 
     protected: bool = False
     stoppable: bool = False  # whether a signal may raise though protected
@@ -48,12 +47,12 @@ _state = State()
 
 @contextmanager
 def catch_signals() -> Iterator[None]:
-    """Hear both signals in this block; a process that was told to ignore one goes on ignoring it."""
+    """Handle both signals in this block; a process that ignored one before still ignores it."""
     if threading.current_thread() is not threading.main_thread():  # others may not set handlers
         yield
         return
-    _state.__init__()  # type: ignore[misc]  # each command starts anew
-    before = {number: signal.getsignal(number) for number in NUMBERS}
+    _state.__init__()  # type: ignore[misc]  # a new state for each command
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _state.hear)
@@ -77,8 +76,8 @@ def protect() -> Iterator[None]:
 def run_stoppable(work: Callable[[], Any]) -> tuple[Any, bool]:
     """Return what some work returns, None where a signal ended it before, and whether a signal came.
 
-    A signal that came before ends it at once. An error after a signal is taken for its consequence: it may have ended
-    processes of the work.
+    A signal that came before ends it at once. An error after a signal counts as its consequence: the signal may
+    have ended processes of the work.
     """
     result = None
     try:
@@ -103,6 +102,6 @@ def check() -> None:
 
 
 def ignore() -> None:
-    """Hear no signal any more: everything is done, and the process ends."""
-    for number in NUMBERS:
+    """Ignore both signals: everything is done, and the process ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

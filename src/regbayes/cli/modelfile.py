@@ -97,7 +97,7 @@ class ModelFile(Saveable):
         return [(0, 1) if indicators else classes] * n_targets
 
     def encode(self, data: Table | pd.DataFrame) -> Any:
-        """Return the estimator's inputs; warnings count the values that could not be used as they are."""
+        """Return the estimator's inputs; warnings count the values that had to be changed."""
         return self.inputs.encode(data if isinstance(data, Table) else Table(data, "the data frame"))
 
     def predict(self, data: Table | pd.DataFrame) -> NDArray[Any]:

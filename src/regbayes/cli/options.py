@@ -6,6 +6,7 @@ import codecs
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
+from enum import StrEnum
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
@@ -26,8 +27,15 @@ __all__ = [
     "make_command",
 ]
 
-READING, SHOWN = "Reading the file", "What is shown"
-TARGET, DOCUMENTS, SEARCH = "Target and inputs", "Documents", "Settings and search"
+
+class Panel(StrEnum):
+    """Headings of the options in the help."""
+
+    READING = "Reading the file"
+    TARGET = "Target and inputs"
+    DOCUMENTS = "Documents"
+    SEARCH = "Settings and search"
+    SHOWN = "What is shown"
 
 
 def option(default: Any, names: str, panel: str | None, help: str, **more: Any) -> Any:  # noqa: A002 - as Typer calls it
@@ -50,8 +58,8 @@ def _field(made: Any, default: Any = MISSING) -> Any:
 class Request:
     """Options of every command."""
 
-    json: bool = option(False, "--json", SHOWN, "Print the result as one JSON object.")
-    quiet: bool = option(False, "--quiet -q", SHOWN, "Show no progress, only results and warnings.")
+    json: bool = option(False, "--json", Panel.SHOWN, "Print the result as one JSON object.")
+    quiet: bool = option(False, "--quiet -q", Panel.SHOWN, "Show no progress, only results and warnings.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +73,14 @@ class DemoRequest(Request):
 class DataRequest(Request):
     """Options of the commands that read data."""
 
-    format: Format | None = option(None, "--format", READING, "Format of the file, if not by its name.")
-    delimiter: str | None = option(None, "--delimiter", READING, "Separator of the fields of a CSV file.")
-    decimal: str = option(".", "--decimal", READING, "Decimal point of a CSV file.")
-    header: bool = option(True, "--header/--no-header", READING, "Whether the first line of a CSV file has names.")
-    missing: list[str] = option(list, "--missing", READING, "Text that marks a missing value. Repeatable.")
-    encoding: str = option("utf-8", "--encoding", READING, "Encoding of a CSV file, or of files in a folder.")
+    format: Format | None = option(None, "--format", Panel.READING, "Format of the file, if not by its name.")
+    delimiter: str | None = option(None, "--delimiter", Panel.READING, "Separator of the fields of a CSV file.")
+    decimal: str = option(".", "--decimal", Panel.READING, "Decimal point of a CSV file.")
+    header: bool = option(
+        True, "--header/--no-header", Panel.READING, "Whether the first line of a CSV file has names."
+    )
+    missing: list[str] = option(list, "--missing", Panel.READING, "Text that marks a missing value. Repeatable.")
+    encoding: str = option("utf-8", "--encoding", Panel.READING, "Encoding of a CSV file, or of files in a folder.")
 
     def reading(self) -> dict[str, Any]:
         """Return the options of `regbayes.cli.read.read_table`, or raise a `UserError`."""
@@ -94,7 +104,9 @@ class ModelRequest(DataRequest):
 
     model: str = argument("MODEL", "A file that 'regbayes fit' wrote.")
     data: str = argument("DATA", "Rows or documents, as to fit; - is CSV from stdin.")
-    text: list[str] = option(list, "--text", READING, "Column with the text, if not that of training. Repeatable.")
+    text: list[str] = option(
+        list, "--text", Panel.READING, "Column with the text, if not that of training. Repeatable."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,65 +151,79 @@ class FitRequest(DataRequest):
     )
     output: str = _field(typer.Option("--output", "-o", help="Model file to write."))
 
-    target: list[str] = option(list, "--target -t", TARGET, "Column to predict. Repeatable.")
-    kind: Kind | None = option(None, "--kind", TARGET, "What to fit, if not by the values of the target.")
+    target: list[str] = option(list, "--target -t", Panel.TARGET, "Column to predict. Repeatable.")
+    kind: Kind | None = option(None, "--kind", Panel.TARGET, "What to fit, if not by the values of the target.")
     model: Literal["ilsvm", "medlda"] | None = option(
-        None, "--model", TARGET, "ilsvm: features of rows; medlda: topics of documents, the default for text."
+        None, "--model", Panel.TARGET, "ilsvm: features of rows; medlda: topics of documents, the default for text."
     )
-    task: str | None = option(None, "--task", TARGET, "Column with the group that a row belongs to.")
-    ignore: list[str] = option(list, "--ignore", TARGET, "Column that is not an input. Repeatable.")
+    task: str | None = option(None, "--task", Panel.TARGET, "Column with the group that a row belongs to.")
+    ignore: list[str] = option(list, "--ignore", Panel.TARGET, "Column that is not an input. Repeatable.")
     categorical: list[str] = option(
-        list, "--categorical", TARGET, "Column whose numbers are names of categories. Repeatable."
+        list, "--categorical", Panel.TARGET, "Column whose numbers are names of categories. Repeatable."
     )
-    names: str | None = option(None, "--names", TARGET, "Column with names of rows for the report; not an input.")
-    standardize: bool = option(True, "--standardize/--no-standardize", TARGET, "Whether to scale to unit variance.")
-    weight: str | None = option(None, "--weight", TARGET, "Column with how often a row counts; not an input.")
-    balanced: bool = option(False, "--balanced", TARGET, "Weigh rare classes as much as frequent ones.")
+    names: str | None = option(None, "--names", Panel.TARGET, "Column with names of rows for the report; not an input.")
+    standardize: bool = option(
+        True, "--standardize/--no-standardize", Panel.TARGET, "Whether to scale to unit variance."
+    )
+    weight: str | None = option(None, "--weight", Panel.TARGET, "Column with how often a row counts; not an input.")
+    balanced: bool = option(False, "--balanced", Panel.TARGET, "Weigh rare classes as much as frequent ones.")
     image: str | None = option(
-        None, "--image", TARGET, "Inputs are pixels: not scaled, and shown as pictures.", metavar="HEIGHTxWIDTH"
+        None, "--image", Panel.TARGET, "Inputs are pixels: not scaled, and shown as pictures.", metavar="HEIGHTxWIDTH"
     )
 
-    text: list[str] = option(list, "--text", DOCUMENTS, "Column with the text. Repeatable.")
-    ngrams: int = option(1, "--ngrams", DOCUMENTS, "Count phrases of up to N words.", min=1, metavar="N")
+    text: list[str] = option(list, "--text", Panel.DOCUMENTS, "Column with the text. Repeatable.")
+    ngrams: int = option(1, "--ngrams", Panel.DOCUMENTS, "Count phrases of up to N words.", min=1, metavar="N")
     min_df: int | None = option(
         None,
         "--min-df",
-        DOCUMENTS,
+        Panel.DOCUMENTS,
         "Drop words that occur in fewer than N documents (default: 3; 1 below 100 documents).",
         min=1,
         metavar="N",
     )
-    max_words: int = option(50_000, "--max-words", DOCUMENTS, "Keep the N most frequent words.", min=2, metavar="N")
+    max_words: int = option(
+        50_000, "--max-words", Panel.DOCUMENTS, "Keep the N most frequent words.", min=2, metavar="N"
+    )
     stop_words: str | None = option(
-        None, "--stop-words", DOCUMENTS, "Drop English stop words (english), or those of a file.", metavar="PATH"
+        None, "--stop-words", Panel.DOCUMENTS, "Drop English stop words (english), or those of a file.", metavar="PATH"
     )
     inference: Literal["gibbs", "variational"] | None = option(
-        None, "--inference", DOCUMENTS, "Infer topics by sampling or by mean field (default: try both)."
+        None, "--inference", Panel.DOCUMENTS, "Infer topics by sampling or by mean field (default: try both)."
     )
 
-    cv: bool = option(True, "--cv/--no-cv", SEARCH, "Whether to choose settings by cross-validation.")
-    folds: int = option(5, "--folds", SEARCH, "Number of cross-validation folds.", min=2)
-    resume: bool = option(False, "--resume", SEARCH, "Continue a search that was ended before its model was written.")
-    compare: bool = option(True, "--compare/--no-compare", SEARCH, "Whether to fit baselines on the same folds.")
-    n_components: list[int] = option(
-        list, "--n-components", SEARCH, "Most features. Repeatable for the number of topics of documents.", min=1
+    cv: bool = option(True, "--cv/--no-cv", Panel.SEARCH, "Whether to choose settings by cross-validation.")
+    folds: int = option(5, "--folds", Panel.SEARCH, "Number of cross-validation folds.", min=2)
+    resume: bool = option(
+        False, "--resume", Panel.SEARCH, "Continue a search that was ended before its model was written."
     )
-    C: list[float] = option(list, "--C", SEARCH, "Penalty on margin violations. Repeatable: values to try.")
+    compare: bool = option(True, "--compare/--no-compare", Panel.SEARCH, "Whether to fit baselines on the same folds.")
+    n_components: list[int] = option(
+        list, "--n-components", Panel.SEARCH, "Most features. Repeatable for the number of topics of documents.", min=1
+    )
+    C: list[float] = option(list, "--C", Panel.SEARCH, "Penalty on margin violations. Repeatable: values to try.")
     temperature: list[float] = option(
-        list, "--temperature", SEARCH, "Softness of features; lower is closer to binary. Repeatable: values to try."
+        list,
+        "--temperature",
+        Panel.SEARCH,
+        "Softness of features; lower is closer to binary. Repeatable: values to try.",
     )
     slab: Literal["half-normal"] | None = option(
-        None, "--slab", SEARCH, "Fit sparse nonnegative features, which are easier to interpret (classifiers)."
+        None, "--slab", Panel.SEARCH, "Fit sparse nonnegative features, which are easier to interpret (classifiers)."
     )
     include_inputs: bool | None = option(
-        None, "--include-inputs/--features-only", SEARCH, "Whether predictions use the inputs and the features."
+        None, "--include-inputs/--features-only", Panel.SEARCH, "Whether predictions use the inputs and the features."
     )
     stability: int | None = option(
-        None, "--stability", SEARCH, "Refit on N random subsamples and report which features recur.", min=1, metavar="N"
+        None,
+        "--stability",
+        Panel.SEARCH,
+        "Refit on N random subsamples and report which features recur.",
+        min=1,
+        metavar="N",
     )
-    max_iter: int | None = option(None, "--max-iter", SEARCH, "Most iterations of a fit.", min=1)
-    seed: int = option(0, "--seed", SEARCH, "Seed of the starts and the folds.", min=0)
-    jobs: int = option(1, "--jobs -j", SEARCH, "Number of processes; -1 is one per core.", min=-1)
+    max_iter: int | None = option(None, "--max-iter", Panel.SEARCH, "Most iterations of a fit.", min=1)
+    seed: int = option(0, "--seed", Panel.SEARCH, "Seed of the starts and the folds.", min=0)
+    jobs: int = option(1, "--jobs -j", Panel.SEARCH, "Number of processes; -1 is one per core.", min=-1)
 
     @property
     def image_shape(self) -> tuple[int, int] | None:

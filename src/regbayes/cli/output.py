@@ -60,7 +60,7 @@ class Output:
             _console(sys.stderr).print(text, markup=False, highlight=False, soft_wrap=True)
 
     def progress(self, text: str) -> None:
-        """Print progress: always on the same line of a terminal, and seldom elsewhere."""
+        """Print progress: always on the same line of a terminal; a line now and then without one."""
         terminal = sys.stderr.isatty()
         if terminal and not self.quiet:
             sys.stderr.write(f"\r\033[K{text}")
@@ -179,7 +179,7 @@ def check_writable(path: str, *inputs: str | None) -> None:
 
 @contextmanager
 def replacing(path: str) -> Iterator[Path]:
-    """Give a temporary name beside a file and move it there at the end, so that a failure leaves the old file whole."""
+    """Yield a temporary name in the same folder, and move the file at the end: a failure leaves the old one whole."""
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{os.getpid()}-{target.name}")
     try:
@@ -207,7 +207,7 @@ def save_model(model: ModelFile, path: str, output: Output) -> str:
             reasons.append(str(error))
         else:
             if i:
-                output.warn(f"{reasons[0]}. The model is in {place} instead: move it when there is room")
+                output.warn(f"{reasons[0]}. The model is in {place} instead: move it when the disk has space")
             return place
     raise UserError(f"the model is lost: {'; '.join(reasons)}")
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Fitted", "RecordFile", "fit_once", "make_estimator", "make_search", "possible_folds", "search_and_fit"]
 
-MIN_TOPICS = 10
 OPTIONS = {"C": "--C", "temperature": "--temperature", "n_components": "--n-components"}  # with values to try
 
 
@@ -96,7 +95,7 @@ class Fitted:
 class RecordFile:
     """The records of an unfinished search, next to the model's file.
 
-    Data and settings are part of the file's name, so that the records of another search are never taken for its own.
+    Data and settings are part of the file's name, so that the records of another search are never used.
     """
 
     def __init__(self, context: FitContext, search: Any) -> None:
@@ -224,7 +223,7 @@ def make_estimator(context: FitContext) -> Any:
 def _topics(context: FitContext) -> list[int]:
     """Return numbers of topics to try, not fewer than classes."""
     outputs = len(np.unique(context.y)) if context.kind == "classifier" else context.targets.shape[1]
-    least = max(MIN_TOPICS, outputs)
+    least = max(10, outputs)
     return [least, 2 * least, 4 * least]
 
 

@@ -12,8 +12,6 @@ from regbayes.cli.output import Output, called_as
 
 __all__ = ["show_model", "summary", "topics_of"]
 
-SHOWN_TOPICS = 12
-SHOWN_WORDS = 7
 SETTINGS = {
     "predictive": "predictive (soft features); sparse ones, easier to interpret: --slab half-normal",
     "interpretable": "interpretable (sparse nonnegative features); without --slab: the predictive setting",
@@ -126,15 +124,15 @@ def _show_failure(model: ModelFile, comparison: dict[str, Any], out: Output) -> 
     out.banner(f"{comparison['messages'][0]} It is saved all the same. {advice}")
 
 
-def _show_topics(model: ModelFile, out: Output) -> None:
+def _show_topics(model: ModelFile, out: Output, most: int = 12, n_words: int = 7) -> None:
     """Print the topics that matter most: their weights, and their words."""
     topics = topics_of(model)
     if not topics:
         return
     number = model.target.kind == "regressor" and len(model.target.names) == 1
-    shown = topics[:SHOWN_TOPICS]
-    if number and len(topics) > SHOWN_TOPICS:  # both ends: what raises the number, and what lowers it
-        shown = topics[: SHOWN_TOPICS // 2] + topics[-SHOWN_TOPICS // 2 :]
+    shown = topics[:most]
+    if number and len(topics) > most:  # both ends: what raises the number, and what lowers it
+        shown = topics[: most // 2] + topics[-most // 2 :]
     classes = model.report.features.group_names
     rows = []
     for topic in shown:
@@ -143,7 +141,7 @@ def _show_topics(model: ModelFile, out: Output) -> None:
         what = f"{weight:+.3g}" if number else name
         if len(weights) == 1 and not number:  # of two classes: the weight is that of the second
             what = classes[int(weight > 0)]
-        rows.append([what, ", ".join(topic["words"][:SHOWN_WORDS])])
+        rows.append([what, ", ".join(topic["words"][:n_words])])
     some = "" if len(shown) == len(topics) else f" ({len(shown)} of {len(topics)}; the page has all)"
     heading = f"weight for {model.target.names[0]}" if number else "highest weight"
     out.table(f"topics{some}", [heading, "words that tell it from the others"], rows, numbers=False)

@@ -91,7 +91,7 @@ def _guess(names: tuple[str, ...], columns: list[NDArray[Any]], of_texts: bool) 
         classes.append(texts[-1] or n <= 2 or (whole and n <= MAX_CLASSES))
         ratings.append(of_texts and n > 2 and whole and np.nanmax(np.abs(column)) <= MAX_RATING)
     are_classes = all(classes) and not all(ratings)
-    to_number = "" if any(texts) else " (--kind regressor if they are amounts)"
+    to_number = "" if any(texts) else " (--kind regressor if they are quantities)"
     if len(names) == 1:
         what = "texts" if texts[0] else "whole numbers" if _whole(columns[0]) else "numbers"
         found: Kind = "classifier" if are_classes else "regressor"
@@ -116,7 +116,9 @@ def _check_values(spec: TargetSpec, columns: list[NDArray[Any]]) -> None:
         n = len(_distinct(column))
         if spec.kind != "regressor" and n > MAX_TEXT_CLASSES and n > len(column) / 3:
             dates = find_dates(text_of(column)) if column.dtype == object else None
-            way_out = "write the days since some date into a column" if dates else "--kind regressor if it is an amount"
+            way_out = (
+                "write the days since some date into a column" if dates else "--kind regressor if it is a quantity"
+            )
             raise BadDataError(
                 f"the target {name!r} has {n} different values in {len(column)} rows: too many for classes; {way_out}"
             )

@@ -13,9 +13,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
-from regbayes.report.data import Cell
+from regbayes.report.data import LIMITS, Cell
 
-MAX_CATEGORIES = 20  # of one column that are compared
 MAX_KINDS = 200  # different texts in a column, above which it is not a category
 MISSING = "(missing)"
 
@@ -83,7 +82,7 @@ class Columns:
         counts = Counter(value for value in self.column(place).tolist() if value is not None)
         if len(counts) > MAX_KINDS:
             return []
-        return sorted(counts, key=lambda value: (-counts[value], str(value)))[:MAX_CATEGORIES]
+        return sorted(counts, key=lambda value: (-counts[value], str(value)))[: LIMITS.categories]
 
     def deviations(self) -> Floats:
         """Return standard deviations of the numbers; NaN of other columns, and of those without a number."""

@@ -25,7 +25,7 @@ from regbayes.report._columns import MISSING, Columns, dense_rows
 from regbayes.report._examples import loading_pictures
 from regbayes.report._features import Outputs, Shown
 from regbayes.report._latent import LatentModel, respond, weights_of
-from regbayes.report.data import Effects
+from regbayes.report.data import LIMITS, Effects
 
 STEP = 3e-6  # of a standard deviation: what it cuts off and what it rounds off are both far below 1e-6
 SAME = 1e-8  # of the largest difference, below which differences are equal
@@ -33,14 +33,8 @@ MAX_PREDICTED = 200_000  # samples that are predicted for averages
 MAX_CELLS = 200_000_000  # of these samples
 CHUNK_CELLS = 16_000_000
 MIN_AVERAGED = 12  # samples, if there are so many
-N_CURVES = 40  # inputs with a curve
-N_GRID = 13
-N_CURVE_SAMPLES = 100
 CURVE_CELLS = 20_000_000  # of the samples that are predicted for all curves
 MAX_LISTED = 400_000  # inputs times outputs
-N_WORDS = 60
-N_DOCUMENTS = 40
-MEDIAN = "its median"
 
 Variant = tuple[int, Any]  # a column, and the values that it gets
 
@@ -93,7 +87,7 @@ def effects_of(
 
     def whole(X: Any) -> Floats:
         n, blocks = _num_samples(X), []
-        for one in tasks:  # all samples are taken for samples of one task
+        for one in tasks:  # all samples are predicted as samples of one task
             found = respond(asked, method, X, None if one is None else np.full(n, one))
             blocks += found if isinstance(found, list) else [found]
         return np.concatenate([np.asarray(block, dtype=np.float64).reshape(n, -1) for block in blocks], axis=1)
@@ -210,7 +204,7 @@ def _column_effects(predictor: Predictor, columns: Columns, image_shape: tuple[i
     listed, shown = [known[i] for i in order], [of_each[i] for i in order]
     grids, curves = [np.zeros(0)] * len(listed), [np.zeros((0, n_outputs))] * len(listed)
     if not linear and image_shape is None:
-        for i, place in enumerate(listed[:N_CURVES]):
+        for i, place in enumerate(listed[: LIMITS.curves]):
             if place in own:
                 grids[i], curves[i] = _curve(predictor, columns, place)
     pictures: tuple[Any, float] = (None, 0.0)
@@ -250,7 +244,7 @@ def _find_values(columns: Columns, place: int) -> tuple[list[str], list[Any]]:
     names = [str(value) for value in values]
     missing = [i for i, value in enumerate(column.tolist()) if value is None or value != value]
     if missing and column.dtype != object and np.isfinite(column).any():
-        names, values = [MEDIAN], [float(np.nanmedian(column))]
+        names, values = ["its median"], [float(np.nanmedian(column))]
     if missing and values:
         names, values = [*names, MISSING], [*values, columns.raw[place][missing[0]]]
     return (names, values) if len(values) > 1 else ([], [])
@@ -259,9 +253,9 @@ def _find_values(columns: Columns, place: int) -> tuple[list[str], list[Any]]:
 def _curve(predictor: Predictor, columns: Columns, place: int) -> tuple[Floats, Floats]:
     """Return values of a column, and what the predictions are on average where it has them, less their mean."""
     column = columns.column(place)
-    grid = np.unique(np.quantile(column[np.isfinite(column)], np.linspace(0.01, 0.99, N_GRID)))
-    affordable = CURVE_CELLS // (N_CURVES * N_GRID * len(columns.names))
-    rows = _spread(len(columns), min(N_CURVE_SAMPLES, max(MIN_AVERAGED, affordable)))
+    grid = np.unique(np.quantile(column[np.isfinite(column)], np.linspace(0.01, 0.99, LIMITS.curve_points)))
+    affordable = CURVE_CELLS // (LIMITS.curves * LIMITS.curve_points * len(columns.names))
+    rows = _spread(len(columns), min(100, max(MIN_AVERAGED, affordable)))
     means = [found[:, 0].mean(axis=0) for found in predictor.vary(columns, rows, [(place, value) for value in grid])]
     return grid, np.array(means) - np.mean(means, axis=0)
 
@@ -269,7 +263,7 @@ def _curve(predictor: Predictor, columns: Columns, place: int) -> tuple[Floats, 
 def _word_effects(predictor: Predictor, latent: LatentModel, words: Sequence[str]) -> dict[str, Any]:
     """Return what one more occurrence of a word does, for the words that seem to matter most."""
     X = scipy.sparse.csr_array(latent.X)
-    documents = X[_spread(X.shape[0], N_DOCUMENTS)]
+    documents = X[_spread(X.shape[0], 40)]
     n = documents.shape[0]
 
     def ask(counts: Any) -> Floats:
@@ -305,4 +299,4 @@ def _find_distinctive_words(latent: LatentModel, X: Any) -> Integers:
             share = np.divide(components, total, out=np.zeros_like(components), where=total > 0)
             components = share - (components.sum(axis=1) / components.sum())[:, None]
         score = np.abs(weights @ components).max(axis=0) * np.sqrt(score)
-    return np.argsort(-score, kind="stable")[:N_WORDS]
+    return np.argsort(-score, kind="stable")[: LIMITS.words]

@@ -10,13 +10,9 @@ from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
 from regbayes.report._outcomes import Outcomes, label_text
-from regbayes.report.data import Cell, Examples
+from regbayes.report.data import LIMITS, Cell, Examples
 
-MAX_TEXT = 280
-MAX_SIDE = 64  # pixels of a loading or a thumbnail
 MAX_BYTES = 1_500_000  # of all thumbnails together
-MAX_LABELS = 6  # of one sample that are still listed
-CLIPPED_PERCENT = 0.5  # of pixels at either end
 
 
 class ExamplePool:
@@ -66,7 +62,7 @@ def describe(
 def _shorten(text: str) -> str:
     """Return how a document begins, on one line."""
     line = " ".join(text.split())
-    return line if len(line) <= MAX_TEXT else line[:MAX_TEXT].rsplit(" ", 1)[0] + " …"
+    return line if len(line) <= LIMITS.characters else line[: LIMITS.characters].rsplit(" ", 1)[0] + " …"
 
 
 def _mistakes(cells: list[int], predicted: NDArray[Any], outcomes: Outcomes) -> str:
@@ -98,8 +94,8 @@ def _name_label(cell: int, values: NDArray[Any], outcomes: Outcomes) -> str:
 
 
 def _join(names: list[str]) -> str:
-    more = len(names) - MAX_LABELS
-    return ", ".join(names[:MAX_LABELS]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - LIMITS.labels
+    return ", ".join(names[: LIMITS.labels]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_image_shape(image_shape: Sequence[int], n_inputs: int) -> tuple[int, ...]:
@@ -116,10 +112,10 @@ def thumbnails(rows: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return samples as small pictures, black the lowest value and white the highest."""
     images = np.asarray(rows, dtype=np.float64).reshape(-1, *shape)
     n_values = len(images) * (shape[2] if len(shape) == 3 else 1)
-    images = shrunk(images, int(np.clip(np.sqrt(MAX_BYTES / max(n_values, 1)), 16, MAX_SIDE)))
+    images = shrunk(images, int(np.clip(np.sqrt(MAX_BYTES / max(n_values, 1)), 16, LIMITS.pixels)))
     if images.size == 0:
         return images.astype(np.uint8)
-    low, high = np.nanpercentile(images, [CLIPPED_PERCENT, 100 - CLIPPED_PERCENT])
+    low, high = np.nanpercentile(images, [0.5, 99.5])
     scaled = (images - low) / (high - low if high > low else 1.0)
     return np.asarray(np.round(255 * np.clip(np.nan_to_num(scaled), 0.0, 1.0)), dtype=np.uint8)
 
@@ -127,7 +123,7 @@ def thumbnails(rows: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
 def loading_pictures(loadings: Floats, shape: tuple[int, ...]) -> tuple[NDArray[np.int8], float]:
     """Return loadings as pictures of signed bytes, colors averaged, and the loading that 127 stands for."""
     images = loadings.reshape(-1, *shape)
-    images = shrunk(images.mean(axis=3) if len(shape) == 3 else images, MAX_SIDE)
+    images = shrunk(images.mean(axis=3) if len(shape) == 3 else images, LIMITS.pixels)
     limit = float(np.abs(images).max(initial=0.0))
     return np.round(127 * images / (limit or 1.0)).astype(np.int8), limit
 

@@ -15,16 +15,7 @@ from regbayes.report._columns import Columns, Encoding, dense_rows
 from regbayes.report._examples import ExamplePool, loading_pictures
 from regbayes.report._latent import LatentModel, weights_of
 from regbayes.report._outcomes import Outcomes, label_text
-from regbayes.report.data import Features, Kind
-
-MAX_FEATURES = 100
-N_BINS = 24
-N_EXAMPLES = 10
-N_EXAMPLE_INPUTS = 5
-N_LOADINGS = 15
-N_DISTINCTIVE = 10
-N_NAMES = 2  # inputs that name a feature
-N_QUANTILES = 5
+from regbayes.report.data import LIMITS, Features, Kind
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,7 @@ def groups_of(outcomes: Outcomes | None) -> Groups:
         return Groups("", [], [])
     if outcomes.kind == "numbers":  # fifths by target, unless targets have units of their own
         order = np.argsort(outcomes.values, kind="stable")
-        parts = [] if outcomes.several else [part for part in np.array_split(order, N_QUANTILES) if len(part)]
+        parts = [] if outcomes.several else [part for part in np.array_split(order, LIMITS.target_groups) if len(part)]
         ends = [(outcomes.values[part[0]], outcomes.values[part[-1]]) for part in parts]
         names = [f"{low:.3g} to {high:.3g}".replace("-", "−") for low, high in ends]
         return Groups("target" if parts else "", names, [outcomes.rows[part] for part in parts])
@@ -142,13 +133,13 @@ def collect_features(
     use = values.mean(axis=0) if unit else influence
     in_use: Flags = np.isin(np.arange(K), features_in_use(model))
     order = np.argsort(-use, kind="stable")
-    number = order[in_use[order]][:MAX_FEATURES]
+    number = order[in_use[order]][: LIMITS.features]
     chosen, components = values[:, number], np.asarray(model.components_, dtype=np.float64)[number]
     distinctive: tuple[tuple[str, ...], ...] = ()
     if topics:
         components = components / components.sum(axis=1, keepdims=True)
         distinctive = _name_inputs(find_distinctive_inputs(components), encoding)
-    places = np.argsort(-np.abs(components), axis=1, kind="stable")[:, :N_LOADINGS].astype(np.int64)
+    places = np.argsort(-np.abs(components), axis=1, kind="stable")[:, : LIMITS.loadings].astype(np.int64)
     loadings = np.take_along_axis(components, places, axis=1)
     has_units = not topics and not hasattr(model, "tasks_") and np.any(encoding.units[~np.isnan(encoding.units)] != 1)
     pictures = (None, 0.0) if shown.image_shape is None else loading_pictures(components, shown.image_shape)
@@ -161,7 +152,7 @@ def collect_features(
         if len(rows):
             means[:, place], deviations[:, place] = chosen[rows].mean(axis=0), chosen[rows].std(axis=0)
     histogram, limits = _histograms(chosen, unit=unit, shares=topics)
-    top = np.argsort(-chosen, axis=0, kind="stable")[:N_EXAMPLES].T
+    top = np.argsort(-chosen, axis=0, kind="stable")[: LIMITS.examples].T
     example_names, example_inputs = _example_inputs(shown, top, places)
     middle = chosen.mean(axis=0)
     rounding = np.abs(middle) <= 1e-12 * np.abs(chosen).max(axis=0, initial=0.0)
@@ -218,22 +209,22 @@ def _name_features(
     if pictured:
         return ("",) * len(places)
     if distinctive:
-        return tuple(", ".join(words[:N_NAMES]) for words in distinctive)
+        return tuple(", ".join(words[:2]) for words in distinctive)
     return tuple(
         ", ".join(("−" if loading < 0 else "") + encoding.names[j] for j, loading in zip(some, sizes, strict=True))
-        for some, sizes in zip(places[:, :N_NAMES], loadings[:, :N_NAMES], strict=True)
+        for some, sizes in zip(places[:, :2], loadings[:, :2], strict=True)
     )
 
 
 def find_distinctive_inputs(topics: Floats) -> Integers:
-    """Return the words that tell each topic from the others, (topics, at most N_DISTINCTIVE).
+    """Return the words that tell each topic from the others, (topics, words).
 
     They are ranked by the term score of Blei and Lafferty (2009): a word's probability in the topic times the logarithm
     of its ratio to the geometric mean over all topics. Words that are frequent everywhere have none.
     """
     logarithms = np.log(np.maximum(topics, np.finfo(np.float64).tiny))
     scores = topics * (logarithms - logarithms.mean(axis=0))
-    return np.argsort(-scores, axis=1, kind="stable")[:, :N_DISTINCTIVE].astype(np.int64)
+    return np.argsort(-scores, axis=1, kind="stable")[:, : LIMITS.distinctive_words].astype(np.int64)
 
 
 def _separation(values: Floats, outcomes: Outcomes) -> tuple[Floats, list[str]]:
@@ -271,9 +262,9 @@ def _histograms(values: Floats, *, unit: bool, shares: bool) -> tuple[Integers, 
         low, high = (0.0, 1.0) if unit and not shares else (0.0 if shares else float(column.min()), float(column.max()))
         if low == high:
             low, high = low - 0.5, high + 0.5
-        counts.append(np.histogram(column, bins=N_BINS, range=(low, high))[0])
+        counts.append(np.histogram(column, bins=LIMITS.bins, range=(low, high))[0])
         limits.append((low, high))
-    return np.array(counts, dtype=np.int64).reshape(-1, N_BINS), np.array(limits).reshape(-1, 2)
+    return np.array(counts, dtype=np.int64).reshape(-1, LIMITS.bins), np.array(limits).reshape(-1, 2)
 
 
 def _example_inputs(shown: Shown, top: Integers, places: Integers) -> tuple[Any, Any]:
@@ -288,18 +279,18 @@ def _example_inputs(shown: Shown, top: Integers, places: Integers) -> tuple[Any,
     for mine, inputs in zip(top, places, strict=True):
         sources = [place for place in dict.fromkeys(encoding.sources[inputs].tolist()) if place >= 0]
         if columns is not None and sources:
-            some = sources[:N_EXAMPLE_INPUTS]
+            some = sources[: LIMITS.example_inputs]
             names.append(tuple(columns.names[place] for place in some))
             cells.append(columns.cells(mine, some))
         else:
-            some = inputs[:N_EXAMPLE_INPUTS]
+            some = inputs[: LIMITS.example_inputs]
             names.append(tuple(encoding.names[place] for place in some))
             cells.append(tuple(map(tuple, dense_rows(shown.X, mine)[:, some].astype(np.float64).tolist())))
     return tuple(names), tuple(cells)
 
 
 def _returns_of(stability: FeatureStability, numbers: Integers, n_features: int) -> dict[str, Any]:
-    """Return how often features come back, for those with some numbers; NaN where that is unknown."""
+    """Return how often the features with some numbers recur; NaN where that is unknown."""
     if len(stability.numbers) and stability.numbers.max() >= n_features:
         raise ValueError(
             f"stability is of another model: it has a feature {stability.numbers.max()}, and this one has {n_features}"

@@ -15,18 +15,12 @@ from regbayes._types import Floats, Integers
 from regbayes.estimators._task_bases import Layout, Targets, natural, read_targets
 from regbayes.kernels.arrays import to_host
 from regbayes.plots.models import correlations, related_order
-from regbayes.report.data import Confusion, Regression, Tasks, Worst
+from regbayes.report.data import LIMITS, Confusion, Regression, Tasks, Worst
 
 if TYPE_CHECKING:
     from regbayes.report._examples import ExamplePool
 
 Score = tuple[str, float, str]
-
-N_WORST = 12
-N_PAIRS = 8
-N_PAIR_EXAMPLES = 4
-MAX_POINTS = 1500  # of predicted against observed
-MAX_RELATED = 120  # tasks whose relations are shown
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class Outcomes:
 
     @property
     def pooled_classes(self) -> bool:
-        """Whether all targets answer one question, which a confusion matrix can show."""
+        """Whether all targets have the same classes, which one confusion matrix can show."""
         return self.kind == "classes" and self.layout != "matrix"
 
     @property
@@ -157,7 +151,7 @@ def _classes(targets: Targets, answers: NDArray[Any] | None, known: Any) -> list
         parts = [to_host(given), targets.values[mine], () if answers is None else answers[mine]]
         parts = [natural(np.asarray(part), "y") for part in parts if len(part)]
         if len({part.dtype.kind in "US" for part in parts}) > 1:
-            raise ValueError("y has other labels than the estimator was fitted to: text beside numbers")
+            raise ValueError("y has other labels than the estimator was fitted to: text among numbers")
         found.append(np.unique(np.concatenate(parts)) if parts else np.zeros(0))
     return found * n_tasks if pooled else found
 
@@ -235,20 +229,20 @@ def confusion_of(outcomes: Outcomes, pool: ExamplePool, margins: Floats | None =
         return None
     counts = outcomes.confusion()
     wrong = counts - np.diag(np.diag(counts))
-    order = np.argsort(-wrong, axis=None, kind="stable")[:N_PAIRS]
+    order = np.argsort(-wrong, axis=None, kind="stable")[: LIMITS.confused_pairs]
     pairs = [divmod(int(place), len(counts)) for place in order if wrong.flat[place] > 0]
     examples = []
     for truth, answer in pairs:
         cells = np.flatnonzero((outcomes.values == truth) & (outcomes.predicted == answer))
         if margins is not None:
             cells = cells[np.argsort(margins[cells], kind="stable")]
-        examples.append(tuple(pool.places(outcomes.rows[cells[:N_PAIR_EXAMPLES]]).tolist()))
+        examples.append(tuple(pool.places(outcomes.rows[cells[: LIMITS.pair_examples]]).tolist()))
     found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return Confusion(tuple(outcomes.class_names[0]), counts, found, tuple(examples))
 
 
 def class_margins(scores: Any, outcomes: Outcomes) -> Floats | None:
-    """Return by how much the right answer of each target beats the best other one; None if scores do not say.
+    """Return the score of each true class less that of the best other one; None if the scores have another shape.
 
     ``scores`` are what `decision_function` returned.
     """
@@ -271,23 +265,23 @@ def class_margins(scores: Any, outcomes: Outcomes) -> Floats | None:
 
 
 def worst_labels(outcomes: Outcomes, margins: Floats | None, pool: ExamplePool, *, own: bool) -> Worst | None:
-    """Return the wrong answers that the model is most sure of; without margins, the first ones.
+    """Return the wrong predictions with the largest margins; without margins, the first ones.
 
     `own` margins are those of the fits that predicted; otherwise they are of the final fit, which has seen the samples.
     """
     if outcomes.predicted is None:
         return None
     wrong = np.flatnonzero(outcomes.values != outcomes.predicted)
-    title = f"{min(N_WORST, len(wrong))} of the {len(wrong)} wrong answers"
+    title = f"{min(LIMITS.worst, len(wrong))} of the {len(wrong)} wrong predictions"
     if margins is not None:
         wrong = wrong[np.argsort(margins[wrong], kind="stable")]
-        title = "The wrong answers that the model is most sure of, the worst first"
+        title = "The wrong predictions that the model is most sure of, the worst first"
         if not own:
-            title = "Wrong answers of cross-validation, those first that the final fit is furthest from getting right"
-    wrong, notes = wrong[:N_WORST], []
+            title = "Wrong predictions of cross-validation, those first with the largest margins of the final fit"
+    wrong, notes = wrong[: LIMITS.worst], []
     for cell in wrong:
         labels, task = outcomes.class_names[outcomes.tasks[cell]], outcomes.task_names[outcomes.tasks[cell]]
-        note = f"is {labels[outcomes.values[cell]]}, taken for {labels[outcomes.predicted[cell]]}"
+        note = f"is {labels[outcomes.values[cell]]}, predicted as {labels[outcomes.predicted[cell]]}"
         if outcomes.layout == "matrix" and len(labels) > 2:
             note = f"{task}: {note}"
         elif outcomes.layout == "matrix":
@@ -296,7 +290,7 @@ def worst_labels(outcomes: Outcomes, margins: Floats | None, pool: ExamplePool, 
     places = pool.places(outcomes.rows[wrong])
     if margins is None:
         return Worst(title, places, tuple(notes))
-    meaning = "margin: the score of the right answer less that of the best other one"
+    meaning = "margin: the score of the true class less that of the best other one"
     return Worst(title, places, tuple(notes), margins[wrong], meaning)
 
 
@@ -309,7 +303,7 @@ def worst_numbers(outcomes: Outcomes, pool: ExamplePool) -> Worst | None:
         variance = outcomes.by_task(outcomes.within_tasks**2)[outcomes.tasks]
         sizes = sizes / np.sqrt(np.where(variance > 0, variance, 1.0))
         meaning += ", in standard deviations of the target"
-    order = np.argsort(-np.abs(sizes), kind="stable")[:N_WORST]
+    order = np.argsort(-np.abs(sizes), kind="stable")[: LIMITS.worst]
     notes = []
     for cell in order:
         text = f"observed {outcomes.values[cell]:.4g}, predicted {outcomes.predicted[cell]:.4g}".replace(" -", " −")
@@ -324,7 +318,7 @@ def regression_of(outcomes: Outcomes) -> Regression | None:
         return None
     order = np.lexsort((outcomes.values, outcomes.tasks))
     n = len(order)
-    kept = order[np.unique(np.linspace(0, n - 1, min(n, MAX_POINTS)).round().astype(int))]
+    kept = order[np.unique(np.linspace(0, n - 1, min(n, LIMITS.points)).round().astype(int))]
     return Regression(
         tasks=outcomes.tasks[kept] if outcomes.several else np.zeros(len(kept), dtype=np.int64),
         task_names=tuple(outcomes.task_names) if outcomes.several else (),
@@ -340,7 +334,7 @@ def tasks_of(outcomes: Outcomes, output_scores: Floats | None) -> Tasks | None:
     Parameters
     ----------
     output_scores : (rows, tasks)
-        What the features say about every sample for every task; their correlations are the relations. None where a
+        Scores that the features predict for every sample and task; their correlations are the relations. None where a
         task has more than one output.
     """
     n_tasks, ragged = len(outcomes.task_names), outcomes.layout == "ragged"
@@ -349,7 +343,7 @@ def tasks_of(outcomes: Outcomes, output_scores: Floats | None) -> Tasks | None:
     counts = np.bincount(outcomes.tasks, minlength=n_tasks)
     shown, relations = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
     if output_scores is not None and output_scores.shape[1] == n_tasks:
-        kept = np.sort(np.argsort(-counts, kind="stable")[:MAX_RELATED])
+        kept = np.sort(np.argsort(-counts, kind="stable")[: LIMITS.related_tasks])
         relations = correlations(output_scores[:, kept], centered=ragged)
         order = related_order(relations)
         shown, relations = kept[order].astype(np.int64), relations[np.ix_(order, order)]

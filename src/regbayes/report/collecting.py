@@ -15,7 +15,6 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from regbayes._types import Floats
 from regbayes.estimators._bases import features_in_use
 from regbayes.estimators.stability import FeatureStability
-from regbayes.margins.head import MAX_CLASS_WEIGHTS
 from regbayes.report import _outcomes as errors
 from regbayes.report._columns import Columns, Encoding, dense_rows, shorten_names
 from regbayes.report._effects import effects_of
@@ -23,11 +22,18 @@ from regbayes.report._examples import ExamplePool, check_image_shape, describe, 
 from regbayes.report._features import Outputs, Shown, collect_features, outputs_of
 from regbayes.report._latent import LatentModel, find_latent, respond
 from regbayes.report._outcomes import Outcomes, label_text, read_outcomes
-from regbayes.report.data import Comparison, Effects, History, Kind, Level, Model, Reliability, ReportData, Sample
-
-MAX_ROW_INPUTS = 12
-MAX_RECORDS = 300  # of the trace
-MAX_VALUE_TEXT = 90
+from regbayes.report.data import (
+    LIMITS,
+    Comparison,
+    Effects,
+    History,
+    Kind,
+    Level,
+    Model,
+    Reliability,
+    ReportData,
+    Sample,
+)
 
 
 def collect(  # noqa: PLR0913 - options of a public function, all by name
@@ -67,9 +73,9 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
         Rows to show the model by; new ones say more about its errors than those it was fitted to. Of a pipeline that
         scales or encodes them, what goes in: effects and examples are in these units, with these categories.
     y : array-like of shape (n_samples,) or (n_samples, n_tasks), default=None
-        Their targets, as to ``fit``, missing ones among them. Without targets there are no classes and no errors.
+        Their targets, as to ``fit``, missing ones among them. Without targets the page has neither classes nor errors.
     task : array-like of shape (n_samples,), default=None
-        The task of each row, if ``fit`` was told.
+        The task of each row, if ``fit`` had tasks.
     feature_names : sequence of str, default=None
         Names of the inputs; by default those of the columns of a data frame.
     target_names : sequence of str, default=None
@@ -79,7 +85,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     image_shape : (height, width) or (height, width, 3), default=None
         Shape of the image that a row is.
     texts : sequence of str, default=None
-        The document of each row, of which the beginning is shown.
+        The document of each row. Its beginning is shown.
     row_names : sequence, default=None
         What to call the rows; their numbers by default.
     data_name : str, default="rows"
@@ -101,12 +107,12 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     notices : sequence of (level, str), default=()
         What a reader must know first, each a "warning" or a "note". That a fit was interrupted is said anyway.
     comparison : Comparison, default=None
-        The model beside plain ones.
+        The model and its baselines.
     reliability : Reliability, default=None
         How far probabilities hold.
     stability : FeatureStability, default=None
-        What `regbayes.feature_stability` found for this estimator: the page says of each feature how often it came back
-        in other fits, and how alike.
+        What `regbayes.feature_stability` found for this estimator: the page says of each feature how often it recurs in other fits, and
+        how similar.
     title : str, default=None
         Title of the page.
 
@@ -220,7 +226,7 @@ def _main_inputs(shown: Shown, effects: Effects | None, pool: ExamplePool) -> tu
     if columns is None or shown.kind != "table":
         return (), ()
     place = {name: i for i, name in enumerate(columns.names)}
-    order = [place[name] for name in (columns.names if effects is None else effects.names)][:MAX_ROW_INPUTS]
+    order = [place[name] for name in (columns.names if effects is None else effects.names)][: LIMITS.row_inputs]
     return tuple(columns.names[i] for i in order), columns.cells(pool.rows, order)
 
 
@@ -276,7 +282,9 @@ def _collect_scores(
     meanings = {name: meaning for name, _, meaning in own}
     pairs = {str(name): value if isinstance(value, tuple) else (value, np.nan) for name, value in given.items()}
     if hasattr(estimator, "best_score_"):
-        pairs["cross-validation"] = (estimator.best_score_, _deviation_of_best(estimator))
+        by_setting = getattr(estimator, "cv_results_", {}).get("std_test_score")
+        deviation = np.nan if by_setting is None else float(by_setting[estimator.best_index_])
+        pairs["cross-validation"] = (estimator.best_score_, deviation)
         meanings["cross-validation"] = "mean score over the folds of the search"
     found = [(name, float(mean), meanings.get(name, "")) for name, (mean, _) in pairs.items()]
     found += [score for score in own if score[0] not in pairs]
@@ -287,12 +295,6 @@ def _collect_scores(
         found.append(("explained", share, "share of the inputs' variance that the features explain"))
     deviations = [float(deviation) for _, deviation in pairs.values()]
     return {"scores": tuple(found), "deviations": (*deviations, *[np.nan] * (len(found) - len(deviations)))}
-
-
-def _deviation_of_best(search: Any) -> float:
-    """Return the deviation of a search's best score over its folds; NaN where it is not told."""
-    found = getattr(search, "cv_results_", {}).get("std_test_score")
-    return float(found[search.best_index_]) if found is not None and hasattr(search, "best_index_") else np.nan
 
 
 def _name_model(estimator: Any, model: Any) -> str:
@@ -308,9 +310,8 @@ def _facts(model: Any) -> list[tuple[str, str]]:
     facts = [(f"{noun} in use", f"{len(features_in_use(model))} of {len(model.components_)}")]
     names = ("temperature_", "generative_weight_", "noise_variance_", "prior_variance_", "n_iter_")
     facts += [(name, f"{getattr(model, name):.4g}") for name in names if hasattr(model, name)]
-    if getattr(model, "multi_class", None) == "auto" and getattr(model, "multi_class_", None) == "ovr":
-        why = "inputs are included" if model.include_inputs else f"there are more than {MAX_CLASS_WEIGHTS:,} weights"
-        facts.append(("margins", f"each class against the rest, because {why}"))
+    if getattr(model, "multi_class_", None) == "ovr":
+        facts.append(("margins", "each class against the rest"))
     return facts
 
 
@@ -322,7 +323,7 @@ def _settings(model: Any) -> list[tuple[str, str, bool]]:
 
 def _short(value: Any) -> str:
     text = " ".join(repr(value).split())
-    return text if len(text) <= MAX_VALUE_TEXT else text[:MAX_VALUE_TEXT] + "…"
+    return text if len(text) <= LIMITS.setting_characters else text[: LIMITS.setting_characters] + "…"
 
 
 def _collect_history(model: Any) -> History | None:
@@ -330,7 +331,7 @@ def _collect_history(model: Any) -> History | None:
     trace = getattr(model, "trace_", None)
     if trace is None or len(trace) == 0:
         return None
-    kept = np.unique(np.linspace(0, len(trace) - 1, min(len(trace), MAX_RECORDS)).round().astype(int))
+    kept = np.unique(np.linspace(0, len(trace) - 1, min(len(trace), LIMITS.iterations)).round().astype(int))
     names = tuple(trace.terms)
     sampled = getattr(model, "inference", None) == "gibbs"
     return History(
@@ -342,5 +343,5 @@ def _collect_history(model: Any) -> History | None:
         seconds=float(trace.elapsed[-1]),
         n_rises=trace.rises.count,
         largest_rise=trace.rises.largest,
-        note="The fit draws samples, so the objective wanders once they have settled." if sampled else "",
+        note="The fit draws samples, so its objective varies after convergence." if sampled else "",
     )

@@ -22,6 +22,37 @@ Level = Literal["warning", "note"]
 Cell = float | str  # a value of an input: a number, or a category
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How much a report shows at most; none of it changes what is computed of a feature, an input or a sample."""
+
+    features: int = 100
+    bins: int = 24  # of a histogram
+    loadings: int = 15  # inputs of a feature
+    distinctive_words: int = 10  # of a topic
+    examples: int = 10  # of a feature
+    example_inputs: int = 5  # of an example of a feature
+    row_inputs: int = 12  # of any other sample
+    target_groups: int = 5  # into which numbers are divided
+    worst: int = 12  # samples
+    confused_pairs: int = 8  # of classes
+    pair_examples: int = 4  # of a confused pair
+    points: int = 1500  # of predicted against observed
+    related_tasks: int = 120
+    iterations: int = 300  # of the trace
+    characters: int = 280  # of a document
+    setting_characters: int = 90
+    labels: int = 6  # of one sample
+    categories: int = 20  # of one column that are compared
+    curves: int = 40  # inputs with a curve
+    curve_points: int = 13
+    words: int = 60  # with an effect
+    pixels: int = 64  # of the longer side of a picture
+
+
+LIMITS = Limits()
+
+
 @persistable(name="regbayes.report.Model")
 @dataclass(frozen=True, eq=False)
 class Model:
@@ -43,7 +74,7 @@ class Model:
 @persistable(name="regbayes.report.Effects")
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """What one input does to the predictions of the whole model, all other inputs left as they are.
+    """What one input does to the predictions of the whole model, all other inputs unchanged.
 
     The I inputs are those that the user gave, before steps that scale or encode them, the strongest first. A number has
     a slope, per unit of its own, and the change of a step of one standard deviation, half of it to either side. A
@@ -63,14 +94,14 @@ class Effects:
     deviations: Floats  # (I,): of the numbers, in their units; NaN otherwise
     slopes: Floats  # (I, O): of numbers and words; NaN of categories
     n_rows: int  # over which averages are taken
-    n_inputs: int  # of which the I are some
+    n_inputs: int  # at least I
     categories: tuple[tuple[str, ...], ...] = ()  # (I,): what is compared, first what with; empty where nothing is
     changes: tuple[Floats, ...] = ()  # (I,) of (categories - 1, O)
     change_errors: tuple[Floats, ...] = ()  # like `changes`
     direct: Floats | None = None  # (I, O): the part of the slopes that does not go through features, where there is one
     direct_changes: tuple[Floats, ...] = ()  # like `changes`
     grids: tuple[Floats, ...] = ()  # (I,) of (points,): values of the input at which a curve is known
-    curves: tuple[Floats, ...] = ()  # (I,) of (points, O): the average answer at these values, less their mean
+    curves: tuple[Floats, ...] = ()  # (I,) of (points, O): the average prediction at these values, less their mean
     left_out: tuple[str, ...] = ()  # inputs without an effect here, such as columns of free text
     pictures: NDArray[np.int8] | None = None  # (O, height, width): sizes of the pixels, 127 is `picture_limit`
     picture_limit: float = 0.0
@@ -166,8 +197,8 @@ class Features:
     example_input_names: tuple[tuple[str, ...], ...]  # (F, S): the inputs with the largest loadings
     example_inputs: tuple[tuple[tuple[Cell, ...], ...], ...]  # (F, E, S)
 
-    returned: Floats | None = None  # (F,): share of other fits in which it came back; NaN where that was not asked
-    similarity: Floats | None = None  # (F,): median similarity to what it came back as
+    returned: Floats | None = None  # (F,): share of other fits in which it recurs; NaN where unknown
+    similarity: Floats | None = None  # (F,): median similarity to the feature of another fit
     returned_note: str = ""  # what those fits were
 
 
@@ -230,7 +261,7 @@ class Regression:
     task_names: tuple[str, ...]  # empty for a single unit of targets
     observed: Floats  # (n,)
     predicted: Floats  # (n,)
-    n_all: int  # of which the n are some
+    n_all: int  # before thinning
 
 
 @persistable(name="regbayes.report.ReportData")
