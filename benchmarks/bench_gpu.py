@@ -169,7 +169,7 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
     print(f"iLSVM, {n} rows x {D}, K = {K}, {L} classes, {device.dtype} on {device.name}")
     X, labels = make_rows(device, n, D, L)
     size = 4 if device.dtype == "float32" else 8
-    data = Data(Rows.centre(X), labels, np.ones(n), 1.0 - np.eye(L))
+    data = Data.of_classes(Rows.centre(X), labels, np.ones(n), 1.0 - np.eye(L))
     if n <= 1 << 20:
         square = device.normal(4096 if n > 10_000 else 64, 4096 if n > 10_000 else 64)
         gemm = 2 * square.shape[0] ** 3 / device.time(lambda: square @ square)
@@ -236,7 +236,7 @@ def time_host(n: int, D: int, K: int, L: int, n_threads: int, factor: int) -> No
     print(f"iLSVM on the host, {n} rows x {D}, {n_threads} threads; times are multiplied by {factor}")
     host = Device(None, "cpu", "float64")
     X, labels = make_rows(host, n, D, L)
-    data = Data(centre_rows(X), labels, np.ones(n), 1.0 - np.eye(L))
+    data = Data.of_classes(centre_rows(X), labels, np.ones(n), 1.0 - np.eye(L))
     for one_vs_rest in (True, False):
         time_host_case(host, data, make_settings(K, D, L, one_vs_rest, n_threads), factor)
 

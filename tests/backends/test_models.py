@@ -12,7 +12,7 @@ from ilsvm_model_tools import make_problem
 from regbayes.kernels.arrays import to_host
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import observe_classes, observe_numbers
-from regbayes.models.ilsvm.model import BinaryFeatures, Data, ILSVMProblem, Params, centre_rows
+from regbayes.models.ilsvm.model import BinaryFeatures, ILSVMProblem, Params, centre_rows
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams
 from regbayes.models.indian_buffet import prior_sticks
 from regbayes.models.mt_ilsvm.fit import prepare, start_latent
@@ -113,7 +113,7 @@ def test_the_objective_of_ilsvm_and_its_gradient_are_those_of_numpy(place: Place
     weights = np.random.default_rng(4).uniform(0.5, 2.0, N) if weighted else None
     local = make_problem(1, options, n=N, n_unlabeled=9 * weighted, row_weights=weights)
     data = local.data
-    there = Data(centre_rows(place(data.X.X), weights=weights), data.labels, data.weights, data.cost)
+    there = replace(data, X=centre_rows(place(data.X.X), weights=weights))
     _, params = draw_model(1)
     double = place.tol < 1e-8
     tolerance = Tolerance(1e-13, 3000.0) if double else Tolerance(1e-6, 50.0)

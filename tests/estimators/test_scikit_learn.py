@@ -19,7 +19,7 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator, check_sample_weight_equivalence_on_dense_data
 
 import regbayes
-from ilsvm_estimator_tools import Watch, digits, ibp, ilsvm, ilsvm_cv
+from ilsvm_estimator_tools import Watch, digits, ibp, ilsvm, ilsvm_cv, ilsvm_regressor, ilsvm_regressor_cv
 from medlda_tools import draw_documents
 from multitask_tools import classifier, classifier_cv, labels, numbers, ragged_for, regressor, regressor_cv
 from regbayes import (
@@ -38,6 +38,9 @@ DOCUMENTS, SHARES, _ = draw_documents(60)
 MODELS: dict[str, tuple[Any, Any, Any]] = {
     "iLSVM": (ilsvm, X, y),
     "iLSVM CV": (ilsvm_cv, X, y),
+    "iLSVM regressor": (ilsvm_regressor, X, X[:, 20]),
+    "iLSVM regressor CV": (ilsvm_regressor_cv, X, X[:, 20]),
+    "several labels": (ilsvm, X, np.eye(4)[y]),
     "IBP": (ibp, X, y),
     "tasks": (classifier, *labels()),
     "tasks CV": (classifier_cv, *labels()),
@@ -71,6 +74,8 @@ TOPICS = {"max_iter": 3, "random_state": 0}
 CHECKED = {
     "iLSVM": (ilsvm(2, max_iter=2), GAP),
     "iLSVM CV": (ilsvm_cv(2, Cs=(1.0,), max_iter=1), GAP),
+    "iLSVM regressor": (ilsvm_regressor(4, max_iter=2), {}),
+    "iLSVM regressor CV": (ilsvm_regressor_cv(4, Cs=(1.0,), max_iter=1), ROWS),
     "IBP": (ibp(2, max_iter=2), GAP),
     "tasks": (classifier(2, C=1.0, max_iter=10), GAP),
     "tasks CV": (classifier_cv(2, **TASKS), GAP),

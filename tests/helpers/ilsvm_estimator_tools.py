@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from regbayes import IBPFactorAnalysis, ILSVMClassifier, ILSVMClassifierCV
+from regbayes import IBPFactorAnalysis, ILSVMClassifier, ILSVMClassifierCV, ILSVMRegressor, ILSVMRegressorCV
 
 
 def digits(n_classes: int = 4, n_rows: int = 160) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -32,6 +32,15 @@ def ilsvm(n_components: int = 6, **parameters: Any) -> ILSVMClassifier:
 def ilsvm_cv(n_components: int = 4, **parameters: Any) -> ILSVMClassifierCV:
     quick = {"Cs": (0.1, 1.0), "cv": 2, "max_iter": 4, "random_state": 0}
     return ILSVMClassifierCV(n_components, **quick | parameters)
+
+
+def ilsvm_regressor(n_components: int = 6, **parameters: Any) -> ILSVMRegressor:
+    return ILSVMRegressor(n_components, **{"max_iter": 15, "random_state": 0} | parameters)
+
+
+def ilsvm_regressor_cv(n_components: int = 4, **parameters: Any) -> ILSVMRegressorCV:
+    quick = {"Cs": (0.1, 1.0), "generative_weights": ("auto",), "cv": 2, "max_iter": 4, "random_state": 0}
+    return ILSVMRegressorCV(n_components, **quick | parameters)
 
 
 def ibp(n_components: int = 6, **parameters: Any) -> IBPFactorAnalysis:

@@ -50,7 +50,23 @@ def make_data(seed, n=60, D=7, n_classes=3, n_unlabeled=0, row_weights=None):
     weights = rng.uniform(0.5, 2.0, n)
     if row_weights is not None:
         weights *= row_weights
-    return Data(centre_rows(X, weights=row_weights), labels, weights, zero_one_cost(n_classes))
+    return Data.of_classes(centre_rows(X, weights=row_weights), labels, weights, zero_one_cost(n_classes))
+
+
+def labels_of(data):
+    """Return the class of each sample, UNLABELED where there is none."""
+    labels = np.full(len(data.X), UNLABELED)
+    labels[data.labeled] = data.targets.labels
+    return labels
+
+
+def repeat_rows(data, times):
+    """Return data with each sample of weight w as w samples."""
+    weights = np.ones(len(data.X))
+    weights[data.labeled] = data.targets.C
+    rows = np.repeat(np.arange(len(times)), times)
+    X = centre_rows(data.X.X[rows])
+    return Data.of_classes(X, labels_of(data)[rows], (weights / times)[rows], data.targets.cost)
 
 
 def make_problem(seed, settings_changes=None, **data_changes):

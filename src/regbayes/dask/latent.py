@@ -54,7 +54,7 @@ class Recipe:
             assert self.by_class is not None
             labels = code_labels(block, self.classes, self.unlabeled, UNLABELED)
             counts = counts * np.where(labels == UNLABELED, 1.0, self.by_class[labels])
-        return Data(centre_rows(block.X, self.mean, block.weights), labels, counts, self.cost)
+        return Data.of_classes(centre_rows(block.X, self.mean, block.weights), labels, counts, self.cost)
 
 
 def hold(block: Samples, recipe: Recipe) -> RowBlock[Rows]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from regbayes.estimators._search import GridEdgeWarning
     from regbayes.estimators.cv import (
         ILSVMClassifierCV,
+        ILSVMRegressorCV,
         MedLDAClassifierCV,
         MedLDARegressorCV,
         MultiTaskILSVMClassifierCV,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     )
     from regbayes.estimators.ibp import IBPFactorAnalysis
     from regbayes.estimators.ilsvm import ILSVMClassifier
+    from regbayes.estimators.ilsvm_regressor import ILSVMRegressor
     from regbayes.estimators.medlda import MedLDAClassifier
     from regbayes.estimators.medlda_regressor import MedLDARegressor
     from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
@@ -34,6 +36,8 @@ _HOME_OF = {
     "IBPFactorAnalysis": "ibp",
     "ILSVMClassifier": "ilsvm",
     "ILSVMClassifierCV": "cv",
+    "ILSVMRegressor": "ilsvm_regressor",
+    "ILSVMRegressorCV": "cv",
     "MarginClassifier": "own_model",
     "MedLDAClassifier": "medlda",
     "MedLDAClassifierCV": "cv",
@@ -70,6 +74,8 @@ __all__ = [
     "IBPFactorAnalysis",
     "ILSVMClassifier",
     "ILSVMClassifierCV",
+    "ILSVMRegressor",
+    "ILSVMRegressorCV",
     "MarginClassifier",
     "MedLDAClassifier",
     "MedLDAClassifierCV",

@@ -720,15 +720,21 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         self
         """
         with keep_on_failure(self), room_for(self, X):
-            given, y = read_rows(self, X, y, ensure_min_samples=2)
-            rows, labels, weights = drop_weightless(given, y, sample_weight)
-            labeled = find_labeled(labels, self.unlabeled)
-            check_labels(labels[labeled])
-            self.classes_, found = encode_classes(self, labels[labeled])
-            data = fit_data(given, y, sample_weight=sample_weight)
-            with fit_beside(self, given):
-                self._learn(self._describe_rows(rows, labeled, found, weights, given, data))
+            rows = self._read(X, y, sample_weight)
+            with fit_beside(self, rows.given):
+                self._learn(rows)
         return self
+
+    def _read(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> Any:
+        """Validate what a fit is given; return the rows that count."""
+        given, y = read_rows(self, X, y, ensure_min_samples=2)
+        rows, labels, weights = drop_weightless(given, y, sample_weight)
+        labeled = find_labeled(labels, self.unlabeled)
+        check_labels(labels[labeled])
+        self.classes_, found = encode_classes(self, labels[labeled])
+        return self._describe_rows(
+            rows, labeled, found, weights, given, fit_data(given, y, sample_weight=sample_weight)
+        )
 
     def _describe_rows(
         self,

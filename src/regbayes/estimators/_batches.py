@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ from sklearn.callback import with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from regbayes._types import Floats, Integers
 from regbayes.engine import row_blocks
 from regbayes.estimators._arrays import bring_here, work_here
 from regbayes.estimators._bases import (
@@ -31,6 +32,7 @@ from regbayes.estimators._bases import (
     warn_if_unscaled,
 )
 from regbayes.margins.head import MAX_ASCENT_SCORES, MAX_CLASS_WEIGHTS
+from regbayes.margins.targets import Numbers, Signs, Targets
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
 from regbayes.models.ilsvm.model import FINAL, Data, Settings, centre_rows
@@ -39,8 +41,35 @@ FEW_ROWS = 500  # of the first batch: with fewer, what it settles is chance
 LOOSE = 100.0  # factor on the duality gap beyond which weights do not count as solved for
 
 
+@dataclass(frozen=True)
+class TargetRows(TrainingRows):
+    """What a model of several labels or of numbers learns from: the rows that count, and targets with their weights."""
+
+    targets: Signs | Numbers  # of the rows that have any
+    places: Integers | None  # of these rows, ascending; None: all
+
+    @classmethod
+    def of(
+        cls, rows: Floats, values: Floats, weights: Floats | None, given: Floats, data: dict[str, Any], signs: bool
+    ) -> Self:
+        """Return rows with values (n, outputs), NaN where missing; of those of labels, positive ones are true."""
+        seen = ~np.isnan(values)
+        places = np.flatnonzero(seen.any(axis=1))
+        if len(places) == 0:
+            raise ValueError("y has no observed target: every value is missing.")
+        prices = seen * (1.0 if weights is None else weights[:, None])
+        found: Signs | Numbers = Numbers(np.where(seen, values, 0.0), prices)
+        if signs:
+            found = Signs(np.where(values > 0, 1, -1).astype(np.int8), prices)
+        if len(places) == len(values):
+            return cls(rows, weights, given, data, found, None)
+        return cls(rows, weights, given, data, found.take(places), places)
+
+
 class BatchFeatures(LatentModel):
     """What `regbayes.estimators.ilsvm.BinaryFeatures` need to be learned from batches."""
+
+    _batches: Batches
 
     def _learn_batch(self, rows: TrainingRows) -> None:
         """Fit the first batch, or learn from a further one; set the fitted attributes.
@@ -91,6 +120,60 @@ class BatchFeatures(LatentModel):
     def _check_batch_settings(self, settings: Settings) -> None:
         """Refuse what batches cannot have."""
 
+    def _solve_weights(
+        self,
+        X: Any,
+        targets: Targets,
+        weights: Floats | None,
+        places: Integers | None,
+        kinds: Integers | None = None,
+    ) -> None:
+        """Solve for the weights at the features as they are; set the fitted attributes of the head.
+
+        Parameters
+        ----------
+        X : (N, D)
+            Samples, which are read in blocks.
+        targets : Targets
+            Of those that have any and that count.
+        weights : (n,) or None
+            How often these count.
+        places : (n,) or None
+            Where these are among all; None: all of them.
+        kinds : (n,) or None
+            Their classes, if targets are classes.
+        """
+        state, parts = self._state, row_blocks(len(targets))
+
+        def read(part: Any) -> Data:
+            own = part if places is None else places[part]
+            counts = None if weights is None else weights[part]
+            rows = centre_rows(np.asarray(X[own], dtype=np.float64), self.mean_, counts)
+            return Data(rows, targets.take(part))
+
+        settings = self._take_fitted_scales(self._make_settings(read(parts[0]), MAX_ASCENT_SCORES))
+        self._check_batch_settings(settings)
+        with one_blas_thread():
+            head, gap = batches.solve_weights(read, parts, kinds, len(targets), settings, state)
+        if gap > LOOSE * FINAL.gap:
+            warnings.warn(
+                f"The weights are solved for to a relative gap of {gap:.1g} only. Lower C, or scale the inputs.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        state = replace(state, head=head, multipliers=None)
+        if hasattr(self, "_batches"):
+            self._batches = batches.settle(self._batches, head, state)
+        for name, value in {**self._head_attributes(state), "_state": state}.items():
+            setattr(self, name, value)
+
+    def _solve_target_weights(self, rows: TargetRows) -> None:
+        """Solve for the weights of labels or numbers."""
+        weights, places = rows.row_weights, rows.places
+        self._solve_weights(
+            rows.X, rows.targets, weights if weights is None or places is None else weights[places], places
+        )
+
     def _set_batches(self, learned: Batches) -> None:
         n_rows = learned.state.n_rows
         self._batches, self.n_samples_seen_ = learned, int(n_rows) if n_rows.is_integer() else n_rows
@@ -138,6 +221,13 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         first = not hasattr(self, "_state")
         work_here(self, X, "partial_fit")
         self._check_batchable()
+        self._learn_batch(self._read_batch(X, y, classes, sample_weight, first))
+        return self
+
+    def _read_batch(
+        self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None, sample_weight: ArrayLike | None, first: bool
+    ) -> Any:
+        """Validate a batch; return its rows that count."""
         labels, least = bring_here(y, "y"), 2 if first else 1
         given, y = validate_data(self, X, labels, dtype=np.float64, ensure_min_samples=least, reset=first)
         rows, labels, weights = drop_weightless(given, y, sample_weight)
@@ -155,8 +245,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         found = known_codes(labels[labeled], named)
         self.classes_ = named
         data = fit_data(given, y, sample_weight=sample_weight)
-        self._learn_batch(self._describe_rows(rows, labeled, found, weights, given, data))
-        return self
+        return self._describe_rows(rows, labeled, found, weights, given, data)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -183,42 +272,20 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         check_is_fitted(self, "_state")
         work_here(self, X, "fit_weights")
         self._check_squared("fit_weights")
+        self._refit_weights(X, y, sample_weight)
+        return self
+
+    def _refit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
+        """Solve for the weights of classes."""
         everywhere, given = validate_data(self, X, bring_here(y, "y"), dtype=[np.float64, np.float32], reset=False)
         weights, labeled = row_weights(sample_weight, everywhere), find_labeled(given, self.unlabeled)
         kept = labeled if weights is None else labeled & (weights > 0)
         places = None if kept.all() else np.flatnonzero(kept)
         if places is not None:
             weights = None if weights is None else weights[places]
-        codes, state = known_codes(given if places is None else given[places], self.classes_), self._state
-        parts = row_blocks(len(codes))
-        everything = self._describe_rows(codes, np.ones(len(codes), dtype=bool), codes, weights, codes, {})
-
-        def read(part: Any) -> Data:
-            of_part = part if places is None else places[part]
-            counts = None if weights is None else weights[part]
-            rows = centre_rows(np.asarray(everywhere[of_part], dtype=np.float64), self.mean_, counts)
-            return Data(rows, codes[part], everything.label_weights[part], everything.cost)
-
-        block = read(parts[0])
-        settings = self._take_fitted_scales(
-            self._prepare(replace(everything, codes=block.labels), block.X, MAX_ASCENT_SCORES)[1]
-        )
-        self._check_class_weights(settings)
-        with one_blas_thread():
-            head, gap = batches.solve_weights(read, parts, codes, settings, state)
-        if gap > LOOSE * FINAL.gap:
-            warnings.warn(
-                f"the weights are solved for to a relative gap of {gap:.1g} only: lower C, or give inputs of similar "
-                "scales",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        state = replace(state, head=head, multipliers=None)
-        if hasattr(self, "_batches"):
-            self._batches = batches.settle(self._batches, head, state)
-        for name, value in {**self._head_attributes(state), "_state": state}.items():
-            setattr(self, name, value)
-        return self
+        codes = known_codes(given if places is None else given[places], self.classes_)
+        rows = self._describe_rows(codes, np.ones(len(codes), dtype=bool), codes, weights, codes, {})
+        self._solve_weights(everywhere, rows.targets(1.0), weights, places, codes)
 
     def _check_batchable(self) -> None:
         """Refuse parameters that need all rows at once."""

@@ -30,7 +30,8 @@ from regbayes.estimators._labels import read_labels
 from regbayes.estimators._search import Fold, Samples, accepted, check_lists, make_plan, resolve_scorers
 from regbayes.estimators._task_bases import Targets, read_targets
 from regbayes.estimators._topics import read_counts
-from regbayes.estimators.ilsvm import ILSVMClassifier
+from regbayes.estimators.ilsvm import ILSVMClassifier, is_label_matrix, read_numbers, target_shape
+from regbayes.estimators.ilsvm_regressor import ILSVMRegressor
 from regbayes.estimators.medlda import MedLDAClassifier
 from regbayes.estimators.medlda_regressor import MedLDARegressor
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
@@ -261,10 +262,52 @@ class ILSVMClassifierCV(ModelSearch):
     _descending = True
 
     def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], Flags]:
+        if is_label_matrix(y):
+            rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+            labels = read_numbers(y, rows)
+            missing: Flags = np.isnan(labels)
+            if self.unlabeled is not None:
+                missing |= labels == self.unlabeled
+            return rows, labels, np.asarray(~missing.all(axis=1), dtype=bool)
         rows, labels = validate_data(self, X, bring_here(y, "y"), dtype=np.float64, ensure_min_samples=2)
         labeled = find_labeled(labels, self.unlabeled)
         check_labels(labels[labeled])
         return rows, labels, labeled
+
+    def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> Any:
+        is_number = self.cv is None or isinstance(self.cv, Integral)
+        return KFold(self.cv or DEFAULT_FOLDS) if y.ndim == 2 and is_number else self.cv
+
+    def feature_probabilities(self, X: ArrayLike) -> Floats:
+        """Return the probabilities that samples have the features, shape (n_samples, n_components)."""
+        return self._best().feature_probabilities(X)
+
+
+@persistable(skip=NOT_SAVED)
+class ILSVMRegressorCV(ModelSearch):
+    """Choose the parameters of `ILSVMRegressor` by cross-validation, along paths of C as in `ILSVMClassifierCV`.
+
+    Folds are random by default.
+    """
+
+    _model = ILSVMRegressor
+    _values = {  # noqa: RUF012 - constant
+        "C": ("Cs", (0.1, 0.3, 1.0, 3.0)),
+        "generative_weight": ("generative_weights", ("auto",)),
+        "temperature": ("temperatures", ("auto",)),
+    }
+    _descending = True
+
+    def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], Flags]:
+        rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        values = read_numbers(y, rows)
+        labeled = np.asarray(~np.isnan(values).all(axis=1), dtype=bool)
+        return rows, values[:, 0] if len(target_shape(y)) == 1 else values, labeled
+
+    def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> Any:
+        if self.cv is not None and not isinstance(self.cv, Integral):
+            return self.cv
+        return KFold(self.cv or DEFAULT_FOLDS, shuffle=True, random_state=random.randint(np.iinfo(np.int32).max))
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
         """Return the probabilities that samples have the features, shape (n_samples, n_components)."""

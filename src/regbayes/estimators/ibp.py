@@ -28,7 +28,7 @@ from regbayes.estimators._bases import (
 from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators.ilsvm import NOISE_VARIANCE, BinaryFeatures, Supervision, make_settings
 from regbayes.kernels.arrays import to_host
-from regbayes.models.ilsvm.model import UNLABELED, Data, Rows, Settings, centre_rows, reconstruct
+from regbayes.models.ilsvm.model import Data, Rows, Settings, centre_rows, reconstruct
 
 TEMPERATURE = 0.01  # per input, of on/off features: at a higher one, those that no label holds together fade away
 SLAB_TEMPERATURE = 0.05  # per input, of features with amounts: on planted sets their number is right there
@@ -170,9 +170,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     def _prepare(self, rows: TrainingRows, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
         """Return centred rows as data without labels, and the settings that the parameters stand for."""
-        labels = np.full(len(X), UNLABELED, dtype=np.int64)
-        unlabeled = Data(X, labels, np.ones(len(X)), np.zeros((1, 1)))
-        return unlabeled, make_unsupervised_settings(self.get_params(deep=False), X.totals.mean_square, X.n_inputs)
+        return Data(X), make_unsupervised_settings(self.get_params(deep=False), X.totals.mean_square, X.n_inputs)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)

@@ -9,37 +9,45 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from joblib import effective_n_jobs
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
 from regbayes.engine import make_executor
+from regbayes.estimators._arrays import bring_targets, on_host, put_beside
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
     POSITIVE,
-    LabeledRows,
     LatentModel,
     TrainingRows,
     binary_difference,
+    drop_weightless,
     find_fault,
+    fit_data,
     generator,
     in_use,
     one_blas_thread,
+    read_rows,
     room_for,
     warn_if_unscaled,
     warn_of_no_features,
     warn_of_noise,
     warn_of_truncation,
 )
-from regbayes.estimators._batches import BatchClassifier
+from regbayes.estimators._batches import BatchClassifier, TargetRows
 from regbayes.estimators._calibration import NoProbabilities
+from regbayes.estimators._labels import judge_signs
+from regbayes.estimators.metrics import subset_accuracy
 from regbayes.kernels.arrays import to_host
 from regbayes.kernels.binary import sweeps_are_loaded
 from regbayes.margins.head import MAX_ASCENT_SCORES, MAX_CLASS_WEIGHTS
+from regbayes.margins.targets import Classes, Signs
 from regbayes.models.ilsvm import fit, starts
-from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings, State, centre_rows
+from regbayes.models.ilsvm.model import Data, Params, Rows, Settings, State, centre_rows
 from regbayes.models.indian_buffet import stick_weights
 
 DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
@@ -128,17 +136,17 @@ class BinaryFeatures(LatentModel):
         def draw() -> Iterator[tuple[Any, Integers | None, Settings]]:
             if previous is not None and goes_on:
                 yield previous, None, settings.follow(previous.params)
-            sample = starts.sample_rows(data.labels, rng, policy)
+            sample = starts.sample_rows(data, rng, policy)
             known = starts.find_input_noise(data.X.take(sample), settings, policy) if settings.per_input else settings
             yield self._start(data.take(sample), known, rng), sample, known
             n = min((len(data.X) + 1) // 2, 2 * policy.sample_rows)
             while True:  # a degenerate fit is restarted from a random half of the samples
                 half = np.sort(rng.permutation(len(data.X))[:n])
-                yield self._start(data.take(half), known, rng), starts.sample_rows(data.labels, rng, policy), known
+                yield self._start(data.take(half), known, rng), starts.sample_rows(data, rng, policy), known
 
         all_count = len(data.X) == rows.given.shape[0]
         attributes = self._attributes if all_count else partial(self._attributes_of_all, rows.given)
-        guesses = transductive and bool(np.any(data.labels == UNLABELED))
+        guesses = transductive and len(data.labeled) < len(data.X)
         run = fit.fit_transductive if transductive else fit.fit
         stages = fit.list_stages(margins, guesses, settings.max_iter)
         with self._fitting(attributes, stages, rows.data, self.verbose) as reporter:
@@ -147,7 +155,7 @@ class BinaryFeatures(LatentModel):
                 given = {"margins": margins, "sample": sample, "callbacks": [reporter], "policy": policy}
                 reporter.result = run(data, known, start, **given)
         if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
-            self._judge_features(data.take(starts.sample_rows(data.labels, rng, policy)), settings)
+            self._judge_features(data.take(starts.sample_rows(data, rng, policy)), settings)
 
     def _judge_features(self, data: Data, settings: Settings) -> None:
         """Warn where there was nothing to find, or where the number of features says that the fit lacks something."""
@@ -164,10 +172,16 @@ class BinaryFeatures(LatentModel):
         """Return what is wrong with the answers for the training rows; nothing where there are none."""
         if state.head is None:
             return ""
-        seen = data.labeled
+        seen, targets = data.labeled, data.targets
         features = state.embedding if data.population is None else state.params.infer(data.X)
-        answers = data.X.choose(state, features)[seen]
-        return find_fault(data.labels[seen], answers, data.cost, data.weights[seen], self.classes_)
+        if isinstance(targets, Classes):
+            answers = data.X.choose(state, features)[seen]
+            return find_fault(targets.labels, answers, targets.cost, targets.C, self.classes_)
+        if not isinstance(targets, Signs):
+            return ""
+        signs, prices, scores = targets.signs, targets.C, to_host(data.X.score(state, features))[seen]
+        wrong = float(np.sum(prices * ((scores > 0) != (signs > 0))))
+        return judge_signs(wrong, *((prices * (signs == sign)).sum(axis=0) for sign in (-1, 1)))
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
         """Return the probabilities that rows have the features, shape (n_samples, n_components).
@@ -178,6 +192,20 @@ class BinaryFeatures(LatentModel):
         with room_for(self, X):
             rows = centre_rows(self._valid_rows(X), self.mean_)
             return self._infer(rows, self._state.params.infer_probabilities)
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the posterior means of the features of samples without their targets, (n_samples, n_components).
+
+        They are probabilities or, with ``slab``, expected values; see `feature_probabilities`.
+        """
+        with room_for(self, X):
+            return self._infer(centre_rows(self._valid_rows(X), self.mean_))
+
+    def _scores(self, X: ArrayLike) -> Floats:
+        """Return the scores of all outputs, (n, outputs)."""
+        with room_for(self, X):
+            rows = centre_rows(self._valid_rows(X), self.mean_)
+            return rows.score(self._state, self._infer(rows))
 
     def _infer(self, rows: Rows, function: Callable[[Rows], Floats] | None = None) -> Floats:
         """Return the features of rows as prediction infers them, (n, K), or another function of rows, by blocks."""
@@ -202,9 +230,9 @@ class Supervision:
 
 
 def make_supervision(
-    parameters: Mapping[str, Any], n_classes: int, labeled_share: float, n_labeled: int = 0
+    parameters: Mapping[str, Any], n_outputs: int, labeled_share: float, n_labeled: int = 0, unit: float = 1.0
 ) -> Supervision:
-    """Turn a classifier's parameters, "auto" among them, into numbers."""
+    """Turn parameters of the head, "auto" among them, into numbers; ``unit`` is C for soft features."""
     given = dict(parameters)
     temperature, share, price = DEFAULT_TEMPERATURE, DEFAULT_GENERATIVE_SHARE, 0.0
     if given["slab"]:
@@ -214,7 +242,7 @@ def make_supervision(
     elif given["temperature"] != "auto":
         temperature = float(given["temperature"])
     # On/off features vary more than soft ones, and so do the scores: the same margins cost less weight.
-    C = 1.0 if given["slab"] else min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE)))
+    C = unit if given["slab"] else unit * min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE)))
     if given["C"] != "auto":
         C = float(given["C"])
     if given["slab"]:
@@ -222,13 +250,13 @@ def make_supervision(
     one_vs_rest = given["multi_class"] == "ovr"
     if given["multi_class"] == "auto":
         # Where rows are taken in blocks, a margin against the rest is solved exactly, whatever the number of weights.
-        n_weights = n_classes * (int(given["n_components"]) + 1)
-        is_many = n_labeled * n_classes > MAX_ASCENT_SCORES and n_weights > MAX_CLASS_WEIGHTS
+        n_weights = n_outputs * (int(given["n_components"]) + 1)
+        is_many = n_labeled * n_outputs > MAX_ASCENT_SCORES and n_weights > MAX_CLASS_WEIGHTS
         many = is_many and given["loss"] == "squared_hinge"
-        one_vs_rest = (bool(given["include_inputs"]) or many) and given["cost"] is None and n_classes > 2
+        one_vs_rest = (bool(given["include_inputs"]) or many) and given["cost"] is None and n_outputs > 2
     weight = given["generative_weight"]
     if weight == "auto":
-        n_margins = n_classes if one_vs_rest else 1
+        n_margins = n_outputs if one_vs_rest else 1
         # On/off features that the labels alone hold together are found by chance: X has to speak for them, too.
         heat = min(1.0, temperature / DEFAULT_TEMPERATURE)
         raised = share if given["slab"] else share / np.sqrt(heat)
@@ -284,6 +312,45 @@ def make_settings(
     )
 
 
+def labeled_share(data: Data) -> float:
+    """Return the share of the samples that have a target."""
+    X, labeled = data.X, data.labeled
+    return len(labeled) / len(X) if X.weights is None else float(X.weights[labeled].sum()) / X.totals.n_rows
+
+
+def target_shape(y: Any) -> tuple[int, ...]:
+    """Return the shape of targets; of lists of several lengths, which validation refuses, none."""
+    try:
+        return tuple(y.shape) if hasattr(y, "shape") else np.asarray(y).shape
+    except ValueError:
+        return ()
+
+
+def is_label_matrix(y: Any) -> bool:
+    """Return whether targets have several columns."""
+    shape = target_shape(y)
+    return len(shape) == 2 and int(shape[1]) > 1
+
+
+def read_numbers(y: Any, X: Any) -> Floats:
+    """Return targets of samples as a new array in host memory, (n, outputs), NaN where missing."""
+    if y is None:
+        raise ValueError("this estimator requires y to be passed, but the target y is None")
+    (y,) = bring_targets(X, y=y)
+    values = check_array(
+        y.toarray() if hasattr(y, "toarray") else y,
+        dtype=np.float64,
+        ensure_2d=False,
+        ensure_all_finite="allow-nan",
+        input_name="y",
+        copy=True,
+    )
+    if values.ndim not in (1, 2):
+        raise ValueError(f"`y` must be of shape (n_samples,) or (n_samples, n_outputs); got {values.shape}.")
+    check_consistent_length(np.empty(X.shape[0]), values)
+    return values.reshape(len(values), -1)
+
+
 @persistable(skip=("_skl_callbacks",))
 class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     """Infinite latent support vector machine: latent features under an Indian buffet prior that predict the label.
@@ -291,6 +358,8 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     Features and a large-margin classifier on them are learned together: the margins act on the features as they are
     inferred for a new row, without its label. ``n_components`` is only where the prior is cut off; ``n_components_``
     says how many features the data use. X is centred inside and never scaled.
+
+    With several labels, ``y`` is a matrix of 0 and 1 with a column for each label, and NaN where a label is missing.
 
     Parameters to turn first: ``slab`` (None to predict, "half-normal" to read), ``C``, ``temperature`` and
     ``include_inputs``; then ``generative_weight`` and ``alpha``. ``n_components`` only has to be large enough.
@@ -378,6 +447,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
+        With several labels, the numbers of their columns.
     multi_class_ : {"crammer_singer", "ovr"}
         What was used, also where "auto" chose it.
     n_components_ : int
@@ -438,6 +508,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     """
 
     predict_proba = NoProbabilities("ILSVMClassifierCV")
+    _several: bool = False  # whether targets are several labels
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **LATENT_CONSTRAINTS,
         "noise_variance": NOISE_VARIANCE,
@@ -510,11 +581,68 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _prepare(self, rows: LabeledRows, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
-        """Return centred rows with what is known of them, and the settings that the parameters stand for.
+    def _read(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> Any:
+        self._several = is_label_matrix(y)
+        if not self._several:
+            return super()._read(X, y, sample_weight)
+        given = read_rows(self, X, ensure_min_samples=2)
+        return self._read_labels(given, y, sample_weight)
+
+    def _read_batch(
+        self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None, sample_weight: ArrayLike | None, first: bool
+    ) -> Any:
+        if first:
+            self._several = is_label_matrix(y)
+        if not self._several:
+            return super()._read_batch(X, y, classes, sample_weight, first)
+        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
+        return self._read_labels(given, y, sample_weight, None if first else len(self.classes_))
+
+    def _refit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
+        if not self._several:
+            super()._refit_weights(X, y, sample_weight)
+            return
+        given = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        self._solve_target_weights(self._read_labels(given, y, sample_weight, len(self.classes_)))
+
+    def _read_labels(
+        self, given: Any, y: ArrayLike, sample_weight: ArrayLike | None, n_labels: int | None = None
+    ) -> TargetRows:
+        """Return rows that count with their labels, of which there shall be so many."""
+        for name in ("cost", "class_weight"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"`{name}` is for classes, but `y` has several labels.")
+        if self.transductive or self.multi_class == "crammer_singer":
+            raise ValueError('several labels need `transductive=False` and `multi_class="auto"` or `"ovr"`.')
+        labels = read_numbers(y, given)
+        if self.unlabeled is not None:
+            labels[labels == self.unlabeled] = np.nan
+        unknown = labels[~np.isnan(labels) & (labels != 0) & (labels != 1)]
+        if len(unknown):
+            raise ValueError(
+                f"Several columns of `y` must be labels: 0, 1, or NaN where missing; got {unknown[0]:g}. "
+                "Use MultiTaskILSVMClassifier for several targets with other classes."
+            )
+        if n_labels not in (None, labels.shape[1]):
+            raise ValueError(f"`y` has {labels.shape[1]} labels, but earlier samples had {n_labels}.")
+        data = fit_data(given, y, sample_weight=sample_weight)
+        rows, labels, weights = drop_weightless(given, labels, sample_weight)
+        found = TargetRows.of(rows, labels, weights, given, data, signs=True)
+        self.classes_ = np.arange(labels.shape[1])
+        return found
+
+    def _prepare(self, rows: Any, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
+        """Return centered rows with their targets, and the settings that the parameters stand for.
 
         ``n_labeled`` is how many labels there are to come, where these are not all.
         """
+        if isinstance(rows, TargetRows):
+            data = Data(X, rows.targets, rows.places)
+        else:
+            data = Data.of_classes(X, rows.codes, rows.label_weights, rows.cost)
+        return data, self._make_settings(data, n_labeled)
+
+    def _make_settings(self, data: Data, n_labeled: int | None = None) -> Settings:
         if self.margins == "posterior" and self.generative_weight == 0:
             raise ValueError('generative_weight must be positive with margins="posterior", got 0')
         if self.margins == "posterior" and self.slab is not None:
@@ -523,14 +651,14 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
             raise ValueError('`noise_variance="per_input"` needs `slab=None` and `margins="consistent"`.')
         if self.cost is not None and self.multi_class == "ovr":
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
-        data = Data(X, rows.codes, rows.label_weights, rows.cost)
-        parameters = self.get_params(deep=False)
-        labeled = data.labeled
-        share = len(labeled) / len(X) if X.weights is None else float(X.weights[labeled].sum()) / X.totals.n_rows
+        parameters, X, labeled = self.get_params(deep=False), data.X, data.labeled
+        if self._several:
+            parameters["multi_class"] = "ovr"
+        share = labeled_share(data)
         n_labeled = len(labeled) if n_labeled is None else n_labeled
         supervision = make_supervision(parameters, len(self.classes_), share, n_labeled)
         self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
-        return data, make_settings(parameters, X.totals.mean_square, X.n_inputs, supervision)
+        return make_settings(parameters, X.totals.mean_square, X.n_inputs, supervision)
 
     def _head_attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes that describe the classifier; a binary one is the difference of its scores."""
@@ -542,17 +670,43 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         if state.input_scale:
             D = state.params.loadings.shape[1]
             found["coef_inputs_"] = state.input_scale * weights[:, K : K + D]
-        return binary_difference(found)
-
-    def transform(self, X: ArrayLike) -> Floats:
-        """Return the label-free posterior means of the features of rows, shape (n_samples, n_components).
-
-        They are probabilities or, with ``slab``, expected amounts; see `feature_probabilities`.
-        """
-        with room_for(self, X):
-            return self._infer(centre_rows(self._valid_rows(X), self.mean_))
+        return found if self._several else binary_difference(found)
 
     def _class_scores(self, X: ArrayLike) -> Floats:
-        with room_for(self, X):
-            rows = centre_rows(self._valid_rows(X), self.mean_)
-            return rows.score(self._state, self._infer(rows))
+        return self._scores(X)
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return the score of each class or label, shape (n_samples, n_classes), or (n_samples,) for two classes."""
+        check_is_fitted(self, "_state")
+        return self._scores(X) if self._several else super().decision_function(X)
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the class of each sample, shape (n_samples,), or its labels as 0 or 1, (n_samples, n_labels)."""
+        check_is_fitted(self, "_state")
+        if not self._several:
+            return super().predict(X)
+        scores = self._scores(X)
+        return put_beside(to_host(scores > 0).astype(np.int64), scores)
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the accuracy, or with several labels the share of samples whose observed labels are all predicted.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_labels)
+        sample_weight : array-like of shape (n_samples,), default=None
+            How much each sample counts.
+        """
+        check_is_fitted(self, "_state")
+        if not self._several:
+            return float(super().score(X, y, sample_weight))
+        y, predicted, sample_weight = on_host(y, self.predict(X), sample_weight)
+        y = y.toarray() if hasattr(y, "toarray") else y
+        return subset_accuracy(y, predicted, unlabeled=self.unlabeled, sample_weight=sample_weight)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = True
+        return tags

@@ -32,7 +32,7 @@ from regbayes.margins.ascent import BoxAscent, SimplexAscent, TaskLayout, ascend
 from regbayes.margins.design import Design, Inputs, stack_designs
 from regbayes.margins.newton import NewtonSolution, Rows, Sample, SharedPrior, minimize
 from regbayes.margins.rows import BlockLosses, MarginRows
-from regbayes.margins.targets import Cells, Classes, Signs, Targets
+from regbayes.margins.targets import Cells, Classes, Numbers, Signs, Targets
 from regbayes.regularization.dual_forms import DualForm, SimplexDual
 
 SMALLEST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
@@ -370,6 +370,8 @@ class Head:
         n_numbers, most = (n_columns, MAX_CLASS_WEIGHTS) if self.mixes else (n_columns**2, MAX_CURVATURE)
         if not self.squared or self.targets.n_outputs * n_numbers > most:
             return True
+        if isinstance(self.targets, Numbers) and self.targets.epsilon == 0.0:
+            return False  # one Newton step is exact
         is_rough = self.mixes or tolerance.max_epochs <= MAX_ASCENT_EPOCHS
         return is_rough and self._mean_C <= MAX_ASCENT_C and len(self.targets) * self.targets.n_outputs <= MAX_ASCENT_SCORES
 

@@ -85,7 +85,7 @@ def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILS
         labels = np.where(np.arange(len(X)) % 7 == 0, UNLABELED, labels)
     prices = np.ones(len(X)) if weights is None else weights
     cost = 1.0 - np.eye(3)
-    here, there = (Data(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
+    here, there = (Data.of_classes(centre_rows(x, weights=weights), labels, prices, cost) for x in (X, place(X)))
     params = starts.start(here, settings)
     return ILSVMProblem(here, settings), ILSVMProblem(there, settings), params
 

@@ -135,10 +135,11 @@ def test_target_directions_are_means_of_whitened_classes():
     X = data.X.array()
     values, vectors = np.linalg.eigh(X.T @ X / 300)
     order = np.argsort(-values)
-    found = starts.target_directions(data, data.X, values[order], vectors[:, order].T)
+    found, has_opposites = starts.target_directions(data, data.X, values[order], vectors[:, order].T)
     white = X @ vectors / np.sqrt(values) @ vectors.T
-    means = np.array([white[data.labels == c].mean(axis=0) for c in range(4)])
+    means = np.array([white[data.targets.labels == c].mean(axis=0) for c in range(4)])
     assert found == pytest.approx(means / np.linalg.norm(means, axis=1, keepdims=True), abs=1e-9)
+    assert not has_opposites
 
 
 def test_direction_of_labels_among_noise_is_found():
@@ -252,7 +253,7 @@ def test_shared_inputs_or_class_means_are_structure():
     noisy = rng.standard_normal((300, 8))
 
     def judge(X, labels):
-        return starts.has_structure(Data(centre_rows(X), labels, np.ones(300), 1.0 - np.eye(2)))
+        return starts.has_structure(Data.of_classes(centre_rows(X), labels, np.ones(300), 1.0 - np.eye(2)))
 
     told = (noisy[:, 0] + noisy[:, 1] > 0).astype(np.int64)
     assert not judge(noisy, rng.integers(0, 2, 300))

@@ -12,6 +12,7 @@ from regbayes.datasets import make_ibp_classification
 from regbayes.engine import Status
 from regbayes.joint import descent
 from regbayes.margins.head import WarmStart
+from regbayes.margins.targets import zero_one_cost
 from regbayes.models.ilsvm import fit, starts
 from regbayes.models.ilsvm.model import PATIENCE, UNLABELED, BinaryFeatures, Data, Rows, build_head, centre_rows
 
@@ -96,7 +97,7 @@ def test_planted_features_are_found_and_no_others(seed):
     Z = (rng.random((400, 4)) < [0.6, 0.5, 0.4, 0.3]).astype(float)
     X = Z @ (2.0 * rng.standard_normal((4, 30))) + 0.3 * rng.standard_normal((400, 30))
     X = centre_rows(X, np.zeros(30))
-    data = Data(X, np.full(400, UNLABELED), np.ones(400), np.zeros((1, 1)))
+    data = Data(X)
     settings = make_settings(
         X, n_components=8, C=0.0, generative_weight=1.0, temperature=1.0, **ESTIMATED, max_iter=100
     )
@@ -136,10 +137,11 @@ def test_result_does_not_depend_on_the_number_of_threads():
 def test_sample_rows_keep_labeled_ones():
     rng = np.random.default_rng(0)
     labels = np.where(rng.random(20_000) < 0.05, rng.integers(0, 3, 20_000), UNLABELED)
-    rows = starts.sample_rows(labels, rng)
+    data = Data.of_classes(centre_rows(np.zeros((20_000, 1)), np.zeros(1)), labels, np.ones(20_000), zero_one_cost(3))
+    rows = starts.sample_rows(data, rng)
     assert len(rows) == starts.POLICY.sample_rows == len(np.unique(rows))
     assert np.all(np.isin(np.flatnonzero(labels != UNLABELED), rows))
-    assert starts.sample_rows(labels[:5000], rng) is None
+    assert starts.sample_rows(data.take(np.arange(5000)), rng) is None
 
 
 def test_rows_without_labels_shape_the_features_but_have_no_margins():
@@ -162,7 +164,7 @@ def test_transductive_margins_separate_the_guessed_labels():
     state = fit.fit_transductive(data, problem.settings, start).state
     assert state.multipliers.shape == (120, 3)
     plain = fit.fit(data, problem.settings, start).state
-    hidden = data.labels == UNLABELED
+    hidden = np.arange(90)
 
     def margins(state):
         scores = np.sort(data.X.take(hidden).score(state, state.embedding[hidden]), axis=1)
@@ -351,7 +353,7 @@ def test_more_rows_show_more_features_whatever_the_truncation():
     found = {}
     for n_rows in (50, 400):
         X = centre_rows(drawn.data[:n_rows])
-        data = Data(X, np.full(n_rows, UNLABELED), np.ones(n_rows), np.zeros((1, 1)))
+        data = Data(X)
         for K in (40, 80):
             changes = {"n_components": K, "C": 0.0, "generative_weight": 1.0, "temperature": 1.0, "max_iter": 100}
             settings = make_settings(X, **changes, **ESTIMATED)

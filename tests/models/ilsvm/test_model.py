@@ -12,7 +12,7 @@ from scipy.special import expit, logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.svm import LinearSVC
 
-from ilsvm_model_tools import ESTIMATED, EXACT, make_data, make_problem, make_settings, start_of
+from ilsvm_model_tools import ESTIMATED, EXACT, labels_of, make_data, make_problem, make_settings, repeat_rows, start_of
 from regbayes.joint import alternation
 from regbayes.margins.targets import zero_one_cost
 from regbayes.models.ilsvm import fit, starts
@@ -149,7 +149,7 @@ def known_features(seed):
     rng = np.random.default_rng(seed)
     Z = (rng.random((80, 6)) < 0.4).astype(float)
     labels = np.argmax(Z @ rng.standard_normal((6, 3)) + 0.5 * rng.standard_normal((80, 3)), axis=1)
-    return Data(centre_rows(np.zeros((80, 2))), labels, np.ones(80), zero_one_cost(3)), Z
+    return Data.of_classes(centre_rows(np.zeros((80, 2))), labels, np.ones(80), zero_one_cost(3)), Z
 
 
 @pytest.mark.parametrize("C", [0.05, 1.0])
@@ -159,7 +159,7 @@ def test_known_features_give_the_classifier_of_liblinear(C):
     found = build_head(data, settings).solve(Z, None, EXACT)
     oracle = LinearSVC(
         C=C, loss="hinge", multi_class="crammer_singer", fit_intercept=False, tol=1e-10, max_iter=1_000_000
-    ).fit(Z, data.labels)
+    ).fit(Z, data.targets.labels)
     assert found.head.weights == pytest.approx(oracle.coef_, abs=1e-5)
 
 
@@ -169,7 +169,7 @@ def test_known_features_with_one_vs_rest_margins_give_the_classifier_of_liblinea
     squared = loss == "squared_hinge"
     settings = make_settings(SOME, n_components=6, C=0.3, squared=squared, one_vs_rest=True, fit_intercept=False)
     found = build_head(data, settings).solve(Z, None, EXACT)
-    oracle = LinearSVC(C=0.3, loss=loss, fit_intercept=False, tol=1e-10, max_iter=1_000_000).fit(Z, data.labels)
+    oracle = LinearSVC(C=0.3, loss=loss, fit_intercept=False, tol=1e-10, max_iter=1_000_000).fit(Z, data.targets.labels)
     assert found.head.weights == pytest.approx(oracle.coef_, abs=1e-5)
 
 
@@ -180,8 +180,8 @@ def test_known_features_with_squared_hinge_agree_with_cvxpy():
     centred = np.hstack([Z - Z.mean(axis=0), np.ones((80, 1))])
     W = cp.Variable((3, 7))
     scores = centred @ W.T
-    own = cp.sum(cp.multiply(scores, np.eye(3)[data.labels]), axis=1)
-    slack = cp.max(scores + data.cost[data.labels], axis=1) - own
+    own = cp.sum(cp.multiply(scores, np.eye(3)[data.targets.labels]), axis=1)
+    slack = cp.max(scores + data.targets.cost[data.targets.labels], axis=1) - own
     problem = cp.Problem(cp.Minimize(0.5 * cp.sum_squares(W) + 0.7 * cp.sum_squares(cp.pos(slack))))
     problem.solve(solver=cp.CLARABEL)
     assert sum(found.terms.values()) == pytest.approx(problem.value, rel=1e-6)
@@ -193,7 +193,7 @@ def test_known_features_with_squared_hinge_agree_with_cvxpy():
 def test_a_row_of_weight_two_counts_as_two_rows(squared, one_vs_rest):
     data, Z = known_features(2)
     settings = make_settings(SOME, n_components=6, squared=squared, one_vs_rest=one_vs_rest, fit_intercept=False)
-    heavy = replace(data, weights=np.where(np.arange(80) < 30, 2.0, 1.0))
+    heavy = replace(data, targets=replace(data.targets, C=np.where(np.arange(80) < 30, 2.0, 1.0)))
     rows = np.concatenate([np.arange(80), np.arange(30)])
     twice = data.take(rows)
     found = build_head(heavy, settings).solve(Z, None, EXACT)
@@ -206,7 +206,7 @@ def test_a_row_of_weight_two_counts_as_two_rows(squared, one_vs_rest):
 def test_a_row_of_no_weight_does_not_count(squared, one_vs_rest):
     data, Z = known_features(4)
     settings = make_settings(SOME, n_components=6, squared=squared, one_vs_rest=one_vs_rest, fit_intercept=False)
-    light = replace(data, weights=np.where(np.arange(80) < 30, 0.0, 1.0))
+    light = replace(data, targets=replace(data.targets, C=np.where(np.arange(80) < 30, 0.0, 1.0)))
     rest = data.take(np.arange(30, 80))
     found = build_head(light, settings).solve(Z, None, EXACT)
     expected = build_head(rest, settings).solve(Z[30:], None, EXACT)
@@ -268,7 +268,7 @@ def test_free_energy_bounds_the_exact_evidence():
         return logsumexp(terms)
 
     X = centre_rows(rows, np.zeros(2))
-    data = Data(X, np.full(3, UNLABELED), np.ones(3), np.zeros((1, 1)))
+    data = Data(X)
     settings = make_settings(
         X, n_components=2, alpha=alpha, C=0.0, generative_weight=1.0, temperature=1.0, noise_variance=noise,
         prior_variance=prior, max_iter=200,
@@ -293,8 +293,7 @@ def test_a_row_of_weight_two_is_the_row_twice_in_objective_and_gradient(n_sweeps
     changes = {"n_sweeps": n_sweeps, "one_vs_rest": one_vs_rest, "fit_intercept": fit_intercept, "input_scale": 0.2}
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(30, n_unlabeled=8, row_weights=times.astype(float))
-    rows = np.repeat(np.arange(60), times)
-    repeated = Data(centre_rows(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
+    repeated = repeat_rows(heavy, times)
     settings = make_settings(repeated.X, **changes)
     params = starts.random_params(repeated.X, settings, np.random.default_rng(1))
     assert starts.soft_temperature(heavy.X, 0.5) == pytest.approx(starts.soft_temperature(repeated.X, 0.5), rel=1e-12)
@@ -314,8 +313,7 @@ def test_alternation_takes_a_row_of_weight_two_as_the_row_twice():
     """One-vs-rest: of classes that tie in one margin, copies of a row may each take another."""
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(31, row_weights=times.astype(float))
-    rows = np.repeat(np.arange(60), times)
-    repeated = Data(centre_rows(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
+    repeated = repeat_rows(heavy, times)
     settings = make_settings(repeated.X, one_vs_rest=True, **ESTIMATED)
     params = starts.random_params(repeated.X, settings, np.random.default_rng(1))
     objectives = []
@@ -336,8 +334,9 @@ def test_permuting_rows_columns_and_classes_permutes_the_result():
     data, g = problem.data, start_of(problem)
     rng = np.random.default_rng(7)
     rows, columns, classes = rng.permutation(60), rng.permutation(7), rng.permutation(3)
-    renamed = np.append(np.argsort(classes), UNLABELED)[data.labels]
-    other = Data(centre_rows(data.X.X[rows][:, columns]), renamed[rows], data.weights[rows], data.cost)
+    renamed = np.append(np.argsort(classes), UNLABELED)[labels_of(data)]
+    weights = np.append(np.zeros(6), data.targets.C)
+    other = Data.of_classes(centre_rows(data.X.X[rows][:, columns]), renamed[rows], weights[rows], data.targets.cost)
     moved = ILSVMProblem(other, problem.settings).joint
     at, inferred = problem.joint.evaluate(g, None, EXACT)
     there, moved_inferred = moved.evaluate(replace(g, loadings=g.loadings[:, columns]), None, EXACT)

@@ -13,12 +13,11 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import regbayes
-from ilsvm_model_tools import EXACT, make_data, make_settings, start_of
+from ilsvm_model_tools import EXACT, make_data, make_settings, repeat_rows, start_of
 from reference_tools import fits_its_rows
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.models.ilsvm import fit
 from regbayes.models.ilsvm.model import (
-    UNLABELED,
     Data,
     ILSVMProblem,
     Params,
@@ -190,8 +189,7 @@ def test_updates_of_sticks_and_variances_never_raise_the_objective_at_fixed_feat
 def test_a_row_of_weight_two_is_the_row_twice():
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(30, n_unlabeled=8, row_weights=times.astype(float))
-    rows = np.repeat(np.arange(60), times)
-    repeated = Data(centre_rows(heavy.X.X[rows]), heavy.labels[rows], (heavy.weights / times)[rows], heavy.cost)
+    repeated = repeat_rows(heavy, times)
     settings = make_settings(repeated.X, C=0.0, **SLAB)
     params = convert_params(start_of(ILSVMProblem(repeated, settings)), settings)
     found = []
@@ -240,7 +238,7 @@ def test_start_has_two_features_for_each_direction(C):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2)) @ (3.0 * rng.normal(size=(2, 12))) + 0.3 * rng.normal(size=(200, 12))
     data = replace(make_data(0, n=200), X=centre_rows(X))
-    data = data if C else replace(data, labels=np.full(200, UNLABELED))
+    data = data if C else Data(data.X)
     loadings = start(data, make_settings(data.X, **SLAB, n_components=20, C=C)).loadings
     n_classes = 3 if C else 0
     assert len(loadings) == n_classes + 4

@@ -76,7 +76,12 @@ def learn(data: Data, before: Batches, options: OnlineOptions = OPTIONS) -> tupl
 
 
 def solve_weights(
-    read: Callable[[Any], Data], parts: Sequence[Any], labels: Integers, settings: Settings, fitted: State
+    read: Callable[[Any], Data],
+    parts: Sequence[Any],
+    kinds: Integers | None,
+    n_targets: int,
+    settings: Settings,
+    fitted: State,
 ) -> tuple[LinearHead, float]:
     """Solve for the weights at the features of a fitted model, over rows that are read anew for every look at them.
 
@@ -86,8 +91,10 @@ def solve_weights(
         From a part, or an array of row numbers, to these rows.
     parts : sequence
         What all rows are read in.
-    labels : array of shape (N,)
-        Of all rows; each has one.
+    kinds : array of shape (N,) or None
+        Classes of all rows, if targets are classes.
+    n_targets : int
+        How many rows there are, N; each has a target.
     settings : Settings
     fitted : State
 
@@ -97,7 +104,7 @@ def solve_weights(
     float
         Its duality gap, relative to its value.
     """
-    order, model = order_sample(labels, len(labels)), make_model(settings)
+    order, model = order_sample(kinds, n_targets), make_model(settings)
     params = drop_empty(fitted.params)
     K = len(params.loadings)
 
@@ -108,12 +115,12 @@ def solve_weights(
 
     few = _ask(read(order[:2]), settings)
     assert few is not None
-    n_sampled = min(few.n_sampled(SAMPLE_LEVEL, K, 0), len(labels))
+    n_sampled = min(few.n_sampled(SAMPLE_LEVEL, K, 0), n_targets)
     blocks = LocalBlocks(parts, make_executor(settings.n_threads), hold)
     sample = read(order[:n_sampled])
     here = _ask(sample, settings)
     assert here is not None
-    head = SampledHead(here, RowBlock([sample.X], (n_sampled,)), n_sampled / len(labels))
+    head = SampledHead(here, RowBlock([sample.X], (n_sampled,)), n_sampled / n_targets)
     problem: JointProblem[Any, Any, Any] = JointProblem(model, blocks, head, DescentOptions())
     start = None if fitted.head is None else WarmStart(_drop_columns(fitted.head, fitted.params).weights)
     solved = problem.evaluate(params, start, FINAL)[0].head

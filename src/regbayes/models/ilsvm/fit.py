@@ -24,10 +24,10 @@ from regbayes.joint import problem as joint_problem
 from regbayes.joint.problem import RowBlock, Version
 from regbayes.kernels.arrays import append_columns
 from regbayes.margins.head import LinearHead, Tolerance, WarmStart
+from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm.model import (
     FINAL,
     PATIENCE,
-    UNLABELED,
     BinaryFeatures,
     Data,
     ILSVMProblem,
@@ -288,17 +288,20 @@ def fit_transductive(
     the one at which a round ends and the next begins is there twice, with the objectives of both.
     """
     results = [fit(data, settings, start, margins=margins, sample=sample, callbacks=callbacks, policy=policy)]
-    guessed, by_class = np.flatnonzero(data.labels == UNLABELED), _weights_by_class(data)
+    targets, labeled = data.targets, data.labeled
+    assert isinstance(targets, Classes)
+    guessed, by_class = np.setdiff1d(np.arange(len(data.X)), labeled), _weights_by_class(data, targets)
+    labels, weights = np.zeros(len(data.X), dtype=np.int64), np.zeros(len(data.X))
+    labels[labeled], weights[labeled] = targets.labels, targets.C
     for weight in TRANSDUCTIVE_WEIGHTS if len(guessed) else ():
         last = results[-1]
         if last.status in CUT_SHORT or last.state.head is None:
             break
-        labels, weights = data.labels.copy(), data.weights.copy()
         labels[guessed] = data.X.take(guessed).choose(last.state, last.state.embedding[guessed])
         weights[guessed] = weight * by_class[labels[guessed]]
         if data.X.weights is not None:
             weights[guessed] *= data.X.weights[guessed]
-        full = replace(data, labels=labels, weights=weights)
+        full = Data.of_classes(data.X, labels.copy(), weights.copy(), targets.cost)
         stage, known = name_round(weight), settings.follow(last.state.params)
         results.append(fit(full, known, last.state, margins=margins, callbacks=callbacks, stage=stage, policy=policy))
     *earlier, last = results
@@ -311,12 +314,11 @@ def fit_transductive(
     )
 
 
-def _weights_by_class(data: Data) -> Floats:
-    """Return the mean weight of the labelled rows of each class, beyond their own, shape (classes,)."""
-    labels = data.labels[data.labeled]
-    counted = np.ones(len(labels)) if data.X.weights is None else data.X.weights[data.labeled]
-    counts = np.bincount(labels, counted, minlength=len(data.cost))
-    sums = np.bincount(labels, data.weights[data.labeled], minlength=len(data.cost))
+def _weights_by_class(data: Data, targets: Classes) -> Floats:
+    """Return the mean weight of the labeled samples of each class, beyond their own, shape (classes,)."""
+    counted = np.ones(len(targets)) if data.X.weights is None else data.X.weights[data.labeled]
+    counts = np.bincount(targets.labels, counted, minlength=targets.n_outputs)
+    sums = np.bincount(targets.labels, targets.C, minlength=targets.n_outputs)
     return np.divide(sums, counts, out=np.zeros_like(sums), where=counts > 0)
 
 
@@ -352,7 +354,7 @@ def _known_start(problem: ILSVMProblem, start: Params | State | Evaluation) -> W
         before: WarmStart | None = start.warm_start
         return before
     known = start.multipliers  # none where blocks are not local
-    is_same = known is not None and known.shape == (len(problem.head.targets), len(problem.data.cost))
+    is_same = known is not None and known.shape == (len(problem.head.targets), problem.head.targets.n_outputs)
     return WarmStart(None if start.head is None else start.head.weights, known if is_same else None)
 
 

@@ -48,7 +48,7 @@ from regbayes.kernels.arrays import (
 from regbayes.kernels.binary import MAX_SWEEPS, reverse_features, sum_features, sweep_features
 from regbayes.margins.design import Inputs
 from regbayes.margins.head import Head, LinearHead, Tolerance
-from regbayes.margins.targets import Classes
+from regbayes.margins.targets import Classes, Targets
 from regbayes.models.indian_buffet import (
     StickExpectations,
     Sticks,
@@ -622,8 +622,8 @@ class Settings:
     n_threads: int
     slab: str | None = None  # prior of the values of features that are on: None, "half-normal" or "normal"
     price: float = 0.0  # kappa, of a feature with an amount that is on
-    per_input: bool = False  # whether each input has a noise variance of its own
-    noise_ratios: Floats | None = None  # (D,): rho, once they are known
+    per_input: bool = False  # whether the noise variance of each input is estimated
+    noise_ratios: Floats | None = None  # (D,): rho, once they are known; those of the inputs' variances standardize
 
     def with_noise(self, noise_variance: float, noise: Floats) -> Settings:
         """Return the settings with the noise variance of each input, (D,), and its geometric mean."""
@@ -636,7 +636,7 @@ class Settings:
 
     def follow(self, params: Params) -> Settings:
         """Return the settings with the noise of an earlier fit, where each input has its own."""
-        if not self.per_input or params.noise_ratios is None:
+        if params.noise_ratios is None or not (self.per_input or self.noise_ratios is not None):
             return self
         return self.with_noise(params.noise_variance, params.noise_variance * params.noise_ratios)
 
@@ -653,42 +653,76 @@ class Population:
 
 @dataclass(frozen=True)
 class Data:
-    """Rows and what is known of them."""
+    """Samples and their targets: classes, signs or numbers."""
 
-    X: Rows  # (N, D), centred
-    labels: Integers  # (N,): 0 .. classes - 1, or UNLABELED
-    weights: Floats  # (N,): factor on C for each row, which is the row's own weight times what its class has
-    cost: Floats  # (classes, classes): cost[true, predicted]
+    X: Rows  # (N, D), centered
+    targets: Targets | None = None  # of the samples that have any; their prices are factors on C
+    rows: Integers | None = None  # which samples have targets, ascending; None: all
     population: Population | None = None  # the samples elsewhere of which these are a sample
+
+    @classmethod
+    def of_classes(cls, X: Rows, labels: Integers, weights: Floats, cost: Floats) -> Data:
+        """Return samples with classes.
+
+        Parameters
+        ----------
+        X : Rows
+        labels : (N,)
+            ``0 .. classes - 1``, or UNLABELED.
+        weights : (N,)
+            Factor on C for each sample: its own weight times that of its class.
+        cost : (classes, classes)
+            ``cost[true, predicted]``.
+        """
+        labeled = np.flatnonzero(labels != UNLABELED)
+        targets = Classes(labels[labeled], cost, weights[labeled])
+        return cls(X, targets, None if len(labeled) == len(labels) else labeled)
 
     @property
     def labeled(self) -> Integers:
-        """Rows that have a label, shape (n_labeled,)."""
-        return np.flatnonzero(self.labels != UNLABELED)
+        """Samples that have a target, shape (n_labeled,)."""
+        if self.targets is None:
+            return np.zeros(0, dtype=np.int64)
+        return np.arange(len(self.X)) if self.rows is None else self.rows
+
+    @property
+    def target_weight(self) -> float:
+        """Sum of the factors on C, on average over the outputs of a sample."""
+        if self.targets is None:
+            return 0.0
+        prices = self.targets.C
+        return float(prices.sum()) / (1.0 if prices.ndim == 1 else max(prices.shape[1], 1))
 
     def take(self, rows: Integers | None) -> Data:
-        """Return some of the rows, or all, with NumPy's inputs."""
+        """Return some of the samples in ascending order, or all, with NumPy's inputs."""
         X = self.X.take(rows)
         if rows is None:
             return self if X is self.X and self.population is None else replace(self, X=X, population=None)
-        return Data(X, self.labels[rows], self.weights[rows], self.cost)
+        if self.targets is None:
+            return Data(X)
+        if self.rows is None:
+            return Data(X, self.targets.take(rows))
+        place = np.full(len(self.X), -1)
+        place[self.rows] = np.arange(len(self.rows))
+        own = place[rows]
+        return Data(X, self.targets.take(own[own >= 0]), np.flatnonzero(own >= 0))
 
 
 def build_head(data: Data, settings: Settings) -> Head:
     """Return the head of the labeled samples, which sees their features, and their inputs if they are included."""
-    X, labeled = data.X, data.labeled
-    is_all = len(labeled) == len(X)
-    classes = Classes(data.labels[labeled], data.cost, settings.C * data.weights[labeled])
+    X, targets = data.X, data.targets
+    assert targets is not None
+    targets = replace(targets, C=settings.C * targets.C)
     inputs = Inputs(X.X, X.mean, settings.input_scale)
     if is_mapped(X.X):  # read when they are used
         inputs = Inputs(StandardRows(X.X, X.mean, np.ones(X.n_inputs)), None, settings.input_scale)
     return Head(
-        classes.one_vs_rest() if settings.one_vs_rest else classes,
+        targets.one_vs_rest() if settings.one_vs_rest and isinstance(targets, Classes) else targets,
         settings.squared,
         fit_intercept=settings.fit_intercept,
         inputs=inputs if settings.input_scale else None,
-        rows=None if is_all else labeled,
-        row_weights=X.weights if X.weights is None or is_all else X.weights[labeled],
+        rows=data.rows,
+        row_weights=X.weights if X.weights is None or data.rows is None else X.weights[data.rows],
     )
 
 
@@ -718,8 +752,8 @@ class ILSVMProblem:
         features: type[BinaryFeatures] = BinaryFeatures,
         like: ILSVMProblem | None = None,
     ) -> None:
-        X, labeled = data.X, data.labeled
-        n_rows, label_weight, known = X.totals.n_rows, float(data.weights[labeled].sum()), data.population
+        X, known = data.X, data.population
+        n_rows, label_weight = X.totals.n_rows, data.target_weight
         blocks: Blocks
         head: Any
         if known is not None:
@@ -729,7 +763,7 @@ class ILSVMProblem:
         elif known is not None:
             head, blocks = known.head, known.blocks
         else:
-            head = build_head(data, settings) if settings.C > 0 and len(labeled) > 0 else None
+            head = build_head(data, settings) if settings.C > 0 and len(data.labeled) > 0 else None
             blocks = hold_rows(X.blocks(), make_executor(min(settings.n_threads, X.max_threads)))
         self.data, self.settings, self.features, self.head, self.n_rows = data, settings, features, head, n_rows
         nat = settings.generative_weight / settings.temperature * n_rows

@@ -51,7 +51,7 @@ class SlabParams(Params):
 
     def sweep(self, rows: Rows) -> tuple[Swept, Any]:
         """Return what the sweeps find for rows, and the projections that they begin with."""
-        directions = self.mean_field.precision * self.loadings
+        directions = self.mean_field.directions
         projections = rows.project(directions, -directions @ self.offset)
         given = self.mean_field.coupling, self.amount_precisions, self.log_odds, self.n_sweeps
         return sweep_slab(projections, *given, self.signed), projections
@@ -69,7 +69,7 @@ class SlabParams(Params):
         swept, _ = self.sweep(rows)
         psi, amounts, place = swept.psi, swept.amounts, rows.place
         xp, expected, residuals = namespace_of(psi), self.mean_field.expected, rows.residuals(amounts, self)
-        lengths = np.einsum("kd,kd->k", self.loadings, self.loadings)
+        lengths = np.diag(self.mean_field.coupling) / self.mean_field.precision
         residual = xp.sum(residuals * residuals, axis=1) + (swept.squares - amounts * amounts) @ place(lengths)
         residual += rows.n_inputs * (swept.squares @ place(self.variances))
         prior = psi @ place(expected.log_use) + (1.0 - psi) @ place(expected.log_rest)
@@ -107,12 +107,12 @@ class SlabFeatures(BinaryFeatures):
         explained = float(above) / params.mean_field.precision  # of rows less the offset
         stats = Stats(
             n_rows=totals.n_rows,
-            squared_norm=float(totals.squares.sum()),
+            squared_norm=float(np.sum(totals.squares / params.mean_field.ratios)),
             total=totals.rows,
             counts=on,
             first_moment=amounts,
             second_moment=second,
-            explained=explained + float(amounts @ (params.loadings @ params.offset)),
+            explained=explained + float(amounts @ (params.loadings @ (params.offset / params.mean_field.ratios))),
             entropy=-float(divergence[0]),
         )
         return Inferred(swept.amounts, stats, projections)
@@ -158,12 +158,12 @@ class SlabFeatures(BinaryFeatures):
         return super().gradient(params, stats, pulled)[:-1]
 
     def position(self, params: Params) -> Floats:
-        """Return the loadings."""
-        return params.loadings
+        """Return the loadings, in units of the inputs' noise where that has ratios."""
+        return params.loadings / np.sqrt(params.mean_field.ratios)
 
     def move(self, params: Params, position: Reals) -> Params:
         """Return the parameters with other loadings."""
-        return replace(params, loadings=position.astype(np.float64, copy=False))
+        return replace(params, loadings=position.astype(np.float64, copy=False) * np.sqrt(params.mean_field.ratios))
 
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
         """Take the amounts' second moment plus a ridge: the curvature of the generative part at fixed features."""

@@ -15,7 +15,9 @@ from scipy.linalg import eigh
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from regbayes._types import Flags, Floats, Indices, Integers
-from regbayes.models.ilsvm.model import UNLABELED, Data, Params, Rows, Settings
+from regbayes.engine import row_blocks
+from regbayes.margins.targets import Classes, Numbers, Signs
+from regbayes.models.ilsvm.model import Data, Params, Rows, Settings
 from regbayes.models.ilsvm.slab import convert_params
 from regbayes.models.indian_buffet import Sticks, prior_sticks, update_sticks
 
@@ -54,15 +56,18 @@ POLICY = StructurePolicy()
 def start(data: Data, settings: Settings, policy: StructurePolicy = POLICY) -> Params:
     """Return directions of the target and principal directions that stand out from the noise as features.
 
-    Binary features take the directions of the target only where principal directions do not reach them.
+    Binary features take the directions of classes and labels only where principal directions do not reach them.
     """
-    X = data.X.take(None)
-    if settings.noise_ratios is not None:
+    X, scales = data.X.take(None), None
+    if settings.per_input:
         return _start_per_input(X, settings, policy)
+    is_soft = not settings.slab and not is_cold(X, settings, policy)
+    if settings.noise_ratios is not None:
+        scales = np.sqrt(settings.noise_ratios)
+        X = X.scale(scales)
     N, D = X.totals.n_rows, X.n_inputs
     moments, directions = leading_directions(X.moment, D, min(settings.n_components, D, len(X)))
     variances = np.maximum(moments / N, 0.0)
-    is_soft = not settings.slab and not is_cold(X, settings, policy)
     noise, edge = settings.noise_variance, noise_edge(X)
     if is_soft:
         total = X.totals.mean_square
@@ -72,36 +77,106 @@ def start(data: Data, settings: Settings, policy: StructurePolicy = POLICY) -> P
         rank = int(np.sum(variances > np.sqrt(np.finfo(np.float64).eps) * variances[0]))
         n = max(1, min(round(policy.extra_directions * n), rank))
     factors = varimax(np.sqrt(variances[:n, None]) * directions[:n])
-    towards = target_directions(data, X, variances, directions)
+    towards, has_opposites = target_directions(data, X, variances, directions)
     if settings.slab:
         loadings, _ = binary_loadings(X, factors, policy)
-        either = [loadings] if settings.slab == "normal" else [loadings, -loadings]
-        return _real_valued(X, np.vstack([towards, *either]), settings)
-    towards = towards[:1] if len(towards) == 2 else towards  # two classes differ along one direction
-    reached = np.square(towards @ directions[:n].T).sum(axis=1)
-    scores = X.project(towards := towards[reached < policy.min_reach])
-    spread = np.sqrt(X.weigh(scores**2).sum(axis=0) / N)
-    loadings, shares = binary_loadings(X, np.vstack([spread[:, None] * towards, factors]), policy)
-    loadings, shares = loadings[: settings.n_components], shares[: settings.n_components]
-    return make_params(loadings, shares, -shares @ loadings, X, settings)
+        if settings.slab == "half-normal":
+            loadings = np.vstack([loadings, -loadings])
+            towards = _both_ways(towards) if has_opposites else towards
+        params = _real_valued(X, np.vstack([towards, loadings]), settings)
+    else:
+        is_number = isinstance(data.targets, Numbers)
+        if not is_number:
+            towards = towards[np.square(towards @ directions[:n].T).sum(axis=1) < policy.min_reach]
+        scores = X.project(towards)
+        towards = np.sqrt(X.weigh(scores**2).sum(axis=0) / N)[:, None] * towards
+        loadings, shares = binary_loadings(X, factors if is_number else np.vstack([towards, factors]), policy)
+        if is_number:  # either way of an input, on in half of the samples
+            towards = 2.0 * _both_ways(towards)
+            loadings, shares = np.vstack([towards, loadings]), np.append(np.full(len(towards), 0.5), shares)
+        loadings, shares = loadings[: settings.n_components], shares[: settings.n_components]
+        params = make_params(loadings, shares, -shares @ loadings, X, settings)
+    return (
+        params if scales is None else replace(params, loadings=scales * params.loadings, offset=scales * params.offset)
+    )
 
 
-def target_directions(data: Data, X: Rows, variances: Floats, directions: Floats) -> Floats:
-    """Return directions of unit length in which the target varies, shape (n, D): the means of the whitened classes.
+def _both_ways(directions: Floats) -> Floats:
+    """Return each direction followed by its opposite, (2 n, D)."""
+    return np.stack([directions, -directions], axis=1).reshape(-1, directions.shape[1])
 
-    Directions beyond the given ones, with their principal variances, have the mean of the remaining variances.
+
+def target_directions(data: Data, X: Rows, variances: Floats, directions: Floats) -> tuple[Floats, bool]:
+    """Return directions of unit length in which the target varies, (n, D), and whether each has an opposite.
+
+    For classes, the means of the whitened classes; for two classes and for each label, the difference of two means.
+    For numbers, the inputs, in falling order of what they explain. Directions beyond the given ones, with their
+    principal variances, have the mean of the remaining variances.
     """
-    labels = np.unique(data.labels[data.labels != UNLABELED])
-    if len(labels) < 2 or not X.totals.mean_square > 0.0:
-        return np.empty((0, X.n_inputs))
-    indicator = X.weigh((data.labels[:, None] == labels).astype(np.float64))
-    means = X.combine(indicator) / indicator.sum(axis=0)[:, None]
-    total, D = X.totals.mean_square, X.n_inputs
+    total, D, columns = X.totals.mean_square, X.n_inputs, contrast_targets(data)
+    if columns.shape[1] == 0 or not total > 0.0:
+        return np.empty((0, D)), False
+    if isinstance(data.targets, Numbers):
+        return np.eye(D)[np.argsort(-explained_by_inputs(X, columns), kind="stable")], True
+    means = X.combine(columns)
     rest = max((total - float(variances.sum())) / max(D - len(variances), 1), MIN_VARIANCE * total / D)
     along = means @ directions.T
     means = (means - along @ directions) / np.sqrt(rest) + along / np.sqrt(np.maximum(variances, rest)) @ directions
-    means = means[np.any(np.abs(means) > 1e-12, axis=1)]
-    return means / np.linalg.norm(means, axis=1, keepdims=True)
+    lengths = np.linalg.norm(means, axis=1, keepdims=True)
+    found = lengths[:, 0] > 1e-12 * np.sqrt(X.totals.n_rows)
+    return means[found] / lengths[found], isinstance(data.targets, Signs) or columns.shape[1] == 1
+
+
+def contrast_targets(data: Data) -> Floats:
+    """Return columns of weights whose sums of samples are directions of the target, (N, n), each of unit length.
+
+    Three or more classes have an indicator each; two classes have one column, and each label and number too, less its
+    mean. A column that does not vary is left out.
+    """
+    targets, labeled = data.targets, data.labeled
+    if targets is None or len(labeled) == 0:
+        return np.empty((len(data.X), 0))
+    counts = (np.ones(len(data.X)) if data.X.weights is None else data.X.weights)[labeled, None]
+    if isinstance(targets, Classes):
+        known = np.unique(targets.labels)
+        values, weights = (targets.labels[:, None] == known).astype(np.float64), counts * np.ones(len(known))
+        values, weights = (values, weights) if len(known) > 2 else (values[:, :1], counts)
+    else:
+        given = targets.signs if isinstance(targets, Signs) else targets.values
+        values, weights = given.astype(np.float64), counts * (targets.C > 0)
+    if not isinstance(targets, Classes) or values.shape[1] == 1:
+        total = np.maximum(weights.sum(axis=0), np.finfo(np.float64).tiny)
+        values = values - (weights * values).sum(axis=0) / total
+    lengths = np.sqrt((weights * values**2).sum(axis=0))
+    varies = lengths > 0
+    columns = np.zeros((len(data.X), int(varies.sum())))
+    columns[labeled] = (weights * values)[:, varies] / lengths[varies]
+    return columns
+
+
+def explained_by_inputs(X: Rows, columns: Floats) -> Floats:
+    """Return the share of the variance of targets that each input and its square explain together, (D,).
+
+    Targets are the columns of `contrast_targets`. The share is that of least squares on one input and its square.
+    """
+    linear, square = np.zeros((2, columns.shape[1], X.n_inputs))
+    second, third, fourth = np.zeros((3, X.n_inputs))
+    for rows in row_blocks(len(X)):
+        block = X.take(rows)
+        x = block.array()
+        linear += columns[rows].T @ x
+        square += columns[rows].T @ x**2
+        weighed = block.weigh(x)
+        second, third, fourth = (
+            moment + np.einsum("nd,nd->d", weighed, x**power)
+            for moment, power in ((second, 1), (third, 2), (fourth, 3))
+        )
+    floor = np.finfo(np.float64).tiny
+    skew = third / np.maximum(second, floor)
+    curved = fourth - second**2 / X.totals.n_rows - skew * third  # of the squares less what inputs explain of them
+    is_curved = curved > np.sqrt(np.finfo(np.float64).eps) * fourth
+    bent = np.where(is_curved, (square - skew * linear) ** 2 / np.where(is_curved, curved, 1.0), 0.0)
+    return (linear**2 / np.maximum(second, floor) + bent).mean(axis=0)
 
 
 def _real_valued(X: Rows, directions: Floats, settings: Settings) -> Params:
@@ -126,15 +201,16 @@ def _start_per_input(X: Rows, settings: Settings, policy: StructurePolicy) -> Pa
     return make_params(scales * loadings, shares, scales * offset, X, settings)
 
 
-def sample_rows(labels: Integers, rng: np.random.Generator, policy: StructurePolicy = POLICY) -> Integers | None:
+def sample_rows(data: Data, rng: np.random.Generator, policy: StructurePolicy = POLICY) -> Integers | None:
     """Draw the samples of which the features are learned; None: all of them.
 
     Labeled and unlabeled samples get their shares of the places, labeled ones at least half of them.
     """
-    if len(labels) <= 2 * policy.sample_rows:
+    n_rows, labeled = len(data.X), data.labeled
+    if n_rows <= 2 * policy.sample_rows:
         return None
-    labeled, rest = np.flatnonzero(labels != UNLABELED), np.flatnonzero(labels == UNLABELED)
-    share = max(0.5, len(labeled) / len(labels)) if len(labeled) else 0.0
+    rest = np.setdiff1d(np.arange(n_rows), labeled)
+    share = max(0.5, len(labeled) / n_rows) if len(labeled) else 0.0
     n_labeled = min(len(labeled), round(share * policy.sample_rows))
     n_rest = min(len(rest), policy.sample_rows - n_labeled)
     return np.sort(
@@ -186,10 +262,12 @@ def is_cold(X: Rows, settings: Settings, policy: StructurePolicy = POLICY) -> bo
 
 
 def has_structure(data: Data) -> bool:
-    """Return whether any direction stands out from noise: one of the inputs, or of the means of the classes.
+    """Return whether any direction stands out from noise: one of the inputs, or one in which the target varies.
 
-    Inputs have unit variance here. Uncorrelated ones have principal variances up to ``(1 + sqrt(D / N))^2``. Class
-    means of whitened samples that do not depend on the labels have up to ``(sqrt(D / N) + sqrt((L - 1) / N))^2``.
+    Inputs have unit variance here. Uncorrelated ones have principal variances up to ``(1 + sqrt(D / N))^2``. Sums of
+    whitened samples that are weighted by n orthonormal columns, independent of them, have singular values up to
+    ``sqrt(D / N) + sqrt(n / N)`` over the root of N. For numbers, an input and its square may explain more than the
+    best of D would by chance.
     """
     X = data.X.take(None)
     N, D = X.totals.n_rows, X.n_inputs
@@ -203,15 +281,16 @@ def has_structure(data: Data) -> bool:
     values, vectors = np.linalg.eigh(correlations)
     if values[-1] > (1.0 + np.sqrt(D / N)) ** 2:
         return True
-    labels = np.unique(data.labels[data.labels != UNLABELED])
-    if len(labels) < 2:
+    columns = contrast_targets(data)
+    if columns.shape[1] == 0:
         return False
-    indicator = (data.labels[:, None] == labels).astype(np.float64)
-    counted = X.weigh(indicator).sum(axis=0)
-    means = X.combine(X.weigh(indicator))[:, varying] / spread / np.sqrt(counted * counted.sum())[:, None]
+    N = float(data.labeled.size if X.weights is None else X.weights[data.labeled].sum())
+    if isinstance(data.targets, Numbers) and N * explained_by_inputs(X, columns).max() > 2.0 * np.log(20.0 * D):
+        return True
+    n_free = columns.shape[1] - int(isinstance(data.targets, Classes) and columns.shape[1] > 1)
     kept = values > np.finfo(np.float64).eps * D * values[-1]
-    between = np.linalg.svd(means @ vectors[:, kept] / np.sqrt(values[kept]), compute_uv=False)
-    return bool(between[0] > np.sqrt(D / counted.sum()) + np.sqrt((len(labels) - 1) / counted.sum()))
+    sums = X.combine(columns)[:, varying] / spread @ vectors[:, kept] / np.sqrt(N * values[kept])
+    return bool(np.linalg.norm(sums, 2) > np.sqrt(D / N) + np.sqrt(n_free / N))
 
 
 def leading_directions(moment: Callable[[Floats], Floats], D: int, n: int) -> tuple[Floats, Floats]:
