@@ -159,7 +159,7 @@ def test_accuracy_is_met_by_longer_runs_or_refused():
 
 
 def test_contradiction_is_infeasible_after_first_run():
-    said = r"E\(x\) >= 1 and E\(double\) <= 0 contradict each other"
+    said = r"E\(x\) >= 1 and E\(double\) <= 0 cannot be met: a combination of their functions is 0 for all"
     with pytest.raises(InfeasibleError, match=said) as caught:
         resample(ExactGrid(GRID, standard), [E("x") >= 1, E(lambda x: 2 * x, name="double") <= 0])
     assert len(caught.value.result.runs) == 1
@@ -170,7 +170,7 @@ def test_constant_function_is_infeasible_unless_soft():
     def one(x: np.ndarray) -> np.ndarray:
         return np.ones_like(x)
 
-    with pytest.raises(InfeasibleError, match=r"E\(one\) == 2 cannot be met: its function is 1 for all 400 draws"):
+    with pytest.raises(InfeasibleError, match=r"E\(one\) == 2 cannot be met: its function is 1 for all 400 draws, .* 2\."):
         resample(ExactGrid(GRID, standard), E(one, name="one") == 2)
     beside = resample(ExactGrid(GRID, standard), [E(one) <= 2, E("x") == 1])
     assert beside.status == "optimal"

@@ -24,7 +24,6 @@ CLIMB_STARTS, CLIMB_STEPS = 3, 60  # draws, and steps of each of two legs
 PUSHES = ((1.0, 0), (3.0, 150), (10.0, 150))  # times the multipliers under which a climb begins, and its steps
 FAR_SCORES = 100.0  # standard deviations of <multipliers, psi> that each leg of a climb must gain
 MIN_MISSED_DRAWS = 10  # effective draws of earlier runs in a region that the last run missed
-MAX_NAMED = 5  # constraints that a message lists
 
 
 def measure_discrepancy(run: TemperedRun, predicted: Floats, error: Floats) -> float:
@@ -209,23 +208,14 @@ def find_constant(pool: Pool, stack: Stack) -> Floats | None:
 
 
 def describe_contradiction(pool: Pool, stack: Stack, labels: Sequence[str], proof: Floats) -> str:
-    """Say why constraints contradict each other: a combination of their functions is the same for all draws."""
-    proof = proof / np.abs(proof).max()
-    combined = pool.values[:, stack.index] @ proof
-    low, high = stack.domain
-    ends, used = np.where(proof > 0, low, high), np.abs(proof) > 1e-9
-    required = float(proof[used] @ ends[used])
+    """Say which constraints cannot be met: a combination of their functions is the same for all draws."""
+    unit, used = proof[np.argmax(np.abs(proof))], np.abs(proof) > 1e-9 * np.abs(proof).max()
+    combined = pool.values[:, stack.index] @ (proof / unit)
+    required = float(proof[used] @ np.where(proof > 0, *stack.domain)[used]) / unit
     constant = combined.mean() if abs(combined.mean()) > 1e-9 * np.abs(combined).max(initial=abs(required)) else 0.0
     names = list(dict.fromkeys(labels[i] for i in stack.index[used]))
-    if len(names) == 1:
-        return (
-            f"The constraint {names[0]} cannot be met: its function is {constant / float(proof[used].sum()):.6g} for "
-            f"all {len(combined)} draws. Check the function, or soften the constraint: (E(f) == b).soft(penalty)."
-        )
-    if len(names) > MAX_NAMED:
-        names = [*names[:MAX_NAMED], f"{len(names) - MAX_NAMED} more"]
+    what = "its function" if len(names) == 1 else "a combination of their functions"
     return (
-        f"The constraints {', '.join(names[:-1])} and {names[-1]} contradict each other: a combination of their "
-        f"functions is {constant:.6g} for all {len(combined)} draws, and they require {required:.6g}. Remove one, or "
-        "soften it: (E(f) == b).soft(penalty)."
+        f"{' and '.join(names)} cannot be met: {what} is {constant:.6g} for all {len(combined)} draws, and would have "
+        f"to be {required:.6g}. Remove a constraint, or soften it: (E(f) == b).soft(penalty)."
     )

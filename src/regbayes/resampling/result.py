@@ -29,8 +29,8 @@ from regbayes.resampling.tempering import Problem, Tempering
 class ResampledPosterior(RegularizedPosterior):
     """The regularized posterior of a model: draws of the last run, and the runs that led there.
 
-    ``posterior`` has the draws of the last run with weights that are nearly equal: its multipliers differ a little from
-    those that its own draws require, and the last step is a reweighting. ``base`` has the draws of the first run, the
+    ``posterior`` has the draws of the last run, reweighted: its multipliers differ a little from those that its own
+    draws require. ``base`` has the draws of the first run, the
     posterior without constraints. ``kl`` is estimated from all runs together.
     """
 
@@ -45,7 +45,7 @@ class ResampledPosterior(RegularizedPosterior):
     @cached_property
     def before_mcse(self) -> Floats:
         """Monte Carlo standard errors of ``before``, shape (m,)."""
-        return self._first_run.mcse
+        return next(run for run in self.runs if not run.is_discarded).mcse
 
     @cached_property
     def kl_mcse(self) -> float:
@@ -71,10 +71,6 @@ class ResampledPosterior(RegularizedPosterior):
         return find_influences(samples, samples, self.features.values, self.regularizer, self.warm_start)
 
     @property
-    def _first_run(self) -> TemperedRun:
-        return next(run for run in self.runs if not run.is_discarded)
-
-    @property
     def _run(self) -> TemperedRun:
         return self.runs[self.returned]
 
@@ -96,7 +92,7 @@ class ResampledPosterior(RegularizedPosterior):
     @property
     def kl_mc_error(self) -> float:
         """KL divergence to the exact solution by Monte Carlo error, about ``m / (2 effective draws)`` nats."""
-        return len(self.labels) / (2 * self._run.effective_size)
+        return len(self.labels) / (2 * self.effective_sample_size)
 
     @property
     def _verdict(self) -> tuple[Reliability, tuple[str, ...]]:
@@ -113,20 +109,18 @@ class ResampledPosterior(RegularizedPosterior):
     def to_arviz(self, rng: np.random.Generator | int | None = None) -> Any:
         """Return the returned run as an ArviZ object: its chains, without resampling, and the sampler's statistics.
 
-        ``importance_weights`` has the log-weights of the last step, which are nearly equal. ``rng`` is not used.
+        ``importance_weights`` has the log-weights of the last step. ``rng`` is not used.
         """
         xarray = import_extra("xarray", "to_arviz", "ppl")
         arviz = import_extra("arviz", "to_arviz", "ppl")
-        samples = self._samples("to_arviz")
-        draws, dims = samples.draws, ("chain", "draw")
-        grid = (draws.n_chains, draws.n_draws)
-        coords: dict[str, Any] = {name: np.arange(length) for name, length in zip(dims, grid, strict=True)}
+        samples, dims = self._samples("to_arviz"), ("chain", "draw")
+        draws = samples.draws
+        coords: dict[str, Any] = {"chain": np.arange(draws.n_chains), "draw": np.arange(draws.n_draws)}
         posterior = {
-            name: ((*dims, *draws.dims[name]), values.reshape(*grid, *values.shape[1:]))
-            for name, values in draws.variables.items()
+            name: ((*dims, *draws.dims[name]), samples.by_chain(values)) for name, values in draws.variables.items()
         }
         statistics = {name: (dims, values) for name, values in self.statistics.items()}
-        weights = {"log_weight": (dims, samples.log_weights.reshape(grid))}
+        weights = {"log_weight": (dims, samples.by_chain(samples.log_weights))}
         about = {"status": str(self.status), "kl": self.kl}
         groups = {
             "posterior": xarray.Dataset(posterior, dict(draws.coords) | coords, attrs=about),
@@ -138,13 +132,13 @@ class ResampledPosterior(RegularizedPosterior):
         return xarray.DataTree.from_dict(groups)
 
     def _headline(self) -> str:
-        n = len(self.runs)
-        head = f"{self.status}: {n} run{'s' if n > 1 else ''}, KL {self.kl:.4g} ± {self.kl_mcse:.1g} nats, effective "
-        head += (
-            f"draws {self.effective_sample_size:.0f} of {self._samples('summary').n_atoms}, R-hat {self.r_hat:.2f}, "
+        n, k_hat = len(self.runs), self.pareto_k
+        return (
+            f"draws {self.reliability}, solver {self.status}: {n} run{'s' if n > 1 else ''}, KL {self.kl:.4g} ± "
+            f"{self.kl_mcse:.1g} nats, effective draws {self.effective_sample_size:.0f} of "
+            f"{self._samples('summary').n_atoms}, R-hat {self.r_hat:.2f}, {self.divergences} divergences"
+            + (f", k-hat {k_hat:.2f}" if math.isfinite(k_hat) else "")
         )
-        k_hat = f", k-hat {self.pareto_k:.2f}" if math.isfinite(self.pareto_k) else ""
-        return f"{head}{self.divergences} divergences{k_hat}"
 
     def runs_table(self) -> str:
         """Return a table with one line for each run: multipliers, expectations and what the chains say."""

@@ -290,9 +290,8 @@ def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Temper
     solution = solve_dual(atoms, problem.stack, warm_start=state.plan.stacked, watch=False)
     move = solution.multipliers - last.multipliers
     state = state.with_last(remaining_kl=0.5 * float(np.mean(((last.flat - last.expectation) @ move) ** 2)))
-    is_reached = solution.status is Status.CONVERGED and pool_runs([last]).reweight(solution.multipliers).is_reliable(
-        policy.min_ess, policy.max_k_hat
-    )
+    there = pool_runs([last]).reweight(solution.multipliers)
+    is_reached = solution.status is Status.CONVERGED and there.is_reliable(policy.min_ess, policy.max_k_hat)
     tilt = problem.tilt(solution.multipliers if is_reached else last.multipliers)
     if not tilt.is_none:
         escape = find_escape(problem.sampler, tilt, last.run) or find_ascent(problem.sampler, tilt, last.run)
@@ -316,7 +315,7 @@ def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Temper
         return replace(state, plan=again)
     if objections:
         return state.end(Status.UNRELIABLE, *objections, solution=solution)
-    mc_error = len(solution.multipliers) / (2 * last.effective_size)
+    mc_error = len(solution.multipliers) / (2 * there.effective_size)
     if problem.accuracy is None or mc_error <= problem.accuracy:
         return state.end(Status.OPTIMAL, solution=solution)
     needed = math.ceil(1.1 * last.n_draws * mc_error / problem.accuracy)
