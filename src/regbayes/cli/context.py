@@ -23,15 +23,14 @@ from regbayes.cli.targets import (
     as_labels,
     choose_targets,
     decide,
-    observed_rows,
     row_weights,
+    rows_with_target,
     shown_label,
-    target_values,
     task_values,
 )
 from regbayes.cli.words import WordCounts, learn_words, show_documents
 
-__all__ = ["FitContext", "judged_rows", "prepare"]
+__all__ = ["FitContext", "prepare"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +109,7 @@ def prepare(request: FitRequest, output: Output) -> FitContext:
     spec, why = decide(table, names, request.kind, request.task, of_texts=documents and table.counts is None)
     output.say(f"MedLDA, {why}" if documents else why)
     _check_columns(table, spec, request, documents)
-    rows = _rows_with_target(table, spec, why, request, output, needs_all=documents)
+    rows = _rows_to_fit(table, spec, why, request, output, needs_all=documents)
     context = _of_documents(rows) if documents else _of_columns(rows)
     n, n_inputs = context.X.shape
     if documents:
@@ -136,36 +135,26 @@ def _check_columns(table: Table, spec: TargetSpec, request: FitRequest, document
         raise UserError(f"--balanced is about classes, and this target is for a {spec.kind}")
 
 
-def _rows_with_target(
+def _rows_to_fit(
     table: Table, spec: TargetSpec, why: str, request: FitRequest, output: Output, *, needs_all: bool
 ) -> FitContext:
     """Leave out rows without a target, or without one of several if all are needed, and those without weight."""
-    y = target_values(table, spec)
-    kept = judged_rows(y, needs_all=needs_all)
     key = request.names or next(iter(table.keys), None)
-    given: Sequence[str | None] = [None] * len(kept) if key is None else text_of(table.column(key, "--names"))
+    given: Sequence[str | None] = [None] * table.n_rows if key is None else text_of(table.column(key, "--names"))
     row_names = [name or f"row {i + 1}" for i, name in enumerate(given)]
-    if not kept.all():
-        output.say(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
-    weights = None
-    if request.weight is not None:
-        weights = row_weights(table, request.weight)
-        idle = kept & ~(weights > 0)
-        if idle.any():
-            output.say(f"{int(idle.sum())} of {len(kept)} rows have no weight and are left out")
-        kept &= weights > 0
-    if kept.sum() < 2:
-        raise BadDataError(f"{table.source} has {kept.sum()} rows with a target; at least 2 are needed")
-    context = FitContext(request, output, table, spec, why, TableInputs(), None, y, row_names, None, weights)
-    context = context.take(kept)
+    weights = None if request.weight is None else row_weights(table, request.weight)
+    table, y, kept = rows_with_target(table, spec, output, needs_all=needs_all)
+    names = [row_names[i] for i in np.flatnonzero(kept).tolist()]
+    context = FitContext(request, output, table, spec, why, TableInputs(), None, y, names)
+    if weights is not None:
+        context = replace(context, weights=weights[kept])
+        counted_rows = weights[kept] > 0
+        if not counted_rows.all():
+            output.say(f"{int((~counted_rows).sum())} of {len(kept)} rows have no weight and are left out")
+            context = context.take(counted_rows)
+    if len(context.y) < 2:
+        raise BadDataError(f"{table.source} has {len(context.y)} rows with a target; at least 2 are needed")
     return replace(context, y=as_labels(context.y)) if spec.kind == "classifier" else context
-
-
-def judged_rows(y: NDArray[Any], *, needs_all: bool) -> Flags:
-    """Return which rows have a target, or all of several."""
-    if needs_all and y.ndim == 2:
-        return np.all([observed_rows(column) for column in y.T], axis=0)
-    return observed_rows(y)
 
 
 def _of_columns(rows: FitContext) -> FitContext:

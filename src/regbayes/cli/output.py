@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Output", "called_as", "check_suffix", "check_writable", "replacing", "save_model", "write_columns"]
 
 QUIET_SECONDS = 15.0  # between lines about progress
+PIPE_WIDTH = 140  # characters of a table that no terminal shows
 
 
 def called_as() -> str:
@@ -101,7 +102,7 @@ class Output:
             shown.add_column(Text(column), justify="left" if i == 0 or not numbers else "right", overflow="fold")
         for row in rows:
             shown.add_row(*(Text(str(cell)) for cell in row))
-        _console(sys.stdout).print(shown)
+        _console(sys.stdout, None if sys.stdout.isatty() else PIPE_WIDTH).print(shown)
 
     def banner(self, text: str) -> None:
         """Print on stderr, in a frame, what must not be overlooked."""
@@ -153,10 +154,10 @@ def jsonable(value: Any) -> Any:
     return str(value)
 
 
-def _console(file: Any) -> Any:
+def _console(file: Any, width: int | None = None) -> Any:
     from rich.console import Console
 
-    return Console(file=file)
+    return Console(file=file, width=width)
 
 
 # --- files

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
-from regbayes.cli.context import FitContext, judged_rows
+from regbayes.cli.context import FitContext
 from regbayes.cli.errors import BadDataError
 from regbayes.cli.modelfile import ModelFile
 from regbayes.cli.output import Output
 from regbayes.cli.read import Table, text_of
 from regbayes.cli.scores import codes_by_text
-from regbayes.cli.targets import as_labels, target_values, task_values
+from regbayes.cli.targets import as_labels, rows_with_target, task_values
 from regbayes.cli.words import WordCounts, show_documents
 
 __all__ = ["collect_new_page", "collect_training_page", "reliability_of"]
@@ -73,22 +73,16 @@ def collect_training_page(
 def collect_new_page(model: ModelFile, table: Table, output: Output) -> Any:
     """Return the `ReportData` of a model and rows that it was not fitted to."""
     spec = model.target
-    y = target_values(table, spec)
-    kept = judged_rows(y, needs_all=model.of_documents)
-    if not kept.any():
-        raise BadDataError(f"{table.source} has no value of the target in any row, so there is nothing to compare with")
-    key = next(iter(table.keys), None)
-    names = [f"row {i + 1}" for i in range(len(kept))] if key is None else text_of(table.column(key))
-    if not kept.all():
-        output.warn(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
-        table, y = table.take(kept), y[kept]
+    table, y, kept = rows_with_target(table, spec, output, needs_all=model.of_documents)
     y = as_labels(y) if spec.kind == "classifier" else y
+    key = next(iter(table.keys), None)
+    names = [f"row {i + 1}" for i in np.flatnonzero(kept)] if key is None else text_of(table.column(key))
     if model.of_documents and spec.kind == "multilabel":
         y = y.astype(np.int64)
     X = model.encode(table)
     noun, found = "document" if model.of_documents else "row", model.facts["cross_validation"]
     shown: dict[str, Any] = {
-        "row_names": [name for name, here in zip(names, kept, strict=True) if here],
+        "row_names": names,
         "data_name": f"new {noun}s of {Path(table.source).name}",
         "prediction_note": f"Predictions of the fitted model for {noun}s that it was not fitted to.",
         "fitted_to": False,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
 from regbayes.cli import Kind
-from regbayes.cli.errors import BadDataError, counted, listed
-from regbayes.cli.targets import as_labels, observed_rows, row_weights, shown_label, target_values, task_values
+from regbayes.cli.errors import counted, listed
+from regbayes.cli.targets import observed_rows, row_weights, rows_with_target, shown_label, task_values
 from regbayes.estimators._calibration import codes_of
 
 if TYPE_CHECKING:
@@ -102,14 +102,7 @@ def evaluate(model: ModelFile, table: Table, output: Output, threshold: Sequence
         ``rows``, ``scores`` (a name and a number each) and ``details`` (a row per class, label or target).
     """
     spec = model.target
-    with output.catch_warnings():
-        y = target_values(table, spec)
-    kept = observed_rows(y)
-    if not kept.any():
-        raise BadDataError(f"{table.source} has no value of the target in any row, so there is nothing to compare with")
-    if not kept.all():
-        output.warn(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
-        table, y = table.take(kept), y[kept]
+    table, y, _ = rows_with_target(table, spec, output)
     with output.catch_warnings():
         shares = model.probabilities(table) if threshold or model.calibration is not None else []
         predicted = model.predict_at(shares, threshold) if threshold else model.predict(table)
@@ -131,7 +124,7 @@ def evaluate(model: ModelFile, table: Table, output: Output, threshold: Sequence
     elif spec.kind == "multilabel":
         scores, details = _of_labels(y, predicted, spec.names, model.classes, weights)
     else:
-        scores, details = _of_classes(y if y.dtype == object else as_labels(y), predicted, weights)
+        scores, details = _of_classes(y, predicted, weights)
     if shares:
         scores["log-loss"] = _log_loss(shares, columns, model.classes, weights)
     return {"rows": len(y), "scores": scores, "details": details}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,20 @@ from regbayes.cli.errors import BadDataError, UserError, listed, not_among
 from regbayes.cli.inputs import MAX_NUMBER, as_numbers, find_dates
 from regbayes.cli.read import Table, plain_number, text_of
 
-__all__ = ["TargetSpec", "choose_targets", "decide", "observed_rows", "row_weights", "target_values", "task_values"]
+if TYPE_CHECKING:
+    from regbayes.cli.output import Output
+
+__all__ = [
+    "TargetSpec",
+    "choose_targets",
+    "decide",
+    "observed_rows",
+    "row_weights",
+    "rows_with_target",
+    "shown_label",
+    "target_values",
+    "task_values",
+]
 
 MAX_CLASSES = 20  # different whole numbers that still count as classes
 MAX_RATING = 10  # distance from zero: stars, marks, degrees of approval
@@ -156,6 +169,23 @@ def _number_or_text(text: str | None) -> Any:
         return None if text is None else float(text)
     except ValueError:
         return text
+
+
+def rows_with_target(
+    table: Table, spec: TargetSpec, output: Output, *, needs_all: bool = False
+) -> tuple[Table, NDArray[Any], Flags]:
+    """Return the rows that have a target, or all of several, with their targets; a warning counts the others."""
+    with output.catch_warnings():
+        y = target_values(table, spec)
+    kept = observed_rows(y)
+    if needs_all and y.ndim == 2:
+        kept = np.all([observed_rows(column) for column in y.T], axis=0)
+    if not kept.any():
+        raise BadDataError(f"{table.source} has no value of the target in any row, so there is nothing to compare with")
+    if not kept.all():
+        output.warn(f"{int((~kept).sum())} of {len(kept)} rows have no target and are left out")
+    y = y[kept]
+    return table.take(kept), as_labels(y) if spec.kind == "classifier" and y.dtype != object else y, kept
 
 
 def task_values(table: Table, spec: TargetSpec) -> NDArray[Any] | None:
