@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import joblib
 import numpy as np
 import pytest
 
@@ -18,7 +16,6 @@ from cli_tools import Run, run_here
 from regbayes import load
 from regbayes.cli import interrupts
 from regbayes.cli.search import SearchWatch
-from regbayes.estimators._search import _collect_records
 from regbayes.search import FoldRecord
 
 SEARCH = ("--n-components", 3, "--max-iter", 4, "--folds", 3, "--C", 0.1, "--C", 1, "--C", 10, "--json")
@@ -193,15 +190,6 @@ def test_a_signal_before_the_first_fit_writes_nothing(data, monkeypatch):
     done = run_here("fit", data / "t.npz", "-o", data / "m", *SEARCH)
     assert (done.code, (data / "m").exists()) == (130, False)
     assert "nothing was written" in done.err
-
-
-def test_records_of_other_processes_come_one_by_one_and_whole(tmp_path):
-    for i in (2, 0, 1):
-        joblib.dump(i, tmp_path / f"{i}.record")
-        os.utime(tmp_path / f"{i}.record", (i, i))
-    joblib.dump(9, tmp_path / "9.part")  # of a process that was ended while it wrote
-    assert list(_collect_records(str(tmp_path))) == [0, 1, 2]
-    assert list(_collect_records(str(tmp_path))) == []
 
 
 def test_time_left_is_that_of_the_median_fit():

@@ -17,7 +17,7 @@ from ilsvm_estimator_tools import ilsvm, overlapping
 from multitask_tools import classifier, groups, labels, numbers, regressor
 from regbayes.persistence import save
 from regbayes.report import collect, render
-from regbayes.report._columns import Columns, shorten_names
+from regbayes.report._columns import Columns
 from report_tools import data_of, fitted
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -303,11 +303,6 @@ def test_effects_without_targets():
     X, y = overlapping(90)
     effects = collect(ilsvm(4).fit(X, np.array(["a", "b", "c"])[y]), X).effects
     assert effects.outputs == ("a", "b", "c")
-
-
-def test_names_lose_what_pipelines_put_before_them_unless_they_need_it():
-    assert shorten_names(["scale__a", "code__b_x"]) == ["a", "b_x"]
-    assert shorten_names(["scale__a", "code__a"]) == ["scale__a", "code__a"]
 
 
 def test_columns_keep_the_types_of_a_frame():
