@@ -26,7 +26,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regbayes._registry import Saveable
 from regbayes._types import Floats, Reals
-from regbayes.engine import AbsoluteChange, FitResult, row_blocks
+from regbayes.engine import AbsoluteChange, FitResult
+from regbayes.engine.source import ArraySource, Samples, Source
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -39,7 +40,8 @@ from regbayes.estimators._bases import (
 )
 from regbayes.joint.descent import DescentOptions, fit_joint
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.joint.problem import JointProblem, hold_rows
+from regbayes.joint.problem import JointProblem
+from regbayes.kernels.arrays import gather, sum_products, to_device
 from regbayes.margins.head import Head, LinearHead, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.persistence import persistable
@@ -50,7 +52,7 @@ from regbayes.persistence import persistable
 @persistable(name="new_model.Params")
 @dataclass(frozen=True)
 class Params:
-    """What is learned, and what inference needs beside it."""
+    """What is learned, and what inference needs in addition."""
 
     loadings: Floats  # (D, K): W
     noise_variance: float  # sigma²
@@ -79,23 +81,24 @@ class Pulled(RowSums):
 
 
 @dataclass(frozen=True)
-class PredictivePCA(JointModel[Floats, Params, Stats, Pulled]):
-    """The likelihood of centred rows, as a term of J with a weight. Descent moves the loadings."""
+class PredictivePCA(JointModel[Any, Params, Stats, Pulled]):
+    """The likelihood of centered samples, as a term of J with a weight. Descent moves the loadings."""
 
     weight: float
 
-    def infer(self, rows: Floats, params: Params) -> Inferred[Stats]:
-        projected = rows @ params.loadings
-        features = np.linalg.solve(params.precision, projected.T).T
-        return Inferred(features, Stats(len(rows), float(np.vdot(rows, rows)), float(np.vdot(projected, features))))
+    def infer(self, rows: Any, params: Params) -> Inferred[Stats]:
+        projected = rows @ to_device(params.loadings, rows)
+        features = projected @ to_device(np.linalg.inv(params.precision), rows)
+        sums = sum_products(rows, rows), sum_products(projected, features)
+        return Inferred(features, Stats(rows.shape[0], *map(float, sums)))
 
-    def pull_back(self, rows: Floats, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
+    def pull_back(self, rows: Any, params: Params, inferred: Inferred[Stats], gradient: Any) -> Pulled:
         z = inferred.features
         own = -self.weight / params.noise_variance * z
         if gradient is None:
-            return Pulled(rows.T @ own, z.T @ own)
-        h = np.linalg.solve(params.precision, gradient.T).T
-        return Pulled(rows.T @ (own + h), z.T @ own + z.T @ h + h.T @ z)
+            return Pulled(*gather(rows.T @ own, z.T @ own))
+        h = gradient @ to_device(np.linalg.inv(params.precision), rows)
+        return Pulled(*gather(rows.T @ (own + h), z.T @ own + z.T @ h + h.T @ z))
 
     def terms(self, params: Params, stats: Stats) -> dict[str, float]:
         (D, K), noise = params.loadings.shape, params.noise_variance
@@ -114,7 +117,7 @@ class PredictivePCA(JointModel[Floats, Params, Stats, Pulled]):
         return replace(params, loadings=position)
 
 
-# --- the fit: rows in blocks, a head over the features, the descent that all models share, the one loop
+# --- the fit: a head over the features, and the descent that all models share, for samples wherever they are
 
 
 @persistable(name="new_model.State")
@@ -129,9 +132,21 @@ class State:
 FINAL = Tolerance(gap=1e-6, max_epochs=2000.0)  # of the head that is kept
 
 
+@dataclass(frozen=True)
+class ClassHead:
+    """The head of a block of samples, whose targets are numbers of classes."""
+
+    n_classes: int
+    C: float
+
+    def __call__(self, block: Samples) -> Head:
+        assert block.y is not None
+        return Head(Classes(block.y, zero_one_cost(self.n_classes), np.full(len(block), self.C)), squared=True)
+
+
 def fit(
-    X: Floats,
-    targets: Classes | None,
+    source: Source,
+    head_of: ClassHead | None,
     start: Params,
     *,
     weight: float,
@@ -139,23 +154,20 @@ def fit(
     tol: float,
     callbacks: Sequence[Callable[[Any], bool | None]] = (),
 ) -> FitResult[State]:
-    """Descend on J from given loadings, until it falls by less than ``tol`` per row."""
-    head = None if targets is None else Head(targets, squared=True)
-    model = PredictivePCA(weight)
-    blocks = hold_rows([X[rows] for rows in row_blocks(len(X))])
-    problem = JointProblem(model, blocks, head, DescentOptions())
+    """Descend on J from given loadings, until it falls by less than ``tol`` per sample."""
+    problem = JointProblem.of(PredictivePCA(weight), source, head_of, DescentOptions())
     result: FitResult[Any] = fit_joint(
         problem,
         start,
-        stop=AbsoluteChange(tol * len(X), patience=3),
+        stop=AbsoluteChange(tol * len(source), patience=3),
         max_iter=max_iter,
         callbacks=callbacks,
         view=lambda search: State(search.at.params, search.at.head and search.at.head.head),
     )
-    params, fitted = result.state.at.params, None
-    if head is not None:
-        fitted = head.solve(model.infer(X, params).features, result.state.at.warm_start, FINAL).head
-    return replace(result, state=State(params, fitted))
+    at, fitted = result.state.at, None
+    if head_of is not None:
+        fitted = problem.solve(problem.infer(at.params), at.warm_start, FINAL).head
+    return replace(result, state=State(at.params, fitted))
 
 
 # --- the shell: validate, delegate, unpack
@@ -203,10 +215,10 @@ class PredictivePCAClassifier(Saveable, CallbackSupportMixin, TransformerMixin, 
         self.mean_ = X.mean(axis=0)
         loadings = 0.1 * generator(self.random_state).standard_normal((X.shape[1], self.n_components))
         start = Params(loadings, float(self.noise_variance))
-        targets = Classes(codes, zero_one_cost(len(self.classes_)), np.full(len(X), float(self.C)))
+        source, head_of = ArraySource(Samples(X - self.mean_, codes)), ClassHead(len(self.classes_), float(self.C))
         options = {"weight": self.generative_weight, "max_iter": self.max_iter, "tol": self.tol}
         with FitReporter(self, self.max_iter, {"X": X, "y": y}, self._attributes, self.verbose) as reporter:
-            result = fit(X - self.mean_, targets, start, **options, callbacks=[reporter])
+            result = fit(source, head_of, start, **options, callbacks=[reporter])
             vars(self).update(self._attributes(result.state), trace_=result.trace, n_iter_=result.n_iter)
         warn_of_status(self, result)
         return self

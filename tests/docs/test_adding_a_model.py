@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,10 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import regbayes
-from new_model import Params, PredictivePCA, PredictivePCAClassifier, fit
+from array_namespaces import list_places
+from new_model import ClassHead, Params, PredictivePCA, PredictivePCAClassifier, fit
 from regbayes.engine import Status
+from regbayes.engine.source import ArraySource, Samples
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.problem import JointProblem, hold_rows
@@ -83,17 +86,17 @@ def test_without_margins_it_is_probabilistic_principal_component_analysis(data):
     pca.noise_variance_ *= 89 / 90
     start = replace(some_params(), noise_variance=float(pca.noise_variance_))
     lowest = -0.5 * pca.score_samples(X).sum()
-    alone = fit(X, None, start, **OPTIONS)
+    alone = fit(ArraySource(Samples(X, y)), None, start, **OPTIONS)
     assert alone.status is Status.CONVERGED
     assert alone.trace.objective[-1] == pytest.approx(lowest, rel=1e-8)
-    cheap = fit(X, targets(y, C=1e-7), start, **OPTIONS)
+    cheap = fit(ArraySource(Samples(X, y)), ClassHead(3, 1e-7), start, **OPTIONS)
     W, expected = cheap.state.params.loadings, pca.get_covariance()
     np.testing.assert_allclose(W @ W.T + pca.noise_variance_ * np.eye(5), expected, atol=1e-3)
 
 
 def test_descent_never_rises_and_ends_where_no_small_change_helps(data):
     X, y = data
-    result = fit(X, targets(y), some_params(), **OPTIONS)
+    result = fit(ArraySource(Samples(X, y)), ClassHead(3, 0.5), some_params(), **OPTIONS)
     assert result.trace.rises.count == 0
     assert result.trace.objective[-1] < result.trace.objective[0] - 10.0
     problem, params, rng = pose(X, y), result.state.params, np.random.default_rng(3)
@@ -103,7 +106,50 @@ def test_descent_never_rises_and_ends_where_no_small_change_helps(data):
 
     lowest = value(params.loadings)
     changes = [value(params.loadings + size * rng.standard_normal((5, 2))) for size in (1e-3, 1e-2) for _ in range(10)]
-    assert min(changes) > lowest - 1e-6 * abs(lowest)
+    assert min(changes) > lowest - 1e-5 * abs(lowest)  # the accuracy of the head
+
+
+@pytest.fixture
+def stack():
+    """What is closed after a test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(params=["file", *(place.name for place in list_places()), "dask"])
+def source(request, data, tmp_path, stack):
+    """The same samples in memory, in a file, in arrays of other libraries, and on a Dask cluster."""
+    X, y = data
+    if request.param == "file":
+        np.save(tmp_path / "X.npy", X)
+        return ArraySource(Samples(np.load(tmp_path / "X.npy", mmap_mode="r"), y)), 1e-12
+    if request.param != "dask":
+        place = next(place for place in list_places() if place.name == request.param)
+        return ArraySource(Samples(place(X), y)), place.tol
+    distributed, da = pytest.importorskip("distributed"), pytest.importorskip("dask.array")
+    from regbayes.dask.source import DaskSource, read_rows
+
+    quiet = {"processes": False, "dashboard_address": ":0"}  # threads, which have this module
+    cluster = stack.enter_context(distributed.LocalCluster(n_workers=2, threads_per_worker=1, **quiet))
+    client = stack.enter_context(distributed.Client(cluster))
+    chunks = (40, 0, 50)
+    X, y = da.from_array(X, chunks=(chunks, -1)), da.from_array(y, chunks=chunks)
+    return DaskSource(client, X, read_rows(5), y), 1e-12
+
+
+def test_the_fit_is_the_same_wherever_the_samples_are(data, source):
+    there, tol = source
+    options = {"weight": 0.5, "max_iter": 5, "tol": 0.0}
+    here = fit(ArraySource(Samples(*data)), ClassHead(3, 0.5), some_params(), **options)
+    found = fit(there, ClassHead(3, 0.5), some_params(), **options)
+    assert found.trace.rises.count == 0
+    np.testing.assert_allclose(found.trace.objective, here.trace.objective, rtol=max(1e-8, 100 * tol))
+    np.testing.assert_allclose(found.state.params.loadings, here.state.params.loadings, atol=max(1e-6, 1000 * tol))
+    scores = (
+        state.head.scores(PredictivePCA(0.5).infer(data[0], state.params).features)
+        for state in (here.state, found.state)
+    )
+    np.testing.assert_allclose(*scores, atol=max(1e-3, 1000 * tol))
 
 
 def test_the_classifier_on_its_features_is_liblinears(data):

@@ -17,7 +17,7 @@ from scipy.sparse import issparse, vstack
 
 from regbayes._types import Floats, Integers
 from regbayes.engine.executor import Executor, Serial, row_blocks
-from regbayes.kernels.arrays import find_ranges, is_plain, join, pieces, take_rows
+from regbayes.kernels.arrays import find_ranges, is_plain, join, pieces, take_rows, to_host
 
 DEVICE_BLOCK_ROWS = 1 << 20  # work on a block is launched operation by operation: few large ones
 
@@ -41,6 +41,8 @@ class Blocks(Protocol):
 
 class Source(Protocol):
     """Samples, wherever they are."""
+
+    def __len__(self) -> int: ...
 
     def summarize(self, measure: Callable[..., Any], *arguments: Any) -> Any:
         """Return the sum of ``measure(samples, *arguments)`` over blocks of samples, in their order."""
@@ -66,7 +68,10 @@ class Samples:
 
     def take(self, rows: Any) -> Samples:
         """Return some of the samples."""
-        X = self.X[rows] if is_plain(self.X) or isinstance(rows, slice) else take_rows(self.X, rows)
+        if is_plain(self.X):
+            X = self.X[rows]
+        else:
+            X = self.X[rows, :] if isinstance(rows, slice) else take_rows(self.X, rows)
         return Samples(X, *(None if part is None else part[rows] for part in (self.y, self.weights, self.task)))
 
 
@@ -131,6 +136,9 @@ class ArraySource:
     samples: Samples
     executor: Executor = field(default_factory=Serial)
 
+    def __len__(self) -> int:
+        return len(self.samples)
+
     def blocks(self) -> list[Samples]:
         """Return the samples in blocks of fixed size; nothing is copied."""
         return list(map(self.samples.take, cut_rows(self.samples.X)))
@@ -142,7 +150,8 @@ class ArraySource:
     def sample(self, n_samples: int, strata: Strata) -> Samples:
         """Return about so many samples, in an order of which every beginning is a sample."""
         drawn = draw(self.samples, 0, strata.of, strata.limits(n_samples))
-        return drawn.samples.take(strata.select([drawn], n_samples))
+        found = drawn.samples.take(strata.select([drawn], n_samples))
+        return found if is_plain(found.X) else replace(found, X=to_host(found.X).astype(np.float64))
 
     def persist(self, make: Callable[..., Any], *arguments: Any) -> LocalBlocks:
         """Return ``make(samples, *arguments)`` of every block."""

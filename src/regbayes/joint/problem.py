@@ -21,7 +21,7 @@ import numpy as np
 
 from regbayes._types import Floats, Reals
 from regbayes.engine import Executor, Serial
-from regbayes.engine.source import Blocks, LocalBlocks
+from regbayes.engine.source import Blocks, LocalBlocks, Samples, Source, Strata, cut_rows
 from regbayes.joint.model import Fitted, Inferred, JointModel, Params, RowSums, Stats
 from regbayes.margins.head import FeatureSums, Head, HeadBlock, Slope, SolvedHead, Tolerance, View, WarmStart
 from regbayes.margins.newton import SharedPrior
@@ -71,6 +71,13 @@ def hold_rows(parts: Sequence[Rows], executor: Executor | None = None) -> LocalB
     firsts = accumulate(lengths, initial=0)
     blocks = [RowBlock([part], (n,), first=first) for part, n, first in zip(parts, lengths, firsts, strict=False)]
     return LocalBlocks(blocks, executor or Serial())
+
+
+def hold(block: Samples, head_of: Callable[[Samples], Head] | None) -> RowBlock[Any]:
+    """Return samples as a model takes them that works on arrays, with their part of the head."""
+    pieces = [block.X[rows, :] for rows in cut_rows(block.X)]
+    lengths = tuple(int(piece.shape[0]) for piece in pieces)
+    return RowBlock(pieces, lengths, None if head_of is None else head_of(block).blocks(lengths, block.X))
 
 
 # --- functions of a block
@@ -258,6 +265,25 @@ class JointProblem(Generic[Rows, Params, Stats]):
     blocks: Blocks
     head: Any
     options: DescentOptions
+
+    @classmethod
+    def of(
+        cls,
+        model: JointModel[Rows, Params, Stats, Any],
+        source: Source,
+        head_of: Callable[[Samples], Head] | None,
+        options: DescentOptions,
+        n_sampled: int = 10_000,
+    ) -> Self:
+        """Return J over the samples of a source: memory, a file, a device or a cluster.
+
+        ``head_of`` makes the head of a block of samples; its losses are squared. The curvature comes from a sample.
+        """
+        head = None
+        if head_of is not None:
+            sample = source.sample(n_sampled, Strata.alone(len(source)))
+            head = SampledHead(head_of(sample), hold(sample, head_of), min(1.0, len(sample) / len(source)))
+        return cls(model, source.persist(hold, head_of), head, options)
 
     @property
     def executor(self) -> Executor:
