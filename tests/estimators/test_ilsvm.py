@@ -29,7 +29,7 @@ def test_fit_transform_is_fit_and_transform_and_the_embedding_is_that_of_the_tra
     fitted = make().fit(X, y)
     np.testing.assert_array_equal(make().fit_transform(X, y), fitted.transform(X))
     np.testing.assert_allclose(fitted.embedding_, fitted.transform(X), rtol=1e-14)
-    assert fitted.embedding_.shape == (len(X), fitted.n_components)
+    assert fitted.embedding_.shape == (len(X), fitted.n_components_)
     assert np.all((fitted.embedding_ >= 0) & (fitted.embedding_ <= 1))
 
 
@@ -70,7 +70,7 @@ def test_decisions_are_linear_in_what_the_classifier_sees(n_classes, include_inp
     X, y = digits(n_classes, 100)
     fitted = ilsvm(include_inputs=include_inputs, fit_intercept=fit_intercept, max_iter=5).fit(X, y)
     rows = 1 if n_classes == 2 else n_classes
-    assert fitted.coef_features_.shape == (rows, fitted.n_components)
+    assert fitted.coef_features_.shape == (rows, fitted.n_components_)
     assert fitted.intercept_.shape == (rows,)
     scores = fitted.transform(X) @ fitted.coef_features_.T + fitted.intercept_
     if include_inputs:

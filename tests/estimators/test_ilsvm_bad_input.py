@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
@@ -33,18 +34,30 @@ def with_one(value):
     [
         (with_one(np.nan), ValueError, "contains NaN"),
         (with_one(np.inf), ValueError, "contains infinity"),
-        (scipy.sparse.csr_array(X), TypeError, "Sparse data was passed"),
+        (X.astype("datetime64[D]"), TypeError, "has dates"),
+        (pd.DataFrame(X).assign(day=pd.Timedelta(1, "D")), TypeError, "has dates"),
         (X[:, :0], ValueError, r"0 feature\(s\)"),
         (X[:, 0], ValueError, "Expected 2D array"),
         (X[None], ValueError, "dim 3"),
         (1e200 * X, ValueError, "X is too large"),
         (1e-200 * X, ValueError, "X is too small"),
     ],
-    ids=["nan", "inf", "sparse", "no columns", "1d", "3d", "overflow", "underflow"],
+    ids=["nan", "inf", "dates", "durations", "no columns", "1d", "3d", "overflow", "underflow"],
 )
 def test_rows_that_cannot_be_fitted(make, rows, error, message):
     with pytest.raises(error, match=message):
         make().fit(rows, y)
+
+
+@every_estimator
+def test_sparse_rows_are_their_dense_ones(make):
+    sparse = scipy.sparse.csr_array(X)
+    fitted, dense = make(max_iter=3).fit(sparse, y), make(max_iter=3).fit(X, y)
+    np.testing.assert_array_equal(fitted.transform(sparse), dense.transform(X))
+    sparse.indices[5] = 10**7  # compiled code would read foreign memory
+    for method in (lambda: make().fit(sparse, y), lambda: fitted.transform(sparse)):
+        with pytest.raises(ValueError, match="not a valid sparse matrix"):
+            method()
 
 
 @every_estimator
@@ -140,7 +153,7 @@ def test_fewer_rows_than_features(make, n_rows):
 def test_two_rows_are_enough_and_one_is_not():
     rows = [0, 1]
     assert ilsvm().fit(X[rows], y[rows]).score(X[rows], y[rows]) == 1.0
-    assert ibp().fit(X[rows]).transform(X).shape == (160, 6)
+    assert len(ibp().fit(X[rows]).transform(X)) == 160
     for make in (ilsvm, ibp):
         with pytest.raises(ValueError, match="minimum of 2 is required"):
             make().fit(X[:1], y[:1])

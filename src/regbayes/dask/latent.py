@@ -10,7 +10,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes._types import Floats
+from regbayes._types import Floats, Integers
 from regbayes.dask._bases import OnCluster, sample_size
 from regbayes.dask.source import DaskSource, join_columns
 from regbayes.engine.source import Samples, Strata
@@ -93,8 +93,8 @@ class OnClusterFeatures(OnCluster):
         training = TrainingRows(sample.X, sample.weights, sample.X, data)
         self._learn(training, (replace(here, population=population), recipe.settings))
 
-    def _attributes(self, state: State) -> dict[str, Any]:
-        found, nothing = super()._attributes(state), np.empty((0, len(state.params.loadings)))
+    def _attributes(self, state: State, used: Integers | None = None) -> dict[str, Any]:
+        found, nothing = super()._attributes(state, used), np.empty((0, len(state.params.loadings)))
         for of_all_samples in ("embedding_", "probabilities_"):
             found.pop(of_all_samples, None)
         on = None if state.probabilities is None else nothing
@@ -169,7 +169,7 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
         """Return the expected samples given their features, shape (n_samples, n_features), lazily for collections."""
         if not isinstance(X, da.Array):
             return super().inverse_transform(X)
-        return join_columns(X) @ self._state.params.loadings + self.offset_
+        return join_columns(X) @ self.components_ + self.offset_
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean of `score_samples`."""

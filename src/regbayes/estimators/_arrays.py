@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from sklearn import get_config
 from sklearn.utils.validation import _check_y, check_array, check_consistent_length, validate_data
 
@@ -71,6 +72,40 @@ def refuse_elsewhere(X: Any, what: str) -> None:
     """Refuse arrays that are not NumPy's where only the host will do."""
     if is_elsewhere(X):
         raise TypeError(f"{what} works on the host, and X is {name_place(X)}: give it as a NumPy array")
+
+
+def check_types(X: Any) -> None:
+    """Raise TypeError if X has dates, which NumPy would take as numbers or fail at with an unclear message."""
+    kinds = {getattr(dtype, "kind", "") for dtype in np.ravel(getattr(X, "dtypes", getattr(X, "dtype", ())))}
+    if kinds & {"m", "M"}:
+        raise TypeError("X has dates or durations. Make numbers of them: year, month, days since a date.")
+
+
+def check_indices(X: Any) -> None:
+    """Raise ValueError if a sparse matrix has column numbers or row boundaries outside its shape.
+
+    Compiled code trusts them, and SciPy does not look at arrays that were changed in place.
+    """
+    if issparse(X) and hasattr(X, "check_format"):
+        try:
+            X.check_format(full_check=True)
+        except ValueError as error:
+            raise ValueError(f"X is not a valid sparse matrix: {error}.") from None
+
+
+def to_dense(X: Any) -> Any:
+    """Return a sparse matrix as an array, and anything else as it is."""
+    if not issparse(X):
+        return X
+    check_indices(X)
+    try:
+        return X.toarray()
+    except MemoryError:
+        size = 8e-9 * X.shape[0] * X.shape[1]
+        raise MemoryError(
+            f"X is sparse, and its {X.shape[0]:,} x {X.shape[1]:,} numbers take {size:.3g} GB when dense, which is "
+            "more than there is. Reduce its columns, with sklearn.decomposition.TruncatedSVD for example."
+        ) from None
 
 
 def read_there(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:

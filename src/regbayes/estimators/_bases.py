@@ -38,11 +38,14 @@ from regbayes.estimators._arrays import (
     NO_LABELS,
     bring_beside,
     bring_here,
+    check_indices,
+    check_types,
     describe_room,
     is_elsewhere,
     pick_classes_there,
     read_features,
     read_there,
+    to_dense,
     working_on,
 )
 from regbayes.estimators._calibration import NoProbabilities
@@ -111,17 +114,20 @@ def keep_on_failure(estimator: Any) -> Iterator[None]:
 
 
 def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
-    """Validate rows, and labels if there are any: NumPy arrays in double precision, or rows where they lie.
+    """Validate samples, and labels if there are any: NumPy arrays in double precision, or samples on their device.
 
-    Mapped rows keep the type that their file has where blocks are converted.
+    Sparse samples become dense. Memory-mapped samples keep their type, and their blocks are converted.
     """
+    check_types(X)
+    check_indices(X)
     if not isinstance(X, np.ndarray) and is_elsewhere(X):
         return read_there(estimator, X, y, **options)
     types = [np.float64]
     if isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and X.dtype.itemsize <= 8 and X.dtype != np.float64:
         types += [X.dtype] if getattr(type(estimator), "_in_blocks", False) and is_mapped(X) else []
     labels = y if isinstance(y, np.ndarray | str) else bring_here(y, "y")
-    return validate_data(estimator, X, labels, dtype=types, **options)
+    found = validate_data(estimator, X, labels, dtype=types, accept_sparse="csr", **options)
+    return (to_dense(found[0]), found[1]) if isinstance(found, tuple) else to_dense(found)
 
 
 def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:
@@ -194,14 +200,9 @@ def has_weight(coef: Floats) -> Flags:
 def features_in_use(model: Any) -> Integers:
     """Return the numbers of the features in use, which `n_components_` counts.
 
-    Features of samples are in use where they differ between training samples. Features that are sums of inputs, those
-    of several tasks, are in use where they have weight. All topics are in use.
+    Our own models have no others. Those of other packages are in use where some loading is not zero.
     """
-    if hasattr(model, "tasks_"):
-        return np.flatnonzero(has_weight(model.coef_features_))
-    if hasattr(model, "embedding_"):
-        return np.flatnonzero(in_use(getattr(model, "probabilities_", model.embedding_)))
-    return np.flatnonzero(np.any(to_host(model.components_) != 0, axis=1))  # of samples that were not kept
+    return np.flatnonzero(np.any(to_host(model.components_) != 0, axis=1))
 
 
 def warn_of_no_features() -> None:
@@ -627,6 +628,11 @@ class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEs
     @property
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import row_blocks
-from regbayes.estimators._arrays import bring_here, work_here
+from regbayes.estimators._arrays import work_here
 from regbayes.estimators._bases import (
     FirstBatchWarning,
     LatentClassifier,
@@ -28,6 +28,7 @@ from regbayes.estimators._bases import (
     fit_data,
     known_codes,
     one_blas_thread,
+    read_rows,
     row_weights,
     warn_if_unscaled,
 )
@@ -99,7 +100,7 @@ class BatchFeatures(LatentModel):
             known = batches.begin(None, settings, self._state, float(n_rows))
         with one_blas_thread():
             learned, state = batches.learn(data, known)
-        for name, value in self._attributes(state).items():
+        for name, value in self._attributes(state, self._used).items():
             setattr(self, name, value)
         self._set_batches(learned)
 
@@ -164,7 +165,7 @@ class BatchFeatures(LatentModel):
         state = replace(state, head=head, multipliers=None)
         if hasattr(self, "_batches"):
             self._batches = batches.settle(self._batches, head, state)
-        for name, value in {**self._head_attributes(state), "_state": state}.items():
+        for name, value in {**self._head_attributes(state, self._used), "_state": state}.items():
             setattr(self, name, value)
 
     def _solve_target_weights(self, rows: TargetRows) -> None:
@@ -228,8 +229,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None, sample_weight: ArrayLike | None, first: bool
     ) -> Any:
         """Validate a batch; return its rows that count."""
-        labels, least = bring_here(y, "y"), 2 if first else 1
-        given, y = validate_data(self, X, labels, dtype=np.float64, ensure_min_samples=least, reset=first)
+        given, y = read_rows(self, X, y, ensure_min_samples=2 if first else 1, reset=first)
         rows, labels, weights = drop_weightless(given, y, sample_weight)
         if first:
             if classes is None:
@@ -277,7 +277,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
 
     def _refit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         """Solve for the weights of classes."""
-        everywhere, given = validate_data(self, X, bring_here(y, "y"), dtype=[np.float64, np.float32], reset=False)
+        everywhere, given = read_rows(self, X, y, reset=False)
         weights, labeled = row_weights(sample_weight, everywhere), find_labeled(given, self.unlabeled)
         kept = labeled if weights is None else labeled & (weights > 0)
         places = None if kept.all() else np.flatnonzero(kept)

@@ -408,6 +408,7 @@ class TaskModel(IterativeEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
+        tags.input_tags.sparse = True
         return tags
 
 
@@ -504,11 +505,13 @@ def _measure_targets(
     if units is None:
         return np.zeros(n_tasks), np.ones(n_tasks)
     if units == "pooled":
-        _, mean, scale = standardized(targets.values[:, None], scaled=True, sample_weight=counted)
+        _, mean, scale = standardized(targets.values[:, None], scaled=True, sample_weight=counted, name="y")
         return np.repeat(mean, n_tasks), np.repeat(scale, n_tasks)
     by_task = np.split(np.argsort(targets.tasks, kind="stable"), np.cumsum(targets.counts)[:-1])
     found = [
-        standardized(targets.values[here, None], True, sample_weight=None if counted is None else counted[here])[1:]
+        standardized(
+            targets.values[here, None], True, sample_weight=None if counted is None else counted[here], name="y"
+        )[1:]
         for here in by_task
     ]
     means, scales = np.array(found)[:, :, 0].T
@@ -521,6 +524,7 @@ def standardized(
     order: Integers | None = None,
     sample_weight: Floats | None = None,
     stays: bool = False,
+    name: str = "X",
 ) -> tuple[Any, Floats, Floats]:
     """Return X with centred and, if asked, scaled columns, and the means and scales; large values do not overflow.
 
@@ -555,7 +559,7 @@ def standardized(
             part = np.asarray(centred[rows])
             squares += float(np.vdot(part, part))
     if not np.isfinite(squares):
-        raise ValueError("X has values too large to square; set scale_inputs=True, or rescale X")
+        raise ValueError(f"{name} has values too large to square: rescale {name}")
     return centred, mean, scale
 
 

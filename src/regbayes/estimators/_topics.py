@@ -22,6 +22,7 @@ from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
     _check_sample_weight,
+    _check_y,
     check_consistent_length,
     check_is_fitted,
     check_non_negative,
@@ -33,7 +34,9 @@ from regbayes.engine import FitResult, Status, make_executor
 from regbayes.estimators._arrays import (
     bring_beside,
     bring_here,
+    check_indices,
     check_numbers,
+    check_types,
     come_home,
     follow,
     is_elsewhere,
@@ -552,6 +555,8 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
     Counts on a device stay there.
     """
     _check_no_texts(X)
+    check_types(X)
+    check_indices(X)
     if not isinstance(X, np.ndarray):
         X = without_graph(X)
     numbers = numbers_of(X)
@@ -572,7 +577,6 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
             "array"
         )
     X = validate_data(estimator, X, accept_sparse="csr", dtype="numeric", reset=reset)
-    check_indices(X)
     check_non_negative(X, type(estimator).__name__)
     counts = X if issparse(X) else csr_array(X)
     if not counts.has_canonical_format or np.any(counts.data == 0):
@@ -585,16 +589,13 @@ def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: b
     return counts
 
 
-def check_indices(X: Any) -> None:
-    """Raise ValueError if a sparse matrix has column numbers or row boundaries outside its shape.
-
-    Compiled code trusts them, and SciPy does not look at arrays that were changed in place.
-    """
-    if issparse(X):
-        try:
-            X.check_format(full_check=True)
-        except ValueError as error:
-            raise ValueError(f"X is not a valid CSR matrix: {error}.") from None
+def read_numbers(estimator: BaseEstimator, y: Any) -> Floats:
+    """Validate targets that are numbers, (n,) or (n, outputs)."""
+    if y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    if issparse(y):
+        raise TypeError("y is sparse; it must be dense. Use y.toarray().")
+    return np.asarray(_check_y(y, multi_output=True, y_numeric=True, estimator=estimator), dtype=np.float64)
 
 
 def check_largest(count: float) -> None:

@@ -19,17 +19,18 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import _check_y, check_consistent_length, column_or_1d, validate_data
+from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats, Integers
-from regbayes.estimators._arrays import bring_here, bring_targets, refuse_elsewhere
-from regbayes.estimators._bases import check_labels, find_labeled, row_weights
+from regbayes.estimators._arrays import bring_targets, refuse_elsewhere
+from regbayes.estimators._bases import check_labels, find_labeled, read_rows, row_weights
 from regbayes.estimators._folds import DEFAULT_FOLDS, multitask_folds, split_scored
 from regbayes.estimators._labels import read_labels
 from regbayes.estimators._search import Fold, Samples, accepted, check_lists, make_plan, resolve_scorers
 from regbayes.estimators._task_bases import Targets, read_targets
 from regbayes.estimators._topics import read_counts
+from regbayes.estimators._topics import read_numbers as read_number_targets
 from regbayes.estimators.ilsvm import ILSVMClassifier, is_label_matrix, read_numbers, target_shape
 from regbayes.estimators.ilsvm_regressor import ILSVMRegressor
 from regbayes.estimators.medlda import MedLDAClassifier
@@ -263,13 +264,13 @@ class ILSVMClassifierCV(ModelSearch):
 
     def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], Flags]:
         if is_label_matrix(y):
-            rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+            rows = read_rows(self, X, ensure_min_samples=2)
             labels = read_numbers(y, rows)
             missing: Flags = np.isnan(labels)
             if self.unlabeled is not None:
                 missing |= labels == self.unlabeled
             return rows, labels, np.asarray(~missing.all(axis=1), dtype=bool)
-        rows, labels = validate_data(self, X, bring_here(y, "y"), dtype=np.float64, ensure_min_samples=2)
+        rows, labels = read_rows(self, X, y, ensure_min_samples=2)
         labeled = find_labeled(labels, self.unlabeled)
         check_labels(labels[labeled])
         return rows, labels, labeled
@@ -299,7 +300,7 @@ class ILSVMRegressorCV(ModelSearch):
     _descending = True
 
     def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], Flags]:
-        rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        rows = read_rows(self, X, ensure_min_samples=2)
         values = read_numbers(y, rows)
         labeled = np.asarray(~np.isnan(values).all(axis=1), dtype=bool)
         return rows, values[:, 0] if len(target_shape(y)) == 1 else values, labeled
@@ -361,9 +362,7 @@ class MedLDARegressorCV(TopicSearch):
     _values = {"n_components": ("n_components", (10, 20, 40)), "C": ("Cs", (1.0, 3.0))}  # noqa: RUF012
 
     def _read_targets(self, y: Any) -> NDArray[Any]:
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        return _check_y(y, multi_output=True, y_numeric=True, estimator=self)
+        return read_number_targets(self, y)
 
 
 class TaskSearch(ModelSearch):
@@ -410,7 +409,7 @@ class TaskSearch(ModelSearch):
         self
         """
         refuse_elsewhere(X, type(self).__name__)
-        rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        rows = read_rows(self, X, ensure_min_samples=2)
         values, task = bring_targets(rows, y=y, task=task)
         targets, kinds = self._read_tasks(rows, values, task)
         weights = row_weights(sample_weight, rows)

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import validate_data
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
@@ -23,11 +22,12 @@ from regbayes.estimators._bases import (
     UnsupervisedFeatures,
     drop_weightless,
     fit_data,
+    read_rows,
     room_for,
 )
 from regbayes.estimators._batches import BatchFeatures
 from regbayes.estimators.ilsvm import NOISE_VARIANCE, BinaryFeatures, Supervision, make_settings
-from regbayes.kernels.arrays import to_host
+from regbayes.kernels.arrays import take_columns, to_host
 from regbayes.models.ilsvm.model import Data, Rows, Settings, centre_rows, reconstruct
 
 TEMPERATURE = 0.01  # per input, of on/off features: at a higher one, those that no label holds together fade away
@@ -81,16 +81,16 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     Attributes
     ----------
-    components_ : array of shape (n_components, n_features)
-        Loadings of the features.
+    components_ : array of shape (n_components_, n_features)
+        Loadings of the features in use.
     n_components_ : int
         Features in use: those whose probabilities are not the same for all training rows (range above .1).
-    embedding_ : array of shape (n_samples, n_components)
+    embedding_ : array of shape (n_samples, n_components_)
         Posterior means of the training rows' features, at the temperature of the fit: probabilities or, where features
         have amounts, these.
-    probabilities_ : array of shape (n_samples, n_components)
+    probabilities_ : array of shape (n_samples, n_components_)
         Where features have amounts: probabilities that the training rows have the features.
-    stick_weights_ : array of shape (n_components,)
+    stick_weights_ : array of shape (n_components_,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
         Of the rows.
@@ -195,27 +195,28 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         """
         first = not hasattr(self, "_state")
         work_here(self, X, "partial_fit")
-        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
+        given = read_rows(self, X, ensure_min_samples=2 if first else 1, reset=first)
         rows, _, weights = drop_weightless(given, None, sample_weight)
         self._learn_batch(TrainingRows(rows, weights, given, fit_data(given, sample_weight=sample_weight)))
         return self
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the posterior means of the features of rows, shape (n_samples, n_components).
+        """Return the posterior means of the features in use, shape (n_samples, n_components_).
 
         They are probabilities or, where features have amounts, these as expected; see `feature_probabilities`.
         """
         with room_for(self, X):
             rows = centre_rows(self._valid_rows(X), self.mean_)
-            if self.transform_temperature is None:
-                return self._infer(rows)
-            temperature = self.transform_temperature * rows.n_inputs
-            return self._infer(rows, replace(self._state.params, temperature=temperature).infer)
+            params = self._state.params
+            if self.transform_temperature is not None:
+                params = replace(params, temperature=self.transform_temperature * rows.n_inputs)
+            return take_columns(self._infer(rows, params.infer), self._used)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
         """Return the expected rows given their features, shape (n_samples, n_features)."""
         features, mean = self._valid_features(X), to_host(self.mean_)
-        return reconstruct(features, self._state.params, mean)
+        params = self._state.params
+        return reconstruct(features, replace(params, loadings=params.loadings[self._used]), mean)
 
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""

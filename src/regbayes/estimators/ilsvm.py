@@ -12,7 +12,7 @@ from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
@@ -42,7 +42,7 @@ from regbayes.estimators._batches import BatchClassifier, TargetRows
 from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._labels import judge_signs
 from regbayes.estimators.metrics import subset_accuracy
-from regbayes.kernels.arrays import to_host
+from regbayes.kernels.arrays import sum_of, take_columns, to_host
 from regbayes.kernels.binary import sweeps_are_loaded
 from regbayes.margins.head import MAX_ASCENT_SCORES, MAX_CLASS_WEIGHTS
 from regbayes.margins.targets import Classes, Signs
@@ -92,18 +92,23 @@ class BinaryFeatures(LatentModel):
             return starts.random_params(data.X, settings, rng)
         return starts.start(data, settings, self._policy)
 
-    def _attributes(self, state: State) -> dict[str, Any]:
-        """Return the fitted attributes that describe the features, and the classifier where there is one."""
-        psi, found = state.embedding, {} if state.head is None else self._head_attributes(state)
+    def _attributes(self, state: State, used: Integers | None = None) -> dict[str, Any]:
+        """Return the fitted attributes that describe the features in use, and the classifier where there is one.
+
+        ``used`` are the features in use of an earlier batch, which stay in use.
+        """
+        if used is None:
+            used = np.flatnonzero(in_use(state.embedding if state.probabilities is None else state.probabilities))
+        found = {} if state.head is None else self._head_attributes(state, used)
         ratios, mean = state.params.noise_ratios, self.mean_
         if state.probabilities is not None:
-            psi = state.probabilities
-            found["probabilities_"] = psi
+            found["probabilities_"] = take_columns(state.probabilities, used)
         return found | {
-            "components_": state.params.loadings,
-            "embedding_": state.embedding,
-            "stick_weights_": stick_weights(state.params.sticks),
-            "n_components_": int(in_use(psi).sum()),
+            "_used": used,
+            "components_": state.params.loadings[used],
+            "embedding_": take_columns(state.embedding, used),
+            "stick_weights_": stick_weights(state.params.sticks)[used],
+            "n_components_": len(used),
             "noise_variance_": state.params.noise_variance,
             "noise_ratios_": np.ones(state.params.loadings.shape[1]) if ratios is None else ratios,
             "prior_variance_": state.params.prior_variance,
@@ -113,10 +118,10 @@ class BinaryFeatures(LatentModel):
 
     def _attributes_of_all(self, given: Any, state: State) -> dict[str, Any]:
         """Return the fitted attributes where some of the rows did not count: they are in the embedding all the same."""
-        rows = centre_rows(given, self.mean_)
-        found = self._attributes(state) | {"embedding_": self._infer(rows, state.params.infer)}
+        rows, found = centre_rows(given, self.mean_), self._attributes(state)
+        found["embedding_"] = take_columns(self._infer(rows, state.params.infer), found["_used"])
         if state.probabilities is not None:
-            found["probabilities_"] = self._infer(rows, state.params.infer_probabilities)
+            found["probabilities_"] = take_columns(self._infer(rows, state.params.infer_probabilities), found["_used"])
         return found
 
     def _learn(self, rows: TrainingRows, prepared: tuple[Data, Settings] | None = None) -> None:
@@ -184,22 +189,33 @@ class BinaryFeatures(LatentModel):
         return judge_signs(wrong, *((prices * (signs == sign)).sum(axis=0) for sign in (-1, 1)))
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
-        """Return the probabilities that rows have the features, shape (n_samples, n_components).
+        """Return the probabilities that rows have the features in use, shape (n_samples, n_components_).
 
         Where features are on or off, they are what `transform` returns, at the temperature of the fit; where features
         have amounts, `transform` returns these as expected.
         """
         with room_for(self, X):
             rows = centre_rows(self._valid_rows(X), self.mean_)
-            return self._infer(rows, self._state.params.infer_probabilities)
+            return take_columns(self._infer(rows, self._state.params.infer_probabilities), self._used)
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the posterior means of the features of samples without their targets, (n_samples, n_components).
+        """Return the posterior means of the features in use, without a look at targets, (n_samples, n_components_).
 
         They are probabilities or, with ``slab``, expected values; see `feature_probabilities`.
         """
         with room_for(self, X):
-            return self._infer(centre_rows(self._valid_rows(X), self.mean_))
+            return take_columns(self._infer(centre_rows(self._valid_rows(X), self.mean_)), self._used)
+
+    def _linear_in_use(self, state: State, used: Integers) -> tuple[Floats, Floats]:
+        """Return the weights of the features in use and the intercepts, which include what the others add."""
+        head = state.head
+        assert head is not None
+        weights, means = head.feature_weights, head.centre
+        if len(state.embedding):  # features that are not in use have nearly the same value in all samples
+            means = to_host(sum_of(state.embedding, axis=0)) / len(state.embedding)
+        rest = np.delete(np.arange(len(means)), used)
+        constant = head.weights[:, -1] if head.fit_intercept else 0.0
+        return weights[:, used], constant - weights @ head.centre + weights[:, rest] @ means[rest]
 
     def _scores(self, X: ArrayLike) -> Floats:
         """Return the scores of all outputs, (n, outputs)."""
@@ -452,18 +468,18 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         What was used, also where "auto" chose it.
     n_components_ : int
         Features in use: those whose probabilities are not the same for all training rows (range above .1).
-    components_ : array of shape (n_components, n_features)
-        Loadings of the features.
-    coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
-        Weights of the features.
+    components_ : array of shape (n_components_, n_features)
+        Loadings of the features in use.
+    coef_features_ : array of shape (n_classes, n_components_), or (1, n_components_) for two classes
+        Weights of the features in use.
     intercept_ : array of shape (n_classes,) or (1,)
     coef_inputs_ : array of shape (n_classes, n_features) or (1, n_features)
         Weights of the inputs, where they are included.
-    embedding_ : array of shape (n_samples, n_components)
+    embedding_ : array of shape (n_samples, n_components_)
         Label-free posterior means of the training rows' features: probabilities or, with ``slab``, amounts.
-    probabilities_ : array of shape (n_samples, n_components)
+    probabilities_ : array of shape (n_samples, n_components_)
         With ``slab``: probabilities that the training rows have the features.
-    stick_weights_ : array of shape (n_components,)
+    stick_weights_ : array of shape (n_components_,)
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
         Of the rows.
@@ -595,14 +611,14 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
             self._several = is_label_matrix(y)
         if not self._several:
             return super()._read_batch(X, y, classes, sample_weight, first)
-        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
+        given = read_rows(self, X, ensure_min_samples=2 if first else 1, reset=first)
         return self._read_labels(given, y, sample_weight, None if first else len(self.classes_))
 
     def _refit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         if not self._several:
             super()._refit_weights(X, y, sample_weight)
             return
-        given = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        given = read_rows(self, X, reset=False)
         self._solve_target_weights(self._read_labels(given, y, sample_weight, len(self.classes_)))
 
     def _read_labels(
@@ -660,16 +676,15 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return make_settings(parameters, X.totals.mean_square, X.n_inputs, supervision)
 
-    def _head_attributes(self, state: State) -> dict[str, Any]:
+    def _head_attributes(self, state: State, used: Integers) -> dict[str, Any]:
         """Return the fitted attributes that describe the classifier; a binary one is the difference of its scores."""
         head = state.head
         assert head is not None
-        K, weights, latent = len(head.centre), head.weights, head.feature_weights
-        intercept = (weights[:, -1] if head.fit_intercept else 0.0) - latent @ head.centre
+        latent, intercept = self._linear_in_use(state, used)
         found = {"coef_features_": latent, "intercept_": intercept}
         if state.input_scale:
-            D = state.params.loadings.shape[1]
-            found["coef_inputs_"] = state.input_scale * weights[:, K : K + D]
+            K, D = state.params.loadings.shape
+            found["coef_inputs_"] = state.input_scale * head.weights[:, K : K + D]
         return found if self._several else binary_difference(found)
 
     def _class_scores(self, X: ArrayLike) -> Floats:

@@ -12,10 +12,10 @@ from scipy.linalg import eigh
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from regbayes._registry import persistable
-from regbayes._types import Floats
+from regbayes._types import Floats, Integers
 from regbayes.estimators._arrays import work_here
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
@@ -162,16 +162,16 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
     ----------
     n_components_ : int
         Number of features in use: those whose probabilities differ between training samples by more than 0.1.
-    components_ : array of shape (n_components, n_features)
+    components_ : array of shape (n_components_, n_features)
         Loadings of the features.
-    coef_features_ : array of shape (n_components,) or (n_outputs, n_components)
+    coef_features_ : array of shape (n_components_,) or (n_outputs, n_components_)
         Weights of the features, in units of the targets.
     intercept_ : float or array of shape (n_outputs,)
     target_range_ : array of shape (2, n_outputs)
         Smallest and largest training target. Predictions are clipped to it.
-    embedding_ : array of shape (n_samples, n_components)
+    embedding_ : array of shape (n_samples, n_components_)
         Features of the training samples, as `transform` returns them.
-    probabilities_ : array of shape (n_samples, n_components)
+    probabilities_ : array of shape (n_samples, n_components_)
         With ``slab``: probabilities that the training samples have the features.
     stick_weights_, mean_, offset_, noise_variance_, noise_ratios_, prior_variance_, objective_, trace_, n_iter_
         As in `ILSVMClassifier`.
@@ -292,7 +292,7 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
         """
         first = not hasattr(self, "_state")
         work_here(self, X, "partial_fit")
-        given = validate_data(self, X, dtype=np.float64, ensure_min_samples=2 if first else 1, reset=first)
+        given = read_rows(self, X, ensure_min_samples=2 if first else 1, reset=first)
         self._learn_batch(self._read(given, y, sample_weight, first))
         return self
 
@@ -315,7 +315,7 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
         """
         check_is_fitted(self, "_state")
         work_here(self, X, "fit_weights")
-        given = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        given = read_rows(self, X, reset=False)
         self._solve_target_weights(self._read(given, y, sample_weight, first=False))
         return self
 
@@ -360,12 +360,9 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
             self.get_params(deep=False), input_variances(data.X), residual, data.targets.n_outputs, labeled_share(data)
         )
 
-    def _head_attributes(self, state: State) -> dict[str, Any]:
+    def _head_attributes(self, state: State, used: Integers) -> dict[str, Any]:
         """Return the weights in units of the targets."""
-        head = state.head
-        assert head is not None
-        latent = head.feature_weights
-        intercept = head.weights[:, -1] - latent @ head.centre
+        latent, intercept = self._linear_in_use(state, used)
         coef, intercept = self._target_scale[:, None] * latent, self._target_mean + self._target_scale * intercept
         if self._is_single:
             return {"coef_features_": coef[0], "intercept_": float(intercept[0])}

@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import _check_y
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
@@ -18,6 +17,7 @@ from regbayes.estimators._bases import NOT_NEGATIVE
 from regbayes.estimators._topics import (
     TOPIC_CONSTRAINTS,
     TopicModel,
+    read_numbers,
 )
 from regbayes.kernels.arrays import to_host
 from regbayes.margins.targets import Numbers
@@ -162,7 +162,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         return self._learn_more(X, y, sample_weight)
 
     def _read_responses(self, y: Any, first: bool) -> Floats:
-        y = _check_y(y, multi_output=True, y_numeric=True, estimator=self).astype(np.float64)
+        y = read_numbers(self, y)
         if first:
             self._single = y.ndim == 1
         return y[:, None] if y.ndim == 1 else y
@@ -170,7 +170,10 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     def _make_targets(self, values: Floats, sample_weight: Floats | None, first: bool, classes: Any) -> Numbers | None:
         if first:
             self._mean = np.average(values, axis=0, weights=sample_weight)
-            scale = np.sqrt(np.average((values - self._mean) ** 2, axis=0, weights=sample_weight))
+            with np.errstate(over="ignore", invalid="ignore"):
+                scale = np.sqrt(np.average((values - self._mean) ** 2, axis=0, weights=sample_weight))
+            if not np.all(np.isfinite(scale)):
+                raise ValueError("y has values too large to square: rescale y")
             self._scale = np.where(scale > 0, scale, 1.0)
         elif values.shape[1] != len(self._mean):
             raise ValueError(f"y has {values.shape[1]} targets, but earlier documents had {len(self._mean)}")

@@ -39,7 +39,7 @@ from regbayes.estimators._task_bases import (
     TaskRegressor,
     check_no_empty_task,
 )
-from regbayes.kernels.arrays import is_plain
+from regbayes.kernels.arrays import is_plain, take_columns
 from regbayes.margins.targets import ObservedMatrix
 from regbayes.models.indian_buffet import stick_weights
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, Problem, fit, prepare, stages_of
@@ -160,13 +160,13 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         return decision(X, self._state, outputs)
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the latent features of rows, shape (n_samples, n_components).
+        """Return the latent features in use, shape (n_samples, n_components_).
 
         A feature is the sum of the standardised inputs that have it, weighted by their probabilities, in a unit that
         does not depend on their number.
         """
         with room_for(self, X):
-            return features(self._standard_rows(X), self._state)
+            return take_columns(features(self._standard_rows(X), self._state), self._used)
 
     @property
     def _n_features_out(self) -> int:
@@ -221,15 +221,17 @@ def latent_attributes(state: State) -> dict[str, Any]:
     """Fitted attributes that describe the features and the tasks' weights for them, in the model's units."""
     latent, weights = state.latent, state.tasks.weights
     n_columns, n_features = latent.logits.shape
+    used = np.flatnonzero(has_weight(weights[:, :n_features]))
     attributes = {
-        "components_": latent.psi.T.copy(),
-        "n_components_": int(has_weight(weights[:, :n_features]).sum()),
-        "stick_weights_": stick_weights(latent.sticks),
+        "_used": used,
+        "components_": latent.psi.T[used],
+        "n_components_": len(used),
+        "stick_weights_": stick_weights(latent.sticks)[used],
         "noise_variance_": latent.noise_variance,
         "prior_variance_": latent.weight_variance,
         "temperature_": state.scales.tau,
         "generative_weight_": state.scales.generative_weight,
-        "coef_features_": weights[:, :n_features],
+        "coef_features_": weights[:, used],
         "intercept_": weights[:, -1] if state.fit_intercept else np.zeros(len(weights)),
         "_state": state,
     }
@@ -327,16 +329,16 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         The classes; those of each task, if the columns of Y have different ones.
     n_components_ : int
         Features in use: those with more than a hundredth of the largest weight of some task.
-    components_ : array of shape (n_components, n_features)
+    components_ : array of shape (n_components_, n_features)
         Probability that a feature has an input column.
-    coef_features_ : array of shape (n_outputs, n_components)
+    coef_features_ : array of shape (n_outputs, n_components_)
         Weights of the features: a row per task, in the order of ``tasks_``, or a row per class for a task with more
         than two. ``decision_function`` is ``transform(X) @ coef_features_.T + intercept_``, plus
         ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are included.
     intercept_ : array of shape (n_outputs,)
     coef_inputs_ : array of shape (n_outputs, n_features)
         Weights of the standardised inputs, where they are included.
-    stick_weights_ : array of shape (n_components,)
+    stick_weights_ : array of shape (n_components_,)
         Share of columns that the prior expects in each feature.
     mean_, scale_ : array of shape (n_features,)
         What X is centred and divided by.
@@ -475,9 +477,9 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
         The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
     n_components_ : int
         Features in use: those with more than a hundredth of the largest weight of some task.
-    components_ : array of shape (n_components, n_features)
+    components_ : array of shape (n_components_, n_features)
         Probability that a feature has an input column.
-    coef_features_ : array of shape (n_tasks, n_components)
+    coef_features_ : array of shape (n_tasks, n_components_)
         Weights of the features, in the targets' units. The prediction is
         ``transform(X) @ coef_features_.T + intercept_``, plus ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are
         included.

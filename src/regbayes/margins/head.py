@@ -41,7 +41,7 @@ TIGHTEN = 0.1  # factor on the gap where no step seemed to lower the objective
 # The choice of the solver: coordinate ascent is faster where scores are few and few passes are allowed.
 MAX_ASCENT_SCORES = 100_000  # samples times outputs
 MAX_ASCENT_EPOCHS = 2.0
-MAX_ASCENT_C = 1_000.0  # mean price of a loss: its square is nearly a hard margin beyond, which takes thousands of passes
+MAX_ASCENT_PRICE = 1_000.0  # mean factor on a loss: margins are nearly hard beyond, and take thousands of passes
 MAX_CURVATURE = 20_000_000  # numbers in the second derivatives of all outputs, where Newton's method is possible
 MAX_CLASS_WEIGHTS = 2_000  # of a multi-class margin: beyond, the curvature of a sample no longer leads anywhere
 SAMPLE_PER_WEIGHT, CLASS_SAMPLE_PER_WEIGHT = 50, 20  # samples that the curvature comes from at least, for each weight
@@ -373,10 +373,11 @@ class Head:
         if isinstance(self.targets, Numbers) and self.targets.epsilon == 0.0:
             return False  # one Newton step is exact
         is_rough = self.mixes or tolerance.max_epochs <= MAX_ASCENT_EPOCHS
-        return is_rough and self._mean_C <= MAX_ASCENT_C and len(self.targets) * self.targets.n_outputs <= MAX_ASCENT_SCORES
+        is_small = len(self.targets) * self.targets.n_outputs <= MAX_ASCENT_SCORES
+        return is_rough and is_small and self._mean_price <= MAX_ASCENT_PRICE
 
     @cached_property
-    def _mean_C(self) -> float:
+    def _mean_price(self) -> float:
         return float(np.mean(self.targets.C)) if len(self.targets) else 0.0
 
     def solve(

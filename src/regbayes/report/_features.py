@@ -314,6 +314,7 @@ def _use_name(topics: bool, unit: bool, weighted: bool) -> str:
 def _count_note(latent: LatentModel, n_used: int, n_components: int, noun: str) -> str:
     if not latent.has_sticks:
         return f"The model has {n_components} {noun}s, a number that was fixed beforehand."
+    n_components = latent.model.n_components
     if hasattr(latent.model, "tasks_"):
         return f"{n_used} of {n_components} features have weight in some task. Features are sums of inputs."
     if n_used == n_components > 1:

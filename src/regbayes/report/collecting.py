@@ -307,7 +307,8 @@ def _name_model(estimator: Any, model: Any) -> str:
 def _facts(model: Any) -> list[tuple[str, str]]:
     """Return what the fit found."""
     noun = "topics" if hasattr(model, "top_words") else "features"
-    facts = [(f"{noun} in use", f"{len(features_in_use(model))} of {len(model.components_)}")]
+    n_components = getattr(model, "n_components", len(model.components_))
+    facts = [(f"{noun} in use", f"{len(features_in_use(model))} of {n_components}")]
     names = ("temperature_", "generative_weight_", "noise_variance_", "prior_variance_", "n_iter_")
     facts += [(name, f"{getattr(model, name):.4g}") for name in names if hasattr(model, name)]
     if getattr(model, "multi_class_", None) == "ovr":

@@ -32,6 +32,7 @@ UNTIL_SETTLED = 0  # sweeps
 MAX_SWEEPS = 100  # until a document has settled
 MAX_LOADED_SWEEPS = 10_000  # of label-free inference in a file: more would not end
 TOL = 1e-3  # of a document's length: changes of its topics' tokens, summed
+MIN_WORDS = 1e-6  # of a document: fewer are lost next to the prior in single precision
 BOUND_SWEEPS = 19  # of mean field, from collapsed proportions on, before the bound is evaluated
 
 
@@ -130,7 +131,7 @@ def proportions(documents: WordCounts, fitted: FittedTopics, executor: Executor)
     def infer(rows: slice) -> None:
         gamma = infer_gamma(documents.rows(rows.start, rows.stop), fitted, prior)
         counts = np.maximum(gamma[:, :K] - fitted.doc_prior, 0.0)
-        counts[np.diff(documents.starts[rows.start : rows.stop + 1]) == 0] = fitted.shares
+        counts[lengths_of(documents.rows(rows.start, rows.stop)) < MIN_WORDS] = fitted.shares
         shares[rows] = counts / counts.sum(axis=1, keepdims=True)
 
     executor.map(infer, row_blocks(len(shares)))
@@ -174,6 +175,6 @@ def _proportions_there(documents: WordCounts, fitted: FittedTopics) -> DeviceArr
     gamma = _infer_there(documents, fitted).gamma
     xp = namespace_of(gamma)
     counts = xp.clip(gamma - to_device(fitted.doc_prior, gamma), 0.0, None)
-    empty = to_device(lengths_of(documents) == 0, gamma, xp.bool)
+    empty = to_device(lengths_of(documents) < MIN_WORDS, gamma, xp.bool)
     counts = xp.where(empty[:, None], to_device(fitted.shares, gamma)[None, :], counts)
     return counts / xp.sum(counts, axis=1)[:, None]
