@@ -88,9 +88,9 @@ def test_load_hashing_without_columns_raises(n_features, tmp_path):
 def test_counts_with_indices_outside_the_matrix_raise(part, value, sampled):
     broken = COUNTS.copy()
     getattr(broken, part)[5] = value
-    with pytest.raises(ValueError, match="not a valid CSR matrix"):
+    with pytest.raises(ValueError, match="not a valid sparse matrix"):
         sampled.predict(broken)
-    with pytest.raises(ValueError, match="not a valid CSR matrix"):
+    with pytest.raises(ValueError, match="not a valid sparse matrix"):
         MedLDAClassifier(3, n_sweeps=2, random_state=0).fit(broken, LABELS)
 
 

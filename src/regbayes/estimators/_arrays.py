@@ -138,9 +138,9 @@ def check_numbers(X: Any) -> None:
 def read_features(X: Any) -> Any:
     """Validate features of rows, wherever they lie."""
     if not is_elsewhere(X):
-        return check_array(X, dtype=np.float64)
+        return check_array(X, dtype=np.float64, ensure_min_features=0)
     xp = namespace_of(X)
-    return check_array(X, dtype=[xp.float64, xp.float32])
+    return check_array(X, dtype=[xp.float64, xp.float32], ensure_min_features=0)
 
 
 def bring_beside(values: Any, X: Any, name: str) -> Any:
