@@ -120,7 +120,7 @@ def test_no_update_raises_the_lagrangian(kind, word_prior):
         state, _ = problem.step(state)
 
 
-def test_settled_topics_of_words_are_best_among_others():
+def test_converged_topics_of_words_are_best_among_others():
     problem, rng = problem_of("response"), np.random.default_rng(2)
     state = started(problem, "response")
     state = problem.update_documents(replace(state, followed=state.weights.multipliers), 400)

@@ -57,7 +57,7 @@ def test_numbers_are_those_of_liblinear(loss):
     np.testing.assert_allclose(solve_boxes(X, boxes, tol=1e-12).weights[0], theirs.fit(X, y).coef_, atol=1e-4)
 
 
-def test_descent_finds_a_minimum_beside_a_wall():
+def test_descent_finds_a_minimum_next_to_a_wall():
     scales = np.array([1.0, 10.0, 100.0])
 
     def function(x):

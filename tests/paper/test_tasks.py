@@ -266,7 +266,7 @@ def test_log_shares_are_below_their_expectation():
     assert np.all(found > expected - 0.8)
 
 
-def test_sticks_with_a_kernel_climb_to_where_no_change_helps():
+def test_sticks_with_a_kernel_end_where_no_change_helps():
     def value(sticks):
         return np.sum(MEMBERS * dirichlet_process.log_shares(sticks, LOG_KERNEL)) - sticks.kl(0.7)
 
@@ -358,7 +358,7 @@ def test_buffet_bound_is_below_the_expectation_and_tight_at_one():
     assert sticks.kl(1.5) == pytest.approx(ratio.sum(axis=1).mean(), abs=0.02)
 
 
-def test_buffet_sticks_settle_where_no_change_helps():
+def test_buffet_sticks_end_where_no_change_helps():
     counts, rng = np.array([9.0, 4.0, 4.5, 0.3]), np.random.default_rng(0)
     sticks, values = BuffetSticks.of_prior(2.0, 4), []
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""Two loops: block updates until the objective settles, and quasi-Newton steps that never raise it."""
+"""Two loops: block updates until the objective converges, and quasi-Newton steps that never raise it."""
 
 from __future__ import annotations
 

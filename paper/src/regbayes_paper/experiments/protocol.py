@@ -231,7 +231,7 @@ class Experiment(ABC):
         return int(bool(self.dataset(cell.dataset).stands_for))
 
     def work(self, cell: Cell) -> float:
-        """Return an amount that the time of a cell roughly grows with: all fits, each by its samples and features."""
+        """Return a number that the time of a cell is roughly proportional to: samples times features, over all fits."""
         train, _ = self.dataset(cell.dataset).split(cell.seed)
         system, size = self.at(cell)
         samples = self.training_rows(cell, train)

@@ -151,7 +151,7 @@ def plan(experiment: Experiment, output: Path, n_seeds: int | None = None) -> li
     """Return the cells that are not recorded, with estimates of their times.
 
     An estimate is the time of the same line with other seeds, or that of its system in the small form, scaled by the
-    amount of work.
+    work of the cell.
     """
     done = read_records(records_path(experiment, output))
     known = {(one.cell.dataset, one.cell.row, one.cell.setting): one.seconds for one in done.values()}

@@ -78,7 +78,7 @@ class TrainingSize(School):
         """Return what is done."""
         return (
             "The splits of `school`; the first 50 to 100 % of the training samples of each, in the published order, "
-            f"and always the whole test part. Settings are chosen anew at each size by {self.n_folds}-fold "
+            f"and always the whole test part. Settings are chosen again at each size by {self.n_folds}-fold "
             f"cross-validation. Truncation {self.n_components}.",
             "The paper: explained variance and time increase with the training size, and about 70 % of the training "
             "samples are enough for the best peers' level (a figure without numbers).",
