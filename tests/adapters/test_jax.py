@@ -69,7 +69,7 @@ def vae_params(H=6):
     return {name: 0.4 * rng.standard_normal(shape) for name, shape in shapes.items()}
 
 
-def test_a_linear_autoencoder_is_the_one_written_out_by_hand():
+def test_linear_autoencoder_matches_numpy():
     X, y = make_data()
     model = from_jax(encode, linear_loss, linear_params(), weight=WEIGHT, prior=DECAY)
     np.testing.assert_array_equal(model.start, some_params())
@@ -84,20 +84,20 @@ def test_a_linear_autoencoder_is_the_one_written_out_by_hand():
     check_same_problem(own, X, y, some_params(2))
 
 
-def test_the_pull_back_is_that_of_finite_differences():
+def test_pull_back_matches_finite_differences():
     X, y = make_data()
     model = from_jax(vae_encode, vae_loss, vae_params(), weight=0.2, prior=0.1)
     check_finite_differences(pose(model, model.blocks(X), y), model.start, np.random.default_rng(0))
 
 
-def test_what_the_loss_draws_is_a_function_of_the_seed():
+def test_loss_depends_on_seed_alone():
     X, _ = make_data()
     model = from_jax(vae_encode, vae_loss, vae_params())
     first, again, other = (model.infer(model.blocks(X, seed)[0], model.start).stats.loss for seed in (3, 3, 4))
     assert first == again != other
 
 
-def test_a_fit_descends_and_comes_back_as_the_tree_that_was_given():
+def test_fit_descends_and_returns_the_tree():
     X, y = make_data()
     model = from_jax(vae_encode, vae_loss, vae_params(), weight=0.1)
     targets = Classes(y, zero_one_cost(3), np.full(len(y), 0.5))
@@ -113,7 +113,7 @@ def test_a_fit_descends_and_comes_back_as_the_tree_that_was_given():
     assert np.all(np.isfinite(batches.state.params))
 
 
-def test_the_block_of_the_page_runs():
+def test_page_example_runs():
     import jax.numpy as jnp
 
     page = (Path(__file__).parents[2] / "docs" / "own_model.md").read_text(encoding="utf-8")
@@ -124,7 +124,7 @@ def test_the_block_of_the_page_runs():
     assert len(names["model"].blocks(make_data()[0])) == 1
 
 
-def test_numbers_are_predicted_from_columns_of_them():
+def test_numbers_need_a_column_for_each_output():
     X, _ = make_data()
     model, wanted = from_jax(encode, linear_loss, linear_params()), X[:, :1] + X[:, 1:2]
     result = fit(model, X, Numbers(wanted, np.ones((60, 1))), max_iter=100)
@@ -132,11 +132,11 @@ def test_numbers_are_predicted_from_columns_of_them():
     assert np.corrcoef(scores[:, 0], wanted[:, 0])[0, 1] > 0.8
     with pytest.raises(ValueError, match=r"a column for each output.*\(60,\)"):
         fit(model, X, Numbers(wanted[:, 0], np.ones(60)))
-    with pytest.raises(ValueError, match="59 targets for 60 rows"):
+    with pytest.raises(ValueError, match="one entry for each of 60 samples; got 59"):
         fit(model, X, Numbers(wanted[1:], np.ones((59, 1))), batch_size=20)
 
 
-def test_weights_of_rows_are_copies_of_them():
+def test_sample_weights_match_copies():
     check_weights_are_copies(from_jax(encode, linear_loss, linear_params(), weight=WEIGHT, prior=DECAY))
 
 
@@ -146,7 +146,7 @@ def noisy(params, rows, key):
     return encode(params, rows if key is None else rows * jax.random.bernoulli(key, 0.5, rows.shape))
 
 
-def test_an_encoder_has_a_key_while_parameters_are_learned():
+def test_encoder_has_no_key_in_predictions():
     X, y = make_data()
     model = from_jax(noisy, linear_loss, linear_params(), weight=0.1)
     plain = from_jax(encode, linear_loss, linear_params(), weight=0.1)
@@ -160,7 +160,7 @@ def test_an_encoder_has_a_key_while_parameters_are_learned():
     assert fit(model, X, targets, max_iter=2, batch_size=20).state.head.weights.shape == (3, K + 1)
 
 
-def test_an_encoder_that_always_draws_is_told_of_the_key():
+def test_encoder_that_needs_a_key_raises_with_note():
     import jax
 
     def careless(params, rows, key):
@@ -168,10 +168,10 @@ def test_an_encoder_that_always_draws_is_told_of_the_key():
 
     with pytest.raises(TypeError) as caught:
         from_jax(careless, linear_loss, linear_params()).blocks(make_data()[0])
-    assert "key=None (as predictions are made)" in caught.value.__notes__[0]
+    assert "key=None (as in predictions)" in caught.value.__notes__[0]
 
 
-def test_a_model_of_importable_functions_can_be_pickled():
+def test_model_pickles():
     X, _ = make_data()
     model = from_jax(vae_encode, vae_loss, vae_params(), weight=0.1)
     again = pickle.loads(pickle.dumps(model))
@@ -189,20 +189,20 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_clear_errors(what):
+def test_bad_model_raises(what):
     encoder, loss, message = REFUSED[what]
     with pytest.raises(ValueError, match=message):
         from_jax(encoder, loss, linear_params()).blocks(make_data()[0])
 
 
-def test_params_must_be_arrays_of_one_floating_type():
-    with pytest.raises(ValueError, match="no arrays"):
+def test_bad_params_raise():
+    with pytest.raises(ValueError, match="at least one array"):
         from_jax(encode, linear_loss, {})
     with pytest.raises(ValueError, match=r"one type.*float64, int64"):
         from_jax(encode, linear_loss, {"a": np.ones((K, D)), "b": np.ones((D, K), dtype=np.int64)})
     with pytest.raises(ValueError, match="got float16"):
         from_jax(encode, linear_loss, {"a": np.ones((K, D), dtype=np.float16)})
-    with pytest.raises(ValueError, match=r"prior must return a scalar, got shape \(5,\)"):
+    with pytest.raises(ValueError, match=r"`prior` must return a scalar; got shape \(5,\)"):
         from_jax(encode, linear_loss, linear_params(), prior=lambda params: params["a"].sum(0)).blocks(make_data()[0])
     with pytest.raises(ValueError, match="in the file"):
         from_jax(encode, linear_loss, linear_params()).from_state_dict({"['a']": np.zeros(2)})

@@ -1,4 +1,4 @@
-"""Fit a user's model under a margin head: all rows at every step, or mini-batches of them."""
+"""Fit a user's model under a margin head: all samples at every step, or mini-batches of them."""
 
 from __future__ import annotations
 
@@ -71,94 +71,57 @@ def fit(  # noqa: PLR0913 - options, all by name
         As in `regbayes.engine.run`.
     """
     blocks = model.blocks(X, seed, weights)
-    n = sum(map(len, blocks))
-    _check_targets(targets, n)
-    squared = squared or batch_size is not None
-    head = None if targets is None else Head(targets, squared=squared, row_weights=weights)
-    if batch_size is not None:
-        rate = learning_rate / LEARNING_RATE
-        batches = _MiniBatches(model, model.to_rows(X), targets, weights, batch_size, rate, max_iter, seed)
-        n_features = model.features(batches.rows[:1], model.start).shape[1]
-        passes: FitResult[Any] = run(
-            batches.step,
-            _Pass(OnlineState.begin(model, model.start, n_features), 0),
+    rows = model.to_rows(X)
+    counts = np.ones(len(rows)) if weights is None else weights
+    head = None
+    if targets is not None:
+        if len(targets) != len(rows):
+            raise ValueError(f"`targets` must have one entry for each of {len(rows)} samples; got {len(targets)}.")
+        if not isinstance(targets, Classes) and np.ndim(targets.C) != 2:
+            raise ValueError(
+                "`targets` other than Classes must have a column for each output, and C the same shape (n, outputs); "
+                f"got C of shape {np.shape(targets.C)}."
+            )
+        head = Head(targets, squared=squared or batch_size is not None, row_weights=weights)
+    result: FitResult[Any]
+    if batch_size is None:
+        result = fit_joint(
+            JointProblem(model, hold_rows(blocks), head, DescentOptions()),
+            model.start,
+            stop=AbsoluteChange(tol * float(counts.sum()), patience=3),
+            max_iter=max_iter,
+            callbacks=callbacks,
+            view=lambda search: FittedModel(search.at.params, search.at.head and search.at.head.head),
+        )
+        params, warm_start = result.state.at.params, result.state.at.warm_start
+    else:
+        n_batches = max(round(len(rows) / batch_size), 1)
+
+        def make_pass(state: OnlineState[Reals]) -> StepResult[OnlineState[Reals]]:
+            """Make a pass over the samples, in an order of its own."""
+            number = state.n_batches // n_batches
+            rng = np.random.default_rng((seed, number))
+            falling = 0.5 * (1.0 + np.cos(np.pi * number / max_iter))
+            options = OnlineOptions(step=falling * learning_rate / LEARNING_RATE, full_batch=1.0, step_delay=np.inf)
+            for chosen in np.array_split(rng.permutation(len(rows)), n_batches):
+                own = None if weights is None else weights[chosen]
+                part = None if targets is None else Head(targets.take(chosen), squared=True, row_weights=own)
+                block = RowBlock(rows[chosen], int(rng.integers(2**31)), own)
+                size = float(counts[chosen].sum())
+                state = online.step(model, state, block, part, size, float(counts.sum()), options)
+            terms = model.terms(state.params, state.stats.scale(float(counts.sum())))  # means over the last batches
+            return StepResult(state, dict(terms))
+
+        result = run(
+            make_pass,
+            OnlineState.begin(model, model.start, model.features(rows[:1], model.start).shape[1]),
             max_iter=max_iter,
             keep="last",
             callbacks=callbacks,
-            view=lambda search: FittedModel(
-                search.state.params, None if head is None else online.linear_head(search.state, head.fit_intercept)
-            ),
+            view=lambda state: FittedModel(state.params, head and online.linear_head(state, head.fit_intercept)),
         )
-        return replace(passes, state=_finish(model, blocks, passes.state.state.params, head, None))
-    result: FitResult[Any] = fit_joint(
-        JointProblem(model, hold_rows(blocks), head, DescentOptions()),
-        model.start,
-        stop=AbsoluteChange(tol * (n if weights is None else float(weights.sum())), patience=3),
-        max_iter=max_iter,
-        callbacks=callbacks,
-        view=lambda search: FittedModel(search.at.params, search.at.head and search.at.head.head),
-    )
-    at = result.state.at
-    return replace(result, state=_finish(model, blocks, at.params, head, at.warm_start))
-
-
-def _check_targets(targets: Targets | None, n: int) -> None:
-    if targets is None:
-        return
-    if len(targets) != n:
-        raise ValueError(f"there are {len(targets)} targets for {n} rows")
-    if not isinstance(targets, Classes) and np.ndim(targets.C) != 2:
-        raise ValueError(
-            f"targets other than Classes have a column for each output, shape (n, outputs), and C of the same shape; "
-            f"got C of shape {np.shape(targets.C)}"
-        )
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """Where learning stands after some passes over the rows."""
-
-    state: OnlineState[Reals]
-    number: int
-
-
-@dataclass(frozen=True)
-class _MiniBatches:
-    """What every pass over the samples needs."""
-
-    model: OwnModel
-    rows: Any  # (n, ...)
-    targets: Targets | None
-    weights: Floats | None  # (n,)
-    batch_size: int
-    rate: float  # of the first pass, relative to a single step's length
-    n_passes: int
-    seed: int
-
-    def step(self, search: _Pass) -> StepResult[_Pass]:
-        """Make a pass over the samples, in an order of its own."""
-        n, weights = len(self.rows), self.weights
-        counts = np.ones(n) if weights is None else weights
-        total = float(counts.sum())
-        state, rng = search.state, np.random.default_rng((self.seed, search.number))
-        falling = 0.5 * (1.0 + np.cos(np.pi * search.number / self.n_passes))
-        options = OnlineOptions(step=falling * self.rate, full_batch=1.0, step_delay=np.inf)
-        for chosen in np.array_split(rng.permutation(n), max(round(n / self.batch_size), 1)):
-            own = None if weights is None else weights[chosen]
-            head = None
-            if self.targets is not None:
-                head = Head(self.targets.take(chosen), squared=True, row_weights=own)
-            block = RowBlock(self.rows[chosen], int(rng.integers(2**31)), own)
-            state = online.step(self.model, state, block, head, float(counts[chosen].sum()), total, options)
-        terms = dict(self.model.terms(state.params, state.stats.scale(total)))  # running means over the last batches
-        return StepResult(_Pass(state, search.number + 1), terms)
-
-
-def _finish(
-    model: OwnModel, blocks: Sequence[RowBlock], params: Reals, head: Head | None, warm_start: Any
-) -> FittedModel:
-    """Solve for the head that is kept, at the features of all rows."""
-    if head is None:
-        return FittedModel(params, None)
-    features = [model.features(block.rows, params) for block in blocks]
-    return FittedModel(params, head.solve(features, warm_start, FINAL).head)
+        params, warm_start = result.state.params, None
+    fitted = None
+    if head is not None:
+        fitted = head.solve([model.features(block.rows, params) for block in blocks], warm_start, FINAL).head
+    return replace(result, state=FittedModel(params, fitted))

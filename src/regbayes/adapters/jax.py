@@ -1,9 +1,9 @@
-"""Models of JAX under margins."""
+"""Joint models in JAX."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,25 +27,24 @@ def from_jax(
     Parameters
     ----------
     encoder : callable
-        ``encoder(params, rows)`` returns features (n, K), or a tuple whose first item they are. It sees no labels, and
-        a row's features may not depend on other rows. Where it has an argument ``key``, that is a random key while
-        parameters are learned (for dropout, say) and None where predictions are made.
+        ``encoder(params, rows)`` returns features (n, K), or a tuple whose first item they are. It gets no labels, and
+        the features of a sample must not depend on other samples. If it has an argument ``key``, that is a random key
+        while parameters are learned (for dropout, say) and None in predictions.
     generative_loss : callable
-        ``generative_loss(params, rows, *encoded)`` returns what explaining each row costs, shape (n,), such as minus
-        its evidence lower bound. Where it has an argument ``key``, that is a random key of the block's own.
+        ``generative_loss(params, rows, *encoded)`` returns the cost of explaining each sample, shape (n,), such as
+        minus its evidence lower bound. If it has an argument ``key``, that is a random key of the block's own.
     params : pytree of arrays
-        To start from.
+        Parameters to start from, all float32 or all float64. In float64 the line search sees smaller gains.
     weight : float, default=1.0
-        Of the generative loss in the objective.
+        Weight of the generative loss in the objective.
     prior : float or callable, default=0.0
-        Precision of a Gaussian prior on all parameters; or a function of params that returns minus the logarithm of
+        Precision of a Gaussian prior of all parameters; or a function of params that returns minus the logarithm of
         their prior, a scalar.
 
     Returns
     -------
     JaxModel
-        Functions are compiled once for each shape of a block. Parameters have the type that JAX gives them: float64,
-        which lets the line search see smaller gains, where ``jax_enable_x64`` is set.
+        Its functions are compiled once for each shape of a block.
 
     Examples
     --------
@@ -79,14 +78,13 @@ class JaxModel(OwnModel):
         super().__init__(encoder, generative_loss, weight, prior)
         params = jax.tree.map(jax.numpy.asarray, params)
         if not jax.tree.leaves(params):
-            raise ValueError("params has no arrays")
+            raise ValueError("`params` must have at least one array.")
         kinds = sorted({str(leaf.dtype) for leaf in jax.tree.leaves(params)})
         if len(kinds) > 1 or kinds[0] not in ("float32", "float64"):
-            raise ValueError(f"params must all be of one type, float32 or float64, got {', '.join(kinds)}")
+            raise ValueError(f"`params` must all be of one type, float32 or float64; got {', '.join(kinds)}.")
         self._unravel: Any
         flat, self._unravel = ravel_pytree(params)
         self._start: Reals = np.asarray(flat)
-        self._draws = tuple(map(_takes_key, (encoder, generative_loss)))
         self._features = jax.jit(self._encode)
         self._forward = jax.jit(self._call)
         self._backward = jax.jit(jax.grad(self._total))
@@ -132,41 +130,27 @@ class JaxModel(OwnModel):
         places = jax.tree_util.tree_leaves_with_path(self._unravel(params))
         return {jax.tree_util.keystr(path) or "params": np.asarray(leaf) for path, leaf in places}
 
-    def from_state_dict(self, arrays: Mapping[str, Any]) -> Reals:
-        """Return the flat parameters from arrays by place."""
-        for name, leaf in self.state_dict(self._start).items():
-            if name not in arrays or np.shape(arrays[name]) != leaf.shape:
-                found = np.shape(arrays[name]) if name in arrays else "nothing"
-                raise ValueError(f"params{name} has shape {leaf.shape}, and {found} in the file")
-        return np.concatenate([np.ravel(arrays[name]) for name in self.state_dict(self._start)])
-
     def tree(self, params: Reals) -> Any:
         """Return parameters in the tree that was given, for use outside of regbayes."""
         return self._unravel(params)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what it is made of: functions are pickled as any others."""
-        params = self.tree(self._start)
-        return type(self), (self.encoder, self.generative_loss, params, self.weight, self.prior)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> JaxModel:
-        """Return itself: nothing in it changes."""
-        return self
+        """Return what it is made of, to pickle it."""
+        made_of = (self.encoder, self.generative_loss, self.tree(self._start), self.weight, self.prior)
+        return type(self), made_of
 
     def _encode(self, flat: Any, rows: Any) -> Any:
-        key = {"key": None} if self._draws[0] else {}
-        beside = "params, key=None (as predictions are made) and " if key else "params and "
-        return call_encoder(partial(self.encoder, self._unravel(flat), **key), rows, beside)[0]
+        key = {"key": None} if _takes_key(self.encoder) else {}
+        leading = "params, key=None (as in predictions) and " if key else "params and "
+        return call_encoder(partial(self.encoder, self._unravel(flat), **key), rows, leading)[0]
 
     def _call(self, flat: Any, rows: Any, seed: Any) -> tuple[Any, Any]:
         import jax
 
         params, key = self._unravel(flat), jax.random.key(seed)
         encode, loss = (
-            partial(function, params, **({"key": own} if draws else {}))
-            for function, own, draws in zip(
-                (self.encoder, self.generative_loss), (jax.random.fold_in(key, 1), key), self._draws, strict=True
-            )
+            partial(function, params, **({"key": own} if _takes_key(function) else {}))
+            for function, own in ((self.encoder, jax.random.fold_in(key, 1)), (self.generative_loss, key))
         )
         return call_in_turn(encode, loss, rows, "params, ")
 
@@ -178,7 +162,7 @@ class JaxModel(OwnModel):
             error.add_note("Raised by prior, a function of params.")
             raise
         if np.shape(value) != ():
-            raise ValueError(f"prior must return a scalar, got shape {np.shape(value)}")
+            raise ValueError(f"`prior` must return a scalar; got shape {np.shape(value)}.")
         return value
 
     def _total(self, flat: Any, rows: Any, seed: Any, by_features: Any, weights: Any) -> Any:
@@ -188,8 +172,8 @@ class JaxModel(OwnModel):
 
 
 def _takes_key(function: Callable[..., Any]) -> bool:
-    """Whether a function asks for a random key."""
+    """Whether a function has an argument for a random key."""
     try:
         return "key" in inspect.signature(function).parameters
-    except ValueError:  # nothing is known of what it takes
+    except ValueError:  # it has no signature
         return False

@@ -1,10 +1,10 @@
-"""Models of PyTorch under margins."""
+"""Joint models in PyTorch."""
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -30,26 +30,24 @@ def from_torch(
     Parameters
     ----------
     encoder : torch.nn.Module, method of one, or function
-        From rows (n, ...) to features (n, K), or to a tuple whose first item they are. It sees no labels, and a row's
-        features may not depend on other rows. Modules are in the mode that they have (``train()``, ``eval()``) while
-        parameters are learned, and in evaluation mode where predictions are made. Dropout is fine, in mini-batches;
-        batch normalisation is so in evaluation mode only.
+        Maps samples (n, ...) to features (n, K), or to a tuple whose first item they are. It gets no labels, and the
+        features of a sample must not depend on other samples. Modules are in evaluation mode in predictions, and in
+        their own mode while parameters are learned. Use dropout with mini-batches only.
     generative_loss : torch.nn.Module, method of one, or function
-        Called with the rows and all that the encoder returned; returns what explaining each row costs, shape (n,), such
-        as minus its evidence lower bound. What it draws (``torch.randn_like``), and what the encoder draws in training
-        mode, is drawn with the block's own seed.
+        Called with the samples and all that the encoder returned; returns the cost of explaining each sample, shape
+        (n,), such as minus its evidence lower bound. Random numbers are drawn with the block's own seed.
     weight : float, default=1.0
-        Of the generative loss in the objective.
+        Weight of the generative loss in the objective.
     prior : float or callable, default=0.0
-        Precision of a Gaussian prior on all parameters; or a function without arguments that returns minus the
-        logarithm of their prior, a scalar, such as the squared norm of the encoder's weights times a number.
+        Precision of a Gaussian prior of all parameters; or a function without arguments that returns minus the
+        logarithm of their prior, a scalar.
 
     Returns
     -------
     TorchModel
-        Parameters are those that require a gradient, of all modules that encoder and loss are, belong to or refer to.
-        The modules themselves stay as they are; `TorchModel.load` puts parameters into them. Rows take the type and the
-        device of the parameters; float64 lets the line search see smaller gains.
+        Its parameters are those that require a gradient, of all modules that encoder and loss are, belong to or refer
+        to. A fit does not change the modules; `TorchModel.load` puts parameters into them. Samples take the type and
+        the device of the parameters. In float64 the line search sees smaller gains.
 
     Examples
     --------
@@ -85,19 +83,16 @@ class TorchModel(OwnModel):
             if id(p) in names
         }
         self._before_load: Reals | None = None
-        self._buffers = dict(self._caller.named_buffers())
         if not self._moving:
             raise ValueError(
-                "encoder and generative_loss have no parameters that require a gradient: give torch.nn.Modules, "
-                "methods of them, or functions that refer to them by name"
+                "`encoder` and `generative_loss` have no parameters that require a gradient. Give torch.nn.Modules, "
+                "methods of them, or functions that refer to them by name."
             )
         kinds = {(p.dtype, p.device) for p in self._moving.values()}
-        if len(kinds) > 1:
+        self._dtype, self._device = next(iter(kinds))
+        if len(kinds) > 1 or str(self._dtype) not in ("torch.float32", "torch.float64"):
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-            raise ValueError(f"all parameters must have one type and lie on one device, got {found}")
-        self._dtype, self._device = kinds.pop()
-        if str(self._dtype) not in ("torch.float32", "torch.float64"):
-            raise ValueError(f"parameters must be of float32 or float64 (module.float()), got {self._dtype}")
+            raise ValueError(f"All parameters must have one type, float32 or float64, and one device; got {found}.")
 
     @property
     def start(self) -> Reals:
@@ -120,7 +115,7 @@ class TorchModel(OwnModel):
         import torch
 
         with torch.no_grad(), _SWAPPING, self._evaluating():
-            found = self._call_with(self._tensor(params), partial(call_encoder, self.encoder), rows)
+            found = self._call_with(self._tensor(params), call_encoder, self.encoder, rows)
         return np.asarray(found[0].cpu().numpy())
 
     def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
@@ -154,7 +149,7 @@ class TorchModel(OwnModel):
                 raise
             if not (torch.is_tensor(value) and value.ndim == 0 and value.requires_grad):
                 found = f"shape {tuple(value.shape)}" if torch.is_tensor(value) else type(value).__name__
-                raise ValueError(f"prior must return a scalar tensor that depends on the parameters, got {found}")
+                raise ValueError(f"`prior` must return a scalar tensor that depends on the parameters; got {found}.")
             gradient = torch.autograd.grad(value, flat)[0]
         return float(value.detach()), gradient.cpu().numpy()
 
@@ -177,22 +172,8 @@ class TorchModel(OwnModel):
         """Return the parameters by their names, as NumPy arrays."""
         return {name: value.numpy() for name, value in self._split(self._tensor(params).cpu()).items()}
 
-    def from_state_dict(self, arrays: Mapping[str, Any]) -> Reals:
-        """Return the flat parameters from arrays by name."""
-        for name, p in self._moving.items():
-            if name not in arrays or np.shape(arrays[name]) != tuple(p.shape):
-                found = np.shape(arrays[name]) if name in arrays else "nothing"
-                raise ValueError(
-                    f"the parameter {name} has shape {tuple(p.shape)} in the modules, and {found} in the file"
-                )
-        return np.concatenate([np.ravel(arrays[name]) for name in self._moving])
-
     def load(self, params: Reals) -> None:
-        """Put parameters into the user's modules, for use outside of regbayes.
-
-        A later fit starts where the first one did all the same: otherwise one on some of the rows, in a
-        cross-validation say, would begin with what was learned from the others.
-        """
+        """Put parameters into the user's modules. Later fits start as the first one did."""
         import torch
 
         self._before_load = self.start
@@ -201,13 +182,9 @@ class TorchModel(OwnModel):
                 self._moving[name].copy_(value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what it is made of: modules and functions are pickled as any others."""
-        state = {"_before_load": self._before_load}
-        return type(self), (self.encoder, self.generative_loss, self.weight, self.prior), state
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TorchModel:
-        """Return itself: a fit does not change the modules, so copies of an estimator may share them."""
-        return self
+        """Return what it is made of, to pickle it."""
+        made_of = (self.encoder, self.generative_loss, self.weight, self.prior)
+        return type(self), made_of, {"_before_load": self._before_load}
 
     def _total(self, block: RowBlock, flat: Any, by_features: Floats | None) -> Any:
         """Return ``weight * loss + <by_features, features>``, a scalar of the graph."""
@@ -215,12 +192,8 @@ class TorchModel(OwnModel):
 
         with torch.enable_grad():
             features, losses = self._run(block, flat)
-            if block.weights is not None:
-                losses = losses * torch.as_tensor(block.weights, dtype=self._dtype, device=self._device)
-            total = self.weight * losses.sum()
-            if by_features is None:
-                return total
-            return total + (features * torch.as_tensor(by_features, dtype=self._dtype, device=self._device)).sum()
+            total = self.weight * (losses if block.weights is None else losses * self._tensor(block.weights)).sum()
+            return total if by_features is None else total + (features * self._tensor(by_features)).sum()
 
     def _run(self, block: RowBlock, flat: Any) -> tuple[Any, Any]:
         """Call encoder and loss at given parameters; what is drawn follows the seed, modules stay as they are."""
@@ -228,18 +201,16 @@ class TorchModel(OwnModel):
 
         with _SWAPPING, torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
             torch.manual_seed(block.seed)
-            call = partial(call_in_turn, self.encoder, self.generative_loss)
-            found: tuple[Any, Any] = self._call_with(flat, call, block.rows)
-        return found
+            return self._call_with(flat, call_in_turn, self.encoder, self.generative_loss, block.rows)
 
     def _call_with(self, flat: Any, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function while the modules have other parameters, and buffers that it may write."""
         import torch
 
-        values = self._split(flat)
-        values = {place: values[name] for place, name in self._places.items()}
-        values |= {place: buffer.clone() for place, buffer in self._buffers.items()}
-        # Each place is named once: one that has two names, a part of two modules, would not get its own value back.
+        split = self._split(flat)
+        values = {place: split[name] for place, name in self._places.items()}
+        values |= {place: buffer.clone() for place, buffer in self._caller.named_buffers()}
+        # Tied parameters have an entry for each place, so that every module gets its own value back.
         return torch.func.functional_call(self._caller, values, (function, *arguments), tie_weights=False)
 
     @contextmanager

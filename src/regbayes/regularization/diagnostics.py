@@ -432,7 +432,7 @@ def judge_weights(
         return "doubtful", f"only {of_all} are left, so estimates and their standard errors are rough."
     index = 0.0 if even else samples.tail_index
     error = index / math.sqrt(tail_size(alive))
-    if index + error > MAX_TAIL_INDEX:
+    if index + 2 * error > MAX_TAIL_INDEX:
         above = f"the tail index of the weights, {index:.2f} ± {error:.2f}, is not clearly below {MAX_TAIL_INDEX:.2f}"
         return "doubtful", f"{above} ({of_all}). Standard errors may be too small."
     return "reliable", ""
