@@ -95,10 +95,8 @@ def triangle(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 DIAGONAL = {
     "equality": lambda a, b: Equal(a * np.array([0.3, 0.7]) + b),
-    "ball of radius zero": lambda a, b: Ball(a * np.array([0.3, 0.7]) + b, 0.0),
     "two bounds": lambda a, b: AtLeast(a * np.array([0.3, 0.7]) + b),
     "a corner of a square": lambda a, b: Ball(a * np.array([0.8, 1.2]) + b, a * 0.5, norm=np.inf),
-    "an edge of a diamond": lambda a, b: Ball(a * np.array([1.0, 1.0]) + b, a * 1.0, norm=1),
     "hard multi-class hinge": lambda a, b: MultiClassHinge(np.inf, a * np.array([0.3, 0.7]) + b).reflect(),
 }
 

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from regbayes import E, Finite, Gaussian, Samples, regularize
-from regbayes.regularization.box_quadratic import Curvature, Groups, minimize_box_quadratic
-from regbayes.regularization.dual_forms import BoxDual
 from regbayes.regularization.log_partition import WeightedAtoms
 from regbayes.regularizers import Ball, Equal, Interval, MultiClassHinge, MultiClassSquaredHinge, Regularizer
 
@@ -23,30 +21,6 @@ def bounds_of(features: np.ndarray, log_weights: np.ndarray, g: Regularizer, res
 
 
 # Simplexes in the model of a Newton step
-
-
-@pytest.mark.parametrize("total", [1e-3, 1.0, 1e6])
-@pytest.mark.parametrize("rank", [2, 9])
-def test_groups_meet_their_sums_and_the_conditions_of_a_minimum(total, rank):
-    """On a simplex the slopes are equal where a multiplier is positive, and not smaller where it is zero."""
-    rng = np.random.default_rng(rank)
-    member = np.array([0, 0, 0, 0, 1, 1, 1, -1, -1])
-    root, linear = rng.normal(size=(9, rank)), total * rng.normal(size=9)
-    zero, free = np.zeros(9), np.full(9, np.inf)
-    lower = np.where(member < 0, -np.inf, 0.0)
-    ridge = np.where(member < 0, 0.5, 0.0)
-    groups = Groups(member, np.array([total, 3 * total]))
-    v = minimize_box_quadratic(
-        Curvature(zero, matrix=root @ root.T), BoxDual(linear, linear, ridge, lower, free), zero, groups
-    )
-    np.testing.assert_allclose(groups.sums(v), groups.total, rtol=1e-12)
-    slope = root @ (root.T @ v) + ridge * v + linear
-    size = np.max(np.abs(linear)) + total
-    np.testing.assert_allclose(slope[member < 0], 0, atol=1e-8 * size)
-    for g in (0, 1):
-        inside, least = member == g, np.min(slope[member == g])
-        assert np.all(v[inside] >= 0)
-        assert float(v[inside] @ (slope[inside] - least)) <= 1e-8 * size * groups.total[g]
 
 
 @pytest.mark.parametrize("kind", [MultiClassHinge, MultiClassSquaredHinge])

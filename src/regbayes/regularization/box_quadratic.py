@@ -1,11 +1,9 @@
-"""Minimise ``1/2 v'Hv + g*(v)`` where g* is a box's: the model of a Newton step, by a primal-dual interior point.
+"""Minimize ``1/2 v'Hv + g*(v)`` where g* is a box: the model of a Newton step, by a primal-dual interior point.
 
-The number of its steps hardly grows with the number of multipliers (a dozen or two, each a factorisation), however
-large penalties are and however many rows are margins. H is a matrix, or a thin factor, whose systems cost the square
-of its width (a Gaussian of few dimensions with thousands of margins). What lies on a bound in the end is put there
-exactly, and one more step on the others alone takes the last digits: a constraint that holds anyway has multiplier
-zero. Multipliers may come in groups with a given sum (`Groups`): one more unknown for each group, found by a Schur
-complement.
+The number of its steps hardly grows with the number of multipliers (a dozen or two, each with one factorization),
+however large penalties are. H is a matrix, or a thin factor, whose systems cost the square of its width (a Gaussian of
+few dimensions with thousands of margins). In the end, multipliers that lie on a bound are put there exactly, and a step
+on the others alone takes the last digits: the multiplier of a constraint that holds anyway is zero.
 
 Mehrotra's predictor and corrector: S. Mehrotra (1992), SIAM Journal on Optimization 2(4), 575-601. Thin factors:
 M. C. Ferris and T. S. Munson (2002), SIAM Journal on Optimization 13(3), 783-804.
@@ -20,9 +18,8 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-from regbayes._types import Flags, Floats, Indices
+from regbayes._types import Flags, Floats
 from regbayes.regularization.dual_forms import BoxDual
-from regbayes.regularization.projections import project_rows_to_simplex
 
 MAX_STEPS = 60
 PATIENCE = 3  # steps that may pass without progress once it is close: rounding is all that is left
@@ -153,73 +150,6 @@ def _dense_solver(matrix: Floats) -> Callable[[Floats], Floats]:
     return solve_singular
 
 
-@dataclass(frozen=True)
-class Groups:
-    """Multipliers without kinks whose lower bounds are zero and whose sum is given: scaled simplexes."""
-
-    member: Indices  # (M,): the number of its group, -1 for multipliers in none
-    total: Floats  # (G,): positive
-
-    @classmethod
-    def none(cls, n: int) -> Groups:
-        """No groups among so many multipliers."""
-        return cls(np.full(n, -1), np.empty(0))
-
-    def __len__(self) -> int:
-        return len(self.total)
-
-    def take(self, among: Flags) -> Groups:
-        """Groups of some of the multipliers, all of their members among them."""
-        return Groups(self.member[among], self.total)
-
-    def levelled(self, sizes: Floats) -> Floats:
-        """Return sizes with those of each group replaced by their mean: projections need one unit."""
-        if not len(self):
-            return sizes
-        inside = self.member >= 0
-        member = self.member[inside]
-        mean = np.bincount(member, sizes[inside]) / np.bincount(member)
-        levelled = sizes.copy()
-        levelled[inside] = mean[member]
-        return levelled
-
-    def scaled(self, scale: Floats) -> Groups:
-        """Return the groups of multipliers divided by a scale that is constant within each."""
-        unit = np.ones(len(self))
-        unit[self.member[self.member >= 0]] = scale[self.member >= 0]
-        return Groups(self.member, self.total / unit)
-
-    def sums(self, v: Floats) -> Floats:
-        """Return the sum of each group."""
-        inside = self.member >= 0
-        return np.bincount(self.member[inside], v[inside], minlength=len(self)).astype(np.float64)
-
-    def rows(self) -> Floats:
-        """Return the matrix that takes the sums, shape (G, M)."""
-        return (self.member == np.arange(len(self))[:, None]).astype(np.float64)
-
-    def spread(self, y: Floats) -> Floats:
-        """Return each group's number at its members, and zero elsewhere."""
-        return np.where(self.member >= 0, y[self.member], 0.0) if len(self) else np.zeros(len(self.member))
-
-    def adjusted(self, v: Floats) -> Floats:
-        """Return v, none of a group's entries negative, multiplied so that each group has its sum."""
-        if not len(self):
-            return v
-        factor = self.total / np.maximum(self.sums(v), TINY)
-        return np.where(self.member >= 0, v * factor[self.member], v)
-
-    def project(self, v: Floats) -> Floats:
-        """Return the nearest point with the groups in their simplexes."""
-        if not len(self):
-            return v
-        v = v.copy()
-        for g, total in enumerate(self.total):
-            members = self.member == g
-            v[members] = project_rows_to_simplex(v[members][None], np.array([total]))[0]
-        return v
-
-
 class _Split:
     """The box as variables between bounds: a coordinate with a kink at zero is the difference of two."""
 
@@ -246,7 +176,7 @@ class _Split:
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is no number is not taken
-def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats, groups: Groups | None = None) -> Floats:
+def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats) -> Floats:
     """Minimise ``1/2 v'Hv + form*(v)``.
 
     Parameters
@@ -256,28 +186,24 @@ def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats, gro
     form : BoxDual
     start : array of shape (M,)
         A guess; it need not be in the box.
-    groups : Groups, default=None
-        Sums that are given. None of their members is fixed by its bounds.
     """
-    groups = Groups.none(len(form)) if groups is None else groups
     fixed = form.lower == form.upper
     if np.any(fixed):
         v, free = np.where(fixed, form.lower, 0.0), ~fixed
         if np.any(free):
             moved = form.moved(hessian @ v).take(free)
-            v[free] = minimize_box_quadratic(hessian.take(free), moved, start[free], groups.take(free))
+            v[free] = minimize_box_quadratic(hessian.take(free), moved, start[free])
         return v
     whole = Curvature(hessian.diagonal + form.ridge, hessian.matrix, hessian.factor)
-    scale = 1 / np.sqrt(np.maximum(groups.levelled(whole.sizes()), TINY))
+    scale = 1 / np.sqrt(np.maximum(whole.sizes(), TINY))
     # In these units H has unit diagonal, so no feature's unit matters; penalties and bounds are measured in them too.
     problem = _Model(
         whole.scaled(scale),
         BoxDual(form.low * scale, form.high * scale, form.ridge, form.lower / scale, form.upper / scale),
-        groups.scaled(scale),
     )
     size = 1 + float(np.max(np.abs([problem.box.low, problem.box.high]), initial=0.0))
     found, error = start / scale, np.inf
-    if len(form) <= MOST_DENSE and not len(groups):
+    if len(form) <= MOST_DENSE:
         # From the step before it is mostly known what lies on a bound: then a system or two are all there is to do.
         found = _polish(problem, found, problem.forward_backward(found))
         error = problem.residual(found)
@@ -290,7 +216,7 @@ def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats, gro
             found, error = v, here
         if error <= SOLVED * size:
             break
-    return np.clip(groups.adjusted(found * scale), form.lower, form.upper)
+    return np.clip(found * scale, form.lower, form.upper)
 
 
 @dataclass(frozen=True)
@@ -299,13 +225,12 @@ class _Model:
 
     hessian: Curvature
     box: BoxDual
-    groups: Groups
 
     def forward_backward(self, v: Floats) -> Floats:
         """A proximal gradient step of length one, whose fixed points are the solutions."""
         forward = v - self.hessian @ v
         shrunk = forward - np.clip(forward, self.box.low, self.box.high)
-        return self.box.clip(self.groups.project(shrunk))
+        return self.box.clip(shrunk)
 
     def residual(self, v: Floats) -> float:
         return float(np.max(np.abs(v - self.forward_backward(v)), initial=0.0))
@@ -343,16 +268,12 @@ class _Interior:
     """A point between the bounds with a multiplier for each of them, and Mehrotra's step from it."""
 
     def __init__(self, problem: _Model, split: _Split, start: Floats, far: bool) -> None:
-        self.hessian, self.groups, self.split = problem.hessian, problem.groups, split
+        self.hessian, self.split = problem.hessian, split
         self.low, self.high = split.has_lower, split.has_upper
         self.free = ~(self.low | self.high)
         self.bounded = int(self.low.sum() + self.high.sum())
         size = self.size = 1 + float(np.max(np.abs(split.cost), initial=0.0))
         self.w = split.interior(np.clip(start, -size, size), 0.1 * size)
-        self.y = np.zeros(len(self.groups))  # what the sums of groups cost
-        if len(self.groups):
-            self.w[: split.n] = self.groups.adjusted(self.w[: split.n])
-            self.rows = self.groups.rows()
         self.to_low = np.where(self.low, self.w - split.lower, 1.0)
         self.to_high = np.where(self.high, split.upper - self.w, 1.0)
         # Products of distances and multipliers, equal at the start however far a bound is.
@@ -364,8 +285,6 @@ class _Interior:
         """Take slopes and complementarity; return how far from a solution they are."""
         split = self.split
         slope = self.hessian @ split.joined(self.w)
-        if len(self.groups):
-            slope -= self.groups.spread(self.y)
         self.slope = split.sign * slope[split.parent] + split.cost
         residual = self.slope - self.z_low + self.z_high
         self.mu = float(self.z_low @ self.to_low + self.z_high @ self.to_high) / self.bounded
@@ -384,44 +303,35 @@ class _Interior:
         self.stiffness = 1 / np.bincount(parent, self.inverse, minlength=n)
         self.stiffness[parent[self.free]] = 0.0
         self.solve = self.hessian.solver(self.stiffness)
-        if len(self.groups):
-            self.across = np.stack([self.solve(row) for row in self.rows], axis=1)  # (M, G)
-            self.solve_sums = _dense_solver(self.rows @ self.across)
         none = np.zeros(len(self.w))
-        dw, dz_low, dz_high, _ = self._direction(none, none)
+        dw, dz_low, dz_high = self._direction(none, none)
         length_w, length_z = self._lengths(dw, dz_low, dz_high)
         after = float(
             (self.z_low + length_z * dz_low)[low] @ (self.to_low + length_w * dw)[low]
             + (self.z_high + length_z * dz_high)[high] @ (self.to_high - length_w * dw)[high]
         )
         target = self.mu * (max(after, 0.0) / self.bounded / max(self.mu, TINY)) ** 3
-        dw, dz_low, dz_high, dy = self._direction(
+        dw, dz_low, dz_high = self._direction(
             np.where(low, target - dw * dz_low, 0.0), np.where(high, target + dw * dz_high, 0.0)
         )
         length_w, length_z = self._lengths(dw, dz_low, dz_high, TO_BOUNDARY)
-        self.w, self.y = self.w + length_w * dw, self.y + length_z * dy
+        self.w = self.w + length_w * dw
         self.z_low, self.z_high = self.z_low + length_z * dz_low, self.z_high + length_z * dz_high
         self.to_low = np.where(low, np.maximum(self.to_low + length_w * dw, TINY), 1.0)
         self.to_high = np.where(high, np.maximum(self.to_high - length_w * dw, TINY), 1.0)
 
-    def _direction(self, push_low: Floats, push_high: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    def _direction(self, push_low: Floats, push_high: Floats) -> tuple[Floats, Floats, Floats]:
         """Newton's step towards products of distances and multipliers that equal the pushes."""
         parent, sign, n = self.split.parent, self.split.sign, self.split.n
         rho = self.slope - push_low / self.to_low + push_high / self.to_high
         right = np.bincount(parent, sign * rho * self.inverse, minlength=n)
         one = np.bincount(parent[self.free], rho[self.free], minlength=n)
         dv = self.solve(-np.where(self.stiffness > 0, self.stiffness * right, one))
-        dy = self.y[:0]
-        if len(self.groups):
-            lacking = self.groups.total - self.groups.sums(self.w[:n] + dv)
-            dy = self.solve_sums(lacking)
-            dv = dv + self.across @ dy
-            rho[:n] -= self.groups.spread(dy)
         curve = (self.hessian @ dv)[parent]
         dw = np.where(self.free, dv[parent], -(rho + sign * curve) * self.inverse)
         dz_low = np.where(self.low, (push_low - self.z_low * dw) / self.to_low - self.z_low, 0.0)
         dz_high = np.where(self.high, (push_high + self.z_high * dw) / self.to_high - self.z_high, 0.0)
-        return dw, dz_low, dz_high, dy
+        return dw, dz_low, dz_high
 
     def _lengths(self, dw: Floats, dz_low: Floats, dz_high: Floats, share: float = 1.0) -> tuple[float, float]:
         along_w = min(_reach(self.to_low, dw, self.low), _reach(self.to_high, -dw, self.high))
@@ -437,7 +347,7 @@ def _reach(value: Floats, change: Floats, used: Flags) -> float:
 
 def _polish(problem: _Model, v: Floats, snapped: Floats) -> Floats:
     """Solve exactly for what is not on a bound or a kink; the better of that and v."""
-    hessian, box, groups = problem.hessian, problem.box, problem.groups
+    hessian, box = problem.hessian, problem.box
     error = problem.residual(v)
     guess = snapped
     for _ in range(POLISH_ROUNDS):
@@ -445,14 +355,7 @@ def _polish(problem: _Model, v: Floats, snapped: Floats) -> Floats:
         trial, among = guess.copy(), ~fixed
         if np.any(among):
             slope = hessian @ trial + np.where(guess > 0, box.high, box.low)
-            solve = hessian.solver(np.zeros(len(v)), among)
-            move = -solve(slope[among])
-            if len(groups):
-                rows = groups.rows()[:, among]
-                across = np.stack([solve(row) for row in rows], axis=1)
-                lacking = groups.total - groups.sums(trial) - rows @ move
-                move += across @ _dense_solver(rows @ across)(lacking)
-            trial[among] += move
+            trial[among] -= hessian.solver(np.zeros(len(v)), among)(slope[among])
         trial = np.clip(trial, box.lower, box.upper)
         trial_error = problem.residual(trial)
         if trial_error < error:

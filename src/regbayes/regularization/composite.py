@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices
-from regbayes.regularization.box_quadratic import Groups
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual, join_boxes
 from regbayes.regularization.regularizers.base import Regularizer
 
@@ -34,6 +33,11 @@ class Piece:
     regularizer: Regularizer
     start: int
     stop: int
+
+    @cached_property
+    def form(self) -> BoxDual | SimplexDual | None:
+        """The dual form, where there is one."""
+        return self.regularizer.dual_form(self.stop - self.start)
 
     @property
     def block_size(self) -> int:
@@ -64,16 +68,15 @@ class Stack:
     @cached_property
     def box(self) -> BoxDual | None:
         """The stacked conjugate as a box, where every part's is one."""
-        return join_boxes([p.regularizer.dual_form(p.stop - p.start) for p in self.pieces])
+        return join_boxes([p.form for p in self.pieces])
 
     @cached_property
     def targets(self) -> Floats:
         """What equalities ask for, shape (M,); NaN for all other parts."""
         found = np.full(len(self), np.nan)
         for p in self.pieces:
-            form = p.regularizer.dual_form(p.stop - p.start)
-            if isinstance(form, BoxDual) and form.is_linear:
-                found[p.start : p.stop] = form.low
+            if isinstance(p.form, BoxDual) and p.form.is_linear:
+                found[p.start : p.stop] = p.form.low
         return found
 
     def model(self, stacked: Floats) -> BoxDual | None:
@@ -81,32 +84,6 @@ class Stack:
         if self.box is not None:
             return self.box
         return join_boxes([p.regularizer.dual_model(stacked[p.start : p.stop]) for p in self.pieces])
-
-    def grouped_model(self, stacked: Floats) -> GroupedBox | None:
-        """The stacked conjugate's quadratic model about a point as boxes and simplexes, where every part has one."""
-        boxes: list[BoxDual] = []
-        members: list[Indices] = []
-        totals: list[Floats] = []
-        coupling = np.zeros((len(self), len(self)))
-        for p in self.pieces:
-            form = p.regularizer.dual_form(p.stop - p.start)
-            if isinstance(form, SimplexDual):
-                box, member, total = _of_simplexes(form, sum(map(len, totals)))
-                for row, ridge in enumerate(form.ridge):
-                    if 0 < ridge < np.inf:
-                        first = p.start + row * form.n_classes
-                        coupling[first : first + form.n_classes, first : first + form.n_classes] = ridge
-            else:
-                model = p.regularizer.dual_model(stacked[p.start : p.stop])
-                if model is None:
-                    return None
-                box, member, total = model, np.full(p.stop - p.start, -1), np.empty(0)
-            boxes.append(box)
-            members.append(member)
-            totals.append(total)
-        joined = join_boxes(boxes)
-        assert joined is not None
-        return GroupedBox(joined, Groups(np.concatenate(members), np.concatenate(totals)), coupling)
 
     @cached_property
     def domain(self) -> tuple[Floats, Floats]:
@@ -166,38 +143,21 @@ class Stack:
         return replace(self, pieces=tuple(pieces))
 
 
-@dataclass(frozen=True)
-class GroupedBox:
-    """A conjugate that is a box, but for sums of multipliers that are given, and squares of sums."""
-
-    box: BoxDual
-    groups: Groups
-    coupling: Floats  # (M, M): 1/2 u' coupling u is added
-
-
-def _of_simplexes(form: SimplexDual, first: int) -> tuple[BoxDual, Indices, Floats]:
-    """Simplexes as bounds, and as groups numbered from ``first``; a row that is out or has no total is in none."""
-    width = form.n_classes
-    out = (form.total == 0) | np.isinf(form.ridge)
-    summed = np.isfinite(form.total) & ~out
-    number = np.where(summed, first + np.cumsum(summed) - 1, -1)
-    edge, upper = form.linear[form.row].ravel(), np.where(np.repeat(out, width), 0.0, np.inf)
-    box = BoxDual.of(edge.size, edge, edge, lower=0.0, upper=upper)
-    return box, np.repeat(number, width), form.total[summed]
-
-
 def conjugate_of(pieces: Sequence[Piece], v: Floats) -> float:
     """``sum_b g_b*(v_b)``."""
     return float(sum(p.regularizer.conjugate(v[p.start : p.stop]) for p in pieces))
 
 
 def prox_conjugate(pieces: Sequence[Piece], v: Floats, step: Floats) -> Floats:
-    """Proximal map of the stacked conjugate, through Moreau's identity."""
+    """Proximal map of the stacked conjugate, by Moreau's identity where there is no dual form."""
     out = np.empty_like(v)
     for p in pieces:
         s = slice(p.start, p.stop)
+        if p.form is not None:
+            out[s] = p.form.prox_dual(v[s], step[s])
+            continue
         x = v[s] / step[s]
-        # In this order: where prox changes nothing the answer is zero, not rounding.
+        # In this order: where prox changes nothing the result is zero, not rounding.
         out[s] = p.regularizer.clip_dual(step[s] * (x - p.regularizer.prox(x, 1.0 / step[s])))
     return out
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,8 +30,7 @@ CHAINED = (
     "write E(psi).between(a, b), or the list [E(psi) >= a, E(psi) <= b]"
 )
 UNNAMED_FEATURE = "psi"
-EITHER_OR = "either-or of constraints is not convex: solve for each alone, and take the answer with the smaller kl"
-STRICT = "a strict inequality is not closed; write <= or >="
+HARD: dict[str, Callable[[ArrayLike], Regularizer]] = {"<=": AtMost, ">=": AtLeast, "==": Equal}
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +80,9 @@ class Constraint:
         return [*others, self] if isinstance(others, list) else NotImplemented
 
     def __or__(self, _: object) -> NoReturn:
-        raise TypeError(EITHER_OR)
+        raise TypeError(
+            "either-or of constraints is not convex: solve for each alone, and take the solution with the smaller kl"
+        )
 
     def __bool__(self) -> NoReturn:
         raise TypeError(CHAINED)
@@ -108,7 +109,37 @@ def _soften(regularizer: Regularizer, penalty: float, power: float) -> Regulariz
     raise ValueError(f"soft() is for hard constraints, and this is a {type(regularizer).__name__}")
 
 
-class E:
+Made = TypeVar("Made")
+
+
+class _Statistic(Generic[Made]):
+    """A statistic of the posterior: comparing it with a number builds a constraint."""
+
+    __hash__ = None  # type: ignore[assignment]  # == builds a constraint
+    __array_ufunc__ = None  # so that `array <= E(psi)` asks E and does not loop over the array
+
+    def _compare(self, sign: Literal["<=", ">=", "=="], value: Any) -> Made:
+        raise NotImplementedError
+
+    def __le__(self, bound: Any) -> Made:
+        return self._compare("<=", bound)
+
+    def __ge__(self, bound: Any) -> Made:
+        return self._compare(">=", bound)
+
+    def __eq__(self, target: Any) -> Made:  # type: ignore[override]
+        return self._compare("==", target)
+
+    def __lt__(self, _: Any) -> NoReturn:
+        raise TypeError("a strict inequality is not closed; write <= or >=")
+
+    __gt__ = __lt__
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"{self!r} has no truth value; compare it, as in {self!r} <= b")
+
+
+class E(_Statistic[Constraint]):
     """The expectation of features, to be compared with what it must be.
 
     Parameters
@@ -128,9 +159,6 @@ class E:
     >>> np.round(loaded.posterior.probabilities, 3)
     array([0.054, 0.079, 0.114, 0.165, 0.24 , 0.347])
     """
-
-    __hash__ = None  # type: ignore[assignment]  # == builds a constraint
-    __array_ufunc__ = None  # so that `array <= E(psi)` asks E and does not loop over the array
 
     def __init__(self, features: Any, *more: Any, name: str | None = None) -> None:
         if more:
@@ -169,22 +197,12 @@ class E:
         """
         return Conditional(self, event, name or _guess_name(event).replace("psi", "event"))
 
-    def __le__(self, bound: ArrayLike | E) -> Constraint:
-        if isinstance(bound, E):
-            return self - bound <= 0.0
-        return self._compare(AtMost(_number(bound)), "E({}) <= {value}", bound)
+    def _compare(self, sign: Literal["<=", ">=", "=="], value: Any) -> Constraint:
+        if isinstance(value, E):
+            return (self - value)._compare(sign, 0.0)
+        return self._constrain(HARD[sign](_number(value)), f"E({{}}) {sign} {{value}}", value)
 
-    def __ge__(self, bound: ArrayLike | E) -> Constraint:
-        if isinstance(bound, E):
-            return self - bound >= 0.0
-        return self._compare(AtLeast(_number(bound)), "E({}) >= {value}", bound)
-
-    def __eq__(self, target: ArrayLike | E) -> Constraint:  # type: ignore[override]
-        if isinstance(target, E):
-            return self - target == 0.0
-        return self._compare(Equal(_number(target)), "E({}) == {value}", target)
-
-    def _compare(
+    def _constrain(
         self, regularizer: Regularizer, relation: str, value: ArrayLike | None = None, upper: ArrayLike | None = None
     ) -> Constraint:
         values, uppers = (None if v is None else np.atleast_1d(np.asarray(v, dtype=float)) for v in (value, upper))
@@ -193,25 +211,25 @@ class E:
     def within(self, eps: float, *, of: ArrayLike, norm: float = 2) -> Constraint:
         """``||E[psi] - of|| <= eps`` in the 1-, 2- or inf-norm."""
         check_positive("eps", eps, allow_zero=True)
-        return self._compare(Ball(_number(of), eps, norm), f"E({{}}) within {eps:g} of {{value}}", of)
+        return self._constrain(Ball(_number(of), eps, norm), f"E({{}}) within {eps:g} of {{value}}", of)
 
     def between(self, low: ArrayLike | None, high: ArrayLike | None) -> Constraint:
         """``low <= E[psi] <= high``; None is no bound on that side."""
         if low is None and high is None:
             raise ValueError("between(None, None) is no constraint; give a number on one side at least")
         if low is None or high is None:
-            return self <= high if high is not None else self >= low  # type: ignore[operator]
+            return self <= high if high is not None else self >= low
         lower, upper = np.broadcast_arrays(np.atleast_1d(_number(low)), np.atleast_1d(_number(high)))
         if np.any(lower > upper):
             raise ValueError(f"between: low must not exceed high, got {_short(lower)} and {_short(upper)}")
-        return self._compare(Interval(lower, upper), "{value} <= E({}) <= {upper}", low, high)
+        return self._constrain(Interval(lower, upper), "{value} <= E({}) <= {upper}", low, high)
 
     def regularized(self, regularizer: Any) -> Constraint:
         """Any regularizer of these expectations, for instance ``E(labels).regularized(KL(proportions))``."""
         if not isinstance(regularizer, Regularizer):
             hint = f"; write E({self.name}) == {regularizer!r} for a number" if np.isscalar(regularizer) else ""
             raise TypeError(f"regularized takes one of regbayes.regularizers, got {regularizer!r}{hint}")
-        return self._compare(regularizer, f"{type(regularizer).__name__} of E({{}})")
+        return self._constrain(regularizer, f"{type(regularizer).__name__} of E({{}})")
 
     def _combine(self, other: Any, mine: float, others: float) -> E:
         """Return ``mine * self + others * other``, another expectation or a number."""
@@ -281,27 +299,15 @@ class E:
             "of a square, and Var(f) with regularize_moments for a variance"
         )
 
-    def __lt__(self, _: ArrayLike) -> NoReturn:
-        raise TypeError(STRICT)
-
-    def __gt__(self, _: ArrayLike) -> NoReturn:
-        raise TypeError(STRICT)
-
     def __ne__(self, _: object) -> NoReturn:
         raise TypeError("an expectation cannot be constrained to differ from a value: the set is not convex")
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError("E(psi) has no truth value; compare it, as in E(psi) <= b")
 
     def __repr__(self) -> str:
         return f"E({self.name})"
 
 
-class Conditional:
+class Conditional(_Statistic[Constraint]):
     """The expectation of features given an event, to be compared with what it must be."""
-
-    __hash__ = None  # type: ignore[assignment]  # == builds a constraint
-    __array_ufunc__ = None  # so that `array <= E(psi).given(A)` asks this and does not loop over the array
 
     def __init__(self, expectation: E, event: Any, event_name: str) -> None:
         self.features = expectation.features
@@ -314,35 +320,17 @@ class Conditional:
         """Return the features less a level where the event holds, and zero elsewhere."""
         return OnEvent(self.features, self.event, np.atleast_1d(np.asarray(_number(level), dtype=np.float64)))
 
-    def __le__(self, bound: ArrayLike) -> Constraint:
-        return self._compare(AtMost(0.0), "<=", bound)
-
-    def __ge__(self, bound: ArrayLike) -> Constraint:
-        return self._compare(AtLeast(0.0), ">=", bound)
-
-    def __eq__(self, target: ArrayLike) -> Constraint:  # type: ignore[override]
-        return self._compare(Equal(0.0), "==", target)
-
     def between(self, low: ArrayLike, high: ArrayLike) -> list[Constraint]:
         """``low <= E[psi | event] <= high``, as two constraints."""
         return [self >= low, self <= high]
 
-    def _compare(self, regularizer: Regularizer, sign: str, level: ArrayLike) -> Constraint:
-        given = self.on_event(level)
+    def _compare(self, sign: Literal["<=", ">=", "=="], value: Any) -> Constraint:
+        given = self.on_event(value)
         if not np.all(np.isfinite(given.level)):
-            raise ValueError(f"a conditional expectation is compared with finite numbers, got {level!r}")
+            raise ValueError(f"a conditional expectation is compared with finite numbers, got {value!r}")
         event = self.event_name.replace("{", "{{").replace("}", "}}")
         relation = f"E(({{}} - {{value}}) 1[{event}]) {sign} 0"
-        return Constraint(given, regularizer, self.name, relation, given.level, None, self._named)
-
-    def __lt__(self, _: ArrayLike) -> NoReturn:
-        raise TypeError(STRICT)
-
-    def __gt__(self, _: ArrayLike) -> NoReturn:
-        raise TypeError(STRICT)
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError("E(psi).given(event) has no truth value; compare it, as in E(psi).given(event) <= b")
+        return Constraint(given, HARD[sign](0.0), self.name, relation, given.level, None, self._named)
 
     def __repr__(self) -> str:
         return f"E({self.name} | {self.event_name})"
@@ -364,36 +352,20 @@ class MomentConstraint:
         return f"{self.name} {self.sign} {self.value:g}"
 
 
-class _Moment:
-    """A statistic that is compared with a number."""
+class _Moment(_Statistic[MomentConstraint]):
+    """A variance or a correlation."""
 
-    __hash__ = None  # type: ignore[assignment]  # == builds a constraint
     features: tuple[Any, ...]
     name: str
     lowest: float
     highest: float
 
-    def __le__(self, bound: float) -> MomentConstraint:
-        return self._compare("<=", bound)
-
-    def __ge__(self, bound: float) -> MomentConstraint:
-        return self._compare(">=", bound)
-
-    def __eq__(self, target: float) -> MomentConstraint:  # type: ignore[override]
-        return self._compare("==", target)
-
-    def _compare(self, sign: str, value: float) -> MomentConstraint:
+    def _compare(self, sign: Literal["<=", ">=", "=="], value: Any) -> MomentConstraint:
         number = np.asarray(_number(value), dtype=np.float64)
         if number.size != 1 or not self.lowest < float(number) < self.highest:
             between = f"between {self.lowest:g} and {self.highest:g}"
             raise ValueError(f"{self.name} is compared with one number {between}, got {value!r}")
         return MomentConstraint(self.features, sign, float(number), self.name)
-
-    def __lt__(self, _: float) -> NoReturn:
-        raise TypeError(STRICT)
-
-    def __gt__(self, _: float) -> NoReturn:
-        raise TypeError(STRICT)
 
     def __repr__(self) -> str:
         return self.name

@@ -150,6 +150,10 @@ class BoxDual:
         inside = (x > self.low) & (x < self.high)
         return near, inside, self.ridge / total, slope, np.clip(slope, self.lower, self.upper)
 
+    def prox_dual(self, v: Floats, step: ArrayLike) -> Floats:
+        """Return the proximal map of the conjugate."""
+        return self.clip((v - np.clip(v, step * self.low, step * self.high)) / (1 + step * self.ridge))
+
     def clip(self, u: Floats) -> Floats:
         """Return the nearest point of the box."""
         return np.clip(u, self.lower, self.upper)
@@ -236,15 +240,17 @@ class SimplexDual:
         return np.where(np.isfinite(self.total), self.total, free)
 
     def prox(self, x: Floats, step: ArrayLike) -> Floats:
-        """Return the proximal map of g; steps are equal within a row."""
-        rows, t = self._rows(x).copy(), self._steps(step)
-        shifted, fixed, free = rows - self.linear[self.row], np.isfinite(self.total), np.isinf(self.total)
-        # Moreau: subtract t times the projection of shifted / t onto the scaled simplex.
-        rows[fixed] -= project_rows_to_simplex(shifted[fixed], (self.total * t)[fixed])
-        free &= ~self._is_out
-        lowered = np.minimum(shifted, self._level(shifted, t)) + self.linear[self.row]
-        rows[free] = lowered[free]
-        return rows.ravel()
+        """Return the proximal map of g, by Moreau's identity; steps are equal within a row."""
+        return x - step * self.prox_dual(x / step, 1 / np.asarray(step))
+
+    def prox_dual(self, v: Floats, step: ArrayLike) -> Floats:
+        """Return the proximal map of the conjugate; steps are equal within a row."""
+        t = self._steps(step)[:, None]
+        lowered, fixed = self._rows(v) - t * self.linear[self.row], np.isfinite(self.total)
+        found = np.maximum(lowered - t * self._level(lowered / t, 1 / t[:, 0]), 0.0)
+        found[self._is_out] = 0.0
+        found[fixed] = project_rows_to_simplex(lowered[fixed], self.total[fixed])
+        return found.ravel()
 
     def prox_jacobian(self, x: Floats, step: ArrayLike) -> Floats:
         """Return the Jacobian of `prox`, shape (n, classes, classes)."""

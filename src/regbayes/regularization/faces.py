@@ -12,14 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from regbayes._types import Flags, Floats
-from regbayes.regularization.composite import Piece, Stack
-from regbayes.regularization.dual import DualSolution
+from regbayes.regularization.composite import Stack
 from regbayes.regularization.log_partition import LogPartition, WeightedAtoms
 
 MIN_NATS = 12.0  # a tilt that spans less leaves visible mass everywhere
-FLAT = 1e-6  # variance, in units of the untilted one, and outside mass at which a direction counts as settled
-RAY_LENGTH = 1e10  # times a direction that spans MIN_NATS: there a conjugate shows its slope at infinity
-ON_FACE = 1e-13  # of the span of a direction: a domain this close to the face touches it and nothing beyond
+FLAT = 1e-6  # variance of a combination of features, in units of the untilted ones, that is left on a face
 ROUNDING = 1e-14  # of a feature's range and of its size: expectations this close to the edge are on it
 
 
@@ -90,78 +87,15 @@ def narrow_to_face(face: Face, stack: Stack) -> Face:
     return face
 
 
-def find_flat_face(face: Face, stack: Stack, solution: DualSolution) -> Face | None:
-    """Look for a face on which a tilt has settled whatever its direction, once the rest has lost its mass.
-
-    The signature is a direction of the multipliers in which the tilted features no longer vary, although they did
-    before: there the tilt has done all that it can. It is a face only if the dual does not mind how far the
-    multipliers go: a soft constraint can take nearly all mass from somewhere at a finite penalty.
-    """
-    partition = face.partition
+def may_be_on_face(partition: LogPartition, multipliers: Floats) -> bool:
+    """Whether a tilt may stand for a limit: it spans many nats, and some features hardly vary any more."""
     if not isinstance(partition, WeightedAtoms):
-        return None
-    found = _find_settled_direction(partition, solution.multipliers)
-    if found is None:
-        return None
-    direction, keep = found
-    scores = partition.features @ direction
-    top, span = float(scores[keep].max()), float(np.ptp(scores))
-    if span < MIN_NATS or scores[~keep].max() >= top:
-        return None  # what is left of the direction does not lead there: other atoms are as far out, or all of them
-    if top + _slope_of_conjugate(stack, solution.stacked, direction) > ON_FACE * span:
-        return None
-    return face.narrow(keep, direction)
-
-
-def _find_settled_direction(partition: WeightedAtoms, multipliers: Floats) -> tuple[Floats, Flags] | None:
-    """The part of the multipliers that acts as a constant on the atoms that still have mass; and those atoms."""
-    if np.abs(multipliers) @ (partition.highest - partition.lowest) < MIN_NATS:
-        return None
-    if partition.span(multipliers) < MIN_NATS:  # a pass over the features; the covariance would take several
-        return None
+        return False
+    most = float(np.abs(multipliers) @ (partition.highest - partition.lowest))  # saves a pass over the features
+    if most < MIN_NATS or partition.span(multipliers) < MIN_NATS:
+        return False
     unit = partition.unit
-    values, vectors = np.linalg.eigh(partition.covariance(multipliers) / np.outer(unit, unit))
-    flat = vectors[:, values < FLAT]
-    direction = flat @ (flat.T @ (multipliers * unit)) / unit
-    if partition.span(direction) < MIN_NATS:
-        return None
-    scores = partition.features @ direction
-    top, bottom = float(scores.max()), float(scores.min())
-    keep = scores >= top - 1e-7 * (top - bottom)
-    outside = (partition.features @ multipliers + partition.log_weights)[~keep] - partition.evaluate(multipliers)[0]
-    if np.all(keep) or float(np.exp(outside).sum()) > FLAT:
-        return None
-    # The eigenvectors are those of a covariance that still feels the atoms outside; on the face itself be exact.
-    on_face = (partition.features[keep] - partition.features[keep].mean(axis=0)) / unit
-    _, spread, axes = np.linalg.svd(on_face, full_matrices=False)
-    rounded = 8 * float(np.max(partition.grain / unit)) * np.sqrt(len(on_face))
-    within = axes[spread > max(rounded, ON_FACE * float(np.max(spread, initial=0.0)))]
-    scaled = direction * unit
-    return (scaled - within.T @ (within @ scaled)) / unit, keep
-
-
-def _slope_of_conjugate(stack: Stack, stacked: Floats, direction: Floats) -> float:
-    """How fast the conjugate grows as the multipliers go far along a direction; inf where it ends.
-
-    Where several elementary regularizers see one coordinate, the one that grows least takes it.
-    """
-    slopes = np.where(direction != 0, np.inf, 0.0)
-
-    def slope(p: Piece, u: Floats, move: Floats) -> float:
-        here, there = p.regularizer.conjugate(u), p.regularizer.conjugate(u - RAY_LENGTH * move)
-        return (there - here) / RAY_LENGTH
-
-    for p in sorted(stack.pieces, key=lambda p: p.regularizer.block_size != 1):
-        i, u = stack.index[p.start : p.stop], stacked[p.start : p.stop]
-        if p.regularizer.block_size == 1:
-            for place in np.flatnonzero(direction[i]):
-                move = np.where(np.arange(len(i)) == place, direction[i], 0.0)
-                slopes[i[place]] = min(slopes[i[place]], slope(p, u, move))
-        else:
-            together = slope(p, u, direction[i])
-            if together < np.sum(slopes[i]):
-                slopes[i] = together / len(i)
-    return float(np.sum(slopes))
+    return bool(np.linalg.eigvalsh(partition.covariance(multipliers) / np.outer(unit, unit))[0] < FLAT)
 
 
 def _bound_rounding(lowest: Floats, highest: Floats) -> Floats:

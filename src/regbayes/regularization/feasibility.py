@@ -28,6 +28,7 @@ PRECISION = 1e-10  # of the linear programs: what HiGHS takes as its smallest to
 OUTSIDE = 1e-9  # standard deviations by which a proof must separate atoms from constraints
 ROUNDINGS = 4.0  # of the features as they were given that a proof must exceed too
 ON_FACE = 1e-9  # share of the even distribution that an inner point has at least
+ROUNDED = 1e-13  # of the span of a combination of features: constraints this close to its edge touch it
 CONSTANT = 1e-5  # of what it could vary: a combination of features that is the same for all atoms
 CHANCE = 10  # different atoms beyond two for each feature with which a constant combination is no accident
 TOUCHES = 1e-8  # of the span of a combination of features: atoms this close to its edge are on it
@@ -138,7 +139,7 @@ def examine(partition: LogPartition, stack: Stack) -> Verdict:
         return Verdict("infeasible", repair=repair, proof=whole, constant=columns.is_constant(proof))
     if not isinstance(columns, _Atoms) or rows.curved:
         return Verdict("inside" if not rows.curved else "unknown")
-    return _face(columns, rows, len(partition.mean))
+    return _face(columns, rows, partition.grain)
 
 
 class _Directions:
@@ -248,23 +249,25 @@ def _phase_one(columns: _Atoms | _Directions, rows: _Rows) -> tuple[Floats, floa
     return None
 
 
-def _face(columns: _Atoms, rows: _Rows, n_features: int) -> Verdict:
+def _face(columns: _Atoms, rows: _Rows, grain: Floats) -> Verdict:
     """The largest share of an even distribution that a solution can have; where there is none, the face."""
     keep = np.ones(len(columns.features), dtype=np.bool_)
-    direction, narrowed = np.zeros(n_features), False
+    n_features, narrowed = len(grain), False
+    direction = np.zeros(n_features)
     for _ in range(len(rows.used) + MOST_ROUNDS):
         k = columns.chosen.shape[1]
         cost = np.concatenate([np.zeros(k), [-1.0]])
         found = _program(rows, np.column_stack([columns.chosen, columns.mean]), cost, columns, 1)
         if found is None:
             return Verdict("unknown")
-        solution, proof, _ = found
+        solution, proof, asked = found
         if columns.price(proof, float((proof @ columns.chosen).max())):
             continue
-        if solution[k] > ON_FACE:
-            break
         scores = columns.scores(proof)
         top, bottom = float(scores[keep].max()), float(scores[keep].min())
+        coarse = ROUNDINGS * float(np.abs(proof) @ (grain[rows.feature] / rows.unit))
+        if solution[k] > ON_FACE or top - asked > ROUNDED * (top - bottom) + coarse:
+            break  # the program is coarser than rounding: a finite tilt may leave very little outside
         on_face = keep & (scores >= top - TOUCHES * (top - bottom))
         if not top - bottom > 0 or np.all(on_face[keep]):
             return Verdict("unknown")

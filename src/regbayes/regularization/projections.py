@@ -9,6 +9,7 @@ from regbayes._types import Flags, Floats
 
 def project_rows_to_simplex(rows: Floats, total: Floats) -> Floats:
     """Project each row onto ``{u >= 0, sum u = total}`` (Held, Wolfe and Crowder 1974: sort and threshold)."""
+    rows = rows - rows.max(axis=1, keepdims=True)  # which changes nothing, and leaves the digits of a small total
     descending = -np.sort(-rows, axis=1)
     excess = np.cumsum(descending, axis=1) - total[:, None]
     counts = np.arange(1, rows.shape[1] + 1)

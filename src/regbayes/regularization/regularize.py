@@ -20,9 +20,9 @@ from regbayes.regularization.dual import DualSolution, solve_dual
 from regbayes.regularization.faces import (
     Face,
     OutOfReach,
-    find_flat_face,
     find_out_of_reach,
     is_interior,
+    may_be_on_face,
     narrow_to_face,
 )
 from regbayes.regularization.feasibility import Verdict, examine
@@ -319,22 +319,10 @@ def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, war
             return _Outcome(face, solution, Status.INFEASIBLE, out_of_reach=out_of_reach)
         face = narrow_to_face(face, stack)
     solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, warm_start=warm_start)
-    verdict = None
-    while True:
-        looked = verdict is not None
-        if solution.status is not Status.CONVERGED and not looked:
-            verdict = examine(face.partition, stack)
-            if verdict.kind == "infeasible":
-                return _Outcome(face, solution, Status.INFEASIBLE, verdict=verdict)
-        narrower = find_flat_face(face, stack, solution)
-        if narrower is not None:
-            on_face = solve_dual(narrower.partition, stack, tol=tol, max_iter=max_iter)
-            if on_face.status is Status.CONVERGED:
-                face, solution = narrower, on_face
-                continue
-        if solution.status is Status.CONVERGED or looked:
-            break
-        assert verdict is not None
+    if solution.status is not Status.CONVERGED or may_be_on_face(face.partition, solution.multipliers):
+        verdict = examine(face.partition, stack)
+        if verdict.kind == "infeasible" and solution.status is not Status.CONVERGED:
+            return _Outcome(face, solution, Status.INFEASIBLE, verdict=verdict)
         if verdict.keep is not None and verdict.direction is not None:
             face = face.narrow(verdict.keep, verdict.direction)
             solution = solve_dual(face.partition, stack, tol=tol, max_iter=max_iter, watch=False)

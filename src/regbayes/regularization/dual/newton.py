@@ -26,7 +26,6 @@ PATIENCE = 25  # steps that may pass without progress: between two atoms far apa
 ARRIVES = 0.3  # share of the violation that a step leaves, below which there is a limit
 LAST_STEP = 1e-4  # error from which one more step, whose error is about the square, should be the last, or nearly
 SLOW_LOOK = 20  # steps after which a violation that is left is looked at in any case
-MOST_GROUPED = 1000  # multipliers up to which simplexes are for the interior point, whose systems are dense
 
 
 def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> DualSolution:
@@ -125,11 +124,6 @@ def _model_minimum(problem: Dual, point: Point, damping: float, unit: Floats, er
         curvature = Curvature(floor, matrix=hessian)
         moved = problem.pinned(box).moved(-x).moved(-(curvature @ point.u))
         return minimize_box_quadratic(curvature, moved, point.u)
-    grouped = stack.grouped_model(point.u) if len(index) <= MOST_GROUPED else None
-    if grouped is not None:
-        curvature = Curvature(floor, matrix=hessian + grouped.coupling)
-        moved = grouped.box.moved(-x).moved(-(hessian @ point.u + floor * point.u))
-        return stack.clip(minimize_box_quadratic(curvature, moved, point.u, grouped.groups))
     hessian = hessian + np.diag(floor)
     linear = -x - hessian @ point.u
     return minimize_composite(hessian, linear, stack.pieces, point.u, tol=max(1e-14, 1e-4 * error**2))[0]
