@@ -98,7 +98,10 @@ class BinaryFeatures(LatentModel):
         ``used`` are the features in use of an earlier batch, which stay in use.
         """
         if used is None:
-            used = np.flatnonzero(in_use(state.embedding if state.probabilities is None else state.probabilities))
+            varies = in_use(state.embedding)
+            if state.probabilities is not None:
+                varies |= in_use(state.probabilities)
+            used = np.flatnonzero(varies)
         found = {} if state.head is None else self._head_attributes(state, used)
         ratios, mean = state.params.noise_ratios, self.mean_
         if state.probabilities is not None:
