@@ -42,8 +42,7 @@ def few_copied(monkeypatch):
     """What is copied whatever the number of rows is little beside these, and so is a block."""
     monkeypatch.setattr(executor, "BLOCK_ROWS", 512)
     monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(POLICY, sample_rows=400))
-    monkeypatch.setattr(head, "SAMPLE_PER_WEIGHT", 10)
-    monkeypatch.setattr(head, "MAX_ASCENT_SCORES", 1000)
+    monkeypatch.setattr(head, "HEAD_POLICY", head.HeadPolicy(max_ascent_scores=1000, sample_per_weight=10))
 
 
 def peak_of(call):

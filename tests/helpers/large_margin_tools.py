@@ -15,12 +15,11 @@ from regbayes.margins.ascent import (
     TaskLayout,
     ascend,
 )
+from regbayes.regularization.dual_forms import classes_form
 from regbayes.regularization.regularizers import (
     Affine,
     EpsilonInsensitive,
     Hinge,
-    MultiClassHinge,
-    MultiClassSquaredHinge,
 )
 
 TIGHT = 1e-12
@@ -64,8 +63,8 @@ def squared_tube_form(targets, epsilon, C):
 
 def multi_class_form(labels, cost, C, *, squared=False, by_row=False):
     """Costs by true class, (classes, classes), or by row, (n, classes)."""
-    kind = MultiClassSquaredHinge if squared else MultiClassHinge
-    return kind(C, cost, None if by_row else labels).dual_form(len(labels) * np.shape(cost)[1])
+    row = np.arange(len(labels)) if by_row else labels
+    return classes_form(np.asarray(cost, dtype=float), row, np.broadcast_to(C, len(labels)).astype(float), squared)
 
 
 def multi_class_squared_form(labels, cost, C, **options):
@@ -84,7 +83,7 @@ def one_task(n):
 def solve_tasks(features, form, layout, *, warm_start=None, tol=DEFAULT_TOL, max_epochs=DEFAULT_MAX_EPOCHS, seed=0):
     """Solve a problem over a box."""
     problem = BoxAscent(features, form, layout, warm_start)
-    return problem.solution(ascend(problem, tol, max_epochs, seed))
+    return ascend(problem, tol, max_epochs, seed)
 
 
 def solve_one_task(features, form, **options):
@@ -106,7 +105,7 @@ def solve_classes(
 ):
     """Solve a multi-class problem."""
     problem = SimplexAscent(features, MULTI_CLASS[loss](labels, cost, C, by_row=by_row), labels, warm_start)
-    return problem.solution(ascend(problem, tol, max_epochs, seed))
+    return ascend(problem, tol, max_epochs, seed)
 
 
 def binary_data(rng, n=120, d=6):

@@ -109,15 +109,6 @@ def test_missing_values_do_not_pass_for_a_solution(rng):
         assert solve_one_task(X, form(len(X), 0.3)).status is Status.DIVERGED
 
 
-def test_the_same_seed_gives_the_same_numbers(rng):
-    X, labels = multi_class_data(rng)
-    problem = (X, labels, zero_one_cost(4), 0.3)
-    first, second, other = (solve_classes(*problem, seed=seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first.dual, second.dual)
-    np.testing.assert_array_equal(first.weights, second.weights)
-    assert not np.array_equal(first.dual, other.dual)
-
-
 def test_the_data_are_not_written(rng):
     X, labels = multi_class_data(rng)
     start = np.full((len(X), 4), 0.1)
@@ -160,15 +151,6 @@ def test_degenerate_data_are_solved(rng, loss):
     assert solution.dual[3].sum() == pytest.approx(0.3 * slack)
     expected = multi_class_primal(X, labels, cost, 0.3, solution.weights, loss == "squared_hinge")
     assert solution.primal == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("loss", MULTI_CLASS)
-def test_one_class_leaves_nothing_to_learn(rng, loss):
-    X = rng.normal(size=(10, 3))
-    solution = solve_classes(X, np.zeros(10, dtype=int), zero_one_cost(1), 1.0, loss)
-    assert solution.status is Status.CONVERGED
-    np.testing.assert_array_equal(solution.weights, 0.0)
-    assert solution.primal == 0.0
 
 
 def test_no_rows_are_no_problem():

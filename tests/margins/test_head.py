@@ -15,8 +15,7 @@ from large_margin_tools import minimise
 from regbayes.engine import Status, Threads
 from regbayes.margins.design import Inputs
 from regbayes.margins.head import (
-    MAX_ASCENT_EPOCHS,
-    MAX_ASCENT_SCORES,
+    HEAD_POLICY,
     FeatureSums,
     Head,
     Tolerance,
@@ -24,7 +23,6 @@ from regbayes.margins.head import (
     score_multipliers,
     simplex_multipliers,
 )
-from regbayes.margins.newton import SMOOTHING
 from regbayes.margins.targets import Cells, Classes, ObservedMatrix, Signs, fill_matrix, observe_classes, zero_one_cost
 
 EXACT = {"ascend": Tolerance(gap=1e-11, max_epochs=2e4), "minimize": Tolerance(gap=1e-13, max_epochs=200.0)}
@@ -79,7 +77,9 @@ def test_smoothed_classes_are_certified_for_the_loss_itself(smoothing, rng):
     assert found.gap <= 1e-12 * found.value
     exact = solve(head, features, "ascend").value
     assert found.value >= exact * (1.0 - 1e-9)  # smoothing adds to the loss
-    itself = found.terms["kl_weights"] + head.losses(found.head.scores(features)).sum()
+    scores = found.head.scores(features)
+    away = scores - np.take_along_axis(scores, head.targets.labels[:, None], axis=1)
+    itself = found.terms["kl_weights"] + head.form.values(away).sum()
     assert itself - exact <= found.gap + found.bias + 1e-9
 
 
@@ -133,8 +133,8 @@ def test_sums_over_blocks_elsewhere_find_the_same_head(kind, rng):
     expected, parts = solve(head, features, "minimize"), blocks_of(features)
     blocks = list(zip(head.blocks(tuple(map(len, parts))), parts, strict=True))
 
-    def map_sum(what, view, easing, *at):
-        return reduce(add, (getattr(block.see(part, view, easing), what)(*at) for block, part in blocks))
+    def map_sum(what, view, factor, *at):
+        return reduce(add, (getattr(block.see(part, view, factor), what)(*at) for block, part in blocks))
 
     sums = reduce(add, (block.sum_features(part) for block, part in blocks))
     assert isinstance(sums, FeatureSums)
@@ -306,11 +306,11 @@ def test_few_passes_solve_many_samples_to_a_certified_gap(kind, tol, rng):
 @pytest.mark.parametrize("kind", ["one_vs_rest", "classes", "list"])
 def test_pieces_of_a_sample_have_its_curvature(kind, rng):
     """The second derivative of a sample that stands for all is that of its losses, divided by its share."""
-    head, features = many_samples(kind, rng, n=2000)
-    sums = FeatureSums(2000.0, features.sum(axis=0))
-    view, weights = head.view(sums, SMOOTHING[0]), rng.normal(size=(5, 9))
-    drawn = np.sort(rng.permutation(2000)[:1500])
-    (block,) = replace(head, targets=head.targets.take(drawn)).blocks((1500,))
+    head, features = many_samples(kind, rng, n=4000)
+    sums = FeatureSums(4000.0, features.sum(axis=0))
+    view, weights = head.view(sums, 0.1), rng.normal(size=(5, 9))
+    drawn = np.sort(rng.permutation(4000)[:3000])
+    (block,) = replace(head, targets=head.targets.take(drawn)).blocks((3000,))
     whole = block.see(features[drawn], view)
     pieces = head.sample_rows(whole.design.array(), drawn, view, 0.75)
     assert len(pieces) == 2
@@ -319,8 +319,9 @@ def test_pieces_of_a_sample_have_its_curvature(kind, rng):
 
 
 def test_solver_is_chosen_by_scores_and_passes(rng):
-    rough, fine = Tolerance(1e-2, MAX_ASCENT_EPOCHS), Tolerance(1e-4, MAX_ASCENT_EPOCHS + 1.0)
-    signs = Signs(rng.choice([-1, 1], (MAX_ASCENT_SCORES // 2, 2)), np.ones((MAX_ASCENT_SCORES // 2, 2)))
+    most, n_passes = HEAD_POLICY.max_ascent_scores // 2, HEAD_POLICY.max_ascent_epochs
+    rough, fine = Tolerance(1e-2, n_passes), Tolerance(1e-4, n_passes + 1.0)
+    signs = Signs(rng.choice([-1, 1], (most, 2)), np.ones((most, 2)))
     few, columns = Head(signs, True), np.zeros((1, 10))
     many = Head(replace(signs, signs=np.ones((10**5, 2)), C=np.ones((10**5, 2))), True)
     assert few.prefers_ascent(columns, rough)

@@ -14,19 +14,19 @@ from large_margin_tools import (
     minimise,
     missed_margins,
     multi_class_data,
-    solve_classes,
     tube_loss,
 )
 from regbayes.engine import Status, Threads
 from regbayes.margins.ascent import SimplexAscent, ascend
 from regbayes.margins.design import Design
-from regbayes.margins.newton import SMOOTHING, SharedPrior, minimize
+from regbayes.margins.newton import SharedPrior, minimize
 from regbayes.margins.rows import MAX_DENSE
 from regbayes.margins.targets import Cells, Classes, Numbers, Observations, Signs, zero_one_cost
 from regbayes.regularizers import MultiClassSquaredHinge
 
 EXACT = 1e-13  # relative duality gap
 EPSILON = 0.2
+SMOOTHING = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_gap_of_classes_is_that_of_the_dual_written_out(rng, smoothing):
 def test_smoothing_less_and_less_ends_at_the_loss_itself(rng, C):
     X, targets = classes(rng, C=C)
     problem = SimplexAscent(X, targets.dual_form(squared=True), targets.labels)
-    exact = problem.solution(ascend(problem, 1e-10, 1e5, seed=0))
+    exact = ascend(problem, 1e-10, 1e5, seed=0)
     excesses, start = [], None
     for smoothing in SMOOTHING:
         found = solve(targets, X, smoothing, start)
@@ -177,33 +177,6 @@ def test_smoothing_less_and_less_ends_at_the_loss_itself(rng, C):
     # Strong convexity: half the squared distance of the weights is at most what the value is above the minimum.
     distance = 0.5 * np.sum((found.weights - exact.weights) ** 2)
     assert distance <= 2.0 * (found.gap + found.bias + exact.gap)
-
-
-@pytest.mark.parametrize("loss", ["hinge", "tube"])
-def test_steps_end_where_the_minimum_is_plainly_too_high(rng, loss):
-    tasks = Tasks(rng, loss, n=400)
-    best = tasks.solve()
-    low = tasks.solve(ceiling=0.5 * best.value)
-    assert low.status is Status.STOPPED
-    assert low.n_passes < best.n_passes
-    assert low.value > 0.5 * best.value
-    near = tasks.solve(1.02 * best.weights, ceiling=0.9 * best.value)
-    assert (near.status, near.n_passes) == (Status.STOPPED, 1)  # what the first step promises is too little
-    high = tasks.solve(ceiling=1.001 * best.value)
-    assert high.status is Status.CONVERGED
-    np.testing.assert_array_equal(high.weights, best.weights)
-
-
-@pytest.mark.parametrize("loss", ["hinge", "tube"])
-def test_steps_end_where_little_is_left_to_gain(rng, loss):
-    tasks = Tasks(rng, loss, n=400)
-    best = tasks.solve()
-    enough = 1e-2 * best.value
-    found = tasks.solve(enough=enough)
-    assert found.status is Status.CONVERGED
-    assert found.n_passes < best.n_passes
-    assert found.gap > EXACT * found.value  # the certificate is what it always is
-    assert best.value <= found.value <= best.value + enough
 
 
 def test_passes_are_limited(rng):
@@ -299,9 +272,9 @@ def test_many_weights_of_classes_are_the_solution_of_cvxpy(rng):
     level = cp.Variable((len(X), 1), nonneg=True)
     over = cp.multiply(targets.C[:, None], cp.square(cp.pos(margins - level @ np.ones((1, 13)))))
     wrong = 1.0 - np.eye(13)[targets.labels]
-    loss = cp.sum(cp.multiply(targets.C[:, None], cp.square(level))) / 0.99 + cp.sum(cp.multiply(wrong, over)) / 0.01
+    loss = cp.sum(cp.multiply(targets.C[:, None], cp.square(level))) / 0.9 + cp.sum(cp.multiply(wrong, over)) / 0.1
     optimum = minimise(0.5 * cp.sum_squares(weights) + loss)
-    found = solve(targets, X, 0.01, tol=1e-11)
+    found = solve(targets, X, 0.1, tol=1e-11)
     assert found.status is Status.CONVERGED
     assert found.value == pytest.approx(optimum, rel=1e-6)
 
@@ -318,16 +291,6 @@ def test_margins_that_can_all_be_met_are_solved(rng, loss):
     found = solve(targets, X)
     assert found.status is Status.CONVERGED
     assert found.value == pytest.approx(optimum, rel=1e-6)
-
-
-def test_easier_problems_lead_to_a_solution_in_a_corner(rng):
-    """Separable classes at a large C, whose solution is close to that of hard margins."""
-    X, labels = multi_class_data(rng, n=60, d=5, spread=0.1)
-    targets = Classes(labels, zero_one_cost(4), np.full(60, 1e5))
-    found = solve(targets, X, SMOOTHING[-1], tol=1e-6)
-    hard = solve_classes(X, labels, zero_one_cost(4), np.inf, tol=1e-8)
-    assert found.status is Status.CONVERGED
-    assert found.value == pytest.approx(hard.primal, rel=1e-3)
 
 
 def test_many_weights_have_the_same_bits_for_any_number_of_threads(rng):

@@ -32,7 +32,7 @@ from regbayes.dask.source import (
 )
 from regbayes.estimators._bases import fit_data
 from regbayes.kernels.arrays import is_plain, to_host
-from regbayes.margins.head import CLASS_SAMPLE_PER_WEIGHT, SAMPLE_PER_WEIGHT
+from regbayes.margins.head import HEAD_POLICY
 
 START_ROWS = 10_000  # samples that the structure search is run on
 SAMPLE_BYTES = 1 << 28  # limit of the samples that come to the client
@@ -213,5 +213,5 @@ def with_defaults(init: Callable[..., None], **defaults: Any) -> Callable[..., N
 
 def sample_size(n_columns: int, n_outputs: int, mixes: bool, row_bytes: float) -> int:
     """Return how many samples come to the client, for the start and for the curvature of the weights."""
-    per_weight = CLASS_SAMPLE_PER_WEIGHT * n_outputs if mixes else SAMPLE_PER_WEIGHT
+    per_weight = HEAD_POLICY.sample_per_weight * (n_outputs if mixes else 1)
     return int(min(max(START_ROWS, 2 * per_weight * n_columns), SAMPLE_BYTES / max(row_bytes, 1.0)))

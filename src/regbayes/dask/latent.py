@@ -19,7 +19,7 @@ from regbayes.estimators._bases import TrainingRows, cost_matrix, warn_if_unscal
 from regbayes.estimators._sources import Labels, Moments, code_labels
 from regbayes.estimators.ilsvm import make_settings, make_supervision
 from regbayes.joint.problem import RowBlock, SampledHead
-from regbayes.margins.head import MAX_ASCENT_SCORES
+from regbayes.margins.head import HEAD_POLICY
 from regbayes.models.ilsvm.model import (
     UNLABELED,
     Data,
@@ -111,7 +111,7 @@ class OnClusterFeatures(OnCluster):
             raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
         share = 1.0 - labels.rest_weight / moments.weight
         # Newton's method solves for the weights however few the samples are.
-        supervision = make_supervision(parameters, len(labels.classes), share, MAX_ASCENT_SCORES)
+        supervision = make_supervision(parameters, len(labels.classes), share, HEAD_POLICY.max_ascent_scores)
         self.classes_ = labels.classes
         self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
         return Recipe(

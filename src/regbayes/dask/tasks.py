@@ -42,7 +42,7 @@ from regbayes.joint.descent import DescentOptions
 from regbayes.joint.model import RowSums
 from regbayes.joint.problem import RowBlock, SampledHead, Version
 from regbayes.kernels.arrays import namespace_of, sum_of, take_rows, to_device
-from regbayes.margins.head import SAMPLE_PER_WEIGHT, View
+from regbayes.margins.head import HEAD_POLICY, View
 from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.models.mt_ilsvm import model as mt_ilsvm
 from regbayes.models.mt_ilsvm.fit import Problem, build_head, first_model
@@ -395,7 +395,7 @@ class OnClusterTasks(OnCluster):
         """Return samples, as many of each task as the curvature of its weights needs."""
         settings, D = recipe.settings, len(recipe.mean)
         n_columns = settings.n_components + settings.fit_intercept + settings.include_inputs * D
-        rates = np.minimum(SAMPLE_PER_WEIGHT * n_columns / np.maximum(placed.counts, 1), 1.0)
+        rates = np.minimum(HEAD_POLICY.sample_per_weight * n_columns / np.maximum(placed.counts, 1), 1.0)
         kinds = KindsOfSamples(recipe, rates)
         expected = float(placed.source.summarize(count_kinds, kinds)[:-1] @ rates)
         rates = rates * min(1.0, SAMPLE_BYTES / (8.0 * D) / max(expected, 1.0))

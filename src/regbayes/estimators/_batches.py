@@ -32,7 +32,7 @@ from regbayes.estimators._bases import (
     row_weights,
     warn_if_unscaled,
 )
-from regbayes.margins.head import MAX_ASCENT_SCORES, MAX_CLASS_WEIGHTS
+from regbayes.margins.head import HEAD_POLICY
 from regbayes.margins.targets import Numbers, Signs, Targets
 from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
@@ -80,7 +80,9 @@ class BatchFeatures(LatentModel):
         if not hasattr(self, "_state"):
             warn_of_few_rows(len(rows.X))
             warn_if_unscaled(rows.X)
-            data, settings = self._prepare(rows, centre_rows(rows.X, weights=rows.row_weights), MAX_ASCENT_SCORES)
+            data, settings = self._prepare(
+                rows, centre_rows(rows.X, weights=rows.row_weights), HEAD_POLICY.max_ascent_scores
+            )
             self._check_batch_settings(settings)
             self._learn(rows, (data, settings))
             with one_blas_thread():
@@ -90,7 +92,7 @@ class BatchFeatures(LatentModel):
         centred = centre_rows(rows.X, self.mean_, rows.row_weights)
         if not np.isfinite(centred.totals.mean_square):
             raise ValueError("X is too large to square it: give it in the units of the first batch")
-        data, settings = self._prepare(rows, centred, MAX_ASCENT_SCORES)
+        data, settings = self._prepare(rows, centred, HEAD_POLICY.max_ascent_scores)
         known: Batches | None = getattr(self, "_batches", None)
         if known is None:  # a fit came first
             settings = self._take_fitted_scales(settings)
@@ -152,7 +154,7 @@ class BatchFeatures(LatentModel):
             rows = centre_rows(np.asarray(X[own], dtype=np.float64), self.mean_, counts)
             return Data(rows, targets.take(part))
 
-        settings = self._take_fitted_scales(self._make_settings(read(parts[0]), MAX_ASCENT_SCORES))
+        settings = self._take_fitted_scales(self._make_settings(read(parts[0]), HEAD_POLICY.max_ascent_scores))
         self._check_batch_settings(settings)
         with one_blas_thread():
             head, gap = batches.solve_weights(read, parts, kinds, len(targets), settings, state)
@@ -310,10 +312,10 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
     def _check_class_weights(self, settings: Settings) -> None:
         """Refuse multi-class margins whose second derivatives would not fit."""
         n_weights = len(self.classes_) * (settings.n_components + 1)
-        if not settings.one_vs_rest and n_weights > MAX_CLASS_WEIGHTS:
+        if not settings.one_vs_rest and n_weights > HEAD_POLICY.max_class_weights:
             raise ValueError(
                 f"margins between {len(self.classes_)} classes have {n_weights} weights here, and batches take "
-                f'{MAX_CLASS_WEIGHTS} at most: set multi_class="ovr", or use fit'
+                f'{HEAD_POLICY.max_class_weights} at most: set multi_class="ovr", or use fit'
             )
 
 

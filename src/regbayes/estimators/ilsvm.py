@@ -44,7 +44,7 @@ from regbayes.estimators._labels import judge_signs
 from regbayes.estimators.metrics import subset_accuracy
 from regbayes.kernels.arrays import sum_of, take_columns, to_host
 from regbayes.kernels.binary import sweeps_are_loaded
-from regbayes.margins.head import MAX_ASCENT_SCORES, MAX_CLASS_WEIGHTS
+from regbayes.margins.head import HEAD_POLICY
 from regbayes.margins.targets import Classes, Signs
 from regbayes.models.ilsvm import fit, starts
 from regbayes.models.ilsvm.model import Data, Params, Rows, Settings, State, centre_rows
@@ -270,7 +270,7 @@ def make_supervision(
     if given["multi_class"] == "auto":
         # Where rows are taken in blocks, a margin against the rest is solved exactly, whatever the number of weights.
         n_weights = n_outputs * (int(given["n_components"]) + 1)
-        is_many = n_labeled * n_outputs > MAX_ASCENT_SCORES and n_weights > MAX_CLASS_WEIGHTS
+        is_many = n_labeled * n_outputs > HEAD_POLICY.max_ascent_scores and n_weights > HEAD_POLICY.max_class_weights
         many = is_many and given["loss"] == "squared_hinge"
         one_vs_rest = (bool(given["include_inputs"]) or many) and given["cost"] is None and n_outputs > 2
     weight = given["generative_weight"]

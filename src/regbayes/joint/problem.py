@@ -107,13 +107,11 @@ def list_features(block: RowBlock[Any], version: Version) -> list[Reals]:
     return [part.features for part in block.infer(version)]
 
 
-def evaluate_rows(
-    block: RowBlock[Any], version: Version, what: str, view: View, easing: tuple[float, float] | None, *at: Floats
-) -> Any:
+def evaluate_rows(block: RowBlock[Any], version: Version, what: str, view: View, factor: float, *at: Floats) -> Any:
     """Return the ``sums``, ``curvature`` or ``product`` of a block at given weights, for Newton's method."""
     assert block.head is not None
     pairs = zip(block.head, block.infer(version), strict=True)
-    return reduce(add, (getattr(head.see(part.features, view, easing), what)(*at) for head, part in pairs))
+    return reduce(add, (getattr(head.see(part.features, view, factor), what)(*at) for head, part in pairs))
 
 
 def pull_back(block: RowBlock[Any], version: Version, by_features: ByFeatures | None) -> Any:
@@ -227,7 +225,7 @@ class SampledHead(RemoteHead):
         seen: list[Floats] = []  # of pieces of the sample, from the first on, as far as they were needed
 
         def sample(level: int, view: View) -> list[Any] | None:
-            n_rows = problem.n_sampled(level, len(sums.features), n_here)
+            n_rows = problem.n_sampled(level, len(sums.features))
             if np.ndim(self.share) or np.all(self.share >= 1.0):
                 n_rows = n_here * 2**level
             if n_rows > n_here:

@@ -9,7 +9,7 @@ second loop that sums in order, and takes it when they merely lie close together
 allocator, and so on threads.
 
 The cache on disk is renewed when the file of a kernel changes, not when a helper in another file does: after editing
-this module, ``_prefetch`` or ``_exponential``, delete ``__pycache__``.
+this module or ``_exponential``, delete ``__pycache__``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import numpy as np
 
 from regbayes._types import Flags, Floats, Indices, Reals
 from regbayes.kernels._compile import compiled, compiled_inline, read_only
-from regbayes.kernels._prefetch import AHEAD, prefetch_row
 from regbayes.kernels.types import SATISFIED
 
 
@@ -129,10 +128,7 @@ def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> 
     features, norms, feature_row, task, group, linears, absolutes, ridges, lowers, uppers, sharing, penalty = rows
     dual, weights, common, active = state
     violation, gap, loss = 0.0, 0.0, 0.0
-    for visit in range(order.size):
-        if visit + AHEAD < order.size:
-            prefetch_row(features, feature_row[order[visit + AHEAD]])
-        i = order[visit]
+    for i in order:
         if not (restart or active[i]):
             continue
         f, t, u, absolute, ridge = feature_row[i], task[i], dual[i], absolutes[i], ridges[i]

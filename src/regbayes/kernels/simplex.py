@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices, Reals
 from regbayes.kernels._compile import compiled, compiled_inline
-from regbayes.kernels._prefetch import AHEAD, prefetch_row
 from regbayes.kernels.types import SATISFIED
 
 Counts = NDArray[np.int16]
@@ -313,13 +312,7 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
     omega, weights, classes, n_in_play = state
     gradient, values = np.empty(weights.shape[0]), np.empty(weights.shape[0])
     violation, gap, loss = 0.0, 0.0, 0.0
-    for visit in range(order.size):
-        if visit + AHEAD < order.size:
-            upcoming = order[visit + AHEAD]
-            prefetch_row(features, upcoming)
-            prefetch_row(omega, upcoming)
-            prefetch_row(classes, upcoming)
-        i = order[visit]
+    for i in order:
         label, total, ridge = labels[i], totals[i], ridges[i]
         is_fixed = not np.isinf(total)
         m = _restart_row(label, total, ridge, i, classes) if restart else int(n_in_play[i])

@@ -11,9 +11,8 @@ gap is small against what it was, and then all rows are looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,16 +24,11 @@ from regbayes.kernels.box import BoxRows, BoxState, box_check, box_epoch, box_we
 from regbayes.kernels.simplex import SimplexRows, SimplexState, simplex_check, simplex_epoch, simplex_weights
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual
 
-DEFAULT_TOL = 1e-4
-DEFAULT_MAX_EPOCHS = 1000.0
-# Passes over the rows in play end when their gap has fallen by this factor, or after so many.
-SHRINK_FACTOR = 0.2
-MAX_SHORT_PASSES = 100
-# What a pass sees of the gap, it sees before its steps: the gap itself is worth computing from this factor on.
-CHECK_FACTOR = 3.0
-# More rows than this do not fit the cache: they are visited in random order within random blocks.
-MOST_SCATTERED = 30_000
-BLOCK_ROWS = 32  # larger blocks are of one task, and tasks that share weights then take more passes
+DEFAULT_TOL, DEFAULT_MAX_EPOCHS = 1e-4, 1000.0
+# Passes over the samples in play end when their gap has fallen by this factor, or after so many.
+SHRINK_FACTOR, MAX_SHORT_PASSES = 0.2, 100
+CHECK_FACTOR = 3.0  # a pass sees the gap before its steps: below so many times the goal the gap itself is computed
+CACHED_ROWS, BLOCK_ROWS = 30_000, 32  # more rows than a cache holds are visited in random order within random blocks
 # A hard margin's loss is infinite until it is met. Its gap is measured with a penalty per unit of violation that is
 # this many times the largest multiplier: any penalty above the largest has the same solution.
 PENALTY_FACTOR = 10.0
@@ -46,122 +40,20 @@ class MarginSolution:
 
     dual: Floats  # (n,) or (n, classes): u of a box, omega of simplexes
     weights: Floats  # (tasks, d) or (classes, d): posterior means of the weights
-    # What the tasks of a group have in common, and so the expected weights of a task without data: rho times the mean
-    # of `common`. `weights` less this is the mean of `own`. No rows for simplexes.
-    shared_weights: Floats  # (groups, d)
     primal: float  # squared norm of the weights, halved, plus loss
     gap: float  # above the minimum by this at most
-    n_epochs: float  # row visits divided by rows; a Newton step visits all rows once
+    n_epochs: float  # row visits divided by rows
     status: Status  # CONVERGED, ITERATION_LIMIT, or DIVERGED: hard margins that cannot be met
 
 
 @dataclass(frozen=True)
 class TaskLayout:
-    """Which features and which weights belong to each multiplier of a box, when there are several tasks.
+    """The sample and the task of each multiplier of a box."""
 
-    Parameters
-    ----------
-    feature_row : (n,)
-        The row of the features. The labels of one example share it.
-    task : (n,)
-        The task, 0 to tasks - 1.
-    group : (tasks,)
-        Tasks of one group share weights: ``w_t = own_t + sharing * common_group(t)``, all standard normal a priori.
-    sharing : float
-        How strongly (rho); with 0 every task stands alone.
-    """
-
-    feature_row: Indices
-    task: Indices
-    group: Indices
-    sharing: float = 0.0
-
-
-class Ascent(Protocol):
-    """A dual problem with its multipliers, as the passes see it."""
-
-    n_rows: int
-    rows: Any
-    state: Any  # an epoch writes it: multipliers, and `in_play`, zero for rows that cannot move any more
-    # A pass of the kernel, `box_epoch` or `simplex_epoch`; with ``restart``, those set aside take part too.
-    epoch: Callable[..., tuple[float, float, float]]
-
-    def squared_norm(self) -> float:
-        """Return the part of the primal objective that is not loss, times two."""
-
-    def certificate(self) -> tuple[float, float]:
-        """Return the primal objective and the duality gap."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Where the ascent stopped."""
-
-    primal: float
-    gap: float
-    n_epochs: float
-    status: Status
-
-
-def ascend(problem: Ascent, tol: float, max_epochs: float, seed: int) -> Outcome:
-    """Climb until the duality gap is at most ``tol`` times the primal objective.
-
-    Parameters
-    ----------
-    problem : Ascent
-        Its multipliers are written.
-    tol : float
-        Bound on the gap relative to the primal objective.
-    max_epochs : float
-        Limit on row visits, in units of the number of rows. With zero nothing moves; otherwise at least one pass over
-        all rows is made.
-    seed : int
-        For the order of visits, drawn anew for every pass.
-
-    Returns
-    -------
-    Outcome
-    """
-    if max_epochs <= 0.0:
-        primal, gap = problem.certificate()
-        return Outcome(primal, gap, 0.0, Status.CONVERGED if gap <= tol * abs(primal) else Status.ITERATION_LIMIT)
-    rng = np.random.default_rng(seed)
-    everything = np.arange(problem.n_rows)
-    limit = max_epochs * problem.n_rows
-    n_visits = 0
-    while True:
-        order = shuffled(everything, rng)
-        violation, seen, loss = problem.epoch(problem.rows, order, True, problem.state)
-        n_visits += order.size
-        target = tol * abs(0.5 * problem.squared_norm() + loss)
-        level = SHRINK_FACTOR * max(seen, target)
-        for short_pass in range(MAX_SHORT_PASSES + 1):
-            status = Status.ITERATION_LIMIT if n_visits >= limit else None
-            if np.isinf(violation) or np.isnan(seen):
-                status = Status.DIVERGED
-            is_last = short_pass == MAX_SHORT_PASSES or seen <= level
-            if status is not None or (seen <= CHECK_FACTOR * target and (short_pass == 0 or is_last)):
-                primal, gap = problem.certificate()
-                status = Status.CONVERGED if gap <= tol * abs(primal) else status
-                if status is not None:
-                    return Outcome(primal, gap, n_visits / max(problem.n_rows, 1), status)
-            if is_last:
-                break
-            order = shuffled(order[problem.state.in_play[order] > 0], rng)
-            violation, seen, _ = problem.epoch(problem.rows, order, False, problem.state)
-            n_visits += order.size
-
-
-def shuffled(rows: Indices, rng: np.random.Generator) -> Indices:
-    """Return rows in random order; many of them in random blocks, and in random order within each.
-
-    Memory is then read block by block. Neighbours in ``rows`` stay close, so passes over fewer and fewer rows do too.
-    """
-    if rows.size <= MOST_SCATTERED:
-        return rng.permutation(rows)
-    n_even = rows.size - rows.size % BLOCK_ROWS
-    blocks = rng.permuted(rows[:n_even].reshape(-1, BLOCK_ROWS), axis=1)
-    return np.concatenate([rng.permutation(blocks).ravel(), rng.permutation(rows[n_even:])])
+    feature_row: Indices  # (n,): the row of the features; the labels of one sample share it
+    task: Indices  # (n,)
+    group: Indices  # (tasks,): tasks of one group share weights, ``own_t + sharing * common_group(t)``
+    sharing: float = 0.0  # rho; own and common weights are standard normal a priori
 
 
 class SimplexAscent:
@@ -205,12 +97,20 @@ class SimplexAscent:
             penalty=0.0,
         )
         omega = _feasible_simplexes(form, labels, warm_start)
-        classes = np.empty((n_rows, n_classes), dtype=np.int16)
-        classes[:] = np.arange(n_classes, dtype=np.int16)
+        classes = np.tile(np.arange(n_classes, dtype=np.int16), (n_rows, 1))
         in_play = np.full(n_rows, n_classes, dtype=np.int16)
         self.n_rows = n_rows
         self.state = SimplexState(omega, simplex_weights(self.rows, omega), classes, in_play)
         self.has_hard_rows = bool(np.any(np.isinf(form.total) & (form.ridge == 0.0)))
+
+    @property
+    def dual(self) -> Floats:
+        """The multipliers omega, (n, classes)."""
+        return self.state.omega
+
+    def expected_weights(self) -> Floats:
+        """Return the posterior means of the weights, (classes, d)."""
+        return self.state.weights
 
     def squared_norm(self) -> float:
         """Return twice the part of the primal objective that is not loss."""
@@ -223,11 +123,6 @@ class SimplexAscent:
             self.rows = self.rows._replace(penalty=PENALTY_FACTOR * largest)
         loss, gap = simplex_check(self.rows, self.state)
         return 0.5 * self.squared_norm() + loss, max(gap, 0.0)
-
-    def solution(self, at: Outcome) -> MarginSolution:
-        """Return the multipliers and weights as they are."""
-        nothing = np.zeros((0, self.state.weights.shape[1]))
-        return MarginSolution(self.state.omega, self.state.weights, nothing, at.primal, at.gap, at.n_epochs, at.status)
 
 
 class BoxAscent:
@@ -270,32 +165,25 @@ class BoxAscent:
         unbounded = np.isinf(form.lower) | np.isinf(form.upper)
         self.has_hard_rows = bool(np.any(unbounded & (form.ridge == 0.0)))
         start = np.zeros(n) if warm_start is None else _as_column("warm_start", warm_start, n)
-        self.replace_dual(np.clip(start, form.lower, form.upper))
+        dual = np.clip(start, form.lower, form.upper)
+        weights = box_weights(self.rows, dual)
+        self.state = BoxState(dual, weights, sum_by_group(weights, group), np.ones(n, dtype=np.bool_))
 
-    def common(self) -> Floats:
-        """Return the weights summed over the tasks of each group."""
-        return sum_by_group(self.state.weights, self.rows.group)
+    @property
+    def dual(self) -> Floats:
+        """The multipliers u, (n,)."""
+        return self.state.dual
 
     def expected_weights(self) -> Floats:
-        """Return the posterior means of the tasks' weights, those they share included."""
+        """Return the posterior means of the tasks' weights, those they share included, (tasks, d)."""
         if self.rows.sharing == 0.0:
             return self.state.weights
-        return self.state.weights + (self.rows.sharing * self.common())[self.rows.group]
-
-    def replace_dual(self, dual: Floats) -> None:
-        """Take other multipliers, with the weights they imply."""
-        weights = box_weights(self.rows, dual)
-        common = sum_by_group(weights, self.rows.group)
-        self.state = BoxState(dual, weights, common, np.ones(dual.size, dtype=np.bool_))
+        common = sum_by_group(self.state.weights, self.rows.group)
+        return self.state.weights + (self.rows.sharing * common)[self.rows.group]
 
     def squared_norm(self) -> float:
         """Return twice the part of the primal objective that is not loss."""
-        weights = self.state.weights
-        norm = float(np.vdot(weights, weights))
-        if self.rows.sharing == 0.0:
-            return norm
-        common = self.common()
-        return norm + self.rows.sharing * float(np.vdot(common, common))
+        return float(np.vdot(self.state.weights, self.expected_weights()))
 
     def certificate(self) -> tuple[float, float]:
         """Return the primal objective and the duality gap."""
@@ -305,12 +193,66 @@ class BoxAscent:
         loss, gap = box_check(self.rows, self.state)
         return 0.5 * self.squared_norm() + loss, max(gap, 0.0)
 
-    def solution(self, at: Outcome) -> MarginSolution:
-        """Return the multipliers and weights as they are."""
-        shared = self.rows.sharing * self.common()
-        return MarginSolution(
-            self.state.dual, self.expected_weights(), shared, at.primal, at.gap, at.n_epochs, at.status
-        )
+
+def ascend(problem: SimplexAscent | BoxAscent, tol: float, max_epochs: float, seed: int) -> MarginSolution:
+    """Climb until the duality gap is at most ``tol`` times the primal objective.
+
+    Parameters
+    ----------
+    problem : SimplexAscent or BoxAscent
+        Its multipliers are written.
+    tol : float
+        Bound on the gap relative to the primal objective.
+    max_epochs : float
+        Limit on row visits, in units of the number of rows. With zero nothing moves; otherwise at least one pass over
+        all rows is made.
+    seed : int
+        For the order of visits, drawn anew for every pass.
+    """
+    epoch: Any = problem.epoch
+    rng, everything = np.random.default_rng(seed), np.arange(problem.n_rows)
+    limit, n_visits = max_epochs * problem.n_rows, 0
+
+    def stop_at(status: Status | None) -> MarginSolution | None:
+        primal, gap = problem.certificate()
+        status = Status.CONVERGED if gap <= tol * abs(primal) else status
+        if status is None:
+            return None
+        n_epochs = n_visits / max(problem.n_rows, 1)
+        return MarginSolution(problem.dual, problem.expected_weights(), primal, gap, n_epochs, status)
+
+    found = stop_at(Status.ITERATION_LIMIT) if max_epochs <= 0.0 else None
+    while found is None:
+        order = shuffled(everything, rng)
+        violation, seen, loss = epoch(problem.rows, order, True, problem.state)
+        n_visits += order.size
+        target = tol * abs(0.5 * problem.squared_norm() + loss)
+        level = SHRINK_FACTOR * max(seen, target)
+        for short_pass in range(MAX_SHORT_PASSES + 1):
+            status = Status.ITERATION_LIMIT if n_visits >= limit else None
+            if np.isinf(violation) or np.isnan(seen):
+                status = Status.DIVERGED
+            is_last = short_pass == MAX_SHORT_PASSES or seen <= level
+            if status is not None or (seen <= CHECK_FACTOR * target and (short_pass == 0 or is_last)):
+                found = stop_at(status)
+            if found is not None or is_last:
+                break
+            order = shuffled(order[problem.state.in_play[order] > 0], rng)
+            violation, seen, _ = epoch(problem.rows, order, False, problem.state)
+            n_visits += order.size
+    return found
+
+
+def shuffled(rows: Indices, rng: np.random.Generator) -> Indices:
+    """Return rows in random order; many of them in random blocks, and in random order within each.
+
+    Memory is then read block by block. Neighbors in ``rows`` stay close, so passes over fewer and fewer rows do too.
+    """
+    if rows.size <= CACHED_ROWS:
+        return rng.permutation(rows)
+    n_even = rows.size - rows.size % BLOCK_ROWS
+    blocks = rng.permuted(rows[:n_even].reshape(-1, BLOCK_ROWS), axis=1)
+    return np.concatenate([rng.permutation(blocks).ravel(), rng.permutation(rows[n_even:])])
 
 
 def sum_by_group(weights: Floats, group: Indices) -> Floats:

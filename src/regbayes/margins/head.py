@@ -24,7 +24,7 @@ import numpy as np
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Reals
-from regbayes.engine import Executor, Serial, Status
+from regbayes.engine import Executor, Serial, Status, row_blocks
 from regbayes.engine.source import order_sample
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray
@@ -35,19 +35,26 @@ from regbayes.margins.rows import BlockLosses, MarginRows
 from regbayes.margins.targets import Cells, Classes, Numbers, Signs, Targets
 from regbayes.regularization.dual_forms import DualForm, SimplexDual
 
-SMALLEST_GAP = 1e-8  # beyond this a verdict on a step is not worth waiting for
-PATIENT_EPOCHS = 300.0
-TIGHTEN = 0.1  # factor on the gap where no step seemed to lower the objective
-# The choice of the solver: coordinate ascent is faster where scores are few and few passes are allowed.
-MAX_ASCENT_SCORES = 100_000  # samples times outputs
-MAX_ASCENT_EPOCHS = 2.0
-MAX_ASCENT_PRICE = 1_000.0  # mean factor on a loss: margins are nearly hard beyond, and take thousands of passes
-MAX_CURVATURE = 20_000_000  # numbers in the second derivatives of all outputs, where Newton's method is possible
-MAX_CLASS_WEIGHTS = 2_000  # of a multi-class margin: beyond, the curvature of a sample no longer leads anywhere
-SAMPLE_PER_WEIGHT, CLASS_SAMPLE_PER_WEIGHT = 50, 20  # samples that the curvature comes from at least, for each weight
-ROWS_PER_SAMPLED = 2  # and columns: the curvature of such a share of the samples costs about as much as a pass
-PIECE_ROWS, MAX_PIECES = 512, 16  # of a sample, whose curvature threads share
+SMALLEST_GAP, PATIENT_EPOCHS = 1e-8, 300.0  # of a solution that decides whether a step lowers the objective
 MIN_PASSES = 12.0  # over the samples, that Newton's method may take
+
+
+@dataclass(frozen=True)
+class HeadPolicy:
+    """Which solver a head uses, and how many samples its curvature comes from.
+
+    ``benchmarks/bench_heads.py`` prints the times of both solvers.
+    """
+
+    max_ascent_scores: int = 100_000  # targets of which coordinate ascent is faster, if few passes are allowed
+    max_ascent_epochs: float = 2.0  # passes for which it is; the loss of classes, which Newton smooths, is exempt
+    max_ascent_price: float = 1_000.0  # mean price of a loss: its square is nearly a hard margin beyond
+    max_curvature: int = 20_000_000  # numbers in the second derivatives of all outputs, for Newton's method
+    max_class_weights: int = 2_000  # weights of a multi-class margin, for Newton's method
+    sample_per_weight: int = 30  # samples that the curvature comes from, for each weight of an output
+
+
+HEAD_POLICY = HeadPolicy()
 
 
 @dataclass(frozen=True)
@@ -57,14 +64,12 @@ class Tolerance:
     gap: float  # duality gap, relative to the value
     max_epochs: float  # passes over the samples
     smoothing: float = 0.1  # of the squared multi-class hinge, where Newton's method solves it
-    ceiling: float = np.inf  # a value of no interest: where it is plain that it is exceeded, Newton's method may end
-    enough: float = 0.0  # what may be left to gain, as its steps suggest it, whatever the gap is
 
     def tighten(self) -> Tolerance | None:
         """Return the tolerance to look again with where no step lowers the objective; None where that is hopeless."""
         if self.gap <= SMALLEST_GAP:
             return None
-        return replace(self, gap=max(TIGHTEN * self.gap, SMALLEST_GAP), max_epochs=PATIENT_EPOCHS)
+        return replace(self, gap=max(0.1 * self.gap, SMALLEST_GAP), max_epochs=PATIENT_EPOCHS)
 
 
 @persistable(name="regbayes.LinearHead")
@@ -147,11 +152,11 @@ class HeadBlock:
             seen = seen * self.row_weights[:, None]
         return FeatureSums(self.weight, arrays.gather(arrays.sum_of(seen, axis=0))[0])
 
-    def see(self, features: DeviceArray, view: View, easing: tuple[float, float] | None = None) -> MarginRows:
-        """Return the samples as Newton's method sees them, or in one of its easier problems (`Rows.ease`)."""
+    def see(self, features: DeviceArray, view: View, factor: float = 1.0) -> MarginRows:
+        """Return the samples as Newton's method sees them, with prices times a factor."""
         assert self.losses is not None
         found = self.losses.see(self.design(features, view), view.smoothing)
-        return found if easing is None else found.ease(*easing)
+        return found if factor == 1.0 else found.scale(factor)
 
     def gradient(self, features: DeviceArray, slope: Slope) -> DeviceArray:
         """Return the derivative of the head's value by the features, by Danskin's theorem, (n, K).
@@ -358,27 +363,26 @@ class Head:
     # --- solvers
 
     def prefers_ascent(self, features: DeviceArray, tolerance: Tolerance) -> bool:
-        """Whether coordinate ascent is faster: for few scores and a rough solution, or needed.
+        """Whether coordinate ascent is faster, or Newton's method impossible: for losses that are not squared.
 
-        It is needed for losses without curvature, and where weights are too many for theirs. Newton's method smooths
-        the loss of classes, which is left to ascent where scores are few. Large prices, such as those of survey
-        weights, are left to Newton's method, whose steps do not depend on them.
+        Newton's method smooths the loss of classes, which is left to ascent where scores are few. Large prices, such as
+        those of survey weights, are left to Newton's method, whose steps do not depend on them.
         """
         if not arrays.is_plain(features):
             return False
-        n_columns = self.n_columns(features.shape[1])
-        n_numbers, most = (n_columns, MAX_CLASS_WEIGHTS) if self.mixes else (n_columns**2, MAX_CURVATURE)
-        if not self.squared or self.targets.n_outputs * n_numbers > most:
+        n_columns, n_outputs = self.n_columns(features.shape[1]), self.targets.n_outputs
+        fits = n_outputs * n_columns <= HEAD_POLICY.max_class_weights
+        if not self.mixes:
+            fits = n_outputs * n_columns**2 <= HEAD_POLICY.max_curvature
+        if not (self.squared and fits):
             return True
         if isinstance(self.targets, Numbers) and self.targets.epsilon == 0.0:
             return False  # one Newton step is exact
-        is_rough = self.mixes or tolerance.max_epochs <= MAX_ASCENT_EPOCHS
-        is_small = len(self.targets) * self.targets.n_outputs <= MAX_ASCENT_SCORES
-        return is_rough and is_small and self._mean_price <= MAX_ASCENT_PRICE
-
-    @cached_property
-    def _mean_price(self) -> float:
-        return float(np.mean(self.targets.C)) if len(self.targets) else 0.0
+        if len(self.targets) * n_outputs > HEAD_POLICY.max_ascent_scores:
+            return False
+        is_rough = self.mixes or tolerance.max_epochs <= HEAD_POLICY.max_ascent_epochs
+        prices = self.targets.C
+        return is_rough and float(np.sum(prices)) <= HEAD_POLICY.max_ascent_price * np.size(prices)
 
     def solve(
         self,
@@ -419,7 +423,7 @@ class Head:
             problem = SimplexAscent(columns, self.form, labels, omega)
         else:
             problem = BoxAscent(columns, self.form, self._layout, None if start is None else start.ravel())
-        found = problem.solution(ascend(problem, tolerance.gap, tolerance.max_epochs, seed=0))
+        found = ascend(problem, tolerance.gap, tolerance.max_epochs, seed=0)
         phi = found.dual
         if isinstance(self.form, SimplexDual):
             phi = score_multipliers(phi, self.targets.labels)  # type: ignore[union-attr]
@@ -462,7 +466,7 @@ class Head:
         view, n_features = self.view(sums, tolerance.smoothing), blocks[0].shape[1]
 
         def sample(level: int) -> list[Rows] | None:
-            n_drawn = self.n_sampled(level, n_features, len(self.targets))
+            n_drawn = self.n_sampled(level, n_features)
             if 2 * n_drawn > len(self.targets):
                 return None
             drawn, seen, first = np.sort(self._order[:n_drawn]), [], 0
@@ -491,8 +495,8 @@ class Head:
         Parameters
         ----------
         map_sum : callable
-            ``map_sum(what, view, easing, *at)`` is the sum over all blocks of ``getattr(rows, what)(*at)``, where rows
-            are `HeadBlock.see` at the view and the easing.
+            ``map_sum(what, view, factor, *at)`` is the sum over all blocks of ``getattr(rows, what)(*at)``, where rows
+            are `HeadBlock.see` at the view, with prices times a factor.
         sums : FeatureSums
             Of all samples.
         sample : callable
@@ -507,13 +511,10 @@ class Head:
             [rows], sums, view, n_features, lambda level: sample(level, view), warm_start, tolerance, Serial()
         )
 
-    def n_sampled(self, level: int, n_features: int, n_rows: int) -> int:
+    def n_sampled(self, level: int, n_features: int) -> int:
         """Return how many samples the curvature is taken from."""
-        n_columns = self.n_columns(n_features)
-        if self.mixes:
-            return CLASS_SAMPLE_PER_WEIGHT * self.targets.n_outputs * n_columns * 2**level
-        least = SAMPLE_PER_WEIGHT * n_columns / self._least_share
-        return int(max(least, n_rows // (ROWS_PER_SAMPLED * n_columns)) * 2**level)
+        per_column = self.targets.n_outputs if self.mixes else 1.0 / self._least_share
+        return int(HEAD_POLICY.sample_per_weight * self.n_columns(n_features) * per_column * 2**level)
 
     @cached_property
     def _least_share(self) -> float:
@@ -545,17 +546,15 @@ class Head:
         """
         key = "sample", len(drawn)
         if key not in self._kept:
-            edges = np.linspace(0, len(drawn), max(1, min(len(drawn) // PIECE_ROWS, MAX_PIECES)) + 1).astype(np.int64)
-            if not arrays.is_plain(columns):
-                edges = np.array([0, len(drawn)])
+            cuts = row_blocks(len(drawn)) if arrays.is_plain(columns) else [slice(0, len(drawn))]
             plain = replace(self, inputs=None, rows=None, row_weights=None)
             self._kept[key] = [
                 (own, plain._make_block(slice(0, own.stop - own.start), self.targets.take(drawn[own]), columns))
-                for own in (slice(first, end) for first, end in pairwise(edges.tolist()))
+                for own in cuts
             ]
         factor = 1.0 / share
         pieces = [(part.losses, Design(columns)[own]) for own, part in self._kept[key]]
-        return [losses.see(design, view.smoothing).ease(factor, 0.0) for losses, design in pieces]
+        return [losses.see(design, view.smoothing).scale(factor) for losses, design in pieces]
 
     def _minimize(
         self,
@@ -579,8 +578,6 @@ class Head:
             max_passes=max(tolerance.max_epochs, MIN_PASSES),
             executor=executor,
             sample=sample,
-            ceiling=tolerance.ceiling,
-            enough=tolerance.enough,
         )
         totals = None if view.centre is None else found.pulled[:, -1] / self.scale
         return replace(
@@ -611,24 +608,6 @@ class Head:
             problem=self,
         )
 
-    # --- losses at given scores
-
-    def losses(self, scores: Floats) -> Floats:
-        """Return the loss of each sample at given scores (n, outputs), shape (n,)."""
-        if isinstance(self.form, SimplexDual):
-            assert isinstance(self.targets, Classes)
-            return self.form.values(scores - np.take_along_axis(scores, self.targets.labels[:, None], axis=1))
-        return self.form.values(-scores.ravel()).reshape(scores.shape).sum(axis=1)
-
-    def multipliers(self, scores: Floats) -> Floats:
-        """Return minus the derivative of the loss by given scores, (n, outputs); at a kink, on one of its sides."""
-        if isinstance(self.form, SimplexDual):
-            assert isinstance(self.targets, Classes)
-            labels = self.targets.labels
-            omega = self.form.derivatives(scores - np.take_along_axis(scores, labels[:, None], axis=1))
-            return score_multipliers(omega, labels)
-        return self.form.derivatives(-scores.ravel()).reshape(scores.shape)
-
 
 @dataclass(frozen=True)
 class RemoteRows:
@@ -637,24 +616,24 @@ class RemoteRows:
     map_sum: Callable[..., Any]
     view: View
     mixes: bool
-    easing: tuple[float, float] | None = None
+    factor: float = 1.0
 
     def sums(self, weights: Floats) -> Any:
         """Evaluate the samples at given weights."""
-        return self.map_sum("sums", self.view, self.easing, weights)
+        return self.map_sum("sums", self.view, self.factor, weights)
 
     def curvature(self, weights: Floats) -> Any:
         """Return the loss's second derivative over all samples."""
-        return self.map_sum("curvature", self.view, self.easing, weights)
+        return self.map_sum("curvature", self.view, self.factor, weights)
 
     def product(self, weights: Floats, direction: Floats) -> Floats:
         """Return the loss's second derivative times a direction."""
-        found: Floats = self.map_sum("product", self.view, self.easing, weights, direction)
+        found: Floats = self.map_sum("product", self.view, self.factor, weights, direction)
         return found
 
-    def ease(self, factor: float, smoothing: float) -> RemoteRows:
-        """Return the samples in an easier problem."""
-        return replace(self, easing=(factor, smoothing))
+    def scale(self, factor: float) -> RemoteRows:
+        """Return the samples with prices times a factor."""
+        return replace(self, factor=factor)
 
 
 def score_multipliers(omega: Floats, labels: Integers) -> Floats:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import methodcaller
 from typing import Any, Protocol, Self
 
@@ -31,14 +30,10 @@ from regbayes.kernels.arrays import DeviceArray, gather, namespace_of, to_device
 from regbayes.margins.ascent import sum_by_group
 from regbayes.margins.rows import BlockSums
 
-MAX_STEPS, MAX_EASED_STEPS, MAX_TRIALS = 50, 100, 30
-# Where steps do not arrive: factors on the prices of easier problems, in turn, and the gaps they are solved to.
-EASED, EASED_TOL = tuple(4.0**-k for k in range(7, -1, -1)), 1e-3
-SMOOTHING = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)  # shares delta of the multi-class hinge, in turn
+MAX_STEPS, MAX_TRIALS = 100, 30
+EASED, EASED_TOL = tuple(4.0**-k for k in range(7, -1, -1)), 1e-3  # factors on C in turn, and the gap until the last
 ROUNDING = 1e-14  # of the objective: what a step may seem to raise it by
-ENOUGH = 0.25  # of the gap: a step on a sample's curvature that leaves more asks for a larger sample
-FORESEEN = 1.5  # times what a Newton step promises: a guess at what is left to gain
-SAFE = 4.0  # times what steps seem to have left to gain: a value that is higher by more than that will stay so
+MIN_PROGRESS = 0.25  # of the gap: a step on a sample's curvature that leaves more doubles the sample
 
 
 class Rows(Protocol):
@@ -57,8 +52,8 @@ class Rows(Protocol):
     def product(self, weights: Floats, direction: Floats) -> Floats:
         """Return the loss's second derivative times a direction, (outputs, d), where outputs mix."""
 
-    def ease(self, factor: float, smoothing: float) -> Self:
-        """Return the samples with prices times a factor, and losses smoothed at least so much."""
+    def scale(self, factor: float) -> Self:
+        """Return the samples with prices times a factor."""
 
 
 class Prior(Protocol):
@@ -149,7 +144,7 @@ class NewtonSolution:
     gap: float  # above the minimum by this at most; inf where some weights are free
     pulled: Floats  # (outputs, d): sum_i phi_i x_i
     n_passes: int  # points looked at, and products with the curvature of all samples
-    status: Status  # CONVERGED (also where little is left to gain), STOPPED (by the ceiling), ITERATION_LIMIT, STALLED
+    status: Status  # CONVERGED, ITERATION_LIMIT or STALLED
     excess: float  # the value less that of the loss itself
     bias: float  # what smoothing adds to the gap
 
@@ -158,7 +153,7 @@ Sample = Callable[[int], Sequence[Rows] | None]
 """Samples that the curvature comes from, more at every level; None where all are wanted."""
 
 
-def minimize(  # noqa: PLR0913 - options, all by name
+def minimize(
     rows: Sequence[Rows],
     prior: Prior,
     start: Floats,
@@ -167,14 +162,12 @@ def minimize(  # noqa: PLR0913 - options, all by name
     max_passes: float = np.inf,
     executor: Executor | None = None,
     sample: Sample | None = None,
-    ceiling: float = np.inf,
-    enough: float = 0.0,
 ) -> NewtonSolution:
     """Minimize squared losses plus the prior, to a duality gap of ``tol`` times the value.
 
-    Where all margins can be met and C is large the solution lies in a corner of many pieces of the loss, and a step
-    leads little farther than to the next piece. Solutions for smaller C, or smoothed more, are close to each other, so
-    where steps do not arrive they follow these.
+    Where all margins can be met and C is large, the solution lies in a corner of many pieces of the loss, and a step
+    leads little farther than to the next piece. Solutions for smaller C are close to each other, so steps that did not
+    converge start again from the smallest of a sequence of C.
 
     Parameters
     ----------
@@ -187,25 +180,17 @@ def minimize(  # noqa: PLR0913 - options, all by name
         Takes the blocks; one after another by default.
     sample : callable, default=None
         Where the curvature comes from; by default it is all samples.
-    ceiling : float
-        A value of no interest: steps end, STOPPED, where the minimum seems to be higher.
-    enough : float
-        What may be left to gain: steps end, CONVERGED, whatever the gap is.
     """
-    make = partial(_Problem, prior=prior, executor=executor or Serial())
-    found = _descend(make(rows, sample=sample, ceiling=ceiling, enough=enough), start, tol, max_passes, MAX_STEPS)
-    if found.status is not Status.ITERATION_LIMIT or found.n_passes >= max_passes:
+    problem = _Problem(rows, prior, executor or Serial(), sample)
+    first = found = _descend(problem, start, tol, max_passes)
+    if found.status is not Status.ITERATION_LIMIT:
         return found
-    n_passes = found.n_passes
-    easier = [(factor, SMOOTHING[0]) for factor in EASED] + [(1.0, delta) for delta in SMOOTHING[1:] if rows[0].mixes]
-    for factor, delta in easier:
-        eased = make([part.ease(factor, delta) for part in rows])
-        start = _descend(eased, start, max(tol, EASED_TOL), max_passes - n_passes, MAX_EASED_STEPS).position
-        n_passes += eased.n_passes
-        if n_passes >= max_passes:
-            return replace(found, n_passes=n_passes)
-    last = _descend(make(rows), start, tol, max_passes - n_passes, MAX_EASED_STEPS)
-    return replace(min(last, found, key=lambda at: at.value), n_passes=n_passes + last.n_passes)
+    for factor in EASED:
+        if found.n_passes >= max_passes:
+            return replace(first, n_passes=found.n_passes)
+        eased = _Problem([part.scale(factor) for part in rows], prior, problem.executor, n_passes=found.n_passes)
+        found = _descend(eased, found.position, tol if factor == 1.0 else max(tol, EASED_TOL), max_passes)
+    return found
 
 
 @dataclass
@@ -216,8 +201,6 @@ class _Problem:
     prior: Prior
     executor: Executor
     sample: Sample | None = None
-    ceiling: float = np.inf
-    enough: float = 0.0
     level: int = 0
     n_passes: int = 0
 
@@ -286,49 +269,33 @@ class _Point:
         )
 
 
-def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float, max_steps: int) -> NewtonSolution:
+def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float) -> NewtonSolution:
     """Take Newton steps until the gap is small."""
     at = problem.at(start)
-    for _ in range(max_steps):
+    for _ in range(MAX_STEPS):
         if at.gap <= tol * abs(at.objective):
             return at.solution(problem.n_passes, Status.CONVERGED)
         if problem.n_passes >= max_passes:
             break
         direction = problem.direction(at)
-        slope = float(np.vdot(at.gradient, direction))
-        if at.objective + FORESEEN * 0.5 * slope > problem.ceiling:
-            return at.solution(problem.n_passes, Status.STOPPED)
-        moved = _step(problem, at, direction, slope)
+        moved = _step(problem, at, direction, float(np.vdot(at.gradient, direction)))
         if moved is None and problem.refine():
             continue
         if moved is None:
             return at.solution(problem.n_passes, Status.STALLED)
-        if moved.gap > ENOUGH * at.gap:
+        if moved.gap > MIN_PROGRESS * at.gap:
             problem.refine()
-        fall, left = at.objective - moved.objective, moved.gap / at.gap
-        settled = np.isinf(moved.gap) and fall <= tol * abs(moved.objective)
-        at = moved
-        if settled:
+        fall, at = at.objective - moved.objective, moved
+        if np.isinf(at.gap) and fall <= tol * abs(at.objective):
             return at.solution(problem.n_passes, Status.CONVERGED)
-        if left < 0.5:  # what is left to gain falls as the gap does, though far below it
-            left_to_gain = SAFE * fall * left / (1.0 - left)
-            if at.objective - left_to_gain > problem.ceiling:
-                return at.solution(problem.n_passes, Status.STOPPED)
-            if left_to_gain <= problem.enough:
-                return at.solution(problem.n_passes, Status.CONVERGED)
     return at.solution(problem.n_passes, Status.ITERATION_LIMIT)
 
 
 def _step(problem: _Problem, at: _Point, direction: Floats, slope: float) -> _Point | None:
-    """Return a point that is better, by a shorter step where it must be; None where there is none."""
+    """Return a better point in a direction; None where there is none."""
     noise = ROUNDING * abs(at.objective)
-    found = backtrack(
-        lambda length: problem.at(at.position + length * direction),
-        at.objective,
-        slope,
-        max_trials=MAX_TRIALS,
-        noise=noise,
-    )
+    move = lambda length: problem.at(at.position + length * direction)  # noqa: E731
+    found = backtrack(move, at.objective, slope, max_trials=MAX_TRIALS, noise=noise)
     if found is None or not (found[1].gap < at.gap or found[1].objective < at.objective):
         return None
     return found[1]

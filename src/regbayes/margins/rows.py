@@ -96,8 +96,8 @@ class MarginRows(ABC):
     losses: Any  # of `regbayes.kernels.losses`
     mixes: ClassVar[bool] = False
 
-    def ease(self, factor: float | Floats, smoothing: float) -> Self:
-        """Return the samples with prices times a factor, or one for each output, and smoothed at least so much."""
+    def scale(self, factor: float | Floats) -> Self:
+        """Return the samples with prices times a factor, or one for each output."""
         return replace(self, losses=self.losses.scale(factor))
 
     @abstractmethod
@@ -218,11 +218,11 @@ class ListedRows(MarginRows):
         sum_cells(matrix, self.cells.outputs, self.cells.rows, phi, found)
         return found
 
-    def ease(self, factor: float | Floats, smoothing: float) -> Self:
+    def scale(self, factor: float | Floats) -> Self:
         """Return the samples with prices times a factor, or one for each output."""
         if isinstance(factor, np.ndarray):
             return replace(self, losses=replace(self.losses, C=self.losses.C * factor[self.cells.outputs]))
-        return super().ease(factor, smoothing)
+        return super().scale(factor)
 
 
 class ClassRows(MatrixRows):
@@ -246,11 +246,6 @@ class ClassRows(MatrixRows):
         for design, losses, seen in self.evaluate(weights):
             found += design.combine(losses.multiply(design.scores(direction), seen.multipliers))
         return found
-
-    def ease(self, factor: float | Floats, smoothing: float) -> Self:
-        """Return the samples with prices times a factor, and smoothed at least so much."""
-        smoothing = max(smoothing, self.losses.smoothing)
-        return replace(self, losses=replace(self.losses.scale(factor), smoothing=smoothing))
 
 
 def _sign_classes(losses: Any, phi: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:

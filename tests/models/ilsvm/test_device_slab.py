@@ -134,7 +134,7 @@ def make_data(n: int = 250) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let NumPy's rows have the solver and the warm-up that rows elsewhere have: then the two fits are the same."""
-    monkeypatch.setattr(margins_head, "MAX_ASCENT_SCORES", 0)
+    monkeypatch.setattr(margins_head, "HEAD_POLICY", margins_head.HeadPolicy(max_ascent_scores=0))
     monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(POLICY, sample_rows=100))
 
 

@@ -74,7 +74,7 @@ def make_settings(**changed) -> Settings:
 @pytest.fixture(autouse=True)
 def one_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let NumPy's rows have the solver that rows elsewhere have."""
-    monkeypatch.setattr(margins_head, "MAX_ASCENT_SCORES", 0)
+    monkeypatch.setattr(margins_head, "HEAD_POLICY", margins_head.HeadPolicy(max_ascent_scores=0))
 
 
 def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILSVMProblem, ILSVMProblem, object]:
@@ -171,8 +171,7 @@ def test_objective_and_gradient_are_those_of_numpy(place: Place, options: dict, 
 def test_descent_never_rises_and_samples_curvature(
     place: Place, one_vs_rest: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(margins_head, "SAMPLE_PER_WEIGHT", 3)
-    monkeypatch.setattr(margins_head, "CLASS_SAMPLE_PER_WEIGHT", 2)
+    monkeypatch.setattr(margins_head, "HEAD_POLICY", margins_head.HeadPolicy(sample_per_weight=3))
     _, problem, params = make_problems(place, make_settings(one_vs_rest=one_vs_rest), weighted=False)
     search = descent.start(problem.joint, params)
     first = search.at.objective
@@ -209,7 +208,7 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let NumPy's rows have the solver and the warm-up that rows elsewhere have: then the two fits are the same."""
-    monkeypatch.setattr(margins_head, "MAX_ASCENT_SCORES", 0)
+    monkeypatch.setattr(margins_head, "HEAD_POLICY", margins_head.HeadPolicy(max_ascent_scores=0))
     monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(starts.POLICY, sample_rows=100))
 
 

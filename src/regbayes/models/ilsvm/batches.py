@@ -115,7 +115,7 @@ def solve_weights(
 
     few = _ask(read(order[:2]), settings)
     assert few is not None
-    n_sampled = min(few.n_sampled(SAMPLE_LEVEL, K, 0), n_targets)
+    n_sampled = min(few.n_sampled(SAMPLE_LEVEL, K), n_targets)
     blocks = LocalBlocks(parts, make_executor(settings.n_threads), hold)
     sample = read(order[:n_sampled])
     here = _ask(sample, settings)

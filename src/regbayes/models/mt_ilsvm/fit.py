@@ -59,7 +59,7 @@ FIRST_MOVE, MANY_TARGETS = 16.0, 50_000
 LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0  # relative duality gap of the head, and its ratio to `tol`
 # While steps gain more, the gap may be this many times as large, if Newton steps suggest that less is left to gain than
 # this share of the last gain, and than this share of the value.
-EARLY_GAP, EARLY_SHARE, EARLY_LEFT = 50.0, 0.1, 0.02
+EARLY_GAP = 50.0
 TIGHTER_GAPS = (1.0, 0.1, 0.01)  # factors on the gap while it is larger than the change of the objective
 
 
@@ -456,17 +456,16 @@ def _evaluate_if_no_higher(
         bound = problem.solve(inference, warm_start, replace(tolerance, max_epochs=0.0))
         if bound.value - bound.gap > room:
             return None
-    tighter = [replace(tolerance, gap=factor * tolerance.gap, ceiling=room) for factor in TIGHTER_GAPS]
+    tighter = [replace(tolerance, gap=factor * tolerance.gap) for factor in TIGHTER_GAPS]
     value = before.head.value
     if problem.settings.tol > 0 and warm_start.multipliers is None and gained > tighter[0].gap * value:
         gap = min(gained / max(value, 1e-300), EARLY_GAP * tighter[0].gap)
-        enough = min(EARLY_SHARE * gained, EARLY_LEFT * value)
-        tighter.insert(0, replace(tighter[0], gap=gap, enough=enough))
+        tighter.insert(0, replace(tighter[0], gap=gap))
     for tolerance in tighter:
         fitted = problem.solve(inference, warm_start, tolerance)
         if fitted.value <= room:
             return Evaluation.of(params, NoSums(), terms, fitted), inference
-        if fitted.value - fitted.gap > room or fitted.status is Status.STOPPED:
+        if fitted.value - fitted.gap > room:
             return None
         warm_start = fitted.warm_start
         del fitted  # it may hold multipliers, and the next one needs the room
