@@ -8,13 +8,15 @@ used: two of its three threading layers fail when the caller itself uses threads
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from operator import add
 from typing import Any, Protocol, Self, TypeVar
+
+from threadpoolctl import ThreadpoolController
 
 BLOCK_ROWS = 2048  # whatever the number of workers, so that sums over blocks do not depend on it
 WIDE_ROWS, MIN_WIDE = 8192, 16  # rows of a block at most where little is done with each; blocks before they are wider
@@ -121,3 +123,21 @@ def row_blocks(n_rows: int, wide: bool = False) -> list[slice]:
     width = max(BLOCK_ROWS, min(WIDE_ROWS, -(-n_rows // MIN_WIDE))) if wide else BLOCK_ROWS
     ends = [*range(width, n_rows, width), n_rows]
     return list(map(slice, range(0, n_rows, width), ends))
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[int]:
+    """Keep BLAS in the thread that calls it, and yield the number of threads that it would use otherwise.
+
+    Products of blocks are shared out between threads of our own. BLAS threads on top of them gain little, and cost
+    much where other processes use the same cores.
+    """
+    pools = _thread_pools()
+    counts = [library.num_threads for library in pools.lib_controllers if library.user_api == "blas"]
+    with pools.limit(limits=1, user_api="blas"):
+        yield max(counts, default=1)
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    return ThreadpoolController()  # looks at every loaded library, which takes milliseconds

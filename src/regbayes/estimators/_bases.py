@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from numbers import Integral, Real
 from types import TracebackType
 from typing import Any, Self
@@ -28,12 +28,12 @@ from sklearn.utils._missing import is_scalar_nan
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
-from threadpoolctl import ThreadpoolController
 from tqdm import tqdm
 
 from regbayes._registry import Saveable
 from regbayes._types import Flags, Floats, Integers
 from regbayes.engine import FitResult, Progress, Status
+from regbayes.engine.executor import one_blas_thread as one_blas_thread
 from regbayes.estimators._arrays import (
     NO_LABELS,
     bring_beside,
@@ -81,20 +81,6 @@ LATENT_CONSTRAINTS: dict[str, list[Any]] = {
 def generator(random_state: Any) -> np.random.Generator:
     """Return the generator that a scikit-learn ``random_state`` stands for."""
     return np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def one_blas_thread() -> AbstractContextManager[Any]:
-    """Keep BLAS to the thread that calls it, because ``n_jobs`` says how many threads there are.
-
-    The products are those of chunks of rows, which threads of our own share out. BLAS threads on top of them gain
-    little, and cost a great deal where other processes want the same cores.
-    """
-    return _thread_pools().limit(limits=1, user_api="blas")
-
-
-@cache
-def _thread_pools() -> ThreadpoolController:
-    return ThreadpoolController()  # looks at every loaded library, which takes milliseconds
 
 
 @contextmanager

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from scipy.special import logsumexp
 
 from regbayes._types import Flags, Floats, Indices
+from regbayes.engine.executor import make_executor, one_blas_thread
 from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
 from regbayes.kernels.arrays_atoms import AtomSums, score_atoms, sum_atoms
 
 CHUNK_BYTES = 1 << 20  # rows are weighted in pieces that stay in the cache, so no copy of all of them
+MIN_PIECES = 32  # of a megabyte that several threads share
 FEW = 16  # features up to which second moments are taken column by column, and a product beats a square
 FUSED = 1_000_000  # atoms times features squared up to which second moments come with every evaluation
 NEAR = 0.25  # of a feature's range: zero is not farther from it, and may be a reference point
@@ -138,12 +140,15 @@ class WeightedAtoms:
         return sums.top + float(np.log(sums.total)), self._reference + away, covariance
 
     def _sum_in_pieces(self, phi: Floats, second: bool) -> AtomSums:
-        """Sum over pieces that stay in the cache; threads are left to the linear algebra."""
+        """Sum over pieces that stay in the cache, in threads of our own where there are many."""
         n, m = self.held.shape
         self._scores, size = np.zeros(n), max(64, CHUNK_BYTES // (8 * m))
-        parts = [self._sum(slice(start, min(start + size, n)), phi, second) for start in range(0, n, size)]
-        if len(parts) == 1:
-            return parts[0]
+        pieces = [slice(start, min(start + size, n)) for start in range(0, n, size)]
+        if len(pieces) == 1:
+            return self._sum(pieces[0], phi, second)
+        with one_blas_thread() as n_threads:
+            executor = make_executor(n_threads if len(pieces) >= MIN_PIECES else 1)
+            parts = executor.map(partial(self._sum, phi=phi, second=second), pieces)
         top = max(part.top for part in parts)
         factors = np.exp([part.top - top for part in parts])
         seconds = [part.second for part in parts if part.second is not None]
