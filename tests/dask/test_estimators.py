@@ -20,6 +20,7 @@ from reference_tools import fits_its_rows
 from regbayes.dask import (
     IBPFactorAnalysis,
     ILSVMClassifier,
+    ILSVMRegressor,
     MedLDAClassifier,
     MedLDARegressor,
     MultiTaskILSVMClassifier,
@@ -82,6 +83,8 @@ CASES = {
         "classes",
         {"sample_weight": "weights"},
     ),
+    "ilsvm matrix": (ILSVMClassifier(**GIVEN), "X", "labels", {"sample_weight": "weights"}),
+    "ilsvm regression": (ILSVMRegressor(**GIVEN), "X", "numbers", {}),
     "ibp": (IBPFactorAnalysis(**GIVEN), "X", None, {"sample_weight": "weights"}),
     "labels": (MultiTaskILSVMClassifier(**GIVEN), "X", "labels", {"sample_weight": "weights"}),
     "shared labels": (

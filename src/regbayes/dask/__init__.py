@@ -1,13 +1,14 @@
 """Estimators over rows on the workers of a Dask cluster, and draws there for `regbayes.regularize`."""
 
 from regbayes.dask.draws import Samples
-from regbayes.dask.latent import IBPFactorAnalysis, ILSVMClassifier
+from regbayes.dask.latent import IBPFactorAnalysis, ILSVMClassifier, ILSVMRegressor
 from regbayes.dask.tasks import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.dask.topics import MedLDAClassifier, MedLDARegressor
 
 __all__ = [
     "IBPFactorAnalysis",
     "ILSVMClassifier",
+    "ILSVMRegressor",
     "MedLDAClassifier",
     "MedLDARegressor",
     "MultiTaskILSVMClassifier",

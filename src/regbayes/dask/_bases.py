@@ -50,7 +50,6 @@ class OnCluster(BaseEstimator):
 
     _plain: ClassVar[type[Any]]
     _local_only: ClassVar[dict[str, Any]] = {}  # parameters, and values that need all samples in local memory
-    _reader: ClassVar[staticmethod[[int], Reader]] = staticmethod(read_rows)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -104,11 +103,15 @@ class OnCluster(BaseEstimator):
                 self.feature_names_in_ = np.asarray(columns, dtype=object)
             elif hasattr(self, "feature_names_in_"):
                 del self.feature_names_in_
-            source = DaskSource(found, X, type(self)._reader(self.n_features_in_), y, sample_weight, task)
+            source = DaskSource(found, X, self._make_reader(self.n_features_in_, y), y, sample_weight, task)
             if len(source) < 2:
                 raise ValueError(f"X has {len(source)} row(s) that count, and a minimum of 2 is required")
             self._fit_source(source, fit_data(X, y, sample_weight=sample_weight, task=task))
         return self
+
+    def _make_reader(self, n_columns: int, y: Any) -> Reader:
+        """Return how workers read samples."""
+        return read_rows(n_columns)
 
     def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
         """Fit to validated samples; ``data`` is what the user gave, for callbacks."""

@@ -1,7 +1,8 @@
-"""`ILSVMClassifier` and `IBPFactorAnalysis` on a Dask cluster."""
+"""`ILSVMClassifier`, `ILSVMRegressor` and `IBPFactorAnalysis` on a Dask cluster."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -12,14 +13,17 @@ from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
 from regbayes.dask._bases import OnCluster, sample_size
-from regbayes.dask.source import DaskSource, join_columns
+from regbayes.dask.source import DaskSource, Reader, join_columns, read_rows, read_tasks
 from regbayes.engine.source import Samples, Strata
-from regbayes.estimators import ibp, ilsvm
+from regbayes.estimators import ibp, ilsvm, ilsvm_regressor
 from regbayes.estimators._bases import TrainingRows, cost_matrix, warn_if_unscaled
-from regbayes.estimators._sources import Labels, Moments, code_labels
-from regbayes.estimators.ilsvm import make_settings, make_supervision
+from regbayes.estimators._batches import observe_values
+from regbayes.estimators._sources import Labels, Moments, Spread, code_labels
+from regbayes.estimators.ilsvm import is_label_matrix
+from regbayes.joint.model import RowSums
 from regbayes.joint.problem import RowBlock, SampledHead
 from regbayes.margins.head import HEAD_POLICY
+from regbayes.margins.targets import Classes, Targets
 from regbayes.models.ilsvm.model import (
     UNLABELED,
     Data,
@@ -31,67 +35,148 @@ from regbayes.models.ilsvm.model import (
     centre_rows,
 )
 
-NO_COST = np.zeros((1, 1))
+Observed = tuple[Targets, Integers | None]  # targets of the samples that have any, and which samples; None: all
+
+
+# --- blocks of samples
+
+
+@dataclass(frozen=True)
+class ClassTargets:
+    """What makes the targets of a block of its classes."""
+
+    classes: NDArray[Any]
+    by_class: Floats  # (classes,): factors on C
+    cost: Floats  # (classes, classes)
+    unlabeled: Any
+
+    def __call__(self, block: Samples) -> Observed:
+        """Return the targets of a block."""
+        codes = code_labels(block, self.classes, self.unlabeled, UNLABELED)
+        labeled = np.flatnonzero(codes != UNLABELED)
+        weights = self.by_class[codes[labeled]] * (1.0 if block.weights is None else block.weights[labeled])
+        return Classes(codes[labeled], self.cost, weights), None if len(labeled) == len(block) else labeled
+
+
+@dataclass(frozen=True)
+class ValueTargets:
+    """What makes the targets of a block of its numbers, or of several labels."""
+
+    mean: Floats  # (outputs,)
+    scale: Floats  # (outputs,)
+    signs: bool
+    unlabeled: Any = None
+
+    def __call__(self, block: Samples) -> Observed:
+        """Return the targets of a block."""
+        values = read_values(block, self.unlabeled)
+        return observe_values((values - self.mean) / self.scale, block.weights, self.signs)
+
+
+def read_values(block: Samples, unlabeled: Any) -> Floats:
+    """Return the targets of a block as numbers, (n, outputs), NaN where missing."""
+    assert block.y is not None
+    try:
+        values = np.array(block.y, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"y must hold numbers, got {block.y[:1].tolist()} in a block") from None
+    values = values.reshape(len(block), -1)
+    if unlabeled is not None:
+        values[values == unlabeled] = np.nan
+    return values
+
+
+def spread_of_values(block: Samples, unlabeled: Any) -> Spread:
+    """Return moments and ranges of the targets of each output."""
+    values = read_values(block, unlabeled)
+    rows, outputs = np.nonzero(~np.isnan(values))
+    weights = None if block.weights is None else block.weights[rows]
+    return Spread.of_groups(values[rows, outputs], outputs, weights, values.shape[1])
+
+
+@dataclass(frozen=True)
+class TargetCounts(RowSums):
+    """Number of samples with targets, and what their targets count."""
+
+    n_rows: int
+    weight: float
+
+
+def count_targets(block: Samples, observe: Callable[[Samples], Observed]) -> TargetCounts:
+    """Count the samples of a block that have targets."""
+    targets, rows = observe(block)
+    C = targets.C
+    return TargetCounts(len(block) if rows is None else len(rows), float(C.sum()) / (1 if C.ndim == 1 else C.shape[1]))
+
+
+def has_target(block: Samples, observe: Callable[[Samples], Observed]) -> Integers:
+    """Return 0 for samples with a target and 1 for the others."""
+    kinds, rows = np.zeros(len(block), dtype=np.int64), observe(block)[1]
+    if rows is not None:
+        kinds[:] = 1
+        kinds[rows] = 0
+    return kinds
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that makes a block of the model's rows from a block as it was read."""
+    """What makes a block of the model's samples from a block as it was read."""
 
     mean: Floats  # (D,)
-    settings: Settings
-    cost: Floats  # (classes, classes)
-    supervised: bool
-    classes: NDArray[Any] | None = None
-    by_class: Floats | None = None  # (classes,): factors on C
-    unlabeled: Any = None
+    observe: Callable[[Samples], Observed] | None
+    settings: Settings | None = None
 
     def data(self, block: Samples) -> Data:
-        """Return rows and what is known of them."""
-        counts = np.ones(len(block)) if block.weights is None else block.weights
-        labels = np.full(len(block), UNLABELED, dtype=np.int64)
-        if self.classes is not None:
-            assert self.by_class is not None
-            labels = code_labels(block, self.classes, self.unlabeled, UNLABELED)
-            counts = counts * np.where(labels == UNLABELED, 1.0, self.by_class[labels])
-        return Data.of_classes(centre_rows(block.X, self.mean, block.weights), labels, counts, self.cost)
+        """Return centered samples with their targets."""
+        X = centre_rows(block.X, self.mean, block.weights)
+        return Data(X) if self.observe is None else Data(X, *self.observe(block))
 
 
 def hold(block: Samples, recipe: Recipe) -> RowBlock[Rows]:
-    """Return rows as the model takes them, in pieces, with what is asked of them."""
-    data = recipe.data(block)
+    """Return samples as the model takes them, with their part of the head."""
+    data, settings = recipe.data(block), recipe.settings
+    assert settings is not None
     pieces = data.X.blocks()
     lengths = tuple(map(len, pieces))
-    head = build_head(data, recipe.settings).blocks(lengths, data.X.X) if recipe.supervised else None
-    return RowBlock(pieces, lengths, head)
+    supervised = data.targets is not None and settings.C > 0
+    return RowBlock(pieces, lengths, build_head(data, settings).blocks(lengths, data.X.X) if supervised else None)
+
+
+# --- estimators
 
 
 class OnClusterFeatures(OnCluster):
-    """Latent features of samples on a cluster, with labels or without."""
+    """Latent features of samples on a cluster, with targets or without."""
+
+    def _read_targets(self, source: DaskSource) -> tuple[Callable[[Samples], Observed] | None, Strata, int]:
+        """Return what makes the targets of a block, the strata that they make, and the number of outputs."""
+        return None, Strata.alone(len(source)), 1
 
     def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
-        found: Moments = source.summarize(Moments.of_block)
-        moments = found.rounded()
-        unlabeled = getattr(self, "unlabeled", None)
-        labels: Labels | None = None
-        if self.__sklearn_tags__().target_tags.required:
-            labels = source.summarize(Labels.of, unlabeled)
-            labels.check(self, unlabeled)
-        recipe = self._recipe(moments, labels)
-        sample = self._draw(source, labels, recipe)
+        moments: Moments = source.summarize(Moments.of_block)
+        if not np.isfinite(moments.mean_square):
+            raise ValueError("X is too large to square it: give it in other units")
+        observe, strata, n_outputs = self._read_targets(source)
+        given, D = {"multi_class": "ovr", "include_inputs": False} | self.get_params(deep=False), len(moments.mean)
+        n_columns = int(given["n_components"]) + 1 + D * bool(given["include_inputs"])
+        mixes = len(strata.sizes) > 2 and given["multi_class"] != "ovr" and not given["include_inputs"]
+        sample = source.sample(sample_size(n_columns, n_outputs, mixes, 8.0 * D), strata)
         warn_if_unscaled(sample.X)
+        recipe = Recipe(moments.rounded_mean(), observe)
+        here = recipe.data(sample)  # which parameters are chosen by
+        settings = self._make_settings(here, HEAD_POLICY.max_ascent_scores)
+        recipe, head, counts = replace(recipe, settings=settings), None, TargetCounts(0, 0.0)
+        if observe is not None:
+            counts = source.summarize(count_targets, observe)
         held = source.persist(hold, recipe)
-        here, head, label_weight = recipe.data(sample), None, 0.0
-        if labels is not None and recipe.supervised:
-            assert recipe.by_class is not None
-            labeled = sample.take(here.labeled) if len(here.labeled) < len(sample) else sample
-            of_labeled = build_head(recipe.data(labeled), recipe.settings)
-            head = SampledHead(of_labeled, hold(labeled, recipe), min(len(labeled) / int(labels.counts.sum()), 1.0))
-            label_weight = float(labels.weights @ recipe.by_class)
-        population = Population(held, head, float(moments.weight), label_weight)
+        if observe is not None and settings.C > 0:
+            labeled = sample if here.rows is None else sample.take(here.rows)
+            share = min(len(labeled) / counts.n_rows, 1.0)
+            head = SampledHead(build_head(recipe.data(labeled), settings), hold(labeled, recipe), share)
         self.n_samples_seen_ = float(moments.weight)
+        population = Population(held, head, self.n_samples_seen_, counts.weight)
         training = TrainingRows(sample.X, sample.weights, sample.X, data)
-        self._learn(training, (replace(here, population=population), recipe.settings))
+        self._learn(training, (replace(here, population=population), settings))
 
     def _attributes(self, state: State, used: Integers | None = None) -> dict[str, Any]:
         found, nothing = super()._attributes(state, used), np.empty((0, len(state.params.loadings)))
@@ -101,41 +186,12 @@ class OnClusterFeatures(OnCluster):
         kept = {"_state": replace(state, embedding=nothing, probabilities=on)}
         return found | kept | {"n_samples_seen_": self.n_samples_seen_}
 
-    def _recipe(self, moments: Moments, labels: Labels | None) -> Recipe:
-        mean_square, D = moments.mean_square, len(moments.mean)
-        parameters = self.get_params(deep=False)
-        if labels is None:
-            settings = ibp.make_unsupervised_settings(parameters, mean_square, D)
-            return Recipe(moments.mean, settings, NO_COST, supervised=False)
-        if self.cost is not None and self.multi_class == "ovr":
-            raise ValueError('cost is for multi_class="crammer_singer": margins against the rest know no wrong answers')
-        share = 1.0 - labels.rest_weight / moments.weight
-        # Newton's method solves for the weights however few the samples are.
-        supervision = make_supervision(parameters, len(labels.classes), share, HEAD_POLICY.max_ascent_scores)
-        self.classes_ = labels.classes
-        self.multi_class_ = "ovr" if supervision.one_vs_rest else "crammer_singer"
-        return Recipe(
-            moments.mean,
-            make_settings(parameters, mean_square, D, supervision),
-            cost_matrix(self.cost, len(labels.classes)),
-            supervised=supervision.C > 0,
-            classes=labels.classes,
-            by_class=labels.weights_by_class(self.class_weight),
-            unlabeled=self.unlabeled,
-        )
-
-    def _draw(self, source: DaskSource, labels: Labels | None, recipe: Recipe) -> Samples:
-        """Return a sample, in an order of which every beginning is a sample."""
-        settings, D = recipe.settings, len(recipe.mean)
-        n_columns = settings.n_components + 1 + (D if settings.input_scale else 0)
-        if labels is None:
-            strata, n_outputs = Strata.alone(len(source)), 1
-        else:
-            n_outputs = len(labels.classes)
-            kinds_of = partial(code_labels, classes=labels.classes, unlabeled=recipe.unlabeled, rest=n_outputs)
-            strata = Strata(np.append(labels.counts, labels.n_rest), kinds_of)
-        wanted = sample_size(n_columns, n_outputs, not settings.one_vs_rest, 8.0 * D)
-        return source.sample(wanted, strata)
+    def _strata(self, source: DaskSource, observe: Callable[[Samples], Observed]) -> Strata:
+        """Return two strata: samples with a target and without."""
+        n_targeted = source.summarize(count_targets, observe).n_rows
+        if n_targeted == 0:
+            raise ValueError("y has no observed target: every value is missing.")
+        return Strata(np.array([n_targeted, len(source) - n_targeted]), partial(has_target, observe=observe))
 
 
 class ILSVMClassifier(OnClusterFeatures, ilsvm.ILSVMClassifier):
@@ -157,6 +213,52 @@ class ILSVMClassifier(OnClusterFeatures, ilsvm.ILSVMClassifier):
 
     _local_only: ClassVar[dict[str, Any]] = {"loss": ("hinge",), "margins": ("posterior",), "transductive": (True,)}
 
+    def _make_reader(self, n_columns: int, y: Any) -> Reader:
+        self._several = is_label_matrix(y)
+        return (read_tasks if self._several else read_rows)(n_columns)
+
+    def _read_targets(self, source: DaskSource) -> tuple[Callable[[Samples], Observed], Strata, int]:
+        if self._several:
+            self._check_several()
+            ranges = source.summarize(spread_of_values, self.unlabeled).ranges.array()
+            if not np.all(np.isin(ranges[np.isfinite(ranges)], (0, 1))):
+                raise ValueError("Several columns of `y` must be labels: 0, 1, or NaN where missing.")
+            n_labels = ranges.shape[1]
+            self.classes_ = np.arange(n_labels)
+            signs = ValueTargets(np.zeros(n_labels), np.ones(n_labels), True, self.unlabeled)
+            return signs, self._strata(source, signs), n_labels
+        labels: Labels = source.summarize(Labels.of, self.unlabeled)
+        labels.check(self, self.unlabeled)
+        classes = self.classes_ = labels.classes
+        cost = cost_matrix(self.cost, len(classes))
+        kinds = partial(code_labels, classes=classes, unlabeled=self.unlabeled, rest=len(classes))
+        observe = ClassTargets(classes, labels.weights_by_class(self.class_weight), cost, self.unlabeled)
+        return observe, Strata(np.append(labels.counts, labels.n_rest), kinds), len(classes)
+
+
+class ILSVMRegressor(OnClusterFeatures, ilsvm_regressor.ILSVMRegressor):
+    """`regbayes.ILSVMRegressor` for samples on the workers of a Dask cluster.
+
+    Parameters and fitted attributes are those of the plain estimator, without ``embedding_``, which `transform` returns
+    lazily.
+    """
+
+    def _make_reader(self, n_columns: int, y: Any) -> Reader:
+        self._is_single = getattr(y, "ndim", 1) == 1
+        return read_tasks(n_columns)
+
+    def _read_targets(self, source: DaskSource) -> tuple[Callable[[Samples], Observed], Strata, int]:
+        found: Spread = source.summarize(spread_of_values, None)
+        moments = found.moments
+        if not np.all(moments.weight > 0):
+            raise ValueError("`y` has an output without any observed target.")
+        scale = np.sqrt(moments.squares / moments.weight)
+        self._target_mean = moments.mean
+        self._target_scale = np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(moments.mean), scale, 1.0)
+        self.target_range_ = found.ranges.array()
+        numbers = ValueTargets(self._target_mean, self._target_scale, signs=False)
+        return numbers, self._strata(source, numbers), len(scale)
+
 
 class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
     """`regbayes.IBPFactorAnalysis` for samples on the workers of a Dask cluster.
@@ -164,6 +266,9 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
     Parameters and fitted attributes are those of the plain estimator, without ``embedding_``, which `transform` returns
     lazily.
     """
+
+    def _make_settings(self, data: Data, n_labeled: int | None = None) -> Settings:
+        return ibp.make_unsupervised_settings(self.get_params(deep=False), data.X.totals.mean_square, data.X.n_inputs)
 
     def inverse_transform(self, X: Any) -> Any:
         """Return the expected samples given their features, shape (n_samples, n_features), lazily for collections."""

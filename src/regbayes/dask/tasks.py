@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
 from regbayes.dask._bases import SAMPLE_BYTES, OnCluster
-from regbayes.dask.source import DaskSource, is_collection, read_tasks
+from regbayes.dask.source import DaskSource, Reader, is_collection, read_tasks
 from regbayes.engine.source import Ranges, Samples, cut_rows, join_samples
 from regbayes.estimators import multitask
 from regbayes.estimators._bases import one_blas_thread
@@ -35,7 +35,7 @@ from regbayes.estimators._labels import (
     observe_labels,
     scores_of_tasks,
 )
-from regbayes.estimators._sources import Moments, join_classes
+from regbayes.estimators._sources import Moments, Spread, join_classes
 from regbayes.estimators._task_bases import Layout, Targets, column_names, find_targets, natural
 from regbayes.estimators.metrics import explained_variance_pooled, subset_accuracy
 from regbayes.joint.descent import DescentOptions
@@ -104,22 +104,6 @@ def find_kinds(block: Samples, reading: Reading) -> Kinds:
     return Kinds(reading.layout, targets.ids, tuple(map(np.unique, columns)))
 
 
-@dataclass(frozen=True)
-class Spread(RowSums):
-    """Moments and ranges of columns, or of the targets of each task."""
-
-    moments: Moments
-    ranges: Ranges
-
-    def measure(self, scaled: bool) -> tuple[Floats, Floats]:
-        """Return mean and scale: 1 for a constant column, its size for one that is constant up to rounding."""
-        moments, (lowest, highest) = self.moments, self.ranges.array()
-        fixed, size = lowest == highest, np.maximum(np.abs(lowest), np.abs(highest))
-        spread = np.sqrt(moments.squares / np.where(moments.weight > 0, moments.weight, 1.0))
-        scale = np.where(spread > 10 * np.finfo(np.float64).eps * size, spread, size)
-        return np.where(fixed, lowest, moments.mean), np.where(fixed | (not scaled), 1.0, scale)
-
-
 def spread_of_inputs(block: Samples) -> Spread:
     """Return moments and ranges of the columns of a block."""
     return Spread(Moments.of_block(block), Ranges.of([block.X]))
@@ -183,16 +167,9 @@ class Recipe:
 
 def spread_of_numbers(block: Samples, recipe: Recipe) -> Spread:
     """Return moments and ranges of the targets of each task."""
-    targets, n_tasks = recipe.targets(block), len(recipe.ids)
-    tasks, values = targets.tasks, targets.values
-    weights = np.ones(len(tasks)) if block.weights is None else block.weights[targets.rows]
-    total = np.bincount(tasks, weights, minlength=n_tasks)
-    mean = np.bincount(tasks, weights * values, minlength=n_tasks) / np.where(total > 0, total, 1.0)
-    squares = np.bincount(tasks, weights * np.square(values - mean[tasks]), minlength=n_tasks)
-    lowest, highest = np.full(n_tasks, np.inf), np.full(n_tasks, -np.inf)
-    np.minimum.at(lowest, tasks, values)
-    np.maximum.at(highest, tasks, values)
-    return Spread(Moments(total, mean, squares), Ranges(lowest, highest))
+    targets = recipe.targets(block)
+    weights = None if block.weights is None else block.weights[targets.rows]
+    return Spread.of_groups(targets.values, targets.tasks, weights, len(recipe.ids))
 
 
 def count_targets(block: Samples, recipe: Recipe) -> Integers:
@@ -315,7 +292,8 @@ class Placed:
 class OnClusterTasks(OnCluster):
     """Several tasks on a cluster."""
 
-    _reader = staticmethod(read_tasks)
+    def _make_reader(self, n_columns: int, y: Any) -> Reader:
+        return read_tasks(n_columns)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)

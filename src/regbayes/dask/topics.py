@@ -11,7 +11,7 @@ import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.dask._bases import OnCluster, sample_size, with_defaults
-from regbayes.dask.source import DaskSource, read_counts
+from regbayes.dask.source import DaskSource, Reader, read_counts
 from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import medlda, medlda_regressor
 from regbayes.estimators._bases import FitReporter, cost_matrix, one_blas_thread, warn_of_status
@@ -137,10 +137,12 @@ def _columns(block: Samples) -> Floats:
 class OnClusterTopics(OnCluster):
     """Topics of documents on a cluster."""
 
-    _reader = staticmethod(read_counts)
     _local_only: ClassVar[dict[str, Any]] = {"inference": ("gibbs",), "loss": ("hinge", "epsilon_insensitive")}
     _summarize_targets: ClassVar[staticmethod[[Samples], Any]]
     _ask: ClassVar[staticmethod[[Any, Samples], Targets | None]]
+
+    def _make_reader(self, n_columns: int, y: Any) -> Reader:
+        return read_counts(n_columns)
 
     def _note_targets(self, found: Any, n_documents: int) -> Strata:
         """Set what is known of targets; return the strata of documents that they make."""

@@ -54,17 +54,21 @@ class TargetRows(TrainingRows):
         cls, rows: Floats, values: Floats, weights: Floats | None, given: Floats, data: dict[str, Any], signs: bool
     ) -> Self:
         """Return rows with values (n, outputs), NaN where missing; of those of labels, positive ones are true."""
-        seen = ~np.isnan(values)
-        places = np.flatnonzero(seen.any(axis=1))
-        if len(places) == 0:
+        targets, places = observe_values(values, weights, signs)
+        if len(targets) == 0:
             raise ValueError("y has no observed target: every value is missing.")
-        prices = seen * (1.0 if weights is None else weights[:, None])
-        found: Signs | Numbers = Numbers(np.where(seen, values, 0.0), prices)
-        if signs:
-            found = Signs(np.where(values > 0, 1, -1).astype(np.int8), prices)
-        if len(places) == len(values):
-            return cls(rows, weights, given, data, found, None)
-        return cls(rows, weights, given, data, found.take(places), places)
+        return cls(rows, weights, given, data, targets, places)
+
+
+def observe_values(values: Floats, weights: Floats | None, signs: bool) -> tuple[Signs | Numbers, Integers | None]:
+    """Return the targets of the samples that have any, and which samples these are; None: all of them."""
+    seen = ~np.isnan(values)
+    places = np.flatnonzero(seen.any(axis=1))
+    prices = seen * (1.0 if weights is None else weights[:, None])
+    found: Signs | Numbers = Numbers(np.where(seen, values, 0.0), prices)
+    if signs:
+        found = Signs(np.where(values > 0, 1, -1).astype(np.int8), prices)
+    return (found, None) if len(places) == len(values) else (found.take(places), places)
 
 
 class BatchFeatures(LatentModel):

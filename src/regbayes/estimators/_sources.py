@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
 from regbayes.engine import row_blocks
-from regbayes.engine.source import Samples
+from regbayes.engine.source import Ranges, Samples
 from regbayes.estimators._bases import check_labels, check_several, weights_by_class
+from regbayes.joint.model import RowSums
 from regbayes.kernels.arrays import ROOM, gather, is_plain, namespace_of, pieces, sum_squares, to_device
 
 
@@ -51,15 +52,14 @@ class Moments:
                 squares += sum_squares(values[rows, :], mean, counts[rows])
         return cls(total, mean, squares)
 
-    def rounded(self) -> Moments:
-        """Return the moments to 40 bits, which do not depend on how samples are cut into blocks.
+    def rounded_mean(self) -> Floats:
+        """Return the mean to 40 bits, which does not depend on how samples are cut into blocks.
 
         A structure search amplifies rounding; then it begins at the same bits for any blocks.
         """
-        grid = np.exp2(np.ceil(np.log2(np.maximum(np.abs(self.mean) + np.sqrt(self.squares), 1e-300))) - 40)
-        mantissas, exponents = np.frexp(self.squares)
-        squares = np.ldexp(np.round(np.ldexp(mantissas, 40)), exponents - 40)
-        return Moments(self.weight, np.round(self.mean / grid) * grid, squares)
+        size = np.abs(self.mean) + np.sqrt(self.squares / self.weight)
+        grid = np.exp2(np.ceil(np.log2(np.maximum(size, 1e-300))) - 40)
+        return np.round(self.mean / grid) * grid
 
     @property
     def mean_square(self) -> float:
@@ -69,6 +69,34 @@ class Moments:
         if not np.isfinite(found):
             raise ValueError("X is too large to square it: give it in other units")
         return found
+
+
+@dataclass(frozen=True)
+class Spread(RowSums):
+    """Moments and ranges of columns, or of the targets of each task."""
+
+    moments: Moments
+    ranges: Ranges
+
+    def measure(self, scaled: bool) -> tuple[Floats, Floats]:
+        """Return mean and scale: 1 for a constant column, its size for one that is constant up to rounding."""
+        moments, (lowest, highest) = self.moments, self.ranges.array()
+        fixed, size = lowest == highest, np.maximum(np.abs(lowest), np.abs(highest))
+        spread = np.sqrt(moments.squares / np.where(moments.weight > 0, moments.weight, 1.0))
+        scale = np.where(spread > 10 * np.finfo(np.float64).eps * size, spread, size)
+        return np.where(fixed, lowest, moments.mean), np.where(fixed | (not scaled), 1.0, scale)
+
+    @classmethod
+    def of_groups(cls, values: Floats, group: Integers, weights: Floats | None, n_groups: int) -> Spread:
+        """Return moments and ranges of the values of each group."""
+        weights = np.ones(len(values)) if weights is None else weights
+        total = np.bincount(group, weights, minlength=n_groups)
+        mean = np.bincount(group, weights * values, minlength=n_groups) / np.where(total > 0, total, 1.0)
+        squares = np.bincount(group, weights * np.square(values - mean[group]), minlength=n_groups)
+        lowest, highest = np.full(n_groups, np.inf), np.full(n_groups, -np.inf)
+        np.minimum.at(lowest, group, values)
+        np.maximum.at(highest, group, values)
+        return cls(Moments(total, mean, squares), Ranges(lowest, highest))
 
 
 @dataclass(frozen=True)

@@ -628,11 +628,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         self, given: Any, y: ArrayLike, sample_weight: ArrayLike | None, n_labels: int | None = None
     ) -> TargetRows:
         """Return rows that count with their labels, of which there shall be so many."""
-        for name in ("cost", "class_weight"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"`{name}` is for classes, but `y` has several labels.")
-        if self.transductive or self.multi_class == "crammer_singer":
-            raise ValueError('several labels need `transductive=False` and `multi_class="auto"` or `"ovr"`.')
+        self._check_several()
         labels = read_numbers(y, given)
         if self.unlabeled is not None:
             labels[labels == self.unlabeled] = np.nan
@@ -649,6 +645,13 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         found = TargetRows.of(rows, labels, weights, given, data, signs=True)
         self.classes_ = np.arange(labels.shape[1])
         return found
+
+    def _check_several(self) -> None:
+        for name in ("cost", "class_weight"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"`{name}` is for classes, but `y` has several labels.")
+        if self.transductive or self.multi_class == "crammer_singer":
+            raise ValueError('several labels need `transductive=False` and `multi_class="auto"` or `"ovr"`.')
 
     def _prepare(self, rows: Any, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
         """Return centered rows with their targets, and the settings that the parameters stand for.
