@@ -174,7 +174,7 @@ def tilt_weights(features: Features, phi: Floats, logs: DrawBlock | None) -> Dra
     """Return the log-weights of a block under a tilt, on the host."""
     psi = features.values
     there = arrays.lies_elsewhere(psi)
-    scores = arrays.to_host(arrays_atoms.score_atoms(psi, None, phi)) if there else psi @ phi
+    scores = arrays.to_host(arrays_atoms.score_atoms(psi, phi)) if there else psi @ phi
     return DrawBlock([scores if logs is None else scores + arrays.to_host(logs.variables[0])], 0)
 
 

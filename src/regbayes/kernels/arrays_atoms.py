@@ -1,11 +1,15 @@
-"""Sums over weighted atoms, draws or enumerated models, over arrays of any library: what `regularize` asks of them."""
+"""Sums over weighted atoms (draws or enumerated models) for arrays of any library."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from regbayes._types import Floats
 from regbayes.kernels.arrays import ROOM, DeviceArray, gather, join, namespace_of, pieces, to_device
+
+NARROW = 16  # columns up to which NumPy is slow along the last axis
 
 
 class AtomSums(NamedTuple):
@@ -15,44 +19,40 @@ class AtomSums(NamedTuple):
     total: float
     first: Floats  # (m,), about a reference point
     second: Floats | None  # (m, m), the same
+    scores: DeviceArray  # (n,): <phi, psi>
 
 
 def sum_atoms(
     features: DeviceArray, log_weights: DeviceArray, phi: Floats, reference: Floats, second: bool
 ) -> AtomSums:
     """Sum tilted weights of atoms, and with them features (n, m) less a reference, in double precision."""
-    xp = namespace_of(features)
-    scores = score_atoms(features, log_weights, phi)
-    top = xp.max(scores)
-    weights = xp.exp(scores - top)
+    xp, moments = namespace_of(features), []
+    part = xp.astype(features, xp.float64, copy=False)
+    scores = part @ to_device(phi, part) if phi.any() else xp.zeros_like(log_weights)
+    weights = scores + log_weights
+    top = xp.max(weights)
+    weights = xp.exp(weights - top)
     total = xp.sum(weights)
-    about = to_device(reference, features, xp.float64)
-    first, moments, (n, m) = None, None, features.shape
-    for rows in pieces(n, max(1, ROOM // m)):
-        some, here = xp.astype(features[rows, :], xp.float64, copy=False), weights[rows]
-        if second:
-            some = some - about
-        found = here @ some
-        first = found if first is None else first + found
-        if second:
-            some *= xp.sqrt(here)[:, None]
-            found = some.T @ some
-            moments = found if moments is None else moments + found
     if not second:
-        first = first - total * about
-    host = gather(top, total, first, moments) if second else gather(top, total, first)
-    return AtomSums(float(host[0]), float(host[1]), host[2], host[3] if second else None)
+        first = weights @ part - total * to_device(reference, part)
+    else:
+        away = part - to_device(reference, part) if reference.any() else part
+        first = weights @ away
+        if xp is np and away.shape[1] <= NARROW:
+            moments = [np.multiply(away.T, weights, order="C") @ away]
+        else:
+            away = away * xp.sqrt(weights)[:, None]
+            moments = [away.T @ away]
+    if xp is np:
+        return AtomSums(float(top), float(total), first, moments[0] if second else None, scores)
+    host = gather(top, total, first, *moments)
+    return AtomSums(float(host[0]), float(host[1]), host[2], host[3] if second else None, scores)
 
 
-def score_atoms(features: DeviceArray, log_weights: DeviceArray | None, phi: Floats) -> DeviceArray:
-    """Return ``features @ phi + log_weights``, (n,), in double precision whatever the features are stored in."""
-    xp = namespace_of(features)
+def score_atoms(features: DeviceArray, phi: Floats) -> DeviceArray:
+    """Return ``features @ phi``, (n,), in double precision whatever the features are stored in."""
+    xp, (n, m) = namespace_of(features), features.shape
     along = to_device(phi, features, xp.float64)
     if features.dtype == xp.float64:
-        scores = features @ along
-    else:
-        n, m = features.shape
-        scores = join(
-            [xp.astype(features[rows, :], xp.float64, copy=False) @ along for rows in pieces(n, max(1, ROOM // m))]
-        )
-    return scores if log_weights is None else scores + log_weights
+        return features @ along
+    return join([xp.astype(features[rows, :], xp.float64) @ along for rows in pieces(n, max(1, ROOM // m))])

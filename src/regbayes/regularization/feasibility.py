@@ -21,7 +21,7 @@ from scipy.optimize import linprog
 
 from regbayes._types import Flags, Floats, Indices
 from regbayes.regularization.composite import Piece, Stack
-from regbayes.regularization.dual import nearest_in_domain
+from regbayes.regularization.dual.problem import nearest_in_domain
 from regbayes.regularization.log_partition import GaussianAffine, LogPartition, WeightedAtoms
 
 PRECISION = 1e-10  # of the linear programs: what HiGHS takes as its smallest tolerance

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Protocol, TypeVar
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.special import logsumexp
@@ -96,7 +96,6 @@ class WeightedAtoms:
         self.lowest, self.highest = arrays.find_ranges(held)
         # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
         self.grain = self._precision() * np.maximum(np.abs(self.lowest), np.abs(self.highest))
-        self.even = bool((log_weights == log_weights[0]).all())
         self._phi = np.zeros(m)  # where the moments belong
         # Moments are taken about a point near many atoms: zero where it is not far, and otherwise the likeliest atom.
         room = NEAR * (self.highest - self.lowest)
@@ -130,25 +129,26 @@ class WeightedAtoms:
     def _moments(self, phi: Floats, second: bool) -> tuple[float, Floats, Floats]:
         """``A(phi)``, the expectation, and the covariance (empty unless asked for), in one pass."""
         with np.errstate(over="ignore", invalid="ignore"):
-            if self._on_host:
-                sums = self._sum_in_pieces(phi, second)
-            else:
-                sums = sum_atoms(self.held, self._logs, phi, self._reference, second)
-            away, covariance = sums.first / sums.total, np.empty((0, 0))
+            sums = self._sum(phi, self._reference, second)
+            self._scores, away, covariance = sums.scores, sums.first / sums.total, np.empty((0, 0))
             if sums.second is not None:
                 covariance = sums.second / sums.total - away[:, None] * away
         return sums.top + float(np.log(sums.total)), self._reference + away, covariance
 
-    def _sum_in_pieces(self, phi: Floats, second: bool) -> AtomSums:
-        """Sum over pieces that stay in the cache, in threads of our own where there are many."""
+    def _sum(self, phi: Floats, reference: Floats, second: bool) -> AtomSums:
+        """Sum over pieces (on the host, such that stay in the cache), in threads of our own where there are many."""
         n, m = self.held.shape
-        self._scores, size = np.zeros(n), max(64, CHUNK_BYTES // (8 * m))
-        pieces = [slice(start, min(start + size, n)) for start in range(0, n, size)]
+        size = max(64, CHUNK_BYTES // (8 * m)) if self._on_host else max(1, arrays.ROOM // m)
+
+        def sum_piece(rows: slice) -> AtomSums:
+            return sum_atoms(self.held[rows, :], self._logs[rows], phi, reference, second)
+
+        pieces = arrays.pieces(n, size)
         if len(pieces) == 1:
-            return self._sum(pieces[0], phi, second)
+            return sum_piece(pieces[0])
         with one_blas_thread() as n_threads:
-            executor = make_executor(n_threads if len(pieces) >= MIN_PIECES else 1)
-            parts = executor.map(partial(self._sum, phi=phi, second=second), pieces)
+            executor = make_executor(n_threads if self._on_host and len(pieces) >= MIN_PIECES else 1)
+            parts = executor.map(sum_piece, pieces)
         top = max(part.top for part in parts)
         factors = np.exp([part.top - top for part in parts])
         seconds = [part.second for part in parts if part.second is not None]
@@ -157,33 +157,12 @@ class WeightedAtoms:
             float(factors @ [part.total for part in parts]),
             factors @ np.array([part.first for part in parts]),
             np.tensordot(factors, seconds, 1) if seconds else None,
+            arrays.join([part.scores for part in parts]),
         )
-
-    def _sum(self, rows: slice, phi: Floats, second: bool) -> AtomSums:
-        part, scores = self.held[rows], self._scores[rows]
-        if self.even and not phi.any():
-            top, weights = float(self.log_weights[0]), np.ones(len(part))
-        else:
-            np.matmul(part, phi, out=scores)
-            weights = scores + self.log_weights[rows]
-            top = float(weights.max())
-            weights -= top
-            np.exp(weights, out=weights)
-        total = float(weights.sum())
-        if not second:
-            return AtomSums(top, total, weights @ part - total * self._reference, None)
-        away = part - self._reference if self._reference.any() else part
-        first = weights @ away
-        if part.shape[1] <= FEW:  # NumPy is slow where the last axis is short
-            return AtomSums(top, total, first, np.multiply(away.T, weights, order="C") @ away)
-        away = away * np.sqrt(weights)[:, None]
-        return AtomSums(top, total, first, away.T @ away)
 
     def _score(self, phi: Floats) -> DeviceArray:
         """Return ``<phi, psi>`` of every supported atom, where the features are."""
-        if not self._on_host:
-            return score_atoms(self.held, None, phi)
-        return self._scores if self._is_at(phi) else self.held @ phi
+        return self._scores if self._is_at(phi) else score_atoms(self.held, phi)
 
     def _log_weights(self, phi: Floats) -> Floats:
         """Return the log-weights of the supported atoms under a tilt, on the host, less a constant."""
@@ -279,31 +258,11 @@ class WeightedAtoms:
 
     def mean_about(self, center: Floats) -> Floats:
         """Return the expectation of the features less some numbers."""
-        if self._on_host:
-            return np.exp(self.log_weights) @ (self.held - center)
-        sums = sum_atoms(self.held, self._logs, np.zeros(len(center)), center, False)
+        sums = self._sum(np.zeros(len(center)), center, True)
         return sums.first / sums.total
 
 
-class HasUnits(Protocol):
-    """Features that can be given in other units."""
-
-    lowest: Floats
-    highest: Floats
-    mean: Floats
-    unit: Floats
-
-    def change_units(self, center: Floats | float, scale: Floats | float) -> Any:
-        """Return the same with features ``(psi - center) / scale``."""
-
-    def mean_about(self, center: Floats) -> Floats:
-        """Return the expectation of the features less some numbers."""
-
-
-Atoms = TypeVar("Atoms", bound=HasUnits)
-
-
-def standardize(atoms: Atoms, blocks: Indices) -> tuple[Atoms, Floats, Floats] | None:
+def standardize(atoms: Any, blocks: Indices) -> tuple[Any, Floats, Floats] | None:
     """Return atoms with features ``(psi - center) / scale``, center and scale; None where nothing is gained.
 
     Features of one block keep one scale, the largest. Scales are powers of two, so dividing rounds nothing.
@@ -362,10 +321,8 @@ class GaussianAffine:
 
     def standardized(self, blocks: Indices) -> tuple[GaussianAffine, Floats, Floats]:
         size = np.max(np.abs(self.factor), axis=1, initial=0.0)
-        largest = np.zeros(int(blocks.max()) + 1)
-        np.maximum.at(largest, blocks, size)
-        extreme = (largest > EXTREME) | ((largest < 1 / EXTREME) & (largest > 0))
-        scale = np.where(extreme, np.exp2(np.floor(np.log2(np.where(extreme, largest, 1.0)))), 1.0)[blocks]
+        found = find_scales(size, blocks)
+        scale = np.ones(len(size)) if found is None else found
         return GaussianAffine(np.zeros(len(size)), self.factor / scale[:, None], self.grain / scale), self.mean, scale
 
     @property

@@ -14,7 +14,8 @@ from scipy.special import logsumexp
 
 from regbayes._registry import persistable
 from regbayes._types import Flags, Floats
-from regbayes.kernels import arrays, arrays_atoms
+from regbayes.kernels import arrays
+from regbayes.kernels.arrays_atoms import score_atoms
 from regbayes.kernels.device_memory import free_bytes, within_memory
 from regbayes.regularization.arviz import to_arviz
 from regbayes.regularization.diagnostics import (
@@ -110,10 +111,7 @@ class Weighted(Posterior):
         """Return ``q ∝ p exp<multipliers, features>``: the same atoms with other weights."""
         psi = as_features(self, features).values
         phi = as_multipliers(multipliers, psi.shape[1])
-        if arrays.lies_elsewhere(psi):
-            scores = self.log_weights + arrays.to_host(arrays_atoms.score_atoms(psi, None, phi))
-        else:
-            scores = self.log_weights + psi @ phi
+        scores = self.log_weights + arrays.to_host(score_atoms(psi, phi))
         return self.reweight(scores - logsumexp(scores))
 
     def restrict(self, keep: Flags) -> Weighted:

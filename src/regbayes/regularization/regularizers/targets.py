@@ -56,10 +56,8 @@ class Equal(_Targeted, DualFormRegularizer):
         return Equal(self.target + by)
 
 
-@final
-@persistable
-class AtMost(DualFormRegularizer):
-    """Hard ``x <= bound``."""
+class _Bound(DualFormRegularizer):
+    """A bound on one side."""
 
     def __init__(self, bound: ArrayLike) -> None:
         self.bound = check_target("bound", bound)
@@ -67,31 +65,27 @@ class AtMost(DualFormRegularizer):
     @property
     def size(self) -> int | None:
         return size_of(self.bound)
+
+    def shift(self, by: ArrayLike) -> Regularizer:
+        return type(self)(self.bound + np.asarray(by))
+
+
+@final
+@persistable
+class AtMost(_Bound):
+    """Hard ``x <= bound``."""
 
     def dual_form(self, size: int) -> BoxDual:
         return BoxDual.of(size, self.bound, self.bound, lower=0.0)
 
-    def shift(self, by: ArrayLike) -> AtMost:
-        return AtMost(self.bound + np.asarray(by))
-
 
 @final
 @persistable
-class AtLeast(DualFormRegularizer):
+class AtLeast(_Bound):
     """Hard ``x >= bound``."""
-
-    def __init__(self, bound: ArrayLike) -> None:
-        self.bound = check_target("bound", bound)
-
-    @property
-    def size(self) -> int | None:
-        return size_of(self.bound)
 
     def dual_form(self, size: int) -> BoxDual:
         return BoxDual.of(size, self.bound, self.bound, upper=0.0)
-
-    def shift(self, by: ArrayLike) -> AtLeast:
-        return AtLeast(self.bound + np.asarray(by))
 
 
 @final
