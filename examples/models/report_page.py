@@ -52,7 +52,7 @@ def show() -> None:
     print(f"the same page again: {html == page.read_text(encoding='utf-8')}")
     for name, value, meaning in data.model.scores:
         print(f"{name}: {value:.3f} ({meaning})")
-    print(f"features in use: {data.features.all_in_use.sum()} of {len(data.features.all_use)}")
+    print(f"features in use: {data.features.n_in_use} of {data.features.n_components}")
 
 
 def show_net_effects() -> None:

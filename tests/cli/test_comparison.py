@@ -310,5 +310,5 @@ def test_inputs_beside_features_are_things_to_look_at(folder):
     model = found["comparison"]["systems"][0]
     from regbayes import load
 
-    assert model["size"] == len(load(folder / "m").in_use) + 4
+    assert model["size"] == load(folder / "m").estimator.n_components_ + 4
     assert model["size_unit"].endswith("and inputs")

@@ -81,7 +81,7 @@ def test_averages_deviations_and_histograms_are_those_of_the_features():
     assert np.all(features.histogram.sum(axis=1) == len(X))
     assert np.all(np.diff(features.use) <= 0)
     np.testing.assert_allclose(features.weights, estimator.coef_features_[:, features.number].T)
-    assert features.all_in_use.sum() == estimator.n_components_
+    assert features.n_in_use == estimator.n_components_
 
 
 @pytest.mark.parametrize("name", ["images", "table", "two classes"])
@@ -313,7 +313,7 @@ def test_any_model_with_components_will_do_also_on_sparse_rows():
     assert data.confusion is data.tasks is data.regression is data.history is None
     assert set(data.features.loading_names[0]) == {"sea", "sky", "sun"}
     assert not data.features.probabilities
-    assert data.features.all_in_use.all()
+    assert data.features.n_in_use == data.features.n_components == 2
     assert "fixed beforehand" in data.features.count_note
     assert np.all(np.isnan(data.features.separation))
 
@@ -401,7 +401,7 @@ def test_what_is_kept_does_not_grow_with_the_rows(tmp_path):
 def test_a_model_in_which_no_feature_is_in_use_can_be_shown():
     X = np.random.default_rng(0).standard_normal((60, 3))
     data = collect(ibp(4, temperature=10.0).fit(X), X)
-    assert len(data.features.all_in_use) == 0
+    assert data.features.n_in_use == 0
 
 
 def test_the_page_knows_how_often_each_feature_comes_back(tmp_path):
@@ -519,7 +519,7 @@ def test_one_number_of_features_in_use(name):
     estimator = fitted(name)[0]
     model = getattr(estimator, "steps", [("", estimator)])[-1][1]
     data = data_of(name)
-    assert len(data.features.number) == data.features.all_in_use.sum() == model.n_components_
+    assert len(data.features.number) == data.features.n_in_use == model.n_components_
     assert data.model.facts[0] == ("features in use", f"{model.n_components_} of {model.n_components}")
 
 

@@ -110,10 +110,8 @@ def train(context: FitContext, fitted: Fitted) -> ModelFile:
 
 def _compare(context: FitContext, fitted: Fitted) -> dict[str, Any]:
     """Compare the model with baselines on the folds that its settings were tried on."""
-    from regbayes.estimators._bases import features_in_use
-
     estimator, tried = fitted.estimator, fitted.of_chosen
-    size = len(features_in_use(estimator))
+    size = len(estimator.components_)
     unit = plural(size, "topic" if context.of_documents else "feature")
     if getattr(estimator, "include_inputs", False):
         n = context.X.shape[1]

@@ -52,7 +52,7 @@ class ModelFile(Saveable):
             f"{type(self.estimator).__name__} of a file that 'regbayes fit' wrote",
             f"  target    {', '.join(target.names)} ({target.kind})",
             f"  fitted to {facts['rows']} {noun} of {facts['source']}, {counted(facts['inputs'], 'input')}",
-            f"  features  {len(self.in_use)} in use",
+            f"  features  {len(self.estimator.components_)} in use",
         ]
         if (cv := facts["cross_validation"]) is not None:
             score = f"{facts['metric']} {cv['pooled']:.3f} ± {cv['std']:.3f}"
@@ -77,13 +77,6 @@ class ModelFile(Saveable):
     def of_documents(self) -> bool:
         """Whether rows are documents."""
         return isinstance(self.inputs, WordCounts)
-
-    @property
-    def in_use(self) -> Integers:
-        """The features that are in use, by their numbers."""
-        from regbayes.estimators._bases import features_in_use
-
-        return features_in_use(self.estimator)
 
     @property
     def classes(self) -> list[Any]:
@@ -157,9 +150,7 @@ class ModelFile(Saveable):
     def feature_columns(self, data: Table | pd.DataFrame) -> dict[str, Floats]:
         """Return the latent features in use, by the name of their column."""
         noun = "topic" if self.of_documents else "feature"
-        found, numbers = self._call("transform", data), self.in_use.tolist()
-        columns = found if found.shape[1] == len(numbers) else found[:, numbers]
-        return {f"{noun}{k}": column for k, column in zip(numbers, columns.T, strict=True)}
+        return {f"{noun}{k}": column for k, column in enumerate(self._call("transform", data).T)}
 
     def _call(self, method: str, data: Table | pd.DataFrame) -> Any:
         """Call a method of the estimator with the inputs of a table, and the tasks of rows if it takes them."""

@@ -107,7 +107,7 @@ def collect_new_page(model: ModelFile, table: Table, output: Output) -> Any:
         return report
     fitted, recurrence = model.report.features, {}  # only the fit could see which features recur
     for name in ("returned", "similarity"):
-        of_all = np.full(len(fitted.all_use), np.nan)
+        of_all = np.full(fitted.n_in_use, np.nan)
         of_all[fitted.number] = getattr(fitted, name)
         recurrence[name] = of_all[report.features.number]
     return replace(report, features=replace(report.features, **recurrence, returned_note=fitted.returned_note))

@@ -29,7 +29,7 @@ def summary(model: ModelFile) -> dict[str, Any]:
         "targets": list(model.target.names),
         "task": model.target.task,
         "n_components": estimator.n_components,
-        "n_components_in_use": len(model.in_use),
+        "n_components_in_use": len(estimator.components_),
         "baseline_score": facts["baseline"],
         **{name: facts[name] for name in names if name in facts},
     }

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbayes._types import Flags, Floats, Integers
-from regbayes.estimators._bases import features_in_use
+from regbayes._types import Floats, Integers
 from regbayes.estimators.stability import FeatureStability
 from regbayes.report._columns import Columns, Encoding, dense_rows
 from regbayes.report._examples import ExamplePool, loading_pictures
@@ -131,9 +130,9 @@ def collect_features(
     noun = "topic" if topics else "feature"
     influence = values.std(axis=0) * (np.sqrt(np.mean(outputs.weights**2, axis=0)) if weighted else 1.0)
     use = values.mean(axis=0) if unit else influence
-    in_use: Flags = np.isin(np.arange(K), features_in_use(model))
-    order = np.argsort(-use, kind="stable")
-    number = order[in_use[order]][: LIMITS.features]
+    in_use = np.any(np.asarray(model.components_) != 0, axis=1)  # models of other packages may have empty features
+    number = np.flatnonzero(in_use)[np.argsort(-use[in_use], kind="stable")][: LIMITS.features]
+    n_components = getattr(model, "n_components", K) if latent.has_sticks else K
     chosen, components = values[:, number], np.asarray(model.components_, dtype=np.float64)[number]
     distinctive: tuple[tuple[str, ...], ...] = ()
     if topics:
@@ -158,10 +157,10 @@ def collect_features(
     rounding = np.abs(middle) <= 1e-12 * np.abs(chosen).max(axis=0, initial=0.0)
     return Features(
         noun=noun,
-        all_use=use,
-        all_in_use=in_use,
+        n_in_use=int(in_use.sum()),
+        n_components=n_components,
         use_name=_use_name(topics, unit, weighted),
-        count_note=_count_note(latent, int(in_use.sum()), K, noun),
+        count_note=_count_note(latent, int(in_use.sum()), n_components, noun),
         separation_name=_separation_name(outcomes),
         value_note=_value_note(latent, topics, bool(shares), unit),
         probabilities=unit,
@@ -314,7 +313,6 @@ def _use_name(topics: bool, unit: bool, weighted: bool) -> str:
 def _count_note(latent: LatentModel, n_used: int, n_components: int, noun: str) -> str:
     if not latent.has_sticks:
         return f"The model has {n_components} {noun}s, a number that was fixed beforehand."
-    n_components = latent.model.n_components
     if hasattr(latent.model, "tasks_"):
         return f"{n_used} of {n_components} features have weight in some task. Features are sums of inputs."
     if n_used == n_components > 1:

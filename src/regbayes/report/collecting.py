@@ -13,7 +13,6 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from regbayes._types import Floats
-from regbayes.estimators._bases import features_in_use
 from regbayes.estimators.stability import FeatureStability
 from regbayes.report import _outcomes as errors
 from regbayes.report._columns import Columns, Encoding, dense_rows, shorten_names
@@ -111,8 +110,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     reliability : Reliability, default=None
         How far probabilities hold.
     stability : FeatureStability, default=None
-        What `regbayes.feature_stability` found for this estimator: the page says of each feature how often it recurs in other fits, and
-        how similar.
+        What `regbayes.feature_stability` found for this estimator: how often each feature recurs in other fits.
     title : str, default=None
         Title of the page.
 
@@ -307,8 +305,8 @@ def _name_model(estimator: Any, model: Any) -> str:
 def _facts(model: Any) -> list[tuple[str, str]]:
     """Return what the fit found."""
     noun = "topics" if hasattr(model, "top_words") else "features"
-    n_components = getattr(model, "n_components", len(model.components_))
-    facts = [(f"{noun} in use", f"{len(features_in_use(model))} of {n_components}")]
+    n_in_use = np.count_nonzero(np.any(np.asarray(model.components_) != 0, axis=1))
+    facts = [(f"{noun} in use", f"{n_in_use} of {getattr(model, 'n_components', len(model.components_))}")]
     names = ("temperature_", "generative_weight_", "noise_variance_", "prior_variance_", "n_iter_")
     facts += [(name, f"{getattr(model, name):.4g}") for name in names if hasattr(model, name)]
     if getattr(model, "multi_class_", None) == "ovr":

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbayes._registry import Saveable, persistable
-from regbayes._types import Flags, Floats, Integers
+from regbayes._types import Floats, Integers
 
 Kind = Literal["table", "image", "text"]
 Sample = Literal["", "training", "cross-validated", "new"]
@@ -152,11 +152,11 @@ class History:
 @persistable(name="regbayes.report.Features")
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The F features in use, the most used first, out of the K that the model may have."""
+    """The F features that are shown, of those in use, the most used first."""
 
     noun: str  # "feature", or "topic" where values are shares of documents
-    all_use: Floats  # (K,)
-    all_in_use: Flags  # (K,): those that `n_components_` counts
+    n_in_use: int
+    n_components: int  # most features that the model may have
     use_name: str  # what `use` measures
     count_note: str  # whether the truncation binds
     separation_name: str  # what `separation` measures; empty without targets

@@ -1,6 +1,6 @@
 """`render`: from `ReportData` to one HTML file that needs nothing else, and runs nothing but its own script.
 
-Names and labels come from data, and data come from untrusted files. They reach the page as JSON in which no ``<`` is left,
+Names and labels come from data, and data come from untrusted files. They reach the page as JSON without any ``<``,
 and the script makes text nodes of them, never markup. A content security policy in the file names its one script and
 its one style by their hashes, and forbids everything else, the network included.
 """

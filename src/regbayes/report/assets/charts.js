@@ -159,27 +159,6 @@ function histogram(counts, [low, high], mean, label) {
 }
 
 // One bar for each feature that there could be, the most used first.
-function useChart(use, inUse, noun, label) {
-  return chart(label, (width) => {
-    const height = 190;
-    const range = [0, Math.max(...use, 1e-12)];
-    const options = { xLabel: noun + 's, the most used first', whole: true };
-    const { x, y, box, lines } = axes(width, height, [0, use.length], range, options);
-    const step = (box.right - box.left) / use.length;
-    const gap = step > 4 ? 1 : 0;
-    const bar = (k, i) => {
-      const place = { x: x(i) + gap / 2, y: y(use[k]), width: Math.max(0.5, step - gap) };
-      const words = s('title', null, `${noun} ${k}: ${text(use[k])}`);
-      return s(
-        'rect',
-        { class: inUse[k] ? 'fill' : 'rest', ...place, height: Math.max(1, box.bottom - place.y) },
-        words,
-      );
-    };
-    return [height, [lines, ranked(use).map(bar)]];
-  });
-}
-
 function scatter(observed, predicted, label) {
   const both = [...observed, ...predicted];
   const [low, high] = [Math.min(...both), Math.max(...both)];

@@ -54,9 +54,9 @@ function overview(data) {
   );
 }
 
-function featureTile({ noun, all_in_use: inUse }) {
-  if (noun === 'topic') return tile('topics', text(inUse.length), '', 'that documents are mixtures of');
-  return tile('features in use', text(total(inUse.map(Number))), '', `of ${inUse.length} that there could be`);
+function featureTile({ noun, n_in_use: n, n_components: most }) {
+  if (noun === 'topic') return tile('topics', text(n), '', 'that documents are mixtures of');
+  return tile('features in use', text(n), '', `of ${most} that there could be`);
 }
 
 function tile(name, value, spread, note, mark) {
@@ -81,7 +81,7 @@ function scoreTile(model, [name, value, note], deviation) {
 }
 
 function featuresSection(data) {
-  const { noun, number, value_note: note } = data.features;
+  const { noun, number, value_note: note, count_note: count } = data.features;
   const title = sentence(noun) + 's';
   if (!number.length)
     return section(
@@ -96,7 +96,7 @@ function featuresSection(data) {
   return section(
     'features',
     title,
-    note + ' Choose one by a click or with the arrow keys.',
+    `${note} ${count} Choose one by a click or with the arrow keys.`,
     h('div', { class: 'stack' }, parts),
   );
 }
@@ -123,18 +123,6 @@ function answersSection(data) {
   }[model.sample];
   const lead = `Predictions of the fitted model for the ${text(model.n_rows)} ${model.data_name}.${doubt}`;
   return section('errors', title, data.prediction_note || lead, h('div', { class: 'stack answers' }, parts));
-}
-
-function countSection({ features }) {
-  const { all_use: use, all_in_use: inUse, use_name: name, count_note: verdict, noun } = features;
-  const label = `Use of all ${noun}s: ${total(inUse.map(Number))} of ${use.length} are in use`;
-  const file = {
-    name: `use of ${noun}s`,
-    heads: [noun, 'use', 'in use'],
-    rows: () => use.map((value, k) => [k, value, inUse[k] ? 'yes' : 'no']),
-  };
-  const picture = h('div', null, useChart(use, inUse, noun, label));
-  return section('count', `How many ${noun}s`, verdict, panel(`Use of all ${noun}s`, sentence(name), file, picture));
 }
 
 function settingsSection({ model: { settings, facts } }) {
@@ -235,7 +223,6 @@ function build() {
     data.comparison && comparisonSection(data),
     answersSection(data),
     data.tasks && section('tasks', 'Tasks', shared, tasksView(data)),
-    countSection(data),
     data.history && historySection(data),
     settingsSection(data),
     guideSection(data),
