@@ -25,4 +25,5 @@ class ClassScores(ClassifierMixin, ABC):
 
     def predict(self, X: ArrayLike) -> Any:
         """Predict classes."""
-        return self.classes_[self._class_scores(X).argmax(axis=1)]
+        scores = self._class_scores(X)
+        return self.classes_[scores.argmax(axis=1)]

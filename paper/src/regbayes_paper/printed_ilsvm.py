@@ -10,7 +10,7 @@ sample that is explained exactly has none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -151,6 +151,7 @@ class Problem:
         return state, self.objective(state)
 
 
+@dataclass(eq=False, repr=False)
 class PrintedILSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
     """iLSVM by Algorithm 3 of the paper; predictions are by its own q(eta).
 
@@ -173,24 +174,14 @@ class PrintedILSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
         For the start.
     """
 
-    def __init__(
-        self,
-        n_components: int = 50,
-        *,
-        alpha: float = 2.0,
-        C: float = 1.0,
-        start: Literal["half", "decaying"] = "half",
-        estimate_variances: bool = True,
-        unlabeled: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.alpha = alpha
-        self.C = C
-        self.start = start
-        self.estimate_variances = estimate_variances
-        self.unlabeled = unlabeled
-        self.random_state = random_state
+    n_components: int = 50
+    _: KW_ONLY
+    alpha: float = 2.0
+    C: float = 1.0
+    start: Literal["half", "decaying"] = "half"
+    estimate_variances: bool = True
+    unlabeled: Any = None
+    random_state: Any = None
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Run Algorithm 3 on the inputs as given."""

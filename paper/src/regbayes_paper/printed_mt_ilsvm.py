@@ -8,7 +8,7 @@ intercept and nothing else that tasks share. A sample with several targets count
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -146,6 +146,7 @@ class Problem:
         return state, self.objective(state)
 
 
+@dataclass(eq=False, repr=False)
 class PrintedMTILSVMClassifier(TaskClassifier):
     """MT-iLSVM for labels by Algorithm 2 of the paper, on the inputs as given.
 
@@ -165,11 +166,11 @@ class PrintedMTILSVMClassifier(TaskClassifier):
 
     center_inputs = scale_inputs = False
 
-    def __init__(self, n_components: int = 50, *, alpha: float = 2.0, C: float = 1.0, random_state: Any = None) -> None:
-        self.n_components = n_components
-        self.alpha = alpha
-        self.C = C
-        self.random_state = random_state
+    n_components: int = 50
+    _: KW_ONLY
+    alpha: float = 2.0
+    C: float = 1.0
+    random_state: Any = None
 
     def _learn(self, problem: TaskProblem) -> None:
         posed = Problem(problem, float(self.C), float(self.alpha))

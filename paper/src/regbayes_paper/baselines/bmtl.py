@@ -90,6 +90,7 @@ def objective(found: Moments, prior: TaskPrior) -> float:
     return 0.5 * float(penalty) - float(infer(found, prior).log_evidence.sum())
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BMTLRegressor(TaskRegressor):
     """Bayesian multi-task learning (BMTL): task weights drawn from a Gaussian prior that is learned from all tasks.
 
@@ -113,9 +114,8 @@ class BMTLRegressor(TaskRegressor):
     B. Bakker and T. Heskes (2003). Task clustering and gating for Bayesian multitask learning. JMLR 4.
     """
 
-    def __init__(self, *, max_iter: int = 200, tol: float = 1e-5) -> None:
-        self.max_iter = max_iter
-        self.tol = tol
+    max_iter: int = 200
+    tol: float = 1e-5
 
     def _learn(self, problem: TaskProblem) -> None:
         found = Moments.of(problem.with_constant())

@@ -12,7 +12,7 @@ where K_t is the covariance of the inputs of a task. With every input among Z it
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,7 @@ def mean_weights(problem: TaskProblem, found: Covariances, inducing: Floats) -> 
     return np.concatenate([inducing, rows]), weights
 
 
+@dataclass(eq=False, repr=False)
 class MTGPRegressor(TaskRegressor):
     """Multi-task Gaussian process (MTGP): one smooth function per task, with a covariance between tasks.
 
@@ -154,20 +155,12 @@ class MTGPRegressor(TaskRegressor):
     E. V. Bonilla, K. M. A. Chai and C. K. I. Williams (2008). Multi-task Gaussian process prediction. NIPS 20.
     """
 
-    def __init__(
-        self,
-        rank: int = 2,
-        *,
-        n_inducing: int = 60,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        random_state: Any = None,
-    ) -> None:
-        self.rank = rank
-        self.n_inducing = n_inducing
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
+    rank: int = 2
+    _: KW_ONLY
+    n_inducing: int = 60
+    max_iter: int = 200
+    tol: float = 1e-6
+    random_state: Any = None
 
     def _learn(self, problem: TaskProblem) -> None:
         if importlib.util.find_spec("torch") is None:

@@ -8,7 +8,7 @@ normalizer is ``-1/2 log det(I - W'W)``, exact for Gaussian units (docs/math.md,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -218,6 +218,7 @@ class _Harmonium(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         return len(self.components_)
 
 
+@dataclass(eq=False, repr=False)
 class ExponentialFamilyHarmonium(_Harmonium):
     """Exponential family harmonium (EFH): real-valued latent features of an undirected model, in mean field.
 
@@ -238,12 +239,10 @@ class ExponentialFamilyHarmonium(_Harmonium):
     retrieval. NIPS.
     """
 
-    def __init__(
-        self, n_components: int = 50, *, visible: Any = "gaussian", noise_variance: float | str = "residual"
-    ) -> None:
-        self.n_components = n_components
-        self.visible = visible
-        self.noise_variance = noise_variance
+    n_components: int = 50
+    _: KW_ONLY
+    visible: Any = "gaussian"
+    noise_variance: float | str = "residual"
 
     def fit(self, X: ArrayLike, y: Any = None) -> Self:
         """Learn the weights from rows; y is ignored."""
@@ -257,6 +256,7 @@ class ExponentialFamilyHarmonium(_Harmonium):
         return float(np.mean(self.score_samples(X)))
 
 
+@dataclass(eq=False, repr=False)
 class MaxMarginHarmoniumClassifier(ClassScores, _Harmonium):
     """Max-margin harmonium (MMH): a harmonium and a large-margin classifier of its hidden units, learned together.
 
@@ -289,30 +289,17 @@ class MaxMarginHarmoniumClassifier(ClassScores, _Harmonium):
     NIPS.
     """
 
-    def __init__(
-        self,
-        n_components: int = 50,
-        *,
-        C: float = 0.01,
-        loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
-        generative_weight: float | Literal["auto"] = "auto",
-        fit_intercept: bool = True,
-        visible: str | Sequence[tuple[str, Any]] = "gaussian",
-        noise_variance: float | str = "half",
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.C = C
-        self.loss = loss
-        self.generative_weight = generative_weight
-        self.fit_intercept = fit_intercept
-        self.visible = visible
-        self.noise_variance = noise_variance
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
+    n_components: int = 50
+    _: KW_ONLY
+    C: float = 0.01
+    loss: Literal["squared_hinge", "hinge"] = "squared_hinge"
+    generative_weight: float | Literal["auto"] = "auto"
+    fit_intercept: bool = True
+    visible: str | Sequence[tuple[str, Any]] = "gaussian"
+    noise_variance: float | str = "half"
+    max_iter: int = 200
+    tol: float = 1e-4
+    random_state: Any = None
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn hidden units and classifier together."""

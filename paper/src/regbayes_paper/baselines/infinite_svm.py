@@ -8,7 +8,7 @@ raises the objective (docs/math.md, section 7).
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -215,6 +215,7 @@ def spread(q: Floats, inputs: Floats) -> Floats:
     return (q[:, :, None] * inputs[:, None, :]).reshape(len(q), -1)
 
 
+@dataclass(eq=False, repr=False)
 class InfiniteSVMClassifier(ClassScores, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Infinite support vector machine (iSVM): a Dirichlet-process mixture of large-margin classifiers.
 
@@ -260,28 +261,16 @@ class InfiniteSVMClassifier(ClassScores, ClassNamePrefixFeaturesOutMixin, Transf
     ICML.
     """
 
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        alpha: float = 1.0,
-        C: float = 1.0,
-        loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
-        generative_weight: float = 1.0,
-        refit_classifiers: bool = True,
-        max_iter: int = 200,
-        tol: float = 1e-5,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.alpha = alpha
-        self.C = C
-        self.loss = loss
-        self.generative_weight = generative_weight
-        self.refit_classifiers = refit_classifiers
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
+    n_components: int = 10
+    _: KW_ONLY
+    alpha: float = 1.0
+    C: float = 1.0
+    loss: Literal["squared_hinge", "hinge"] = "squared_hinge"
+    generative_weight: float = 1.0
+    refit_classifiers: bool = True
+    max_iter: int = 200
+    tol: float = 1e-5
+    random_state: Any = None
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn components and classifiers together."""

@@ -5,7 +5,7 @@ All minimize half the squared errors, or half the squared hinge losses, plus a q
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -108,6 +108,7 @@ class LinearTaskModel(TaskModel):
         self.coef_, self.intercept_ = weights[:, :-1], weights[:, -1] * constant
 
 
+@dataclass(eq=False, repr=False)
 class SingleTaskRegressor(TaskRegressor, LinearTaskModel):
     """One ridge regression per task (STL).
 
@@ -128,8 +129,7 @@ class SingleTaskRegressor(TaskRegressor, LinearTaskModel):
 
     _hinge = False
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = alpha
+    alpha: float = 1.0
 
     def _learn(self, problem: TaskProblem) -> None:
         linear = self._pose(problem.with_constant())
@@ -137,6 +137,7 @@ class SingleTaskRegressor(TaskRegressor, LinearTaskModel):
         self._set_weights(linear.minimize(penalty, np.zeros((problem.n_outputs, len(penalty)))))
 
 
+@dataclass(eq=False, repr=False)
 class SingleTaskClassifier(TaskClassifier, LinearTaskModel):
     """One linear support vector machine with a squared hinge per task (STL).
 
@@ -148,8 +149,7 @@ class SingleTaskClassifier(TaskClassifier, LinearTaskModel):
 
     _hinge = True
 
-    def __init__(self, C: float = 1.0) -> None:
-        self.C = C
+    C: float = 1.0
 
     def _learn(self, problem: TaskProblem) -> None:
         linear = self._pose(problem.with_constant())
@@ -157,25 +157,17 @@ class SingleTaskClassifier(TaskClassifier, LinearTaskModel):
         self._set_weights(linear.minimize(penalty, np.zeros((problem.n_outputs, len(penalty)))))
 
 
+@dataclass(eq=False, repr=False)
 class _RelatedTasks(LinearTaskModel):
     """What both kinds of MTRL share."""
 
-    def __init__(
-        self,
-        alpha: float = 0.0,
-        relation_alpha: float = 1.0,
-        *,
-        balance_tasks: bool = True,
-        intercept_scaling: float = 1.0,
-        max_iter: int = 200,
-        tol: float = 1e-5,
-    ) -> None:
-        self.alpha = alpha
-        self.relation_alpha = relation_alpha
-        self.balance_tasks = balance_tasks
-        self.intercept_scaling = intercept_scaling
-        self.max_iter = max_iter
-        self.tol = tol
+    alpha: float = 0.0
+    relation_alpha: float = 1.0
+    _: KW_ONLY
+    balance_tasks: bool = True
+    intercept_scaling: float = 1.0
+    max_iter: int = 200
+    tol: float = 1e-5
 
     def _learn(self, problem: TaskProblem) -> None:
         posed = problem.with_constant(float(self.intercept_scaling))
@@ -257,23 +249,16 @@ class MTRLClassifier(TaskClassifier, _RelatedTasks):
     _hinge = True
 
 
+@dataclass(eq=False, repr=False)
 class _SharedSubspace(LinearTaskModel):
     """What both kinds of ASO share."""
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        alpha: float = 1.0,
-        shared_alpha: float = 0.01,
-        max_iter: int = 200,
-        tol: float = 1e-5,
-    ) -> None:
-        self.n_components = n_components
-        self.alpha = alpha
-        self.shared_alpha = shared_alpha
-        self.max_iter = max_iter
-        self.tol = tol
+    n_components: int = 2
+    _: KW_ONLY
+    alpha: float = 1.0
+    shared_alpha: float = 0.01
+    max_iter: int = 200
+    tol: float = 1e-5
 
     def _learn(self, problem: TaskProblem) -> None:
         linear, d = self._pose(problem.with_constant()), problem.X.shape[1]

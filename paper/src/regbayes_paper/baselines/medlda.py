@@ -11,7 +11,7 @@ the margins is then the posterior of the weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -352,6 +352,7 @@ class _PosteriorTopics(TransformerMixin, BaseEstimator):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class PosteriorMedLDAClassifier(ClassScores, _PosteriorTopics):
     """MedLDA for classes as in the paper: margins act on the posterior of the training documents.
 
@@ -384,28 +385,16 @@ class PosteriorMedLDAClassifier(ClassScores, _PosteriorTopics):
     latent SVMs. JMLR 15, appendix B.
     """
 
-    def __init__(
-        self,
-        n_components: int = 40,
-        *,
-        C: float = 1.0,
-        loss: Literal["hinge", "squared_hinge"] = "hinge",
-        doc_topic_prior: float | Literal["estimate"] = 0.1,
-        topic_word_prior: float = 0.1,
-        weight_variance: float = 0.25,
-        max_iter: int = 100,
-        tol: float = 1e-4,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.C = C
-        self.loss = loss
-        self.doc_topic_prior = doc_topic_prior
-        self.topic_word_prior = topic_word_prior
-        self.weight_variance = weight_variance
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
+    n_components: int = 40
+    _: KW_ONLY
+    C: float = 1.0
+    loss: Literal["hinge", "squared_hinge"] = "hinge"
+    doc_topic_prior: float | Literal["estimate"] = 0.1
+    topic_word_prior: float = 0.1
+    weight_variance: float = 0.25
+    max_iter: int = 100
+    tol: float = 1e-4
+    random_state: Any = None
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn topics and weights from counts of words and classes."""
@@ -437,6 +426,7 @@ class PosteriorMedLDAClassifier(ClassScores, _PosteriorTopics):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class PosteriorMedLDARegressor(RegressorMixin, _PosteriorTopics):
     """MedLDA for numbers as in the paper: margins on the posterior, perhaps with a Gaussian response.
 
@@ -457,32 +447,18 @@ class PosteriorMedLDARegressor(RegressorMixin, _PosteriorTopics):
         As in `PosteriorMedLDAClassifier`.
     """
 
-    def __init__(
-        self,
-        n_components: int = 40,
-        *,
-        C: float = 3.0,
-        epsilon: float = 0.1,
-        loss: Literal["epsilon_insensitive", "squared_epsilon_insensitive"] = "epsilon_insensitive",
-        response_variance: float | Literal["auto"] | None = None,
-        doc_topic_prior: float | Literal["estimate"] = 0.1,
-        topic_word_prior: float = 0.5,
-        weight_variance: float = 1.0,
-        max_iter: int = 100,
-        tol: float = 1e-4,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.C = C
-        self.epsilon = epsilon
-        self.loss = loss
-        self.response_variance = response_variance
-        self.doc_topic_prior = doc_topic_prior
-        self.topic_word_prior = topic_word_prior
-        self.weight_variance = weight_variance
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
+    n_components: int = 40
+    _: KW_ONLY
+    C: float = 3.0
+    epsilon: float = 0.1
+    loss: Literal["epsilon_insensitive", "squared_epsilon_insensitive"] = "epsilon_insensitive"
+    response_variance: float | Literal["auto"] | None = None
+    doc_topic_prior: float | Literal["estimate"] = 0.1
+    topic_word_prior: float = 0.5
+    weight_variance: float = 1.0
+    max_iter: int = 100
+    tol: float = 1e-4
+    random_state: Any = None
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn topics and weights from counts of words and numbers."""

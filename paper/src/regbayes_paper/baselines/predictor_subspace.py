@@ -11,7 +11,7 @@ bound on the evidence. The last column of X is the constant.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -227,6 +227,7 @@ def objective(problem: TaskProblem, bound: QuadraticBound, state: Subspace, alph
     return cost
 
 
+@dataclass(eq=False, repr=False)
 class PredictorSubspaceClassifier(TaskClassifier):
     """Infinite predictor subspace model: logistic regressions whose weights share a sparse basis (Piyushrai-1, -2).
 
@@ -258,22 +259,13 @@ class PredictorSubspaceClassifier(TaskClassifier):
     P. Rai and H. Daumé III (2010). Infinite predictor subspace models for multitask learning. AISTATS.
     """
 
-    def __init__(
-        self,
-        n_components: int = 20,
-        *,
-        augmented: bool = False,
-        alpha: float = 2.0,
-        max_iter: int = 100,
-        tol: float = 1e-4,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.augmented = augmented
-        self.alpha = alpha
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
+    n_components: int = 20
+    _: KW_ONLY
+    augmented: bool = False
+    alpha: float = 2.0
+    max_iter: int = 100
+    tol: float = 1e-4
+    random_state: Any = None
 
     def _learn(self, problem: TaskProblem) -> None:
         posed, alpha, most = problem.with_constant(), float(self.alpha), int(self.n_components)

@@ -10,7 +10,7 @@ Mean field with the quadratic bound on the logistic function. No update lowers t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,7 @@ class Model:
         return float(np.sum(xlogy(q, q)) - np.sum(q[used] * shares[used])) + state.sticks.kl(self.alpha)
 
 
+@dataclass(eq=False, repr=False)
 class DirichletProcessTaskClassifier(TaskClassifier):
     """Logistic regressions under a Dirichlet process: tasks fall into clusters that share their weights (YaXue).
 
@@ -156,22 +157,13 @@ class DirichletProcessTaskClassifier(TaskClassifier):
     D. B. Dunson and J.-H. Park (2008). Kernel stick-breaking processes. Biometrika 95, 307-323.
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 20,
-        *,
-        alpha: float = 1.0,
-        kernel_width: float | None = None,
-        max_iter: int = 100,
-        tol: float = 1e-4,
-        random_state: Any = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.alpha = alpha
-        self.kernel_width = kernel_width
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
+    n_clusters: int = 20
+    _: KW_ONLY
+    alpha: float = 1.0
+    kernel_width: float | None = None
+    max_iter: int = 100
+    tol: float = 1e-4
+    random_state: Any = None
 
     def _learn(self, problem: TaskProblem) -> None:
         M = problem.n_outputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from regbayes_paper._types import Floats
 
 
+@dataclass(eq=False, repr=False)
 class TaskDeviationRidge(RegressorMixin, BaseEstimator):
     """Ridge regression with task terms: common weights, and a deviation from them for each task.
 
@@ -23,10 +25,9 @@ class TaskDeviationRidge(RegressorMixin, BaseEstimator):
     alpha, slope_alpha, intercept_alpha : float
     """
 
-    def __init__(self, alpha: float = 10.0, slope_alpha: float = 100.0, intercept_alpha: float = 10.0) -> None:
-        self.alpha = alpha
-        self.slope_alpha = slope_alpha
-        self.intercept_alpha = intercept_alpha
+    alpha: float = 10.0
+    slope_alpha: float = 100.0
+    intercept_alpha: float = 10.0
 
     def fit(self, X: Floats, y: Floats, task: Any) -> Self:
         """Solve for the common weights with the deviations eliminated, and then for these."""

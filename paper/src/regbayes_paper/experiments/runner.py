@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
@@ -156,15 +157,17 @@ def plan(experiment: Experiment, output: Path, n_seeds: int | None = None) -> li
     done = read_records(records_path(experiment, output))
     known = {(one.cell.dataset, one.cell.row, one.cell.setting): one.seconds for one in done.values()}
     small = experiment.quick_form()
-    rates: dict[str, float] = {}
+    seconds: dict[str, float] = defaultdict(float)
+    work: dict[str, float] = defaultdict(float)
     for cell, record in read_records(records_path(small, output)).items():
-        rates[cell.row] = max(rates.get(cell.row, 0.0), record.seconds / small.work(cell))
+        seconds[cell.row] += record.seconds
+        work[cell.row] += small.work(cell)
     found = []
     for cell in experiment.cells(n_seeds or experiment.n_seeds):
         if cell not in done:
             line = (cell.dataset, cell.row, cell.setting)
-            seconds = known[line] if line in known else rates.get(cell.row, 0.0) * experiment.work(cell)
-            found.append(Task(experiment, cell, seconds))
+            rate = seconds[cell.row] / max(work[cell.row], 1.0)
+            found.append(Task(experiment, cell, known[line] if line in known else rate * experiment.work(cell)))
     return found
 
 
