@@ -166,7 +166,7 @@ class TestConvergence:
 
     @pytest.mark.parametrize("bad", [-1.0, math.nan])
     def test_a_bad_tolerance_is_named(self, bad):
-        with pytest.raises(ValueError, match="tol must be a number >= 0"):
+        with pytest.raises(ValueError, match="limit must be a number >= 0"):
             RelativeChange(bad)
         with pytest.raises(ValueError, match="limit must be a number >= 0"):
             AbsoluteChange(bad)

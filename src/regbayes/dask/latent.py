@@ -153,17 +153,20 @@ class OnClusterFeatures(OnCluster):
         return None, Strata.alone(len(source)), 1
 
     def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
-        moments: Moments = source.summarize(Moments.of_block)
-        if not np.isfinite(moments.mean_square):
-            raise ValueError("X is too large to square it: give it in other units")
+        found: Moments = source.summarize(Moments.of_block)
+        moments = found.rounded()
         observe, strata, n_outputs = self._read_targets(source)
         given, D = {"multi_class": "ovr", "include_inputs": False} | self.get_params(deep=False), len(moments.mean)
         n_columns = int(given["n_components"]) + 1 + D * bool(given["include_inputs"])
         mixes = len(strata.sizes) > 2 and given["multi_class"] != "ovr" and not given["include_inputs"]
         sample = source.sample(sample_size(n_columns, n_outputs, mixes, 8.0 * D), strata)
         warn_if_unscaled(sample.X)
-        recipe = Recipe(moments.rounded_mean(), observe)
-        here = recipe.data(sample)  # which parameters are chosen by
+        recipe = Recipe(moments.mean, observe)
+        here = recipe.data(sample)
+        # Parameters that are "auto" are chosen on the sample, at the variances of all samples.
+        totals, variances = here.X.totals, moments.squares / moments.weight
+        known = replace(totals, squares=totals.n_rows * variances, mean_square=float(variances.sum()))
+        vars(here.X)["totals"] = known
         settings = self._make_settings(here, HEAD_POLICY.max_ascent_scores)
         recipe, head, counts = replace(recipe, settings=settings), None, TargetCounts(0, 0.0)
         if observe is not None:

@@ -1,8 +1,7 @@
-"""The one training loop of the package, ``run``. No model is known here.
+"""The one training loop of the package, ``run``. It knows no model.
 
-A fit is a pure step from state to state, an objective made of named terms, and a rule that says when to stop. How it
-ended is data (`Status`); whoever called decides what to say about it. From top to bottom: how a fit ends, what a step
-returns, what callbacks see, the trace, when to stop, the loop.
+A fit is a pure step from state to state, an objective of named terms, and a stopping rule. How it ended is data
+(`Status`), and the caller decides whether to warn.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ Terms = Mapping[str, float]
 
 @persistable(name="regbayes.engine.Status", aliases=["regbayes.Status"])
 class Status(enum.StrEnum):
-    """How a fit or a solve ended; every part of the package says it with these words.
+    """How a fit or a solve ended.
 
-    A training loop converges, a convex problem has an optimum: solvers with a certificate that their caller sees say
-    ``optimal``, ``boundary`` or ``infeasible`` where a loop says ``converged``. The other words mean the same for both.
+    Training loops end with ``converged``; solvers with a certificate end with ``optimal``, ``boundary`` or
+    ``infeasible`` instead. The other values mean the same for both.
     """
 
     CONVERGED = "converged"
@@ -61,65 +60,30 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True)
 class StepResult(Generic[State]):
-    """What one step did.
-
-    Parameters
-    ----------
-    state : State
-        The new state. The step must not write into the arrays of the state it was given: the loop may still hold it
-        as the best one.
-    terms : mapping of str to float, optional
-        The named terms of the objective *at the new state*. Their sum is the objective. None asks the loop to call
-        its ``objective`` instead.
-    diagnostics : mapping of str to float
-        Further numbers worth a trace (a duality gap, a step length). They are no part of the objective.
-    status : Status, optional
-        Set by a step that knows that the fit is over, usually ``CONVERGED`` or ``STALLED``.
-    """
+    """The result of one step, which must not write into the arrays of the state before: it may be the best one."""
 
     state: State
-    terms: Mapping[str, float] | None = None
-    diagnostics: Mapping[str, float] = field(default_factory=dict)
-    status: Status | None = None
+    terms: Mapping[str, float] | None = None  # of the objective at the new state; None: the loop computes them
+    diagnostics: Mapping[str, float] = field(default_factory=dict)  # further numbers for the trace, such as a gap
+    status: Status | None = None  # of a step that knows that the fit is over
 
 
 @dataclass(frozen=True)
 class Progress(Generic[State]):
-    """What a callback sees after an iteration. Reading is all that it can do with it.
+    """What a callback sees after an iteration."""
 
-    Parameters
-    ----------
-    iteration : int
-        Iterations completed, so 1 after the first.
-    max_iter : int
-        The iteration limit.
-    objective : float
-        The objective after this iteration.
-    terms, diagnostics : mapping of str to float
-        What the step reported, read-only.
-    elapsed : float
-        Seconds since the loop began.
-    view : callable
-        Returns ``state``.
-    stage : str
-        Which part of the fit this is an iteration of, where a fit has several; as :func:`run` was told.
-    """
-
-    iteration: int
+    iteration: int  # iterations completed: 1 after the first
     max_iter: int
     objective: float
     terms: Mapping[str, float]
     diagnostics: Mapping[str, float]
-    elapsed: float
-    view: Callable[[], State] = field(repr=False)
-    stage: str = ""
+    elapsed: float  # seconds since the loop began
+    view: Callable[[], State] = field(repr=False)  # returns ``state``
+    stage: str = ""  # the part of the fit that this is an iteration of
 
     @cached_property
     def state(self) -> State:
-        """The state after this iteration, which need not be the best one, as the loop's ``view`` shows it.
-
-        It is made when it is first looked at, and only once: most callbacks look at the numbers alone.
-        """
+        """The state after this iteration, which need not be the best one; it is made when it is first used."""
         return self.view()
 
 
@@ -136,11 +100,7 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Rises:
-    """The iterations at which the objective went up, and by how much.
-
-    An exact method has none, apart from rounding. A method that alternates approximations may have some; how many and
-    how large says how far to trust it.
-    """
+    """The iterations at which the objective increased, and by how much; exact methods have none but rounding."""
 
     iterations: Integers  # (rises,)
     sizes: Floats  # (rises,), all positive
@@ -164,10 +124,10 @@ class Rises:
 @persistable(name="regbayes.engine.Trace")
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The course of a fit. The arrays are read-only and have one entry per recorded iteration.
+    """The history of a fit. The arrays are read-only and have one entry per recorded iteration.
 
-    The start is recorded as iteration 0 when its objective was known; the first entry is iteration 1 otherwise. Where
-    the objective itself changed between two runs, the iteration in between has two entries: one for each objective.
+    The start is iteration 0 if its objective is known. Where the objective itself changed between two runs, the
+    iteration in between has two entries.
     """
 
     iterations: Integers  # (records,)
@@ -185,10 +145,7 @@ class Trace:
 
     @property
     def rises(self) -> Rises:
-        """The rises between consecutive finite objectives, however small.
-
-        Two entries of one iteration are the same state seen by two objectives, and no rise.
-        """
+        """The rises between consecutive finite objectives, except between two entries of one iteration."""
         with np.errstate(invalid="ignore"):  # inf - inf at an infeasible start
             change = np.diff(self.objective)
         up = np.flatnonzero(np.isfinite(change) & (change > 0) & (np.diff(self.iterations) > 0))
@@ -218,34 +175,18 @@ class Trace:
 
 @dataclass(frozen=True)
 class FitResult(Generic[State]):
-    """A fit: the state that was kept, the trace, and how the fit ended.
+    """The result of a fit."""
 
-    Parameters
-    ----------
-    state : State
-        The state kept: the one with the lowest objective, or the last, as the loop was asked.
-    trace : Trace
-        The objective's terms, iteration by iteration.
-    status : Status
-        Why the loop ended.
-    n_iter : int
-        Iterations completed.
-    kept_iteration : int
-        The iteration that ``state`` comes from; 0 is the start.
-    objective : float
-        The objective of ``state``; ``inf`` where none was finite.
-    """
-
-    state: State
+    state: State  # with the lowest objective, or the last one
     trace: Trace
-    status: Status
+    status: Status  # why the loop ended
     n_iter: int
-    kept_iteration: int
-    objective: float
+    kept_iteration: int  # that ``state`` comes from; 0 is the start
+    objective: float  # of ``state``; ``inf`` if none was finite
 
 
 class _Rule:
-    """When to stop. Its first field is what counts as small, its second how many changes are looked at."""
+    """When to stop. Its first field is the largest change that counts as small, its second a number of changes."""
 
     def __post_init__(self) -> None:
         small, span = fields(self)[:2]  # type: ignore[arg-type] # rules are dataclasses
@@ -256,80 +197,52 @@ class _Rule:
 
 
 @dataclass(frozen=True)
-class RelativeChange(_Rule):
-    """Converged once the last ``patience`` changes of the objective were all small.
-
-    A change from ``f`` to ``f'`` is small when ``|f' - f| <= tol * max(|f|, |f'|, 1)``. Objectives here are measured in
-    nats, so the floor of one nat keeps the rule sensible when an objective passes through zero.
-
-    Parameters
-    ----------
-    tol : float
-        Largest relative change that counts as small; 0 asks for no change at all.
-    patience : int, default=1
-        How many small changes in a row it takes. More than one protects against a single slow iteration.
-    """
-
-    tol: float
-    patience: int = 1
-
-    def __call__(self, objectives: Sequence[float]) -> Status | None:
-        """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
-        recent = np.array(objectives[-self.patience - 1 :])
-        # Leaving an infeasible start, worth +inf, is no small change although inf <= tol * inf.
-        if len(recent) <= self.patience or not np.all(np.isfinite(recent)):
-            return None
-        sizes = np.maximum(np.abs(recent), 1.0)
-        small = np.abs(np.diff(recent)) <= self.tol * np.maximum(sizes[1:], sizes[:-1])
-        return Status.CONVERGED if small.all() else None
-
-
-@dataclass(frozen=True)
 class AbsoluteChange(_Rule):
     """Converged once the last ``patience`` changes of the objective were all within a limit.
 
-    For objectives that contain constants of any size, those of a Gaussian likelihood for instance: what is small beside
-    them says nothing.
-
-    Parameters
-    ----------
-    limit : float
-        Largest change that counts as small, in units of the objective; 0 asks for no change at all.
-    patience : int, default=1
-        How many small changes in a row it takes.
+    For objectives with constants of any size, such as those of a Gaussian likelihood.
     """
 
-    limit: float
+    limit: float  # in units of the objective; 0: no change at all
     patience: int = 1
+
+    def limits(self, objectives: Floats) -> Floats | float:
+        """Return the largest change that counts as small, of each change."""
+        return self.limit
 
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
         recent = np.array(objectives[-self.patience - 1 :])
+        # A change from an infeasible start, worth +inf, is not small.
         if len(recent) <= self.patience or not np.all(np.isfinite(recent)):
             return None
-        return Status.CONVERGED if np.all(np.abs(np.diff(recent)) <= self.limit) else None
+        return Status.CONVERGED if np.all(np.abs(np.diff(recent)) <= self.limits(recent)) else None
+
+
+@dataclass(frozen=True)
+class RelativeChange(AbsoluteChange):
+    """Converged once the last ``patience`` changes were all small relative to the objective.
+
+    A change from ``f`` to ``f'`` is small if ``|f' - f| <= limit * max(|f|, |f'|, 1)``. The floor of one nat serves
+    objectives that pass through zero.
+    """
+
+    def limits(self, objectives: Floats) -> Floats | float:
+        """Return the largest change that counts as small, of each change."""
+        sizes = np.maximum(np.abs(objectives), 1.0)
+        return self.limit * np.maximum(sizes[1:], sizes[:-1])
 
 
 @dataclass(frozen=True)
 class DiminishingReturns(_Rule):
     """Converged once the last ``window`` iterations together lowered the objective by a small share of all so far.
 
-    For objectives that fall quickly at first and hardly at all for a long time afterwards, whatever constants they
-    contain. A start that is next to the end has no quick part: less than ``least`` of the objective is no gain at all.
-
-    Parameters
-    ----------
-    tol : float
-        Largest share that counts as small; 0 leaves the end to the iteration limit.
-    window : int, default=5
-        Iterations that are judged together.
-    least : float, default=1e-6
-        Largest relative gain of the window that is none.
+    For objectives that fall quickly at first and slowly afterwards, whatever constants they contain.
     """
 
-    tol: float
+    tol: float  # largest share that counts as small; 0 leaves the end to the iteration limit
     window: int = 5
-    least: float = 1e-6
+    least: float = 1e-6  # a smaller relative gain of the window is none, for starts next to the end
 
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
@@ -357,11 +270,11 @@ def run(  # noqa: PLR0913 - options, all by name
     stage: str = "",
     keep: Literal["best", "last"] = "best",
 ) -> FitResult[State]:
-    """Repeat a step until it converges, and give back the best state seen.
+    """Repeat a step until it converges, and return the best state.
 
-    After every iteration, in this order: the objective is recorded; callbacks see it; a non-finite objective ends the
-    loop (``DIVERGED``); then the step's own status, the stopping rule, a callback's wish to stop and the iteration
-    limit are heard. Exceptions pass through, except ``KeyboardInterrupt``, which ends the loop (``INTERRUPTED``).
+    After every iteration the objective is recorded and callbacks are called. The loop then ends at an objective that is
+    not finite (``DIVERGED``), the step's own status, the stopping rule, a callback that returns True, or the iteration
+    limit, in this order. ``KeyboardInterrupt`` ends the loop (``INTERRUPTED``); other exceptions pass through.
 
     Parameters
     ----------
@@ -381,14 +294,12 @@ def run(  # noqa: PLR0913 - options, all by name
     callbacks : sequence of callable
         Each is called with a :class:`Progress` after every iteration and may return True to stop.
     view : callable, optional
-        From a state to what callbacks see as ``Progress.state``, for instance a fitted model that may be asked to
-        predict. It is called at most once an iteration, and only if a callback looks; by default they see the state.
+        From a state to ``Progress.state``, for instance a fitted model; called only if a callback uses it.
     stage : str, default=""
         Name of the part of a fit that these iterations are, which callbacks see as ``Progress.stage``.
     keep : {"best", "last"}, default="best"
-        Which state to give back: the one with the lowest objective (the latest of equals), or the last whose objective
-        is finite. The last is right where objectives of different iterations cannot be compared, as in a Markov chain
-        or under annealing.
+        Whether the state with the lowest objective is returned, or the last with a finite one, for objectives of
+        iterations that cannot be compared, as in a Markov chain.
 
     Returns
     -------

@@ -52,14 +52,13 @@ class Moments:
                 squares += sum_squares(values[rows, :], mean, counts[rows])
         return cls(total, mean, squares)
 
-    def rounded_mean(self) -> Floats:
-        """Return the mean to 40 bits, which does not depend on how samples are cut into blocks.
+    def rounded(self) -> Moments:
+        """Return the moments to 40 bits, which do not depend on how samples are cut into blocks.
 
         A structure search amplifies rounding; then it begins at the same bits for any blocks.
         """
         size = np.abs(self.mean) + np.sqrt(self.squares / self.weight)
-        grid = np.exp2(np.ceil(np.log2(np.maximum(size, 1e-300))) - 40)
-        return np.round(self.mean / grid) * grid
+        return Moments(self.weight, _round_to(self.mean, size), _round_to(self.squares, self.squares))
 
     @property
     def mean_square(self) -> float:
@@ -69,6 +68,11 @@ class Moments:
         if not np.isfinite(found):
             raise ValueError("X is too large to square it: give it in other units")
         return found
+
+
+def _round_to(values: Floats, size: Floats) -> Floats:
+    grid = np.exp2(np.ceil(np.log2(np.maximum(size, 1e-300))) - 40)
+    return np.round(values / grid) * grid
 
 
 @dataclass(frozen=True)
