@@ -305,10 +305,20 @@ def test_the_table_is_printed_and_kept(folder):
     }
 
 
-def test_inputs_beside_features_are_things_to_look_at(folder):
-    found = fit(folder, "sum", "--include-inputs", "--json").json
+def test_inputs_count_in_the_size_of_a_model_that_predicts_with_them(folder):
+    found = fit(folder, "side", "--include-inputs", "--json").json
     model = found["comparison"]["systems"][0]
     from regbayes import load
 
     assert model["size"] == load(folder / "m").estimator.n_components_ + 4
     assert model["size_unit"].endswith("and inputs")
+    refused = fit(folder, "sum", "--include-inputs")
+    assert (refused.code, "--include-inputs: ILSVMRegressor does not have it" in refused.err) == (2, True)
+
+
+def test_the_other_setting_is_fitted_to_all_targets_together(folder):
+    """Features of several targets are shared, so that a fit to one target would be another model."""
+    options = ("--ignore", "noise", "-t", "sum", "-t", "a", "--ignore", "side", "-o", folder / "m", *QUICK, "--json")
+    found = run_here("fit", folder / "t.csv", *options).json["comparison"]["systems"][-1]
+    assert (found["role"], found["size_unit"]) == ("interpretable", "features")
+    assert found["size"] <= 4  # of both targets

@@ -194,7 +194,7 @@ def test_more_than_twenty_whole_numbers_are_a_number_unless_kind_says_so(tmp_pat
     frame.to_csv(tmp_path / "t.csv", index=False)
     fit = ("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK[:4], "--no-cv", "--json")
     assert frame["visits"].nunique() > 20
-    assert run_here(*fit).json["estimator"] == "MultiTaskILSVMRegressor"
+    assert run_here(*fit).json["estimator"] == "ILSVMRegressor"
     assert run_here(*fit, "--kind", "classifier").json["estimator"] == "ILSVMClassifier"
 
 

@@ -251,14 +251,13 @@ def test_missing_numbers_and_categories_are_compared_too(tmp_path):
     effects, ask = model.report.effects, model.pipeline.predict
     place, bill = effects.names.index("place"), effects.names.index("bill_mm")
     assert effects.categories[bill] == ("its median", "(missing)")
-    median = frame.assign(bill_mm=frame.bill_mm.median())
-    expected = ask(frame.assign(bill_mm=np.nan)) - ask(median)
-    np.testing.assert_allclose(effects.changes[bill][0, 0], expected, rtol=1e-6, atol=1e-9)
+    expected = ask(frame.assign(bill_mm=np.nan)) - ask(frame.assign(bill_mm=frame.bill_mm.median()))
+    np.testing.assert_allclose(effects.changes[bill][0, 0], np.mean(expected), rtol=1e-6, atol=1e-9)
     at = effects.categories[place].index("(missing)") - 1
     expected = ask(frame.assign(place=None)) - ask(frame.assign(place="north"))
-    np.testing.assert_allclose(effects.changes[place][at, 0], expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(effects.changes[place][at, 0], np.mean(expected), rtol=1e-6, atol=1e-9)
     seen = frame[frame.bill_mm.notna()]
-    np.testing.assert_allclose(effects.slopes[bill], slope(ask, seen, "bill_mm", 1.0), rtol=1e-6)
+    np.testing.assert_allclose(effects.slopes[bill], slope(ask, seen, "bill_mm", 1e-5), rtol=1e-4)
 
 
 def test_rows_and_loadings_are_in_the_users_units_and_words():

@@ -57,7 +57,8 @@ class System:
     X: Any  # its inputs
     estimator: Any
     unit: str  # what its size counts
-    count: Callable[[Any], int]  # of a fit to one target
+    count: Callable[[Any], int]  # of a fit
+    is_joint: bool = False  # whether it is fitted to all targets together
 
 
 def compare(
@@ -201,7 +202,7 @@ def _baselines(context: FitContext, estimator: Any) -> Iterator[System]:
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LogisticRegression, RidgeCV
 
-    from regbayes import ILSVMClassifier
+    from regbayes import ILSVMClassifier, ILSVMRegressor
 
     numbers, weight = context.kind == "regressor", "balanced" if context.request.balanced else None
     seed, X = context.request.seed, context.X
@@ -219,11 +220,11 @@ def _baselines(context: FitContext, estimator: Any) -> Iterator[System]:
     yield System("linear", name, X, make_pipeline(StandardScaler(), linear), "input", lambda _: X.shape[1])
     trees = "histogram gradient boosting"
     yield System("boosting", trees, X, boosted, "tree", lambda fit: fit.n_iter_ * fit.n_trees_per_iteration_)
-    if isinstance(estimator, ILSVMClassifier):
+    if isinstance(estimator, ILSVMClassifier | ILSVMRegressor):
         role, slab = ("interpretable", "half-normal") if estimator.slab is None else ("predictive", None)
         other = clone(estimator).set_params(slab=slab, C="auto", temperature="auto")
         how = "--slab half-normal" if slab else "without --slab"
-        yield System(role, f"{role} features ({how})", X, other, "feature", lambda fit: fit.n_components_)
+        yield System(role, f"{role} features ({how})", X, other, "feature", lambda fit: fit.n_components_, True)
 
 
 def _linear_on_words(context: FitContext, weight: str | None) -> System:
@@ -254,7 +255,7 @@ def _judge(system: System, context: FitContext, folds: Sequence[Fold], patience:
     try:
         for train, test in folds:
             columns, size = [], 0
-            for y in context.targets.T:
+            for y in (context.y,) if system.is_joint else context.targets.T:
                 if time.perf_counter() - began > patience:
                     note = f"left out: it takes longer than {patience:.0f} s"
                     return Judged(system.role, system.name, (), (), time.perf_counter() - began, note=note)
@@ -263,7 +264,7 @@ def _judge(system: System, context: FitContext, folds: Sequence[Fold], patience:
                 size += 1 if isinstance(fit, DummyClassifier) else system.count(fit)
             same = len({column.dtype.kind for column in columns}) == 1  # numbers must not turn into text
             side_by_side = np.column_stack(columns if same else [column.astype(object) for column in columns])
-            predictions.append(columns[0] if context.y.ndim == 1 else side_by_side)
+            predictions.append(columns[0] if context.y.ndim == 1 or system.is_joint else side_by_side)
     except Exception as error:  # a baseline that fails must not cost the user the model
         reason = f"failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         return Judged(system.role, system.name, (), (), time.perf_counter() - began, note=reason)
@@ -277,7 +278,7 @@ def _fit(system: System, context: FitContext, y: NDArray[Any], train: Integers) 
     y, numbers = y[rows], context.kind == "regressor"
     if not numbers and y.dtype == object:
         y = y.astype(str) if all(isinstance(label, str) for label in y) else y.astype(np.float64)
-    constant = not numbers and len(np.unique(y)) == 1
+    constant = not numbers and not system.is_joint and len(np.unique(y)) == 1
     model = DummyClassifier() if constant else clone(system.estimator)
     steps = getattr(getattr(model, "estimator", model), "steps", None)
     where = "sample_weight" if steps is None else f"{steps[-1][0]}__sample_weight"

@@ -47,7 +47,7 @@ def fit(context: FitContext) -> Fitted:
 
 def train(context: FitContext, fitted: Fitted) -> ModelFile:
     """Compare a fit with baselines, and gather what its file holds and its report shows."""
-    from regbayes import ILSVMClassifier
+    from regbayes import ILSVMClassifier, ILSVMRegressor
     from regbayes.estimators._calibration import HeldOutScores
 
     request, output, estimator = context.request, context.output, fitted.estimator
@@ -62,7 +62,7 @@ def train(context: FitContext, fitted: Fitted) -> ModelFile:
     baseline = None if comparison is None else comparison["systems"][1:2]
     of_training = baseline_score(context.y, context.kind, balanced=request.balanced, weights=context.weights)
     setting = None
-    if isinstance(estimator, ILSVMClassifier):
+    if isinstance(estimator, ILSVMClassifier | ILSVMRegressor):
         setting = "predictive" if estimator.slab is None else "interpretable"
     facts = {
         "why": context.why,

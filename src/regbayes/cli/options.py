@@ -208,7 +208,7 @@ class FitRequest(DataRequest):
         "Softness of features; lower is closer to binary. Repeatable: values to try.",
     )
     slab: Literal["half-normal"] | None = option(
-        None, "--slab", Panel.SEARCH, "Fit sparse nonnegative features, which are easier to interpret (classifiers)."
+        None, "--slab", Panel.SEARCH, "Fit sparse nonnegative features, which are easier to interpret."
     )
     include_inputs: bool | None = option(
         None, "--include-inputs/--features-only", Panel.SEARCH, "Whether predictions use the inputs and the features."

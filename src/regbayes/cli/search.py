@@ -188,11 +188,13 @@ class SearchWatch:
 def make_estimator(context: FitContext) -> Any:
     """Return the estimator for one setting: the user's values, and defaults.
 
-    MedLDA has documents, whose counts are sparse; iLSVM one target of classes; MT-iLSVM everything else.
+    MedLDA is for documents, MT-iLSVM for tasks and for several targets whose labels are not 0 and 1.
     """
     import regbayes
 
-    request, kind = context.request, context.kind
+    request, numbers = context.request, context.kind == "regressor"
+    y = context.y
+    are_indicators = y.ndim == 2 and y.dtype.kind != "O" and np.isin(y[~np.isnan(y)], (0, 1)).all()
     wanted: dict[str, Any] = {
         "n_components": min(request.n_components, default=None),
         "C": min(request.C, default=None),
@@ -201,19 +203,21 @@ def make_estimator(context: FitContext) -> Any:
     }
     model: Any
     if context.of_documents:
-        model = regbayes.MedLDARegressor if kind == "regressor" else regbayes.MedLDAClassifier
+        model = regbayes.MedLDARegressor if numbers else regbayes.MedLDAClassifier
         wanted["n_components"] = wanted["n_components"] or _topics(context)[1]
         wanted["inference"] = request.inference or ("variational" if context.X.dtype.kind == "f" else None)
     else:
-        model = regbayes.MultiTaskILSVMRegressor if kind == "regressor" else regbayes.MultiTaskILSVMClassifier
-        model = regbayes.ILSVMClassifier if kind == "classifier" and context.task is None else model
-        if request.slab and model is not regbayes.ILSVMClassifier:
-            raise UserError(f"--slab is for a classifier of one target without --task, not for {model.__name__}")
+        model = regbayes.ILSVMRegressor if numbers else regbayes.ILSVMClassifier
+        if context.task is not None or (context.kind == "multilabel" and not are_indicators):
+            model = regbayes.MultiTaskILSVMRegressor if numbers else regbayes.MultiTaskILSVMClassifier
         wanted["slab"] = request.slab
         wanted["temperature"] = next(iter(request.temperature), None)
-        wanted["include_inputs"] = request.include_inputs
+        wanted["include_inputs"] = request.include_inputs or None  # False is the default
         wanted["unseen_tasks"] = None if context.task is None else "shared"
     given = {name: value for name, value in wanted.items() if value is not None}
+    for name in ("slab", "include_inputs"):
+        if name in given and name not in model._parameter_constraints:
+            raise UserError(f"--{name.replace('_', '-')}: {model.__name__} does not have it")
     most = max(request.n_components, default=1)
     if most * max(context.X.shape) > MAX_CELLS:
         raise UserError(f"--n-components {most} takes more memory than a model may have; give a smaller number")
@@ -241,7 +245,7 @@ def make_search(context: FitContext, base: Any, folds: int) -> Any:
     grid["C"] = sorted(set(request.C)) or grid["C"]
     if request.temperature:
         grid["temperature"] = sorted(set(request.temperature))
-    if request.include_inputs is not None:
+    if request.include_inputs is not None and "include_inputs" in grid:
         grid["include_inputs"] = [request.include_inputs]
     return regbayes.PathSearchCV(
         base,
@@ -264,7 +268,7 @@ def _split(context: FitContext, folds: int) -> list[Any]:
     from regbayes.estimators._task_bases import read_targets
 
     seed = context.request.seed
-    if context.of_documents or (context.kind == "classifier" and context.task is None):
+    if context.of_documents or (context.y.ndim == 1 and context.task is None):
         splitter = StratifiedKFold if context.kind == "classifier" else KFold
         return list(splitter(folds, shuffle=True, random_state=seed).split(context.targets, context.y))
     targets = read_targets(context.y, context.task, context.X, numeric=context.kind == "regressor")
