@@ -5,7 +5,7 @@ multipliers within three standard errors, number of runs against 3 + sqrt(2 KL),
 the posterior (NUTS only). Then problems without a solution, for which `optimal` would be wrong.
 
     python benchmarks/bench_resample.py                  # samplers that draw exactly: no JAX
-    python benchmarks/bench_resample.py --numpyro        # NUTS: eight schools, logistic parity, funnel, two modes, ...
+    python benchmarks/bench_resample.py --numpyro        # NUTS: eight schools, funnel, two modes, ...
     python benchmarks/bench_resample.py --fresh          # NUTS: models on which no limit was set
     python benchmarks/bench_resample.py --smoke
 """
@@ -22,9 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit, logsumexp
-from scipy.stats import multivariate_t
+from scipy.special import expit
 
 from regbayes import E, Finite, Gaussian, InfeasibleError, SamplingError, regularize, resample
 
@@ -160,47 +158,6 @@ def count_plain(model: Any, *args: Any) -> float:
     return total + int(sampler.get_extra_fields()["num_steps"].sum())
 
 
-def solve_by_importance(
-    log_density: Callable[..., Any], psi: Callable[..., Any], targets: Any, d: int
-) -> tuple[Any, float, Any]:
-    """Multipliers, divergence and covariance of the features, for a density with one mode in few dimensions.
-
-    Draws of Student's t around the mode under each tilt, with the curvature there, are weighted towards it; the targets
-    are approached in five steps, each by Newton's method on these draws.
-    """
-    standard = multivariate_t(np.zeros(d), np.eye(d), df=8)
-    draws = standard.rvs(40_000, random_state=0)
-
-    def look(phi: Any) -> tuple[float, Any, Any]:
-        def energy(w: Any) -> float:
-            return -float(log_density(w[None])[0] + psi(w[None])[0] @ phi)
-
-        mode = minimize(energy, np.zeros(d), tol=1e-8).x
-        h = 1e-3 * np.eye(d)
-        curvature = [
-            [
-                (energy(mode + a + b) - energy(mode + a - b) - energy(mode - a + b) + energy(mode - a - b)) / 4e-6
-                for a in h
-            ]
-            for b in h
-        ]
-        root = np.linalg.cholesky(np.linalg.inv(curvature))
-        w = mode + draws @ root.T
-        values = psi(w)
-        logs = log_density(w) + values @ phi - standard.logpdf(draws) + np.log(np.diag(root)).sum()
-        weights = np.exp(logs - logsumexp(logs))
-        mean = weights @ values
-        return float(logsumexp(logs)), mean, (values - mean).T @ (weights[:, None] * (values - mean))
-
-    at_zero, before, covariance = look(np.zeros(len(targets)))
-    phi, mean = np.zeros(len(targets)), before
-    for share in (0.25, 0.5, 0.75, 1.0, 1.0, 1.0):
-        phi = phi + np.linalg.solve(covariance, before + share * (targets - before) - mean)
-        level, mean, covariance = look(phi)
-    assert np.allclose(mean, targets, atol=1e-4)
-    return phi, float(phi @ targets - (level - at_zero)), covariance
-
-
 def numpyro_cases() -> tuple[list[Case], list[Case]]:
     import jax
     import numpyro
@@ -219,39 +176,6 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
             np.array([[variance]]), count_plain(schools, EFFECTS, ERRORS),
         )
     ]  # fmt: skip
-
-    rng = np.random.default_rng(0)
-    X = np.column_stack([np.ones(200), rng.normal(size=(200, 3)), rng.random(200) < 0.4])
-    y = rng.random(200) < expit(X @ [0.0, 1.0, -0.5, 0.3, 1.5])
-
-    def logistic(X: Any, y: Any) -> None:
-        w = numpyro.sample("w", dist.Normal(0, 2).expand([5]))
-        numpyro.sample("y", dist.Bernoulli(logits=X @ w), obs=y)
-
-    group = X[:, 4] == 1
-    of_gap = group / group.sum() - ~group / (~group).sum()
-
-    def gap(w: Any) -> Any:
-        p = jax.nn.sigmoid(jnp.asarray(w) @ X.T)
-        return p[:, group].mean(axis=1) - p[:, ~group].mean(axis=1)
-
-    def rate(w: Any) -> Any:
-        return jax.nn.sigmoid(jnp.asarray(w) @ X.T).mean(axis=1)
-
-    good.append(
-        Case(
-            "logistic parity",
-            NumPyroModel(logistic, X, y * 1.0),
-            [E(gap) == 0.0, E(rate) == 0.5],
-            *solve_by_importance(
-                lambda w: (w @ X.T) @ y - np.logaddexp(0, w @ X.T).sum(axis=1) - (w**2).sum(axis=1) / 8,
-                lambda w: np.column_stack([expit(w @ X.T) @ weights for weights in (of_gap, np.full(200, 1 / 200))]),
-                np.array([0.0, 0.5]),
-                5,
-            ),
-            plain=count_plain(logistic, X, y * 1.0),
-        )
-    )
 
     def funnel() -> None:
         s = numpyro.sample("s", dist.Normal(0, 3))
@@ -283,13 +207,12 @@ def numpyro_cases() -> tuple[list[Case], list[Case]]:
 
 
 def fresh_cases(only: str) -> tuple[list[Case], list[Case]]:
-    from resample_families import FAMILIES, family_pathologies
     from resample_models import WELL_POSED, pathologies
 
     from regbayes.ppl import NumPyroModel
 
     good = []
-    for build in WELL_POSED + FAMILIES:
+    for build in WELL_POSED:
         name = build.__name__.replace("_", " ")
         if only not in name:  # references and plain runs take minutes
             continue
@@ -302,7 +225,7 @@ def fresh_cases(only: str) -> tuple[list[Case], list[Case]]:
         plain = count_plain(model, *args)
         forget_compiled()
         good.append(Case(name, NumPyroModel(model, *args), asked, exact.multipliers, exact.kl, covariance, plain))
-    chosen = [case for case in pathologies() + family_pathologies() if only in case[0]]
+    chosen = [case for case in pathologies() if only in case[0]]
     return good, [Case(name, NumPyroModel(model, *args), asked) for name, model, args, asked in chosen]
 
 

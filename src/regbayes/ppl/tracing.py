@@ -12,6 +12,7 @@ from regbayes._types import Floats
 from regbayes.regularization.draws import Draws, as_draws
 from regbayes.regularization.features import Combination, OnEvent, Picked, call_feature, columns_of, pick_columns
 
+ROUNDING = 1e-5  # of a function's size, in single precision
 N_PIECES, N_HALVINGS = 64, 14  # of a line: pieces to begin with, and how often one is halved
 
 
@@ -122,4 +123,5 @@ def has_jump(evaluate: Callable[[Floats], Floats], first: Floats, last: Floats) 
     steps = (high - low)[:, None] * np.arange(N_PIECES // 8)
     nearby = [look(low[:, None] - steps), look(high[:, None] + steps)]
     around = np.max([change(side[:, 1:], side[:, :-1]).max(axis=1) for side in nearby], axis=0)
-    return bool(np.any((after > 0.5 * before) & (after > 1.5 * around) & (after > 0.0)))
+    size = np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
+    return bool(np.any((after > 0.5 * before) & (after > 1.5 * around) & (after > ROUNDING * size)))
