@@ -67,18 +67,23 @@ def test_links_lead_to_files(page):
 
 # --- code can be copied
 
-YOURS = {
-    "docs/resampling.md": {"data", "draws"},
-    "docs/scale.md": {"columns", "mu", "theta"},
+EXCERPTS = {
+    "docs/adding_a_model.md": "examples/extending/new_model.py",
+    "docs/own_model.md": "examples/extending/vae_margins.py",
 }
-"""What a reader brings to a page: data, draws, a model. The page says what it is."""
-EXCERPTS = {"docs/adding_a_model.md", "docs/own_model.md"}
-"""Pages that go through one file, which they name."""
-CODE = re.compile(r"^([ ]*)```python\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+"""Pages that go through one script, which the tests run."""
+CODE = re.compile(
+    r"(?:<!-- (?P<note>not run|needs \w+)[^\n]*-->\n)?^(?P<indent>[ ]*)```python\n(?P<code>.*?)^(?P=indent)```$",
+    re.DOTALL | re.MULTILINE,
+)
+"""A block of code. A comment before it says that it is not run and why, or which package it needs."""
 
 
-def code_blocks(page: str) -> list[str]:
-    return [textwrap.dedent(code) for _, code in CODE.findall((ROOT / page).read_text(encoding="utf-8"))]
+def code_blocks(page: str) -> list[tuple[str, str]]:
+    """Return the blocks of a page that can run, each after the package that it needs, which is empty for most."""
+    found = CODE.finditer((ROOT / page).read_text(encoding="utf-8"))
+    blocks = [((match["note"] or "").removeprefix("needs "), textwrap.dedent(match["code"])) for match in found]
+    return [(needs, code) for needs, code in blocks if needs != "not run"]
 
 
 def names_without_origin(code: str) -> set[str]:
@@ -96,28 +101,31 @@ def names_without_origin(code: str) -> set[str]:
 PAGES_WITH_CODE = [page for page in PAGES if page not in EXCERPTS and code_blocks(page)]
 
 
+@pytest.mark.parametrize(("page", "script"), EXCERPTS.items())
+def test_excerpts_are_in_their_script(page, script):
+    source = (ROOT / script).read_text(encoding="utf-8")
+    for _, code in code_blocks(page):
+        assert any(textwrap.indent(code, " " * width).rstrip() in source for width in (0, 4)), code
+
+
 @pytest.mark.parametrize("page", PAGES_WITH_CODE)
 def test_code_has_what_it_uses(page):
     """Whoever copies the blocks of a page one after another has every name by the time it is used."""
-    blocks = code_blocks(page)
+    blocks = [code for _, code in code_blocks(page)]
     for n_copied in range(1, len(blocks) + 1):
-        assert names_without_origin("\n".join(blocks[:n_copied])) <= YOURS.get(page, set())
+        assert not names_without_origin("\n".join(blocks[:n_copied]))
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE)
 def test_what_code_imports_from_the_package_is_there(page):
-    for statement in ast.walk(ast.parse("\n".join(code_blocks(page)))):
+    for statement in ast.walk(ast.parse("\n".join(code for _, code in code_blocks(page)))):
         if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("regbayes"):
             module = importlib.import_module(statement.module)
             assert all(hasattr(module, alias.name) for alias in statement.names)
 
 
-FILES = {"docs/command_line.md", "paper/docs/data.md"}
-"""Pages whose code reads models and data that lie in files."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES_WITH_CODE if page not in {*YOURS, *FILES}])
+@pytest.mark.parametrize("page", PAGES_WITH_CODE)
 def test_code_runs(page, tmp_path, monkeypatch):
     """And nothing that scikit-learn would swallow goes wrong on the way: fits or scores that fail are NaN there."""
     pytest.importorskip("arviz", reason="pages load draws with ArviZ")
@@ -127,5 +135,7 @@ def test_code_runs(page, tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", message=r"(?s).*(Scoring failed|fits failed|are non-finite)")
-        for block in code_blocks(page):
+        for needs, block in code_blocks(page):
+            if needs:
+                pytest.importorskip(needs)
             exec(block, names)
