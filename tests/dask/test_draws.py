@@ -1,4 +1,4 @@
-"""`regularize` over draws in blocks on a cluster: the answer of draws in memory."""
+"""`regularize` over draws in blocks on a cluster: the solution is that of draws in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CONSTRAINTS = {
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", CONSTRAINTS)
-def test_the_answer_is_that_of_draws_in_memory(client, draws, name, weighted):
+def test_the_solution_is_that_of_draws_in_memory(client, draws, name, weighted):
     log_weights = None
     if weighted:
         log_weights = np.random.default_rng(1).normal(size=N)
@@ -72,7 +72,7 @@ def test_the_answer_is_that_of_draws_in_memory(client, draws, name, weighted):
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    """A cluster in this process, where PyTorch's arrays stand for those of a graphics card."""
+    """A cluster in this process, where PyTorch's arrays stand for those of a GPU."""
     monkeypatch.setattr(arrays, "lies_elsewhere", lambda array: not arrays.is_plain(array))
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
@@ -100,6 +100,7 @@ ON_DEVICES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
 @pytest.mark.parametrize("constraints", ON_DEVICES)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_draws_on_devices_stay_there(elsewhere, draws, monkeypatch, constraints, weighted):

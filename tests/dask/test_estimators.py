@@ -388,7 +388,7 @@ def test_options_that_keep_a_result_per_sample_raise(client, data, model):
 
 def test_a_cluster_is_needed(data):
     X, y = (cut(data[name], (N,)) for name in ("X", "classes"))
-    with pytest.raises(ValueError, match="no Dask client"):
+    with pytest.raises(ValueError, match="No Dask client"):
         ILSVMClassifier().fit(X, y)
     with pytest.raises(TypeError, match=r"must be a distributed\.Client; got str"):
         ILSVMClassifier().fit(X, y, client="tcp://127.0.0.1:8786")

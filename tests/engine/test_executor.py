@@ -64,7 +64,7 @@ def test_blocks_are_any_objects_and_keep_their_order(executor):
 def test_one_block_is_its_own_sum_and_none_has_none(executor):
     assert executor.map_reduce(lambda block: block, [7]) == 7
     assert executor.map(lambda block: block, []) == []
-    with pytest.raises(ValueError, match="there are no blocks"):
+    with pytest.raises(ValueError, match="at least one block"):
         executor.map_reduce(lambda block: block, [])
 
 

@@ -136,7 +136,7 @@ class OnCluster(BaseEstimator):
     def _answer(self, method: Callable[..., Any], X: Any, task: Any = None) -> Any:
         """Return what a method of the plain estimator returns for samples and their tasks, lazily for collections.
 
-        Samples on devices are used there, and the answers come to the host.
+        Samples on devices are used there, and the results come to the host.
         """
         local = self.to_local()
         if not is_collection(X):
@@ -177,7 +177,7 @@ def _answer_chunk(model: Any, x: Any, *task: Any, method: Callable[..., Any], em
 
 
 def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of the plain estimator that also takes collections; its answers for these are lazy."""
+    """Return a method of the plain estimator that also takes collections, for which its results are lazy."""
 
     @wraps(method)
     def answer(self: OnCluster, X: Any, task: Any = None) -> Any:

@@ -178,7 +178,7 @@ def find_client(client: Client | None) -> Client:
             client = get_client()
         except ValueError:
             raise ValueError(
-                "There is no Dask client. Start one with distributed.Client(), or pass one as client=."
+                "No Dask client was found. Start one with distributed.Client(), or pass one as client=."
             ) from None
     if not isinstance(client, Client):
         raise TypeError(f"`client` must be a distributed.Client; got {type(client).__name__}.")

@@ -252,7 +252,7 @@ class Samples(Posterior):
         blocks = self._place(self.variables)
         self._filled = blocks.gather(_exists)
         if not any(self._filled):
-            raise ValueError("there are no draws: all blocks are empty")
+            raise ValueError("`draws` is empty.")
         self.blocks, self.log_weights = blocks.keep(self._filled), None
         if log_weights is not None:
             if np.ndim(log_weights) != 1:

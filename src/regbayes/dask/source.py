@@ -26,7 +26,7 @@ from regbayes.estimators._topics import check_largest, numbers_of, read_device_c
 from regbayes.kernels.arrays import is_plain, join, namespace_of, to_host
 from regbayes.models.medlda.topics import DeviceCorpus
 
-MAX_BLOCKS = 64  # whose sums come back from a pass; smaller chunks of a collection are joined to fewer blocks
+MAX_BLOCKS = 64  # sums that one pass sends to the client; more chunks than that are joined
 COUNT_ROWS = "X.compute_chunk_sizes() counts the rows of an array; a data frame has X.to_dask_array(lengths=True)"
 
 
@@ -199,7 +199,7 @@ def _check_numbers(x: Any, **options: Any) -> Any:
 
 
 def check_there(x: Any) -> Any:
-    """Return samples on a device as they are, if they are numbers that sums can be taken of."""
+    """Return samples on a device; raise an error if they are not finite floats."""
     if numbers_of(x) is not x or "sparse" in str(getattr(x, "layout", "")):
         raise TypeError("X is sparse, and samples on a device must be dense")
     xp = namespace_of(x)

@@ -21,7 +21,7 @@ from threadpoolctl import ThreadpoolController
 BLOCK_ROWS = 2048  # whatever the number of workers, so that sums over blocks do not depend on it
 WIDE_ROWS, MIN_WIDE = 8192, 16  # rows of a block at most where little is done with each; blocks before they are wider
 AHEAD = 2  # blocks per thread that are handed out at once: no thread waits for the next, and few results wait
-NO_BLOCKS = "there are no blocks, so there is nothing to sum"
+NO_BLOCKS = "map_reduce needs at least one block."
 
 
 class Addable(Protocol):

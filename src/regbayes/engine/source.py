@@ -98,8 +98,8 @@ class LocalBlocks:
     blocks : sequence
     executor : Executor, default=Serial()
     make : callable, default=None
-        Makes the block that functions see from one of the sequence, such as a slice of the rows of a file, anew for
-        every call. As many blocks are held as the executor has threads. By default blocks are as given.
+        Makes the block that functions see from one of the sequence, such as a slice of the samples of a file, in each
+        call. By default blocks are those of the sequence.
     """
 
     blocks: Sequence[Any]
@@ -227,7 +227,7 @@ class Drawn:
 
 
 def draw(block: Samples, first: int, kinds_of: Callable[[Samples], Integers], limits: Floats) -> Drawn:
-    """Draw a share of the samples of each kind by the numbers of the samples, of which the block's first is given."""
+    """Draw a share of the samples of each kind by their numbers, which begin at ``first``."""
     keys, kinds = uniform(np.arange(first, first + len(block))), kinds_of(block)
     drawn = np.flatnonzero(keys < limits[kinds])
     return Drawn(block.take(drawn), kinds[drawn], keys[drawn])

@@ -18,7 +18,7 @@ from regbayes.margins.head import Tolerance
 
 
 class AlternatingModel(Protocol):
-    """What a `JointModel` offers beside its own methods to be fitted by alternation."""
+    """What a `JointModel` has in addition to be fitted by alternation."""
 
     def update_features(self, rows: Any, params: Any, features: Any, gradient: Floats | None) -> Any:
         """Return better features of a block of rows, given the gradient of the head's value by them."""

@@ -1,12 +1,11 @@
 """Descent on J: L-BFGS with the exact gradient and a backtracking line search, so that J never rises.
 
-Every evaluation runs the inference of all rows, solves for the head from the last accepted multipliers, and the
-gradient goes back through the inference. The head is solved to a duality gap only, which follows what steps gain; where
-no step seems to lower J, what looked like a rise may have been the gap, and the head is solved more accurately before
-the descent gives up.
+Every evaluation infers the features of all samples and solves for the head from the last accepted multipliers; the
+gradient goes back through the inference. The head is solved to a duality gap that follows what steps gain. If no step
+lowers J, the gap may have hidden the gain, and the head is solved more accurately before the descent ends.
 
-The features of all rows are the largest arrays there are. They are needed from an evaluation to its gradient and no
-longer, so they stay with the blocks of rows (`regbayes.joint.problem.RowBlock`) and no state holds them.
+Features are the largest arrays. They are needed from an evaluation to its gradient only, so they stay with the blocks
+of samples (`regbayes.joint.problem.RowBlock`).
 """
 
 from __future__ import annotations
@@ -30,15 +29,14 @@ History = tuple[tuple[Reals, Reals], ...]  # (change of position, change of grad
 
 MEMORY = 10  # pairs that L-BFGS remembers
 CURVED = 1e-10  # cosine between a move and the change of the gradient, at least, for the pair to be kept
-LONGER, SHORTER = 2.0, 0.7  # factors on the passes, where the gap hid what was gained and where it did not
+LONGER, SHORTER = 2.0, 0.7  # factors on the passes, if the gap was larger than the gain and if not
 
 
 @dataclass(frozen=True)
 class ToleranceSchedule:
     """How accurately the head is solved, following what steps gain.
 
-    J is too high by the head's duality gap at most. A gap well below what a step gains is good enough to judge the step
-    by; a smaller one is time wasted, a larger one would hide what was gained.
+    J is too high by the duality gap of the head at most. A gap well below what a step gains suffices to judge the step.
     """
 
     first: Tolerance
@@ -100,7 +98,7 @@ def fit_joint(
     view: Callable[[Search[Params, Stats]], Any] | None = None,
     stage: str = "",
 ) -> FitResult[Search[Params, Stats]]:
-    """Learn features under a head: descend from given parameters until J settles. J never rises.
+    """Learn features under a head: descend from given parameters until J converges; J never rises.
 
     Parameters
     ----------
@@ -183,8 +181,7 @@ def _tighten(
     """Solve for the head more accurately: what looked like a rise may have been the gap."""
     at, inferred = problem.evaluate(search.at.params, search.at.warm_start, tolerance)
     tighter = replace(search, tolerance=tolerance, gradient=problem.gradient(at, inferred))
-    # A smaller gap can come with a slightly higher primal value. What was reached is not given back; the gradient that
-    # belongs to the better multipliers is worth having all the same.
+    # A smaller gap can come with a slightly higher primal value. The lower value is kept, with the better gradient.
     return tighter if at.objective > search.at.objective else replace(tighter, at=at)
 
 
@@ -220,7 +217,7 @@ def direction(
     first_length: float | None = None,
     precondition: Callable[[Reals], Reals] | None = None,
 ) -> Reals:
-    """Return minus the gradient times the inverse curvature that the history suggests (Nocedal and Wright, 7.4).
+    """Return minus the gradient times the inverse curvature of the history (Nocedal and Wright, 7.4).
 
     Parameters
     ----------

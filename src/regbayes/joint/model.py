@@ -73,9 +73,9 @@ class Head(Protocol):
 class JointModel(ABC, Generic[Rows, Params, Stats, Pulled]):
     """A generative model with features of rows, inferred without labels.
 
-    Rows come in blocks, whatever they are to the model; functions of a block are pure, and their sums add up. So
-    threads, other machines and mini-batches are different ways to call the same functions. Descent moves one array of
-    the parameters, `position`; the others may have closed forms (`update_blocks`).
+    Samples come in blocks; functions of a block are pure, and their sums add up, so threads, clusters and mini-batches
+    call the same functions. Descent moves one array of the parameters, `position`; others may have closed forms
+    (`update_blocks`).
     """
 
     @abstractmethod
@@ -84,7 +84,7 @@ class JointModel(ABC, Generic[Rows, Params, Stats, Pulled]):
 
     @abstractmethod
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
-        """Differentiate through the inference: from a gradient by the features to sums that `gradient` takes.
+        """Turn a gradient by the features into sums that `gradient` takes.
 
         Parameters
         ----------

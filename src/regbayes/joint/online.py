@@ -1,16 +1,13 @@
-"""Learning from batches of rows that are seen once: nothing is kept of a row.
+"""Learning from batches of samples that are seen once and not kept.
 
-The parameters take a step for every batch, scaled by what the model knows of its curvature and by how large gradients
-have been (Adam: Kingma and Ba 2015). The head is the solution of a quadratic problem: every batch says what its losses
-look like near the weights of the moment, and these pictures are averaged with weights that fall from batch to batch, as
-natural parameters are in stochastic variational inference (Hoffman et al., JMLR 2013). So there is no step length to
-choose for the weights, and noise in them averages out.
+The parameters take a step for every batch, scaled by the model's curvature and by the size of gradients (Adam: Kingma
+and Ba 2015). The weights solve a quadratic problem: each batch gives a quadratic approximation of its losses near the
+current weights, and these are averaged with decreasing weights, as natural parameters are in stochastic variational
+inference (Hoffman et al., JMLR 2013). The weights need no step length, and their noise averages out.
 
-Learning begins at parameters and weights of an earlier fit, or at parameters alone. Pictures and statistics are as of
-one row, and all rows together are as many as were seen so far, so that the prior counts less and less.
-
-The last word on the weights takes one look at all rows again, at features that no longer move: a large-margin problem
-as any other.
+Learning begins at the parameters, and perhaps the weights, of an earlier fit. Approximations and statistics are per
+sample and count as often as samples were seen, so the prior counts less and less. In the end the weights can be solved
+for exactly, at features that are fixed.
 """
 
 from __future__ import annotations
@@ -116,7 +113,7 @@ class OnlineState(Generic[Params]):
         return cls(params, weights, centre, None, None, nothing, nothing, 0, n_rows)
 
     def settle(self, head: LinearHead, weight_variance: float) -> OnlineState[Params]:
-        """Return the state with a head that was solved for elsewhere."""
+        """Return the state with a head that was solved for separately."""
         weights = head.weights / np.sqrt(weight_variance)
         picture = None if self.picture is None else self.picture.settle(weights, self.n_rows)
         return replace(self, weights=weights, centre=head.centre, picture=picture)

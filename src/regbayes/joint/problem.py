@@ -1,15 +1,14 @@
-"""J over blocks of samples, in memory, in a file, on a device or on the workers of a cluster, and its gradient.
+"""J and its gradient over blocks of samples, in memory, in a file, on a device or on a cluster.
 
 Work on a block is a pure function, and its results add up. Features of a block stay with it from an evaluation to its
-gradient (`RowBlock`). They are a cache: a block that is made again, because its worker was lost, infers the same ones.
+gradient (`RowBlock`) as a cache: a block that is recomputed, because its worker was lost, infers the same ones.
 
-An evaluation infers features, then solves for the head. Where blocks are local, the head sees the features of all
-samples. Elsewhere it takes Newton steps on sums over blocks, and the curvature comes from a sample in local memory.
+An evaluation infers features, then solves for the head. A `Head` sees the features of all samples, in local blocks. A
+`SampledHead` takes Newton steps on sums over any blocks, with the curvature of a sample in local memory.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -181,21 +180,9 @@ class Evaluation(Generic[Params, Stats]):
         return cls(params, stats, head, terms, sum(terms.values()), head.gap, head.warm_start)
 
 
-class RemoteHead(ABC):
-    """A head that sees sums over blocks, and never the features of all samples."""
-
-    @abstractmethod
-    def solve(self, blocks: Blocks, inference: Inference, warm_start: Any, tolerance: Tolerance) -> Any:
-        """Solve for the weights at inferred features."""
-
-    @abstractmethod
-    def by_features(self, fitted: Any) -> ByFeatures:
-        """Return the gradients by the features of a block at a solution."""
-
-
 @dataclass(frozen=True)
-class SampledHead(RemoteHead):
-    """A head whose Newton steps take the curvature from a sample.
+class SampledHead:
+    """A head that sees sums over blocks, and whose Newton steps take the curvature from a sample.
 
     Parameters
     ----------
@@ -254,8 +241,8 @@ class JointProblem(Generic[Rows, Params, Stats]):
     model : JointModel
     blocks : Blocks
         Of `RowBlock`: `hold_rows` makes those in memory.
-    head : Head, RemoteHead or None
-        A `Head` of all samples is for `hold_rows`, a `RemoteHead` for any blocks. None: the generative model alone.
+    head : Head, SampledHead or None
+        A `Head` of all samples is for `hold_rows`, a `SampledHead` for any blocks. None: the generative model alone.
     options : DescentOptions
     """
 
@@ -300,7 +287,7 @@ class JointProblem(Generic[Rows, Params, Stats]):
 
     def solve(self, inference: Inference, warm_start: Any, tolerance: Tolerance) -> Any:
         """Solve for the head at inferred features."""
-        if isinstance(self.head, RemoteHead):
+        if isinstance(self.head, SampledHead):
             return self.head.solve(self.blocks, inference, warm_start, tolerance)
         return self.head.solve(self.features(inference), warm_start, tolerance, self.executor)
 
@@ -319,7 +306,7 @@ class JointProblem(Generic[Rows, Params, Stats]):
         """Return the model's sums for the head's gradient by features."""
         head, by_features = at.head, None
         if head is not None:
-            by_features = self.head.by_features(head) if isinstance(self.head, RemoteHead) else HeadOfAll(head)
+            by_features = self.head.by_features(head) if isinstance(self.head, SampledHead) else HeadOfAll(head)
         return self.blocks.map_sum(pull_back, inference.shared, by_features)
 
     def gradient(self, at: Evaluation[Params, Stats], inference: Inference) -> Reals:

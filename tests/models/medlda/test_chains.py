@@ -136,7 +136,7 @@ def test_partial_fit_goes_on_after_fit(make, y):
 
 
 @BOTH
-def test_portions_without_and_with_a_price(make, y):
+def test_portions_without_and_with_a_penalty(make, y):
     model = make(C=0).fit(X[:100], y[:100])
     model.partial_fit(X[100:200], y[100:200])
     assert np.all(model.coef_features_ == 0)
@@ -165,7 +165,7 @@ def test_C_grows_to_what_it_should_be():
         np.testing.assert_array_equal(chain.counts.topics, expected.counts.topics)
 
 
-def test_a_chain_that_goes_on_has_the_full_price():
+def test_a_resumed_chain_has_the_full_penalty():
     one, two = (classifier(C_warmup=1, max_iter=6, warm_start=True).fit(X, LABELS) for _ in range(2))
     one.set_params(max_iter=12, C_warmup=6).fit(X, LABELS)
     two.set_params(max_iter=12, C_warmup=0).fit(X, LABELS)

@@ -152,7 +152,7 @@ def quiet():
 @pytest.mark.parametrize("library", ELSEWHERE)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_classifier_answers_where_documents_lie(library, dtype, n_classes, tmp_path):
+def test_classifier_predicts_where_documents_are(library, dtype, n_classes, tmp_path):
     X, proportions = make_corpus()
     X, y = X.astype(dtype), proportions[:, :n_classes].argmax(axis=1)
     there, labels = put(X.toarray(), library), put(y, library)

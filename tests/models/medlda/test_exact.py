@@ -1,4 +1,4 @@
-"""The sampler samples what it should: all assignments enumerated, and a joint test with words drawn anew."""
+"""The sampler samples what it should: all assignments enumerated, and a joint test with redrawn words."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def test_without_responses_the_chain_has_the_enumerated_expectations():
     assert np.max(np.abs(mean - enumerated(nothing, s)[2]) / (error + 1e-6)) < 4.5
 
 
-def test_joint_distribution_with_words_drawn_anew():
-    """Geweke (2004): words given topics and everything else given words leave the joint distribution as it is.
+def test_joint_distribution_with_redrawn_words():
+    """Geweke (2004): words given topics and everything else given words do not change the joint distribution.
 
     Independent draws from it are weighted draws from the prior: the responses are no likelihood, but a factor.
     """
@@ -125,7 +125,7 @@ def test_joint_distribution_with_words_drawn_anew():
     expected = p @ forward / p.sum()
     spread = np.sqrt((p**2) @ (forward - expected) ** 2) / p.sum()
 
-    corpus = corpus_of(np.full((n_documents, V), 2))  # any words: they are drawn anew
+    corpus = corpus_of(np.full((n_documents, V), 2))  # any words: they are redrawn
     corpus = replace(corpus, lengths=np.full(n_documents, length))
     starts, documents = np.arange(n_documents + 1) * length, np.arange(n_documents, dtype=np.int32)
     tokens = corpus.tokens._replace(words=np.zeros(n_documents * length, np.int32), starts=starts, documents=documents)

@@ -167,7 +167,7 @@ def test_classes_more_than_topics_share_them():
     assert np.all(np.isfinite(logits))
 
 
-def test_a_fit_goes_on_from_an_earlier_one():
+def test_a_fit_resumes_an_earlier_one():
     first = fit(X, SUPERVISION["classes"], max_iter=8)
     again = fit(X, SUPERVISION["classes"], max_iter=1, start=first.state)
     assert again.trace.objective[0] == pytest.approx(first.trace.objective[-1], rel=1e-3)

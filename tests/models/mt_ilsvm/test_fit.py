@@ -93,7 +93,7 @@ def test_untempered_alternation_without_targets_is_coordinate_descent():
     assert result.trace.rises.largest <= 1e-12 * abs(result.trace.objective[0])
 
 
-def test_without_a_price_on_targets_the_fit_is_factor_analysis():
+def test_without_a_penalty_on_targets_the_fit_is_factor_analysis():
     X, Y = toy(25, n_rows=60)
     settings = small_settings(C=1e-9, start_iter=3000, tol=1e-13)
     cells, outputs = cells_of(Y, settings.loss)
@@ -157,7 +157,7 @@ def test_an_interrupt_of_the_last_solve_keeps_the_fit(monkeypatch):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_a_fit_goes_on_from_an_earlier_one(loss):
+def test_a_fit_resumes_an_earlier_one(loss):
     X, Y = toy(29, n_rows=300)
     given = (X, *cells_of(Y, loss), small_settings(loss, tol=1e-7))
     start = fit(*given, noise_for(X))
@@ -165,7 +165,7 @@ def test_a_fit_goes_on_from_an_earlier_one(loss):
 
 
 @pytest.mark.parametrize("n_columns", [3, 12])
-def test_weights_that_are_carried_to_other_features_are_those_of_least_squares(n_columns):
+def test_weights_at_other_features_are_those_of_least_squares(n_columns):
     X, Y = toy(30, n_rows=200, n_columns=n_columns)
     settings = small_settings()
     problem = prepare(X, *cells_of(Y, settings.loss), settings)
@@ -351,7 +351,7 @@ def test_decisions_for_one_output_per_row_and_for_unseen_tasks():
     assert np.allclose(decision(X, state, np.full(len(X), -1)), shared)
 
 
-def test_inputs_beside_latent_features():
+def test_inputs_in_addition_to_latent_features():
     X, Y = toy(61)
     state = fit(X, *cells_of(Y, "squared_hinge"), small_settings(include_inputs=True), noise_for(X)).state
     seen = np.hstack([features(X, state), 3 * X / (state.input_scale * np.sqrt(5)), np.ones((len(X), 1))])

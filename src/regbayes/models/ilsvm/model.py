@@ -29,7 +29,7 @@ from regbayes.engine.mapped import StandardRows
 from regbayes.engine.source import Blocks
 from regbayes.joint.descent import DescentOptions, ToleranceSchedule
 from regbayes.joint.model import Inferred, JointModel, RowSums
-from regbayes.joint.problem import JointProblem, RemoteHead, hold_rows
+from regbayes.joint.problem import JointProblem, SampledHead, hold_rows
 from regbayes.kernels.arrays import (
     ROOM,
     DeviceArray,
@@ -646,7 +646,7 @@ class Population:
     """Samples that are not in local memory."""
 
     blocks: Blocks  # of `RowBlock`
-    head: RemoteHead | None  # None for the unsupervised model
+    head: SampledHead | None  # None for the unsupervised model
     n_rows: float  # what the samples count together
     label_weight: float  # the sum of the factors on C
 

@@ -40,7 +40,7 @@ OPTIONS = OnlineOptions(step=4.0, step_delay=10.0)  # from training documents of
 @persistable(name="regbayes.medlda.Batches")
 @dataclass(frozen=True)
 class Batches:
-    """Where learning from batches stands, and what the first one settled."""
+    """The state of learning from batches, and the settings of the first one."""
 
     settings: Settings
     state: OnlineState[TopicLogits]
@@ -97,7 +97,7 @@ def solve_weights(
     fitted: FittedTopics,
     executor: Executor,
 ) -> LinearHead:
-    """Solve for the weights at the shares that label-free inference finds for documents, at topics as they are."""
+    """Solve for the weights at the shares that label-free inference finds for documents, at fixed topics."""
     kept, asked = select_documents(documents, targets, sample_weight)
     assert asked is not None
     shares = proportions(kept.counts, fitted, executor)

@@ -62,7 +62,7 @@ OPTIONS = DescentOptions(
 
 FLOOR = 1e-8  # probability that a word of earlier topics begins with, at least
 COUNTED_ENTRIES = 1 << 24  # of documents on a device, whose words are counted at once
-ROW_ARRAYS = 5  # of documents by topics, in double precision, that a fit has at its most, beside what sweeps found
+ROW_ARRAYS = 5  # of documents by topics, in double precision, that a fit has at most, in addition to what sweeps found
 TABLES = 16  # of words by topics: what L-BFGS remembers, and what it works with
 CLASS_NOISE = 0.5  # standard deviation of the logits around those of the classes: it parts topics of the same class
 CORPUS_NOISE = 0.1  # and around those of the corpus
@@ -456,7 +456,7 @@ def first_logits(
 
 
 def find_membership(targets: Targets | None) -> Floats | None:
-    """Return how much each document belongs to each class, (N, L); None where there are no classes."""
+    """Return how much each document belongs to each class, (N, L); None without classes."""
     if isinstance(targets, Classes):
         return np.eye(targets.n_outputs)[targets.labels]
     if isinstance(targets, Signs):

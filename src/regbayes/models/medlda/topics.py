@@ -29,7 +29,7 @@ from regbayes.kernels.meanfield import (
 )
 
 UNTIL_SETTLED = 0  # sweeps
-MAX_SWEEPS = 100  # until a document has settled
+MAX_SWEEPS = 100  # if a document does not converge before
 MAX_LOADED_SWEEPS = 10_000  # of label-free inference in a file: more would not end
 TOL = 1e-3  # of a document's length: changes of its topics' tokens, summed
 MIN_WORDS = 1e-6  # of a document: fewer are lost next to the prior in single precision
@@ -75,7 +75,7 @@ class DeviceCorpus:
         return DeviceCorpus(WordCounts(words, numbers, there), parts[0].n_words, starts)
 
     def on_host(self) -> WordCounts:
-        """Return the documents as they are on the host."""
+        """Return the documents on the host."""
         return WordCounts(*map(to_host, self.counts))
 
 

@@ -39,7 +39,7 @@ from regbayes.models.mt_ilsvm.model import (
 )
 
 Callback = Callable[[Progress[State]], bool | None]
-PATIENCE = 2  # small changes in a row that count as settled
+PATIENCE = 2  # consecutive small changes at which the fit has converged
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 WARM_UP = "warm-up"  # the stages of a fit, as callbacks see them
 STAGES: dict[Margins, str] = {"consistent": "descent", "posterior": "alternation", "decoupled": WARM_UP}
@@ -201,18 +201,16 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
     problem : Problem
         What `prepare` gathered.
     start : (D, K), or State
-        Standard normal numbers for the factor analysis that starts the fit, or a state to go on from instead. With
-        decoupled margins the state's q(Z) is kept as it is.
+        Standard normal numbers for the initial factor analysis, or a state to resume instead. With decoupled margins
+        the q(Z) of the state is kept.
     callbacks : sequence of callable
-        Each sees the `Progress` of every iteration, those of the factor analysis too, whose states have no weights
-        yet. Its ``stage`` says which they are.
+        Each sees the `Progress` of every iteration, including the factor analysis, whose states have no weights.
 
     Returns
     -------
     FitResult of State
-        The trace is that of the joint fit, or of the factor analysis where the margins are decoupled. A start that is
-        interrupted, or that a callback stops, ends the fit: what it has found is given weights, and the trace has
-        that one entry.
+        The trace is that of the joint fit, or of the factor analysis with decoupled margins. A factor analysis that is
+        interrupted, or that a callback stops, ends the fit; its features are given weights.
     """
     if problem.head is None:
         raise ValueError("no target is observed")
@@ -275,9 +273,9 @@ def find_features(
 ) -> tuple[Problem, Latent, FitResult[Posterior]]:
     """Return the problem at the temperature of the fit itself, where the fit starts, and how that was found.
 
-    Above a temperature that depends on the inputs the features of a factor analysis collapse to 1/2, and the variances
-    say that there is nothing to explain. So lower ones are tried until there are features. For a joint fit, which goes
-    on at the temperature that was asked for, features that were switched off get another start: see `reinitialize`.
+    Above a temperature that depends on the inputs, the features of a factor analysis collapse to 1/2. Lower ones are
+    tried until there are features. The joint fit has the requested temperature, and features that were removed are
+    restarted (`reinitialize`).
     """
     settings, wanted = problem.settings, problem.settings.temperature
     lower = TEMPERATURES if wanted == "auto" else (wanted, *(tau for tau in TEMPERATURES if tau < wanted))
@@ -380,12 +378,11 @@ def order_by_use(logits: Floats, alpha: float) -> tuple[Floats, Sticks]:
 
 
 def reinitialize(latent: Latent, noise: Floats, alpha: float, tempered: bool) -> Latent:
-    """Start features that a factor analysis has switched off once more, from noise.
+    """Restart features that a factor analysis has removed, from noise.
 
-    The gradient of a feature that no column has, or that all columns have alike, is zero: the margins cannot bring it
-    back. Where inputs are few or uncorrelated that can be any number of features, all of them at worst. Tempered
-    features are a budget that is there to be used, so each is started again. Without tempering the number of features
-    is what the data ask for, and they are started again only if none is left.
+    A feature that no column has, or that all columns have alike, has gradient zero, so the margins cannot restore it.
+    Tempered features are each restarted. Without tempering the number of features is inferred, and they are restarted
+    only if none is left.
     """
     psi = latent.psi
     highest, lowest = psi.max(axis=0), psi.min(axis=0)
@@ -421,7 +418,7 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
     J is that of the *weights found*: the duality gap delays a verdict but never excuses a rise.
     """
     model, head = problem.model, point.at.head
-    params = model.update_blocks(point.at.params)  # features stay as they are, and with them the head
+    params = model.update_blocks(point.at.params)  # of which features and head do not depend
     at = Evaluation.of(params, NoSums(), model.terms(params), head)
     direction = model.wanted_logits(params, point.pulled) - params.latent.logits
     length = point.step_length
@@ -441,11 +438,11 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
 def _evaluate_if_no_higher(
     problem: Problem, params: Posterior, before: Evaluation[Posterior, NoSums], gained: float
 ) -> tuple[Evaluation[Posterior, NoSums], Any] | None:
-    """Return J at some parameters if it is no higher than before, None otherwise.
+    """Return J at some parameters if it is not higher than before, None otherwise.
 
-    The dual value at the multipliers of before is a lower bound, so most bad steps are refused without solving. Where
-    no multipliers are kept, the gap may be what the last step gained, within limits: it is measured by the prior, and
-    what Newton steps leave is far less. While steps gain much, a pass over the rows for the certificate alone is saved.
+    The dual value at the earlier multipliers is a lower bound, so most bad steps are rejected without solving. Without
+    multipliers the gap may be what the last step gained, within limits, which saves passes over the samples while steps
+    gain much.
     """
     inference = problem.infer(params)  # a device infers features while the host goes on
     terms, tolerance = problem.model.terms(params), problem.tolerance
@@ -468,16 +465,16 @@ def _evaluate_if_no_higher(
         if fitted.value - fitted.gap > room:
             return None
         warm_start = fitted.warm_start
-        del fitted  # it may hold multipliers, and the next one needs the room
+        del fitted  # it may hold multipliers, and the next one needs the memory
     return None
 
 
 def carry_weights(problem: Problem, before: Evaluation[Posterior, NoSums], params: Posterior) -> WarmStart:
     """Return weights to start from at other features: with them, rows have nearly the scores that they had before.
 
-    Where features move, the weights of before give other scores, and Newton's method would need passes over the rows
-    to mend that. Features are linear in the rows, so the best weights are those of least squares, with the prior of
-    the weights, over moments that are there. Multipliers that are kept are a start of their own.
+    When features move, the earlier weights give other scores, which would cost Newton's method passes over the samples.
+    Features are linear in the samples, so the best weights are those of least squares over known moments, with the
+    prior of the weights. Multipliers, if there are any, are a start of their own.
     """
     start: WarmStart = before.warm_start
     scales, latent = problem.model.scales, params.latent

@@ -219,8 +219,8 @@ class State:
             raise ValueError(f"input_scale must be positive and finite; got {self.input_scale!r}")
 
 
-# The generative part as a sum of named terms, constants kept, and the updates of its blocks. The terms take q(Z), q(w)
-# and the sticks as they are, optimal for each other or not, so that an update can be tested against perturbations.
+# The generative part as a sum of named terms with their constants, and the updates of its blocks. The terms take any
+# q(Z), q(w) and sticks, so that an update can be tested against perturbations.
 
 
 def feature_products(psi: Floats) -> Floats:
@@ -293,7 +293,7 @@ def feature_logits(latent: Latent, factors: Factors, temperature: float) -> Floa
 
 
 def update_features(latent: Latent, factors: Factors, temperature: float, margins: Floats | None = None) -> Latent:
-    """One exact pass over q(Z), feature by feature, for q(w) and the margins' multipliers as they are.
+    """One exact pass over q(Z), feature by feature, at fixed q(w) and multipliers.
 
     ``margins`` (D, K) is what they add to the logits, if there are any.
     """
@@ -349,7 +349,7 @@ class NoSums(RowSums):
 
 @dataclass(frozen=True)
 class ByFeatures(RowSums):
-    """What the rows say about the probabilities."""
+    """Derivatives by the probabilities, summed over samples."""
 
     psi: Floats  # (D, K): the derivative of the head's value
 
@@ -410,12 +410,12 @@ class MultiTaskModel(JointModel[Any, Posterior, NoSums, ByFeatures]):
         return self.at(replace(params.latent, logits=position.astype(np.float64, copy=False)))
 
     def update_blocks(self, params: Posterior, stats: NoSums | None = None) -> Posterior:
-        """Update the sticks and, if asked, the variances, for which J cannot rise; features stay as they are."""
+        """Update the sticks and, if asked, the variances, for which J cannot rise; features are fixed."""
         latent = self._update_small_blocks(params.latent, params.factors)
         return self.at(latent) if self.estimate_noise or self.estimate_weights else Posterior(latent, params.factors)
 
     def alternate(self, params: Posterior, pulled: ByFeatures | None = None) -> Posterior:
-        """Update q(Z), feature by feature and for the head's multipliers as they are, q(nu), the variances and q(w)."""
+        """Update q(Z), feature by feature at fixed multipliers, q(nu), the variances and q(w)."""
         margins = None if pulled is None else -pulled.psi / self.scales.generative
         latent = update_features(params.latent, params.factors, self.scales.temperature, margins)
         return self.at(self._update_small_blocks(latent, params.factors))
