@@ -256,10 +256,10 @@ class ILSVMRegressor(OnClusterFeatures, ilsvm_regressor.ILSVMRegressor):
         if not np.all(moments.weight > 0):
             raise ValueError("`y` has an output without any observed target.")
         scale = np.sqrt(moments.squares / moments.weight)
-        self._target_mean = moments.mean
-        self._target_scale = np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(moments.mean), scale, 1.0)
+        self.target_mean_ = moments.mean
+        self.target_scale_ = np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(moments.mean), scale, 1.0)
         self.target_range_ = found.ranges.array()
-        numbers = ValueTargets(self._target_mean, self._target_scale, signs=False)
+        numbers = ValueTargets(self.target_mean_, self.target_scale_, signs=False)
         return numbers, self._strata(source, numbers), len(scale)
 
 

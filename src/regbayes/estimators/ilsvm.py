@@ -107,7 +107,7 @@ class BinaryFeatures(LatentModel):
         if state.probabilities is not None:
             found["probabilities_"] = take_columns(state.probabilities, used)
         return found | {
-            "_used": used,
+            "_used": list(map(int, used)),
             "components_": state.params.loadings[used],
             "embedding_": take_columns(state.embedding, used),
             "stick_weights_": stick_weights(state.params.sticks)[used],
@@ -214,8 +214,8 @@ class BinaryFeatures(LatentModel):
         head = state.head
         assert head is not None
         weights, means = head.feature_weights, head.centre
-        if len(state.embedding):  # features that are not in use have nearly the same value in all samples
-            means = to_host(sum_of(state.embedding, axis=0)) / len(state.embedding)
+        if state.embedding.shape[0]:  # features that are not in use have nearly the same value in all samples
+            means = to_host(sum_of(state.embedding, axis=0)) / state.embedding.shape[0]
         rest = np.delete(np.arange(len(means)), used)
         constant = head.weights[:, -1] if head.fit_intercept else 0.0
         return weights[:, used], constant - weights @ head.centre + weights[:, rest] @ means[rest]

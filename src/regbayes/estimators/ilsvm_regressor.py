@@ -167,6 +167,8 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
     coef_features_ : array of shape (n_components_,) or (n_outputs, n_components_)
         Weights of the features, in units of the targets.
     intercept_ : float or array of shape (n_outputs,)
+    target_mean_, target_scale_ : array of shape (n_outputs,)
+        Mean and standard deviation of the training targets.
     target_range_ : array of shape (2, n_outputs)
         Smallest and largest training target. Predictions are clipped to it.
     embedding_ : array of shape (n_samples, n_components_)
@@ -327,9 +329,9 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
         if first:
             self._measure_targets(values, weights)
             self._is_single = len(target_shape(y)) == 1
-        elif values.shape[1] != len(self._target_mean):
-            raise ValueError(f"`y` has {values.shape[1]} outputs, but earlier samples had {len(self._target_mean)}.")
-        scaled = (values - self._target_mean) / self._target_scale
+        elif values.shape[1] != len(self.target_mean_):
+            raise ValueError(f"`y` has {values.shape[1]} outputs, but earlier samples had {len(self.target_mean_)}.")
+        scaled = (values - self.target_mean_) / self.target_scale_
         return TargetRows.of(rows, scaled, weights, given, data, signs=False)
 
     def _measure_targets(self, values: Floats, weights: Floats | None) -> None:
@@ -339,11 +341,11 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
         counts = ~np.isnan(values) * (1.0 if weights is None else weights[:, None])
         total, known = counts.sum(axis=0), np.where(np.isnan(values), 0.0, values)
         with np.errstate(over="ignore"):
-            self._target_mean = (counts * known).sum(axis=0) / total
-            scale = np.sqrt((counts * (known - self._target_mean) ** 2).sum(axis=0) / total)
+            self.target_mean_ = (counts * known).sum(axis=0) / total
+            scale = np.sqrt((counts * (known - self.target_mean_) ** 2).sum(axis=0) / total)
         if not np.all(np.isfinite(scale)):
             raise ValueError("`y` is too large to square it; give it in other units.")
-        self._target_scale = np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(self._target_mean), scale, 1.0)
+        self.target_scale_ = np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(self.target_mean_), scale, 1.0)
         self.target_range_ = np.array([np.nanmin(values, axis=0), np.nanmax(values, axis=0)])
 
     def _prepare(self, rows: TargetRows, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
@@ -363,7 +365,7 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
     def _head_attributes(self, state: State, used: Integers) -> dict[str, Any]:
         """Return the weights in units of the targets."""
         latent, intercept = self._linear_in_use(state, used)
-        coef, intercept = self._target_scale[:, None] * latent, self._target_mean + self._target_scale * intercept
+        coef, intercept = self.target_scale_[:, None] * latent, self.target_mean_ + self.target_scale_ * intercept
         if self._is_single:
             return {"coef_features_": coef[0], "intercept_": float(intercept[0])}
         return {"coef_features_": coef, "intercept_": intercept}
@@ -375,7 +377,7 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
         """
         check_is_fitted(self, "_state")
         scores = self._scores(X)
-        of_targets = self._target_scale, self._target_mean, *to_host(self.target_range_)
+        of_targets = *map(to_host, (self.target_scale_, self.target_mean_)), *to_host(self.target_range_)
         scale, mean, lowest, highest = (to_device(values, scores) for values in of_targets)
         xp = namespace_of(scores)
         found: Floats = xp.minimum(xp.maximum(scores * scale + mean, lowest), highest)

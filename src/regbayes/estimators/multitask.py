@@ -223,7 +223,7 @@ def latent_attributes(state: State) -> dict[str, Any]:
     n_columns, n_features = latent.logits.shape
     used = np.flatnonzero(has_weight(weights[:, :n_features]))
     attributes = {
-        "_used": used,
+        "_used": list(map(int, used)),
         "components_": latent.psi.T[used],
         "n_components_": len(used),
         "stick_weights_": stick_weights(latent.sticks)[used],

@@ -16,6 +16,7 @@ from regbayes import (
     IBPFactorAnalysis,
     ILSVMClassifier,
     ILSVMClassifierCV,
+    ILSVMRegressor,
     MedLDAClassifier,
     MultiTaskILSVMClassifier,
     MultiTaskILSVMClassifierCV,
@@ -267,10 +268,22 @@ def test_weights_unlabeled_rows_and_names_of_classes(place: Place) -> None:
     here = sklearn.clone(model).fit(X, y, sample_weight=weights)
     there = sklearn.clone(model).fit(place(X), place.make(y), sample_weight=place(weights))
     assert there.objective_ == pytest.approx(here.objective_, rel=5e-3 if place.tol < 1e-8 else 2e-2)
-    assert there.embedding_.shape == (300, 5)
+    assert there.embedding_.shape == (300, there.n_components_)
     named = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0).fit(place(X), np.array(["a", "b", "c"])[y])
     assert isinstance(named.predict(place(X)), np.ndarray)  # no other library has text
     assert set(named.predict(place(X))) <= {"a", "b", "c"}
+
+
+@pytest.mark.usefixtures("dispatch", "in_blocks")
+def test_numbers_and_several_labels_are_those_of_numpy(place: Place) -> None:
+    X, y = make_data(300)
+    several = (np.eye(3)[y] + np.roll(np.eye(3)[y], 1, axis=1)).clip(0, 1)
+    for model, targets in ((ILSVMRegressor(5, max_iter=3), X[:, :2] ** 2), (ILSVMClassifier(5, max_iter=3), several)):
+        here = sklearn.clone(model).fit(X, targets)
+        there = sklearn.clone(model).fit(place(X), place(targets))
+        assert there.objective_ == pytest.approx(here.objective_, rel=5e-2)
+        assert isinstance(there.predict(place(X)), type(place(X)))
+        assert there.predict(place(X)).shape == targets.shape
 
 
 @pytest.mark.usefixtures("dispatch", "in_blocks")
@@ -359,7 +372,7 @@ def test_what_needs_the_host_is_refused(place: Place, options: dict, named: str)
 
 @pytest.mark.parametrize("library", ["array_api_strict", "torch"])
 @pytest.mark.parametrize(
-    "kind", [ILSVMClassifier, IBPFactorAnalysis, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor]
+    "kind", [ILSVMClassifier, ILSVMRegressor, IBPFactorAnalysis, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor]
 )
 def test_scikit_learn_finds_its_convention_kept(kind: type, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(library)

@@ -66,7 +66,7 @@ MAX_TRIALS = 8
 BLOCKS_EVERY = 10  # steps between updates of the sticks and variances
 PATIENCE = 3  # small changes in a row that count as settled
 SCHEDULE = ToleranceSchedule(
-    first=Tolerance(gap=1e-2, max_epochs=3.0), gap_share=0.3, gap_range=(1e-6, 1e-2), epoch_range=(3.0, 10.0)
+    first=Tolerance(gap=1e-3, max_epochs=10.0), gap_share=0.3, gap_range=(1e-6, 1e-3), epoch_range=(10.0, 10.0)
 )
 FINAL = Tolerance(gap=1e-4, max_epochs=300.0, smoothing=0.03)  # of the head once the features stand
 FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
