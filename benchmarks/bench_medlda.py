@@ -130,7 +130,9 @@ def peers(smoke: bool, jobs: int) -> None:
         rate = tokens * passes / seconds / 1e6
         print(f"  {name:34} accuracy {accuracy:.4f}  {seconds:7.1f} s  {passes:3d} passes  {rate:6.2f} M/s", flush=True)
 
-    ours, seconds = timed(lambda: MedLDAClassifier(K, max_iter=sweeps, random_state=0, n_jobs=jobs).fit(*data))
+    ours, seconds = timed(
+        lambda: MedLDAClassifier(K, inference="gibbs", max_iter=sweeps, random_state=0, n_jobs=jobs).fit(*data)
+    )
     show(f"MedLDA, K = {K}", ours.score(*new), seconds, sweeps)
     lda = make_pipeline(LatentDirichletAllocation(K, random_state=0), LinearSVC())
     _, seconds = timed(lambda: lda.fit(*data))
@@ -230,14 +232,16 @@ def size(smoke: bool, jobs: int) -> None:
     length, sweeps = 100, 3
     for n_documents in (200, 400) if smoke else (1_000, 10_000, 100_000):
         X, y = draw(n_documents, 20, 2_000, length)
-        model = MedLDAClassifier(20, max_iter=sweeps, random_state=0, n_jobs=jobs, refit=False)
+        model = MedLDAClassifier(20, inference="gibbs", max_iter=sweeps, random_state=0, n_jobs=jobs, refit=False)
         _, seconds = timed(partial(model.fit, X, y))
         tokens, peak = n_documents * length, peak_bytes(partial(model.fit, X, y))
         each = 1e9 * seconds / tokens / sweeps
         print(f"  {tokens:11d} tokens: {each:6.0f} ns per token and sweep; peak {peak / tokens:.0f} bytes per token")
     X, y = draw(400 if smoke else 10_000, 20, 2_000, length)
     for n_blocks in (1, 4) if smoke else (1, 2, 4, 8, 16):
-        model = MedLDAClassifier(20, max_iter=5, random_state=0, n_jobs=jobs, refit=False, n_blocks=n_blocks)
+        model = MedLDAClassifier(
+            20, inference="gibbs", max_iter=5, random_state=0, n_jobs=jobs, refit=False, n_blocks=n_blocks
+        )
         _, seconds = timed(partial(model.fit, X, y))
         print(f"  {int(X.sum())} tokens, n_blocks = {n_blocks:2d}: {1e9 * seconds / X.sum() / 5:6.0f} ns", flush=True)
 
@@ -248,11 +252,13 @@ def topics(smoke: bool, jobs: int) -> None:
     tokens = float(X.sum())
     for K in (8, 40) if smoke else (10, 20, 40, 100, 200, 500, 1000):
         for C in (1.0, 0.0):
-            model = MedLDAClassifier(K, C=C, max_iter=5, random_state=0, n_jobs=jobs, refit=False)
+            model = MedLDAClassifier(K, inference="gibbs", C=C, max_iter=5, random_state=0, n_jobs=jobs, refit=False)
             _, seconds = timed(partial(model.fit, X, y))
             print(f"  K = {K:4d}, C = {C:g}: {tokens * 5 / seconds / 1e6:6.2f} M tokens/s and CPU", flush=True)
     for n_jobs in (1, 2):
-        model = MedLDAClassifier(40, max_iter=5, n_blocks=8, random_state=0, n_jobs=n_jobs, refit=False)
+        model = MedLDAClassifier(
+            40, inference="gibbs", max_iter=5, n_blocks=8, random_state=0, n_jobs=n_jobs, refit=False
+        )
         _, seconds = timed(partial(model.fit, X, y), clock=time.perf_counter)
         print(f"  K = 40, {n_jobs} thread(s): {seconds:.2f} s elapsed")
 

@@ -73,11 +73,13 @@ def make_models(data: dict[str, Any]) -> dict[str, Any]:
         "ibp": regbayes.IBPFactorAnalysis(5, random_state=0).fit(X),
         "tasks": regbayes.MultiTaskILSVMClassifier(4, random_state=0).fit(X, data["Y"]),
         "task numbers": regbayes.MultiTaskILSVMRegressor(4, random_state=0).fit(X, data["numbers"]),
-        "topics": regbayes.MedLDAClassifier(3, n_sweeps=10, random_state=0).fit(counts, y),
+        "topics": regbayes.MedLDAClassifier(3, inference="gibbs", n_sweeps=10, random_state=0).fit(counts, y),
         "topics by mean field": regbayes.MedLDAClassifier(3, inference="variational", random_state=0).fit(counts, y),
         "topic numbers": regbayes.MedLDARegressor(3, n_sweeps=10, random_state=0).fit(counts, data["numbers"][:, 0]),
         "pipeline": make_pipeline(StandardScaler(), regbayes.ILSVMClassifier(5, random_state=0)).fit(X, y),
-        "texts": make_pipeline(CountVectorizer(), regbayes.MedLDAClassifier(3, n_sweeps=10)).fit(data["texts"], y),
+        "texts": make_pipeline(CountVectorizer(), regbayes.MedLDAClassifier(3, inference="gibbs", n_sweeps=10)).fit(
+            data["texts"], y
+        ),
         "posterior": regbayes.regularize(draws, regbayes.E("a") == 0.9),
         "gaussian": regbayes.regularize(regbayes.Gaussian(np.zeros(2), np.eye(2)), regbayes.E(np.ones(2)) >= 1),
     }

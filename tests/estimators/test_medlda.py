@@ -24,11 +24,11 @@ NUMBERS = 3 + 2 * PROPORTIONS @ np.array([2.0, -1.0, 0.5, 0.0])
 
 
 def classifier(n_components=4, **parameters):
-    return MedLDAClassifier(n_components, **{"max_iter": 15, "random_state": 0} | parameters)
+    return MedLDAClassifier(n_components, **{"inference": "gibbs", "max_iter": 15, "random_state": 0} | parameters)
 
 
 def regressor(n_components=4, **parameters):
-    return MedLDARegressor(n_components, **{"max_iter": 15, "random_state": 0} | parameters)
+    return MedLDARegressor(n_components, **{"inference": "gibbs", "max_iter": 15, "random_state": 0} | parameters)
 
 
 BOTH = pytest.mark.parametrize(("make", "y"), [(classifier, LABELS), (regressor, NUMBERS)], ids=["classes", "numbers"])

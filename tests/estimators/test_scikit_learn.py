@@ -16,7 +16,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
-from sklearn.utils.estimator_checks import check_estimator, check_sample_weight_equivalence_on_dense_data
+from sklearn.utils.estimator_checks import check_estimator
 
 import regbayes
 from ilsvm_estimator_tools import Watch, digits, ibp, ilsvm, ilsvm_cv, ilsvm_regressor, ilsvm_regressor_cv
@@ -54,7 +54,7 @@ several_tasks = pytest.mark.parametrize("make", [classifier, regressor, classifi
 # --- scikit-learn's own checks
 
 WEIGHTS = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data")
-GAP = {WEIGHTS[0]: "classifiers are solved to a duality gap, and copies of a row share its multipliers"}
+GAP = dict.fromkeys(WEIGHTS, "classifiers are solved to a duality gap, and copies of a row share its multipliers")
 ROWS = dict.fromkeys(WEIGHTS, "folds and resamples are drawn by rows")
 INEXACT = dict.fromkeys(WEIGHTS, "tables in single precision and a duality gap; J is equal in other tests")
 NEGATIVE = {"check_class_weight_classifiers": "its rows have negative values, whatever the tags say"}
@@ -76,17 +76,17 @@ CHECKED = {
     "iLSVM CV": (ilsvm_cv(2, Cs=(1.0,), max_iter=1), GAP),
     "iLSVM regressor": (ilsvm_regressor(4, max_iter=2), {}),
     "iLSVM regressor CV": (ilsvm_regressor_cv(4, Cs=(1.0,), max_iter=1), ROWS),
-    "IBP": (ibp(2, max_iter=2), GAP),
-    "tasks": (classifier(2, C=1.0, max_iter=10), GAP),
-    "tasks CV": (classifier_cv(2, **TASKS), GAP),
-    "numbers": (regressor(C=1.0, max_iter=30), GAP),
+    "IBP": (ibp(2, max_iter=2), {}),
+    "tasks": (classifier(2, C=1.0, max_iter=10, tol=0.0), {}),
+    "tasks CV": (classifier_cv(2, **TASKS, tol=0.0), {}),
+    "numbers": (regressor(C=1.0, max_iter=30, tol=0.0), {}),
     "numbers CV": (regressor_cv(2, **TASKS), GAP),
-    "MedLDA": (MedLDAClassifier(4, **TOPICS), FRACTIONS),
-    "MedLDA regressor": (MedLDARegressor(4, **TOPICS), FRACTIONS),
-    "MedLDA, mean field": (MedLDAClassifier(4, inference="variational", **TOPICS), INEXACT | NEGATIVE),
-    "MedLDA regressor, mean field": (MedLDARegressor(4, inference="variational", **TOPICS), INEXACT),
-    "MedLDA CV": (MedLDAClassifierCV((2,), Cs=(1.0,), cv=2, **TOPICS), FRACTIONS | ON_MARGIN),
-    "MedLDA regressor CV": (MedLDARegressorCV((2,), Cs=(1.0,), cv=2, **TOPICS), FRACTIONS),
+    "MedLDA": (MedLDAClassifier(4, **TOPICS), INEXACT | NEGATIVE),
+    "MedLDA regressor": (MedLDARegressor(4, **TOPICS), INEXACT),
+    "MedLDA, sampler": (MedLDAClassifier(4, inference="gibbs", **TOPICS), FRACTIONS),
+    "MedLDA regressor, sampler": (MedLDARegressor(4, inference="gibbs", **TOPICS), FRACTIONS),
+    "MedLDA CV": (MedLDAClassifierCV((2,), Cs=(1.0,), cv=2, **TOPICS), INEXACT | NEGATIVE | ON_MARGIN),
+    "MedLDA regressor CV": (MedLDARegressorCV((2,), Cs=(1.0,), cv=2, **TOPICS), INEXACT),
     "path of iLSVM": (PathSearchCV(ilsvm(2, max_iter=1), {"C": [1.0]}, along="C", cv=2, random_state=0), BY_NAME),
     "search of ridge": (PathSearchCV(Ridge(), {"alpha": [1.0]}, cv=2), {}),
     "thresholds": (MultiLabelThresholdCV(LogisticRegression(), cv=2), ROWS),
@@ -113,20 +113,6 @@ def test_every_public_estimator_is_checked():
     assert estimators - needs_a_model == {type(estimator) for estimator, _ in CHECKED.values()}
 
 
-@pytest.mark.parametrize(
-    "estimator",
-    [
-        classifier(C=1.0, tol=0.0),
-        regressor(C=1.0, max_iter=30, tol=0.0),
-        classifier_cv(3, **TASKS, tol=0.0),
-        regressor_cv(3, **TASKS, tol=0.0),
-    ],
-    ids=lambda estimator: type(estimator).__name__,
-)
-def test_without_a_tolerance_a_weight_of_two_is_a_row_repeated(estimator):
-    check_sample_weight_equivalence_on_dense_data(type(estimator).__name__, estimator)
-
-
 # --- names, saving, clones
 
 
@@ -137,7 +123,7 @@ def test_features_and_inputs_have_names(make, X, y):
     names = [f"{type(fitted).__name__.lower()}{k}" for k in range(fitted.components_.shape[0])]
     assert list(fitted.get_feature_names_out()) == names
     assert list(fitted.transform(frame).columns) == names
-    np.testing.assert_allclose(make().fit_transform(X, y), fitted.transform(frame), atol=1e-9)
+    np.testing.assert_allclose(make().fit_transform(X, y), fitted.transform(frame), rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="feature names should match"):
         fitted.transform(frame[frame.columns[::-1]])
 

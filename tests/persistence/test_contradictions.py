@@ -20,7 +20,7 @@ LABELS = np.arange(40) % 2
 
 @pytest.fixture(scope="module")
 def sampled():
-    return MedLDAClassifier(3, n_sweeps=5, random_state=0).fit(COUNTS, LABELS)
+    return MedLDAClassifier(3, inference="gibbs", n_sweeps=5, random_state=0).fit(COUNTS, LABELS)
 
 
 def refuses(model, path):
@@ -91,7 +91,7 @@ def test_counts_with_indices_outside_the_matrix_raise(part, value, sampled):
     with pytest.raises(ValueError, match="not a valid sparse matrix"):
         sampled.predict(broken)
     with pytest.raises(ValueError, match="not a valid sparse matrix"):
-        MedLDAClassifier(3, n_sweeps=2, random_state=0).fit(broken, LABELS)
+        MedLDAClassifier(3, inference="gibbs", n_sweeps=2, random_state=0).fit(broken, LABELS)
 
 
 def change_state(model, part, **changes):

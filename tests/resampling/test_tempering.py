@@ -170,7 +170,9 @@ def test_constant_function_is_infeasible_unless_soft():
     def one(x: np.ndarray) -> np.ndarray:
         return np.ones_like(x)
 
-    with pytest.raises(InfeasibleError, match=r"E\(one\) == 2 cannot be met: its function is 1 for all 400 draws, .* 2\."):
+    with pytest.raises(
+        InfeasibleError, match=r"E\(one\) == 2 cannot be met: its function is 1 for all 400 draws, .* 2\."
+    ):
         resample(ExactGrid(GRID, standard), E(one, name="one") == 2)
     beside = resample(ExactGrid(GRID, standard), [E(one) <= 2, E("x") == 1])
     assert beside.status == "optimal"

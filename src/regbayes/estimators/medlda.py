@@ -52,11 +52,11 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     ----------
     n_components : int, default=40
         Topics.
-    inference : {"gibbs", "variational"}, default="gibbs"
-        How to infer: "gibbs" is a collapsed Gibbs sampler of the model with the *expected* hinge loss (Zhu, Chen,
-        Perkins and Zhang, JMLR 2014), with one margin per class (one against all). "variational" is mean field, with
-        the loss of the *expected* scores and margins between classes. The margins are on label-free features, the
-        topics that are inferred without the response. Weights of words need not be whole.
+    inference : {"gibbs", "variational"}, default="variational"
+        How topics are inferred. "variational" is mean field, with margins between classes on the expected scores of
+        the topics that prediction infers, without the response. Weights of words need not be whole numbers. "gibbs" is
+        a collapsed Gibbs sampler of the model with the expected hinge loss (Zhu, Chen, Perkins and Zhang, JMLR 2014),
+        with one margin for each class against the rest. It often takes less time.
     C : float, default=1.0
         Penalty on a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
         leaves plain latent Dirichlet allocation, whose weights are zero.
@@ -166,7 +166,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         self,
         n_components: int = 40,
         *,
-        inference: Literal["gibbs", "variational"] = "gibbs",
+        inference: Literal["gibbs", "variational"] = "variational",
         C: float = 1.0,
         margin: float = 1.0,
         loss: Literal["hinge", "squared_hinge"] | None = None,

@@ -36,7 +36,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     ----------
     n_components : int, default=40
         Topics.
-    inference : {"gibbs", "variational"}, default="gibbs"
+    inference : {"gibbs", "variational"}, default="variational"
         As in `MedLDAClassifier`.
     C : float, default=3.0
         Penalty on one standard deviation of the targets beyond epsilon, per word of the mean document. 0 leaves plain
@@ -99,7 +99,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         self,
         n_components: int = 40,
         *,
-        inference: Literal["gibbs", "variational"] = "gibbs",
+        inference: Literal["gibbs", "variational"] = "variational",
         C: float = 3.0,
         epsilon: float = 0.1,
         loss: Literal["epsilon_insensitive", "squared_epsilon_insensitive"] | None = None,

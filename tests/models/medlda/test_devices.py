@@ -257,7 +257,7 @@ def test_bad_input_on_a_device(library):
         model.fit_weights(there, labels)
     with pytest.raises(TypeError, match="partial_fit works on the CPU"):
         classifier().partial_fit(there, labels, classes=[0, 1, 2])
-    sampler = MedLDAClassifier(K, max_iter=2, random_state=0).fit(X.astype(np.int64), y)
+    sampler = MedLDAClassifier(K, inference="gibbs", max_iter=2, random_state=0).fit(X.astype(np.int64), y)
     with pytest.raises(ValueError, match="this model infers documents on the CPU"):
         sampler.predict(there)
 
