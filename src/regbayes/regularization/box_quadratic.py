@@ -24,12 +24,9 @@ from regbayes.regularization.dual_forms import BoxDual
 MAX_STEPS = 60
 PATIENCE = 3  # steps that may pass without progress once it is close: rounding is all that is left
 TO_BOUNDARY = 0.995
-COMPLEMENTARITY = 1e-15  # of the scale of the problem, at which the interior point stops
-EXACT = 1e-14  # of the scale of the problem: a residual that is rounding
-SOLVED = 1e-10  # of the scale of the problem: a larger residual is worth another start
+EXACT = 1e-15  # of the scale of the problem: a residual or complementarity that is rounding
 RUNAWAY = 1e30  # in units where H has unit diagonal
 POLISH_ROUNDS = 8
-REFINEMENTS = 3  # steps with one factorisation where there are no bounds: the later ones take rounding back
 TINY = 1e-300
 MOST_DENSE = 1000  # multipliers strictly inside their bounds that the last step solves for as a matrix
 SMALL_DIAGONAL = 1e-5  # beside a thin factor, in units where H has unit diagonal
@@ -209,14 +206,9 @@ def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats) -> 
         error = problem.residual(found)
         if error <= EXACT * size:
             return np.clip(found * scale, form.lower, form.upper)
-    for far in (False, True):
-        v = _polish(problem, *_interior_point(problem, start / scale, far))
-        here = problem.residual(v)
-        if here < error:
-            found, error = v, here
-        if error <= SOLVED * size:
-            break
-    return np.clip(found * scale, form.lower, form.upper)
+    v = _polish(problem, *_interior_point(problem, start / scale))
+    found = v if problem.residual(v) < error else found
+    return form.clip(found * scale)
 
 
 @dataclass(frozen=True)
@@ -236,19 +228,16 @@ class _Model:
         return float(np.max(np.abs(v - self.forward_backward(v)), initial=0.0))
 
 
-def _interior_point(problem: _Model, start: Floats, far: bool) -> tuple[Floats, Floats]:
-    """Return a point near the solution; and the same with what its multipliers hold at a bound or kink put there.
-
-    ``far`` prepares for a solution at bounds far away, and takes more steps where it is not.
-    """
+def _interior_point(problem: _Model, start: Floats) -> tuple[Floats, Floats]:
+    """Return a point near the solution; and the same with what its multipliers hold at a bound or kink put there."""
     hessian, box = problem.hessian, problem.box
     split = _Split(box)
     if not np.any(split.has_lower | split.has_upper):
         v, solve = start, hessian.solver(0.0)
-        for _ in range(REFINEMENTS):
+        for _ in range(3):  # the later ones take rounding back
             v = v - solve(hessian @ v + box.low)
         return v, v
-    inner = _Interior(problem, split, start, far)
+    inner = _Interior(problem, split, start)
     best = snapped = split.joined(inner.w)
     best_error, since_best = np.inf, 0
     for _ in range(MAX_STEPS):
@@ -258,7 +247,7 @@ def _interior_point(problem: _Model, start: Floats, far: bool) -> tuple[Floats, 
         since_best += 1
         if error < best_error:
             best, snapped, best_error, since_best = split.joined(inner.w), inner.snapped(), error, 0
-        if error <= COMPLEMENTARITY or (best_error < 1e-6 and since_best >= PATIENCE):
+        if error <= EXACT or (best_error < 1e-6 and since_best >= PATIENCE):
             break
         inner.step()
     return best, snapped
@@ -267,7 +256,7 @@ def _interior_point(problem: _Model, start: Floats, far: bool) -> tuple[Floats, 
 class _Interior:
     """A point between the bounds with a multiplier for each of them, and Mehrotra's step from it."""
 
-    def __init__(self, problem: _Model, split: _Split, start: Floats, far: bool) -> None:
+    def __init__(self, problem: _Model, split: _Split, start: Floats) -> None:
         self.hessian, self.split = problem.hessian, split
         self.low, self.high = split.has_lower, split.has_upper
         self.free = ~(self.low | self.high)
@@ -278,8 +267,8 @@ class _Interior:
         self.to_high = np.where(self.high, split.upper - self.w, 1.0)
         # Products of distances and multipliers, equal at the start however far a bound is.
         level = 0.1 * size * size
-        self.z_low = self.low * (size if far else level / self.to_low)
-        self.z_high = self.high * (size if far else level / self.to_high)
+        self.z_low = self.low * level / self.to_low
+        self.z_high = self.high * level / self.to_high
 
     def evaluate(self) -> float:
         """Take slopes and complementarity; return how far from a solution they are."""
