@@ -44,7 +44,7 @@ def systematic_indices(log_weights: ArrayLike, size: int, rng: np.random.Generat
 
 
 def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | int | None = None) -> Any:
-    """Give weighted draws to ArviZ: a posterior that plots and summarises at once, and the weights beside it.
+    """Give weighted draws to ArviZ: a posterior that plots and summarizes at once, and the weights.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ RUNAWAY = 1e30  # in units where H has unit diagonal
 POLISH_ROUNDS = 8
 TINY = 1e-300
 MOST_DENSE = 1000  # multipliers strictly inside their bounds that the last step solves for as a matrix
-SMALL_DIAGONAL = 1e-5  # beside a thin factor, in units where H has unit diagonal
+SMALL_DIAGONAL = 1e-5  # that a thin factor may divide by, in units where H has unit diagonal
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _dense_solver(matrix: Floats) -> Callable[[Floats], Floats]:
     most = max(float(values[-1]), TINY)
 
     def solve_singular(right: Floats) -> Floats:
-        # Directions of the last digits are left out, unless the answer lies in them.
+        # Directions of the last digits are left out, unless the solution lies in them.
         coefficients = vectors.T @ (right / size)
         for least in (1e-11, 1e-15 * len(values)):
             used = values > least * most
@@ -172,7 +172,7 @@ class _Split:
         return np.clip(w, self.lower + inset, self.upper - inset)
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is no number is not taken
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # NaN is never taken
 def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats) -> Floats:
     """Minimise ``1/2 v'Hv + form*(v)``.
 

@@ -149,7 +149,7 @@ def conjugate_of(pieces: Sequence[Piece], v: Floats) -> float:
 
 
 def prox_conjugate(pieces: Sequence[Piece], v: Floats, step: Floats) -> Floats:
-    """Proximal map of the stacked conjugate, by Moreau's identity where there is no dual form."""
+    """Proximal map of the stacked conjugate, by Moreau's identity for parts without a dual form."""
     out = np.empty_like(v)
     for p in pieces:
         s = slice(p.start, p.stop)

@@ -63,9 +63,9 @@ class Constraint:
         Parameters
         ----------
         penalty : float
-            Price per unit of violation (of the violation to that power).
+            Penalty per unit of violation (of the violation to that power).
         power : float, default=1.0
-            1 charges in proportion; 2 charges the square (bounds and equalities only).
+            1 penalizes in proportion; 2 penalizes the square (bounds and equalities only).
         """
         check_positive("penalty", penalty)
         soft = _soften(self.regularizer, penalty, power)
@@ -186,7 +186,7 @@ class E(_Statistic[Constraint]):
         """Return the expectation given an event, to be compared as this one.
 
         ``E(f).given(A) == b`` is linear in the posterior: it says ``E[(f - b) 1_A] = 0``, and that is what is solved
-        and what tables show. It holds, too, where the answer gives the event no probability at all.
+        and what tables show. It also holds where the solution gives the event no probability.
 
         Parameters
         ----------
@@ -214,9 +214,9 @@ class E(_Statistic[Constraint]):
         return self._constrain(Ball(_number(of), eps, norm), f"E({{}}) within {eps:g} of {{value}}", of)
 
     def between(self, low: ArrayLike | None, high: ArrayLike | None) -> Constraint:
-        """``low <= E[psi] <= high``; None is no bound on that side."""
+        """``low <= E[psi] <= high``; None means no bound on that side."""
         if low is None and high is None:
-            raise ValueError("between(None, None) is no constraint; give a number on one side at least")
+            raise ValueError("between needs a number on at least one side")
         if low is None or high is None:
             return self <= high if high is not None else self >= low
         lower, upper = np.broadcast_arrays(np.atleast_1d(_number(low)), np.atleast_1d(_number(high)))
@@ -317,7 +317,7 @@ class Conditional(_Statistic[Constraint]):
         self._named = expectation._named
 
     def on_event(self, level: ArrayLike) -> OnEvent:
-        """Return the features less a level where the event holds, and zero elsewhere."""
+        """Return the features less a level where the event holds, and zero otherwise."""
         return OnEvent(self.features, self.event, np.atleast_1d(np.asarray(_number(level), dtype=np.float64)))
 
     def between(self, low: ArrayLike, high: ArrayLike) -> list[Constraint]:
@@ -411,7 +411,7 @@ def _shown(value: Any) -> str:
 
 
 def _each(numbers: Floats | None, n: int) -> list[str]:
-    """Numbers as they are written, one for each of n expectations; empty where there are none."""
+    """Return numbers as text, one for each of n expectations; empty where there are none."""
     if numbers is None:
         return [""] * n
     written = [f"{number:g}" for number in numbers.tolist()]

@@ -162,7 +162,7 @@ class Variables(Mapping[str, Any]):
 
 
 def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool | None = None) -> Draws:
-    """Bring draws into the framework's one form. Nothing is copied that need not be.
+    """Convert draws to :class:`Draws`, copying only where necessary.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool
         An array of shape (n,) or (n, d) is one unnamed variable. A mapping has arrays of shape (n, ...), all with the
         same n. ArviZ and xarray objects have their posterior group (a Dataset: itself) with the dimensions ``chain``
         and ``draw``. JAX arrays, torch tensors on the CPU and everything else that NumPy can read count as arrays;
-        torch tensors and CuPy arrays on a graphics card stay there.
+        torch tensors and CuPy arrays on a GPU stay there.
     variables : sequence of str, optional
         The variables to keep, where the draws are named; all by default.
     chains : bool, default=None

@@ -17,7 +17,7 @@ from regbayes.regularization.regularizers import Regularizer
 from regbayes.regularization.result import RegularizedPosterior
 
 Theta = TypeVar("Theta")
-ROUNDING = 1e-9  # rise of the objective, relative to its size, that is put down to rounding and the duality gap
+ROUNDING = 1e-9  # rise of the objective, relative to its size, that is attributed to rounding and the duality gap
 
 
 class Model(Protocol[Theta]):

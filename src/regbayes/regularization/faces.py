@@ -1,7 +1,7 @@
 """Constraints that only a face of the reachable expectations meets: the limits behind infinite multipliers.
 
 Remark 2 of the paper: asking ``E[psi] == 0`` of a psi that is never negative forces all mass onto ``psi = 0``. No
-finite tilt does that, the dual value stays bounded while the multiplier runs away, and the answer is the posterior
+finite tilt does that, the dual value stays bounded while the multiplier runs away, and the solution is the posterior
 conditioned on a face. Conditioning first is exact and leaves a problem with finite multipliers. docs/math.md eq. (9).
 """
 

@@ -1,6 +1,6 @@
 """Can the hard constraints be met at all? Linear programs over the atoms, with certificates. docs/math.md eq. (10).
 
-They are asked only where the dual solver's multipliers grow without limit. There are three answers. *Infeasible* comes
+They run only where the dual solver's multipliers grow without limit. There are three results. *Infeasible* comes
 with multipliers that prove it (Farkas): a combination of the constrained expectations that every atom keeps below what
 the constraints ask of it. *On a face*: all distributions that meet the constraints live on some of the atoms. *Inside*:
 every atom can have mass, and the dual has a solution. Balls and other sets with curved edges enter by tangents, each of
@@ -30,7 +30,7 @@ ROUNDINGS = 4.0  # of the features as they were given that a proof must exceed t
 ON_FACE = 1e-9  # share of the even distribution that an inner point has at least
 ROUNDED = 1e-13  # of the span of a combination of features: constraints this close to its edge touch it
 CONSTANT = 1e-5  # of what it could vary: a combination of features that is the same for all atoms
-CHANCE = 10  # different atoms beyond two for each feature with which a constant combination is no accident
+CHANCE = 10  # different atoms beyond two for each feature with which a constant combination is not an accident
 TOUCHES = 1e-8  # of the span of a combination of features: atoms this close to its edge are on it
 ALL_AT_ONCE = 3000  # atoms up to which a program takes all
 ADDED_AT_ONCE = 200

@@ -58,7 +58,7 @@ class Picked(Expression):
 
 @dataclass(frozen=True, eq=False)
 class OnEvent(Expression):
-    """Features less a level where an event holds, zero elsewhere: what ``E(f).given(event) == level`` constrains."""
+    """Features less a level where an event holds, zero otherwise: what ``E(f).given(event) == level`` constrains."""
 
     features: Any
     event: Any
@@ -82,7 +82,7 @@ class Combination(Expression):
         return Combination(self.factors, tuple(change(part) for part in self.parts), self.constant)
 
     def combine(self, values: Sequence[Any]) -> Any:
-        """Return the combination of the parts' values: the same shapes, or one column beside several."""
+        """Return the combination of the parts' values: the same shapes, or one column combined with several."""
         total: Any = self.constant
         for factor, own in zip(self.factors, values, strict=True):
             total = total + factor * own

@@ -2,7 +2,7 @@
 
 A variance is ``min_c E[(f - c)^2]``, reached at the mean: given the mean it is linear in the posterior. The same holds
 of a correlation given the means and the ratio of the standard deviations. So the linear problem is solved, the numbers
-it was given are taken from its answer, and so on until they agree, docs/math.md eq. (19).
+it was given are taken from its solution, and so on until they agree, docs/math.md eq. (19).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def regularize_moments(
     ----------
     posterior : Samples or Finite, or an ArviZ or xarray object
     constraints : list
-        ``Var(f) <= b``, ``Corr(f, h) == r`` and the like, and constraints on expectations beside them.
+        ``Var(f) <= b``, ``Corr(f, h) == r`` and the like, and constraints on expectations.
     tol : float, default=1e-7
         How closely every statement must hold, relative to the variance wanted (a correlation: absolutely), and how
         little the means may move in the last round, in standard deviations.
@@ -77,7 +77,7 @@ def regularize_moments(
     Returns
     -------
     RegularizedMoments
-        ``regularized`` is the answer of the last linear problem, with its gap: no distribution that meets *that*
+        ``regularized`` is the solution of the last linear problem, with its gap: no distribution that meets *that*
         problem is closer. These statements are not convex, so there may be closer ones far away. Its standard errors
         take the means and spreads of the last round as known.
 
@@ -91,8 +91,8 @@ def regularize_moments(
     >>> import numpy as np
     >>> from regbayes import Samples, Var, regularize_moments
     >>> draws = Samples({"mu": np.random.default_rng(0).normal(size=4000)})
-    >>> answer = regularize_moments(draws, Var("mu") == 0.5)
-    >>> round(float(answer.after[0]), 6)
+    >>> result = regularize_moments(draws, Var("mu") == 0.5)
+    >>> round(float(result.after[0]), 6)
     0.5
     """
     if is_labelled(posterior):
@@ -105,7 +105,7 @@ def regularize_moments(
     if max_rounds < 1:
         raise ValueError(f"max_rounds must be at least 1, got {max_rounds!r}")
     if not moments:
-        raise ValueError("there is no variance or correlation among the constraints; call regularize")
+        raise ValueError("the constraints contain neither a variance nor a correlation; call regularize")
     current, warm_start, step, worst = posterior, None, 1.0, np.inf
     statistics = [moment.statistics(posterior) for moment in moments]
     n_rounds, converged = 0, False

@@ -1,6 +1,6 @@
 """Monte Carlo errors of a regularized posterior known by draws, docs/math.md eq. (16)-(18).
 
-Other draws of the same posterior would have given other expectations, other multipliers and so another answer. To
+Other draws of the same posterior would have given other expectations, other multipliers and so another solution. To
 first order each estimate moves by the mean of its *influence*, one number per draw; the standard error is that of this
 mean, along the chains in which the draws came.
 """
@@ -115,10 +115,10 @@ def find_influences(
 
 
 def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -> Floats:
-    """How the multipliers answer a change of the expectations: ``d phi = -K d``, docs/math.md eq. (17).
+    """How the multipliers respond to a change of the expectations: ``d phi = -K d``, docs/math.md eq. (17).
 
     The dual solution is a fixed point of the proximal gradient map, so it moves as the map's generalized Jacobian says:
-    a constraint that is not active does not answer, one that is answers by the inverse covariance, and a soft one by
+    a constraint that is not active does not respond, one that is responds by the inverse covariance, and a soft one by
     less.
     """
     hessian = covariance[np.ix_(stack.index, stack.index)]

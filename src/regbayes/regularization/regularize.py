@@ -96,7 +96,7 @@ def regularize(
     NotConvergedWarning
         When the solver stopped short of its tolerance: at ``max_iter``, or where no step improves any more.
     UnreliableWeightsWarning
-        When tilted draws cannot carry the tilt: by their Pareto k-hat, by few effective draws, or by a tail of the
+        When reweighting the draws is unreliable: by their Pareto k-hat, by few effective draws, or by a tail of the
         tilt that looks heavier than exponential. `RegularizedPosterior.diagnostics` has the sentences.
     """
     if not isinstance(posterior, Posterior) and (
@@ -105,7 +105,7 @@ def regularize(
         posterior = Samples(posterior)
     if isinstance(posterior, RegularizedPosterior):
         raise TypeError(
-            "posterior is a result of regularize; give its posterior, result.posterior, to go on from there"
+            "posterior is a result of regularize; give its posterior, result.posterior, to continue from it"
         )
     if not isinstance(posterior, Posterior):
         raise TypeError(
@@ -122,7 +122,9 @@ def regularize(
         evaluated, g, labels = gather(posterior, features, regularizer)
         _check_events(posterior, features, regularizer)
         stack = Stack.of(g, len(labels))
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no certificate takes what is no number
+        with np.errstate(
+            over="ignore", invalid="ignore", divide="ignore"
+        ):  # overflow is safe here: a non-finite gap is never certified
             problem = _Problem.of(posterior.bind(evaluated), stack)
             start = None if warm_start is None else problem.from_user(warm_start)
             outcome = _solve(problem.partition, problem.stack, tol, max_iter, start)

@@ -40,7 +40,7 @@ class RegularizedPosterior(Saveable):
     multipliers ask for the way to them, and is an estimate. Under importance weights ``before`` and ``kl`` are only as
     good as the weights, also where the tilt is harmless.
 
-    Where the posterior was known by draws (`Samples`), other draws would have given another answer. ``before_mcse``,
+    Where the posterior was known by draws (`Samples`), other draws would have given another solution. ``before_mcse``,
     ``after_mcse``, ``multipliers_mcse`` and ``kl_mcse`` are the Monte Carlo standard errors, docs/math.md eq. (16) to
     (18), and ``mcse(features)`` that of any other expectation. They are zero for posteriors that are known exactly, and
     NaN for draws in blocks on a cluster, for which they are not estimated.

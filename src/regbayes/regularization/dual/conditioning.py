@@ -102,9 +102,9 @@ class Conditioned:
 
 
 def condition(partition: LogPartition, stack: Stack) -> Conditioned | None:
-    """Combine equalities that are nearly combinations of others; None where there are none such.
+    """Combine equalities that are nearly combinations of others; None where there are none.
 
-    None, too, where equalities that say the same of the features ask for different expectations.
+    Also None where equalities of the same combination have different targets.
     """
     places = np.flatnonzero(np.isfinite(stack.targets))
     if len(places) < 2 or not isinstance(partition, WeightedAtoms | GaussianAffine):

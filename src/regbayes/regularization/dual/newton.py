@@ -22,7 +22,7 @@ MAX_SHORTENED = 20  # times that a step is halved before A is looked at
 MIN_DAMPING = 1e-20  # in variances before the tilt; a Gaussian needs none
 DIVERGING_NATS = 60.0  # a tilt that spans this many more than the weights did is looked at: is there a limit?
 MIN_STEPS = 4  # before that look
-PATIENCE = 25  # steps that may pass without progress: between two atoms far apart in mass there is no curvature
+PATIENCE = 25  # steps that may pass without progress: the curvature vanishes between two atoms far apart in mass
 ARRIVES = 0.3  # share of the violation that a step leaves, below which there is a limit
 LAST_STEP = 1e-4  # error from which one more step, whose error is about the square, should be the last, or nearly
 SLOW_LOOK = 20  # steps after which a violation that is left is looked at in any case
@@ -59,7 +59,7 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
             break
         error = min(1e-3, max(found.violation, found.gap / (1 + abs(point.objective))))
         unit = problem.unit  # a feature that the tilt has made constant keeps its unit
-        if reached is not None:  # what is left to do is nothing beside an atom far out, which has lost its mass
+        if reached is not None:  # the remaining step is small compared with an atom far out that has lost its mass
             variances = problem.partition.covariance(point.phi).diagonal()[problem.index]
             unit = np.sqrt(np.where(variances > 0, variances, np.square(unit)))
         accepted, damping = _newton_step(problem, point, damping, unit, error)
@@ -167,7 +167,7 @@ def _predict_change(problem: Dual, point: Point, target: Floats) -> float:
 
 
 def _lengthen(problem: Dual, point: Point, direction: Floats, length: float, trial: Point) -> Point:
-    """Go on along a direction by doublings as long as the objective falls: a careful step may have been too careful.
+    """Double the step along a direction as long as the objective falls: a careful step may have been too careful.
 
     Where one atom has all the mass there is no curvature, and the next one may be thousands of nats away.
     """

@@ -18,7 +18,9 @@ EPSILON = 8 * float(np.finfo(np.float64).eps)
 MOST_VIOLATION = 1e-4  # standard deviations: however coarse the tolerance, a hard constraint is met as well as this
 DEAD_NATS = 16.0  # an atom this far behind the first one, about 1e-7 of its mass, counts as dead
 MOST_ROUNDING = 1e-8  # of a gap or a violation that rounding may account for
-FALLS_QUICKLY = 0.2  # share of an error that a step may leave for its covariance to be corrected, not taken anew
+FALLS_QUICKLY = (
+    0.2  # share of an error that a step may leave for its covariance to be corrected instead of computed again
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Dual:
     def _along(self, constant: Flags) -> Floats:
         """Units in which the way to a domain is measured: a constant takes that of what varies in its block.
 
-        Its own is its size, beside which a way that other features have to go may be nothing.
+        Its own unit is its size, compared with which the moves of other features may be negligible.
         """
         if self.stack.box is not None:
             return self.unit
@@ -189,7 +191,7 @@ class Dual:
                 at_edge, off_edge, _ = self._charge(p, edge, x[s], point.u[s])
                 own, off = (at_edge, off_edge) if at_edge < own else (own, off)
                 if value > self.tol and np.all(np.abs(edge - x[s]) <= EPSILON * (np.abs(x[s]) + self.along[s])):
-                    value = own  # the price of rounding
+                    value = own  # the cost of rounding
             gap, violation, bound = gap + own, max(violation, off), bound + value
         return Certificate(gap, violation, bound)
 
@@ -206,7 +208,7 @@ class Dual:
     def rounding(self, point: Point) -> Certificate:
         """How far off rounding alone may put the gap and the violation: features far from zero have few digits left.
 
-        Weights of a tilt over many nats are known to fewer digits too; more than a hair is never put down to that.
+        Weights of a tilt over many nats are known to fewer digits too; only a small share is attributed to that.
         """
         if self._rounded is None or self._rounded[0] is not point:
             self._rounded = point, self._round(point)
@@ -259,7 +261,7 @@ class Dual:
         return close and found.violation <= self.most_violation + slack.violation
 
     def is_settled(self, point: Point) -> bool:
-        """Whether what is left of the violations is nothing beside the atoms that still have mass, too.
+        """Whether what is left of the violations is also negligible for the atoms that still have mass.
 
         One atom may be a billion times farther out than all others. The standard deviation before the tilt is that
         atom's, and a billionth of it all that was asked for. Going ``x`` from a tilt of variance ``v`` costs about
@@ -301,7 +303,7 @@ def _box_certificate(
     off = np.where(at_edge < at_inside, np.abs(to_edge - x), np.abs(inside - x)) / unit
     squares = 0.5 * np.square((inside - x) / unit)
     gap, bound = (float(np.sum(own + squares)) for own in (np.minimum(at_inside, at_edge), at_inside))
-    if bound > close:  # the price of rounding
+    if bound > close:  # the cost of rounding
         rounded = np.abs(edge - x) <= EPSILON * (np.abs(x) + unit)
         bound = float(np.sum(np.where(rounded, np.minimum(at_inside, at_edge), at_inside) + squares))
     return Certificate(gap, float(np.max(off, initial=0.0)), bound)

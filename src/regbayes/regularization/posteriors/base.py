@@ -31,7 +31,7 @@ class Expectations(np.ndarray[Any, np.dtype[np.float64]]):
 class Posterior(Saveable, ABC):
     """What `regularize` needs of a posterior."""
 
-    is_drawn: ClassVar[bool] = False  # whether it is known by draws, others of which would give another answer
+    is_drawn: ClassVar[bool] = False  # whether it is known by draws, others of which would give another solution
     log_evidence: float | None = None  # log p(D), where it is known: empirical Bayes compares models by it
 
     @abstractmethod

@@ -213,7 +213,7 @@ def _bare(value: object) -> str:
 
 
 DIFFERENCE = 1e-7  # relative width of a finite difference
-FAR = 1e150  # from there the proximal map of a function with a bounded domain comes back
+FAR = 1e150  # the proximal map of a function with a bounded domain returns from there
 TINY_STEP = 1e-14  # a proximal step that moves a point onto the domain and hardly anywhere else
 
 

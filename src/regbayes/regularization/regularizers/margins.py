@@ -88,7 +88,7 @@ class Hinge(DualFormRegularizer):
         x = as_floats(x).astype(np.float64)
         weight = np.broadcast_to(self.C * np.asarray(step, dtype=np.float64), x.shape)
         k, v = self.power, np.maximum(self.prox(x, step), 0.0)
-        # v^(k - 2) is infinite at zero for k < 2, and the derivative zero; without a penalty there is no curvature.
+        # v^(k - 2) is infinite at zero for k < 2, and the derivative zero; without a penalty the curvature is zero.
         with np.errstate(divide="ignore", invalid="ignore"):
             curvature = np.where(weight > 0, weight * k * (k - 1) * v ** (k - 2), 0.0)
         return diagonal_blocks(

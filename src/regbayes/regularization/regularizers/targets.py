@@ -130,7 +130,7 @@ class Ball(Regularizer):
     norm : {1, 2, inf}, default=2
         In which norm.
     C : float, default=inf
-        Price per unit outside the ball.
+        Penalty per unit outside the ball.
     """
 
     def __init__(self, target: ArrayLike, radius: float, norm: float = 2, C: float = np.inf) -> None:
