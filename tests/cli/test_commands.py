@@ -1,4 +1,4 @@
-"""The commands, in this process: what they answer, and what they say about mistakes."""
+"""The commands, in this process: their results, and what they say about mistakes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_fit_without_cross_validation_takes_the_default_of_C(folder):
     assert "ILSVMClassifier, C=auto" in done.out
 
 
-def test_predict_answers_every_row_in_order(folder):
+def test_predict_has_every_row_in_order(folder):
     plain = rows_of(run_here("predict", folder / "flowers.model", folder / "new.csv").out)
     assert len(plain) == 30
     truth = [row["kind"] for row in rows_of((folder / "new.csv").read_text())]
@@ -108,7 +108,7 @@ def test_evaluate_is_what_predictions_and_truth_say(folder):
     ]
 
 
-def test_amounts_and_tasks(folder, numbers):
+def test_numbers_and_tasks(folder, numbers):
     both, grouped = numbers
     assert both["kind"] == grouped["kind"] == "regressor"
     assert both["targets"] == ["sum", "difference"]
@@ -176,7 +176,11 @@ MISTAKES = {
     "no folder": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/none/x"), 2, "there is no folder"),
     "a folder": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}"), 2, "is not a regular file"),
     "no output": (("fit", "{}/flowers.csv", "-t", "kind"), 2, "Missing option '--output'"),
-    "a negative price": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/x", "--C", "-1"), 2, "--C must be positive"),
+    "a negative penalty": (
+        ("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/x", "--C", "-1"),
+        2,
+        "--C must be positive",
+    ),
     "no picture": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/x", "--image", "8"), 2, "must be HEIGHTxWIDTH"),
     "two characters": (
         ("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/x", "--delimiter", "::"),

@@ -37,7 +37,7 @@ def context_of(X, y, kind, names=("y",), **more) -> FitContext:
     spec = TargetSpec(tuple(names), kind, (False,) * len(names))
     table, request = Table(make_frame([]), ""), FitRequest(data="", output="")
     row_names = [f"row {i + 1}" for i in range(len(y))]
-    return FitContext(request, Output(quiet=True), table, spec, "", TableInputs(), X, y, row_names, **more)
+    return FitContext(request, Output(quiet=True), table, spec, TableInputs(), X, y, row_names, **more)
 
 
 def judged(context: FitContext, predicted) -> Judged:
@@ -118,7 +118,7 @@ def test_tasks_become_inputs_and_a_constant_of_their_own(numbers):
     assert found["systems"][2]["score"] == pytest.approx(r2_score(y, by_task))
 
 
-def test_several_targets_with_holes(numbers, classes):
+def test_several_targets_with_missing_values(numbers, classes):
     Y = np.column_stack([numbers.y, numbers.X[:, 0] + 0.1])
     Y[::7, 0] = np.nan
     found = judge(context_of(numbers.X, Y, "regressor", ("y", "z")), np.zeros((80, 2)))

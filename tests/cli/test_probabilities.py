@@ -149,12 +149,12 @@ def test_the_page_says_how_far_they_hold(mood_model, place):
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.01, 1), min_size=3, max_size=3), st.floats(0.05, 0.95))
-def test_a_class_with_a_threshold_is_answered_above_it_and_only_there(weights, threshold):
+def test_a_class_with_a_threshold_is_predicted_above_it_only(weights, threshold):
     shares = np.array([weights]) / np.sum(weights)
-    (answer,) = predict_at(shares, np.array([np.nan, threshold, np.nan]))
-    assert (answer == 1) == (shares[0, 1] > threshold)
-    if answer != 1:
-        assert shares[0, answer] == max(shares[0, 0], shares[0, 2])
+    (found,) = predict_at(shares, np.array([np.nan, threshold, np.nan]))
+    assert (found == 1) == (shares[0, 1] > threshold)
+    if found != 1:
+        assert shares[0, found] == max(shares[0, 0], shares[0, 2])
     (free,) = predict_at(shares, np.full(3, np.nan))
     assert free == shares.argmax()
     (even,) = predict_at(shares, np.full(3, threshold))  # the same for all is none at all

@@ -112,7 +112,7 @@ def test_ctrl_c_keeps_the_best_model_so_far(folder):
     assert "interrupted after" in err
     assert "Traceback" not in err
     judged = run_here("evaluate", folder / "long.model", folder / "long.npz", "--json")
-    assert judged.json["scores"]["accuracy"] > max(np.mean(y), np.mean(1 - y))  # of a constant answer
+    assert judged.json["scores"]["accuracy"] > max(np.mean(y), np.mean(1 - y))  # of a constant prediction
 
 
 def test_demo_ends_with_a_table_a_page_and_what_to_do_next(tmp_path):

@@ -151,7 +151,7 @@ def test_a_folder_is_read_as_scikit_learn_reads_it(tmp_path):
     theirs = load_files(folder, encoding="utf-8", shuffle=False)
     wanted = {text: theirs.target_names[k] for text, k in zip(theirs.data, theirs.target, strict=True)}
     assert dict(zip(table.column("text"), table.column("class"), strict=True)) == wanted
-    assert (table.text, table.targets, table.keys) == (("text",), ("class",), ("file",))
+    assert (table.text, table.targets, table.key) == (("text",), ("class",), "file")
     alone = read_table(str(folder / "law"), sparse=True)
     assert alone.targets == ()
     (folder / "odd.txt").write_text("loose")

@@ -69,7 +69,7 @@ RATINGS = {
         (("stars", "flag"), True, "multilabel", "hold classes (--kind regressor if they are quantities)"),
     ],
 )
-def test_few_whole_numbers_are_classes_but_ratings_beside_texts(names, of_texts, kind, said):
+def test_few_whole_numbers_are_classes_except_ratings_of_texts(names, of_texts, kind, said):
     spec, why = decide(table_of(**RATINGS), names, of_texts=of_texts)
     assert spec.kind == kind
     assert said in why

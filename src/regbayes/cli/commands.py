@@ -129,7 +129,7 @@ def _predict_columns(model: ModelFile, table: Table, request: PredictRequest) ->
             for value in values.tolist()
         ]
 
-    kept = [*(key for key in table.keys if key not in request.keep), *request.keep]
+    kept = list(dict.fromkeys([*([table.key] if table.key else []), *request.keep]))
     columns = {name: plain(table.column(name, "--keep")) for name in kept}
     clash = [name for name in model.target.names if name in columns]
     if clash:

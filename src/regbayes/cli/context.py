@@ -41,7 +41,6 @@ class FitContext:
     output: Output
     table: Table  # the rows that are fitted
     spec: TargetSpec
-    why: str  # how the kind was decided
     inputs: TableInputs | WordCounts
     X: Any  # (n, inputs): numbers, or sparse counts of words
     y: NDArray[Any]  # (n,) or (n, targets), with missing values
@@ -109,7 +108,7 @@ def prepare(request: FitRequest, output: Output) -> FitContext:
     spec, why = decide(table, names, request.kind, request.task, of_texts=documents and table.counts is None)
     output.say(f"MedLDA, {why}" if documents else why)
     _check_columns(table, spec, request, documents)
-    rows = _rows_to_fit(table, spec, why, request, output, needs_all=documents)
+    rows = _rows_to_fit(table, spec, request, output, needs_all=documents)
     context = _of_documents(rows) if documents else _of_columns(rows)
     n, n_inputs = context.X.shape
     if documents:
@@ -135,17 +134,15 @@ def _check_columns(table: Table, spec: TargetSpec, request: FitRequest, document
         raise UserError(f"--balanced is about classes, and this target is for a {spec.kind}")
 
 
-def _rows_to_fit(
-    table: Table, spec: TargetSpec, why: str, request: FitRequest, output: Output, *, needs_all: bool
-) -> FitContext:
+def _rows_to_fit(table: Table, spec: TargetSpec, request: FitRequest, output: Output, *, needs_all: bool) -> FitContext:
     """Leave out rows without a target, or without one of several if all are needed, and those without weight."""
-    key = request.names or next(iter(table.keys), None)
+    key = request.names or table.key
     given: Sequence[str | None] = [None] * table.n_rows if key is None else text_of(table.column(key, "--names"))
     row_names = [name or f"row {i + 1}" for i, name in enumerate(given)]
     weights = None if request.weight is None else row_weights(table, request.weight)
     table, y, kept = rows_with_target(table, spec, output, needs_all=needs_all)
     names = [row_names[i] for i in np.flatnonzero(kept).tolist()]
-    context = FitContext(request, output, table, spec, why, TableInputs(), None, y, names)
+    context = FitContext(request, output, table, spec, TableInputs(), None, y, names)
     if weights is not None:
         context = replace(context, weights=weights[kept])
         counted_rows = weights[kept] > 0

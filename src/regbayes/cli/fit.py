@@ -65,21 +65,26 @@ def train(context: FitContext, fitted: Fitted) -> ModelFile:
     if isinstance(estimator, ILSVMClassifier | ILSVMRegressor):
         setting = "predictive" if estimator.slab is None else "interpretable"
     facts = {
-        "why": context.why,
-        "source": context.table.source,
+        "estimator": type(estimator).__name__,
+        "kind": context.kind,
+        "targets": list(context.spec.names),
+        "task": context.spec.task,
         "rows": context.X.shape[0],
         "inputs": context.X.shape[1],
         "weight": request.weight,
         "setting": setting,
         "settings": fitted.settings,
+        "n_components": estimator.n_components,
+        "n_components_in_use": len(estimator.components_),
         "seconds": fitted.seconds,
         "interrupted": fitted.kept is not None,
         "kept": fitted.kept,
-        "metric": context.metric,
-        "baseline": baseline[0]["score"] if baseline else of_training,
+        "baseline_score": baseline[0]["score"] if baseline else of_training,
         "cross_validation": cross_validation,
         "comparison": comparison,
         "no_better_than_baseline": None if comparison is None else comparison["no_better_than_baseline"],
+        "source": context.table.source,
+        "metric": context.metric,
         "warnings": list(output.warnings),
     }
     if request.stability:

@@ -75,8 +75,8 @@ def collect_new_page(model: ModelFile, table: Table, output: Output) -> Any:
     spec = model.target
     table, y, kept = rows_with_target(table, spec, output, needs_all=model.of_documents)
     y = as_labels(y) if spec.kind == "classifier" else y
-    key = next(iter(table.keys), None)
-    names = [f"row {i + 1}" for i in np.flatnonzero(kept)] if key is None else text_of(table.column(key))
+    numbered = [f"row {i + 1}" for i in np.flatnonzero(kept)]
+    names = numbered if table.key is None else text_of(table.column(table.key))
     if model.of_documents and spec.kind == "multilabel":
         y = y.astype(np.int64)
     X = model.encode(table)

@@ -50,7 +50,7 @@ class Table:
     counts: Any = None  # of words in rows, a sparse matrix (rows, words); None: there are columns alone
     words: tuple[str, ...] = ()  # names of the columns of `counts`
     text: tuple[str, ...] = ()  # columns that hold the text of documents, where the source says so
-    keys: tuple[str, ...] = ()  # columns that name rows
+    key: str | None = None  # the column that names rows
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -361,8 +361,7 @@ def _read_npz(path: str, sparse: bool) -> Table:
         return found
     if X.dtype.kind not in "biuf":
         raise BadDataError(f"{path}: X should hold counts; it holds {X.dtype}")
-    keys = ("doc_ids",) if "doc_ids" in found else ()
-    return replace(found, inputs=(), counts=csr_array(X), words=inputs or (), keys=keys)
+    return replace(found, inputs=(), counts=csr_array(X), words=inputs or ())
 
 
 def _read_libsvm(path: str, sparse: bool) -> Table:
@@ -412,4 +411,4 @@ def _read_folder(folder: Path, encoding: str) -> Table:
     columns = [("file", [name.as_posix() for name in names]), ("text", as_column(texts))]
     targets = () if depths == {1} else ("class",)
     columns += [(target, [name.parts[0] for name in names]) for target in targets]
-    return Table(make_frame(columns), str(folder), (), targets, text=("text",), keys=("file",))
+    return Table(make_frame(columns), str(folder), (), targets, text=("text",), key="file")

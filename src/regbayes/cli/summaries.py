@@ -20,24 +20,12 @@ SETTINGS = {
 
 def summary(model: ModelFile) -> dict[str, Any]:
     """Return what a fitted model is, for JSON."""
-    estimator, facts = model.estimator, model.facts
-    names = ["rows", "inputs", "weight", "setting", "settings", "seconds", "interrupted", "kept"]
-    names += ["cross_validation", "comparison", "no_better_than_baseline", "stability"]
-    found = {
-        "estimator": type(estimator).__name__,
-        "kind": model.target.kind,
-        "targets": list(model.target.names),
-        "task": model.target.task,
-        "n_components": estimator.n_components,
-        "n_components_in_use": len(estimator.components_),
-        "baseline_score": facts["baseline"],
-        **{name: facts[name] for name in names if name in facts},
-    }
+    found = {name: value for name, value in model.facts.items() if name not in ("source", "metric", "warnings")}
     return {**found, "topics": topics_of(model)} if model.of_documents else found
 
 
 def topics_of(model: ModelFile) -> list[dict[str, Any]]:
-    """Return the topics with their top words and what they speak for, those that matter most first.
+    """Return the topics with their top words and their weights, those that matter most first.
 
     Topics of one number go from the highest weight to the lowest; others by how much they move the scores.
     """
@@ -144,4 +132,4 @@ def _show_topics(model: ModelFile, out: Output, most: int = 12, n_words: int = 7
         rows.append([what, ", ".join(topic["words"][:n_words])])
     some = "" if len(shown) == len(topics) else f" ({len(shown)} of {len(topics)}; the page has all)"
     heading = f"weight for {model.target.names[0]}" if number else "highest weight"
-    out.table(f"topics{some}", [heading, "words that tell it from the others"], rows, numbers=False)
+    out.table(f"topics{some}", [heading, "words that distinguish it"], rows, numbers=False)

@@ -183,14 +183,6 @@ def has_weight(coef: Floats) -> Flags:
     return np.any(sizes > LEAST_WEIGHT * sizes.max(axis=1, keepdims=True, initial=0.0), axis=0)
 
 
-def features_in_use(model: Any) -> Integers:
-    """Return the numbers of the features in use, which `n_components_` counts.
-
-    Our own models have no others. Those of other packages are in use where some loading is not zero.
-    """
-    return np.flatnonzero(np.any(to_host(model.components_) != 0, axis=1))
-
-
 def warn_of_no_features() -> None:
     """Say that the features tell nothing about the rows."""
     warnings.warn(
