@@ -173,7 +173,7 @@ def test_too_few_rounds_warn():
         (
             lambda: regularize_moments(POSTERIOR, E("x") <= 1),
             ValueError,
-            "no variance or correlation .* call regularize",
+            "neither a variance nor a correlation; call regularize",
         ),
         (lambda: regularize_moments(POSTERIOR, Var(["x", "y"]) <= 1), ValueError, "about one feature, got 2"),
         (lambda: regularize_moments(POSTERIOR, Var(np.ones(N)) <= 1), ValueError, "the feature does not vary"),

@@ -134,23 +134,23 @@ class BoxDual:
             values = np.where(u == 0.0, 0.0, u * away - 0.5 * self.ridge * np.square(u))
         return np.where(np.isinf(u), np.inf, values)
 
-    def prox(self, x: Floats, step: ArrayLike) -> Floats:
+    def prox(self, x: Floats, step: Floats | float) -> Floats:
         """Return the proximal map of g: on a hard bound, exactly the bound."""
         near, _, ratio, slope, u = self._prox(x, step)
         return np.where(u == slope, near + ratio * (x - near), x - step * u)
 
-    def prox_jacobian(self, x: Floats, step: ArrayLike) -> Floats:
+    def prox_jacobian(self, x: Floats, step: Floats | float) -> Floats:
         """Return the derivative of `prox` in each coordinate, shape (n, 1, 1)."""
         _, inside, ratio, slope, u = self._prox(x, step)
         return np.where(inside | (u != slope), 1.0, ratio).reshape(-1, 1, 1)
 
-    def _prox(self, x: Floats, step: ArrayLike) -> tuple[Floats, ...]:
+    def _prox(self, x: Floats, step: Floats | float) -> tuple[Floats, Flags, Floats, Floats, Floats]:
         near, total = np.clip(x, self.low, self.high), self.ridge + step
         slope = (x - near) / total
         inside = (x > self.low) & (x < self.high)
         return near, inside, self.ridge / total, slope, np.clip(slope, self.lower, self.upper)
 
-    def prox_dual(self, v: Floats, step: ArrayLike) -> Floats:
+    def prox_dual(self, v: Floats, step: Floats | float) -> Floats:
         """Return the proximal map of the conjugate."""
         return self.clip((v - np.clip(v, step * self.low, step * self.high)) / (1 + step * self.ridge))
 
@@ -239,11 +239,11 @@ class SimplexDual:
             free = np.where((excess == 0.0) | np.isinf(self.ridge), 0.0, excess / self.ridge)
         return np.where(np.isfinite(self.total), self.total, free)
 
-    def prox(self, x: Floats, step: ArrayLike) -> Floats:
+    def prox(self, x: Floats, step: Floats | float) -> Floats:
         """Return the proximal map of g, by Moreau's identity; steps are equal within a row."""
         return x - step * self.prox_dual(x / step, 1 / np.asarray(step))
 
-    def prox_dual(self, v: Floats, step: ArrayLike) -> Floats:
+    def prox_dual(self, v: Floats, step: Floats | float) -> Floats:
         """Return the proximal map of the conjugate; steps are equal within a row."""
         t = self._steps(step)[:, None]
         lowered, fixed = self._rows(v) - t * self.linear[self.row], np.isfinite(self.total)
@@ -252,7 +252,7 @@ class SimplexDual:
         found[fixed] = project_rows_to_simplex(lowered[fixed], self.total[fixed])
         return found.ravel()
 
-    def prox_jacobian(self, x: Floats, step: ArrayLike) -> Floats:
+    def prox_jacobian(self, x: Floats, step: Floats | float) -> Floats:
         """Return the Jacobian of `prox`, shape (n, classes, classes)."""
         rows, t = self._rows(x), self._steps(step)
         shifted, fixed = rows - self.linear[self.row], np.isfinite(self.total) & (self.total > 0)
@@ -267,7 +267,7 @@ class SimplexDual:
         jacobian[fixed] -= simplex_projection_jacobian(projected > 0)
         return jacobian
 
-    def _steps(self, step: ArrayLike) -> Floats:
+    def _steps(self, step: Floats | float) -> Floats:
         step = np.broadcast_to(np.asarray(step, dtype=np.float64).ravel(), len(self) * self.n_classes)
         return self._rows(step)[:, 0]
 

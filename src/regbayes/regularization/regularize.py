@@ -16,7 +16,8 @@ from regbayes.kernels.arrays import DeviceArray, to_host
 from regbayes.regularization.composite import Stack
 from regbayes.regularization.constraints import UNNAMED_FEATURE, Constraint, E, MomentConstraint
 from regbayes.regularization.draws import has_samples, is_labelled
-from regbayes.regularization.dual import DualSolution, solve_dual
+from regbayes.regularization.dual import solve_dual
+from regbayes.regularization.dual.problem import DualSolution
 from regbayes.regularization.faces import (
     Face,
     OutOfReach,

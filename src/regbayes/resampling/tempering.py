@@ -25,7 +25,8 @@ from regbayes._types import Array, Floats
 from regbayes.engine import Callback, Status, StepResult, run
 from regbayes.regularization.composite import Stack
 from regbayes.regularization.draws import as_draws
-from regbayes.regularization.dual import DualSolution, solve_dual
+from regbayes.regularization.dual import solve_dual
+from regbayes.regularization.dual.problem import DualSolution
 from regbayes.regularization.feasibility import examine
 from regbayes.regularization.features import evaluate_features
 from regbayes.regularization.log_partition import GaussianAffine, WeightedAtoms
