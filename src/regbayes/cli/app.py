@@ -18,13 +18,6 @@ from regbayes.cli.options import make_command
 
 __all__ = ["main", "make_app"]
 
-EPILOG = """**Where to start**
-
-`regbayes demo` fits a model to handwritten digits and writes a page about it.
-
-Exit codes: 0 done, 1 a bug, 2 wrong usage, 3 the data, 4 the model file, 5 a package is not
-installed, 130 interrupted."""
-
 
 def make_app() -> typer.Typer:
     """Return the application with all commands."""
@@ -38,7 +31,7 @@ def make_app() -> typer.Typer:
     )
     for name, (run, request) in COMMANDS.items():
         app.command(epilog=f"**Examples**\n\n{EPILOGS[name]}")(make_command(request, _guard(run)))
-    app.callback(epilog=EPILOG)(_regbayes)
+    app.callback(epilog=f"**Where to start**\n\n{EPILOGS['regbayes']}")(_regbayes)
     return app
 
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "EPILOGS"]
 
 EPILOGS = {
+    "regbayes": """`regbayes demo` fits a model to handwritten digits and writes a report about it.
+
+Exit codes: 0 done, 1 a bug, 2 wrong usage, 3 the data, 4 the model file, 5 a package is not
+installed, 130 interrupted.""",
     "demo": """`regbayes demo`
 
 `regbayes demo --output FOLDER`

@@ -35,7 +35,6 @@ __all__ = ["MAX_NUMBER", "TableInputs", "as_numbers", "find_dates"]
 
 MAX_CATEGORIES = 50
 MAX_NUMBER = 1e100  # squares of larger numbers, summed, are infinite
-DOCUMENT_CHARACTERS = 40  # on average, above which a text is a document rather than a name
 ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].+)?)?")  # pandas takes 2020 and 20200131 for dates too
 DAYS = ("%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y")
 
@@ -143,8 +142,11 @@ class TableInputs(TransformerMixin, BaseEstimator):
             expanded, _ = self._expand(X)
         return expanded[[name for name in expanded if name in self.numbers_ or name in self.categories_]]
 
-    def _hints(self, X: pd.DataFrame) -> list[str]:
-        """Return what a user may want to do about columns that number the rows, or hold documents."""
+    def _hints(self, X: pd.DataFrame, n_characters: int = 40) -> list[str]:
+        """Return what a user may want to do about columns that number the rows, or hold documents.
+
+        Documents have more than `n_characters` on average, names have fewer.
+        """
         found = []
         columns = {name: _values(X[name]) for name in X}
         counters = [
@@ -159,7 +161,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
             found.append(f"whole numbers that rise from row to row: {listed(counters)}. To leave them out: --ignore")
         for name in (name for names in self.left_out_.values() for name in names if name in X):
             lengths = [len(value) for value in columns[name] if isinstance(value, str)]
-            if lengths and np.mean(lengths) > DOCUMENT_CHARACTERS:
+            if lengths and np.mean(lengths) > n_characters:
                 return [*found, f"--text {name} would find topics in the documents of that column"]
         return found
 

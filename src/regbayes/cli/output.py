@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["Output", "called_as", "check_suffix", "check_writable", "replacing", "save_model", "write_columns"]
 
 QUIET_SECONDS = 15.0  # between lines about progress
-PIPE_WIDTH = 140  # characters of a table that no terminal shows
 
 
 def called_as() -> str:
@@ -88,8 +87,19 @@ class Output:
         if not self.json:
             _console(sys.stdout).print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
-        """Print a table of the result, unless the result is JSON. All columns but the first are numbers, or none is."""
+    def table(
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        numbers: bool = True,
+        pipe_width: int = 140,
+    ) -> None:
+        """Print a table of the result, unless the result is JSON. All columns but the first are numbers, or none is.
+
+        Without a terminal it has `pipe_width` characters.
+        """
         if self.json:
             return
         from rich import box
@@ -102,7 +112,7 @@ class Output:
             shown.add_column(Text(column), justify="left" if i == 0 or not numbers else "right", overflow="fold")
         for row in rows:
             shown.add_row(*(Text(str(cell)) for cell in row))
-        _console(sys.stdout, None if sys.stdout.isatty() else PIPE_WIDTH).print(shown)
+        _console(sys.stdout, None if sys.stdout.isatty() else pipe_width).print(shown)
 
     def banner(self, text: str) -> None:
         """Print on stderr, in a frame, what must not be overlooked."""

@@ -22,8 +22,6 @@ from regbayes.cli.words import WordCounts, show_documents
 
 __all__ = ["collect_new_page", "collect_training_page", "reliability_of"]
 
-NAMES = {"accuracy over all labels": "label accuracy", "R², mean over targets": "R²"}  # of scores in the report
-
 
 def collect_training_page(
     model: ModelFile, context: FitContext, predictions: NDArray[Any] | None, shown: Mapping[str, Any]
@@ -39,7 +37,7 @@ def collect_training_page(
         if predictions is None
         else f"Predictions are those of cross-validation: each {noun} was predicted by a fit that had not seen it."
     )
-    scores = {} if found is None else {NAMES.get(found["metric"], found["metric"]): (found["pooled"], found["std"])}
+    scores = {} if found is None else {_name_score(found["metric"]): (found["pooled"], found["std"])}
     options: dict[str, Any] = {
         "row_names": context.row_names,
         "data_name": f"training {noun}s",
@@ -89,8 +87,7 @@ def collect_new_page(model: ModelFile, table: Table, output: Output) -> Any:
         "task": task_values(table, spec),
     }
     if found is not None:
-        name = f"{NAMES.get(found['metric'], found['metric'])} in cross-validation"
-        shown["scores"] = {name: (found["pooled"], found["std"])}
+        shown["scores"] = {f"{_name_score(found['metric'])} in cross-validation": (found["pooled"], found["std"])}
     if isinstance(model.inputs, WordCounts):
         shown["texts"] = show_documents(table, model.inputs, X)
     if model.calibration is not None:
@@ -138,6 +135,11 @@ def reliability_of(shares: Sequence[Floats], codes: Integers, weights: Floats | 
     error = np.average(np.abs(share - mean), weights=in_bin[kept])
     said = f"{note} Probability and share differ by {error:.3f} on average (expected calibration error)."
     return Reliability(mean, share, np.bincount(place, minlength=n_bins)[kept], said)
+
+
+def _name_score(metric: str) -> str:
+    """Return what the report calls a score."""
+    return {"accuracy over all labels": "label accuracy", "R², mean over targets": "R²"}.get(metric, metric)
 
 
 def _collect(model: ModelFile, table: Table, X: Any, y: NDArray[Any], shown: Mapping[str, Any]) -> Any:

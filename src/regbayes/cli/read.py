@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CELLS", "Table", "as_column", "make_frame", "plain_number", "read_table", "text_of"]
 
 MAX_CELLS = 250_000_000  # two gigabytes of numbers; the models hold inputs densely
-MAX_EXACT = 2**53  # from here on a whole number may not be a double
 SUFFIXES: dict[str, Format] = {
     **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
@@ -105,7 +104,9 @@ def make_frame(columns: Iterable[tuple[str, Any]]) -> pd.DataFrame:
 
 
 def as_column(values: Any, name: str = "") -> NDArray[Any]:
-    """Return numbers with NaN, or text with None, where they are missing; numbers that would lose digits are text.
+    """Return numbers with NaN, or text with None, where they are missing.
+
+    Whole numbers of 2**53 or more are text, because they would lose digits.
 
     Raises
     ------
@@ -121,7 +122,7 @@ def as_column(values: Any, name: str = "") -> NDArray[Any]:
     number = types.is_numeric_dtype(series) and not types.is_bool_dtype(series)
     if number or types.infer_dtype(series, skipna=True) == "decimal":
         found = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        if not types.is_integer_dtype(series) or not np.any(np.abs(found) >= MAX_EXACT):
+        if not types.is_integer_dtype(series) or not np.any(np.abs(found) >= 2.0**53):
             return found
     texts = ["" if gone else str(value).strip() for value, gone in zip(series, series.isna(), strict=True)]
     return np.array([text or None for text in texts], dtype=object)
