@@ -56,10 +56,10 @@ def summarize(shares, weights, responses):
     return found
 
 
-def rank_topics(kind, propose, seed):
+def rank_topics(kind, seed):
     """Return the share of draws of the Gibbs sampler below the truth, by quantity; ties are broken at random."""
     rng = np.random.default_rng(seed)
-    s = settings(N_TOPICS, propose=propose, seed=seed, n_burn_in=10**9)
+    s = settings(N_TOPICS, seed=seed, n_burn_in=10**9)
     counts, responses, truth = simulate_documents(kind, s, rng)
     corpus = corpus_of(counts)
     order = np.argsort(corpus.document_order)
@@ -102,10 +102,9 @@ def rank_resampled(seed):
 
 
 SAMPLERS = {
-    "MedLDA, classes": lambda seed: rank_topics("margins", False, seed),
-    "MedLDA, classes, proposals": lambda seed: rank_topics("margins", True, seed),
-    "MedLDA, numbers": lambda seed: rank_topics("targets", False, seed),
-    "MedLDA, C = 0": lambda seed: rank_topics("none", False, seed),
+    "MedLDA, classes": lambda seed: rank_topics("margins", seed),
+    "MedLDA, numbers": lambda seed: rank_topics("targets", seed),
+    "MedLDA, C = 0": lambda seed: rank_topics("none", seed),
     "resample": rank_resampled,
 }
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from regbayes.margins.ascent import (
     DEFAULT_MAX_EPOCHS,
-    DEFAULT_TOL,
     BoxAscent,
     SimplexAscent,
     TaskLayout,
@@ -22,7 +21,7 @@ from regbayes.regularization.regularizers import (
     Hinge,
 )
 
-TIGHT = 1e-12
+TIGHT, DEFAULT_TOL = 1e-12, 1e-4
 LIBLINEAR = {"tol": 1e-9, "max_iter": 10_000_000, "random_state": 0}
 
 

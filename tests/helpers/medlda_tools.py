@@ -64,7 +64,6 @@ def settings(n_components: int = 2, **changes: Any) -> Settings:
         "n_sweeps": 10,
         "n_burn_in": 0,
         "n_warm_up": 0,
-        "propose": False,
         "seed": 0,
     }
     return Settings(n_components=n_components, **values | changes)

@@ -40,8 +40,7 @@ def test_sweep_and_its_reverse_match_the_reference(place: Place, n_sweeps: int, 
 
     found = binary.sweep_features(place(theta.T).T, coupling, start, n_sweeps)
     assert_close(found, psi, place.tol)
-    given = place(theta.T).T if n_sweeps > 1 else None
-    sums = binary.reverse_features(place(grad.T).T, found, given, coupling, start, n_sweeps)
+    sums = binary.reverse_features(place(grad.T).T, found, place(theta.T).T, coupling, start, n_sweeps)
     assert_close(sums.theta, by_theta, place.tol)
     assert_close(sums.coupling, expected.coupling, place.tol)
     assert_close(sums.theta_sum, expected.theta_sum, place.tol)

@@ -11,7 +11,6 @@ from scipy.special import gammaln
 
 from medlda_tools import corpus_of, draw_documents, token_documents
 from reference.corpus import reference_count_tokens, reference_count_words, reference_lay_out, reference_tally
-from reference.proposals import reference_list_words, reference_propose_topics
 from reference.topics import reference_sample_topics, reference_sweep_weights, reference_weight_statistics
 from regbayes.kernels.corpus import (
     Places,
@@ -21,7 +20,6 @@ from regbayes.kernels.corpus import (
     tally,
 )
 from regbayes.kernels.meanfield import padded
-from regbayes.kernels.proposals import list_words, propose_topics
 from regbayes.kernels.topics import (
     WeightPrior,
     list_topics,
@@ -78,77 +76,6 @@ def scores_of(counts, tilt):
     return counts.doc_topic[:, :n_topics] @ weights.T / tilt.lengths[:, None]
 
 
-@pytest.mark.parametrize("portion", [1, 7])
-@pytest.mark.parametrize("n_topics", [1, 7, 40, 150])
-@pytest.mark.parametrize("n_responses", [0, 1, 5])
-def test_compiled_proposals_are_those_of_the_reference(n_topics, n_responses, portion):
-    corpus, counts, tilt, _ = random_case(n_topics, n_responses)
-    uniforms = np.random.default_rng(1).random((2, corpus.n_tokens), dtype=np.float32)
-    scores = scores_of(counts, tilt)
-    expected, found = copied(counts), copied(counts)
-    moved, lists = [scores.copy(), scores.copy()], list_words(counts)
-    everything, settings = (corpus.tokens, 0, len(corpus.tokens.documents), tilt), (portion, 0.3, 0.05, uniforms)
-    changes = [
-        reference_propose_topics(*everything, moved[0], *settings, expected),
-        propose_topics(*everything, moved[1], *settings, found, lists),
-    ]
-    for name, theirs, ours in zip(TopicCounts._fields, expected, found, strict=True):
-        np.testing.assert_array_equal(ours, theirs, err_msg=name)
-    np.testing.assert_allclose(moved[1], moved[0], rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(moved[1], scores_of(found, tilt), atol=1e-9)
-    assert changes[0] == changes[1]
-    assert changes[0] > 0 or n_topics == 1
-    for word, size in enumerate(lists.sizes):  # the lists went along, where words have few topics
-        if size >= 0:
-            listed = slice(lists.starts[word], lists.starts[word] + size)
-            np.testing.assert_array_equal(lists.topics[listed], np.flatnonzero(found.word_topic[word]))
-            np.testing.assert_array_equal(lists.numbers[listed], found.word_topic[word, lists.topics[listed]])
-    assert np.any(lists.sizes >= 0) or n_topics < 150
-
-
-def test_proposals_leave_the_enumerated_distribution_as_it_is():
-    """States drawn from the exact distribution keep it through three sweeps; without the acceptances they do not."""
-    rng = np.random.default_rng(0)
-    X = np.array([[3, 2, 3], [2, 1, 1]])  # a document of eight, in portions of two, and one of four
-    corpus, beta, alpha = corpus_of(X), 0.4, 0.5
-    weights = np.zeros((2, 8), np.float32)
-    weights[:, :2] = [[1.5, -1.0], [-0.5, 2.0]]
-    tilt = Tilt(corpus.lengths, np.array([[6.0, -2.0], [1.0, 3.0]]), np.array([[30.0, 10.0], [4.0, 8.0]]), weights)
-    states = ((np.arange(4096)[:, None] >> np.arange(12)) & 1).astype(np.int16)
-    doc_topic, word_topic = np.zeros((4096, 2, 2)), np.zeros((4096, 3, 2))
-    rows = np.arange(4096)
-    for i, (document, word) in enumerate(zip(token_documents(corpus), corpus.tokens.words, strict=True)):
-        np.add.at(doc_topic, (rows, document, states[:, i]), 1)
-        np.add.at(word_topic, (rows, word, states[:, i]), 1)
-    log = gammaln(doc_topic + alpha).sum(axis=(1, 2)) + gammaln(word_topic + beta).sum(axis=(1, 2))
-    log -= gammaln(word_topic.sum(axis=1) + 3 * beta).sum(axis=1)
-    scores = doc_topic @ weights[:, :2].T.astype(float) / corpus.lengths[:, None]
-    log += np.sum(tilt.linear * scores - 0.5 * tilt.quadratic * scores**2, axis=(1, 2))
-    p = np.exp(log - log.max())
-    p /= p.sum()
-    features = np.concatenate(
-        [np.equal.outer(states, 0), scores.reshape(4096, -1), scores.reshape(4096, -1) ** 2], axis=1
-    )
-    expected, n = p @ features, 6000
-    error = np.sqrt(p @ (features - expected) ** 2 / n)
-    for accept in (True, False):
-        found = np.zeros_like(expected)
-        for state in rng.choice(4096, n, p=p):
-            counts = TopicCounts(
-                states[state].copy(), np.zeros((2, 8), np.int32), np.zeros((3, 8), np.int32), np.zeros(2, np.int64)
-            )
-            counts.doc_topic[:, :2], counts.word_topic[:, :2] = doc_topic[state], word_topic[state]
-            counts.topic_total[:] = word_topic[state].sum(axis=0)
-            at, lists = scores[state].copy(), list_words(counts)
-            for _ in range(3):
-                uniforms = rng.random((2, 12), dtype=np.float32)
-                uniforms[1] *= accept
-                propose_topics(corpus.tokens, 0, 2, tilt, at, 2, alpha, beta, uniforms, counts, lists)
-            found += features[counts.topics @ (1 << np.arange(12))]
-        worst = np.max(np.abs(found / n - expected) / error)
-        assert worst < 4.5 if accept else worst > 10
-
-
 @pytest.mark.parametrize("edges", [(0, 6), (0, 2, 3, 6)], ids=["together", "in parts"])
 def test_weights_drawn_one_after_another(edges):
     _, counts, tilt, _ = random_case(11, 6)
@@ -200,19 +127,6 @@ def test_tokens_are_laid_out_as_the_reference_does(n_groups):
     np.testing.assert_array_equal(found.lengths[groups[0].places], X.sum(axis=1))
     np.testing.assert_array_equal(count_words(X.indices, X.data, 15), X.sum(axis=0))
     np.testing.assert_array_equal(reference_count_words(X.indices, X.data, 15), X.sum(axis=0))
-
-
-@pytest.mark.parametrize("n_topics", [7, 150])
-def test_listed_topics_are_those_of_the_reference(n_topics):
-    _, counts, _, _ = random_case(n_topics, 0)
-    expected, found = reference_list_words(counts), list_words(counts)
-    np.testing.assert_array_equal(found.starts, expected.starts)
-    few = expected.sizes * 4 <= n_topics  # the others are read as rows
-    np.testing.assert_array_equal(found.sizes, np.where(few, expected.sizes, -1))
-    listed = np.repeat(few, np.diff(found.starts))
-    np.testing.assert_array_equal(found.topics[listed], expected.topics[listed])
-    np.testing.assert_array_equal(found.numbers[listed], expected.numbers[listed])
-    assert few.any() or n_topics < 150
 
 
 def test_counting():

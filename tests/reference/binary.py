@@ -30,19 +30,14 @@ def reference_sweep_features(theta: Reals, coupling: Floats, start: Reals, n_swe
 def reference_reverse_features(
     grad: Reals,
     psi: Reals,
-    theta: Reals | None,
+    theta: Reals,
     coupling: Floats,
     start: Reals,
     n_sweeps: int,
     grad_theta: Reals,
 ) -> SweepGradient:
     """`reverse_features` in plain NumPy."""
-    if theta is None and n_sweeps > 1:
-        raise ValueError("theta is needed to reverse more than one sweep")
-    if theta is None:
-        history = [np.broadcast_to(start, psi.shape).astype(np.float64)]
-    else:
-        history = _sweep_history(theta, coupling, start, n_sweeps - 1)
+    history = _sweep_history(theta, coupling, start, n_sweeps - 1)
     history.append(psi.astype(np.float64))
     flowing = grad.astype(np.float64)
     total = np.zeros(psi.shape)

@@ -95,6 +95,7 @@ LARGEST_COUNT = 1e30  # of single precision not much is left beyond
 # reviews (numbers): docs/decisions.md.
 DOC_TOPIC_PRIOR = {"gibbs": 0.1, "variational": 1.0}
 SAMPLER_WORD_PRIOR = 0.1
+MANY_TOPICS = 4000  # topics times responses, beyond which C grows during the burn-in by default
 
 
 class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
@@ -485,14 +486,12 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         )
 
     def _sampler_settings(self, n_responses: int) -> gibbs.Settings:
-        propose = gibbs.prefers_proposals(int(self.n_components), n_responses)
-        burn_in = self._burn_in()
+        burn_in, many_topics = self._burn_in(), int(self.n_components) * n_responses > MANY_TOPICS
         return gibbs.Settings(
             **self._shared_settings(),
             n_sweeps=self._iteration_limit,
             n_burn_in=burn_in,
-            n_warm_up=self._warm_up(burn_in, propose),
-            propose=propose,
+            n_warm_up=self._warm_up(burn_in, many_topics),
             n_groups=None if self.n_blocks == "auto" else int(self.n_blocks),
             refit=bool(self.refit),
         )

@@ -43,7 +43,6 @@ from regbayes.estimators._calibration import NoProbabilities
 from regbayes.estimators._labels import judge_signs
 from regbayes.estimators.metrics import subset_accuracy
 from regbayes.kernels.arrays import sum_of, take_columns, to_host
-from regbayes.kernels.binary import sweeps_are_loaded
 from regbayes.margins.head import HEAD_POLICY
 from regbayes.margins.targets import Classes, Signs
 from regbayes.models.ilsvm import fit, starts
@@ -61,7 +60,6 @@ PRIOR_RATIO = 1 / 0.3  # prior variance of a loading, in noise variances
 LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
 NOISE_SHARE = 0.5  # of the inputs' variance that is put down to noise when nothing is said
 INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
-FEW_ROWS = 16  # that are predicted before compiled code is loaded
 
 
 NOISE_VARIANCE = [POSITIVE, StrOptions({"auto", "estimate", "per_input"})]
@@ -228,12 +226,9 @@ class BinaryFeatures(LatentModel):
 
     def _infer(self, rows: Rows, function: Callable[[Rows], Floats] | None = None) -> Floats:
         """Return the features of rows as prediction infers them, (n, K), or another function of rows, by blocks."""
-        if function is None:
-            few = len(rows) <= FEW_ROWS and not sweeps_are_loaded()
-            function = partial(self._state.params.infer, few=few)
         with one_blas_thread():
             executor = make_executor(min(effective_n_jobs(self.n_jobs), rows.max_threads))
-            return rows.join(executor.map(function, rows.blocks()))
+            return rows.join(executor.map(function or self._state.params.infer, rows.blocks()))
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,22 @@ LOWEST = np.float32(-50.0)
 """The lowest exponent, relative to the highest. Products of much smaller numbers leave the normal numbers of single
 precision, on which arithmetic is slow; a weight of exp(-50) is never drawn."""
 
-_LOG2_E = np.float32(1.4426950408889634)
-_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-_ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to the nearest integer and leaves that in the low bits
-_P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
-_P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
-_ONE = np.float32(1.0)
+# 1 / log(2), log(2) in two parts, and 1.5 * 2^23: adding it rounds, and leaves the integer in the low bits
+_REDUCTION = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4), np.float32(12582912.0)
+_P = tuple(
+    map(np.float32, (1.98756915e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 0.16666665459, 0.50000001201))
+)
 
 
 @compiled_as_written
 def exp(x: Any) -> Any:
     """Return exp(x) for x up to 80 (Cephes' polynomial), at least exp(LOWEST)."""
+    log2_e, ln2_high, ln2_low, rounding = _REDUCTION
     x = max(x, LOWEST)
-    shifted = x * _LOG2_E + _ROUND
-    n = shifted - _ROUND
-    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
-    p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
+    shifted = x * log2_e + rounding
+    n = shifted - rounding
+    r = (x - n * ln2_high) - n * ln2_low
+    p = ((((_P[0] * r + _P[1]) * r + _P[2]) * r + _P[3]) * r + _P[4]) * r + _P[5]
     bits = np.float32(shifted).view(np.int32)
     power_of_two = np.int32((bits + np.int32(127)) << np.int32(23)).view(np.float32)
-    return (p * r * r + r + _ONE) * power_of_two
+    return (p * r * r + r + np.float32(1.0)) * power_of_two

@@ -1,6 +1,6 @@
 """Arrays of any library that keeps to the array API: which library, the way to the host and back, sums and products.
 
-PyTorch, CuPy, array-api-strict and NumPy: operations of the standard alone, so that arrays on a graphics card are
+PyTorch, CuPy, array-api-strict and NumPy: operations of the standard alone, so that arrays on a GPU are
 worked on there, or one operation of the library's own where that takes fewer passes over memory. Row work is written
 in these terms: `binary.py` and `slab.py` for latent features, `losses.py` for large margins,
 `arrays_topics.py` for topics, `arrays_atoms.py` for `regularize`. What belongs to rows stays where the rows are; sums

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from regbayes._types import Floats, Indices, Singles
-from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
+from regbayes.kernels.arrays import ROOM, DeviceArray, namespace_of, to_device, to_host
 from regbayes.kernels.meanfield import (
     TINY,
     Prior,
@@ -31,7 +31,6 @@ from regbayes.kernels.meanfield import (
     reverse_sweeps,
 )
 
-ROOM = 1 << 24  # numbers in a work array of entries by topics
 SORTED_ROOM = 1 << 27  # the same of the sorted second pass
 MOST_TYPICAL = 0.95  # share of the documents that have no more entries than a typical one
 SHIFT = 10  # digamma and its kin have series, from here on

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
 from regbayes._types import Floats, Reals
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
 from regbayes.kernels.arrays import (
+    LIMIT,
     DeviceArray,
     add_product,
     find_entropy,
@@ -34,12 +34,10 @@ COLUMNS = 10  # features on a device between which there is a loop; beyond, prod
 MAX_SWEEPS = 10_000
 # exp(r) = (Q(r^2) + r P(r^2)) / (Q(r^2) - r P(r^2)) for |r| <= log(2) / 2: the rational approximation of Cephes
 # (Moshier, "Methods and Programs for Mathematical Functions", 1989), written so that the sigmoid needs one division.
-_P0, _P1, _P2 = 1.26177193074810590878e-4, 3.02994407707441961300e-2, 9.99999999999999999910e-1
-_Q0, _Q1, _Q2, _Q3 = 3.00198505138664455042e-6, 2.52448340349684104192e-3, 2.27265548208155028766e-1, 2.0
-_LOG2_E = 1.4426950408889634
-_LN2_HIGH, _LN2_LOW = 6.93145751953125e-1, 1.42860682030941723212e-6
-_ROUND = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to the nearest integer and leaves that in the low bits
-_LIMIT = 708.0  # beyond it 2^n leaves the range of normal numbers; the sigmoid is 0 or 1 to 300 digits
+_P = 1.26177193074810590878e-4, 3.02994407707441961300e-2, 9.99999999999999999910e-1
+_Q = 3.00198505138664455042e-6, 2.52448340349684104192e-3, 2.27265548208155028766e-1, 2.0
+# 1 / log(2), log(2) in two parts, and 1.5 * 2^52: adding it rounds, and leaves the integer in the low bits
+_REDUCTION = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6, 6755399441055744.0
 
 
 class SweepGradient(NamedTuple):
@@ -68,15 +66,16 @@ class FeatureSums(NamedTuple):
 @compiled_as_written
 def _sigmoid(x: float) -> float:
     """Return 1 / (1 + exp(-x)) to within three units in the last place; NaN stays NaN."""
+    log2_e, ln2_high, ln2_low, rounding = _REDUCTION
     x = -x
-    x = _LIMIT if x > _LIMIT else x
-    x = -_LIMIT if x < -_LIMIT else x
-    shifted = x * _LOG2_E + _ROUND
-    n = shifted - _ROUND
-    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
+    x = LIMIT if x > LIMIT else x  # beyond it 2^n leaves the range of normal numbers
+    x = -LIMIT if x < -LIMIT else x
+    shifted = x * log2_e + rounding
+    n = shifted - rounding
+    r = (x - n * ln2_high) - n * ln2_low
     rr = r * r
-    p = r * ((_P0 * rr + _P1) * rr + _P2)
-    q = ((_Q0 * rr + _Q1) * rr + _Q2) * rr + _Q3
+    p = r * ((_P[0] * rr + _P[1]) * rr + _P[2])
+    q = ((_Q[0] * rr + _Q[1]) * rr + _Q[2]) * rr + _Q[3]
     bits = np.float64(shifted).view(np.int64)
     power_of_two = np.int64((bits + np.int64(1023)) << np.int64(52)).view(np.float64)
     return (q - p) / ((q - p) + power_of_two * (q + p))
@@ -220,7 +219,6 @@ def _reverse_rows(
 ) -> None:
     """Write ``grad_theta``; add to the two sums."""
     n_rows, n_features = psi.shape
-    is_shared = start.shape[0] == 1
     shared = _start_products(coupling, start)
     transposed = coupling.T.copy()
     block_theta = np.empty((n_features, BLOCK))
@@ -232,17 +230,14 @@ def _reverse_rows(
     first_sweep_sum = np.zeros(n_features)
     for first in range(0, n_rows, BLOCK):
         n = min(BLOCK, n_rows - first)
-        _load_start(start, first, n, history[0])
         if n_sweeps > 1:
             _load(theta, first, n, block_theta)
-            for sweep in range(n_sweeps - 1):
-                use_shared = is_shared and sweep == 0
-                _sweep_block(block_theta, coupling, shared, use_shared, history[sweep], history[sweep + 1])
+        for sweep in range(n_sweeps - 1):
+            _sweep_block(block_theta, coupling, shared, sweep == 0, history[sweep], history[sweep + 1])
         _load(psi, first, n, history[n_sweeps])
         _load(grad, first, n, incoming)
         total[:] = 0.0
         for sweep in range(n_sweeps, 0, -1):
-            by_constant = is_shared and sweep == 1
             before, after = history[sweep - 1], history[sweep]
             for k in range(n_features - 1, -1, -1):
                 _subtract_products(incoming, k, transposed, delta, k + 1, n_features)
@@ -251,35 +246,19 @@ def _reverse_rows(
                     total[k, r] += delta[k, r]
             for k in range(n_features):
                 _subtract_inner_products(grad_coupling, k, delta, after, 0, k)
-                if by_constant:
+                if sweep == 1:
                     first_sweep_sum[k] += delta[k].sum()
                 else:
                     _subtract_inner_products(grad_coupling, k, delta, before, k + 1, n_features)
-                if sweep > 1:
                     outgoing[k] = 0.0
                     _subtract_products(outgoing, k, transposed, delta, 0, k)
             incoming, outgoing = outgoing, incoming
         _store(total, first, n, grad_theta)
         for k in range(n_features):
             theta_sum[k] += total[k].sum()
-    if is_shared:
-        for k in range(n_features):
-            for j in range(k + 1, n_features):
-                grad_coupling[k, j] -= first_sweep_sum[k] * start[0, j]
-
-
-def _sweep_in_numpy(theta: Reals, coupling: Floats, start: Reals, n_sweeps: int, out: Reals) -> None:
-    off_diagonal = coupling - np.diag(np.diag(coupling))
-    psi = np.broadcast_to(start, theta.shape).astype(np.float64)
-    for _ in range(n_sweeps):
-        for k in range(psi.shape[1]):
-            psi[:, k] = expit(theta[:, k] - psi @ off_diagonal[k])
-    out[...] = psi
-
-
-def sweeps_are_loaded() -> bool:
-    """Whether this process has loaded the compiled sweeps, which takes a third of a second."""
-    return bool(getattr(_sweep_rows, "signatures", True))
+    for k in range(n_features):
+        for j in range(k + 1, n_features):
+            grad_coupling[k, j] -= first_sweep_sum[k] * start[0, j]
 
 
 # --- arrays of any library: feature-major, (k, n), so that a step in k is one operation on n neighbors
@@ -381,9 +360,7 @@ def check_sweep(samples: Any, coupling: Floats, n_sweeps: int, *vectors: Any) ->
         raise ValueError(f"Shapes {shapes} of a sweep over features do not fit, or `n_sweeps` is {n_sweeps!r}.")
 
 
-def sweep_features(
-    theta: Any, coupling: Floats, start: Reals, n_sweeps: int, out: Reals | None = None, few: bool = False
-) -> Any:
+def sweep_features(theta: Any, coupling: Floats, start: Reals, n_sweeps: int, out: Reals | None = None) -> Any:
     """Return the state after some mean-field sweeps over the features of every sample, shape (n, k).
 
     A sweep sets ``psi_k = sigmoid(theta_k - sum_{j != k} coupling_kj psi_j)`` for k in order, with the values of psi
@@ -401,8 +378,6 @@ def sweep_features(
         At least one.
     out : (n, k), default=None
         Written, in host memory. It may be ``theta`` or a per-sample ``start``.
-    few : bool, default=False
-        Whether plain NumPy takes less time than to load the compiled function.
     """
     check_sweep(theta, coupling, n_sweeps, start)
     if not isinstance(theta, np.ndarray):
@@ -410,7 +385,7 @@ def sweep_features(
     out = np.empty(theta.shape) if out is None else out
     if out.shape != theta.shape or len(start) not in (1, len(theta)):
         raise ValueError(f"`out` and `start` must have a row for each of {len(theta)} samples.")
-    (_sweep_in_numpy if few else _sweep_rows)(theta, coupling, start, n_sweeps, out)
+    _sweep_rows(theta, coupling, start, n_sweeps, out)
     return out
 
 
@@ -426,9 +401,11 @@ def reverse_features(
     psi : (n, k)
         That state.
     theta : (n, k) or None
-        Needed to recompute the states between sweeps; with a single sweep there are none.
-    coupling, start, n_sweeps
+        Needed to compute the states between sweeps again; with a single sweep there are none.
+    coupling, n_sweeps
         As given to ``sweep_features``.
+    start : (1, k)
+        The same.
     grad_theta : (n, k), default=None
         Written, in host memory: the gradient with respect to theta. It may be ``grad``.
     """
@@ -439,13 +416,12 @@ def reverse_features(
         history = [] if theta is None or n_sweeps == 1 else _sweep_columns(theta.T, coupling, start[0], n_sweeps - 1)
         found = _reverse_columns(grad.T, [*history, psi.T], coupling, start[0])
         return found._replace(theta=found.theta.T)
-    psi = read_only(psi)  # which may have come from another machine
     grad_theta = np.empty(psi.shape) if grad_theta is None else grad_theta
     theta = psi if theta is None else theta  # with one sweep theta is not read
-    if not psi.shape == grad.shape == theta.shape == grad_theta.shape or len(start) not in (1, len(psi)):
+    if not psi.shape == grad.shape == theta.shape == grad_theta.shape or len(start) != 1:
         raise ValueError(f"`grad`, `theta` and `grad_theta` must have the shape of `psi`, {psi.shape}.")
     found = SweepGradient(grad_theta, np.zeros(coupling.shape), np.zeros(len(coupling)))
-    _reverse_rows(grad, psi, theta, coupling, start, n_sweeps, *found)
+    _reverse_rows(grad, read_only(psi), read_only(theta), coupling, start, n_sweeps, *found)
     return found
 
 

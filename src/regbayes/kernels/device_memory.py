@@ -29,7 +29,7 @@ def within_memory(X: Any, describe: Callable[[], str]) -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a device had no room: PyTorch and CuPy have a name for it, and NVIDIA's libraries have their own."""
+    """Whether a device is out of memory: PyTorch and CuPy have a name for it, and NVIDIA's libraries have their own."""
     said = str(error)
     return "OutOfMemory" in type(error).__name__ or "out of memory" in said or "ALLOC_FAILED" in said
 

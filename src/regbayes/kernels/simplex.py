@@ -168,7 +168,7 @@ def _complementarity(i: int, omega: Floats, classes: Counts, m: int, gradient: F
 def _row_loss(
     total: float, ridge: float, penalty: float, top: float, mass: float, true_score: float
 ) -> tuple[float, float]:
-    """Return the row's loss and what its part of the duality gap has beside the complementarity."""
+    """Return the row's loss and what its part of the duality gap has in addition to the complementarity."""
     if not np.isinf(total):
         return total * (top - true_score), 0.0
     slack = top + ridge * mass

@@ -42,9 +42,6 @@ from regbayes.kernels.binary import (
 
 MAX_HISTORY_NUMBERS = 1 << 26  # that the sweeps of a piece of the samples leave on a device for the way back
 
-_SQRT_HALF = math.sqrt(0.5)
-_SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
-
 # (1 + 2 x) erfcx(x) for x >= 0 as a polynomial in (x - 3.75) / (x + 3.75), highest power first: the Chebyshev series of
 # degree 22 (the variable is that of Schonfelder, "Chebyshev expansions for the error and related functions", 1978),
 # computed in 40 digits. Relative error below 2e-15.
@@ -98,7 +95,7 @@ def _infer_amount(drive: float, deviation: float, log_scale: float, signed: bool
     alpha = drive * deviation
     if signed:
         return log_scale + 0.5 * alpha * alpha, deviation * alpha, deviation * deviation * (1.0 + alpha * alpha)
-    x = abs(alpha) * _SQRT_HALF
+    x = abs(alpha) * math.sqrt(0.5)
     tail = _scaled_erfc(x)
     if alpha > 0.0:
         density = math.exp(-x * x)
@@ -109,7 +106,7 @@ def _infer_amount(drive: float, deviation: float, log_scale: float, signed: bool
         mass = tail
         theta = log_scale + math.log(mass)
     # Far below zero the two terms cancel to rounding: an amount is not negative.
-    beyond = max(alpha + _SQRT_2_OVER_PI * density / mass, 0.0)
+    beyond = max(alpha + math.sqrt(2.0 / math.pi) * density / mass, 0.0)
     return theta, deviation * beyond, deviation * deviation * max(1.0 + alpha * beyond, 0.0)
 
 
@@ -366,14 +363,14 @@ class _Columns(NamedTuple):
         if self.signed:
             theta = log_scale + 0.5 * alpha * alpha
             return _Value(theta, find_sigmoid(xp)(theta), deviation * alpha, deviation**2 * (1.0 + alpha * alpha))
-        x = _SQRT_HALF * xp.abs(alpha)
+        x = math.sqrt(0.5) * xp.abs(alpha)
         squared, ahead, tail = x * x, alpha > 0.0, find_scaled_erfc(xp)(x)
         one = xp.ones_like(x)
         density = xp.where(ahead, xp.exp(-squared), one)  # below zero, both in units of exp(-x^2)
         mass = xp.where(ahead, 2.0 - tail * density, tail)
         theta = xp.where(ahead, squared, 0.0 * one) + xp.log(mass) + log_scale
         # Far below zero the two terms cancel to rounding: a half-normal value is not negative.
-        beyond = xp.clip(alpha + _SQRT_2_OVER_PI * density / mass, 0.0, None)
+        beyond = xp.clip(alpha + math.sqrt(2.0 / math.pi) * density / mass, 0.0, None)
         second = deviation**2 * xp.clip(1.0 + alpha * beyond, 0.0, None)
         return _Value(theta, find_sigmoid(xp)(theta), deviation * beyond, second)
 

@@ -261,7 +261,7 @@ def sample_topics(
     uniforms : (tokens of the runs,)
         In [0, 1): one draw per token.
     counts : TopicCounts
-        Written. ``word_topic`` may contain tokens of other corpora beside these.
+        Written. ``word_topic`` may contain tokens of other corpora in addition to these.
 
     Returns
     -------

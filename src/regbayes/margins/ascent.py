@@ -1,12 +1,12 @@
-"""Dual coordinate ascent: multipliers of a dual form, climbed one row at a time until the duality gap is small.
+"""Dual coordinate ascent: multipliers of a dual form, improved one row at a time until the duality gap is small.
 
 What is solved is the large-margin problem of weights that are standard normal a priori: their posterior mean is a sum
 of features weighted by multipliers, and the multipliers solve a quadratic program over a box (binary margins,
 epsilon-insensitive regression, hard bounds; one task or several that share weights) or over one simplex per row
 (multi-class margins, docs/math.md eq. (26)).
 
-A pass over all rows tells which of them can still move; cheap passes over those alone follow until their part of the
-gap is small against what it was, and then all rows are looked at again.
+A pass over all rows finds those that can still move. Cheap passes over those alone follow until their part of the gap
+is small against what it was, and then comes a pass over all rows again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regbayes.kernels.box import BoxRows, BoxState, box_check, box_epoch, box_we
 from regbayes.kernels.simplex import SimplexRows, SimplexState, simplex_check, simplex_epoch, simplex_weights
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual
 
-DEFAULT_TOL, DEFAULT_MAX_EPOCHS = 1e-4, 1000.0
+DEFAULT_MAX_EPOCHS = 1000.0
 # Passes over the samples in play end when their gap has fallen by this factor, or after so many.
 SHRINK_FACTOR, MAX_SHORT_PASSES = 0.2, 100
 CHECK_FACTOR = 3.0  # a pass sees the gap before its steps: below so many times the goal the gap itself is computed
@@ -195,7 +195,7 @@ class BoxAscent:
 
 
 def ascend(problem: SimplexAscent | BoxAscent, tol: float, max_epochs: float, seed: int) -> MarginSolution:
-    """Climb until the duality gap is at most ``tol`` times the primal objective.
+    """Maximize the dual until the duality gap is at most ``tol`` times the primal objective.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def ascend(problem: SimplexAscent | BoxAscent, tol: float, max_epochs: float, se
         Limit on row visits, in units of the number of rows. With zero nothing moves; otherwise at least one pass over
         all rows is made.
     seed : int
-        For the order of visits, drawn anew for every pass.
+        For the order of visits, drawn for every pass.
     """
     epoch: Any = problem.epoch
     rng, everything = np.random.default_rng(seed), np.arange(problem.n_rows)

@@ -48,7 +48,7 @@ class HeadPolicy:
 
     max_ascent_scores: int = 100_000  # targets of which coordinate ascent is faster, if few passes are allowed
     max_ascent_epochs: float = 2.0  # passes for which it is; the loss of classes, which Newton smooths, is exempt
-    max_ascent_price: float = 1_000.0  # mean price of a loss: its square is nearly a hard margin beyond
+    max_ascent_penalty: float = 1_000.0  # mean C: a squared loss is nearly a hard margin beyond
     max_curvature: int = 20_000_000  # numbers in the second derivatives of all outputs, for Newton's method
     max_class_weights: int = 2_000  # weights of a multi-class margin, for Newton's method
     sample_per_weight: int = 30  # samples that the curvature comes from, for each weight of an output
@@ -153,7 +153,7 @@ class HeadBlock:
         return FeatureSums(self.weight, arrays.gather(arrays.sum_of(seen, axis=0))[0])
 
     def see(self, features: DeviceArray, view: View, factor: float = 1.0) -> MarginRows:
-        """Return the samples as Newton's method sees them, with prices times a factor."""
+        """Return the samples as Newton's method sees them, with losses times a factor."""
         assert self.losses is not None
         found = self.losses.see(self.design(features, view), view.smoothing)
         return found if factor == 1.0 else found.scale(factor)
@@ -256,7 +256,7 @@ class Head:
     rows : (n,), default=None
         Which samples have targets, ascending; all by default.
     row_weights : (n,), default=None
-        How often each sample with targets counts in the mean that is taken off. Its prices have the factor already.
+        How often each sample with targets counts in the mean that is taken off; C has the factor already.
     groups : (outputs,), default=None
         Outputs of one group share weights: ``own + sharing * common``, all standard normal a priori.
     sharing : float, default=0.0
@@ -342,7 +342,7 @@ class Head:
         inputs = None if self.inputs is None else self.inputs[rows]
         if own is not None and is_plain and inputs is not None:
             inputs = inputs[own]
-        if own is not None and not is_plain:  # samples without targets have no price, and count nothing
+        if own is not None and not is_plain:  # samples without targets have no loss, and count nothing
             targets = targets.spread(own, n_rows)
             there = np.zeros(n_rows)
             there[own] = 1.0 if weights is None else weights
@@ -365,8 +365,8 @@ class Head:
     def prefers_ascent(self, features: DeviceArray, tolerance: Tolerance) -> bool:
         """Whether coordinate ascent is faster, or Newton's method impossible: for losses that are not squared.
 
-        Newton's method smooths the loss of classes, which is left to ascent where scores are few. Large prices, such as
-        those of survey weights, are left to Newton's method, whose steps do not depend on them.
+        Newton's method smooths the loss of classes, which is left to ascent where scores are few. A large C, such as
+        from survey weights, is left to Newton's method, whose steps do not depend on them.
         """
         if not arrays.is_plain(features):
             return False
@@ -381,8 +381,8 @@ class Head:
         if len(self.targets) * n_outputs > HEAD_POLICY.max_ascent_scores:
             return False
         is_rough = self.mixes or tolerance.max_epochs <= HEAD_POLICY.max_ascent_epochs
-        prices = self.targets.C
-        return is_rough and float(np.sum(prices)) <= HEAD_POLICY.max_ascent_price * np.size(prices)
+        C = self.targets.C
+        return is_rough and float(np.sum(C)) <= HEAD_POLICY.max_ascent_penalty * np.size(C)
 
     def solve(
         self,
@@ -496,7 +496,7 @@ class Head:
         ----------
         map_sum : callable
             ``map_sum(what, view, factor, *at)`` is the sum over all blocks of ``getattr(rows, what)(*at)``, where rows
-            are `HeadBlock.see` at the view, with prices times a factor.
+            are `HeadBlock.see` at the view, with losses times a factor.
         sums : FeatureSums
             Of all samples.
         sample : callable
@@ -632,7 +632,7 @@ class RemoteRows:
         return found
 
     def scale(self, factor: float) -> RemoteRows:
-        """Return the samples with prices times a factor."""
+        """Return the samples with losses times a factor."""
         return replace(self, factor=factor)
 
 

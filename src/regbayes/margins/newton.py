@@ -30,7 +30,7 @@ from regbayes.kernels.arrays import DeviceArray, gather, namespace_of, to_device
 from regbayes.margins.ascent import sum_by_group
 from regbayes.margins.rows import BlockSums
 
-MAX_STEPS, MAX_TRIALS = 100, 30
+MAX_STEPS = 100
 EASED, EASED_TOL = tuple(4.0**-k for k in range(7, -1, -1)), 1e-3  # factors on C in turn, and the gap until the last
 ROUNDING = 1e-14  # of the objective: what a step may seem to raise it by
 MIN_PROGRESS = 0.25  # of the gap: a step on a sample's curvature that leaves more doubles the sample
@@ -53,7 +53,7 @@ class Rows(Protocol):
         """Return the loss's second derivative times a direction, (outputs, d), where outputs mix."""
 
     def scale(self, factor: float) -> Self:
-        """Return the samples with prices times a factor."""
+        """Return the samples with losses times a factor."""
 
 
 class Prior(Protocol):
@@ -295,7 +295,7 @@ def _step(problem: _Problem, at: _Point, direction: Floats, slope: float) -> _Po
     """Return a better point in a direction; None where there is none."""
     noise = ROUNDING * abs(at.objective)
     move = lambda length: problem.at(at.position + length * direction)  # noqa: E731
-    found = backtrack(move, at.objective, slope, max_trials=MAX_TRIALS, noise=noise)
+    found = backtrack(move, at.objective, slope, max_trials=30, noise=noise)
     if found is None or not (found[1].gap < at.gap or found[1].objective < at.objective):
         return None
     return found[1]

@@ -22,8 +22,7 @@ from regbayes.kernels.box import score_cells, sum_cells
 from regbayes.kernels.losses import ClassLosses, Losses, LossSums, TubeLosses, true_classes, weigh_grams
 from regbayes.margins.design import Design
 
-MAX_CACHED, MAX_HELD = 1 << 17, 1 << 27  # scores that are held at once: of NumPy, which a cache holds, and elsewhere
-ALL = slice(None)
+MAX_CACHED, MAX_HELD = 1 << 17, 1 << 27  # scores held at once: of NumPy, which a cache holds, and on devices
 MAX_DENSE = 1000  # weights of classes: of more, their second derivative is never held as a whole
 
 
@@ -61,7 +60,7 @@ class BlockLosses:
     """Squared losses of a block of samples: a matrix of targets (outputs, n), or a list (1, cells) where few exist."""
 
     losses: Losses
-    outputs: slice | Integers = field(default_factory=lambda: ALL)  # of the matrix
+    outputs: slice | Integers = field(default_factory=lambda: slice(None))  # of the matrix
     cells: CellList | None = None  # of the list
 
     def see(self, design: Design, smoothing: float) -> MarginRows:
@@ -97,7 +96,7 @@ class MarginRows(ABC):
     mixes: ClassVar[bool] = False
 
     def scale(self, factor: float | Floats) -> Self:
-        """Return the samples with prices times a factor, or one for each output."""
+        """Return the samples with losses times a factor, or one for each output."""
         return replace(self, losses=self.losses.scale(factor))
 
     @abstractmethod
@@ -117,7 +116,7 @@ class MarginRows(ABC):
 class MatrixRows(MarginRows):
     """Samples that have most of some outputs; looked at in pieces, so that not all scores are held."""
 
-    outputs: slice | Integers = field(default_factory=lambda: ALL)
+    outputs: slice | Integers = field(default_factory=lambda: slice(None))
 
     def evaluate(self, weights: Floats) -> Iterator[tuple[Design, Any, LossSums]]:
         """Look at the samples at given weights (outputs, d): what is seen of a piece, its losses and their sums."""
@@ -219,7 +218,7 @@ class ListedRows(MarginRows):
         return found
 
     def scale(self, factor: float | Floats) -> Self:
-        """Return the samples with prices times a factor, or one for each output."""
+        """Return the samples with losses times a factor, or one for each output."""
         if isinstance(factor, np.ndarray):
             return replace(self, losses=replace(self.losses, C=self.losses.C * factor[self.cells.outputs]))
         return super().scale(factor)

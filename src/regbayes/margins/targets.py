@@ -25,7 +25,7 @@ from scipy.sparse import csr_matrix
 from regbayes._registry import persistable
 from regbayes._types import Array, Flags, Floats, Integers
 from regbayes.kernels.losses import ClassLosses, HingeLosses, TubeLosses
-from regbayes.margins.rows import ALL, BlockLosses, CellList
+from regbayes.margins.rows import BlockLosses, CellList
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual, classes_form, hinge_form, tube_form
 
 MIN_SHARE = 0.25  # of the cells of a block's samples and outputs: fewer are looked at output by output
@@ -38,7 +38,7 @@ def zero_one_cost(n_classes: int) -> Floats:
 
 @dataclass(frozen=True)
 class Classes:
-    """One of several classes for each row: its score shall exceed every other one by what taking that would cost."""
+    """One of several classes for each sample: its score should exceed the others by their cost."""
 
     labels: Integers  # (n,)
     cost: Floats  # (classes, classes): cost[true, predicted], zero on the diagonal
@@ -56,11 +56,11 @@ class Classes:
 
     @property
     def n_outputs(self) -> int:
-        """Scores of a row."""
+        """Scores of a sample."""
         return len(self.cost)
 
     def take(self, rows: Any) -> Classes:
-        """Return the targets of some of the rows."""
+        """Return the targets of some of the samples."""
         return replace(self, labels=self.labels[rows], C=self.C[rows])
 
     def dual_form(self, squared: bool) -> SimplexDual:
@@ -74,11 +74,11 @@ class Classes:
         return BlockLosses(ClassLosses(self.C, self.labels, cost, smoothing=1.0))
 
     def spread(self, rows: Integers, n_rows: int) -> Classes:
-        """Return the targets among those of so many samples, of which the others have no price."""
+        """Return the targets of so many samples; those without a target have no loss."""
         return Classes(_put(self.labels, rows, n_rows), self.cost, _put(self.C, rows, n_rows))
 
     def one_vs_rest(self) -> Signs:
-        """Return a margin for each class, which is the row's or not. Costs do not enter."""
+        """Return a sign for each class: whether it is the sample's. Costs are not used."""
         signs = np.full((len(self), self.n_outputs), -1, dtype=np.int8)
         signs[np.arange(len(self)), self.labels] = 1
         return Signs(signs, np.broadcast_to(self.C[:, None], signs.shape))
@@ -86,7 +86,7 @@ class Classes:
 
 @dataclass(frozen=True)
 class Signs:
-    """A sign for each row and output: ``sign * score`` shall be at least the margin."""
+    """A sign for each sample and output: ``sign * score`` should be at least the margin."""
 
     signs: NDArray[Any]  # (n, outputs): 1 or -1
     C: Floats  # (n, outputs)
@@ -97,11 +97,11 @@ class Signs:
 
     @property
     def n_outputs(self) -> int:
-        """Scores of a row."""
+        """Scores of a sample."""
         return int(self.signs.shape[1])
 
     def take(self, rows: Any) -> Signs:
-        """Return the targets of some of the rows."""
+        """Return the targets of some of the samples."""
         return replace(self, signs=self.signs[rows], C=self.C[rows])
 
     def dual_form(self, squared: bool) -> BoxDual:
@@ -114,13 +114,13 @@ class Signs:
         return BlockLosses(HingeLosses(_few(self.C.T), signs, self.margin))
 
     def spread(self, rows: Integers, n_rows: int) -> Signs:
-        """Return the targets among those of so many samples, of which the others have no price."""
+        """Return the targets of so many samples; those without a target have no loss."""
         return replace(self, signs=_put(self.signs, rows, n_rows), C=_put(self.C, rows, n_rows))
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A number for each row and output: scores farther from it than epsilon cost something."""
+    """A number for each sample and output: scores farther from it than epsilon have a loss."""
 
     values: Floats  # (n, outputs)
     C: Floats  # (n, outputs)
@@ -131,11 +131,11 @@ class Numbers:
 
     @property
     def n_outputs(self) -> int:
-        """Scores of a row."""
+        """Scores of a sample."""
         return int(self.values.shape[1])
 
     def take(self, rows: Any) -> Numbers:
-        """Return the targets of some of the rows."""
+        """Return the targets of some of the samples."""
         return replace(self, values=self.values[rows], C=self.C[rows])
 
     def dual_form(self, squared: bool) -> BoxDual:
@@ -148,7 +148,7 @@ class Numbers:
         return BlockLosses(TubeLosses(_few(self.C.T), values, self.epsilon))
 
     def spread(self, rows: Integers, n_rows: int) -> Numbers:
-        """Return the targets among those of so many samples, of which the others have no price."""
+        """Return the targets of so many samples; those without a target have no loss."""
         return replace(self, values=_put(self.values, rows, n_rows), C=_put(self.C, rows, n_rows))
 
 
@@ -158,11 +158,11 @@ def _put(values: Array, rows: Integers, n_rows: int) -> Array:
     return found
 
 
-def _few(prices: Floats) -> Floats:
-    """Return prices (outputs, n) once where they are the same for all outputs, or for all."""
-    if not prices.size or np.all(prices == prices[0, 0]):
-        return np.full((1, 1), prices[0, 0] if prices.size else 0.0)
-    return np.ascontiguousarray(prices[:1] if np.all(prices == prices[:1]) else prices)
+def _few(C: Floats) -> Floats:
+    """Return C (outputs, n) once where it is the same for all outputs, or for all cells."""
+    if not C.size or not np.ptp(C):
+        return np.full((1, 1), C[0, 0] if C.size else 0.0)
+    return np.ascontiguousarray(C if np.any(np.ptp(C, axis=0)) else C[:1])
 
 
 @persistable(name="regbayes.MultiTaskOutputs")
@@ -230,13 +230,13 @@ class Observations:
         return replace(self, rows=np.cumsum(kept)[self.rows] - 1)
 
     def as_list(self) -> Observations:
-        """Return them as they are."""
+        """Return this list."""
         return self
 
 
 @dataclass(frozen=True)
 class ObservedMatrix:
-    """`Observations` most of whose cells exist, as a matrix with holes: a byte for a label, eight for a number.
+    """Many observations as a matrix with missing values: a byte for a label, eight for a number.
 
     Cells are numbered as those of the list would be.
     """
@@ -354,7 +354,7 @@ class Cells:
             outputs = np.arange(self.n_outputs) if whole else present
             place = np.searchsorted(outputs, seen.outputs), seen.rows
             losses = self._losses(place, (len(outputs), self.n_rows))
-            return BlockLosses(losses, ALL if len(outputs) == self.n_outputs else outputs)
+            return BlockLosses(losses, slice(None) if len(outputs) == self.n_outputs else outputs)
         place = np.zeros(len(seen), dtype=np.int64), np.arange(len(seen))
         return BlockLosses(self._losses(place, (1, len(seen))), cells=CellList(seen.rows, seen.outputs))
 

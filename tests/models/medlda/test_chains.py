@@ -48,7 +48,6 @@ def test_the_number_of_threads_changes_no_bit(make, y, n_blocks):
 def test_the_number_of_threads_changes_no_bit_with_many_topics():
     many = np.arange(300) % 20
     fits = [classifier(320, max_iter=3, n_blocks=3, n_jobs=n_jobs).fit(X, many) for n_jobs in (1, 2, 5)]
-    assert gibbs.prefers_proposals(320, 20)
     assert gibbs.MOST_DRAWN_TOGETHER < 320
     for other in fits[1:]:
         np.testing.assert_array_equal(other.components_, fits[0].components_)

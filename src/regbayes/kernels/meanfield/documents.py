@@ -20,11 +20,11 @@ from regbayes._types import Array, Floats, Indices, Reals, Singles
 from regbayes.kernels._compile import compiled, compiled_as_written, compiled_inline, read_only
 from regbayes.kernels._exponential import exp
 from regbayes.kernels.arrays import is_plain, namespace_of, to_host
+from regbayes.kernels.binary import MAX_SWEEPS
 from regbayes.kernels.types import SPAN, Words
 
 TINY = 1e-30  # keeps words that no topic explains from dividing by zero
-_ZERO, _TINY = np.float32(0.0), np.float32(TINY)
-MAX_SWEEPS = 10_000  # of a document
+_ZERO = np.float32(0.0)
 
 
 class WordCounts(NamedTuple):
@@ -111,7 +111,7 @@ def _sweep_document(
     sums[:] = _ZERO
     for i in range(begin, end):
         p = topics[words[i]]
-        share = numbers[i] / (_dot(p, t) + _TINY)
+        share = numbers[i] / (_dot(p, t) + np.float32(TINY))
         for k in range(sums.size):
             sums[k] += share * p[k]
     change = _ZERO
@@ -159,7 +159,7 @@ def _sweep_documents(
             _write_factors(row, False, n_topics, t)
             log_sum = 0.0
             for i in range(begin, end):
-                log_sum += numbers[i] * np.log(np.float64(_dot(topics[words[i]], t) + _TINY))
+                log_sum += numbers[i] * np.log(np.float64(_dot(topics[words[i]], t) + np.float32(TINY)))
             logs[d] = log_sum
     return total
 
@@ -219,7 +219,7 @@ def _reverse_documents(
     history = np.zeros((n_sweeps + 1, columns), np.float32)
     for d in range(starts.size - 1):
         begin, end, weight = starts[d], starts[d + 1], weights[d]
-        # Sweeps are made once more rather than remembered: they would take as much room as several corpora.
+        # Sweeps are made once more rather than remembered: they would take the memory of several corpora.
         length = _ZERO
         for i in range(begin, end):
             length += numbers[i]
@@ -235,7 +235,7 @@ def _reverse_documents(
         by_t[:] = _ZERO
         for i in range(begin, end):
             p, row = topics[words[i]], table[words[i]]
-            share = -weight * numbers[i] / (_dot(p, t) + _TINY)
+            share = -weight * numbers[i] / (_dot(p, t) + np.float32(TINY))
             for k in range(columns):
                 by_t[k] += share * p[k]
                 row[k] += share * t[k]
@@ -251,7 +251,7 @@ def _reverse_documents(
                 by_sum[k] = _ZERO
             for i in range(begin, end):
                 p, row = topics[words[i]], table[words[i]]
-                r, through = _TINY, _ZERO
+                r, through = np.float32(TINY), _ZERO
                 for k in range(columns):
                     r += t[k] * p[k]
                     through += by_sum[k] * p[k]
@@ -316,7 +316,7 @@ def _mark_read_only(documents: WordCounts, prior: Prior) -> tuple[Words, Singles
     return read_only(words), read_only(numbers), read_only(starts), read_only(topics), read_only(doc_prior)
 
 
-# --- beside the loops
+# --- arrays in and out of the loops
 
 
 def padded(n_topics: int) -> int:

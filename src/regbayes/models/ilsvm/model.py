@@ -328,12 +328,12 @@ class Params:
         start = expit(log_odds)[None, :]
         return MeanField(directions, constant, coupling, log_odds, start, precision, ratios, expected)
 
-    def infer(self, rows: Rows, few: bool = False) -> Floats:
+    def infer(self, rows: Rows) -> Floats:
         """Return the features of rows, shape (n, K): psi, what prediction needs."""
         field = self.mean_field
         theta = rows.project(field.directions, field.constant)
         if rows.is_host:
-            return sweep_features(theta, field.coupling, field.start, self.n_sweeps, theta, few)
+            return sweep_features(theta, field.coupling, field.start, self.n_sweeps, theta)
         return sweep_features(theta, field.coupling, field.start, self.n_sweeps)
 
     def infer_probabilities(self, rows: Rows) -> Floats:

@@ -56,7 +56,7 @@ class SlabParams(Params):
         given = self.mean_field.coupling, self.amount_precisions, self.log_odds, self.n_sweeps
         return sweep_slab(projections, *given, self.signed), projections
 
-    def infer(self, rows: Rows, few: bool = False) -> Floats:
+    def infer(self, rows: Rows) -> Floats:
         """Return the expected amounts of rows, shape (n, K)."""
         return self.sweep(rows)[0].amounts
 

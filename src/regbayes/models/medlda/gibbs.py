@@ -31,7 +31,6 @@ from regbayes._types import Floats, Integers, Singles, check_arrays
 from regbayes.engine import Executor, FitResult, Progress, Serial, StepResult, row_blocks, run
 from regbayes.kernels.corpus import Corpus, build_corpus, count_tokens, tally
 from regbayes.kernels.meanfield import WordCounts, lengths_of, padded
-from regbayes.kernels.proposals import WordLists, list_words, propose_topics
 from regbayes.kernels.topics import (
     WeightPrior,
     WeightStatistics,
@@ -49,20 +48,12 @@ from regbayes.regularization.dual_forms import BoxDual
 Responses = Signs | Numbers
 Callback = Callable[[Progress[FittedTopics]], bool | None]
 
-MOST_DRAWN = 4000  # topics times responses: beyond, proposing is faster than drawing
-MOST_DRAWN_ALONE = 250  # topics, without responses
-PORTION = 16  # tokens of a document whose proposals share a guess of its scores
 MOST_DRAWN_TOGETHER = 300  # topics: beyond, weights are drawn one after another, since the cube of their number counts
 N_PARTS = 4  # of documents, or of responses, when weights are drawn
 MOST_CELLS = 4_000_000  # of a sum of its own for each part of the documents
 
 REFIT_C = 10.0  # of a unit of loss at C = 1: here only the weights' prior stands against it, not a document's words
 REFIT_TOLERANCE = Tolerance(gap=1e-2, max_epochs=50.0)  # the weights are averages of noisy topics anyway
-
-
-def prefers_proposals(n_topics: int, n_responses: int) -> bool:
-    """Whether topics are best proposed and accepted, because their exact distributions cost too much."""
-    return n_topics * n_responses > MOST_DRAWN or (n_responses == 0 and n_topics > MOST_DRAWN_ALONE)
 
 
 # --- State
@@ -79,7 +70,6 @@ class Settings:
     n_sweeps: int
     n_burn_in: int  # sweeps of a chain before averages are taken
     n_warm_up: int  # sweeps over which C grows from zero
-    propose: bool  # whether topics are proposed and accepted, or drawn; see `prefers_proposals`
     seed: int
     n_groups: int | None = None  # of documents and of words; None: as the corpus asks for
     refit: bool = True  # whether the weights that predict are solved for in the end; otherwise the chain's mean
@@ -408,8 +398,7 @@ def _tilt(problem: Problem, chain: Chain) -> Tilt:
 def _sample_topics(problem: Problem, chain: Chain) -> int:
     """Sweep over all blocks, in place; return how many tokens changed."""
     total, n_changed = chain.counts.topic_total, 0
-    lists = list_words(chain.counts) if problem.settings.propose else None
-    sample = partial(_sample_block, problem, chain, _tilt(problem, chain), chain.scores.copy(), lists)
+    sample = partial(_sample_block, problem, chain, _tilt(problem, chain))
     for diagonal in problem.corpus.diagonals():
         for changed, difference in problem.executor.map(sample, diagonal):
             total += difference
@@ -417,21 +406,15 @@ def _sample_topics(problem: Problem, chain: Chain) -> int:
     return n_changed
 
 
-def _sample_block(
-    problem: Problem, chain: Chain, tilt: Tilt, scores: Floats, lists: WordLists | None, block: int
-) -> tuple[int, Integers]:
+def _sample_block(problem: Problem, chain: Chain, tilt: Tilt, block: int) -> tuple[int, Integers]:
     """Sweep over one of the blocks; return how many tokens changed and what they add to the topics' totals."""
     corpus, settings, tokens = problem.corpus, problem.settings, problem.corpus.tokens
     first, last = int(corpus.block_runs[block]), int(corpus.block_runs[block + 1])
     n_tokens = int(tokens.starts[last] - tokens.starts[first])
     rng, priors = _generator(settings, chain.sweep, block), (settings.doc_topic_prior, settings.topic_word_prior)
     counts = chain.counts._replace(topic_total=chain.counts.topic_total.copy())
-    if lists is not None:
-        uniforms = rng.random((2, n_tokens), dtype=np.float32)
-        changed = propose_topics(tokens, first, last, tilt, scores, PORTION, *priors, uniforms, counts, lists)
-    else:
-        uniforms = rng.random(n_tokens, dtype=np.float32)
-        changed = sample_topics(tokens, first, last, tilt, *priors, uniforms, counts)
+    uniforms = rng.random(n_tokens, dtype=np.float32)
+    changed = sample_topics(tokens, first, last, tilt, *priors, uniforms, counts)
     return changed, counts.topic_total - chain.counts.topic_total
 
 
