@@ -26,14 +26,9 @@ from regbayes.dask import (
     MultiTaskILSVMClassifier,
     MultiTaskILSVMRegressor,
 )
-from regbayes.dask.source import DaskSource, read_rows
-from regbayes.dask.tasks import judge
+from regbayes.dask.source import DaskSource, Reader
 from regbayes.engine.source import ArraySource, Samples, Strata
 from regbayes.estimators._sources import code_labels
-from regbayes.joint.problem import RowBlock
-from regbayes.margins.targets import observe_classes
-from regbayes.models.mt_ilsvm.fit import prepare, start_latent
-from regbayes.models.mt_ilsvm.model import Settings
 
 dd, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
 pytestmark = quiet_marks()
@@ -403,25 +398,6 @@ def test_a_sample_is_that_of_local_memory_however_samples_are_cut(client):
     strata = Strata(np.bincount(y), partial(code_labels, classes=np.arange(4), unlabeled=None, rest=0))
     expected = ArraySource(Samples(X, y)).sample(2000, strata)
     for sizes in [(20_000,), (1, 499, 19_500)]:
-        found = DaskSource(client, cut(X, sizes), read_rows(2), cut(y, sizes)).sample(2000, strata)
+        found = DaskSource(client, cut(X, sizes), Reader(2), cut(y, sizes)).sample(2000, strata)
         np.testing.assert_array_equal(found.X, expected.X)
         np.testing.assert_array_equal(found.y, expected.y)
-
-
-@pytest.mark.parametrize("library", ["numpy", "array_api_strict"])
-def test_wrong_signs_are_weighed(library):
-    """A score has the wrong sign exactly where its negative has not."""
-    xp, rng, C = pytest.importorskip(library), np.random.default_rng(4), 0.3
-    X = rng.normal(size=(200, D))
-    labels = (X[:, :M] > 0).astype(int)
-    rows, tasks = np.nonzero(np.ones(labels.shape))
-    observed = observe_classes(rows, tasks, labels[rows, tasks], np.full(M, 2))
-    problem = prepare(xp.asarray(X), *observed, Settings(n_components=4, loss="squared_hinge", C=C))
-    latent = start_latent(problem.moments, problem.settings, rng.normal(size=(D, 4)))
-    version = problem.infer(problem.model.at(latent)).version
-    block = RowBlock([xp.asarray(X)], (len(X),), problem.head.blocks((len(X),), xp.asarray(X)))
-    weights = rng.normal(size=(M, 5))
-    one, other = (judge(block, version, sign * weights) for sign in (1.0, -1.0))
-    np.testing.assert_allclose(one.positive, 2.0 * C * labels.sum(axis=0))
-    np.testing.assert_allclose(one.negative, 2.0 * C * (1 - labels).sum(axis=0))
-    assert one.wrong + other.wrong == pytest.approx(2.0 * C * labels.size)

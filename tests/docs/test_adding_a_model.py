@@ -127,14 +127,14 @@ def source(request, data, tmp_path, stack):
         place = next(place for place in list_places() if place.name == request.param)
         return ArraySource(Samples(place(X), y)), place.tol
     distributed, da = pytest.importorskip("distributed"), pytest.importorskip("dask.array")
-    from regbayes.dask.source import DaskSource, read_rows
+    from regbayes.dask.source import DaskSource, Reader
 
     quiet = {"processes": False, "dashboard_address": ":0"}  # threads, which have this module
     cluster = stack.enter_context(distributed.LocalCluster(n_workers=2, threads_per_worker=1, **quiet))
     client = stack.enter_context(distributed.Client(cluster))
     chunks = (40, 0, 50)
     X, y = da.from_array(X, chunks=(chunks, -1)), da.from_array(y, chunks=chunks)
-    return DaskSource(client, X, read_rows(5), y), 1e-12
+    return DaskSource(client, X, Reader(5), y), 1e-12
 
 
 def test_the_fit_is_the_same_wherever_the_samples_are(data, source):

@@ -27,7 +27,6 @@ from regbayes.dask.source import (
     chunks_of,
     is_collection,
     read_plain,
-    read_rows,
     sizes_of,
 )
 from regbayes.estimators._bases import fit_data
@@ -111,7 +110,7 @@ class OnCluster(BaseEstimator):
 
     def _make_reader(self, n_columns: int, y: Any) -> Reader:
         """Return how workers read samples."""
-        return read_rows(n_columns)
+        return Reader(n_columns)
 
     def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
         """Fit to validated samples; ``data`` is what the user gave, for callbacks."""

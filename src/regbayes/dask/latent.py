@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from regbayes._types import Floats, Integers
 from regbayes.dask._bases import OnCluster, sample_size
-from regbayes.dask.source import DaskSource, Reader, join_columns, read_rows, read_tasks
+from regbayes.dask.source import DaskSource, Reader, join_columns, read_missing
 from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import ibp, ilsvm, ilsvm_regressor
 from regbayes.estimators._bases import TrainingRows, cost_matrix, warn_if_unscaled
@@ -218,7 +218,7 @@ class ILSVMClassifier(OnClusterFeatures, ilsvm.ILSVMClassifier):
 
     def _make_reader(self, n_columns: int, y: Any) -> Reader:
         self._several = is_label_matrix(y)
-        return (read_tasks if self._several else read_rows)(n_columns)
+        return Reader(n_columns, targets=read_missing) if self._several else Reader(n_columns)
 
     def _read_targets(self, source: DaskSource) -> tuple[Callable[[Samples], Observed], Strata, int]:
         if self._several:
@@ -248,7 +248,7 @@ class ILSVMRegressor(OnClusterFeatures, ilsvm_regressor.ILSVMRegressor):
 
     def _make_reader(self, n_columns: int, y: Any) -> Reader:
         self._is_single = getattr(y, "ndim", 1) == 1
-        return read_tasks(n_columns)
+        return Reader(n_columns, targets=read_missing)
 
     def _read_targets(self, source: DaskSource) -> tuple[Callable[[Samples], Observed], Strata, int]:
         found: Spread = source.summarize(spread_of_values, None)

@@ -133,40 +133,6 @@ def place(client: Client, columns: list[list[Delayed | None]], sizes: list[float
 # --- on the workers
 
 
-@dataclass(frozen=True)
-class Reader:
-    """How a worker reads a chunk."""
-
-    n_columns: int
-    here: Callable[[Any], Any]  # from a chunk of `X` to samples on the host
-    there: Callable[[Any], Any]  # from one of PyTorch or CuPy to samples that stay where they are
-    targets: Callable[[Any], NDArray[Any]]  # from a chunk of `y`
-    __name__ = "read_samples"  # as Dask names the task
-
-    def __call__(self, rows: list[list[Any]], first: int) -> Samples:
-        """Return a block of validated samples. What belongs to samples comes to the host."""
-        return join_samples([self._read_chunk(first + place, *row) for place, row in enumerate(rows)])
-
-    def _read_chunk(self, place: int, x: Any, y: Any, weights: Any, task: Any) -> Samples:
-        try:
-            if x.ndim != 2:
-                raise ValueError(f"X has {x.ndim} dimension(s)")
-            X = self.here(x) if is_plain(x) else self.there(x)
-            if X.shape[1] != self.n_columns:
-                raise ValueError(f"X has {X.shape[1]} columns, but {self.n_columns} in all")
-            y, weights, task = map(read_plain, (y, weights, task))
-            counts = None if weights is None else _check_weights(weights)
-            found = Samples(
-                X, None if y is None else self.targets(y), counts, None if task is None else read_values(task)
-            )
-            for name, values in {"y": found.y, "task": found.task, "sample_weight": counts}.items():
-                if values is not None and len(values) != len(found):
-                    raise ValueError(f"X has {len(found)} rows and {name} has {len(values)}: cut them alike")
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"in block {place} (counted from 0): {error}") from None
-        return found if counts is None or np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
-
-
 def _check_weights(weights: Any) -> Floats:
     options = {"ensure_2d": False, "ensure_min_samples": 0, "input_name": "sample_weight"}
     counts: Floats = check_array(np.asarray(weights), dtype=np.float64, **options)
@@ -254,19 +220,38 @@ def read_missing(y: Any) -> NDArray[Any]:
     return values
 
 
-def read_rows(n_columns: int) -> Reader:
-    """Return how samples are read that have one target each."""
-    return Reader(n_columns, check_floats, check_there, read_targets)
+@dataclass(frozen=True)
+class Reader:
+    """How a worker reads a chunk."""
 
+    n_columns: int
+    here: Callable[[Any], Any] = check_floats  # from a chunk of `X` to samples on the host
+    there: Callable[[Any], Any] = check_there  # from one of PyTorch or CuPy to samples that stay where they are
+    targets: Callable[[Any], NDArray[Any]] = read_targets  # from a chunk of `y`
+    __name__ = "read_samples"  # as Dask names the task
 
-def read_tasks(n_columns: int) -> Reader:
-    """Return how samples of several tasks are read."""
-    return Reader(n_columns, check_floats, check_there, read_missing)
+    def __call__(self, rows: list[list[Any]], first: int) -> Samples:
+        """Return a block of validated samples. What belongs to samples comes to the host."""
+        return join_samples([self._read_chunk(first + place, *row) for place, row in enumerate(rows)])
 
-
-def read_counts(n_columns: int) -> Reader:
-    """Return how documents are read."""
-    return Reader(n_columns, check_counts, check_counts_there, read_targets)
+    def _read_chunk(self, place: int, x: Any, y: Any, weights: Any, task: Any) -> Samples:
+        try:
+            if x.ndim != 2:
+                raise ValueError(f"X has {x.ndim} dimension(s)")
+            X = self.here(x) if is_plain(x) else self.there(x)
+            if X.shape[1] != self.n_columns:
+                raise ValueError(f"X has {X.shape[1]} columns, but {self.n_columns} in all")
+            y, weights, task = map(read_plain, (y, weights, task))
+            counts = None if weights is None else _check_weights(weights)
+            found = Samples(
+                X, None if y is None else self.targets(y), counts, None if task is None else read_values(task)
+            )
+            for name, values in {"y": found.y, "task": found.task, "sample_weight": counts}.items():
+                if values is not None and len(values) != len(found):
+                    raise ValueError(f"X has {len(found)} rows and {name} has {len(values)}: cut them alike")
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"in block {place} (counted from 0): {error}") from None
+        return found if counts is None or np.all(counts > 0) else found.take(np.flatnonzero(counts > 0))
 
 
 def kind_of(numbers: Any) -> str:

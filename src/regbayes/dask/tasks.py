@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from regbayes._types import Floats, Integers
 from regbayes.dask._bases import SAMPLE_BYTES, OnCluster
-from regbayes.dask.source import DaskSource, Reader, is_collection, read_tasks
+from regbayes.dask.source import DaskSource, Reader, is_collection, read_missing
 from regbayes.engine.source import Ranges, Samples, cut_rows, join_samples
 from regbayes.estimators import multitask
 from regbayes.estimators._bases import one_blas_thread
@@ -31,18 +31,17 @@ from regbayes.estimators._labels import (
     check_two,
     class_factors,
     complete_classes,
-    judge_signs,
     observe_labels,
     scores_of_tasks,
 )
 from regbayes.estimators._sources import Moments, Spread, join_classes
-from regbayes.estimators._task_bases import Layout, Targets, column_names, find_targets, natural
+from regbayes.estimators._task_bases import Layout, Targets, TaskProblem, column_names, find_targets, natural
 from regbayes.estimators.metrics import explained_variance_pooled, subset_accuracy
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.model import RowSums
-from regbayes.joint.problem import RowBlock, SampledHead, Version
-from regbayes.kernels.arrays import namespace_of, sum_of, take_rows, to_device
-from regbayes.margins.head import HEAD_POLICY, View
+from regbayes.joint.problem import RowBlock, SampledHead
+from regbayes.kernels.arrays import take_rows, to_device
+from regbayes.margins.head import HEAD_POLICY
 from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.models.mt_ilsvm import model as mt_ilsvm
 from regbayes.models.mt_ilsvm.fit import Problem, build_head, first_model
@@ -241,40 +240,6 @@ class KindsOfSamples:
         return kinds
 
 
-def count_kinds(block: Samples, kinds: KindsOfSamples) -> Integers:
-    """Return how many samples of each kind a block has."""
-    return np.bincount(kinds(block), minlength=len(kinds.rates) + 1)
-
-
-@dataclass(frozen=True)
-class Judged(RowSums):
-    """What wrong signs weigh, and what signs of each output do."""
-
-    wrong: float
-    negative: Floats  # (outputs,)
-    positive: Floats  # (outputs,)
-
-
-def judge(block: RowBlock[Any], version: Version, weights: Floats) -> Judged:
-    """Judge the signs of scores, in units of the stiffness of losses."""
-    assert block.head is not None
-    found = Judged(0.0, np.zeros(len(weights)), np.zeros(len(weights)))
-    for head, seen in zip(block.head, block.infer(version), strict=True):
-        asked = head.losses
-        assert asked is not None
-        losses: Any = asked.losses
-        scores = asked.scores(head.design(seen.features, View(None, 0.0)), weights)
-        xp = namespace_of(scores)
-        signs, stiffness = xp.astype(losses.signs, scores.dtype), 2.0 * losses.C
-        wrong = stiffness * xp.astype((signs != 0.0) & ((scores > 0.0) != (signs > 0.0)), scores.dtype)
-        negative, positive = (
-            asked.sum_outputs(stiffness * xp.astype(side * signs > 0.0, scores.dtype), len(weights))
-            for side in (-1.0, 1.0)
-        )
-        found = found + Judged(float(sum_of(wrong)), negative, positive)
-    return found
-
-
 # --- estimators
 
 
@@ -286,14 +251,14 @@ class Placed:
     recipe: Recipe
     counts: Integers  # (tasks,): observed targets
     data: dict[str, Any]
-    prepared: Problem | None = None
+    sample: TaskProblem | None = None  # a part of the samples, in local memory
 
 
 class OnClusterTasks(OnCluster):
     """Several tasks on a cluster."""
 
     def _make_reader(self, n_columns: int, y: Any) -> Reader:
-        return read_tasks(n_columns)
+        return Reader(n_columns, targets=read_missing)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -335,8 +300,7 @@ class OnClusterTasks(OnCluster):
         counts: Integers = source.summarize(count_targets, recipe)
         if not counts.any():
             raise ValueError("y has no observed target: every value is missing")
-        nothing = np.zeros(0, dtype=np.int64)
-        of_each = np.repeat(np.arange(len(counts)), np.minimum(counts, 1))
+        nothing, of_each = np.zeros(0, dtype=np.int64), np.flatnonzero(counts)
         self._check_tasks(Targets(layout, kinds.ids, nothing, of_each, nothing))
         recipe = self._read_recipe(source, recipe, kinds)
         self.tasks_, self._layout, self._outputs = kinds.ids, layout, recipe.outputs
@@ -352,13 +316,16 @@ class OnClusterTasks(OnCluster):
         source, recipe = placed.source, replace(placed.recipe, settings=settings)
         moments: mt_ilsvm.Moments = source.summarize(sum_moments, recipe)
         recipe = replace(recipe, input_scale=float(np.sqrt(moments.mean_square)))
-        counts: Counts = source.summarize(count_observations, recipe)
         sample = self._draw(placed, recipe)
         (observed, outputs), X = recipe.observe(recipe.targets(sample), sample.weights), recipe.standardize(sample.X)
-        head = build_head(settings, observed, outputs, X, recipe.input_scale)
-        drawn = np.bincount(observed.outputs, minlength=len(counts.by_output))
+        counts: Counts = source.summarize(count_observations, recipe)
+        drawn = np.bincount(observed.outputs, minlength=len(outputs))
         share = np.maximum(drawn, 1) / np.maximum(counts.by_output, 1)
-        placed.prepared = Problem(
+        head = build_head(settings, observed, outputs, X, recipe.input_scale)
+        # The share of an output that was drawn says how often each of its targets stands for others.
+        judged = replace(observed, weights=observed.weights / share[observed.outputs])
+        placed.sample = TaskProblem(X, None, judged, outputs, placed.data)
+        return Problem(
             first_model(settings, moments, counts.total),
             source.persist(hold, recipe),
             SampledHead(head, RowBlock([X], (len(X),)), share),
@@ -367,27 +334,19 @@ class OnClusterTasks(OnCluster):
             moments,
             counts.total,
         )
-        return placed.prepared
 
     def _draw(self, placed: Placed, recipe: Recipe) -> Samples:
         """Return samples, as many of each task as the curvature of its weights needs."""
         settings, D = recipe.settings, len(recipe.mean)
         n_columns = settings.n_components + settings.fit_intercept + settings.include_inputs * D
         rates = np.minimum(HEAD_POLICY.sample_per_weight * n_columns / np.maximum(placed.counts, 1), 1.0)
-        kinds = KindsOfSamples(recipe, rates)
-        expected = float(placed.source.summarize(count_kinds, kinds)[:-1] @ rates)
+        expected = min(float(placed.counts @ rates), len(placed.source) * float(rates.max()))
         rates = rates * min(1.0, SAMPLE_BYTES / (8.0 * D) / max(expected, 1.0))
-        return join_samples([part.samples for part in placed.source.draw(kinds, np.append(rates, 0.0))])
+        drawn = placed.source.draw(KindsOfSamples(recipe, rates), np.append(rates, 0.0))
+        return join_samples([part.samples for part in drawn])
 
     def _find_fault(self, problem: Any, state: State) -> str:
-        """Return what is wrong with the signs of scores."""
-        if not isinstance(self, TaskClassifier):
-            return ""
-        prepared = problem.prepared
-        shared = prepared.infer(prepared.model.at(state.latent)).shared
-        found: Judged = prepared.blocks.map_sum(judge, shared, state.tasks.weights)
-        unit = 2.0 * prepared.settings.C  # the stiffness of a squared loss that counts once
-        return judge_signs(found.wrong / unit, found.negative / unit, found.positive / unit)
+        return super()._find_fault(problem.sample, state)
 
 
 class MultiTaskILSVMClassifier(OnClusterTasks, multitask.MultiTaskILSVMClassifier):

@@ -11,7 +11,7 @@ import numpy as np
 
 from regbayes._types import Floats, Integers
 from regbayes.dask._bases import OnCluster, sample_size, with_defaults
-from regbayes.dask.source import DaskSource, Reader, read_counts
+from regbayes.dask.source import DaskSource, Reader, check_counts, check_counts_there
 from regbayes.engine.source import Samples, Strata
 from regbayes.estimators import medlda, medlda_regressor
 from regbayes.estimators._bases import FitReporter, cost_matrix, one_blas_thread, warn_of_status
@@ -142,7 +142,7 @@ class OnClusterTopics(OnCluster):
     _ask: ClassVar[staticmethod[[Any, Samples], Targets | None]]
 
     def _make_reader(self, n_columns: int, y: Any) -> Reader:
-        return read_counts(n_columns)
+        return Reader(n_columns, check_counts, check_counts_there)
 
     def _note_targets(self, found: Any, n_documents: int) -> Strata:
         """Set what is known of targets; return the strata of documents that they make."""
