@@ -374,20 +374,6 @@ class FitReporter:
     Iterations are tasks of the fit. Where a fit has stages, these are its tasks and iterations are tasks of their
     stage, and every stage has a bar of its own. Further starts have the same stages again. A callback that asks to
     stop, after an iteration or a stage, ends the whole fit.
-
-    Parameters
-    ----------
-    estimator : estimator with `sklearn.callback.CallbackSupportMixin`
-    max_iter : int or mapping
-        Iterations at most, for the time left. Where the fit has stages: the most of each, in their order, None where
-        that is not known. Those that come to no iteration do not appear.
-    data : dict
-        ``X``, ``y`` and ``metadata`` that the hooks may ask for.
-    attributes : callable
-        From the engine's state to the fitted attributes of an estimator that stopped there; called only when a
-        callback asks for the fitted estimator.
-    verbose : int
-        Whether to show the bars.
     """
 
     estimator: Any
@@ -541,13 +527,6 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
 
         The best has the lowest objective. Where it has a fault there is one start more, and a fit without one is kept.
         A stop or an interrupt ends the attempts.
-
-        Parameters
-        ----------
-        find_fault : callable
-            From a state to what a user should hear of it; nothing where it is sound.
-        only_faults : bool, default=False
-            Whether a sound fit ends the attempts.
         """
         best: FitResult[Any] | None = None
         fault = ""

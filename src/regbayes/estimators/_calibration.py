@@ -39,16 +39,7 @@ def log_probabilities(logits: Floats) -> Floats:
 
 
 def fit_curve(scores: Floats, codes: Integers, weights: Floats | None = None) -> tuple[float, float]:
-    """Return the temperature and the bias of one output.
-
-    Parameters
-    ----------
-    scores : (n, classes), or (n, 1) of two classes
-    codes : (n,)
-        The true classes; samples with -1 are left out. Without any other, the result is 1 and 0.
-    weights : (n,) or None
-        How often each sample counts.
-    """
+    """Return the temperature and the bias of one output."""
     from scipy.optimize import minimize  # predictions do without it
 
     counts = np.where(codes >= 0, 1.0 if weights is None else weights, 0.0)
@@ -103,13 +94,7 @@ class Calibration:
         return cls(temperatures, biases, np.asarray(widths), several, int(np.sum(np.any(codes >= 0, axis=1))))
 
     def probabilities(self, scores: Floats | list[Floats]) -> Floats | list[Floats]:
-        """Return the probabilities for scores of ``decision_function``.
-
-        Returns
-        -------
-        array of shape (n, classes) for one output, (n, outputs) with those of each one's second class where all have
-        two, and a list of (n, classes) otherwise
-        """
+        """Return the probabilities for scores of ``decision_function``."""
         found = self.by_output(scores)
         if not self.several:
             return found[0]
@@ -158,17 +143,7 @@ def codes_of(labels: NDArray[Any], classes: Any) -> Integers:
 
 
 def read_outputs(y: Any, classes: Any, n_scores: int) -> tuple[Integers, Integers] | None:
-    """Return the true classes as numbers, (n, outputs), and how many scores each output has.
-
-    Parameters
-    ----------
-    y : (n,) or (n, outputs)
-        As the classifier was given it.
-    classes : array, or list of arrays
-        The classifier's: of every output, or of each.
-    n_scores : int
-        Scores of a sample. None is returned where the classes need another number.
-    """
+    """Return the true classes as numbers, (n, outputs), and how many scores each output has."""
     y = y.toarray() if hasattr(y, "toarray") else np.asarray(y)
     columns = y[:, None] if y.ndim == 1 else y
     of_each = classes if isinstance(classes, list) else [np.asarray(classes)] * columns.shape[1]
@@ -195,15 +170,6 @@ class HeldOutScores:
         """Put the folds of a search together, except those whose training part lacked a class.
 
         None where no fold is left, or where the classifier has no scores, or probabilities of its own.
-
-        Parameters
-        ----------
-        classifier : classifier
-            Fitted to all samples.
-        records : sequence of FoldRecord
-            Of the fits with the same settings.
-        y : (N,) or (N, outputs)
-            Of all samples, as the classifier was given it.
         """
         if not hasattr(classifier, "decision_function") or hasattr(classifier, "predict_proba"):
             return None

@@ -18,15 +18,7 @@ DEFAULT_FOLDS = 5
 
 
 def split_rows(cv: Any, rows: Integers, y: NDArray[Any], *, classifier: bool = False) -> Iterator[Fold]:
-    """Yield folds of some rows of a table: a splitter divides them, and of listed folds they are what is left.
-
-    Parameters
-    ----------
-    cv : int, splitter, iterable or None
-        As scikit-learn's ``check_cv`` takes it; listed folds are rows of the whole table.
-    y : (N,) or (N, outputs)
-        Of the whole table.
-    """
+    """Yield folds of some rows of a table: a splitter divides them, and of listed folds they are what is left."""
     if cv is None or isinstance(cv, Integral) or hasattr(cv, "split"):
         for train, test in check_cv(cv, y[rows], classifier=classifier).split(np.zeros(len(rows)), y[rows]):
             yield rows[train], rows[test]
@@ -45,13 +37,7 @@ def split_scored(cv: Any, y: NDArray[Any], scored: Flags, *, classifier: bool = 
 def multitask_folds(
     cv: Any, X: Floats, targets: Targets, kinds: Integers, random: np.random.RandomState
 ) -> Iterator[Fold]:
-    """Yield folds over the rows with targets; rows that some kind of target cannot do without stay in training.
-
-    Parameters
-    ----------
-    kinds : (n,)
-        What must be seen in every training part, for each observed target: its task, or the class of its task.
-    """
+    """Yield folds over the rows with targets; rows that some kind of target cannot do without stay in training."""
     rows, first = np.unique(targets.rows, return_index=True)
     rest = np.setdiff1d(np.arange(len(X)), rows)
     strata = np.zeros(len(X), dtype=np.int64)

@@ -167,17 +167,7 @@ def observe_labels(
 
 
 def class_factors(class_weight: Any, classes: Sequence[NDArray[Any]], counts: Floats) -> Floats | None:
-    """Return the factor on C of each class of each task, one task after another; None where all are 1.
-
-    Parameters
-    ----------
-    class_weight : dict, list of dict, "balanced" or None
-        A factor by class, for all tasks or for each; "balanced" gives the classes of a task equal weight in sum.
-    classes : sequence of array
-        Of each task.
-    counts : array
-        What the labels of each class count together: `Labels.count`.
-    """
+    """Return the factor on C of each class of each task, one task after another; None where all are 1."""
     if class_weight is None:
         return None
     widths, n_tasks = [len(own) for own in classes], len(classes)

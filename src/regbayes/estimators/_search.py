@@ -138,15 +138,7 @@ def accepted(method: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_lists(estimator: Any, grid: Grid, lists: Mapping[str, str], along: str | None, *, caller: str) -> None:
-    """Check every value of every list, before hours are spent on the others.
-
-    Parameters
-    ----------
-    lists : mapping
-        From the parameter to what the user calls the list of its values.
-    caller : str
-        The class whose lists they are.
-    """
+    """Check every value of every list, before hours are spent on the others."""
     constraints = getattr(estimator, "_parameter_constraints", {})
     for name, values in grid.items():
         if len(values) == 0:
@@ -181,13 +173,7 @@ def make_plan(
 
 
 def usable_records(plan: Plan, records: Iterable[FoldRecord]) -> dict[tuple[str, int], FoldRecord]:
-    """Return earlier records that are of settings and folds of this search, by their keys.
-
-    Raises
-    ------
-    ValueError
-        If a record has the number of a fold but other rows, or lacks a score that is asked for now.
-    """
+    """Return earlier records that are of settings and folds of this search, by their keys."""
     wanted = {setting_key(setting) for setting in plan.settings}
     usable = {}
     for record in records:
@@ -214,13 +200,6 @@ def iter_records(
     All folds of a path come before the next path, so that whatever ends the search early leaves settings that were
     tried on every fold. A single process yields after each fit; several yield what is done whenever one of them has
     finished a path, and on Ctrl-C.
-
-    Parameters
-    ----------
-    n_jobs : int or None
-        Processes over paths and folds.
-    done : mapping
-        Records that are there already; their fits are made again only where another goes on from them.
     """
     jobs = list_jobs(plan, done or {})
     if effective_n_jobs(n_jobs) == 1:
@@ -478,13 +457,7 @@ def find_edges(results: Mapping[str, Any], best: int, score: str, names: Iterabl
 
 
 def describe_edges(results: Mapping[str, Any], best: int, score: str, lists: Mapping[str, str]) -> list[str]:
-    """Return what to try next, for every parameter whose best value is at the end of its list and beats the others.
-
-    Parameters
-    ----------
-    lists : mapping
-        From the parameter to what the user calls the list of its values.
-    """
+    """Return what to try next, for every parameter whose best value is at the end of its list and beats the others."""
     return [
         f"{edge.name}={edge.value} is the {edge.end} value that was tried: add {edge.further} to {lists[edge.name]}"
         for edge in find_edges(results, best, score, lists)

@@ -89,21 +89,7 @@ class TargetMatrix:
 
 
 def read_targets(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any = None) -> Targets:
-    """Return the observed targets.
-
-    Parameters
-    ----------
-    y : array-like of shape (n_samples,) or (n_samples, n_tasks)
-        NaN and None mark a missing target.
-    task : array-like of shape (n_samples,) or None
-        The task of each row, where there is one target per row.
-    X : (n_samples, d)
-        The rows, for their number.
-    numeric : bool
-        Whether targets are numbers; labels may be anything that can be sorted.
-    unlabeled : object
-        A further value that marks a missing target.
-    """
+    """Return the observed targets."""
     found = find_targets(_check_targets(y, X, numeric), task, unlabeled, getattr(y, "columns", ()))
     if not len(found.rows):
         raise ValueError("y has no observed target: every value is missing")

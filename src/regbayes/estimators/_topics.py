@@ -293,20 +293,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         data: dict[str, Any],
         streaming: bool = False,
     ) -> Self:
-        """Fit by the chosen inference, set the fitted attributes, and return the estimator.
-
-        Parameters
-        ----------
-        counts : sparse matrix
-        targets : Targets or None
-            In the order of the rows; None leaves plain latent Dirichlet allocation.
-        sample_weight : (N,) or None
-            Of mean field.
-        data : dict
-            What callbacks may ask for.
-        streaming : bool
-            Whether earlier documents are the prior of these, as in ``partial_fit``.
-        """
+        """Fit by the chosen inference, set the fitted attributes, and return the estimator."""
         sampled = self.inference == "gibbs"
         if sampled:
             self._check_sampler()
@@ -614,16 +601,7 @@ def numbers_of(X: Any) -> Any:
 
 
 def read_device_counts(X: Any, numbers: Any, *, allow_empty: bool = False) -> DeviceCorpus:
-    """Validate counts on a device, sparse by rows or dense, and return them as documents there.
-
-    Parameters
-    ----------
-    X : matrix of shape (n_samples, n_features)
-    numbers : array
-        Its entries: `numbers_of`.
-    allow_empty : bool, default=False
-        Whether there may be no rows.
-    """
+    """Validate counts on a device, sparse by rows or dense, and return them as documents there."""
     check_numbers(numbers)
     if len(X.shape) != 2 or (numbers is X and is_sparse(X)):
         raise ValueError(

@@ -89,17 +89,7 @@ class BaseSearch(Saveable, BaseEstimator):
         chooser: str = "score",
         refitted: bool = True,
     ) -> Self:
-        """Make the fits, keep the results, and fit the best setting to all rows.
-
-        Parameters
-        ----------
-        lists : mapping
-            From the parameter to what the user calls the list of its values.
-        chooser : str
-            The score that chooses.
-        refitted : bool
-            Whether the best setting is fitted to all samples, along its path.
-        """
+        """Make the fits, keep the results, and fit the best setting to all rows."""
         for name in ("best_estimator_", "calibration_"):
             self.__dict__.pop(name, None)
         done, interrupted = self._gather(plan, samples, usable_records(plan, records or ()), on_result)

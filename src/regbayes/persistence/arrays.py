@@ -46,14 +46,7 @@ def _order(array: NDArray[Any]) -> Order:
 
 
 def read_arrays(file: IO[bytes], entries: list[dict[str, Any]], available: int) -> list[NDArray[Any]]:
-    """Read the arrays that a header describes, from the place where their bytes begin.
-
-    Raises
-    ------
-    PersistenceError
-        If types, shapes, sizes, checksums or content are not in order. No memory is taken for arrays before their
-        sizes have been found to be those of the file.
-    """
+    """Read the arrays that a header describes, from the place where their bytes begin."""
     plans = [_plan(entry) for entry in entries]
     claimed = sum(size for _, size in plans)
     if claimed != available:

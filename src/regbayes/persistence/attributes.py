@@ -43,13 +43,7 @@ def get_attributes(value: Any, registration: Registration, walk: Walk) -> dict[s
 
 
 def set_attributes(blank: Any, registration: Registration, state: dict[str, Any], walk: Walk) -> None:
-    """Fill an object made by ``object.__new__``; what is not in the file (skipped, or newer) takes its default.
-
-    Raises
-    ------
-    PersistenceError
-        If the file has an attribute that the class cannot have, or lacks one without a default.
-    """
+    """Fill an object made by ``object.__new__``; what is not in the file (skipped, or newer) takes its default."""
     cls = registration.cls
     _check(registration, state, walk)
     for name, field in _fields(cls).items():
