@@ -1,7 +1,7 @@
 """Bayesian inference with posterior regularization.
 
-Take a posterior, say what must hold of it in expectation, and get the closest distribution for which it does, with
-the multipliers that say what each constraint cost.
+Take a posterior and constraints on its expectations, and get the closest distribution that satisfies them, with a
+multiplier for each constraint.
 """
 
 from __future__ import annotations
@@ -11,34 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 from regbayes._registry import declare_provider
 
-# The names below are imported when they are first used, so that the command line answers at once. Type checkers and
+# The names below are imported when they are first used, so that the command line starts at once. Type checkers and
 # editors read this list; at run time _HOMES says where each name lives, and a test holds the two together.
 if TYPE_CHECKING:
     from regbayes import datasets, metrics, plots, ppl, regularizers, report, search
-    from regbayes.estimators import (
-        FeatureStability,
-        GridEdgeWarning,
-        IBPFactorAnalysis,
-        ILSVMClassifier,
+    from regbayes.estimators._bases import PoorFitWarning, TruncationWarning, UnscaledWarning
+    from regbayes.estimators._search import GridEdgeWarning
+    from regbayes.estimators.cv import (
         ILSVMClassifierCV,
-        ILSVMRegressor,
         ILSVMRegressorCV,
-        MarginClassifier,
-        MedLDAClassifier,
         MedLDAClassifierCV,
-        MedLDARegressor,
         MedLDARegressorCV,
-        MultiLabelThresholdCV,
-        MultiTaskILSVMClassifier,
         MultiTaskILSVMClassifierCV,
-        MultiTaskILSVMRegressor,
         MultiTaskILSVMRegressorCV,
-        PathSearchCV,
-        PoorFitWarning,
-        TruncationWarning,
-        UnscaledWarning,
-        feature_stability,
     )
+    from regbayes.estimators.ibp import IBPFactorAnalysis
+    from regbayes.estimators.ilsvm import ILSVMClassifier
+    from regbayes.estimators.ilsvm_regressor import ILSVMRegressor
+    from regbayes.estimators.medlda import MedLDAClassifier, MedLDARegressor
+    from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
+    from regbayes.estimators.own_model import MarginClassifier
+    from regbayes.estimators.path_search import PathSearchCV
+    from regbayes.estimators.stability import FeatureStability, feature_stability
+    from regbayes.estimators.thresholds import MultiLabelThresholdCV
     from regbayes.persistence import load
     from regbayes.regularization.constraints import Corr, E, Var
     from regbayes.regularization.empirical_bayes import empirical_bayes
@@ -58,30 +53,25 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
-    "regbayes.estimators": (
-        "FeatureStability",
-        "GridEdgeWarning",
-        "IBPFactorAnalysis",
-        "ILSVMClassifier",
+    "regbayes.estimators._bases": ("PoorFitWarning", "TruncationWarning", "UnscaledWarning"),
+    "regbayes.estimators._search": ("GridEdgeWarning",),
+    "regbayes.estimators.cv": (
         "ILSVMClassifierCV",
-        "ILSVMRegressor",
         "ILSVMRegressorCV",
-        "MarginClassifier",
-        "MedLDAClassifier",
         "MedLDAClassifierCV",
-        "MedLDARegressor",
         "MedLDARegressorCV",
-        "MultiLabelThresholdCV",
-        "MultiTaskILSVMClassifier",
         "MultiTaskILSVMClassifierCV",
-        "MultiTaskILSVMRegressor",
         "MultiTaskILSVMRegressorCV",
-        "PathSearchCV",
-        "PoorFitWarning",
-        "TruncationWarning",
-        "UnscaledWarning",
-        "feature_stability",
     ),
+    "regbayes.estimators.ibp": ("IBPFactorAnalysis",),
+    "regbayes.estimators.ilsvm": ("ILSVMClassifier",),
+    "regbayes.estimators.ilsvm_regressor": ("ILSVMRegressor",),
+    "regbayes.estimators.medlda": ("MedLDAClassifier", "MedLDARegressor"),
+    "regbayes.estimators.multitask": ("MultiTaskILSVMClassifier", "MultiTaskILSVMRegressor"),
+    "regbayes.estimators.own_model": ("MarginClassifier",),
+    "regbayes.estimators.path_search": ("PathSearchCV",),
+    "regbayes.estimators.stability": ("FeatureStability", "feature_stability"),
+    "regbayes.estimators.thresholds": ("MultiLabelThresholdCV",),
     "regbayes.regularization.constraints": ("Corr", "E", "Var"),
     "regbayes.regularization.empirical_bayes": ("empirical_bayes",),
     "regbayes.regularization.moments": ("RegularizedMoments", "regularize_moments"),
@@ -102,29 +92,13 @@ _HOMES = {
 _MODULES = ("datasets", "metrics", "plots", "ppl", "regularizers", "report", "search")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-# A saved file may hold classes of any of these; they are imported when a file names a class that is not known yet.
-# Those whose names say where they are come first, so that a file of one estimator does not import the others.
-for _module, _names in (
-    ("regbayes.estimators._scikit_learn_parts", ("sklearn.",)),
-    ("regbayes.report.data", ("regbayes.report.",)),
-    ("regbayes.cli.modelfile", ("regbayes.cli.",)),
-    ("regbayes.estimators.ilsvm", ("regbayes.ILSVMClassifier",)),
-    ("regbayes.estimators.ilsvm_regressor", ("regbayes.ILSVMRegressor",)),
-    ("regbayes.estimators.multitask", ("regbayes.MultiTaskILSVMClassifier", "regbayes.MultiTaskILSVMRegressor")),
-    ("regbayes.estimators.medlda", ("regbayes.MedLDAClassifier",)),
-    ("regbayes.estimators.medlda_regressor", ("regbayes.MedLDARegressor",)),
-    ("regbayes.estimators.ibp", ("regbayes.IBPFactorAnalysis",)),
-    (
-        "regbayes.estimators.cv",
-        tuple(f"regbayes.{name}" for name in _HOMES["regbayes.estimators"] if name.endswith("rCV")),
-    ),
-    ("regbayes.estimators.path_search", ("regbayes.PathSearchCV",)),
-    ("regbayes.estimators.own_model", ("regbayes.MarginClassifier",)),
-    ("regbayes.estimators.stability", ("regbayes.FeatureStability",)),
-    ("regbayes.estimators.thresholds", ("regbayes.MultiLabelThresholdCV",)),
-    *((home, ()) for home in _HOMES if home != "regbayes.estimators"),
-):
-    declare_provider(_module, _names)
+# A saved file may hold classes of any of these modules. They are imported when a file names a class that is not known
+# yet, those that have the name first.
+for _home, _names in _HOMES.items():
+    declare_provider(_home, tuple(f"regbayes.{_name}" for _name in _names))
+declare_provider("regbayes.estimators._scikit_learn_parts", ("sklearn.",))
+declare_provider("regbayes.report.data", ("regbayes.report.",))
+declare_provider("regbayes.cli.modelfile", ("regbayes.cli.",))
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from regbayes._types import Floats, Integers
 from regbayes.dask._bases import OnCluster, sample_size, with_defaults
 from regbayes.dask.source import DaskSource, Reader, check_counts, check_counts_there
 from regbayes.engine.source import Samples, Strata
-from regbayes.estimators import medlda, medlda_regressor
+from regbayes.estimators import medlda
 from regbayes.estimators._bases import FitReporter, cost_matrix, one_blas_thread, warn_of_status
 from regbayes.estimators._sources import Labels, Moments, code_labels
 from regbayes.estimators._topics import as_documents
@@ -211,7 +211,7 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
         return Strata(found.counts, partial(code_labels, classes=found.classes, unlabeled=None, rest=0))
 
 
-class MedLDARegressor(OnClusterTopics, medlda_regressor.MedLDARegressor):
+class MedLDARegressor(OnClusterTopics, medlda.MedLDARegressor):
     """`regbayes.MedLDARegressor` for documents on the workers of a Dask cluster, by mean field.
 
     Parameters and fitted attributes are those of the plain estimator, but ``inference="variational"`` is the default
@@ -220,7 +220,7 @@ class MedLDARegressor(OnClusterTopics, medlda_regressor.MedLDARegressor):
 
     _summarize_targets = staticmethod(read_numbers)
     _ask = staticmethod(ask_numbers)
-    __init__ = with_defaults(medlda_regressor.MedLDARegressor.__init__, inference="variational")
+    __init__ = with_defaults(medlda.MedLDARegressor.__init__, inference="variational")
 
     def _note_targets(self, found: Moments, n_documents: int) -> Strata:
         scale = np.sqrt(found.squares / found.weight)

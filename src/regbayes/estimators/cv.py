@@ -33,8 +33,7 @@ from regbayes.estimators._topics import read_counts
 from regbayes.estimators._topics import read_numbers as read_number_targets
 from regbayes.estimators.ilsvm import ILSVMClassifier, is_label_matrix, read_numbers, target_shape
 from regbayes.estimators.ilsvm_regressor import ILSVMRegressor
-from regbayes.estimators.medlda import MedLDAClassifier
-from regbayes.estimators.medlda_regressor import MedLDARegressor
+from regbayes.estimators.medlda import MedLDAClassifier, MedLDARegressor
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
 from regbayes.estimators.path_search import NOT_SAVED, BaseSearch, OnResult, copy_tags
 from regbayes.estimators.search_records import FoldRecord
