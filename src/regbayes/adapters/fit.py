@@ -83,9 +83,9 @@ def fit(  # noqa: PLR0913 - options, all by name
                 f"got C of shape {np.shape(targets.C)}."
             )
         head = Head(targets, squared=squared or batch_size is not None, row_weights=weights)
-    result: FitResult[Any]
+    passes: Any
     if batch_size is None:
-        result = fit_joint(
+        passes = fit_joint(
             JointProblem(model, hold_rows(blocks), head, DescentOptions()),
             model.start,
             stop=AbsoluteChange(tol * float(counts.sum()), patience=3),
@@ -93,7 +93,7 @@ def fit(  # noqa: PLR0913 - options, all by name
             callbacks=callbacks,
             view=lambda search: FittedModel(search.at.params, search.at.head and search.at.head.head),
         )
-        params, warm_start = result.state.at.params, result.state.at.warm_start
+        params, warm_start = passes.state.at.params, passes.state.at.warm_start
     else:
         n_batches = max(round(len(rows) / batch_size), 1)
 
@@ -112,16 +112,19 @@ def fit(  # noqa: PLR0913 - options, all by name
             terms = model.terms(state.params, state.stats.scale(float(counts.sum())))  # means over the last batches
             return StepResult(state, dict(terms))
 
-        result = run(
+        passes = run(
             make_pass,
             OnlineState.begin(model, model.start, model.features(rows[:1], model.start).shape[1]),
             max_iter=max_iter,
             keep="last",
             callbacks=callbacks,
-            view=lambda state: FittedModel(state.params, head and online.linear_head(state, head.fit_intercept)),
+            view=lambda state: FittedModel(
+                state.params, None if head is None else online.linear_head(state, head.fit_intercept)
+            ),
         )
-        params, warm_start = result.state.params, None
+        params, warm_start = passes.state.params, None
     fitted = None
     if head is not None:
         fitted = head.solve([model.features(block.rows, params) for block in blocks], warm_start, FINAL).head
-    return replace(result, state=FittedModel(params, fitted))
+    result: FitResult[FittedModel] = replace(passes, state=FittedModel(params, fitted))
+    return result

@@ -95,7 +95,6 @@ class NUTSModel(Sampler):
             if is_conditional(part):  # it jumps where the event begins
                 smooth += [False] * Tilt((part,), np.zeros(0)).evaluate(self.variables_at(first)).shape[1]
                 continue
-            functions = self.compile_functions(part)
-            for j in range(functions(first).shape[1]):
-                smooth.append(not has_jump(lambda z, j=j, functions=functions: functions(z)[:, j], first, last))
+            evaluate = self.compile_functions(part)
+            smooth += [not has_jump(evaluate, j, first, last) for j in range(evaluate(first).shape[1])]
         return np.array(smooth, dtype=np.bool_)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regbayes._types import Floats
+from regbayes._types import Array, Floats
 from regbayes.regularization.draws import Draws, as_draws
 from regbayes.regularization.features import Combination, OnEvent, Picked, call_feature, columns_of, pick_columns
 
@@ -83,7 +83,7 @@ def is_conditional(part: Any) -> bool:
     return isinstance(part, OnEvent)
 
 
-def has_jump(evaluate: Callable[[Floats], Floats], first: Floats, last: Floats) -> bool:
+def has_jump(evaluate: Callable[[Floats], Array], column: int, first: Floats, last: Floats) -> bool:
     """Return whether a function jumps on the way between two positions, so that no gradient leads along it.
 
     On each line the piece in which the function changes most is halved again and again. The change of a smooth function
@@ -92,7 +92,9 @@ def has_jump(evaluate: Callable[[Floats], Floats], first: Floats, last: Floats) 
     Parameters
     ----------
     evaluate : callable
-        From positions (n, d) to the function's values (n,).
+        From positions (n, d) to the values of functions (n, k).
+    column : int
+        Which of them.
     first, last : array of shape (n_lines, d)
         The two ends of each line.
     """
@@ -101,7 +103,7 @@ def has_jump(evaluate: Callable[[Floats], Floats], first: Floats, last: Floats) 
     def look(at: Floats) -> Floats:
         """The function at shares ``at`` (n_lines, k) of the lines."""
         points = first[:, None] + at[..., None] * (last - first)[:, None]
-        return evaluate(points.reshape(-1, points.shape[2])).reshape(at.shape)
+        return np.asarray(evaluate(points.reshape(-1, points.shape[2]))[:, column].reshape(at.shape))
 
     def change(one: Floats, other: Floats) -> Floats:
         difference = np.abs(one - other)
