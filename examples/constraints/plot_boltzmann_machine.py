@@ -4,8 +4,8 @@ A Boltzmann machine with a prior on its weights
 
 Constraints on hidden units of an undirected model, whose posterior is enumerated.
 
-Six patients answer three questions (fever, cough, rash). One hidden binary unit for each patient says whether the
-patient has a condition. A Boltzmann machine connects it to the answers. Its three weights are unknown and have a
+Six patients report three symptoms (fever, cough, rash). One hidden binary unit for each patient says whether the
+patient has a condition. A Boltzmann machine connects it to the symptoms. Its three weights are unknown and have a
 prior, so prior and machine together are a chain graph (appendix A of the paper)::
 
     p(M, D) = p(w) prod_n exp(-energy(h_n, v_n, w)) / Z(w),        M = (w, h_1, ..., h_6)
@@ -43,7 +43,7 @@ def log_normalizer(weights: np.ndarray) -> np.ndarray:
 
 
 def chain_graph(answers: np.ndarray = ANSWERS) -> Finite:
-    """Enumerate all weights and all hidden units; the log-weights are the log-joint with the answers."""
+    """Enumerate all weights and all hidden units; the log-weights are the log-joint with the symptoms."""
     n = len(answers)
     grid = np.array(list(itertools.product(WEIGHTS, repeat=len(SYMPTOMS))))
     settings = np.array(list(itertools.product((0, 1), repeat=n)))

@@ -51,7 +51,7 @@ def exact(asked):
 
 
 def main():
-    asked = E("year") == 50  # the law that lowered the rate came into force then
+    asked = E("year") == 50  # a new statute lowered the rate then
     result = resample(CallableSampler(gibbs), asked)
     print(result)
     print(result.runs_table())

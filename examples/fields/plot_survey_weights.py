@@ -10,7 +10,7 @@ the design weights in KL divergence, so it is a special case of posterior regula
 # %%
 # A survey and two known margins
 # ------------------------------
-# The survey is simulated: older people answer more often, and the answer depends on age.
+# The survey is simulated: older people respond more often, and the response depends on age.
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -22,7 +22,7 @@ from regbayes import IBPFactorAnalysis, ILSVMClassifier, ILSVMClassifierCV, Trun
 warnings.simplefilter("ignore", TruncationWarning)  # where ten features are asked for, ten are what is wanted
 figure = sys.argv[2] if sys.argv[1:2] == ["--figure"] else None
 
-# --- as many features as the data ask for
+# --- the number of features is inferred
 X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
 
@@ -30,7 +30,7 @@ model = ILSVMClassifier(random_state=0).fit(X_train, y_train)
 print(f"features in use: {model.n_components_} of {model.n_components}")
 print(f"accuracy on new digits: {model.score(X_test, y_test):.3f}")
 
-# --- features that can be read: off, or on by an amount
+# --- interpretable features: zero, or a nonnegative value
 reader = ILSVMClassifier(n_components=20, slab="half-normal", random_state=0).fit(X_train, y_train)
 psi = reader.feature_probabilities(X_test)
 print(f"\naccuracy: {reader.score(X_test, y_test):.3f}")
@@ -69,7 +69,7 @@ methods = {
     "iLSVM, ten soft features": lambda: ILSVMClassifier(10, random_state=0),
     "iLSVM, up to 50 features": lambda: ILSVMClassifier(50, random_state=0),
     "iLSVM, 20 on/off features": lambda: ILSVMClassifier(20, temperature=0.02, random_state=0),
-    "iLSVM, 20 with amounts": lambda: ILSVMClassifier(20, slab="half-normal", random_state=0),
+    "iLSVM, 20 nonnegative features": lambda: ILSVMClassifier(20, slab="half-normal", random_state=0),
 }
 print("\naccuracy, mean of three splits")
 for name, make in methods.items():

@@ -41,13 +41,13 @@ def show() -> None:
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
     model = ILSVMClassifier(n_components=20, slab="half-normal", random_state=0).fit(X_train, y_train)
 
-    write_report(model, X_test, y_test, "page.html", image_shape=(8, 8), data_name="digits kept aside", title="Digits")
+    write_report(model, X_test, y_test, "page.html", image_shape=(8, 8), data_name="held-out digits", title="Digits")
     page = Path("page.html")
     print(f"{page.name}: {page.stat().st_size / 1000:.0f} kB, with everything in it")
 
-    data = collect(model, X_test, y_test, image_shape=(8, 8), data_name="digits kept aside", title="Digits")
+    data = collect(model, X_test, y_test, image_shape=(8, 8), data_name="held-out digits", title="Digits")
     data.save("digits.report")
-    html = render(regbayes.load("digits.report"))  # later, elsewhere, without the digits
+    html = render(regbayes.load("digits.report"))  # later, without the digits
 
     print(f"the same page again: {html == page.read_text(encoding='utf-8')}")
     for name, value, meaning in data.model.scores:

@@ -46,7 +46,7 @@ def main() -> None:
         model = ILSVMClassifier(n_components=12, random_state=0).fit(table[COLUMNS], table["label"])
         print(f"features in use: {model.n_components_}; steps over all rows: {model.n_iter_}")
 
-        # --- answers are lazy
+        # --- predictions are lazy
         answers = model.predict(table[COLUMNS])
         print(f"predict gives {type(answers).__name__} of {answers.npartitions} blocks")
         right = np.mean(answers.compute() == table["label"].compute().to_numpy())
@@ -57,7 +57,7 @@ def main() -> None:
         model.to_local().save(path)
         loaded = regbayes.load(path)
         same = np.array_equal(loaded.predict(table[COLUMNS].compute()), answers.compute())
-        print(f"the same answers from a file: {same}")
+        print(f"the same predictions from a file: {same}")
 
 
 if __name__ == "__main__":  # processes of the cluster import this file

@@ -53,7 +53,7 @@ def test_each_coordinate_minimizes_the_lagrangian(state):
             assert PROBLEM.lagrangian(replace(updated, **{name: value})) > best, name
 
     both = [lambda a: a + 1e-3, lambda a: a - 1e-3]
-    features = PROBLEM.update_features(state)  # the last feature has seen all others as they are
+    features = PROBLEM.update_features(state)  # the last feature has seen the final values of all others
     assert PROBLEM.lagrangian(features) < PROBLEM.lagrangian(state)
     for n in (0, 7, 29):
         rises(features, "psi", (n, 3), both)

@@ -50,7 +50,7 @@ def test_each_coordinate_minimizes_the_lagrangian(state):
             assert PROBLEM.lagrangian(replace(updated, **{name: array})) > best, name
 
     both, scaled = [lambda a: a + 1e-3, lambda a: a - 1e-3], [lambda a: 1.01 * a, lambda a: 0.99 * a]
-    features = PROBLEM.update_features(state)  # the last feature has seen all others as they are
+    features = PROBLEM.update_features(state)  # the last feature has seen the final values of all others
     assert PROBLEM.lagrangian(features) < PROBLEM.lagrangian(state)
     weights, variances = PROBLEM.update_weights(state), PROBLEM.update_variances(state)
     for d in range(4):

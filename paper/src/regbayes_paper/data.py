@@ -114,7 +114,7 @@ CATALOG = {
         Known(
             "office_caltech10_multiview",
             (2533, 1434),
-            "Images of 10 classes: five color and texture descriptors, computed anew, and 800 published SURF counts.",
+            "Images of 10 classes: five color and texture descriptors, computed again, and 800 published SURF counts.",
             "It is made from LeoGautheron/OfficeCaltechDomainAdaptation. " + _LAYOUT,
         ),
         Known(

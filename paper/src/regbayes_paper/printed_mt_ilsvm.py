@@ -2,8 +2,8 @@
 
     x_mn ~ N(Z w_mn, noise_mn I),  z_dk ~ Bernoulli(pi_k),  w_mn ~ N(0, s0_m I),  eta_m ~ N(0, I)
 
-and the hinge of ``E[eta_m]' E[Z]' x_mn``. Variances are those of a sample and of a task, there is no temperature, no
-intercept and nothing else that tasks share. A sample with several targets counts once for each.
+and the hinge of ``E[eta_m]' E[Z]' x_mn``. Variances are those of a sample and of a task. The model has no temperature
+and no intercept, and tasks share nothing else. A sample with several targets counts once for each.
 """
 
 from __future__ import annotations

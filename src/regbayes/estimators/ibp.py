@@ -81,16 +81,16 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     Attributes
     ----------
-    components_ : array of shape (n_components_, n_features)
+    components_ : array of shape ``(n_components_, n_features)``
         Loadings of the features in use.
     n_components_ : int
         Features in use: those whose probabilities are not the same for all training rows (range above .1).
-    embedding_ : array of shape (n_samples, n_components_)
+    embedding_ : array of shape ``(n_samples, n_components_)``
         Posterior means of the training rows' features, at the temperature of the fit: probabilities or, where features
         have amounts, these.
-    probabilities_ : array of shape (n_samples, n_components_)
+    probabilities_ : array of shape ``(n_samples, n_components_)``
         Where features have amounts: probabilities that the training rows have the features.
-    stick_weights_ : array of shape (n_components_,)
+    stick_weights_ : array of shape ``(n_components_,)``
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
         Of the rows.
@@ -201,7 +201,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         return self
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the posterior means of the features in use, shape (n_samples, n_components_).
+        """Return the posterior means of the features in use, shape ``(n_samples, n_components_)``.
 
         They are probabilities or, where features have amounts, these as expected; see `feature_probabilities`.
         """

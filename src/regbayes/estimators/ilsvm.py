@@ -190,7 +190,7 @@ class BinaryFeatures(LatentModel):
         return judge_signs(wrong, *((prices * (signs == sign)).sum(axis=0) for sign in (-1, 1)))
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
-        """Return the probabilities that rows have the features in use, shape (n_samples, n_components_).
+        """Return the probabilities that rows have the features in use, shape ``(n_samples, n_components_)``.
 
         Where features are on or off, they are what `transform` returns, at the temperature of the fit; where features
         have amounts, `transform` returns these as expected.
@@ -200,7 +200,7 @@ class BinaryFeatures(LatentModel):
             return take_columns(self._infer(rows, self._state.params.infer_probabilities), self._used)
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the posterior means of the features in use, without a look at targets, (n_samples, n_components_).
+        """Return posterior means of the features in use, inferred without targets, ``(n_samples, n_components_)``.
 
         They are probabilities or, with ``slab``, expected values; see `feature_probabilities`.
         """
@@ -466,18 +466,18 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         What was used, also where "auto" chose it.
     n_components_ : int
         Features in use: those whose probabilities are not the same for all training rows (range above .1).
-    components_ : array of shape (n_components_, n_features)
+    components_ : array of shape ``(n_components_, n_features)``
         Loadings of the features in use.
-    coef_features_ : array of shape (n_classes, n_components_), or (1, n_components_) for two classes
+    coef_features_ : array of shape ``(n_classes, n_components_)``, or ``(1, n_components_)`` for two classes
         Weights of the features in use.
     intercept_ : array of shape (n_classes,) or (1,)
     coef_inputs_ : array of shape (n_classes, n_features) or (1, n_features)
         Weights of the inputs, where they are included.
-    embedding_ : array of shape (n_samples, n_components_)
+    embedding_ : array of shape ``(n_samples, n_components_)``
         Label-free posterior means of the training rows' features: probabilities or, with ``slab``, amounts.
-    probabilities_ : array of shape (n_samples, n_components_)
+    probabilities_ : array of shape ``(n_samples, n_components_)``
         With ``slab``: probabilities that the training rows have the features.
-    stick_weights_ : array of shape (n_components_,)
+    stick_weights_ : array of shape ``(n_components_,)``
         Share of rows that the prior expects to have each feature.
     mean_ : array of shape (n_features,)
         Of the rows.

@@ -162,18 +162,18 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
     ----------
     n_components_ : int
         Number of features in use: those whose probabilities differ between training samples by more than 0.1.
-    components_ : array of shape (n_components_, n_features)
+    components_ : array of shape ``(n_components_, n_features)``
         Loadings of the features.
-    coef_features_ : array of shape (n_components_,) or (n_outputs, n_components_)
+    coef_features_ : array of shape ``(n_components_,)`` or ``(n_outputs, n_components_)``
         Weights of the features, in units of the targets.
     intercept_ : float or array of shape (n_outputs,)
     target_mean_, target_scale_ : array of shape (n_outputs,)
         Mean and standard deviation of the training targets.
     target_range_ : array of shape (2, n_outputs)
         Smallest and largest training target. Predictions are clipped to it.
-    embedding_ : array of shape (n_samples, n_components_)
+    embedding_ : array of shape ``(n_samples, n_components_)``
         Features of the training samples, as `transform` returns them.
-    probabilities_ : array of shape (n_samples, n_components_)
+    probabilities_ : array of shape ``(n_samples, n_components_)``
         With ``slab``: probabilities that the training samples have the features.
     stick_weights_, mean_, offset_, noise_variance_, noise_ratios_, prior_variance_, objective_, trace_, n_iter_
         As in `ILSVMClassifier`.

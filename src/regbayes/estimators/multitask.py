@@ -160,7 +160,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         return decision(X, self._state, outputs)
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the latent features in use, shape (n_samples, n_components_).
+        """Return the latent features in use, shape ``(n_samples, n_components_)``.
 
         A feature is the sum of the standardised inputs that have it, weighted by their probabilities, in a unit that
         does not depend on their number.
@@ -329,16 +329,16 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         The classes; those of each task, if the columns of Y have different ones.
     n_components_ : int
         Features in use: those with more than a hundredth of the largest weight of some task.
-    components_ : array of shape (n_components_, n_features)
+    components_ : array of shape ``(n_components_, n_features)``
         Probability that a feature has an input column.
-    coef_features_ : array of shape (n_outputs, n_components_)
+    coef_features_ : array of shape ``(n_outputs, n_components_)``
         Weights of the features: a row per task, in the order of ``tasks_``, or a row per class for a task with more
         than two. ``decision_function`` is ``transform(X) @ coef_features_.T + intercept_``, plus
         ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are included.
     intercept_ : array of shape (n_outputs,)
     coef_inputs_ : array of shape (n_outputs, n_features)
         Weights of the standardised inputs, where they are included.
-    stick_weights_ : array of shape (n_components_,)
+    stick_weights_ : array of shape ``(n_components_,)``
         Share of columns that the prior expects in each feature.
     mean_, scale_ : array of shape (n_features,)
         What X is centred and divided by.
@@ -477,9 +477,9 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
         The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
     n_components_ : int
         Features in use: those with more than a hundredth of the largest weight of some task.
-    components_ : array of shape (n_components_, n_features)
+    components_ : array of shape ``(n_components_, n_features)``
         Probability that a feature has an input column.
-    coef_features_ : array of shape (n_tasks, n_components_)
+    coef_features_ : array of shape ``(n_tasks, n_components_)``
         Weights of the features, in the targets' units. The prediction is
         ``transform(X) @ coef_features_.T + intercept_``, plus ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are
         included.

@@ -172,7 +172,7 @@ class Problem:
     def update_responsibilities(self, at: Round) -> Floats:
         """Move each row's responsibilities towards those of its multipliers as far as its own objective falls.
 
-        The whole step is the update of the original; later passes follow the multipliers of the scores as they are.
+        The whole step is the update of the original; later passes follow the multipliers at the new scores.
         """
         labels, cost, C, squared = self.margins
         q, logits = at.q, log_softmax(at.mixture.logits(self.X), axis=1)

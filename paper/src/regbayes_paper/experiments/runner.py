@@ -1,6 +1,6 @@
 """Measures the cells that are not recorded yet, in processes, and makes tables and figures of the records.
 
-Records are lines of JSON, written as soon as they are known, so a run that was stopped continues with the next cell.
+Records are lines of JSON, written at once, so a run that was stopped continues with the next cell.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def append_record(path: Path, record: Record) -> None:
 
 
 def provenance() -> dict[str, str]:
-    """Return the commit (of git, or in REGBAYES_COMMIT where there is no git), the versions and the date."""
+    """Return the commit (by git, or REGBAYES_COMMIT without git), the versions and the date."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     commit = os.environ.get("REGBAYES_COMMIT", "")
     if not commit:
@@ -182,7 +182,7 @@ def _measure(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Record | 
 
 
 def _one(task: Task) -> tuple[Task, Record | str | None]:
-    """Measure one task: a record, a message, or None where there is no time."""
+    """Measure one task: a record, a message, or None if time is short."""
     if time.time() + task.seconds > task.deadline:
         return task, None
     try:
