@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from regbayes import E, Finite, Gaussian, regularize
 from regbayes._types import Floats
 from regbayes.regularizers import (
+    Affine,
     AtLeast,
     AtMost,
     Ball,
@@ -209,3 +210,9 @@ def test_order_does_not_matter():
     result = regularize(shuffled, lambda x: x, Ball(reachable[columns], 0.1))
     np.testing.assert_allclose(result.posterior.probabilities, plain.posterior.probabilities[rows], atol=1e-7)
     np.testing.assert_allclose(result.multipliers, plain.multipliers[columns], atol=1e-6)
+
+
+def test_shift_of_nested_affine_maps_loses_no_digits():
+    """The target at 1e16 moves first; added to x, it would leave none of the digits of x."""
+    target = 8.544915763429083e15
+    assert Affine(Hinge(2.0).shift(target)).shift(-target).value([0.25]) == 0.5

@@ -302,10 +302,9 @@ class Affine(Regularizer):
 
     def shift(self, by: float | Floats) -> Affine:
         by = np.asarray(by, dtype=np.float64)
-        moved = self.regularizer.shift(self.scale * by - self.offset)
-        if isinstance(moved, Affine):  # the inner regularizer has no target of its own
+        if type(self.regularizer).shift is Regularizer.shift:  # it has no target that could move
             return Affine(self.regularizer, self.factor, self.scale, self.offset - self.scale * by)
-        return Affine(moved, self.factor, self.scale)
+        return Affine(self.regularizer.shift(self.scale * by - self.offset), self.factor, self.scale)
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
         low, high = ((end - self.offset) / self.scale for end in self.regularizer.domain(size))
