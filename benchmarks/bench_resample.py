@@ -39,9 +39,9 @@ class Case:
     name: str
     sampler: Any
     asked: Any
-    phi: Any = None  # the exact multipliers, where there is an answer
+    phi: Any = None  # the exact multipliers, where there is a solution
     kl: float = np.nan
-    covariance: Any = None  # of the features at the answer
+    covariance: Any = None  # of the features at the solution
     plain: float = np.nan  # gradients of a plain run
 
 

@@ -1,4 +1,4 @@
-"""Models in NumPyro with answers by quadrature, for `bench_resample.py --fresh`.
+"""Models in NumPyro with solutions by quadrature, for `bench_resample.py --fresh`.
 
 No limit of `TemperingPolicy` was set on them. Each function returns a model, its arguments, what is asked, and atoms of
 the posterior: named points with log-weights, on which the same constraints are solved exactly. Latent variables that no
@@ -72,7 +72,7 @@ def autoregression() -> Built:
 
 
 def ordered_mixture(prior: Any = None) -> Built:
-    """Two normal components with ordered means, asked to be further apart than the data say.
+    """Two normal components with ordered means, asked to be further apart than in the data.
 
     Under a lognormal prior of the distance the tilt does not exist: one component can explain all rows.
     """
@@ -552,7 +552,7 @@ def both_ends(v: Any) -> Any:
 
 
 def pathologies() -> list[tuple[str, Any, tuple[Any, ...], Any]]:
-    """Problems without an answer, or with one that chains do not find: name, model, arguments, what is asked."""
+    """Problems without a solution, or with one that chains do not find: name, model, arguments, what is asked."""
     normal, normals = variable(dist.Normal(0, 1)), variable(dist.Normal(0, 1).expand([3]))
     sum_of_two = E(lambda v: v.x[:, :2].sum(axis=1), name="sum")
     return [

@@ -46,7 +46,7 @@ def gaussian_constraints(parts: Any, mean: np.ndarray, covariance: np.ndarray, s
 
 
 def nats_off(found: Any, exact: Any) -> float:
-    """KL from the answer to the truth, to second order."""
+    """KL divergence from the result to the exact solution, to second order."""
     values, away = exact.features.values, found.multipliers - exact.multipliers
     weights = exact.posterior.weights
     centred = values - weights @ values
@@ -104,7 +104,7 @@ def test_resample_soft_constraint_has_penalty_as_multiplier():
     asked = (E("x") >= 5).soft(3)
     found = resample(ExactGrid(GRID, standard), asked)
     assert found.status == "optimal"
-    np.testing.assert_allclose(found.multipliers, 3)  # the price
+    np.testing.assert_allclose(found.multipliers, 3)
     assert abs(found.after[0] - 3) < 5 * found.after_mcse[0]
     assert found.after_mcse[0] > 0
 
@@ -177,7 +177,7 @@ def test_constant_function_is_infeasible_unless_soft():
     beside = resample(ExactGrid(GRID, standard), [E(one) <= 2, E("x") == 1])
     assert beside.status == "optimal"
     assert abs(beside.multipliers[1] - 1) < 4 * beside.multipliers_mcse[1]
-    # A price on what cannot be had is paid: the whole penalty is the multiplier.
+    # The multiplier of a soft constraint that cannot be met is the whole penalty.
     paid = resample(ExactGrid(GRID, standard), (E(one) == 2).soft(3.0))
     assert paid.status == "optimal"
     np.testing.assert_allclose(paid.multipliers, 3.0)
@@ -379,7 +379,7 @@ def test_lighter_tailed_function_of_same_variable_is_optimal():
 
 
 class Cautious(ExactGrid):
-    """A sampler that knows which features have gradients, and has divergences where it is told so."""
+    """A sampler that knows which features have gradients, and has as many divergences as the test sets."""
 
     smooth = True
     diverging = 0.0
@@ -472,7 +472,7 @@ def test_divergences_are_unreliable():
 
 
 class Forgetful(ExactGrid):
-    """Long runs come from elsewhere than short ones: what a sampler that is broken may do."""
+    """Long runs are shifted against short ones, as of a broken sampler."""
 
     def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
         found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)

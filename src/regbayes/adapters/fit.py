@@ -54,7 +54,7 @@ def fit(  # noqa: PLR0913 - options, all by name
     batch_size : int, default=None
         Samples of a mini-batch. By default every step is one of L-BFGS on all samples, and the objective never rises.
         A mini-batch moves the parameters as Adam does and updates the head's squared losses (`regbayes.joint.online`);
-        random numbers of encoder and loss are drawn anew for every batch. The head is solved on all samples at the end.
+        encoder and loss draw new random numbers for every batch. The head is solved on all samples at the end.
     learning_rate : float, default=1e-3
         Size of the steps of mini-batches in the first pass; it decreases to zero along half a cosine.
     max_iter : int, default=200

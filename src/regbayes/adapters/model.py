@@ -95,7 +95,7 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
     @property
     @abstractmethod
     def start(self) -> Reals:
-        """Parameters to start from, as they are in the user's code, shape (P,)."""
+        """Parameters to start from, those of the user's code, shape (P,)."""
 
     @abstractmethod
     def to_rows(self, X: Any) -> Any:

@@ -96,7 +96,7 @@ class TorchModel(OwnModel):
 
     @property
     def start(self) -> Reals:
-        """The modules' parameters as they are, or were before the first `load`, shape (P,)."""
+        """The modules' parameters, or those before the first `load`, shape (P,)."""
         if self._before_load is not None:
             return self._before_load
         return np.concatenate([p.detach().cpu().numpy().ravel() for p in self._moving.values()])
@@ -196,7 +196,7 @@ class TorchModel(OwnModel):
             return total if by_features is None else total + (features * self._tensor(by_features)).sum()
 
     def _run(self, block: RowBlock, flat: Any) -> tuple[Any, Any]:
-        """Call encoder and loss at given parameters; what is drawn follows the seed, modules stay as they are."""
+        """Call encoder and loss at given parameters; random numbers follow the seed, and the modules do not change."""
         import torch
 
         with _SWAPPING, torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):

@@ -27,7 +27,7 @@ class CallableSampler(Sampler):
 
     Examples
     --------
-    A random-walk Metropolis sampler of a standard normal variable, told that its mean is 3:
+    A random-walk Metropolis sampler of a standard normal variable, with a mean of 3:
 
     >>> import numpy as np
     >>> from regbayes import E, resample

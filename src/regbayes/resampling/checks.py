@@ -20,9 +20,9 @@ MAX_SCALARS = 500  # variables' entries whose R-hat is computed
 RAY_STARTS, MAX_RAYS = 4, 64
 RAY_LENGTHS = np.append(0.0, 2.0 ** np.arange(21))  # standard deviations, up to a million
 RISE_NATS = 10.0  # above its start, which a density that grows without end must reach
-CLIMB_STARTS, CLIMB_STEPS = 3, 60  # draws, and steps of each of two legs
-PUSHES = ((1.0, 0), (3.0, 150), (10.0, 150))  # times the multipliers under which a climb begins, and its steps
-FAR_SCORES = 100.0  # standard deviations of <multipliers, psi> that each leg of a climb must gain
+ASCENT_STARTS, ASCENT_STEPS = 3, 60  # draws, and steps of each of two parts
+PUSHES = ((1.0, 0), (3.0, 150), (10.0, 150))  # factors on the multipliers where an ascent begins, and its steps
+FAR_SCORES = 100.0  # standard deviations of <multipliers, psi> that each part of an ascent must gain
 MIN_MISSED_DRAWS = 10  # effective draws of earlier runs in a region that the last run missed
 
 
@@ -159,12 +159,11 @@ def _name_coordinate(coordinate: Floats, i: int, run: Run) -> str:
 
 
 def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
-    """Climb the tilted density from a few draws, and see whether it grows without end against the posterior's.
+    """Maximize the tilted density from a few draws, and see whether it grows without end against the posterior's.
 
     Rays show what one coordinate does. Here several move together: the scale of a Gaussian process rises, its length
-    falls, and the values at the data stay where they are. Chains may sit for long before a valley on the way to that
-    rise, so some climbs begin further out, where a stronger tilt leads. Each has two legs, and both must leave what was
-    before far behind: a climb that comes back, or ends in another mode, does not.
+    falls, and the values at the data do not change. There may be a valley on the way to that rise, so some ascents
+    begin where a stronger tilt leads. Each has two parts, and both must leave what was before far behind.
     """
     if run.positions is None or sampler.log_density(tilt, run.positions[:1, 0]) is None:
         return None
@@ -178,7 +177,7 @@ def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
     def leaves_for_good(position: Floats) -> bool:
         tilted, plain = look(position)
         for _ in range(2):
-            position = sampler.climb(tilt, position, spread, CLIMB_STEPS)
+            position = sampler.climb(tilt, position, spread, ASCENT_STEPS)
             before, (tilted, plain) = (tilted, plain), look(position)
             rises = tilted > before[0] + RISE_NATS and plain < before[1]
             if not (rises and tilted - plain > before[0] - before[1] + far):
@@ -186,7 +185,7 @@ def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
         return True
 
     ranked = positions[np.argsort(scores)[::-1]]
-    for origin in ranked[[(i * (len(ranked) - 1)) // CLIMB_STARTS for i in range(CLIMB_STARTS)]]:
+    for origin in ranked[[(i * (len(ranked) - 1)) // ASCENT_STARTS for i in range(ASCENT_STARTS)]]:
         for push, n_steps in PUSHES:
             stronger = Tilt(tilt.features, push * tilt.multipliers)
             if leaves_for_good(sampler.climb(stronger, origin, spread, n_steps) if n_steps else origin):

@@ -32,7 +32,7 @@ from regbayes.resampling.sampler import Run, Sampler
 from regbayes.resampling.tempering import Problem, SamplingError, Tempering, describe_bad_start, temper
 
 
-def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is told
+def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is reported
     model: Sampler,
     features: Any,
     regularizer: Regularizer | None = None,

@@ -180,7 +180,7 @@ class Sampler(ABC):
         return gradient
 
     def climb(self, tilt: Tilt, position: Floats, unit: Floats, n_steps: int) -> Floats:
-        """Climb the tilted log-density by L-BFGS in coordinates of these units, (d,) -> (d,)."""
+        """Maximize the tilted log-density by L-BFGS in coordinates of these units, (d,) -> (d,)."""
 
         def downhill(u: Floats) -> tuple[float, Floats]:
             value, slope = self.log_density(tilt, (u * unit)[None]), self.log_density_gradient(tilt, u * unit)
@@ -193,7 +193,7 @@ class Sampler(ABC):
         return found
 
     def find_positions(self, variables: Mapping[str, Array]) -> Floats | None:
-        """Return draws that came from elsewhere, (n, ...) each, in the sampler's coordinates, (n, d); None: cannot."""
+        """Return draws of another program, (n, ...) each, in the sampler's coordinates, (n, d); None: not possible."""
         return None
 
     def add_factor(self, features: Sequence[Any], multipliers: Floats) -> Any:

@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def is_first(self) -> bool:
-        """Whether this run draws the posterior itself, and begins anew."""
+        """Whether this run draws the posterior itself, without an earlier run."""
         return not self.is_final and not np.any(self.phi)
 
 
@@ -201,7 +201,7 @@ def _find_start(sampler: Sampler, state: Tempering, rng: np.random.Generator) ->
     runs = [tempered.run for tempered in state.pool.runs if tempered.run is not None]
     weights = np.exp(there.log_weights)
     has_positions = [found.positions is not None for found in runs]
-    if any(has_positions):  # draws that came from elsewhere may have none
+    if any(has_positions):  # draws of another program may have none
         weights = weights[np.repeat(has_positions, [len(tempered.flat) for tempered in state.pool.runs])]
         runs = [found for found in runs if found.positions is not None]
     weights = weights / weights.sum()
