@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def numbers(folder):
-    """A model of two amounts, one of them with tasks."""
+    """A model of two numbers, and one of a number with tasks."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     rows = ["a,b,group,sum,difference"]
@@ -53,7 +53,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_fit_says_what_it_found_and_what_comes_next(folder):
+def test_fit_prints_the_model_and_the_next_commands(folder):
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "again.model", *QUICK)
     assert "classifier: 'kind' holds 3 different texts" in done.err
     assert "90 rows, 6 inputs from 3 columns" in done.err
@@ -154,7 +154,7 @@ def test_model_files_that_are_not_to_be_trusted(folder):
         cases[message] = folder / name
     cases["made by regbayes 0.1.0: fit again"] = VERSION_1 / "command_line.model"
     cases["not a regbayes file"] = folder / "flowers.csv"
-    cases["there is no model file"] = folder / "none.model"
+    cases["none.model' does not exist"] = folder / "none.model"
     from regbayes import ILSVMClassifier
 
     ILSVMClassifier().save(folder / "estimator.model")
@@ -166,14 +166,14 @@ def test_model_files_that_are_not_to_be_trusted(folder):
 
 
 MISTAKES = {
-    "no file": (("fit", "{}/none.csv", "-t", "kind", "-o", "{}/x"), 3, "there is no file"),
+    "no file": (("fit", "{}/none.csv", "-t", "kind", "-o", "{}/x"), 3, "none.csv' does not exist"),
     "no target": (("fit", "{}/flowers.csv", "-o", "{}/x"), 2, "name the column to predict with --target"),
     "no such target": (
         ("fit", "{}/flowers.csv", "-t", "sort", "-o", "{}/x"),
         3,
         "it has 'size', 'width', 'place', 'kind'",
     ),
-    "no folder": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/none/x"), 2, "there is no folder"),
+    "no folder": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}/none/x"), 2, "none does not exist"),
     "a folder": (("fit", "{}/flowers.csv", "-t", "kind", "-o", "{}"), 2, "is not a regular file"),
     "no output": (("fit", "{}/flowers.csv", "-t", "kind"), 2, "Missing option '--output'"),
     "a negative penalty": (
@@ -211,7 +211,7 @@ MISTAKES = {
         "lacks columns that the model was fitted to",
     ),
     "no truth": (("evaluate", "{}/flowers.model", "{}/untold.csv"), 3, "no column 'kind'"),
-    "no page": (("report", "{}/flowers.model", "-o", "{}/none/page.html"), 2, "there is no folder"),
+    "no page": (("report", "{}/flowers.model", "-o", "{}/none/page.html"), 2, "none does not exist"),
 }
 
 
@@ -228,7 +228,7 @@ def test_mistakes_get_a_message_and_a_code(folder, numbers, arguments, code, mes
 def test_errors_in_json(folder):
     done = run_here("evaluate", folder / "flowers.model", folder / "none.csv", "--json")
     assert done.json["exit_code"] == done.code == ExitCode.DATA
-    assert "there is no file" in done.json["error"]
+    assert "does not exist" in done.json["error"]
 
 
 def test_wrong_options_are_errors_in_json_too(folder):

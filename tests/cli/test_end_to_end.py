@@ -221,7 +221,7 @@ def test_cells_that_cannot_be_read_are_counted_and_missing(tmp_path):
     assert any("'cheap' and the like in 1 row" in warning for warning in judged.json["warnings"])
 
 
-def test_fit_says_which_setting_was_fitted_and_compares_the_other(tmp_path):
+def test_the_setting_is_named_and_the_other_one_compared(tmp_path):
     frame, targets, _ = classes(np.random.default_rng(0))
     frame.to_csv(tmp_path / "t.csv", index=False)
     fit = ("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK)

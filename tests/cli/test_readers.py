@@ -201,8 +201,8 @@ def test_what_cannot_be_read_is_an_error_about_the_data(tmp_path, name, content,
         read(tmp_path, content, name)
 
 
-def test_there_is_no_file_or_it_is_a_folder(tmp_path):
-    with pytest.raises(BadDataError, match="there is no file"):
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    with pytest.raises(BadDataError, match="does not exist"):
         read_table(str(tmp_path / "none.csv"))
     with pytest.raises(BadDataError, match="a folder of documents goes with --model medlda"):
         read_table(str(tmp_path))

@@ -112,7 +112,7 @@ def begin(killed: Path, name: str) -> Path:
 def test_records_of_other_data_or_settings_are_not_used(place, killed):
     model = begin(killed, "other")
     done = run_here("fit", place / "t.npz", "-o", model, *FIT, *GRID, "--resume", "--seed", 1)
-    assert any("there is no unfinished search of these data and settings" in said for said in done.json["warnings"])
+    assert any("found no unfinished search of these data and settings" in said for said in done.json["warnings"])
     assert len(records_of(model)) == 1  # of the first search
     again = run_here("fit", place / "t.npz", "-o", model, *FIT, *GRID)
     assert "--resume would continue it" in again.err

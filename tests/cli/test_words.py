@@ -97,7 +97,7 @@ def test_documents_without_known_words(tmp_path):
     assert (none.code, "the model knows none of the words" in none.err) == (3, True)
 
 
-def test_text_may_be_elsewhere_in_new_files(tmp_path):
+def test_text_may_be_in_another_column_of_new_files(tmp_path):
     done = run_here("fit", write_mails(tmp_path), "-o", tmp_path / "m", *QUICK, "--json")
     assert done.json["estimator"] == "MedLDAClassifier"
     predicted = run_here("predict", tmp_path / "m", tmp_path / "mails" / "law").out.splitlines()

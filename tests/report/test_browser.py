@@ -132,22 +132,22 @@ def test_a_click_shows_a_feature(show):
     assert page.get_by_role("status").inner_text().startswith(f"Feature {data.features.number[place + 1]}, ")
 
 
-def test_a_feature_says_how_often_it_comes_back(show):
+def test_a_feature_shows_how_often_it_recurs(show):
     estimator, X, y, options = fitted("images")
     numbers = np.sort(data_of("images").features.number)
     similarity = np.linspace(0.3, 1.0, 2 * len(numbers)).reshape(2, -1)
     found = FeatureStability(numbers, similarity, np.full(2, 3), 0.8)
     data = collect(estimator, X, y, stability=found, **options)
     page = show(data)
-    page.get_by_role("button", name="comes back", exact=True).click()
+    page.get_by_role("button", name="recurs", exact=True).click()
     best = int(np.lexsort((np.arange(len(numbers)), -data.features.returned))[0])
     assert chosen(page) == f"feature {data.features.number[best]}"
     share = f"{100 * data.features.returned[best]:.0f}%"
-    assert f"comes back {share}" in page.locator("[role=option]").first.inner_text()
+    assert f"recurs {share}" in page.locator("[role=option]").first.inner_text()
     facts = page.locator("#detail .facts").inner_text()
     assert share in facts
     assert data.features.returned_note in facts
-    assert show(data_of("images")).get_by_role("button", name="comes back", exact=True).count() == 0
+    assert show(data_of("images")).get_by_role("button", name="recurs", exact=True).count() == 0
 
 
 def test_topics_at_a_glance_open_below(show):
@@ -283,7 +283,7 @@ def test_data_that_were_changed_by_hand_are_owned_up_to(browser, tmp_path):
     page.close()
 
 
-def test_names_from_strangers_are_shown_and_not_run(show):
+def test_names_from_untrusted_files_are_shown_and_not_run(show):
     data = hostile_data()
     page = show(data)
     for place in range(len(data.features.number)):
@@ -458,7 +458,7 @@ def test_no_column_of_the_tasks_scores_is_cut_off(show, width):
     assert box.evaluate("(node) => node.scrollWidth <= node.clientWidth")
 
 
-def test_pictures_with_amounts_name_the_classes_that_have_most(show):
+def test_pictures_with_nonnegative_values_name_the_classes_that_have_most(show):
     data = data_of("images")
     means = np.tile([0.0, 3.0, 1.0, 2.0] + [0.1] * 6, (len(data.features.number), 1))
     changed = replace(data, features=replace(data.features, probabilities=False, group_means=means))

@@ -138,7 +138,7 @@ def test_loadings_are_the_largest_of_the_components():
     np.testing.assert_allclose(pictures, components, atol=features.picture_limit / 254 * 1.001)
 
 
-def test_scores_of_labels_with_holes_agree_with_scikit_learn():
+def test_scores_of_labels_with_missing_values_agree_with_scikit_learn():
     estimator, X, Y, _ = fitted("labels")
     data = data_of("labels")
     predicted, seen = estimator.predict(X), ~np.isnan(Y)
@@ -257,7 +257,7 @@ def test_classes_that_do_not_occur_and_classes_that_are_new_are_shown():
     assert np.isnan(new.features.group_means[0, 2])
 
 
-def test_predictions_made_elsewhere_are_judged_instead():
+def test_given_predictions_are_judged_instead():
     y = fitted("table")[2]
     other = np.zeros_like(y)
     data = data_of("table", predictions=other, prediction_note="Always the first.")
@@ -346,7 +346,7 @@ def test_labels_of_an_unsupervised_model_group_its_rows():
     assert data.model.scores == ()
 
 
-def test_shares_of_topics_are_told_from_features_that_are_on_or_off():
+def test_shares_of_topics_and_binary_features_are_distinguished():
     counts = np.random.default_rng(0).poisson(2.0, (40, 6))
     topics = LatentDirichletAllocation(3, random_state=0).fit(counts)
     assert "share of the row" in collect(topics, counts).features.value_note
@@ -404,7 +404,7 @@ def test_a_model_in_which_no_feature_is_in_use_can_be_shown():
     assert data.features.n_in_use == 0
 
 
-def test_the_page_knows_how_often_each_feature_comes_back(tmp_path):
+def test_features_have_the_share_of_fits_in_which_they_recur(tmp_path):
     estimator, X, y, _ = fitted("table")
     plain = data_of("table").features
     assert plain.returned is None
@@ -590,7 +590,7 @@ class CtrlC:
             raise KeyboardInterrupt
 
 
-def test_the_page_of_an_interrupted_fit_says_so(tmp_path):
+def test_the_page_of_an_interrupted_fit_has_a_warning(tmp_path):
     X, y = load_iris(return_X_y=True)
     model = make_pipeline(StandardScaler(), ILSVMClassifier(4, max_iter=30, random_state=0))
     model[-1].set_callbacks(CtrlC(3))
@@ -625,11 +625,11 @@ def test_the_page_of_an_interrupted_search_says_what_was_kept():
     assert str(search.best_params_) in words
 
 
-def test_small_amounts_are_no_probabilities_also_where_a_model_has_forgotten_its_training_rows():
+def test_small_slab_values_are_not_shown_as_probabilities():
     rng = np.random.default_rng(0)
     X = (0.1 * rng.exponential(size=(120, 3))) @ rng.standard_normal((3, 12)) + 0.01 * rng.standard_normal((120, 12))
     model = ibp(4, slab="half-normal").fit(X)
-    rows = X.mean(axis=0) + 0.3 * (X - X.mean(axis=0)) / model.transform(X).max()  # amounts below one
+    rows = X.mean(axis=0) + 0.3 * (X - X.mean(axis=0)) / model.transform(X).max()  # values below one
     for name in ("embedding_", "probabilities_"):
         delattr(model, name)
     assert model.transform(rows).max() <= 1.0

@@ -120,7 +120,7 @@ def test_of_a_classifier_behind_scalers_and_encoders(tmp_path, include_inputs, n
     assert effects.n_rows == N
     assert effects.outputs == (("a", "b", "c") if n_classes == 3 else ("b",))
     assert (effects.direct is None) != include_inputs
-    if include_inputs:  # the direct part is what the weights of the inputs say, which is linear
+    if include_inputs:  # the direct part is that of the weights of the inputs, which is linear
         seen = model[:-1].transform(frame)
         place = effects.names.index("mass_g")
         scale = model[0].named_transformers_["standardscaler"].scale_[0]
@@ -207,7 +207,7 @@ def test_of_pixels_are_pictures():
     np.testing.assert_allclose(shown, flat, atol=effects.picture_limit / 254 * 1.001)
 
 
-def test_curves_are_averages_of_answers_at_values_of_the_input():
+def test_curves_are_average_predictions_at_values_of_the_input():
     estimator, X, _, _ = fitted("table")
     effects = data_of("table").effects
     rows = X[np.unique(np.linspace(0, len(X) - 1, 100).round().astype(int))]
@@ -294,7 +294,7 @@ def test_free_text_is_left_out_and_said_to_be():
     assert "note" not in effects.names
 
 
-def test_a_model_without_answers_has_no_effects():
+def test_a_model_without_predictions_has_no_effects():
     assert data_of("unsupervised").effects is None
 
 

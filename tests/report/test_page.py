@@ -66,7 +66,7 @@ def test_the_script_never_makes_markup_of_text():
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc", script)
 
 
-def test_names_from_strangers_stay_inside_the_data():
+def test_names_from_untrusted_files_stay_inside_the_data():
     data = hostile_data()
     page = render(data)
     assert page.count("<script") == page.count("</script") == 2

@@ -207,7 +207,7 @@ def predict_at(shares: Floats, thresholds: Floats) -> Integers:
 def load_model(path: str) -> ModelFile:
     """Load a model file; refuse what is damaged, altered, newer or something else."""
     if not os.path.exists(path):
-        raise BadModelError(f"there is no model file {path!r}")
+        raise BadModelError(f"the model file {path!r} does not exist")
     try:
         found = load(path)
     except PersistenceError as error:

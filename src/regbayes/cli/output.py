@@ -178,7 +178,7 @@ def check_writable(path: str, *inputs: str | None) -> None:
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
     if not os.path.isdir(folder):
-        raise UserError(f"--output {path}: there is no folder {folder}")
+        raise UserError(f"--output {path}: the folder {folder} does not exist")
     if os.path.exists(target) and not os.path.isfile(target):
         raise UserError(f"--output {path} is not a regular file; name a new file or one to replace")
     if not os.access(folder, os.W_OK):

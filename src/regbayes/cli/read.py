@@ -150,7 +150,7 @@ def read_table(path: str, *, format: Format | None = None, sparse: bool = False,
     those of `read_csv`.
     """
     if path != "-" and not os.path.exists(path):
-        raise BadDataError(f"there is no file {path!r}")
+        raise BadDataError(f"the file {path!r} does not exist")
     folder = os.path.isdir(path)
     if folder and not sparse:
         raise BadDataError(f"{path!r} is a folder, not a file; a folder of documents goes with --model medlda")

@@ -120,7 +120,7 @@ class RecordFile:
 
         if not os.path.exists(self.path):
             if resume:
-                self.output.warn("--resume: there is no unfinished search of these data and settings; a new one begins")
+                self.output.warn("--resume: found no unfinished search of these data and settings; a new one begins")
             return []
         if not resume:
             self.output.say(f"{self.path} has an unfinished search, which begins again; --resume would continue it")

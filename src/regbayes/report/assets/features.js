@@ -17,7 +17,7 @@ class FeatureExplorer {
       use: features.use,
       separation: features.separation_name && features.separation,
       influence: features.output_names.length && features.probabilities && features.influence,
-      'comes back': features.returned,
+      recurs: features.returned,
       number: features.number.map((value) => -value),
     };
     this.sort = 'use';
@@ -90,7 +90,7 @@ class FeatureExplorer {
         features.pictures && loadingPicture(features.pictures, this.loadingBytes, place, ''),
         h('div', { class: 'name' }, name),
         hint(features.pictures ? this.highGroups(place) : this.direction(place)),
-        hint(returned !== null && 'comes back ' + percent(returned)),
+        hint(returned !== null && 'recurs ' + percent(returned)),
         h('div', { class: 'meter', 'aria-hidden': true }, h('i', { style: { width } })),
       );
     };
@@ -176,7 +176,7 @@ class FeatureExplorer {
     const some = (names) => names.slice(0, 4).join(', ') + (names.length > 4 ? ` and ${names.length - 4} more` : '');
     add('separation', features.separation_name && text(features.separation[place]), features.separation_name);
     if (features.returned && features.returned[place] !== null) {
-      add('comes back', percent(features.returned[place]), features.returned_note);
+      add('recurs', percent(features.returned[place]), features.returned_note);
       add('similarity', text(features.similarity[place]), 'median over those fits; 1 is the same feature');
     }
     add('says most about', features.separates[place]);
