@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from regbayes.regularization.diagnostics import effective_sample_size, pareto_k, reliable_threshold
+from regbayes.regularization.diagnostics import (
+    effective_sample_size,
+    pareto_k,
+    reliable_threshold,
+    tail_index,
+    tail_size,
+)
 
 
 def arviz_pareto_k(log_weights: np.ndarray) -> float:
@@ -144,3 +150,14 @@ def test_reliable_threshold() -> None:
 def test_bad_weights_are_named(function: object, log_weights: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         function(log_weights)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("index", [0.2, 0.5])
+def test_tail_index_of_pareto_weights_is_their_index(index):
+    """The log of a Pareto variable is exponential: the mean excess is the index at any threshold (Hill 1975)."""
+    logs = index * np.random.default_rng(0).exponential(size=100_000)
+    error = index / np.sqrt(tail_size(len(logs)))
+    assert abs(tail_index(logs) - index) < 4 * error
+    largest = np.sort(logs)[-tail_size(len(logs)) - 1 :]
+    assert tail_index(largest, n_draws=len(logs)) == pytest.approx(tail_index(logs), rel=1e-12)
+    assert tail_index(np.append(logs, np.full(9, -np.inf)) + 700.0) == pytest.approx(tail_index(logs), rel=1e-3)

@@ -120,11 +120,11 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
         raise
     problem = Problem(model, functions, Stack.of(g, len(labels)), labels, n_draws, accuracy, seed)
     callbacks = [progress] if callable(progress) else [_print_run] if progress else []
-    smooth = model.find_smooth(problem.tilt(np.zeros(len(labels))))
-    if smooth is not None and not np.all(smooth):
-        rough = ", ".join(label for label, is_smooth in zip(labels, smooth, strict=True) if not is_smooth)
-        return _reweight(problem, given, features, regularizer, rough)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        smooth = model.find_smooth(problem.tilt(np.zeros(len(labels))))
+        if smooth is not None and not np.all(smooth):
+            rough = ", ".join(label for label, is_smooth in zip(labels, smooth, strict=True) if not is_smooth)
+            return _reweight(problem, given, features, regularizer, rough)
         state = temper(problem, max_iter, TemperingPolicy(), given, callbacks)
         result = build_result(problem, state, g, evaluated.names)
     message = " ".join(result.reasons)
