@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from regbayes.regularization.arviz import systematic_indices, to_arviz
-from regbayes.regularization.diagnostics import effective_sample_size
 from regbayes.regularization.draws import as_draws
 
 xarray = pytest.importorskip("xarray")
@@ -75,19 +74,6 @@ def group(result: Any, name: str) -> Any:
     return found.to_dataset() if isinstance(found, xarray.DataTree) else found
 
 
-def test_the_way_back_is_exact_where_nothing_was_tilted() -> None:
-    original = posterior_dataset()
-    draws = as_draws(xarray.DataTree.from_dict({"posterior": original}))
-    result = to_arviz(draws, np.zeros(draws.size))
-    assert isinstance(result, xarray.DataTree)
-    back = group(result, "posterior")
-    xarray.testing.assert_identical(back, original)
-    assert {name: variable.dtype for name, variable in back.items()} == {
-        name: variable.dtype for name, variable in original.items()
-    }
-    np.testing.assert_allclose(group(result, "importance_weights")["log_weight"], -np.log(draws.size))
-
-
 def test_the_kind_that_came_in_goes_out() -> None:
     original = posterior_dataset()
     sources: list[Any] = [original, np.zeros((30, 2)), {"a": np.zeros(30)}]
@@ -117,29 +103,6 @@ def test_resampled_draws_weights_and_sources_belong_together() -> None:
     spread = float(original["theta"].isel(school=0).std())
     assert float(posterior["theta"].isel(school=0).mean()) == pytest.approx(weighted, abs=0.1 * spread)
     assert float(posterior["mu"].mean()) == pytest.approx(float((np.exp(log_weight) * original["mu"]).sum()), abs=0.02)
-
-
-def test_the_same_rng_gives_the_same_draws() -> None:
-    draws = as_draws(posterior_dataset())
-    log_weights = draws.variables["mu"]
-    once, twice = (group(to_arviz(draws, log_weights, np.random.default_rng(5)), "posterior") for _ in range(2))
-    xarray.testing.assert_identical(once, twice)
-    other = group(to_arviz(draws, log_weights, np.random.default_rng(6)), "posterior")
-    assert not other.equals(once)
-    xarray.testing.assert_identical(
-        group(to_arviz(draws, log_weights), "posterior"), group(to_arviz(draws, log_weights), "posterior")
-    )
-
-
-def test_arviz_summarises_it_and_sees_what_the_weights_cost() -> None:
-    draws = as_draws(posterior_dataset(n_draws=2000).drop_vars("state"))  # a second label trips ArviZ 1's summary
-    log_weights = 1.0 * draws.variables["mu"]
-    result = to_arviz(draws, log_weights)
-    summary = arviz.summary(result)
-    assert {"mu", "theta[A]", "k"} <= set(summary.index)
-    assert float(summary.loc["mu", "mean"]) == pytest.approx(1.0, abs=0.1)  # N(0, 1) tilted by exp(mu) is N(1, 1)
-    reported = float(arviz.ess(group(result, "posterior"), var_names=["theta"], method="mean")["theta"].mean())
-    assert reported == pytest.approx(effective_sample_size(log_weights), rel=0.2)  # and not the 8000 rows
 
 
 def test_one_chain_from_arrays_gets_arviz_names() -> None:
