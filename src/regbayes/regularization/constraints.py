@@ -391,6 +391,11 @@ class Corr(_Moment):
         self.name = f"Corr({name or f'{_guess_name(first)}, {_guess_name(second)}'})"
 
 
+def inside(features: Any) -> Any:
+    """Return the features inside E(...), and anything else as it is."""
+    return features.features if isinstance(features, E) else features
+
+
 def _number(value: ArrayLike) -> ArrayLike:
     if isinstance(value, E | Constraint | Conditional):
         raise TypeError("compare E(psi) with numbers or with another expectation, and a conditional one with numbers")

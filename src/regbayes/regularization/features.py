@@ -367,30 +367,19 @@ def _without_spaces(name: str) -> str:
     return re.sub(r"\s*,\s*", ",", name)
 
 
-def _as_matrix(values: Array, argument: str) -> Floats:
-    if arrays.lies_elsewhere(values):
-        return _as_matrix_there(values, argument)
-    matrix = np.ascontiguousarray(values, dtype=np.float64).reshape(values.shape[0], -1)
-    n_bad = count_not_finite(matrix)
-    if n_bad:
-        bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
-        raise ValueError(
-            f"{argument} has {n_bad} NaN or infinite values among {matrix.size}, at {bad.size} draws "
-            f"(the first is draw {bad[0]}); all features must be finite."
-        )
-    return matrix
-
-
-def _as_matrix_there(values: Any, argument: str) -> Any:
-    """Features on a device as a matrix of floats there; what was stored in single precision stays so."""
-    xp = arrays.namespace_of(values)
-    if not xp.isdtype(values.dtype, "real floating"):
+def _as_matrix(values: Any, argument: str) -> Any:
+    """Return features as a matrix of finite floats; on a device, what was stored in single precision stays so."""
+    xp, there = arrays.namespace_of(values), arrays.lies_elsewhere(values)
+    if not there:
+        values = np.ascontiguousarray(values, dtype=np.float64)
+    elif not xp.isdtype(values.dtype, "real floating"):
         values = xp.astype(values, xp.float64)
     matrix = xp.reshape(values, (values.shape[0], -1))
-    n_bad = arrays.count_not_finite(matrix)
+    n_bad = count_not_finite(matrix)
     if n_bad:
+        bad = np.flatnonzero(~np.isfinite(arrays.to_host(matrix)).all(axis=1))
         raise ValueError(
-            f"{argument} has {n_bad} NaN or infinite values among {matrix.shape[0] * matrix.shape[1]}; all features "
-            "must be finite."
+            f"{argument} has {n_bad} NaN or infinite values among {matrix.shape[0] * matrix.shape[1]}, at {bad.size} "
+            f"draws (the first is draw {bad[0]}); all features must be finite."
         )
     return matrix

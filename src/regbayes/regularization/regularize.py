@@ -14,7 +14,7 @@ from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.kernels.arrays import DeviceArray, to_host
 from regbayes.regularization.composite import Stack
-from regbayes.regularization.constraints import UNNAMED_FEATURE, Constraint, E, MomentConstraint
+from regbayes.regularization.constraints import UNNAMED_FEATURE, Constraint, E, MomentConstraint, inside
 from regbayes.regularization.draws import has_samples, is_labelled
 from regbayes.regularization.dual import solve_dual
 from regbayes.regularization.dual.problem import DualSolution
@@ -177,11 +177,6 @@ def _asks_beyond_probabilities(values: DeviceArray, stack: Stack) -> bool:
     asked = zip(stack.index, *stack.domain, strict=True)
     beyond = {int(i) for i, low, high in asked if low > 1 or high < 0}
     return any(np.array_equal(np.unique(to_host(values[:, i])), (0, 1)) for i in beyond)
-
-
-def inside(features: Any) -> Any:
-    """Return what stands inside E(...)."""
-    return features.features if isinstance(features, E) else features
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats
 from regbayes.engine import Status
 from regbayes.kernels.arrays import to_host
-from regbayes.regularization.constraints import Conditional, E
+from regbayes.regularization.constraints import Conditional, inside
 from regbayes.regularization.diagnostics import find_heavy_tail, find_wild_mean, judge_weights
 from regbayes.regularization.features import Features
 from regbayes.regularization.monte_carlo import Influences, find_errors, find_influences
@@ -71,7 +71,7 @@ class RegularizedPosterior(Saveable):
         """
         if isinstance(features, Conditional):
             return self.posterior.expectation(features.on_event(0.0)) / self._probability(features)
-        return self.posterior.expectation(_inside(features))
+        return self.posterior.expectation(inside(features))
 
     def _probability(self, conditional: Conditional) -> float:
         probability = float(self.posterior.expectation(conditional.event))
@@ -81,15 +81,15 @@ class RegularizedPosterior(Saveable):
 
     def sd(self, features: Any) -> Floats:
         """Return standard deviations of any features under the regularized posterior, shape (m,)."""
-        return self.posterior.sd(_inside(features))
+        return self.posterior.sd(inside(features))
 
     def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
         """Return quantiles of any features, shape (m,) for one probability and (m, k) for k; nothing is resampled."""
-        return self.posterior.quantile(_inside(features), probabilities)
+        return self.posterior.quantile(inside(features), probabilities)
 
     def interval(self, features: Any, probability: float = 0.94) -> Floats:
         """Return the equal-tailed interval of any features, shape (m, 2). Nothing is resampled."""
-        return self.posterior.interval(_inside(features), probability)
+        return self.posterior.interval(inside(features), probability)
 
     def mcse(self, features: Any) -> Floats:
         """Return Monte Carlo standard errors of `expectation`, shape (m,), docs/math.md eq. (18).
@@ -99,14 +99,14 @@ class RegularizedPosterior(Saveable):
         if isinstance(features, Conditional):
             on_event = features.on_event(self.expectation(features))
             return self.mcse(on_event) / self._probability(features)
-        values = self.posterior.evaluate(_inside(features))
+        values = self.posterior.evaluate(inside(features))
         if self._influences is None:
             return self._no_errors(len(values.names))
         return find_errors(self._influences.of_features(to_host(values.values)))
 
     def ess(self, features: Any) -> Floats:
         """Return how many independent draws would know each expectation as well, shape (m,) (`Samples` only)."""
-        return self._samples("ess").ess(_inside(features))
+        return self._samples("ess").ess(inside(features))
 
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
         """Draw from the regularized posterior; ``rng`` is a generator or a seed, ``size`` the number of draws."""
@@ -286,11 +286,6 @@ class RegularizedPosterior(Saveable):
 def _tidy(value: float, compared: float) -> float:
     """Return zero for what is rounding next to the number it is compared with, and never minus zero."""
     return 0.0 if abs(value) <= 1e-7 * abs(compared) else float(value)
-
-
-def _inside(features: Any) -> Any:
-    """Return what stands inside E(...)."""
-    return features.features if isinstance(features, E) else features
 
 
 def _k_hat_in_words(k_hat: float) -> str:

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from regbayes.engine import Callback, Progress, Status
 from regbayes.regularization.composite import Stack
+from regbayes.regularization.constraints import inside
 from regbayes.regularization.draws import is_labelled
 from regbayes.regularization.features import Combination, Picked
 from regbayes.regularization.posteriors import Samples
@@ -21,7 +22,6 @@ from regbayes.regularization.regularize import (
     UnreliableWeightsWarning,
     as_constraints,
     gather,
-    inside,
     regularize,
 )
 from regbayes.regularization.regularizers import Regularizer

@@ -38,9 +38,10 @@ class Posterior(Saveable, ABC):
     def evaluate(self, features: Any) -> Features:
         """Return the features in the posterior's own form, with a name for each."""
 
-    @abstractmethod
     def join(self, parts: Sequence[Features]) -> Features:
-        """Put several sets of evaluated features together."""
+        """Put several sets of evaluated features together: columns of atoms side by side."""
+        names = tuple(name for part in parts for name in part.names)
+        return parts[0] if len(parts) == 1 else Features(join_columns([part.values for part in parts]), names)
 
     @abstractmethod
     def bind(self, features: Features) -> LogPartition:
@@ -97,12 +98,3 @@ def as_multipliers(multipliers: ArrayLike, size: int) -> Floats:
     if phi.shape != (size,):
         raise ValueError(f"multipliers must have one entry per feature, shape ({size},), got {phi.shape}")
     return phi
-
-
-def concatenated(parts: Sequence[Features], axis: int) -> Features:
-    """Put evaluated features together along the axis that counts them."""
-    if len(parts) == 1:
-        return parts[0]
-    names = tuple(name for part in parts for name in part.names)
-    joined = join_columns if axis == 1 else np.concatenate
-    return Features(joined([part.values for part in parts]), names)

@@ -20,7 +20,6 @@ from regbayes.regularization.posteriors.base import (
     as_features,
     as_multipliers,
     as_probabilities,
-    concatenated,
 )
 
 
@@ -86,7 +85,8 @@ class Gaussian(Posterior):
 
     def join(self, parts: Sequence[Features]) -> Features:
         """Stack the rows of several affine maps."""
-        return concatenated(parts, axis=0)
+        names = tuple(name for part in parts for name in part.names)
+        return Features(np.concatenate([part.values for part in parts]), names)
 
     def bind(self, features: Features) -> GaussianAffine:
         """Return the quadratic log-partition function of an affine map."""

@@ -35,7 +35,6 @@ from regbayes.regularization.posteriors.base import (
     as_features,
     as_multipliers,
     as_probabilities,
-    concatenated,
 )
 
 SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long sum
@@ -98,10 +97,6 @@ class Weighted(Posterior):
     def evaluate(self, features: Any) -> Features:
         """Evaluate features of every atom: functions, arrays, names of variables, or a list of those."""
         return evaluate_features(self.draws, features)
-
-    def join(self, parts: Sequence[Features]) -> Features:
-        """Put the columns of several sets of features side by side."""
-        return concatenated(parts, axis=1)
 
     def bind(self, features: Features) -> WeightedAtoms:
         """Return the log-sum-exp log-partition function of evaluated features."""

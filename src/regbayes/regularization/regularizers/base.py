@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -119,21 +119,15 @@ class Regularizer(ABC):
 
         Targets are moved rather than x, so that digits far from zero are not lost.
         """
-        from regbayes.regularization.regularizers.combinations import Affine
-
-        return Affine(self, offset=-np.asarray(by, dtype=np.float64))
+        return self._affine(offset=-np.asarray(by, dtype=np.float64))
 
     def reflect(self, about: ArrayLike = 0.0) -> Regularizer:
         """Return ``g(about - x)``, for instance a hinge that penalizes values below a bound."""
-        from regbayes.regularization.regularizers.combinations import Affine
-
-        return Affine(self, scale=-1.0, offset=about)
+        return self._affine(scale=-1.0, offset=about)
 
     def rescale(self, scale: Floats) -> Regularizer:
         """Return ``g(scale * x)``, with scales that are equal within a block."""
-        from regbayes.regularization.regularizers.combinations import Affine
-
-        return Affine(self, scale=scale)
+        return self._affine(scale=scale)
 
     def atoms(self, size: int) -> list[Atom]:
         """Split into elementary regularizers, each on its own coordinates (sums see the same ones twice)."""
@@ -161,11 +155,14 @@ class Regularizer(ABC):
 
     def __mul__(self, factor: float) -> Affine:
         """Return ``factor * g``."""
-        from regbayes.regularization.regularizers.combinations import Affine
-
-        return Affine(self, factor)
+        return self._affine(factor=factor)
 
     __rmul__ = __mul__
+
+    def _affine(self, **units: Any) -> Affine:
+        from regbayes.regularization.regularizers.combinations import Affine
+
+        return Affine(self, **units)
 
 
 class DualFormRegularizer(Regularizer):
