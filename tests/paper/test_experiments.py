@@ -126,7 +126,7 @@ def test_estimates_scale_the_small_form_and_cells_without_time_are_skipped(tmp_p
     assert all(task.seconds > 0 for task in tasks)
     fixed = next(task for task in tasks if task.cell.row == "fixed")
     assert fixed.seconds == pytest.approx(small[fixed.cell].seconds)  # here both forms have the same work
-    outcome, records, said = measure(Toy(), tmp_path, minutes=0)
+    outcome, records, said = measure(Toy(), tmp_path, deadline=0.0)
     assert (outcome.skipped, records) == (3, {})
     assert "the same command continues" in said[-1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     say = partial(print, file=sys.stderr, flush=True)
     experiments = [make(name, quick=options.quick) for name in names]
-    work = partial(run, jobs=options.jobs, minutes=options.minutes, fresh=options.fresh, say=say)
+    deadline = time.time() + 60.0 * options.minutes
+    work = partial(run, jobs=options.jobs, deadline=deadline, fresh=options.fresh, say=say)
     try:
         if not options.quick:
             small = work([make(name, quick=True) for name in names], options.output)

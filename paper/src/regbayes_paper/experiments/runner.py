@@ -94,7 +94,7 @@ def run(
     *,
     n_seeds: int | None = None,
     jobs: int = 1,
-    minutes: float = np.inf,
+    deadline: float = np.inf,
     fresh: bool = False,
     say: Say = print,
 ) -> Outcome:
@@ -109,15 +109,15 @@ def run(
         Number of seeds; that of the protocol by default.
     jobs : int, default=1
         Processes. Each has one thread.
-    minutes : float, default=inf
-        Cells that would not end in this time, by their estimates, are not begun.
+    deadline : float, default=inf
+        A time (of `time.time`). Cells that would not end before it, by their estimates, are not begun.
     fresh : bool, default=False
         Whether to forget earlier records first.
     say : callable
         Where progress goes.
     """
     output.mkdir(parents=True, exist_ok=True)
-    deadline, source = time.time() + 60.0 * minutes, provenance()
+    source = provenance()
     if fresh:
         for experiment in experiments:
             records_path(experiment, output).unlink(missing_ok=True)
