@@ -1,7 +1,7 @@
-"""Time the models over arrays of PyTorch or CuPy, on a graphics card and beside the processor's threads.
+"""Time the models over arrays of PyTorch on a GPU, and over NumPy's with threads.
 
-    python benchmarks/bench_gpu.py                     # the sizes of docs/scale.md; needs a large graphics card
-    python benchmarks/bench_gpu.py --part ilsvm        # or rows, regularize, tasks, fit, host
+    python benchmarks/bench_gpu.py                     # the sizes of docs/scale.md; needs a large GPU
+    python benchmarks/bench_gpu.py --part ilsvm        # or regularize, tasks, fit, host
     python benchmarks/bench_gpu.py --dtype float32
     python benchmarks/bench_gpu.py --smoke             # small, PyTorch on the processor, or NumPy where it is missing
 
@@ -30,13 +30,12 @@ from regbayes.engine import make_executor
 from regbayes.joint import descent
 from regbayes.joint.descent import DescentOptions
 from regbayes.joint.problem import hold_rows
-from regbayes.kernels import arrays, binary
-from regbayes.kernels.losses import ClassLosses, HingeLosses
+from regbayes.kernels import arrays
 from regbayes.margins.head import Head, Tolerance
 from regbayes.margins.targets import Signs
 from regbayes.models.ilsvm import starts
 from regbayes.models.ilsvm.model import Data, ILSVMProblem, Params, Rows, Settings, centre_rows
-from regbayes.models.mt_ilsvm.fit import Point, carry_weights, descend, start_latent
+from regbayes.models.mt_ilsvm.fit import Point, descend, start_latent
 from regbayes.models.mt_ilsvm.fit import Problem as TaskProblem
 from regbayes.models.mt_ilsvm.model import MultiTaskModel, resolve_scales, sum_moments
 from regbayes.models.mt_ilsvm.model import Settings as TaskSettings
@@ -63,7 +62,7 @@ class Device:
         except ImportError:
             return cls(None, "cpu", dtype)
         if not smoke and not torch.cuda.is_available():
-            raise SystemExit("there is no graphics card here; --smoke runs without one")
+            raise SystemExit("No GPU was found; --smoke runs without one.")
         return cls(torch, "cpu" if smoke or not torch.cuda.is_available() else "cuda", dtype)
 
     def normal(self, *shape: int, seed: int = 0) -> Any:
@@ -131,38 +130,6 @@ def make_start(data: Data, settings: Settings) -> Params:
 
 def show(name: str, seconds: float, note: str = "") -> None:
     print(f"  {name:46} {1e3 * seconds:10.2f} ms  {note}", flush=True)
-
-
-def time_row_work(device: Device, n: int, K: int, L: int, M: int) -> None:
-    print(f"row work, {n} rows, K = {K}, {L} classes, {M} tasks, {device.dtype} on {device.name}")
-    time_sweeps(device, n, K)
-    time_losses(device, n, L, M)
-    device.free()
-
-
-def time_sweeps(device: Device, n: int, K: int) -> None:
-    rng = np.random.default_rng(0)
-    coupling, start = rng.normal(size=(K, K)) / K, rng.random((1, K))
-    theta, other = device.normal(K, n).T, device.normal(K, n, seed=1).T
-    psi = binary.sweep_features(theta, coupling, start, 1)
-    show("sweep", device.time(lambda: binary.sweep_features(theta, coupling, start, 1)))
-    show("sums", device.time(lambda: binary.sum_features(psi, theta, None)))
-    show("reverse and sums", device.time(lambda: binary.reverse_features(other, psi, None, coupling, start, 1)))
-
-
-def time_losses(device: Device, n: int, L: int, M: int) -> None:
-    """Time looks at scores, which are overwritten; those of classes are drawn anew."""
-    rng, scores, some = np.random.default_rng(0), device.normal(M, n, seed=2), device.normal(L, n, seed=4)
-    labels, C = arrays.integers_to_device(rng.integers(L, size=n), scores), arrays.to_device(np.ones(n), scores)
-    signs, one = np.sign(rng.normal(size=(M, n))), arrays.to_device(np.ones((1, 1)), scores)
-    classes = ClassLosses(C, labels, one, 0.1)
-    tasks = HingeLosses(one, arrays.to_device(signs, scores, arrays.namespace_of(scores).int8))
-    phi = classes.evaluate(device.normal(L, n, seed=3)).multipliers
-    drawn = device.time(lambda: device.normal(L, n, seed=3))
-    seconds = device.time(lambda: classes.evaluate(device.normal(L, n, seed=3)))
-    show("losses, multi-class", seconds - drawn, f"and {1e3 * drawn:.2f} ms to draw scores")
-    show("curvature, multi-class", device.time(lambda: classes.multiply(some, phi)))
-    show("losses, tasks", device.time(lambda: tasks.evaluate(scores)))
 
 
 def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> None:
@@ -321,7 +288,6 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
     at, inferred = problem.evaluate(model.at(latent), None, problem.tolerance)
     point = Point(at, problem.pull_back(at, inferred))
     show("first evaluation", time.perf_counter() - start, f"{at.head.n_passes} passes")
-    time_task_parts(device, problem, point, inferred)
     del at, inferred
     device.free()
     time_task_steps(device, problem, point)
@@ -349,27 +315,6 @@ def time_task_steps(device: Device, problem: TaskProblem, point: Point) -> None:
         print(f"  memory: {device.peak_bytes() / 1e9:.1f} GB", flush=True)
 
 
-def time_task_parts(device: Device, problem: TaskProblem, point: Point, inferred: Any) -> None:
-    """Time what a step is made of."""
-    params, head = point.at.params, problem.head
-    (features,), weights = problem.features(inferred), point.at.head.slope.weights
-    (part,), slope = head.blocks((features.shape[0],), features), point.at.head.slope
-    rows = part.see(features, slope.view)
-    show("  q(w), on the host", device.time(lambda: problem.model.at(params.latent)))
-    show("  weights carried, on the host", device.time(lambda: carry_weights(problem, point.at, params)))
-    show("  terms, on the host", device.time(lambda: problem.model.terms(params)))
-    show("  inference", device.time(lambda: problem.model.infer(problem.blocks.blocks[0].pieces[0], params)))
-    show("  pass over the margins", device.time(lambda: rows.sums(weights)))
-    n_drawn = min(head.n_sampled(0, features.shape[1], features.shape[0]), features.shape[0])
-    columns = rows.design[slice(0, n_drawn)].array()
-    sample, *_ = head.sample_rows(columns, np.arange(n_drawn), slope.view, n_drawn / features.shape[0])
-    show("  curvature", device.time(lambda: sample.curvature(weights)), f"of {n_drawn} rows")
-    curvature = sample.curvature(weights)
-    show("  systems", device.time(lambda: head.prior.solve(curvature, weights)))
-    show("  gradient by features", device.time(lambda: part.gradient(features, slope)))
-    show("  gradient by features, and back", device.time(lambda: problem.pull_back(point.at, inferred)))
-
-
 def time_fit(device: Device, n: int, D: int, K: int, L: int) -> None:
     print(f"ILSVMClassifier, {n} rows x {D}, K = {K}, {L} classes, {device.dtype} on {device.name}")
     X, labels = make_rows(device, n, D, L)
@@ -383,7 +328,7 @@ def time_fit(device: Device, n: int, D: int, K: int, L: int) -> None:
         device.wait()
         whole, steps = time.perf_counter() - start, float(model.trace_.elapsed[-1] - model.trace_.elapsed[0])
         show("fit", whole, f"{model.n_iter_} iterations, {model.n_components_} features")
-        show("of which the descent over all rows", steps)
+        show("  descent over all samples", steps)
         right = float((model.predict(X) == y).sum()) / n
         show("predict", device.time(lambda: model.predict(X), 3), f"{right:.3f} right of the training rows")
 
@@ -391,18 +336,15 @@ def time_fit(device: Device, n: int, D: int, K: int, L: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--part", choices=["ilsvm", "rows", "host", "regularize", "tasks", "fit"], default=None)
+    parser.add_argument("--part", choices=["ilsvm", "host", "regularize", "tasks", "fit"], default=None)
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     parser.add_argument("--threads", type=int, default=16)
     arguments = parser.parse_args()
     device = Device.find(arguments.smoke, arguments.dtype)
     # Rows enough, in the small form too, for the curvature to come from a sample of them.
     n, D, K, L = (20_000, 20, 8, 3) if arguments.smoke else (1_000_000, 1000, 50, 20)
-    parts = [arguments.part] if arguments.part else ["rows", "ilsvm", "regularize", "tasks", "fit", "host"]
+    parts = [arguments.part] if arguments.part else ["ilsvm", "regularize", "tasks", "fit", "host"]
     threadpool_limits(1)  # BLAS on the host: blocks of rows have threads of their own
-    if "rows" in parts:
-        time_row_work(device, n, K, L, 4 if arguments.smoke else 100)
-    device.free()
     if "ilsvm" in parts:
         time_ilsvm(device, n, D, K, L, 3 if arguments.smoke else 30)
     if "regularize" in parts:
