@@ -11,7 +11,7 @@ from scipy.special import gammaln
 
 from medlda_tools import corpus_of, draw_documents, token_documents
 from reference.corpus import reference_count_tokens, reference_count_words, reference_lay_out, reference_tally
-from reference.topics import reference_sample_topics, reference_sweep_weights, reference_weight_statistics
+from reference.topics import reference_sample_topics, reference_weight_statistics
 from regbayes.kernels.corpus import (
     Places,
     count_tokens,
@@ -21,10 +21,7 @@ from regbayes.kernels.corpus import (
 )
 from regbayes.kernels.meanfield import padded
 from regbayes.kernels.topics import (
-    WeightPrior,
-    list_topics,
     sample_topics,
-    sweep_weights,
     weight_statistics,
 )
 from regbayes.kernels.types import Tilt, TopicCounts
@@ -74,44 +71,6 @@ def scores_of(counts, tilt):
     n_topics = counts.topic_total.size
     weights = tilt.weights[:, :n_topics].astype(np.float64)
     return counts.doc_topic[:, :n_topics] @ weights.T / tilt.lengths[:, None]
-
-
-@pytest.mark.parametrize("edges", [(0, 6), (0, 2, 3, 6)], ids=["together", "in parts"])
-def test_weights_drawn_one_after_another(edges):
-    _, counts, tilt, _ = random_case(11, 6)
-    rng = np.random.default_rng(0)
-    prior = WeightPrior(rng.exponential(1.0, (6, 11)), rng.standard_normal((6, 11)))
-    counts.doc_topic[3] = 0  # an empty document
-    normals, weights = rng.standard_normal((6, 12)), tilt.weights[:, :11].astype(np.float64)
-    expected, found = (weights.copy(), scores_of(counts, tilt)), (weights.copy(), scores_of(counts, tilt))
-    reference_sweep_weights(tilt, counts, prior, normals, *expected)
-    for part in pairwise(edges):
-        sweep_weights(tilt, list_topics(counts, tilt.lengths), prior, normals, *part, *found)
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
-
-
-def test_weights_drawn_one_after_another_settle_where_they_are_drawn_together():
-    """Without noise the sweeps are coordinate ascent, to the mean; with it the spread is that of the normal."""
-    _, counts, tilt, _ = random_case(5, 2)
-    prior = WeightPrior(np.full((2, 5), 0.3), np.zeros((2, 5)))
-    statistics = reference_weight_statistics(tilt, counts)
-    covariance = np.linalg.inv(statistics.precision + 0.3 * np.eye(5))
-    mean = np.einsum("ljk,lk->lj", covariance, statistics.linear)
-    weights, scores = tilt.weights[:, :5].astype(np.float64), scores_of(counts, tilt)
-    columns = list_topics(counts, tilt.lengths)
-    for _ in range(300):
-        sweep_weights(tilt, columns, prior, np.zeros((2, 6)), 0, 2, weights, scores)
-    np.testing.assert_allclose(weights, mean, rtol=1e-5, atol=1e-6)
-    rng, draws = np.random.default_rng(0), []
-    for _ in range(6000):
-        sweep_weights(tilt, columns, prior, rng.standard_normal((2, 6)), 0, 2, weights, scores)
-        draws.append((weights - mean).copy())
-    second = np.einsum("tlj,tlk->ljk", draws, draws) / len(draws)
-    scale = np.sqrt(np.einsum("ljj->lj", covariance))
-    np.testing.assert_allclose(
-        second / scale[:, :, None] / scale[:, None], covariance / scale[:, :, None] / scale[:, None], atol=0.12
-    )
 
 
 @pytest.mark.parametrize("n_groups", [1, 3])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from regbayes._types import Floats, Singles
-from regbayes.kernels.topics import WeightPrior, WeightStatistics
+from regbayes._types import Singles
+from regbayes.kernels.topics import WeightStatistics
 from regbayes.kernels.types import Tilt, Tokens, TopicCounts
 
 
@@ -49,27 +49,3 @@ def reference_weight_statistics(tilt: Tilt, counts: TopicCounts) -> WeightStatis
     proportions = counts.doc_topic[:, : counts.topic_total.size] / tilt.lengths[:, None]
     precision = np.einsum("dl,dj,dk->ljk", tilt.quadratic, proportions, proportions)
     return WeightStatistics(precision, tilt.linear.T @ proportions)
-
-
-def reference_sweep_weights(
-    tilt: Tilt,
-    counts: TopicCounts,
-    prior: WeightPrior,
-    normals: Floats,
-    weights: Floats,
-    scores: Floats,
-) -> None:
-    """`sweep_weights` in plain NumPy."""
-    n_topics = counts.topic_total.size
-    shares = counts.doc_topic[:, :n_topics] / tilt.lengths[:, None]
-    directions = np.vstack([np.ones(n_topics), np.eye(n_topics)])
-    for response in range(len(weights)):
-        quadratic, score, w = tilt.quadratic[:, response], scores[:, response], weights[response]
-        for direction, normal in zip(directions, np.roll(normals[response], 1), strict=True):
-            along = shares @ direction
-            slope = along @ (tilt.linear[:, response] - quadratic * score)
-            slope += direction @ (prior.linear[response] - prior.precision[response] * w)
-            precision = quadratic @ along**2 + prior.precision[response] @ direction**2
-            change = slope / precision + normal / np.sqrt(precision)
-            w += change * direction
-            score += change * along

@@ -6,8 +6,7 @@ numbers of topics that people fit, that beats following sparse lists. What the t
 removing a token from topic k shifts the tilt of all topics by a row that depends on the document and k alone, so it is
 computed once for each topic that occurs.
 
-Weights are normal given the topics. What that takes are passes over documents: sums for drawing all weights at once, or
-draws one after another.
+Weights are normal given the topics: sums over documents are what drawing them needs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from regbayes._types import Floats, Indices, Singles
 from regbayes.kernels._compile import compiled, compiled_inline, read_only
 from regbayes.kernels._exponential import exp
-from regbayes.kernels.types import SPAN, CountTable, Tilt, Tokens, TopicCounts, Words
+from regbayes.kernels.types import SPAN, Tilt, Tokens, TopicCounts
 
 _ZERO = np.float32(0.0)
 
@@ -32,28 +31,6 @@ class WeightStatistics(NamedTuple):
     """(responses, topics, topics): ``sum_d quadratic_dl m_d m_d'``."""
     linear: Floats
     """(responses, topics): ``sum_d linear_dl m_d``."""
-
-
-class WeightPrior(NamedTuple):
-    """What is known of single weights before the documents: ``exp(linear w - precision w^2 / 2)`` for each."""
-
-    precision: Floats
-    """(responses, topics)"""
-    linear: Floats
-    """(responses, topics)"""
-
-
-class TopicColumns(NamedTuple):
-    """The shares of topics in documents, topic by topic."""
-
-    starts: Indices
-    """(topics + 1,): where topics begin among the entries."""
-    documents: Words
-    """(entries,): those that have the topic."""
-    shares: Floats
-    """(entries,)"""
-    whole: Floats
-    """(documents,): the shares of all topics together: 1, but 0 in an empty document."""
 
 
 # --- Topics of tokens
@@ -347,130 +324,3 @@ def weight_statistics(tilt: Tilt, counts: TopicCounts, rows: slice) -> WeightSta
     for of_response in full:
         of_response += np.triu(of_response, 1).T
     return WeightStatistics(full, np.ascontiguousarray(sums.T))
-
-
-@compiled
-def _topic_columns(
-    doc_topic: CountTable,
-    lengths: Indices,
-    starts: Indices,
-    documents: NDArray[np.int32],
-    shares: Floats,
-    whole: Floats,
-) -> None:
-    """Write the documents of each topic and its shares in them; ``starts`` are moved to the ends."""
-    for document in range(doc_topic.shape[0]):
-        whole[document] = 0.0
-        for k in range(starts.size):
-            if doc_topic[document, k]:
-                whole[document] = 1.0
-                documents[starts[k]] = document
-                shares[starts[k]] = doc_topic[document, k] / lengths[document]
-                starts[k] += 1
-
-
-def list_topics(counts: TopicCounts, lengths: Indices) -> TopicColumns:
-    """List the documents of each topic."""
-    n_topics = counts.topic_total.size
-    present = np.count_nonzero(counts.doc_topic[:, :n_topics], axis=0)
-    starts = np.concatenate([[0], np.cumsum(present)]).astype(np.int64)
-    found = TopicColumns(starts, np.empty(starts[-1], np.int32), np.empty(starts[-1]), np.empty(len(lengths)))
-    _topic_columns(read_only(counts.doc_topic), read_only(lengths), starts[:-1].copy(), *found[1:])
-    return found
-
-
-@compiled
-def _sweep_weights(
-    starts: Indices,
-    documents: NDArray[np.int32],
-    shares: Floats,
-    whole: Floats,
-    linear: Floats,
-    quadratic: Floats,
-    prior_precision: Floats,
-    prior_linear: Floats,
-    normals: Floats,
-    first: int,
-    last: int,
-    weights: Floats,
-    scores: Floats,
-) -> None:
-    """Sweep over the weights of responses ``first`` to ``last``; see `sweep_weights`."""
-    n_topics = starts.size - 1
-    slope, precision, change = np.empty(last - first), np.empty(last - first), np.empty(last - first)
-    for position in range(-1, n_topics):
-        k = position if position >= 0 else n_topics  # the shift of all weights comes first
-        for r in range(last - first):
-            known, load, row = prior_linear[first + r], prior_precision[first + r], weights[first + r]
-            slope[r], precision[r] = 0.0, 0.0
-            for j in range(0 if position < 0 else k, n_topics if position < 0 else k + 1):
-                slope[r] += known[j] - load[j] * row[j]
-                precision[r] += load[j]
-        begin, end = (starts[k], starts[k + 1]) if position >= 0 else (0, linear.shape[0])
-        for e in range(begin, end):
-            document, share = (documents[e], shares[e]) if position >= 0 else (np.int32(e), whole[e])
-            for r in range(last - first):
-                b = quadratic[document, first + r] * share
-                slope[r] += share * linear[document, first + r] - b * scores[document, first + r]
-                precision[r] += b * share
-        for r in range(last - first):
-            change[r] = slope[r] / precision[r] + normals[first + r, k] / np.sqrt(precision[r])
-            if position >= 0:
-                weights[first + r, k] += change[r]
-            else:
-                for j in range(n_topics):
-                    weights[first + r, j] += change[r]
-        for e in range(begin, end):
-            document, share = (documents[e], shares[e]) if position >= 0 else (np.int32(e), whole[e])
-            for r in range(last - first):
-                scores[document, first + r] += share * change[r]
-
-
-def sweep_weights(
-    tilt: Tilt,
-    columns: TopicColumns,
-    prior: WeightPrior,
-    normals: Floats,
-    first: int,
-    last: int,
-    weights: Floats,
-    scores: Floats,
-) -> None:
-    """Draw weights one after another from their normal distributions given all others, docs/math.md eq. (55).
-
-    First all weights of a response are shifted together, which moves all scores alike and what single weights do
-    slowly; then comes topic after topic. Only documents that have the topic count, so a sweep costs what the shares of
-    topics have entries.
-
-    Parameters
-    ----------
-    tilt : Tilt
-        Its weights are not used.
-    columns : TopicColumns
-        From `list_topics`.
-    prior : WeightPrior
-    normals : (responses, topics + 1)
-        Standard normal draws; the last is for the shift.
-    first, last : int
-        The responses whose weights are drawn, half open.
-    weights : (responses, topics)
-        Written.
-    scores : (documents, responses)
-        Of these weights. Written.
-    """
-    starts, documents, shares, whole = columns
-    _sweep_weights(
-        read_only(starts),
-        read_only(documents),
-        read_only(shares),
-        read_only(whole),
-        read_only(tilt.linear),
-        read_only(tilt.quadratic),
-        read_only(prior.precision),
-        read_only(prior.linear),
-        read_only(normals),
-        first,
-        last,
-        weights,
-        scores,
-    )

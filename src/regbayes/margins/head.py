@@ -166,10 +166,6 @@ class HeadBlock:
         latent = self.scale * slope.weights[:, : features.shape[1]]
         return self.spread(self.see(features, slope.view).pull_back(slope.weights, -latent), slope.common)
 
-    def multipliers(self, features: DeviceArray, slope: Slope) -> DeviceArray:
-        """Return phi, (n, outputs)."""
-        return self.spread(self.see(features, slope.view).pull_back(slope.weights, np.eye(len(slope.weights))), None)
-
     def spread(self, found: DeviceArray, common: Floats | None) -> DeviceArray:
         """Return values of samples with targets, to which those that centering adds are added, among all samples."""
         if common is not None:
@@ -217,15 +213,6 @@ class SolvedHead:
         assert self.problem is not None
         targets = self.problem.targets
         return targets.by_row(self.dual) if isinstance(targets, Cells) else self.dual
-
-    def multipliers(self, rows: slice, features: DeviceArray) -> DeviceArray:
-        """Return the multipliers of a slice of the samples, which have these features, (n, outputs)."""
-        assert self.problem is not None
-        block = self.problem.block(rows, features)
-        if self.dual is None:
-            return block.multipliers(features, self.slope)
-        found = self._by_row[self.problem.place(rows)]
-        return block.spread(found if isinstance(found, np.ndarray) else found.toarray(), None)
 
     def gradient(self, rows: slice, features: DeviceArray) -> DeviceArray:
         """Return the derivative of the value by the features of a slice of the samples, (n, K)."""
@@ -412,7 +399,7 @@ class Head:
         parts = self.blocks(tuple(map(len, blocks)))
         pairs = list(zip(parts, blocks, strict=True))
         sums = Serial().map_reduce(lambda pair: pair[0].sum_features(pair[1]), pairs)
-        view, n_features = self.view(sums, 0.0), blocks[0].shape[1]
+        view = self.view(sums, 0.0)
         columns = stack_designs([part.design(block, view) for part, block in pairs])
         start = None if warm_start is None else warm_start.multipliers
         problem: Any
@@ -434,13 +421,8 @@ class Head:
             totals = np.bincount(self._layout.task, phi, self.targets.n_outputs)
         elif view.centre is not None:
             totals = phi.sum(axis=0)
-        return replace(
-            self._solved(found.weights, found.primal, view, sums, totals, n_features),
-            gap=found.gap,
-            status=found.status,
-            n_passes=found.n_epochs,
-            dual=phi,
-        )
+        certificate = {"gap": found.gap, "status": found.status, "n_passes": found.n_epochs}
+        return self._solved(found.weights, found.primal, view, sums, totals, **certificate, dual=phi, problem=self)
 
     @cached_property
     def _layout(self) -> TaskLayout:
@@ -479,7 +461,7 @@ class Head:
             return self.sample_rows(stack_designs(seen), drawn, view, n_drawn / len(self.targets))
 
         rows: list[Any] = [part.see(block, view) for part, block in pairs]
-        found = self._minimize(rows, sums, view, n_features, sample, warm_start, tolerance, executor)
+        found = self._minimize(rows, sums, view, sample, warm_start, tolerance, executor)
         return replace(found, problem=self)
 
     def solve_sums(
@@ -506,10 +488,7 @@ class Head:
         """
         view = self.view(sums, tolerance.smoothing)
         rows = RemoteRows(map_sum, view, self.mixes)
-        n_features = len(sums.features)
-        return self._minimize(
-            [rows], sums, view, n_features, lambda level: sample(level, view), warm_start, tolerance, Serial()
-        )
+        return self._minimize([rows], sums, view, lambda level: sample(level, view), warm_start, tolerance, Serial())
 
     def n_sampled(self, level: int, n_features: int) -> int:
         """Return how many samples the curvature is taken from."""
@@ -561,13 +540,12 @@ class Head:
         rows: Sequence[Rows],
         sums: FeatureSums,
         view: View,
-        n_features: int,
         sample: Sample,
         warm_start: WarmStart | None,
         tolerance: Tolerance,
         executor: Executor,
     ) -> SolvedHead:
-        start = np.zeros((self.targets.n_outputs, self.n_columns(n_features)))
+        start = np.zeros((self.targets.n_outputs, self.n_columns(len(sums.features))))
         if warm_start is not None and warm_start.weights is not None and warm_start.weights.shape == start.shape:
             start = warm_start.weights / self.scale
         found: NewtonSolution = minimize(
@@ -580,33 +558,20 @@ class Head:
             sample=sample,
         )
         totals = None if view.centre is None else found.pulled[:, -1] / self.scale
-        return replace(
-            self._solved(found.weights, found.value, view, sums, totals, n_features),
-            gap=found.gap,
-            bias=found.bias,
-            status=found.status,
-            n_passes=found.n_passes,
-            problem=None,
-        )
+        certificate = {"gap": found.gap, "bias": found.bias, "status": found.status, "n_passes": found.n_passes}
+        return self._solved(found.weights, found.value, view, sums, totals, **certificate)
 
     def _solved(
-        self, weights: Floats, value: float, view: View, sums: FeatureSums, totals: Floats | None, n_features: int
+        self, weights: Floats, value: float, view: View, sums: FeatureSums, totals: Floats | None, **certificate: Any
     ) -> SolvedHead:
-        """Return a solution without its certificate, at weights that are standard normal a priori."""
+        """Return a solution at weights that are standard normal a priori."""
         penalty = 0.5 * float(np.vdot(self.prior.precision(weights), weights))
-        centre = np.zeros(n_features) if view.centre is None else view.centre
+        centre = np.zeros(len(sums.features)) if view.centre is None else view.centre
         head = LinearHead(self.scale * weights, centre, self.fit_intercept)
         common = None if totals is None else totals @ head.feature_weights / sums.weight
-        return SolvedHead(
-            head=head,
-            shared=self.scale * self.prior.shared(weights),
-            terms={"kl_weights": penalty, "margin": value - penalty},
-            gap=np.inf,
-            status=Status.STALLED,
-            n_passes=0.0,
-            slope=Slope(view, weights, common),
-            problem=self,
-        )
+        terms = {"kl_weights": penalty, "margin": value - penalty}
+        shared = self.scale * self.prior.shared(weights)
+        return SolvedHead(head=head, shared=shared, terms=terms, slope=Slope(view, weights, common), **certificate)
 
 
 @dataclass(frozen=True)

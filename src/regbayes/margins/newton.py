@@ -6,8 +6,7 @@ sums over samples, so blocks may be taken by threads, lie on a device or on othe
 of the blocks.
 
 The certificate is free. The multipliers are the slopes of the losses at the scores, and at those the duality gap is
-``1/2 <g, covariance g>`` for the gradient g of the primal: Fenchel's inequality is an equality for every loss. A prior
-that leaves some weights free has no covariance, and then the fall of the last step stands in for the gap.
+``1/2 <g, covariance g>`` for the gradient g of the primal: Fenchel's inequality is an equality for every loss.
 
 Only the certificate needs all samples. The curvature may come from some of them (Byrd, Chin, Neveitt and Nocedal 2011):
 a step is then a pass with two products, and where it gains too little, the sample doubles.
@@ -56,25 +55,6 @@ class Rows(Protocol):
         """Return the samples with losses times a factor."""
 
 
-class Prior(Protocol):
-    """A Gaussian prior of the weights, in coordinates of its own: weights are a linear function of a position."""
-
-    def weights(self, position: Floats) -> Floats:
-        """Return the weights of the outputs (outputs, d) at a position."""
-
-    def pull_back(self, gradient: Floats) -> Floats:
-        """Return the gradient by the position where that by the weights is given."""
-
-    def precision(self, position: Floats) -> Floats:
-        """Return the prior precision times a position."""
-
-    def covariance(self, gradient: Floats) -> Floats | None:
-        """Return the prior covariance times a gradient; None where there is none, because some weights are free."""
-
-    def solve(self, curvature: Any, right: Floats) -> Floats:
-        """Solve ``(precision + curvature) x = right`` for positions, roughly: steps go on until the gap is small."""
-
-
 @dataclass(frozen=True)
 class SharedPrior:
     """Standard normal weights ``w_t = own_t + rho common_group(t)``.
@@ -90,14 +70,6 @@ class SharedPrior:
     def coupling(self) -> Floats:
         """``c`` of each group, shape (groups,)."""
         return self.sharing**2 / (1.0 + self.sharing**2 * np.bincount(self.group).astype(np.float64))
-
-    def weights(self, position: Floats) -> Floats:
-        """Return the weights themselves: positions are weights."""
-        return position
-
-    def pull_back(self, gradient: Floats) -> Floats:
-        """Return the gradient by the weights as it is."""
-        return gradient
 
     def precision(self, weights: Floats) -> Floats:
         """Return the prior precision times weights."""
@@ -138,10 +110,9 @@ class SharedPrior:
 class NewtonSolution:
     """Weights and their certificate, with the loss as it is smoothed."""
 
-    position: Floats  # in the prior's coordinates
     weights: Floats  # (outputs, d)
     value: float  # of the primal
-    gap: float  # above the minimum by this at most; inf where some weights are free
+    gap: float  # above the minimum by this at most
     pulled: Floats  # (outputs, d): sum_i phi_i x_i
     n_passes: int  # points looked at, and products with the curvature of all samples
     status: Status  # CONVERGED, ITERATION_LIMIT or STALLED
@@ -155,7 +126,7 @@ Sample = Callable[[int], Sequence[Rows] | None]
 
 def minimize(
     rows: Sequence[Rows],
-    prior: Prior,
+    prior: SharedPrior,
     start: Floats,
     *,
     tol: float,
@@ -172,9 +143,8 @@ def minimize(
     Parameters
     ----------
     rows : sequence of Rows
-    prior : Prior
-    start : array
-        A position in the prior's coordinates; for a `SharedPrior`, weights (outputs, d).
+    prior : SharedPrior
+    start : (outputs, d)
     tol, max_passes : float
     executor : Executor, default=None
         Takes the blocks; one after another by default.
@@ -189,16 +159,25 @@ def minimize(
         if found.n_passes >= max_passes:
             return replace(first, n_passes=found.n_passes)
         eased = _Problem([part.scale(factor) for part in rows], prior, problem.executor, n_passes=found.n_passes)
-        found = _descend(eased, found.position, tol if factor == 1.0 else max(tol, EASED_TOL), max_passes)
+        found = _descend(eased, found.weights, tol if factor == 1.0 else max(tol, EASED_TOL), max_passes)
     return found
+
+
+@dataclass(frozen=True)
+class _Point:
+    weights: Floats
+    objective: float
+    sums: BlockSums
+    gradient: Floats
+    gap: float
 
 
 @dataclass
 class _Problem:
-    """The primal objective as a function of the position, over all blocks."""
+    """The primal objective as a function of the weights, over all blocks."""
 
     rows: Sequence[Rows]
-    prior: Prior
+    prior: SharedPrior
     executor: Executor
     sample: Sample | None = None
     level: int = 0
@@ -215,16 +194,13 @@ class _Problem:
         self.sampled = self.sample(self.level)
         return True
 
-    def at(self, position: Floats) -> _Point:
+    def at(self, weights: Floats) -> _Point:
         self.n_passes += 1
-        weights = self.prior.weights(position)
         sums = self.executor.map_reduce(methodcaller("sums", weights), self.rows)
-        held = self.prior.precision(position)
-        gradient = held - self.prior.pull_back(sums.pulled)
-        penalty = 0.5 * float(np.vdot(held, position))
-        spread = self.prior.covariance(gradient)
-        gap = np.inf if spread is None else 0.5 * float(np.vdot(gradient, spread))
-        return _Point(position, weights, penalty + sums.loss, sums, gradient, gap)
+        held = self.prior.precision(weights)
+        gradient = held - sums.pulled
+        gap = 0.5 * float(np.vdot(gradient, self.prior.covariance(gradient)))
+        return _Point(weights, 0.5 * float(np.vdot(held, weights)) + sums.loss, sums, gradient, gap)
 
     def direction(self, at: _Point) -> Floats:
         """Return the Newton direction; by conjugate gradients where the classes' curvatures mix and are many."""
@@ -252,50 +228,33 @@ class _Problem:
         found, _ = cg(system, right, rtol=share, M=inverse)
         return found.reshape(shape)
 
-
-@dataclass(frozen=True)
-class _Point:
-    position: Floats
-    weights: Floats
-    objective: float
-    sums: BlockSums
-    gradient: Floats
-    gap: float
-
-    def solution(self, n_passes: int, status: Status) -> NewtonSolution:
-        excess, bias, pulled = self.sums.excess, self.sums.bias, self.sums.pulled
-        return NewtonSolution(
-            self.position, self.weights, self.objective, self.gap, pulled, n_passes, status, excess, bias
-        )
+    def step(self, at: _Point) -> _Point | None:
+        """Return a better point in the Newton direction; None where there is none."""
+        direction = self.direction(at)
+        slope, noise = float(np.vdot(at.gradient, direction)), ROUNDING * abs(at.objective)
+        move = lambda length: self.at(at.weights + length * direction)  # noqa: E731
+        found = backtrack(move, at.objective, slope, max_trials=30, noise=noise)
+        if found is None or not (found[1].gap < at.gap or found[1].objective < at.objective):
+            return None
+        return found[1]
 
 
 def _descend(problem: _Problem, start: Floats, tol: float, max_passes: float) -> NewtonSolution:
     """Take Newton steps until the gap is small."""
-    at = problem.at(start)
+    at, status = problem.at(start), Status.ITERATION_LIMIT
     for _ in range(MAX_STEPS):
         if at.gap <= tol * abs(at.objective):
-            return at.solution(problem.n_passes, Status.CONVERGED)
-        if problem.n_passes >= max_passes:
+            status = Status.CONVERGED
+        if status is Status.CONVERGED or problem.n_passes >= max_passes:
             break
-        direction = problem.direction(at)
-        moved = _step(problem, at, direction, float(np.vdot(at.gradient, direction)))
+        moved = problem.step(at)
         if moved is None and problem.refine():
             continue
         if moved is None:
-            return at.solution(problem.n_passes, Status.STALLED)
+            status = Status.STALLED
+            break
         if moved.gap > MIN_PROGRESS * at.gap:
             problem.refine()
-        fall, at = at.objective - moved.objective, moved
-        if np.isinf(at.gap) and fall <= tol * abs(at.objective):
-            return at.solution(problem.n_passes, Status.CONVERGED)
-    return at.solution(problem.n_passes, Status.ITERATION_LIMIT)
-
-
-def _step(problem: _Problem, at: _Point, direction: Floats, slope: float) -> _Point | None:
-    """Return a better point in a direction; None where there is none."""
-    noise = ROUNDING * abs(at.objective)
-    move = lambda length: problem.at(at.position + length * direction)  # noqa: E731
-    found = backtrack(move, at.objective, slope, max_trials=30, noise=noise)
-    if found is None or not (found[1].gap < at.gap or found[1].objective < at.objective):
-        return None
-    return found[1]
+        at = moved
+    sums, n_passes = at.sums, problem.n_passes
+    return NewtonSolution(at.weights, at.objective, at.gap, sums.pulled, n_passes, status, sums.excess, sums.bias)

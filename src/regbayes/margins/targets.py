@@ -12,11 +12,11 @@ multi-label problem of its indicator matrix, and weights can be shared between t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,30 @@ def zero_one_cost(n_classes: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class Classes:
+class SampleTargets:
+    """Targets that all samples have, in arrays whose first axis is that of the samples."""
+
+    def _map(self, change: Callable[[Any], Any]) -> Self:
+        names = ("labels", "signs", "values", "C")
+        return replace(self, **{name: change(getattr(self, name)) for name in names if hasattr(self, name)})
+
+    def take(self, rows: Any) -> Self:
+        """Return the targets of some of the samples."""
+        return self._map(lambda values: values[rows])
+
+    def spread(self, rows: Integers, n_rows: int) -> Self:
+        """Return the targets of so many samples; those without a target have no loss."""
+
+        def put(values: Array) -> Array:
+            found = np.zeros((n_rows, *values.shape[1:]), dtype=values.dtype)
+            found[rows] = values
+            return found
+
+        return self._map(put)
+
+
+@dataclass(frozen=True)
+class Classes(SampleTargets):
     """One of several classes for each sample: its score should exceed the others by their cost."""
 
     labels: Integers  # (n,)
@@ -59,10 +82,6 @@ class Classes:
         """Scores of a sample."""
         return len(self.cost)
 
-    def take(self, rows: Any) -> Classes:
-        """Return the targets of some of the samples."""
-        return replace(self, labels=self.labels[rows], C=self.C[rows])
-
     def dual_form(self, squared: bool) -> SimplexDual:
         """Return the conjugate of the multi-class hinge, or its square, of scores less that of the true class."""
         return classes_form(self.cost, self.labels, self.C, squared)
@@ -73,10 +92,6 @@ class Classes:
         cost = np.ones((1, 1)) if is_plain else np.ascontiguousarray(self.cost.T)
         return BlockLosses(ClassLosses(self.C, self.labels, cost, smoothing=1.0))
 
-    def spread(self, rows: Integers, n_rows: int) -> Classes:
-        """Return the targets of so many samples; those without a target have no loss."""
-        return Classes(_put(self.labels, rows, n_rows), self.cost, _put(self.C, rows, n_rows))
-
     def one_vs_rest(self) -> Signs:
         """Return a sign for each class: whether it is the sample's. Costs are not used."""
         signs = np.full((len(self), self.n_outputs), -1, dtype=np.int8)
@@ -85,7 +100,7 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class Signs:
+class Signs(SampleTargets):
     """A sign for each sample and output: ``sign * score`` should be at least the margin."""
 
     signs: NDArray[Any]  # (n, outputs): 1 or -1
@@ -100,10 +115,6 @@ class Signs:
         """Scores of a sample."""
         return int(self.signs.shape[1])
 
-    def take(self, rows: Any) -> Signs:
-        """Return the targets of some of the samples."""
-        return replace(self, signs=self.signs[rows], C=self.C[rows])
-
     def dual_form(self, squared: bool) -> BoxDual:
         """Return the conjugate of the hinge, or its square, of minus the scores, laid out row by row."""
         return hinge_form(self.C.ravel(), squared, self.signs.ravel(), self.margin)
@@ -113,13 +124,9 @@ class Signs:
         signs = np.ascontiguousarray(self.signs.T, dtype=np.int8)
         return BlockLosses(HingeLosses(_few(self.C.T), signs, self.margin))
 
-    def spread(self, rows: Integers, n_rows: int) -> Signs:
-        """Return the targets of so many samples; those without a target have no loss."""
-        return replace(self, signs=_put(self.signs, rows, n_rows), C=_put(self.C, rows, n_rows))
-
 
 @dataclass(frozen=True)
-class Numbers:
+class Numbers(SampleTargets):
     """A number for each sample and output: scores farther from it than epsilon have a loss."""
 
     values: Floats  # (n, outputs)
@@ -134,10 +141,6 @@ class Numbers:
         """Scores of a sample."""
         return int(self.values.shape[1])
 
-    def take(self, rows: Any) -> Numbers:
-        """Return the targets of some of the samples."""
-        return replace(self, values=self.values[rows], C=self.C[rows])
-
     def dual_form(self, squared: bool) -> BoxDual:
         """Return the conjugate of the epsilon-insensitive loss, or its square, of minus the scores, row by row."""
         return tube_form(-self.values.ravel(), self.epsilon, self.C.ravel(), squared)
@@ -146,16 +149,6 @@ class Numbers:
         """Return the squared losses."""
         values = np.ascontiguousarray(self.values.T, dtype=np.float64)
         return BlockLosses(TubeLosses(_few(self.C.T), values, self.epsilon))
-
-    def spread(self, rows: Integers, n_rows: int) -> Numbers:
-        """Return the targets of so many samples; those without a target have no loss."""
-        return replace(self, values=_put(self.values, rows, n_rows), C=_put(self.C, rows, n_rows))
-
-
-def _put(values: Array, rows: Integers, n_rows: int) -> Array:
-    found = np.zeros((n_rows, *values.shape[1:]), dtype=values.dtype)
-    found[rows] = values
-    return found
 
 
 def _few(C: Floats) -> Floats:

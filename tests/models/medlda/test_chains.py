@@ -45,15 +45,6 @@ def test_the_number_of_threads_changes_no_bit(make, y, n_blocks):
         np.testing.assert_array_equal(other.transform(X), fits[0].transform(X))
 
 
-def test_the_number_of_threads_changes_no_bit_with_many_topics():
-    many = np.arange(300) % 20
-    fits = [classifier(320, max_iter=3, n_blocks=3, n_jobs=n_jobs).fit(X, many) for n_jobs in (1, 2, 5)]
-    assert gibbs.MOST_DRAWN_TOGETHER < 320
-    for other in fits[1:]:
-        np.testing.assert_array_equal(other.components_, fits[0].components_)
-        np.testing.assert_array_equal(other.coef_features_, fits[0].coef_features_)
-
-
 @pytest.mark.parametrize(
     ("n_tokens", "n_documents", "expected"),
     [(400_000, 4_000, 1), (1_100_000, 8_500, 4), (10**7, 10**5, 8), (10**7, 10**6, 4), (10**8, 10**5, 16), (0, 3, 1)],
@@ -101,19 +92,6 @@ def test_documents_in_portions(make, y):
     assert model.components_.sum() == pytest.approx(X[:180].sum() + 4 * 60 * 0.1)
     assert model.score(X[180:], y[180:]) > first[0]
     assert model.perplexity(X[180:]) < first[1]
-
-
-@BOTH
-def test_portions_with_many_topics(make, y):
-    """Weights of many topics are remembered by the diagonal of their precision, which takes no square of memory."""
-    n_topics = gibbs.MOST_DRAWN_TOGETHER + 1
-    model = make(n_topics, max_iter=30, refit=False).fit(X[:150], y[:150])
-    assert model._posterior.precision.shape == (len(np.atleast_2d(model.coef_features_)), n_topics)
-    model.partial_fit(X[150:], y[150:])
-    assert fits_its_rows(model.predict(X), y)
-    assert set(model.trace_.terms) == {"likelihood", "margin", "kl_weights"}
-    model.set_params(warm_start=True).fit(X[:100], y[:100])
-    assert fits_its_rows(model.predict(X), y)
 
 
 @BOTH

@@ -63,11 +63,8 @@ def chain_of(problem, n_sweeps):
         yield chain
 
 
-@pytest.mark.parametrize("many", [False, True], ids=["together", "in turn"])
 @pytest.mark.parametrize("responses", [MARGINS, TARGETS], ids=["margins", "targets"])
-def test_the_chain_has_the_enumerated_expectations(responses, many, monkeypatch):
-    if many:  # weights are drawn one after another
-        monkeypatch.setattr(gibbs, "MOST_DRAWN_TOGETHER", 0)
+def test_the_chain_has_the_enumerated_expectations(responses):
     s = settings(2)
     problem = Problem(corpus_of(X), responses, s)
     scores, together = [], []

@@ -32,11 +32,8 @@ from regbayes.engine import Executor, FitResult, Progress, Serial, StepResult, r
 from regbayes.kernels.corpus import Corpus, build_corpus, count_tokens, tally
 from regbayes.kernels.meanfield import WordCounts, lengths_of, padded
 from regbayes.kernels.topics import (
-    WeightPrior,
     WeightStatistics,
-    list_topics,
     sample_topics,
-    sweep_weights,
     weight_statistics,
 )
 from regbayes.kernels.types import Tilt, TopicCounts
@@ -48,7 +45,6 @@ from regbayes.regularization.dual_forms import BoxDual
 Responses = Signs | Numbers
 Callback = Callable[[Progress[FittedTopics]], bool | None]
 
-MOST_DRAWN_TOGETHER = 300  # topics: beyond, weights are drawn one after another, since the cube of their number counts
 N_PARTS = 4  # of documents, or of responses, when weights are drawn
 MOST_CELLS = 4_000_000  # of a sum of its own for each part of the documents
 
@@ -93,12 +89,12 @@ class StreamingPosterior:
     """What documents leave behind: the prior of later ones."""
 
     word_topic: NDArray[np.int32]  # (V, K): counts of the last sweep
-    precision: Floats  # (L, K, K): of the weights; (L, K), its diagonal, where there are many topics
+    precision: Floats  # (L, K, K): of the weights
     linear: Floats  # (L, K): precision times mean of the weights
     gram: GramStats | None = None  # None: weights are not refitted
 
     def _check_loaded(self) -> None:
-        check_arrays(self, word_topic="VK", linear="LK", precision="LKK" if self.precision.ndim == 3 else "LK")
+        check_arrays(self, word_topic="VK", linear="LK", precision="LKK")
         if self.gram is not None and self.gram.linear.shape != self.linear.shape:
             raise ValueError("gram does not fit the weights")
         if self.word_topic.dtype != np.int32 or self.word_topic.min(initial=0) < 0:
@@ -108,8 +104,6 @@ class StreamingPosterior:
 
     def mean_weights(self) -> Floats:
         """Return the mean of the weights, shape (L, K)."""
-        if self.precision.ndim == 2:
-            return self.linear / self.precision
         return np.linalg.solve(self.precision, self.linear[:, :, None])[:, :, 0].astype(np.float64, copy=False)
 
 
@@ -325,7 +319,8 @@ def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
     terms = {"likelihood": -log_joint(problem, counts)}
     if problem.responses is not None:
         rng = _generator(settings, sweep, problem.corpus.n_groups**2)
-        weights, scores = update_weights(problem, chain, rng)
+        weights = draw_weights(weight_posterior(problem, chain), rng.standard_normal(chain.weights.shape))
+        scores = document_scores(problem, chain.counts, weights)
         shape = (n_variables(problem.responses), *scores.shape)
         drawn = draw_quadratics(_warm_responses(problem, sweep), scores, rng.standard_normal(shape), rng.random(shape))
         chain = replace(chain, weights=weights, linear=drawn[0], quadratic=drawn[1], scores=scores)
@@ -421,36 +416,13 @@ def _sample_block(problem: Problem, chain: Chain, tilt: Tilt, block: int) -> tup
 # --- Weights
 
 
-def update_weights(problem: Problem, chain: Chain, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Draw the weights given topics and augmentation variables; return them and the scores of the documents."""
-    if problem.settings.n_components <= MOST_DRAWN_TOGETHER:
-        weights = draw_weights(weight_posterior(problem, chain), rng.standard_normal(chain.weights.shape))
-        return weights, document_scores(problem, chain.counts, weights)
-    L, K = chain.weights.shape
-    if problem.earlier is None:
-        prior = WeightPrior(prior_precision(L, K, problem.settings.weight_variance), np.zeros((L, K)))
-    else:
-        prior = WeightPrior(problem.earlier.precision, problem.earlier.linear)
-    weights, scores = chain.weights.copy(), document_scores(problem, chain.counts, chain.weights)
-    tilt, normals = _tilt(problem, chain), rng.standard_normal((L, K + 1))
-    columns = list_topics(chain.counts, tilt.lengths)
-
-    def sweep(part: slice) -> None:
-        sweep_weights(tilt, columns, prior, normals, part.start, part.stop, weights, scores)
-
-    problem.executor.map(sweep, _split(L, min(N_PARTS, L)))
-    return weights, scores
-
-
 def _split(n: int, n_parts: int) -> list[slice]:
     edges = np.linspace(0, n, n_parts + 1).astype(np.int64).tolist()
     return [slice(first, last) for first, last in pairwise(edges)]
 
 
 def prior_precision(n_responses: int, n_topics: int, weight_variance: float) -> Floats:
-    """Return the weights' prior precision as `StreamingPosterior` has it: its diagonal where there are many topics."""
-    if n_topics > MOST_DRAWN_TOGETHER:
-        return np.full((n_responses, n_topics), 1.0 / weight_variance)
+    """Return the weights' prior precision, (L, K, K)."""
     return np.repeat(np.eye(n_topics)[None] / weight_variance, n_responses, axis=0)
 
 
@@ -463,22 +435,6 @@ def weight_posterior(problem: Problem, chain: Chain) -> WeightStatistics:
     if problem.earlier is not None:
         return WeightStatistics(precision + problem.earlier.precision, linear + problem.earlier.linear)
     return WeightStatistics(precision + prior_precision(L, K, problem.settings.weight_variance), linear)
-
-
-def posterior_precision(problem: Problem, chain: Chain) -> Floats:
-    """Return the precision of the weights as `StreamingPosterior` has it."""
-    if problem.settings.n_components <= MOST_DRAWN_TOGETHER:
-        return weight_posterior(problem, chain).precision
-    L, K = chain.weights.shape
-    if problem.earlier is None:
-        found = prior_precision(L, K, problem.settings.weight_variance)
-    else:
-        found = problem.earlier.precision.copy()
-    lengths = np.maximum(problem.corpus.lengths, 1)
-    for rows in row_blocks(len(lengths)):
-        shares = chain.counts.doc_topic[rows, :K] / lengths[rows, None]
-        found += chain.quadratic[rows].T @ shares**2
-    return found
 
 
 def draw_weights(posterior: WeightStatistics, normals: Floats) -> Floats:
@@ -610,14 +566,9 @@ def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> dict[s
     if problem.earlier is None:
         penalty = 0.5 * float(np.vdot(weights, weights)) / problem.settings.weight_variance
     else:
-        loads = times_precision(problem.earlier.precision, weights)
+        loads = np.einsum("ljk,lk->lj", problem.earlier.precision, weights)
         penalty = float(np.vdot(weights, 0.5 * loads - problem.earlier.linear))
     return {"kl_weights": penalty, "margin": margin}
-
-
-def times_precision(precision: Floats, weights: Floats) -> Floats:
-    """Return the precision that `StreamingPosterior` has times weights, shape (L, K)."""
-    return precision * weights if precision.ndim == 2 else np.einsum("ljk,lk->lj", precision, weights)
 
 
 # --- What is left behind
@@ -653,7 +604,7 @@ def posterior_of(problem: Problem, chain: Chain) -> StreamingPosterior:
     """Return what later documents need to know of these.
 
     The weights' distribution is normal about their mean over the chain, with the precision of the last sweep at
-    augmentation variables that have their expected values; where there are many topics, weights are independent.
+    augmentation variables that have their expected values.
     """
     K = problem.settings.n_components
     word_topic = np.empty((len(chain.counts.word_topic), K), dtype=np.int32)
@@ -663,8 +614,8 @@ def posterior_of(problem: Problem, chain: Chain) -> StreamingPosterior:
         return StreamingPosterior(word_topic, prior, np.zeros((0, K)))
     weights = chain.weights if chain.averages is None else chain.averages.weights / chain.averages.n_kept
     linear, quadratic = expected_quadratics(problem.responses, chain.scores)
-    precision = posterior_precision(problem, replace(chain, linear=linear, quadratic=quadratic))
-    return StreamingPosterior(word_topic, precision, times_precision(precision, weights))
+    precision = weight_posterior(problem, replace(chain, linear=linear, quadratic=quadratic)).precision
+    return StreamingPosterior(word_topic, precision, np.einsum("ljk,lk->lj", precision, weights))
 
 
 def refit_weights(
