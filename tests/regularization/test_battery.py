@@ -147,6 +147,10 @@ def honest():
         ({"primal": 9.0}, "optimal with a gap"),
         ({"primal": np.nan}, "primal nan below the optimum"),
         ({"posterior": Finite(np.arange(4.0))}, "optimal with a violation"),
+        ({"kl": 9.0}, "kl 9.0 for"),
+        ({"after": np.array([0.6, 0.5])}, "after that is off by"),
+        ({"multipliers": np.array([1.0, 0.0])}, "multipliers whose tilt is off by"),
+        ({"slack": np.array([0.0, 0.1])}, "slack that is off by"),
     ],
 )
 def test_a_wrong_word_is_found(honest, lie, heard):

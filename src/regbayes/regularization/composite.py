@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from regbayes._types import Floats, Indices
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual, join_boxes
-from regbayes.regularization.regularizers.base import Regularizer
+from regbayes.regularization.regularizers.base import Atom, Regularizer
+from regbayes.regularization.regularizers.targets import AtLeast, AtMost, Interval
 
 DETOUR = 5  # Newton steps in a row that may be worse than the best: a step that changes the active pieces often is
 PATIENCE = 8  # proximal points that may pass without progress
@@ -56,7 +57,7 @@ class Stack:
     @classmethod
     def of(cls, regularizer: Regularizer, n_features: int) -> Stack:
         """Split a regularizer of so many expectations."""
-        atoms = regularizer.atoms(n_features)
+        atoms = _join_bounds(regularizer.atoms(n_features))
         starts = list(accumulate((len(atom.index) for atom in atoms), initial=0))
         runs = zip(atoms, pairwise(starts), strict=True)
         pieces = tuple(Piece(atom.regularizer, start, stop) for atom, (start, stop) in runs)
@@ -141,6 +142,26 @@ class Stack:
             moved = p.regularizer.shift(-center[i]) if np.any(center[i]) else p.regularizer
             pieces.append(replace(p, regularizer=moved.rescale(scale[i]) if np.any(scale[i] != 1) else moved))
         return replace(self, pieces=tuple(pieces))
+
+
+def _join_bounds(atoms: list[Atom]) -> list[Atom]:
+    """Make one interval of a lower and an upper bound of the same expectations: one multiplier in place of two.
+
+    Of two multipliers for bounds that are close, only the difference would be determined.
+    """
+    kept: list[Atom] = []
+    waiting: dict[tuple[type, bytes], tuple[int, Floats]] = {}  # bounds by the kind that would complete them
+    for atom in atoms:
+        g, key = atom.regularizer, atom.index.tobytes()
+        if isinstance(g, AtLeast | AtMost):
+            place, other = waiting.pop((type(g), key), (-1, np.empty(0)))
+            low, high = (other, g.bound) if isinstance(g, AtMost) else (g.bound, other)
+            if place >= 0 and np.all(low <= high):
+                kept[place] = Atom(Interval(low, high), atom.index)
+                continue
+            waiting[AtMost if isinstance(g, AtLeast) else AtLeast, key] = len(kept), g.bound
+        kept.append(atom)
+    return kept
 
 
 def conjugate_of(pieces: Sequence[Piece], v: Floats) -> float:
