@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -129,24 +130,15 @@ class State:
     head: LinearHead | None  # None without margins
 
 
-FINAL = Tolerance(gap=1e-6, max_epochs=2000.0)  # of the head that is kept
-
-
-@dataclass(frozen=True)
-class ClassHead:
-    """The head of a block of samples, whose targets are numbers of classes."""
-
-    n_classes: int
-    C: float
-
-    def __call__(self, block: Samples) -> Head:
-        assert block.y is not None
-        return Head(Classes(block.y, zero_one_cost(self.n_classes), np.full(len(block), self.C)), squared=True)
+def class_head(block: Samples, n_classes: int, C: float) -> Head:
+    """Return the head of a block of samples, whose targets are numbers of classes."""
+    assert block.y is not None
+    return Head(Classes(block.y, zero_one_cost(n_classes), np.full(len(block), C)), squared=True)
 
 
 def fit(
     source: Source,
-    head_of: ClassHead | None,
+    head_of: Callable[[Samples], Head] | None,
     start: Params,
     *,
     weight: float,
@@ -166,7 +158,7 @@ def fit(
     )
     at, fitted = result.state.at, None
     if head_of is not None:
-        fitted = problem.solve(problem.infer(at.params), at.warm_start, FINAL).head
+        fitted = problem.solve(problem.infer(at.params), at.warm_start, Tolerance(gap=1e-6, max_epochs=2000.0)).head
     return replace(result, state=State(at.params, fitted))
 
 
@@ -215,10 +207,10 @@ class PredictivePCAClassifier(Saveable, CallbackSupportMixin, TransformerMixin, 
         self.mean_ = X.mean(axis=0)
         loadings = 0.1 * generator(self.random_state).standard_normal((X.shape[1], self.n_components))
         start = Params(loadings, float(self.noise_variance))
-        source, head_of = ArraySource(Samples(X - self.mean_, codes)), ClassHead(len(self.classes_), float(self.C))
+        head_of = partial(class_head, n_classes=len(self.classes_), C=float(self.C))
         options = {"weight": self.generative_weight, "max_iter": self.max_iter, "tol": self.tol}
         with FitReporter(self, self.max_iter, {"X": X, "y": y}, self._attributes, self.verbose) as reporter:
-            result = fit(source, head_of, start, **options, callbacks=[reporter])
+            result = fit(ArraySource(Samples(X - self.mean_, codes)), head_of, start, **options, callbacks=[reporter])
             vars(self).update(self._attributes(result.state), trace_=result.trace, n_iter_=result.n_iter)
         warn_of_status(self, result)
         return self

@@ -49,13 +49,11 @@ def main() -> None:
         # --- predictions are lazy
         answers = model.predict(table[COLUMNS])
         print(f"predict gives {type(answers).__name__} of {answers.npartitions} blocks")
-        right = np.mean(answers.compute() == table["label"].compute().to_numpy())
-        print(f"accuracy: {right:.2f}")
+        print(f"accuracy: {np.mean(answers.compute() == table['label'].compute().to_numpy()):.2f}")
 
         # --- the plain estimator: for one machine, for a file
-        path = folder / "model.regbayes"
-        model.to_local().save(path)
-        loaded = regbayes.load(path)
+        model.to_local().save(folder / "model.regbayes")
+        loaded = regbayes.load(folder / "model.regbayes")
         same = np.array_equal(loaded.predict(table[COLUMNS].compute()), answers.compute())
         print(f"the same predictions from a file: {same}")
 

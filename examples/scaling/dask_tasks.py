@@ -36,9 +36,7 @@ def main() -> None:
         model = on_cluster.MultiTaskILSVMRegressor(10, max_iter=20, random_state=0).fit(lazy_X, lazy_Y)
         plain = MultiTaskILSVMRegressor(10, max_iter=20, random_state=0).fit(X, Y)
         apart = np.max(np.abs(model.predict(lazy_X).compute() - plain.predict(X))) / np.nanstd(Y)
-        print(
-            f"R² over the observed targets: {model.score(lazy_X, lazy_Y):.3f}, in one process {plain.score(X, Y):.3f}"
-        )
+        print(f"R² of observed targets: {model.score(lazy_X, lazy_Y):.3f}, in one process {plain.score(X, Y):.3f}")
         print(f"largest difference of predictions, in standard deviations: {apart:.3f}")
 
         # --- draws: they stay in their blocks, and sums over them are all that travels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import regbayes
 from array_namespaces import list_places
-from new_model import ClassHead, Params, PredictivePCA, PredictivePCAClassifier, fit
+from new_model import Params, PredictivePCA, PredictivePCAClassifier, class_head, fit
 from regbayes.engine import Status
 from regbayes.engine.source import ArraySource, Samples
 from regbayes.joint import descent
@@ -89,14 +90,14 @@ def test_without_margins_it_is_probabilistic_principal_component_analysis(data):
     alone = fit(ArraySource(Samples(X, y)), None, start, **OPTIONS)
     assert alone.status is Status.CONVERGED
     assert alone.trace.objective[-1] == pytest.approx(lowest, rel=1e-8)
-    cheap = fit(ArraySource(Samples(X, y)), ClassHead(3, 1e-7), start, **OPTIONS)
+    cheap = fit(ArraySource(Samples(X, y)), partial(class_head, n_classes=3, C=1e-7), start, **OPTIONS)
     W, expected = cheap.state.params.loadings, pca.get_covariance()
     np.testing.assert_allclose(W @ W.T + pca.noise_variance_ * np.eye(5), expected, atol=1e-3)
 
 
 def test_descent_never_rises_and_ends_where_no_small_change_helps(data):
     X, y = data
-    result = fit(ArraySource(Samples(X, y)), ClassHead(3, 0.5), some_params(), **OPTIONS)
+    result = fit(ArraySource(Samples(X, y)), partial(class_head, n_classes=3, C=0.5), some_params(), **OPTIONS)
     assert result.trace.rises.count == 0
     assert result.trace.objective[-1] < result.trace.objective[0] - 10.0
     problem, params, rng = pose(X, y), result.state.params, np.random.default_rng(3)
@@ -140,8 +141,8 @@ def source(request, data, tmp_path, stack):
 def test_the_fit_is_the_same_wherever_the_samples_are(data, source):
     there, tol = source
     options = {"weight": 0.5, "max_iter": 5, "tol": 0.0}
-    here = fit(ArraySource(Samples(*data)), ClassHead(3, 0.5), some_params(), **options)
-    found = fit(there, ClassHead(3, 0.5), some_params(), **options)
+    here = fit(ArraySource(Samples(*data)), partial(class_head, n_classes=3, C=0.5), some_params(), **options)
+    found = fit(there, partial(class_head, n_classes=3, C=0.5), some_params(), **options)
     assert found.trace.rises.count == 0
     np.testing.assert_allclose(found.trace.objective, here.trace.objective, rtol=max(1e-8, 100 * tol))
     np.testing.assert_allclose(found.state.params.loadings, here.state.params.loadings, atol=max(1e-6, 1000 * tol))
