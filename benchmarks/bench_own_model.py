@@ -1,4 +1,4 @@
-"""A variational autoencoder under margins, beside the plain network of its size and the two-stage pipeline.
+"""A variational autoencoder under margins, compared with a plain network of its size and a two-stage pipeline.
 
     python benchmarks/bench_own_model.py                 # digits and scene15 (REGBAYES_DATA), ten half splits
     python benchmarks/bench_own_model.py --sets digits --output digits.jsonl
@@ -8,7 +8,7 @@ Every system has the same encoder: one hidden layer of 256, dropout on it, and a
 `margins` is the autoencoder of vae_margins.py (examples) with a margin head on its label-free features; `two stages` is
 the same autoencoder without labels, then LinearSVC; `network` has the encoder and a linear layer, cross-entropy and no
 generative part. All of them see the rows 60 times in batches of 100. Settings are chosen by accuracy on folds of the
-training half, for each split anew: weight of the generative part and decay of the encoder, C of LinearSVC, weight decay
+training half of each split: weight of the generative part and decay of the encoder, C of LinearSVC, weight decay
 and rate of the network, and the share that dropout leaves out, for all three. Inputs are the same for all systems:
 pixels, and square roots of the histograms of scene15. `rows explained` is the share of the test rows' squares that
 features explain through the decoder.

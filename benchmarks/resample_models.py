@@ -185,7 +185,7 @@ def banana(centred: bool = False) -> Built:
 
 
 def centred_banana() -> Built:
-    """The same answer, by chains that move slowly: `unreliable` is no false word here, a wrong `optimal` would be."""
+    """The same solution by chains that move slowly: `unreliable` is right here, a wrong `optimal` is not."""
     return banana(centred=True)
 
 
@@ -417,7 +417,7 @@ def cauchy_prior() -> Built:
 
 
 def many_groups() -> Built:
-    """One hundred and twenty groups with few rows: their mean, which is known well, is asked to be elsewhere."""
+    """One hundred and twenty groups with few rows: their mean, which is known well, is asked to differ."""
     rng = np.random.default_rng(26)
     n = 120
     y = 1.0 + 0.5 * rng.normal(size=n) + rng.normal(size=n)

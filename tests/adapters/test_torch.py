@@ -489,7 +489,7 @@ def test_page_shows_the_example(tmp_path):
     page = (ROOT / "docs" / "own_model.md").read_text(encoding="utf-8")
     part = page.partition("## In PyTorch")[2].partition("## In JAX")[0]
     *of_script, below = re.findall(r"```python\n(.*?)```", part, re.DOTALL)
-    # Lines of the script are indented, so they may be broken elsewhere than on the page.
+    # Lines of the script are indented, so line breaks may differ from the page.
     script = "".join((ROOT / "examples" / "extending" / "vae_margins.py").read_text(encoding="utf-8").split())
     for block in of_script:
         assert "".join(block.split()) in script

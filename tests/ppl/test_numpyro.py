@@ -102,7 +102,7 @@ def test_function_in_numpy_is_refused_with_remedy(model):
 
 
 def test_find_smooth_finds_jumps(model):
-    """A jump on a slope has a gradient that leads nowhere; a kink and a steep sigmoid are no jumps."""
+    """A jump on a slope has a gradient that leads nowhere. A kink or a steep sigmoid does not jump."""
     from regbayes.ppl import Tilt
 
     features = (
@@ -156,7 +156,7 @@ def test_bad_models_raise():
 
 
 def test_infinite_function_does_not_affect_untilted_run():
-    """log(exp(w) - 1) is infinite below zero, where half of the posterior is: 0 times it is no number."""
+    """log(exp(w) - 1) is infinite below zero, where half of the posterior is: 0 times infinity is NaN."""
     import numpyro
     from jax import numpy as jnp
     from numpyro import distributions as dist
@@ -174,7 +174,7 @@ def test_infinite_function_does_not_affect_untilted_run():
     assert abs(run.variables["w"].mean()) < 0.2
 
 
-def test_chain_on_a_cliff_climbs_off_it():
+def test_chain_on_a_cliff_leaves_it():
     """Powers of a ratio: one start has a gradient of 1e5 and more, and its chain diverged at every step."""
     import numpyro
     from jax import numpy as jnp

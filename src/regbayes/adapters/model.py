@@ -298,7 +298,7 @@ def check(model: OwnModel, rows: Any) -> None:  # noqa: C901 - one check after a
             raise ValueError(f"The gradient of {name} by the parameters has NaN or infinite values.")
         if not np.any(gradient):
             raise ValueError(
-                f"There is no gradient of {name} by the parameters: it does not depend on them, they are frozen "
+                f"Found no gradient of {name} by the parameters: it does not depend on them, they are frozen "
                 "(requires_grad=False), or it leaves the library on the way (detach, stop_gradient, NumPy)."
             )
 

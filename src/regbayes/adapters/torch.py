@@ -154,7 +154,7 @@ class TorchModel(OwnModel):
         return float(value.detach()), gradient.cpu().numpy()
 
     def find_unknown(self, block: RowBlock) -> list[tuple[int, ...]]:
-        """Return the shapes of tensors that would have a gradient and are no parameters of the modules."""
+        """Return the shapes of tensors that would have a gradient and are not parameters of the modules."""
         flat = self._tensor(self.start).requires_grad_()
         found, seen, nodes = [], set(), [self._total(block, flat, np.ones((1, 1))).grad_fn]
         while nodes:
@@ -250,7 +250,7 @@ def _gather_modules(*functions: Callable[..., Any]) -> Any:
 
 
 def _refer(function: Callable[..., Any]) -> list[Any]:
-    """Return what a function is, belongs to or refers to by name; of an object that is no module, its attributes."""
+    """Return what a function is, belongs to or refers to by name; for an object other than a module, its attributes."""
     if isinstance(function, partial):
         return [*_refer(function.func), *function.args, *function.keywords.values()]
     owner = getattr(function, "__self__", None if inspect.isfunction(function) else function)

@@ -140,7 +140,7 @@ class _Compiled:
             def tilt(at: Any) -> Any:
                 return phi @ _trace(model, features, at)
 
-            # Not evaluated where there is no tilt: a function may be infinite where the posterior is not.
+            # Not evaluated without a tilt: a function may be infinite where the posterior is not.
             return value + jax.lax.cond(jax.numpy.any(phi != 0), tilt, lambda at: 0.0 * at[0], position)
 
         self.density = jax.jit(jax.vmap(density, in_axes=(0, None)))
