@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from scipy.special import expit, softmax
 
-from regbayes.estimators._calibration import Calibration, HeldOutScores, fit_curve, read_outputs
+from regbayes.estimators._calibration import Calibration, fit_curve, read_outputs
 
 RNG = np.random.default_rng(0)
 
@@ -114,16 +114,6 @@ def test_doubt_is_half_a_sample_where_all_are_right(n):
     assert_allclose(np.average(found.min(axis=1), weights=np.abs(score)), 0.5 / (n + 1), rtol=1e-2)
 
 
-def test_scores_worse_than_none_claim_nothing():
-    score = np.linspace(-2, 2, 40)
-    found = Calibration.fit(score, (score < 0).astype(int)[:, None], np.array([1]), False).probabilities(score)
-    assert_array_equal(found.argmax(axis=1), score > 0)
-    assert found.max() < 0.51
-    assert np.all(np.diff(found[:, 1]) > 0)  # though all are nearly 1/2, they rank samples as the scores do
-    nothing = Calibration.fit(np.zeros(9), np.arange(9)[:, None] % 3 // 2, np.array([1]), False)
-    assert_allclose(nothing.probabilities(np.zeros(9))[:, 1], 3.5 / 10)
-
-
 def test_outputs_are_read_as_classifiers_arrange_their_scores():
     codes, widths = read_outputs(np.array(["b", "a", "c"]), np.array(["a", "b", "c"]), 3)
     assert_array_equal(codes[:, 0], [1, 0, 2])
@@ -138,10 +128,3 @@ def test_outputs_are_read_as_classifiers_arrange_their_scores():
     assert read_outputs(np.array(["b", "a", "c"]), np.array(["a", "b", "c"]), 1) is None  # a fold with two classes
     codes, widths = read_outputs(np.array([[0, 2], [1, 0]]), np.arange(3), 6)
     assert widths.tolist() == [3, 3]
-
-
-def test_a_classifier_with_probabilities_needs_no_calibration():
-    class Own:
-        decision_function = predict_proba = None
-
-    assert HeldOutScores.collect(Own(), [], np.zeros(3)) is None

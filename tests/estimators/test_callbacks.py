@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 import tracemalloc
 import warnings
-from copy import copy
 from functools import partial
 
 import numpy as np
 import pytest
-from sklearn.base import clone
-from sklearn.callback import ProgressBar, ScoringMonitor
+from sklearn.callback import ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
 
 from ilsvm_estimator_tools import Watch, digits, ibp, ilsvm, ilsvm_cv
-from multitask_tools import classifier, classifier_cv, holes, labels, numbers, regressor
+from multitask_tools import classifier, classifier_cv, labels, numbers, regressor
 from regbayes import GridEdgeWarning, MultiLabelThresholdCV, TruncationWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -109,27 +107,12 @@ def test_verbose_shows_a_bar_for_each_stage(make, X, y, capsys):
     assert not capsys.readouterr().err
 
 
-def test_verbose_shows_a_bar_for_a_search(capsys):
-    ilsvm_cv(verbose=1).fit(X, y)
-    assert re.search("ILSVMClassifierCV: 100%.* 4/4 ", capsys.readouterr().err)
-
-
 def test_an_interrupted_transductive_fit_does_not_go_on():
     labels = np.where(np.arange(len(y)) % 3, y, -1)
     user = CtrlC(5)
     fitted = ilsvm(transductive=True, unlabeled=-1).set_callbacks(user).fit(X, labels)
     assert user.tasks == ["iteration"] * 5 + ["warm-up", "fit"]
     assert fitted.n_iter_ == 0
-
-
-def test_a_transductive_fit_counts_all_its_iterations():
-    watch = Watch()
-    labels = np.where(np.arange(len(y)) % 3, y, -1)
-    fitted = ilsvm(transductive=True, unlabeled=-1, max_iter=4).set_callbacks(watch).fit(X, labels)
-    rounds = [task for task in watch.tasks if task not in ("iteration", "warm-up", "fit")]
-    assert rounds == ["descent", *(f"guesses at weight {weight}" for weight in (0.01, 0.1, 0.3, 1))]
-    assert fitted.n_iter_ == watch.tasks.count("iteration") - watch.parents.count("warm-up") > 4
-    assert len(fitted.trace_) == fitted.n_iter_ + 5
 
 
 def test_scikit_learns_monitor_logs_every_iteration():
@@ -139,19 +122,6 @@ def test_scikit_learns_monitor_logs_every_iteration():
     assert sum(entry["task_name"] == "iteration" and entry["task_id_path"][1] == 1 for entry in log) == fitted.n_iter_
     (whole,) = (entry for entry in log if entry["task_name"] == "fit")
     assert whole["accuracy"] == fitted.score(X, y)
-
-
-def test_scikit_learns_progress_bar(capsys):
-    pytest.importorskip("rich")
-    ilsvm().set_callbacks(ProgressBar()).fit(X, y)
-    assert "ILSVMClassifier" in capsys.readouterr().out
-
-
-def test_every_round_of_a_transductive_fit_has_its_bar(capsys):
-    ilsvm(verbose=1, transductive=True, unlabeled=-1, max_iter=4).fit(X, np.where(np.arange(len(y)) % 3, y, -1))
-    shown = capsys.readouterr().err
-    for stage in ("warm-up", "descent", "guesses at weight 0.01", "guesses at weight 1"):
-        assert f"ILSVMClassifier {stage}: " in shown
 
 
 def test_warnings_say_what_to_do():
@@ -204,20 +174,6 @@ def test_an_interrupt_ends_a_search(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             search.fit(X, Y)
         assert len(started) == 1  # no other candidate, no other fold
-
-
-@pytest.mark.parametrize("sharing", [0.0, 1.0])
-def test_the_objective_never_rises(sharing):
-    X, Y = labels()
-    trace = classifier(task_sharing=sharing, tol=0, max_iter=30).fit(X, holes(Y)).trace_
-    assert len(trace.objective) > 3
-    assert trace.rises.largest <= 1e-13 * abs(trace.objective[0])
-
-
-def test_threads_do_not_change_the_result():
-    X, Y = labels()
-    one, two = classifier(n_jobs=1).fit(X, Y), classifier(n_jobs=2).fit(X, Y)
-    np.testing.assert_array_equal(one.coef_features_, two.coef_features_)
 
 
 # --- memory
@@ -279,20 +235,6 @@ def test_a_warm_start_takes_other_rows_classes_and_sizes():
     assert fitted.trace_.objective[-1] < cold.fit(X, shuffled).trace_.objective[0]
 
 
-@both
-def test_a_second_fit_of_the_same_thing_changes_almost_nothing(make):
-    fitted = make(20, max_iter=600, tol=1e-4, warm_start=True).fit(X, y)
-    in_use, psi, objective = fitted.n_components_, fitted.embedding_, fitted.objective_
-    left_out = np.all(fitted.components_ == 0.0, axis=1)
-    watch = Watch()
-    fitted.set_callbacks(watch).fit(X, y)
-    assert "warm-up" not in watch.tasks
-    assert fitted.objective_ == pytest.approx(objective, rel=1e-3)
-    assert fitted.n_components_ == in_use
-    np.testing.assert_array_equal(np.all(fitted.components_ == 0.0, axis=1), left_out)
-    assert np.mean(np.abs(fitted.embedding_ - psi)) < 0.01
-
-
 @pytest.mark.parametrize("make", [classifier, regressor])
 def test_a_warm_start_of_a_converged_fit_changes_nearly_nothing(make):
     X, Y = numbers() if make is regressor else labels()
@@ -309,34 +251,3 @@ def test_a_warm_start_of_a_converged_fit_changes_nearly_nothing(make):
 
 
 # --- the path of a cross-validation
-
-
-def test_no_setting_is_crippled_by_those_before_it_on_the_path():
-    """Where a small C leaves few features, a larger one that goes on from there has nothing to work with."""
-    Xs, ys = digits(10, 600)
-    train, test = np.arange(0, 600, 2), np.arange(1, 600, 2)
-    Cs = (0.03, 0.1, 1.0, 10.0)  # below that two features are left, which is a poor fit and started again
-    search = ilsvm_cv(16, Cs=Cs, generative_weights=(0.03,), cv=[(train, test)], max_iter=60).fit(Xs, ys)
-    model = search.best_estimator_
-
-    def along(Cs, warm_start):
-        fits = clone(model).set_params(warm_start=warm_start)
-        return [copy(fits.set_params(C=C).fit(Xs[train], ys[train])) for C in Cs]
-
-    def n_kept(fitted):
-        return np.sum(np.any(fitted.components_ != 0.0, axis=1))
-
-    alone, up, down = along(Cs, False), along(Cs, True), along(Cs[::-1], True)[::-1]
-    np.testing.assert_array_equal(
-        search.cv_results_["mean_test_score"], [fitted.score(Xs[test], ys[test]) for fitted in down]
-    )
-    reached = {"alone": alone, "up": up, "down": down}
-    reached = {name: [fitted.objective_ for fitted in fits] for name, fits in reached.items()}
-    # Features do not return. Upwards few are left, and the larger C does badly with them.
-    assert [n_kept(fitted) for fitted in up] == [n_kept(alone[0])] * len(Cs)
-    assert n_kept(alone[0]) < n_kept(alone[-1])
-    assert reached["up"][-1] > reached["alone"][-1] == reached["down"][-1]
-    # Downwards a smaller C begins where a larger one ended, and the same features and weights cost less there.
-    assert reached["down"] == sorted(reached["down"])
-    # A fit alone has features of its own, as many as are worth having there; it is hardly better for that.
-    assert np.all(np.array(reached["down"]) <= 1.02 * np.array(reached["alone"]))

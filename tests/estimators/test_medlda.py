@@ -191,19 +191,6 @@ def test_empty_documents_short_ones_and_words_never_seen(make, y):
     assert np.isfinite(fitted.perplexity(np.vstack([unseen, Z])))
 
 
-def test_a_vocabulary_of_a_hundred_thousand_words():
-    wide = csr_array((X.data, 1600 * X.indices, X.indptr), shape=(300, 100_000))
-    fitted = classifier(max_iter=3).fit(wide, LABELS)
-    assert fitted.components_.shape == (4, 100_000)
-    assert fitted.transform(wide).shape == (300, 4)
-
-
-def test_new_documents_may_have_fractions_of_words():
-    fitted = classifier().fit(X, LABELS)
-    np.testing.assert_allclose(fitted.transform(0.5 * X + 0.5 * X), fitted.transform(X))
-    assert np.all(np.isfinite(fitted.transform(0.3 * X)))
-
-
 def test_documents_are_inferred_one_by_one():
     fitted = classifier().fit(X, LABELS)
     order = np.random.default_rng(0).permutation(300)

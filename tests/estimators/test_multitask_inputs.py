@@ -104,15 +104,6 @@ def test_sparse_inputs_are_their_dense_ones(make):
         fitted.predict(sparse)
 
 
-@pytest.mark.parametrize("make", [classifier, regressor])
-def test_more_features_than_rows_and_columns(make):
-    X, Y = data_for(make)
-    fitted = make(30).fit(X[:20], Y[:20])
-    assert fitted.components_.shape == (fitted.n_components_, X.shape[1])
-    assert np.all(np.isfinite(fitted.transform(X)))
-    assert fits_its_rows(fitted.predict(X[:20]), Y[:20])
-
-
 @pytest.mark.parametrize("layout", ["C", "F"])
 def test_standardising_is_exact_far_from_zero_and_may_sort_rows(layout):
     rng = np.random.default_rng(0)

@@ -46,14 +46,6 @@ def seen_by(fitted, X):
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_weights_of_inputs_go_when_the_inputs_do(make):
-    X, Y = data_for(make)
-    fitted = make(include_inputs=True).fit(X, Y)
-    assert fitted.coef_inputs_.shape == (Y.shape[1], X.shape[1])
-    assert not hasattr(fitted.set_params(include_inputs=False).fit(X, Y), "coef_inputs_")
-
-
-@pytest.mark.parametrize("make", [classifier, regressor])
 @pytest.mark.parametrize("margins", ["consistent", "posterior", "decoupled"])
 def test_the_generative_part_cannot_be_left_out(make, margins):
     X, Y = data_for(make)

@@ -125,14 +125,6 @@ def test_a_weight_of_two_is_the_row_twice(make):
         np.testing.assert_allclose(weighed.coef_features_, twice.coef_features_, rtol=1e-6, atol=1e-9)
 
 
-@both
-def test_rows_of_weight_zero_are_not_there(make):
-    zero, without = first(make()), first(make())
-    zero.partial_fit(MORE[:100], more[:100], sample_weight=np.repeat([1.0, 0.0], 50))
-    without.partial_fit(MORE[:50], more[:50])
-    np.testing.assert_allclose(zero.components_, without.components_, rtol=1e-8, atol=1e-10)
-
-
 @kinds
 @pytest.mark.parametrize("how", ["pickle", "file"])
 def test_a_model_that_was_stored_goes_on_as_if_it_had_not_been(make, how, tmp_path):
@@ -176,23 +168,6 @@ def test_rows_without_a_label_shape_the_features_alone():
     model.partial_fit(MORE[:100], np.repeat("?", 100))
     assert not np.array_equal(model.components_, before)
     np.testing.assert_array_equal(model.coef_features_, weights)
-
-
-@both
-def test_other_kinds_of_input_are_converted(make):
-    one, other = first(make()), first(make())
-    rows = MORE[:100].astype(np.float32)
-    one.partial_fit(rows, more[:100])
-    other.partial_fit(rows.astype(np.float64).tolist(), more[:100].tolist())
-    np.testing.assert_array_equal(one.components_, other.components_)
-
-
-def test_inputs_beside_the_features_go_along():
-    model = first(ilsvm(include_inputs=True))
-    for batch in batches():
-        model.partial_fit(MORE[batch], more[batch])
-    scores = model.transform(X) @ model.coef_features_.T + model.intercept_ + (X - model.mean_) @ model.coef_inputs_.T
-    np.testing.assert_allclose(model.decision_function(X), scores, rtol=1e-8, atol=1e-8)
 
 
 # --- the second look
@@ -242,29 +217,6 @@ def test_weights_do_not_depend_on_where_the_rows_are(tmp_path):
     np.testing.assert_allclose(
         threads.coef_features_, model.coef_features_, atol=1e-3 * np.abs(model.coef_features_).max()
     )
-
-
-def test_weights_of_rows_that_count_otherwise():
-    weights = np.random.default_rng(0).integers(0, 3, N).astype(float)
-    labels = y.astype(object)
-    labels[:50] = "?"
-    model = first(ilsvm(multi_class="ovr"))
-    other = pickle.loads(pickle.dumps(model))
-    kept = np.repeat(np.arange(50, N), weights[50:].astype(int))
-    model.set_params(unlabeled="?").fit_weights(X, labels, sample_weight=weights)
-    other.fit_weights(X[kept], y[kept])
-    np.testing.assert_allclose(
-        model.coef_features_, other.coef_features_, atol=2e-2 * np.abs(other.coef_features_).max()
-    )
-
-
-def test_batches_after_the_second_look_begin_at_its_weights():
-    model = first(ilsvm())
-    model.partial_fit(MORE[:100], more[:100])
-    model.fit_weights(MORE, more)
-    exact = model.decision_function(X)
-    model.partial_fit(MORE[:10], more[:10])
-    assert np.abs(model.decision_function(X) - exact).max() < 0.3 * np.abs(exact).max()
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path):

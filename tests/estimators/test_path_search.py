@@ -196,21 +196,6 @@ def clone_fitted(model):
     return pickle.loads(pickle.dumps(model))
 
 
-def test_the_search_of_ilsvm_is_this_one():
-    rows, classes = digits()
-    theirs = ilsvm_cv(temperatures=(0.05, 0.2)).fit(rows, classes)
-    model = ilsvm(4, max_iter=4)
-    grid = {"temperature": (0.05, 0.2), "C": (0.1, 1.0)}
-    ours = PathSearchCV(model, grid, along="C", descending=True, cv=2, random_state=0).fit(rows, classes)
-    assert_array_equal(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"])
-    assert_array_equal(ours.decision_function(rows), theirs.decision_function(rows))
-    assert (ours.C_, ours.temperature_) == (theirs.C_, theirs.temperature_)
-    assert_array_equal(ours.components_, theirs.components_)
-    assert {"C_", "components_", "predict"} <= set(dir(ours))
-    kept = [record.n_features for record in ours.records_ if record.params == ours.best_params_]
-    assert ours.cv_results_["mean_n_features"][ours.best_index_] == np.mean(kept)
-
-
 def test_processes_change_nothing_and_the_last_fit_has_them_all():
     search = PathSearchCV(ilsvm(4, max_iter=3), {"C": [0.1, 1.0]}, along="C", descending=True, cv=2)
     heard = []
@@ -279,16 +264,6 @@ def test_weights_of_several_tasks_count_in_fits_and_scores(margins):
     np.testing.assert_allclose(model.predict(rows, task), without.predict(rows, task))
     once = regressor_cv(margins=margins, include_inputs=(False,), cv=KFold(2)).fit(rows[some], values[some], task[some])
     assert np.all(once.cv_results_["mean_test_score"] != model.cv_results_["mean_test_score"])
-
-
-def test_rows_of_weight_zero_are_not_there():
-    weights = (np.arange(90) % 3 > 0).astype(float)
-    some = weights > 0
-    model = ilsvm_cv(cv=KFold(2), Cs=(1.0,)).fit(X, y, weights)
-    without = ilsvm_cv(cv=KFold(2), Cs=(1.0,)).fit(X[some], y[some])
-    assert_array_equal(model.out_of_fold_.rows, np.flatnonzero(some))
-    assert_array_equal(model.predict(X), without.predict(X))
-    assert model.best_score_ == without.best_score_
 
 
 def test_listed_folds_are_rows_of_the_table():
@@ -676,17 +651,6 @@ def test_labels_of_documents_and_holes_of_tasks_are_searched_too():
     assert found.out_of_fold_.predictions.shape == several.shape
 
 
-def test_a_fold_scores_what_a_fit_by_hand_scores():
-    X, y = digits()
-
-    def scoring(model, X, y):
-        return np.abs(model.decision_function(X)).sum()
-
-    search = ilsvm_cv(Cs=(0.3,), cv=[(np.arange(0, 160, 2), np.arange(1, 160, 2))], scoring=scoring).fit(X, y)
-    by_hand = search.best_estimator_.fit(X[::2], y[::2])
-    assert search.best_score_ == scoring(by_hand, X[1::2], y[1::2])
-
-
 def test_rows_without_a_label_are_never_scored():
     X, y = digits()
     seen = []
@@ -700,23 +664,6 @@ def test_rows_without_a_label_are_never_scored():
     assert all(n_fitted == 160 - n for n, n_fitted, _ in seen)
     assert sum(n for n, _, _ in seen) == 80
     assert all(-1 not in classes for _, _, classes in seen)
-
-
-def test_every_combination_is_tried_and_the_best_is_refitted():
-    X, Y = labels()
-    model = classifier_cv(task_sharings=(0.0, 1.0)).fit(X, holes(Y))
-    results = model.cv_results_
-    assert len(results["mean_test_score"]) == 2 * 2 * 2
-    best = int(np.argmax(results["mean_test_score"]))
-    assert model.best_score_ == results["mean_test_score"][best]
-    for name in ("C", "task_sharing", "include_inputs", "temperature", "generative_weight"):
-        assert getattr(model, f"{name}_") == results[f"param_{name}"][best]
-        assert getattr(model.best_estimator_, name) == getattr(model, f"{name}_")
-    np.testing.assert_array_equal(model.predict(X), model.best_estimator_.predict(X))
-    with pytest.raises(ValueError, match="Cs is empty"):
-        classifier_cv(Cs=()).fit(X, Y)
-    with pytest.raises(ValueError, match=r"task_sharings\[1\]"):
-        classifier_cv(task_sharings=(1.0, -1.0)).fit(X, Y)
 
 
 def test_named_scores_know_the_tasks():

@@ -184,13 +184,3 @@ def test_nonsense_is_refused():
             feature_stability(model, X, **option)
     with pytest.raises(TypeError, match="transform"):
         feature_stability(clone(LogisticRegression()), X, Y)
-
-
-def test_the_features_of_separate_clusters_come_back():
-    rng = np.random.default_rng(0)
-    centres = np.array([[6.0, 0.0, 0.0], [0.0, 6.0, 0.0], [0.0, 0.0, 6.0]])
-    y = np.repeat(np.arange(3), 40)
-    rows = centres[y] + 0.3 * rng.normal(size=(120, 3))
-    found = feature_stability(ILSVMClassifier(8, random_state=0).fit(rows, y), rows, y, n_resamples=3, random_state=0)
-    assert found.n_found.min() >= 2
-    assert np.median(found.similarity.max(axis=1)) > 0.9

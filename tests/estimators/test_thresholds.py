@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
-from sklearn.model_selection import KFold, RepeatedKFold
+from sklearn.model_selection import KFold
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 
@@ -50,24 +50,6 @@ def test_find_threshold_maximizes_weighted_f1(seed, weighted):
     found = find_threshold(scores, truth, rows, resampled(seed, len(rows), 0, weights))
     best = max(f1(truth, scores > cut, weights=weights) for cut in every_cut(scores))
     assert f1(truth, scores > found, weights=weights) == pytest.approx(best)
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_find_threshold_averages_the_number_of_positives_over_resamples(seed):
-    scores, truth, rows = scored(seed)
-    resamples = resampled(seed, len(rows), 4)
-    assert all(counts.sum() == len(rows) for counts in resamples)
-    single = [find_threshold(scores, truth, rows, [counts]) for counts in resamples]
-    for counts, cut in zip(resamples, single, strict=True):
-        best = max(f1(truth, scores > other, weights=counts) for other in every_cut(scores))
-        assert f1(truth, scores > cut, weights=counts) == pytest.approx(best)
-    wanted = np.mean([np.sum(scores > cut) for cut in single])
-    possible = np.array([np.sum(scores > cut) for cut in every_cut(scores)])
-    found = np.sum(scores > find_threshold(scores, truth, rows, resamples))
-    assert abs(found - wanted) == pytest.approx(np.abs(possible - wanted).min())
-    bent = np.tanh(scores / 4)  # a monotone scale does not matter
-    assert np.sum(bent > find_threshold(bent, truth, rows, resamples)) == found
 
 
 def test_find_threshold_keeps_the_default_where_nothing_is_better():
@@ -143,22 +125,6 @@ def test_probabilities_and_log_odds_are_cut_alike():
     assert np.any(exact.thresholds_ != odds.thresholds_)
     with pytest.raises(ValueError, match="n_resamples"):
         MultiLabelThresholdCV(odds.estimator, n_resamples=-1).fit(X, Y)
-
-
-def test_repeated_folds_score_a_row_several_times():
-    X, Y = rare(n_rows=80)
-    inner = OneVsRestClassifier(LogisticRegression())
-    folds = RepeatedKFold(n_splits=2, n_repeats=2, random_state=0)
-    tuned = MultiLabelThresholdCV(inner, n_resamples=0, cv=folds).fit(X, Y)
-    parts = list(folds.split(X))
-    rows = np.concatenate([test for _, test in parts])
-    scores = np.concatenate([clone(inner).fit(X[train], Y[train]).decision_function(X[test]) for train, test in parts])
-    assert len(rows) == 2 * len(X)
-    best = [
-        max(f1(truth, column > cut) for cut in every_cut(column))
-        for column, truth in zip(scores.T, Y[rows].T, strict=True)
-    ]
-    assert f1(Y[rows], scores > tuned.thresholds_, "macro") == pytest.approx(np.mean(best))
 
 
 def test_shared_thresholds_are_one_number():

@@ -26,13 +26,6 @@ POSTERIORS = {
 }
 
 
-@pytest.mark.parametrize("make", POSTERIORS.values(), ids=POSTERIORS)
-def test_posteriors_come_back(make, tmp_path):
-    posterior = make()
-    posterior.save(tmp_path / "file")
-    assert_same(regbayes.load(tmp_path / "file"), posterior)
-
-
 @pytest.fixture(params=["Finite", "Samples", "Gaussian"])
 def result(request):
     posterior = POSTERIORS[request.param]()
