@@ -127,13 +127,6 @@ def test_decisions_are_linear_in_the_topics(n_classes):
     assert fits_its_rows(fitted.predict(X[kept]), LABELS[kept])
 
 
-def test_margin_weight_variance_and_price_have_one_unit():
-    one = classifier(C=1.0, margin=1.0, weight_variance=0.3, n_blocks=1).fit(X, LABELS)
-    two = classifier(C=0.5, margin=2.0, weight_variance=1.2, n_blocks=1).fit(X, LABELS)
-    np.testing.assert_array_equal(one.components_, two.components_)
-    assert np.mean(one.predict(X) == two.predict(X)) > 0.99
-
-
 @pytest.mark.parametrize("how", ["class_weight", "cost"])
 def test_prices_move_errors_between_classes(how):
     rng = np.random.default_rng(0)

@@ -251,25 +251,6 @@ def test_a_fault_does_not_depend_on_the_order_of_classes():
     assert bool(found) == bool(turned)
 
 
-def test_tasks_are_judged_by_the_most_frequent_answer_of_each():
-    model = quiet(MultiTaskILSVMClassifier(3, max_iter=5, random_state=0).fit, X, TASKS)
-    seen = []
-
-    class Judged(MultiTaskILSVMClassifier):
-        def _judge_scores(self, problem, scores):
-            targets = problem.observations.targets
-            seen.append([super(Judged, self)._judge_scores(problem, s) for s in (targets, -targets, scores)])
-            return seen[-1][-1]
-
-    again = quiet(Judged(3, max_iter=5, random_state=0).fit, X, TASKS)
-    right, wrong, own = seen[0]
-    assert right == own == ""
-    assert "worse on its training rows than one answer for each task: wrong answers weigh 140" in wrong
-    frequent = sum(min(column.sum(), len(column) - column.sum()) for column in TASKS.T)
-    assert f"the most frequent ones {frequent}" in wrong
-    assert again.objective_ == model.objective_
-
-
 def test_searches_hand_the_number_of_starts_on():
     search = quiet(ILSVMClassifierCV(4, Cs=(1.0,), n_init=2, max_iter=3, cv=2, random_state=0).fit, X, LABELS)
     assert search.best_estimator_.n_init == 2

@@ -45,7 +45,7 @@ from regbayes.margins.head import HEAD_POLICY
 from regbayes.margins.targets import Observations, Outputs, observe_numbers
 from regbayes.models.mt_ilsvm import model as mt_ilsvm
 from regbayes.models.mt_ilsvm.fit import Problem, build_head, first_model
-from regbayes.models.mt_ilsvm.model import Settings, State
+from regbayes.models.mt_ilsvm.model import Settings
 
 # --- summaries
 
@@ -344,9 +344,6 @@ class OnClusterTasks(OnCluster):
         rates = rates * min(1.0, SAMPLE_BYTES / (8.0 * D) / max(expected, 1.0))
         drawn = placed.source.draw(KindsOfSamples(recipe, rates), np.append(rates, 0.0))
         return join_samples([part.samples for part in drawn])
-
-    def _find_fault(self, problem: Any, state: State) -> str:
-        return super()._find_fault(problem.sample, state)
 
 
 class MultiTaskILSVMClassifier(OnClusterTasks, multitask.MultiTaskILSVMClassifier):

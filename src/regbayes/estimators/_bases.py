@@ -352,6 +352,17 @@ def find_fault(codes: Integers, answers: Integers, cost: Floats, weights: Floats
     return ""
 
 
+def judge_signs(wrong: float, negative: Floats, positive: Floats) -> str:
+    """Return what is wrong with predictions, given the weights of wrong signs and of the signs of each output."""
+    constant = float(np.minimum(negative, positive).sum())
+    if wrong <= constant * (1.0 + 1e-9):
+        return ""
+    return (
+        "does worse on its training samples than one class for each label: "
+        f"wrong predictions weigh {wrong:.4g}, those of the most frequent ones {constant:.4g}"
+    )
+
+
 class InterruptedWarning(ConvergenceWarning):
     """The user interrupted a fit; it gave back what it had."""
 
@@ -520,7 +531,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         reporter: FitReporter,
         starts: Iterator[Any],
         n_init: int,
-        find_fault: Callable[[Any], str],
+        find_fault: Callable[[Any], str] = lambda _: "",
         only_faults: bool = False,
     ) -> Iterator[Any]:
         """Yield starts; after each the reporter has the result. In the end it has the best, and what is wrong with it.

@@ -21,7 +21,6 @@ from regbayes.estimators._task_bases import (
     TargetMatrix,
     Targets,
     TaskModel,
-    TaskProblem,
     listed,
     natural,
     read_matrix,
@@ -257,13 +256,6 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         factors = class_factors(self.class_weight, labels.classes, labels.count(targets, weights))
         return observe_labels(targets, labels, factors, self.cost)
 
-    def _judge_scores(self, problem: TaskProblem, scores: Floats) -> str:
-        """Return what is wrong with the scores of the observations, (n,).
-
-        Wrong signs should weigh no more than those of one sign for each output.
-        """
-        return judge_signs(*sum_signs(problem.counted, scores, problem.n_outputs))
-
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
         """Return scores: above zero for the second of two classes; a column for each of more.
 
@@ -322,22 +314,3 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
-
-
-def sum_signs(seen: Observations, scores: Floats, n_outputs: int) -> tuple[float, Floats, Floats]:
-    """Return what scores of the wrong sign weigh, and what targets of either sign do, by output."""
-    wrong = float(seen.weights @ ((scores > 0) != (seen.targets > 0)))
-    signs = (seen.weights * (sign * seen.targets > 0) for sign in (-1, 1))
-    negative, positive = (np.bincount(seen.outputs, own, minlength=n_outputs).astype(np.float64) for own in signs)
-    return wrong, negative, positive
-
-
-def judge_signs(wrong: float, negative: Floats, positive: Floats) -> str:
-    """Return what is wrong with answers whose faults weigh so much, where signs of each output weigh so much."""
-    constant = float(np.minimum(negative, positive).sum())
-    if wrong <= constant * (1.0 + 1e-9):
-        return ""
-    return (
-        f"does worse on its training rows than one answer for each task: wrong answers weigh {wrong:.4g}, those of "
-        f"the most frequent ones {constant:.4g}"
-    )

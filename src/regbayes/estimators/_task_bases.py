@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -269,17 +268,6 @@ class TaskProblem:
     def n_outputs(self) -> int:
         """Number of outputs."""
         return len(self.outputs)
-
-    @cached_property
-    def counts(self) -> Floats:
-        """How often each row counts, (N,)."""
-        return np.ones(self.X.shape[0]) if self.row_weights is None else self.row_weights
-
-    @cached_property
-    def counted(self) -> Observations:
-        """The observations, with the weights of rows in theirs."""
-        seen = self.observations
-        return replace(seen, weights=seen.weights * self.counts[seen.rows])
 
 
 class TaskModel(IterativeEstimator):

@@ -30,6 +30,7 @@ from regbayes.estimators._bases import (
     fit_data,
     generator,
     in_use,
+    judge_signs,
     one_blas_thread,
     read_rows,
     room_for,
@@ -40,7 +41,6 @@ from regbayes.estimators._bases import (
 )
 from regbayes.estimators._batches import BatchClassifier, TargetRows
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.estimators._labels import judge_signs
 from regbayes.estimators.metrics import subset_accuracy
 from regbayes.kernels.arrays import sum_of, take_columns, to_host
 from regbayes.margins.head import HEAD_POLICY

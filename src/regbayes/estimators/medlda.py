@@ -17,7 +17,6 @@ from regbayes._types import Floats, Integers
 from regbayes.estimators._arrays import put_beside
 from regbayes.estimators._bases import (
     NOT_NEGATIVE,
-    POSITIVE,
     check_known_classes,
     check_labels,
     check_several,
@@ -44,7 +43,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
 
     Parameters to turn first: ``n_components`` and ``C``; then ``inference``, ``doc_topic_prior`` and ``max_iter``.
     ``burn_in``, ``C_warmup``, ``refit`` and ``n_blocks`` are the sampler's alone, ``n_sweeps`` and ``tol`` those of
-    mean field; ``margin``, ``loss``, ``cost`` and ``class_weight`` are about the classifier.
+    mean field; ``loss``, ``cost`` and ``class_weight`` are about the classifier.
 
     Parameters
     ----------
@@ -58,9 +57,6 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     C : float, default=1.0
         Penalty on a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
         leaves plain latent Dirichlet allocation, whose weights are zero.
-    margin : float, default=1.0
-        The margin asked for. Scores, weights and their standard deviation have its unit: a larger margin with
-        ``weight_variance`` larger by its square and C smaller by itself is the same model.
     loss : {"hinge", "squared_hinge"} or None, default=None
         None is "squared_hinge" with ``inference="variational"``. The sampler has "hinge" only.
     cost : array-like of shape (n_classes, n_classes), default=None
@@ -152,7 +148,6 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     predict_proba = NoProbabilities("MedLDAClassifierCV")
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **TOPIC_CONSTRAINTS,
-        "margin": [POSITIVE],
         "loss": [StrOptions({"hinge", "squared_hinge"}), None],
         "cost": ["array-like", None],
         "class_weight": [dict, StrOptions({"balanced"}), None],
@@ -166,7 +161,6 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         *,
         inference: Literal["gibbs", "variational"] = "variational",
         C: float = 1.0,
-        margin: float = 1.0,
         loss: Literal["hinge", "squared_hinge"] | None = None,
         cost: ArrayLike | None = None,
         class_weight: Any = None,
@@ -189,7 +183,6 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         self.n_components = n_components
         self.inference = inference
         self.C = C
-        self.margin = margin
         self.loss = loss
         self.cost = cost
         self.class_weight = class_weight
@@ -307,14 +300,14 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
                 signs, factors = signs[:, 1:], factors[:, 1:]
         if self.C == 0:
             return None
-        return Signs(signs, float(self.C) * self._mean_length * factors, float(self.margin))
+        return Signs(signs, float(self.C) * self._mean_length * factors)
 
     def _classes(self, codes: Integers, sample_weight: Floats | None) -> Classes | None:
         """Return the margins between classes that mean field asks for; none where C is zero."""
         cost = cost_matrix(self.cost, len(self.classes_))
         by_class = weights_by_class(self.class_weight, self.classes_, codes, sample_weight)
         C = float(self.C) * self._mean_length * by_class[codes]
-        return None if self.C == 0 else Classes(codes, float(self.margin) * cost, C)
+        return None if self.C == 0 else Classes(codes, cost, C)
 
     def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
         """Fitted attributes; plain latent Dirichlet allocation has weights of zero."""

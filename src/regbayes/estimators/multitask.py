@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
-from regbayes.engine import make_executor, row_blocks
+from regbayes.engine import make_executor
 from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
@@ -27,7 +26,7 @@ from regbayes.estimators._bases import (
     warn_of_truncation,
 )
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.estimators._labels import TaskClassifier, judge_signs, sum_signs
+from regbayes.estimators._labels import TaskClassifier
 from regbayes.estimators._task_bases import (
     SHARE_EMPTY,
     SHARE_NEW,
@@ -39,8 +38,7 @@ from regbayes.estimators._task_bases import (
     TaskRegressor,
     check_no_empty_task,
 )
-from regbayes.kernels.arrays import is_plain, take_columns
-from regbayes.margins.targets import ObservedMatrix
+from regbayes.kernels.arrays import take_columns
 from regbayes.models.indian_buffet import stick_weights
 from regbayes.models.mt_ilsvm.fit import CUT_SHORT, Problem, fit, prepare, stages_of
 from regbayes.models.mt_ilsvm.model import Settings, State, decision, features, input_factor
@@ -110,7 +108,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
 
         with self._fitting(self._attributes, stages_of(settings), problem.data, self.verbose) as reporter:
             n_init = self.n_init if earlier is None else 1
-            for start in self._try_starts(reporter, draw(), n_init, partial(self._find_fault, problem)):
+            for start in self._try_starts(reporter, draw(), n_init):
                 reporter.result = fit(prepared, start, callbacks=[reporter])
         if reporter.result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
             return
@@ -130,28 +128,6 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
     def _attributes(self, state: State) -> dict[str, Any]:
         """Return the fitted attributes, in the model's units."""
         return latent_attributes(state)
-
-    def _find_fault(self, problem: TaskProblem, state: State) -> str:
-        """Return what is wrong with the labels of the training rows; weights that are solved for do explain numbers."""
-        if not isinstance(self, TaskClassifier):
-            return ""
-        seen = problem.observations
-        if isinstance(seen, ObservedMatrix) and is_plain(problem.X):
-            return self._judge_matrix(problem, seen, state)
-        seen = seen.as_list()
-        problem = replace(problem, observations=seen)
-        if len(seen) > problem.X.shape[0] or not is_plain(problem.X):
-            return self._judge_scores(problem, decision(problem.X, state)[seen.rows, seen.outputs])
-        return self._judge_scores(problem, decision(problem.X[seen.rows], state, seen.outputs))
-
-    def _judge_matrix(self, problem: TaskProblem, seen: ObservedMatrix, state: State) -> str:
-        sums = []
-        for rows in row_blocks(problem.X.shape[0]):
-            own = seen.between(rows.start, rows.stop, problem.n_outputs)
-            counted = replace(own, weights=own.weights * problem.counts[rows][own.rows])
-            scores = decision(problem.X[rows], state)[own.rows, own.outputs]
-            sums.append(sum_signs(counted, scores, problem.n_outputs))
-        return judge_signs(*(sum(parts) for parts in zip(*sums, strict=True)))
 
     def _scores(self, X: Floats) -> Floats:
         return decision(X, self._state)
@@ -303,9 +279,7 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         Variances of the noise and of a row's weights for the features. "auto" estimates them once, before the margins
         act; "estimate" to the end.
     n_init : int, default=1
-        Starts, of which the fit with the lowest objective is kept; one where ``warm_start`` goes on from a fit. A fit
-        that does worse on its training rows than the most frequent answer of each task has one start more in any case,
-        and a `PoorFitWarning` if that does not help.
+        Number of random starts. The fit with the lowest objective is kept. A warm-started fit has one.
     max_iter : int, default=60
         Steps at most.
     tol : float, default=1e-4
