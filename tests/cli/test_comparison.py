@@ -312,8 +312,8 @@ def test_inputs_count_in_the_size_of_a_model_that_predicts_with_them(folder):
 
     assert model["size"] == load(folder / "m").estimator.n_components_ + 4
     assert model["size_unit"].endswith("and inputs")
-    refused = fit(folder, "sum", "--include-inputs")
-    assert (refused.code, "--include-inputs: ILSVMRegressor does not have it" in refused.err) == (2, True)
+    refused = fit(folder, "sum", "--include-inputs", "--slab", "half-normal")
+    assert (refused.code, "--slab: MultiTaskILSVMRegressor does not have it" in refused.err) == (2, True)
 
 
 def test_the_other_setting_is_fitted_to_all_targets_together(folder):

@@ -188,7 +188,8 @@ class SearchWatch:
 def make_estimator(context: FitContext) -> Any:
     """Return the estimator for one setting: the user's values, and defaults.
 
-    MedLDA is for documents, MT-iLSVM for tasks and for several targets whose labels are not 0 and 1.
+    MedLDA is for documents. MT-iLSVM is for tasks, and for what iLSVM does not have: labels other than 0 and 1 and
+    balanced ones where there are several, and numbers that are predicted with the inputs.
     """
     import regbayes
 
@@ -208,7 +209,8 @@ def make_estimator(context: FitContext) -> Any:
         wanted["inference"] = request.inference or ("variational" if context.X.dtype.kind == "f" else None)
     else:
         model = regbayes.ILSVMRegressor if numbers else regbayes.ILSVMClassifier
-        if context.task is not None or (context.kind == "multilabel" and not are_indicators):
+        needs_classes = context.kind == "multilabel" and (request.balanced or not are_indicators)
+        if context.task is not None or needs_classes or (numbers and request.include_inputs):
             model = regbayes.MultiTaskILSVMRegressor if numbers else regbayes.MultiTaskILSVMClassifier
         wanted["slab"] = request.slab
         wanted["temperature"] = next(iter(request.temperature), None)
