@@ -1,6 +1,6 @@
 """The classes that may be saved and loaded, by name.
 
-A saved file names the types in it, and a file may come from a stranger. So a name in a file is never imported and
+A saved file names the types in it, and the file may be untrusted. So a name in a file is never imported and
 never evaluated: it is looked up in the table kept here, and a class is in the table only because its author put it
 there with `persistable`. The table also holds the name apart from the module path, so that moving a class between
 modules does not make old files unreadable.
@@ -54,7 +54,7 @@ def persistable(
     replace: Replace = _NOTHING,
     check: Callable[[Any], None] | None = None,
 ) -> Any:
-    """Allow a class in saved files; a decorator, or a call for a class written elsewhere.
+    """Allow a class in saved files; a decorator, or a call for a class of another package.
 
     Enums are written by member name, dataclasses by their fields, and every other class by its attributes
     (``vars``). Loading makes the object with ``object.__new__`` and puts the attributes back: neither
@@ -197,7 +197,7 @@ class Saveable:
         Notes
         -----
         A random generator in an attribute, such as a ``RandomState`` given as ``random_state``, is saved as None.
-        Predictions are the same; another `fit` of the loaded object draws anew.
+        Predictions are the same; another `fit` of the loaded object draws new numbers.
         """
         # Persistence stands above every layer that uses this class, so it is imported when it is needed.
         from regbayes.persistence import save

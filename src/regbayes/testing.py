@@ -131,7 +131,7 @@ def _check_prox_jacobian(
     size = len(points[0].z)
     block = regularizer.block_size or size
     for p in points:
-        # Proximal points are where kinks are, and beside them both sides of these are met.
+        # Kinks are at proximal points; nearby points are on both sides of them.
         for x in (p.z, p.v, p.v + 0.01 * rng.normal(size=size)):
             jacobian = regularizer.prox_jacobian(x, p.step)
             assert jacobian.shape == (size // block, block, block), (
@@ -238,7 +238,7 @@ def _check_edges(regularizer: Regularizer, points: Sequence[_Point]) -> None:
 
 
 def _check_infinities(regularizer: Regularizer, points: Sequence[_Point], rng: np.random.Generator) -> None:
-    """At infinite arguments the answer may be infinite, and is never nan."""
+    """At infinite arguments the result may be infinite, and is never nan."""
     size = len(points[0].z)
     patterns = list(itertools.product((-np.inf, 1.0, np.inf), repeat=size))
     if len(patterns) > 81:
@@ -246,8 +246,8 @@ def _check_infinities(regularizer: Regularizer, points: Sequence[_Point], rng: n
     for pattern in patterns:
         for name, function in (("value", regularizer.value), ("conjugate", regularizer.conjugate)):
             with np.errstate(all="ignore"):
-                answer = function(np.array(pattern))
-            assert not np.isnan(answer), f"{name}({list(pattern)}) is nan; off the domain it is inf"
+                found = function(np.array(pattern))
+            assert not np.isnan(found), f"{name}({list(pattern)}) is nan; off the domain it is inf"
     for name, function, base in (
         ("value", regularizer.value, points[0].v),
         ("conjugate", regularizer.conjugate, points[0].u),
@@ -263,12 +263,12 @@ def _check_precision(regularizer: Regularizer, points: Sequence[_Point]) -> None
     """Single precision in, single precision out; integers and lists are taken too."""
     for p in points:
         single = p.z.astype(np.float32)
-        answer = regularizer.prox(single, p.step)
-        assert answer.dtype == np.float32, f"prox of a float32 array is {answer.dtype}"
+        found = regularizer.prox(single, p.step)
+        assert found.dtype == np.float32, f"prox of a float32 array is {found.dtype}"
         exact = regularizer.prox(single.astype(np.float64), p.step)
-        error = np.max(np.abs(answer - exact))
+        error = np.max(np.abs(found - exact))
         assert error <= 4e-7 * (1 + np.max(np.abs(single)) + np.max(np.abs(exact))), (
-            f"prox({single}) in float32 is {answer}, in float64 {exact}"
+            f"prox({single}) in float32 is {found}, in float64 {exact}"
         )
         for name, function, x in (("value", regularizer.value, p.v), ("conjugate", regularizer.conjugate, p.u)):
             single = x.astype(np.float32)

@@ -157,7 +157,7 @@ def test_the_table_can_be_read():
     assert "3 features, 3 resamples" in text
     lines = text.splitlines()
     assert len(lines) == 2 + 3 + 2
-    assert lines[-1].startswith("2 of 3 came back in 80% of the fits or more; ")
+    assert lines[-1].startswith("2 of 3 recurred in 80% of the fits or more; ")
     assert lines[2].split() == ["0", "100%", "1.00", "1.00"]
     assert lines[4].split()[:2] == ["2", "0%"]
     assert list(found.table()) == ["feature", "returned", "median_similarity", "lowest_similarity"]

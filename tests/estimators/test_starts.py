@@ -140,11 +140,11 @@ def test_a_fit_with_a_fault_starts_again(monkeypatch):
 
     def faulty_at_first(codes, found, *others):
         answers.append(found)
-        return "never answers" if len(answers) < 3 else ""
+        return "never predicts" if len(answers) < 3 else ""
 
     model = Counted(6, C=3.0, class_weight="balanced", max_iter=10, random_state=2)
     monkeypatch.setattr(ilsvm, "find_fault", faulty_at_first)
-    with pytest.warns(PoorFitWarning, match="never answers"):
+    with pytest.warns(PoorFitWarning, match="never predicts"):
         quiet_of_others(model.fit, X, LABELS)
     assert len(starts) == 2
     assert_array_equal(answers[0].shape, LABELS.shape)
@@ -155,7 +155,7 @@ def test_a_fit_with_a_fault_starts_again(monkeypatch):
 def test_a_model_that_can_only_give_one_answer_is_said_to():
     """No start can help where the inputs do not vary."""
     model = ILSVMClassifier(3, class_weight="balanced", random_state=0)
-    with pytest.warns(PoorFitWarning, match="never answers .* from another start too"):
+    with pytest.warns(PoorFitWarning, match="never predicts .* from another start too"):
         quiet_of_others(model.fit, np.ones((70, 2)), LABELS)
     few = np.r_[np.zeros(60), np.ones(10)]  # the frequent class for all: no better, and no worse
     quiet_of_others(ILSVMClassifier(3, random_state=0).fit, np.ones((70, 2)), few, action="error")
@@ -222,9 +222,9 @@ def test_answers_that_cost_more_than_one_answer_for_all_are_a_fault():
     ones = np.ones(10)
     always = np.zeros(10, dtype=int)
     worse = np.r_[1, 1, 1, 0, 0, 0, 1, 0, 2, 0]  # 5 wrong, against 4
-    assert "worse on its training rows than one answer" in find_fault(codes, worse, COST, ones, NAMES)
+    assert "worse on its training samples than one class" in find_fault(codes, worse, COST, ones, NAMES)
     assert "'a' for every row 4" in find_fault(codes, worse, COST, ones, NAMES)
-    assert "never answers 'b', 'c'" in find_fault(codes, always, COST, ones, NAMES)  # 40 % of the weight
+    assert "never predicts 'b', 'c'" in find_fault(codes, always, COST, ones, NAMES)  # 40 % of the weight
     assert find_fault(codes, codes, COST, ones, NAMES) == ""
 
 
@@ -237,7 +237,7 @@ def test_weights_and_costs_decide_what_an_answer_costs():
     assert find_fault(codes, answers, cost, balanced, names) == ""
     assert find_fault(codes, answers, np.array([[0.0, 1.0], [5.0, 0.0]]), np.ones(12), names) == ""
     assert find_fault(codes, np.zeros(12, dtype=int), cost, np.ones(12), names) == ""  # a quarter may go unanswered
-    assert "never answers 'b'" in find_fault(codes, np.zeros(12, dtype=int), cost, balanced, names)
+    assert "never predicts 'b'" in find_fault(codes, np.zeros(12, dtype=int), cost, balanced, names)
 
 
 def test_a_fault_does_not_depend_on_the_order_of_classes():

@@ -122,7 +122,9 @@ def test_enums_come_back_as_their_members(tmp_path):
     values = [Status.OPTIMAL, Level.LOW, Parts.A]
     assert_same(round_trip(values, tmp_path), values)
     for value in (Parts.A | Parts.B, enum.Enum("Unknown", ["ONE"]).ONE):
-        with pytest.raises(PersistenceError, match=r"list\[0\] is .*, which is no member of a registered enumeration"):
+        with pytest.raises(
+            PersistenceError, match=r"list\[0\] is .*, which is not a member of a registered enumeration"
+        ):
             save([value], tmp_path / "file")
 
 

@@ -1,7 +1,7 @@
-"""Arrays of other libraries, on other devices: what estimators take, what they refuse, and how answers follow them.
+"""Arrays of PyTorch and CuPy: which estimators accept them, and predictions on the same device.
 
 The convention is scikit-learn's: under ``sklearn.config_context(array_api_dispatch=True)`` arrays of PyTorch or CuPy
-are worked on where they lie, and what comes back has their kind and device.
+stay on their device, and results have the same kind and device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from regbayes.kernels.arrays import is_plain, is_sparse, lies_elsewhere, namespa
 from regbayes.kernels.device_memory import free_bytes
 
 NO_LABELS = "no_validation"  # as scikit-learn says it
-ROW_ARRAYS = 7  # of rows times features and outputs, that a fit has beside the inputs at its most
+ROW_ARRAYS = 7  # (samples, features and outputs) in memory during a fit, in addition to the inputs
 
 NEEDS_HOST: dict[str, tuple[tuple[Any, ...], str]] = {
     "loss": (
@@ -63,7 +63,7 @@ def _is_readable(array: Any) -> bool:
 
 
 def work_here(estimator: Any, X: Any, what: str) -> None:
-    """Refuse arrays that are not NumPy's, and bring home what an earlier fit elsewhere has set."""
+    """Raise TypeError for arrays on a device, and copy fitted attributes to host memory."""
     refuse_elsewhere(X, what)
     come_home(estimator)
 
@@ -223,7 +223,7 @@ def at_home(estimator: Any) -> Any:
 
 
 def answer_beside(values: Any, X: Any) -> Any:
-    """Return answers, of which there may be a list, where the rows lie that they are about."""
+    """Return predictions, or a list of them, on the device of X."""
     if is_plain(X):
         return values
     return [put_beside(one, X) for one in values] if isinstance(values, list) else put_beside(values, X)

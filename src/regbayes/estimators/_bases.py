@@ -59,7 +59,7 @@ NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 N_JOBS = [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None]
 UNSCALED = 1000.0  # between the ranges of columns
 LEAST_WEIGHT = 0.01  # of the largest weight, below which a feature is not in use
-NEGLECTED = 0.2  # share of the weight that classes without an answer must have, and that of an average class at least
+NEGLECTED = 0.2  # share of the weight of classes that are never predicted, from which on a fit is degenerate
 
 LATENT_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -184,7 +184,7 @@ def has_weight(coef: Floats) -> Flags:
 
 
 def warn_of_no_features() -> None:
-    """Say that the features tell nothing about the rows."""
+    """Warn that no feature varies between samples."""
     warnings.warn(
         "no feature is in use: they are nearly the same for all rows. Lower temperature (or raise it, if it is "
         "below 0.01), and look whether X varies at all.",
@@ -236,13 +236,13 @@ class TruncationWarning(ConvergenceWarning):
 
 
 def check_labels(y: Any) -> None:
-    """Refuse what are no labels, holes, and text among numbers."""
+    """Raise ValueError for continuous targets, missing values, and text mixed with numbers."""
     check_label_types(y)
     check_classification_targets(y)
 
 
 def check_label_types(y: Any) -> None:
-    """Refuse holes, and text among numbers: they have no order, and scikit-learn's word hangs on which is first."""
+    """Raise ValueError for missing values, and for text mixed with numbers, which cannot be sorted."""
     if isinstance(y, list | tuple) and not any(isinstance(label, list | tuple | np.ndarray) for label in y):
         y = np.asarray(y)
     if getattr(getattr(y, "dtype", None), "kind", "") != "O":
@@ -311,7 +311,7 @@ def weights_by_class(
 
 
 def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
-    """Return the costs of wrong answers, a row per true class; 1 for each of them where nothing is said."""
+    """Return the costs of wrong predictions, a row for each true class; 1 by default."""
     if cost is None:
         return zero_one_cost(n_classes)
     matrix: Floats = check_array(cost, dtype=np.float64, ensure_2d=False, input_name="cost", copy=True)
@@ -330,25 +330,25 @@ def pick_classes(scores: Any, classes: Any) -> NDArray[Any]:
     return np.asarray((classes if isinstance(classes, np.ndarray) else to_host(classes))[best])
 
 
-def find_fault(codes: Integers, answers: Integers, cost: Floats, weights: Floats, classes: NDArray[Any]) -> str:
-    """Return what is wrong with the answers for training rows; nothing where they are of some use.
+def find_fault(codes: Integers, predicted: Integers, cost: Floats, weights: Floats, classes: NDArray[Any]) -> str:
+    """Return why the predictions for training samples are degenerate; an empty string if they are not.
 
-    They are at fault where they cost more than one answer for all rows would, or where classes that hold much of the
-    weight are never answered. Costs and weights are those of the fit: with balanced classes, balanced ones.
+    They are if they cost more than the best constant prediction, or if classes with a large share of the weight are
+    never predicted. Costs and weights are those of the fit.
     """
     by_class = np.bincount(codes, weights, minlength=len(classes))
     constant = float(np.min(by_class @ cost))
-    found = float(weights @ cost[codes, answers])
+    found = float(weights @ cost[codes, predicted])
     if found > constant * (1.0 + 1e-9):
         return (
-            f"does worse on its training rows than one answer for all of them: wrong answers weigh {found:.4g}, those "
+            f"does worse on its training samples than one class for all: wrong predictions cost {found:.4g}, those "
             f"of {classes.tolist()[np.argmin(by_class @ cost)]!r} for every row {constant:.4g}"
         )
-    silent = np.bincount(answers, minlength=len(classes)) == 0
+    silent = np.bincount(predicted, minlength=len(classes)) == 0
     share = by_class[silent].sum() / by_class.sum()
     if share >= max(NEGLECTED, 1.0 / len(classes)) - 1e-9:
         named = ", ".join(repr(one) for one in classes[silent][:3].tolist()) + ", ..." * bool(np.sum(silent) > 3)
-        return f"never answers {named} on its training rows, though {share:.0%} of their weight is there"
+        return f"never predicts {named} on its training samples, though {share:.0%} of their weight is there"
     return ""
 
 
@@ -431,7 +431,7 @@ class FitReporter:
         return stop
 
     def begin_again(self) -> bool:
-        """Make room for the stages of a further start; return whether a callback wants to stop instead."""
+        """Add the stages of a further start; return whether a callback wants to stop instead."""
         stop, self.stage = self._end_stage(), ""
         if not isinstance(self.max_iter, int):
             self.context.max_subtasks += len(self.max_iter)
@@ -479,7 +479,7 @@ def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     if fit.status is Status.ITERATION_LIMIT:
         limit = fit.n_iter if estimator.max_iter is None else estimator.max_iter  # None: the model's own default
         message = (
-            f"{name} stopped at max_iter={limit} before the objective settled to tol={estimator.tol}. "
+            f"{name} stopped at max_iter={limit} before the objective converged to tol={estimator.tol}. "
             "Raise max_iter, or tol if this accuracy is enough."
         )
     elif fit.status is Status.DIVERGED:

@@ -118,7 +118,7 @@ def observe_label_matrix(
 
 
 def complete_classes(found: list[NDArray[Any]], ids: NDArray[Any]) -> list[NDArray[Any]]:
-    """Give tasks in which one class or none was seen the classes of the others, where there is no doubt."""
+    """Give tasks in which one class or none was seen the classes of the others, if these are unique."""
     observed = [classes for classes in found if len(classes)]
     distinct = {tuple(classes.tolist()) for classes in observed}
     union = {label for labels in distinct for label in labels}
@@ -153,7 +153,7 @@ def observe_labels(
 ) -> tuple[Observations, Outputs]:
     """Return the model's observations and outputs. Tasks share weights, class by class, if they have the same classes.
 
-    ``factors`` on C are those of `class_factors`. Weights of rows are not in the observations: the model is told.
+    ``factors`` on C are those of `class_factors`. Sample weights are passed to the model separately.
     """
     weights = None if factors is None else factors[labels.places(targets.tasks)]
     costs = None if cost is None else [_common_cost(cost, labels)] * len(targets.ids)
@@ -201,7 +201,7 @@ def _check_known(per_task: Sequence[Mapping[Any, float]], classes: Sequence[NDAr
 
 
 def _common_cost(cost: ArrayLike, labels: Labels) -> Floats:
-    """Return the costs of wrong answers in tasks that all have the same classes."""
+    """Return the costs of wrong predictions in tasks that all have the same classes."""
     if not labels.alike:
         raise ValueError("cost needs tasks with the same classes; use class_weight for tasks with different ones")
     return cost_matrix(cost, int(labels.widths[0]))
@@ -230,7 +230,7 @@ def labels_of_tasks(
     by_task = scores if isinstance(scores, list) else list(scores.T)
     classes = classes if isinstance(classes, list) else [classes] * len(by_task)
     columns = [pick_classes(*pair) for pair in zip(by_task, classes, strict=True)]
-    if len({column.dtype.kind in "US" for column in columns}) > 1:  # text beside numbers
+    if len({column.dtype.kind in "US" for column in columns}) > 1:  # text and numbers
         columns = [column.astype(object) for column in columns]
     return np.stack(columns, axis=1)
 
@@ -263,7 +263,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         ----------
         X : array-like of shape (n_samples, n_features)
         task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
+            The task of each sample, if ``fit`` had ``task``.
 
         Returns
         -------
@@ -274,7 +274,9 @@ class TaskClassifier(ClassifierMixin, TaskModel):
 
     def _decide(self, X: ArrayLike, task: ArrayLike | None) -> Floats | list[Floats]:
         scores, _ = self._score_rows(X, task)
-        layout: Layout = "matrix" if self._layout == "matrix" else "single"  # rows know their task: one answer each
+        layout: Layout = (
+            "matrix" if self._layout == "matrix" else "single"
+        )  # with ``task``, a sample has one prediction
         return scores_of_tasks(scores, layout, self._outputs)
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
@@ -284,7 +286,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         ----------
         X : array-like of shape (n_samples, n_features)
         task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
+            The task of each sample, if ``fit`` had ``task``.
         """
         scores = self._decide(X, task)
         classes = self.classes_ if isinstance(self.classes_, list) else to_host(self.classes_)
@@ -303,7 +305,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         y : array-like of shape (n_samples, n_tasks) or (n_samples,)
             Labels; missing ones count as right, and samples without any label are left out.
         task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
+            The task of each sample, if ``fit`` had ``task``.
         sample_weight : array-like of shape (n_samples,), default=None
             How much each sample counts.
         """

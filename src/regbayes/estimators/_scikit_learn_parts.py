@@ -2,7 +2,7 @@
 
 The list is closed: classes whose attributes are numbers, strings, arrays and one another. A part that would run a
 function of the user's is saved only without it. Where a string steers what is read or run, the values that it may have
-are listed: a regular expression from a stranger can keep a machine busy for ever, ``input="filename"`` opens files, and
+are listed: a regular expression of an untrusted file can take forever, ``input="filename"`` opens files, and
 a cache is a folder of pickles.
 
 Attributes of these classes are scikit-learn's own affair and may differ between its versions; parameters that a file

@@ -1,8 +1,8 @@
-"""Cross-validation along paths, as functions: settings, fits that go on from one another, records, results.
+"""Cross-validation along paths, as functions: settings, warm-started fits, records, results.
 
 A search is a `Plan` and `Samples`. `iter_records` makes the fits and yields a record of each, `summarize` turns records
 into scikit-learn's table, `refit` fits one setting to all rows. None of them keeps anything; `regbayes.PathSearchCV`
-and the estimators beside it do.
+and the other searches do.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Samples:
 
     X: Any
     y: Any
-    fit: Mapping[str, Any] = field(default_factory=dict)  # what fit is given beside them, by name
+    fit: Mapping[str, Any] = field(default_factory=dict)  # further arguments of fit, by name
     predict: Mapping[str, Any] = field(default_factory=dict)  # likewise predict and decision_function
     score: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # likewise each scorer
 
@@ -84,7 +84,7 @@ class Plan:
     settings: Sequence[Setting]  # in the order of the results; along a path the parameter goes up
     path_length: int  # so many settings after one another are a path
     descending: bool  # whether the first fit of a path is that of its last setting
-    warm_start: str | None  # the parameter that makes a fit go on from the last one; None: every path has length 1
+    warm_start: str | None  # the parameter that warm-starts a fit; None: every path has length 1
     folds: Sequence[Fold]
     scorers: Mapping[str, Scorer]
 
@@ -166,7 +166,7 @@ def make_plan(
     warm_start = f"{step}{dashes}warm_start"
     if warm_start not in estimator.get_params():
         raise ValueError(
-            f"along={along!r} needs fits that go on from one another, but {type(estimator).__name__} has no "
+            f"along={along!r} needs warm starts, but {type(estimator).__name__} has no "
             f"parameter {warm_start!r}; use along=None"
         )
     return Plan(estimator, list_settings(grid, along), len(grid[along]), descending, warm_start, list(folds), scorers)
@@ -338,15 +338,15 @@ def _answer_once(estimator: Any, test: Samples) -> Any:
     model = copy.copy(estimator)
 
     def remember(method: Callable[..., Any]) -> Callable[..., Any]:
-        answers: list[Any] = []
+        found: list[Any] = []
 
         @functools.wraps(method)
         def ask(X: Any, *given: Any, **metadata: Any) -> Any:
             if X is not test.X or given or metadata:
                 return method(X, *given, **metadata)
-            if not answers:
-                answers.append(method(X, **test.predict))
-            return answers[0]
+            if not found:
+                found.append(method(X, **test.predict))
+            return found[0]
 
         return ask
 

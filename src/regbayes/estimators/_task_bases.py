@@ -1,8 +1,8 @@
-"""Estimators of several tasks: how their targets are read, and their bases, which standardise, predict and score.
+"""Estimators of several tasks: how their targets are read, and their bases, which standardize, predict and score.
 
-There are two ways in. A matrix has a row per example and a column per task, with holes. Ragged tasks have one target
-per row and say beside it which task it belongs to. One vector is one task. An estimator says how it learns from a
-`TaskProblem` and how rows are scored for every output; the bases do the rest. That of classifiers is in `_labels`.
+Targets have one of two layouts. A matrix has a row for each sample and a column for each task, with missing values.
+Ragged tasks have one target for each sample, and its task in addition. One vector is one task. A subclass learns from a
+`TaskProblem` and scores samples for every output; the bases do the rest. The base of classifiers is in `_labels`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def read_targets(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any 
 
 
 def read_matrix(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any = None) -> TargetMatrix | None:
-    """Return targets as they were given, where they are many and most are observed; None elsewhere.
+    """Return targets as they were given, if they are many and most are observed; None otherwise.
 
     Arguments are those of `read_targets`, whose list takes several times as much.
     """
@@ -428,7 +428,7 @@ class TaskRegressor(RegressorMixin, TaskModel):
         ----------
         X : array-like of shape (n_samples, n_features)
         task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
+            The task of each sample, if ``fit`` had ``task``.
         """
         scores, tasks = self._score_rows(X, task)
         scale, mean = to_host(self.target_scale_), to_host(self.target_mean_)
@@ -442,9 +442,9 @@ class TaskRegressor(RegressorMixin, TaskModel):
     ) -> float:
         """Return R² over all observed targets, pooled: `regbayes.metrics.explained_variance_pooled`.
 
-        It is for targets of one unit. Of others, weights in kilograms beside pulses, the differences of their means
-        count as explained, so that it is near one for any model; `sklearn.metrics.r2_score` (``scoring="r2"``) judges
-        each by itself.
+        Use it for targets of one unit. With several units (kilograms and beats per minute), the differences of their
+        means count as explained, and it is near one for any model. `sklearn.metrics.r2_score` (``scoring="r2"``)
+        averages over targets.
 
         Parameters
         ----------
@@ -452,7 +452,7 @@ class TaskRegressor(RegressorMixin, TaskModel):
         y : array-like of shape (n_samples, n_tasks) or (n_samples,)
             Targets, missing ones left out.
         task : array-like of shape (n_samples,), default=None
-            The task of each row, if ``fit`` was told.
+            The task of each sample, if ``fit`` had ``task``.
         sample_weight : array-like of shape (n_samples,), default=None
             How much the targets of each row count.
         """
@@ -503,8 +503,8 @@ def standardized(
     """Return X with centred and, if asked, scaled columns, and the means and scales; large values do not overflow.
 
     A constant column has scale 1. One that is constant up to rounding has its size as scale, so that it stays small.
-    With ``order`` the rows come back in that order. No other copy of X is made; none at all where it ``stays`` where it
-    is, and is standardised when it is looked at.
+    With ``order`` the rows are returned in that order. One copy of X is made, and none with ``stays``: its blocks are
+    standardized when they are read.
     """
     if not is_plain(X):
         return standardized_there(X, scaled, order, sample_weight)

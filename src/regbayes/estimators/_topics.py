@@ -134,7 +134,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Solve for the weights at the topics as they are, after ``partial_fit``.
+        """Solve for the weights at the present topics, after ``partial_fit``.
 
         They are solved at the shares of topics that prediction infers for the documents, without a look at the
         responses. Topics do not change. The parameters are those of `fit`.
@@ -327,7 +327,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     def _learn_batch(
         self, counts: Counts, targets: Targets | None, sample_weight: Floats | None, data: dict[str, Any]
     ) -> Self:
-        """Learn from a batch of documents by mean field: fit the first, and go on from a fit with every further one.
+        """Learn from a batch of documents by mean field: fit the first, and update the fit with every further one.
 
         Attributes change when all is done: a batch that is refused leaves the model as it was.
         """
@@ -368,10 +368,10 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         return batches.begin(self._label_free_settings(), self._fitted, n_documents)
 
     def _solve_weights(self, counts: Counts, targets: Targets | None, sample_weight: Floats | None) -> Self:
-        """Solve for the weights at the topics as they are."""
+        """Solve for the weights at the present topics."""
         documents, executor = as_documents(counts), make_executor(effective_n_jobs(self.n_jobs))
         if targets is None:
-            raise ValueError("fit_weights needs a positive C, got 0: without margins there are no weights")
+            raise ValueError("fit_weights needs a positive C, got 0, which has no margins and no weights")
         with one_blas_thread():
             if self.inference == "gibbs":
                 variance = self._shared_settings()["weight_variance"]

@@ -60,9 +60,9 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     loss : {"hinge", "squared_hinge"} or None, default=None
         None is "squared_hinge" with ``inference="variational"``. The sampler has "hinge" only.
     cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, answer]``: factor on C for a high score of ``answer``, in the order of ``classes_``; the
+        ``cost[true, predicted]``: factor on C for a high score of ``predicted``, in the order of ``classes_``; the
         one for a low score of the true class is their mean. With ``inference="variational"`` and more than two
-        classes, factor on the margin between them. Zero on the diagonal; 1 elsewhere by default.
+        classes, factor on the margin between them. Zero on the diagonal; the others are 1 by default.
     class_weight : dict, "balanced" or None, default=None
         Factors on C by class.
     doc_topic_prior : float or None, default=None
@@ -117,8 +117,8 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
         Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_features_.T``.
     trace_ : Trace
-        Of the negative logarithm of the joint density, term by term, after each sweep: it wanders once the chain has
-        settled. ``trace_.diagnostics["changed"]`` is the share of words whose topic changed. Of mean field's
+        Of the negative logarithm of the joint density, term by term, after each sweep: it fluctuates once the chain has
+        converged. ``trace_.diagnostics["changed"]`` is the share of words whose topic changed. Of mean field's
         regularized objective otherwise, which never rises.
     n_iter_ : int
         Sweeps of the last fit.
@@ -331,14 +331,14 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
-        tags.classifier_tags.poor_score = True  # of scikit-learn's checks, whose rows are no documents
+        tags.classifier_tags.poor_score = True  # of scikit-learn's checks, whose samples are not documents
         tags.target_tags.multi_output = True
         return tags
 
 
 @persistable(skip=("_skl_callbacks", "_checkpoint"))
 class MedLDARegressor(RegressorMixin, TopicModel):
-    """Max-margin supervised topic model for numbers: topics of documents that predict a rating, a price, a year.
+    """Max-margin supervised topic model for numbers: topics of documents that predict a rating or a year.
 
     `MedLDAClassifier` says what the topics are. The loss is epsilon-insensitive; targets are centred and scaled inside.
 
@@ -519,7 +519,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
-        tags.regressor_tags.poor_score = True  # of scikit-learn's checks, whose rows are no documents
+        tags.regressor_tags.poor_score = True  # of scikit-learn's checks, whose samples are not documents
         return tags
 
 

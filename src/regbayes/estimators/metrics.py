@@ -1,7 +1,7 @@
 """Metrics for targets of several tasks, missing ones among them.
 
 Targets are given as to the estimators: a matrix with a column per task and NaN where a target is missing, or one
-target per row with the task of each row beside it.
+target for each sample, and its task in addition.
 """
 
 from __future__ import annotations

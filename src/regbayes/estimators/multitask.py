@@ -177,9 +177,9 @@ def make_settings(parameters: Mapping[str, Any], sharing: float) -> Settings:
 
 
 def resume(previous: State | None, settings: Settings, n_columns: int) -> State | None:
-    """Return the state of an earlier fit to go on from, None if it does not fit.
+    """Return the state of an earlier fit for a warm start; None if its shape differs.
 
-    A decoupled fit always starts anew: its q(Z) is found without the targets, so there is nothing to go on from.
+    A decoupled fit has a cold start, because its q(Z) does not depend on the targets.
     """
     if previous is None or settings.margins == "decoupled":
         return None
@@ -255,7 +255,7 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
     fit_intercept : bool, default=True
         Whether each task has a (penalised) intercept.
     include_inputs : bool, default=False
-        Whether tasks see the inputs beside the latent features.
+        Whether tasks see the inputs in addition to the latent features.
     task_sharing : float or "auto", default="auto"
         How much tasks with the same classes have in common: a task's weights are its own plus this times common ones.
         0 leaves only the features in common, which is the paper's model. "auto" is 1 with ``task=``, 0 otherwise.
@@ -266,13 +266,13 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         Temperature of the features per observed label. 0 is the plain posterior: on/off features, as many as the data
         ask for. At higher ones features are soft and predict a little better. "auto" is high for the data at hand.
     generative_weight : float or "auto", default="auto"
-        Weight of explaining a row of X beside predicting one label. "auto" follows C, ``temperature``
+        Weight of the reconstruction of a sample relative to the loss of one label. "auto" follows C, ``temperature``
         and ``n_components``.
     margins : {"consistent", "posterior", "decoupled"}, default="consistent"
         Descent on the objective; the paper's alternation, which may raise it; or features found without the labels
         and then one large-margin step, for comparison (the paper's MT-IBP+SVM).
     unlabeled : object, default=None
-        A value of y that marks a missing label beside NaN and None, -1 for instance.
+        A value of y that marks a missing label in addition to NaN and None, -1 for instance.
     scale_inputs : bool, default=True
         Whether columns of X are scaled to unit variance inside. They are always centred.
     noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
@@ -287,7 +287,7 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         to a relative duality gap of ten times this, and of 0.001 at most; many labels, while steps gain more than
         that, to fifty times that at most. 0 solves them exactly.
     warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution.
+        Whether ``fit`` is warm-started from the last solution.
     random_state : int, RandomState instance or None, default=None
         For the start.
     n_jobs : int or None, default=None

@@ -45,7 +45,7 @@ class MarginClassifier(
     C : float, default=1.0
         Penalty on a missed margin, squared.
     multi_class : {"crammer_singer", "ovr"}, default="crammer_singer"
-        Margins of the row's class against each other class, of which the largest miss counts; or one for each class,
+        Margins of the row's class against each other class, whose largest violation counts; or one for each class,
         which is the row's or not. Two classes have one margin either way.
     batch_size : int, default=None
         Rows of a mini-batch. By default every step sees all rows, takes a step of L-BFGS and lowers the objective.
@@ -145,7 +145,7 @@ class MarginClassifier(
                 warnings.warn(
                     "the encoder draws at random while parameters are learned (dropout?). With all rows at every step "
                     "that is drawn once, and what was left out of a row stays out: features fit it. Set batch_size, so "
-                    "that it is drawn anew for every batch, or put the modules into evaluation mode",
+                    "that every batch has its own draw, or put the modules into evaluation mode",
                     UserWarning,
                     stacklevel=2,
                 )

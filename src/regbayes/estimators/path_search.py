@@ -355,7 +355,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
         records : iterable of FoldRecord, default=None
             Of an earlier search on the same rows and folds: its fits are not made again, except where one that is
-            missing goes on from them.
+            missing is warm-started from them.
         on_result : callable, default=None
             Is called with the record of each fit as it arrives.
         **metadata : array-like of shape (n_samples,)
@@ -395,7 +395,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         known = estimator.get_params()
         for name, values in self.param_grid.items():
             if name not in known:
-                raise ValueError(f"{name!r} in param_grid is no parameter of {type(estimator).__name__}")
+                raise ValueError(f"{name!r} in param_grid is not a parameter of {type(estimator).__name__}")
             if isinstance(values, str) or not hasattr(values, "__len__"):
                 raise TypeError(f"{lists[name]} must be a list of values, got {values!r}")
         if self.along is not None and self.along not in self.param_grid:
@@ -405,7 +405,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
     def _choose_score(self, scorers: Mapping[str, Scorer]) -> str:
         if isinstance(self.refit, str):
             if self.refit not in scorers:
-                raise ValueError(f"refit={self.refit!r} is no score; there are {', '.join(scorers)}")
+                raise ValueError(f"refit={self.refit!r} is not a score; there are {', '.join(scorers)}")
             return self.refit
         if len(scorers) > 1:
             raise ValueError(f"refit must name the score that chooses, one of {', '.join(scorers)}")

@@ -80,7 +80,7 @@ class SearchInterrupted(KeyboardInterrupt):
     Attributes
     ----------
     records : list of FoldRecord
-        Of the fits that were done; ``fit(..., records=...)`` goes on from them.
+        Of the fits that were done; ``fit(..., records=...)`` continues from them.
     """
 
     def __init__(self, records: Sequence[FoldRecord]) -> None:
@@ -96,13 +96,13 @@ def best_so_far(records: Iterable[FoldRecord], score: str | None = None) -> Sett
     Raises
     ------
     ValueError
-        If there is no record.
+        If ``records`` is empty.
     """
     found: dict[str, list[FoldRecord]] = {}
     for record in records:
         found.setdefault(setting_key(record.params), []).append(record)
     if not found:
-        raise ValueError("there is no record to choose from")
+        raise ValueError("records is empty, so there is no best setting")
     most = max(map(len, found.values()))
 
     def mean(tried: list[FoldRecord]) -> float:
@@ -154,7 +154,7 @@ def read_records(path: str | os.PathLike[str]) -> list[FoldRecord]:
     Raises
     ------
     ValueError
-        If a line is no record; the message says which.
+        If a line is not a record; the message has its number.
     """
     found = []
     *lines, _ = (
@@ -164,7 +164,7 @@ def read_records(path: str | os.PathLike[str]) -> list[FoldRecord]:
         try:
             found.append(_decode(line))
         except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
-            raise ValueError(f"line {number} of {os.fspath(path)} is no record of a search: {error}") from None
+            raise ValueError(f"line {number} of {os.fspath(path)} is not a record of a search: {error}") from None
     return found
 
 
@@ -194,7 +194,7 @@ def _decode(line: str) -> FoldRecord:
     body = json.loads(line)
     rows = _decode_array(body["rows"])
     if rows is None or rows.ndim != 1 or rows.dtype.kind != "i":
-        raise ValueError("rows are no list of integers")
+        raise ValueError("rows must be a list of integers")
     for name in ("predictions", "decisions"):
         body[name] = _decode_array(body[name])
         if body[name] is not None and len(body[name]) != len(rows):

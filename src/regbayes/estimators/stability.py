@@ -1,4 +1,4 @@
-"""`feature_stability`: which latent features come back when a model is fitted again."""
+"""`feature_stability`: which latent features recur when a model is fitted again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from regbayes._types import Floats, Integers
 from regbayes.estimators._search import Samples, fit_quietly, reseed
 
 CONSTANT = 1e-3  # of the largest standard deviation, below which a feature is constant
-STABLE = 0.8  # share of the fits in which a stable feature comes back
+STABLE = 0.8  # share of the fits in which a stable feature recurs
 
 
 @persistable(name="regbayes.FeatureStability")
 @dataclass(frozen=True, eq=False, repr=False)
 class FeatureStability(Saveable):
-    """How often the features of a model come back in fits to other samples, and how similar they are then.
+    """How often the features of a model recur in fits to other samples, and how similar they are then.
 
     Make one with `feature_stability`. The similarity of a feature is its absolute correlation with the feature that it
     was matched with, on the same samples: 1 is the same feature, or its complement; 0 means that none was left.
@@ -40,7 +40,7 @@ class FeatureStability(Saveable):
     n_found : array of shape (n_fits,)
         Number of features of each of the other fits.
     threshold : float
-        Similarity from which on a feature has come back.
+        Similarity from which on a feature has recurred.
     """
 
     numbers: Integers
@@ -50,7 +50,7 @@ class FeatureStability(Saveable):
 
     @property
     def returned(self) -> Floats:
-        """Share of the fits in which each feature came back, shape (n_features,)."""
+        """Share of the fits in which each feature recurred, shape (n_features,)."""
         return np.asarray((self.similarity >= self.threshold).mean(axis=0))
 
     @property
@@ -84,7 +84,7 @@ class FeatureStability(Saveable):
             lines.append(f"{n:8d}{share:10.0%}{middle:8.2f}{lowest:8.2f}")
         lines.append(f"features found: {self.n_found.min()} to {self.n_found.max()}; median match {self.match:.2f}")
         stable = int(np.sum(self.returned >= STABLE))
-        verdict = f"{stable} of {len(self.numbers)} came back in {STABLE:.0%} of the fits or more"
+        verdict = f"{stable} of {len(self.numbers)} recurred in {STABLE:.0%} of the fits or more"
         lines.append(verdict + ("; the others depend on the sample" if stable < len(self.numbers) else ""))
         return "\n".join(lines)
 
@@ -111,7 +111,7 @@ def feature_stability(
     n_jobs: int | None = None,
     **metadata: Any,
 ) -> FeatureStability:
-    """Fit a model to random parts of the samples, and see which of its features come back.
+    """Fit a model to random parts of the samples, and find which of its features recur.
 
     Features have no order and no sign, so those of two fits are matched: one to one, so that the absolute correlations
     of their values on the same samples add up to the most (the Hungarian method).
@@ -130,7 +130,7 @@ def feature_stability(
     subsample : float, default=0.9
         Share of the samples in a part.
     threshold : float, default=0.8
-        Absolute correlation from which on a feature counts as having come back.
+        Absolute correlation from which on a feature has recurred.
     X_compare : array-like, default=None
         Samples on which features are compared; X by default. New ones are the stricter judge.
     random_state : int, RandomState instance or None, default=None

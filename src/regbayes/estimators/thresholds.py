@@ -24,7 +24,7 @@ from regbayes.estimators.metrics import subset_accuracy
 
 
 def draw_resamples(n: int, n_resamples: int, random: np.random.RandomState, weights: Any = None) -> list[Floats]:
-    """Draw samples with replacement and return how often each counts, (n,); 0 resamples are the samples as they are."""
+    """Draw samples with replacement and return how often each counts, (n,); of 0 resamples, the samples themselves."""
     drawn = [np.bincount(random.randint(n, size=n), minlength=n).astype(np.float64) for _ in range(n_resamples)]
     return [counts if weights is None else counts * weights for counts in drawn or [np.ones(n)]]
 
@@ -83,7 +83,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         One threshold for each label maximizes F1-macro, a shared one F1-micro.
     n_resamples : int, default=50
         Controls how steady the thresholds are: F1 is maximized on so many resamples of the samples, and the threshold
-        has the mean number of positive predictions. 0 maximizes F1 of the samples as they are.
+        has the mean number of positive predictions. 0 maximizes F1 of the samples themselves.
     cv : int, splitter or iterable, default=None
         Folds. None and a number (5 by default) make random folds. Whatever the folds, samples without which a label
         would have only one class in training are not scored. Repeated folds steady the thresholds further. Not saved.

@@ -4,7 +4,7 @@ A file is a line of text, a JSON header and the bytes of the arrays, one after t
 version, and the length and SHA-256 of the header; the header has the tree of objects, and for each array its type,
 shape and SHA-256. A few lines of any language read it without this package.
 
-Loading a file from a stranger runs nothing from it. Types are names in a closed table (`persistable`), an
+Loading an untrusted file runs no code of it. Types are names in a closed table (`persistable`), an
 object is made with ``object.__new__`` and its attributes are put back, and no byte of the file is unpickled,
 evaluated or imported. Arrays are no larger than the file, and the header holds a bounded number of values. The
 checksums tell damage, not forgery: a file made by hand may hold wrong numbers, as any file may, but it cannot run code.

@@ -57,7 +57,7 @@ def read_arrays(file: IO[bytes], entries: list[dict[str, Any]], available: int) 
 
 
 def _plan(entry: dict[str, Any]) -> tuple[Callable[[], NDArray[Any]], int]:
-    """Return the function that makes room for an array, and its size in bytes."""
+    """Return the function that allocates an array, and its size in bytes."""
     dtype, shape, order = parse_dtype(entry["dtype"]), check_shape(entry["shape"]), entry["order"]
     return lambda: np.empty(shape, dtype, order=order), math.prod(shape) * dtype.itemsize
 
@@ -95,7 +95,7 @@ def check_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _check_content(array: NDArray[Any], index: int) -> None:
-    """Refuse bytes that are no value of the type: truth values beyond 1, text beyond Unicode."""
+    """Raise PersistenceError for bytes that are not values of the type: truth values above 1, text beyond Unicode."""
     if array.dtype.kind == "b":
         worst, allowed = array.view(np.uint8).max(initial=0), 1
     elif array.dtype.kind == "U":

@@ -41,8 +41,8 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
         numbers, strings, arrays and such objects. A random generator in an attribute (``random_state``) is saved as
         None: predictions do not draw from it.
     path : str or path-like
-        The file to write. It is written beside its place and moved there when it is complete, so that a failure
-        leaves an existing file as it was.
+        The file to write. A temporary file in the same folder is renamed when it is complete, so that a failure does
+        not change an existing file.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Any:
-    """Load what `save` wrote. A file from a stranger runs nothing.
+    """Load what `save` wrote. An untrusted file cannot run code.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 JSON's own values stand for themselves; everything else is an object with one key, the tag, that says how to read
 the rest: ``{"tuple": [...]}``, ``{"array": 0}``, ``{"object": ["regbayes.Finite", {...}]}``.
-Types are compared exactly, so that what comes back has the type that went in; a subclass of ``dict`` or ``float``
+Types are compared exactly, so that loaded values have the type of saved ones; a subclass of ``dict`` or ``float``
 is either registered or refused, never silently flattened.
 """
 
@@ -45,7 +45,7 @@ class Encoder(Walk):
         self.arrays: list[NDArray[Any]] = []
         self._objects: list[Any] = []  # kept alive: an id means something only while its object lives
         self._numbers: dict[int, int] = {}  # of arrays and objects that are done, by id
-        self._brought: dict[int, tuple[Any, NDArray[Any]]] = {}  # arrays from elsewhere, with what they are here
+        self._brought: dict[int, tuple[Any, NDArray[Any]]] = {}  # device arrays and their copies in host memory
         self._open: list[int] = []  # ids of the values around the one being encoded
 
     def encode(self, value: Any) -> Node:
@@ -83,7 +83,7 @@ class Encoder(Walk):
         return self._numbers[id(array)]
 
     def bring_here(self, array: Any) -> NDArray[Any]:
-        """Return an array that lies elsewhere as NumPy's, the same one if it is met twice."""
+        """Return a device array as NumPy's, the same one if it is met twice."""
         if id(array) not in self._brought:
             self._brought[id(array)] = array, to_host(array)
         return self._brought[id(array)][1]
@@ -208,7 +208,7 @@ def _encode_sparse(encoder: Encoder, value: Any) -> Node:
 def _encode_enum(encoder: Encoder, value: Enum) -> Node:
     registration = registration_of(type(value))
     if registration is None or value.name not in type(value).__members__:
-        raise PersistenceError(f"{encoder.here} is {value!r}, which is no member of a registered enumeration")
+        raise PersistenceError(f"{encoder.here} is {value!r}, which is not a member of a registered enumeration")
     return {"enum": [registration.name, value.name]}
 
 
@@ -353,7 +353,7 @@ def _decode_sparse(decoder: Decoder, body: Node) -> Any:
         raise decoder.malformed()
     matrix = _SPARSE[name]((data, indices, indptr), shape=check_shape(shape))
     matrix.check_format(full_check=True)
-    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr  # SciPy narrows 64-bit indices; they come back
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr  # undo SciPy's narrowing of 64-bit indices
     return matrix
 
 
