@@ -23,7 +23,6 @@ from large_margin_tools import (
 from regbayes.engine import Status
 from regbayes.margins.ascent import BoxAscent, SimplexAscent, TaskLayout
 from regbayes.margins.targets import Classes, zero_one_cost
-from regbayes.regularization.regularizers import MultiClassHinge
 
 
 @pytest.fixture
@@ -166,46 +165,27 @@ def test_no_rows_are_no_problem():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (
-            lambda: Classes(np.array([0, 2]), zero_one_cost(2), np.ones(2)),
-            r"labels must lie in 0 \.\. 1, the columns of cost",
-        ),
+        (lambda: Classes(np.array([0, 2]), zero_one_cost(2), np.ones(2)), r"labels must lie in 0 \.\. 1"),
         (lambda: Classes(np.array([0, 1]), np.ones((2, 2)), np.ones(2)), "with zeros for the true classes"),
         (lambda: Classes(np.array([0, 1]), np.zeros((2, 3)), np.ones(2)), "cost must be a square matrix"),
-        (lambda: MultiClassHinge(1.0, zero_one_cost(2), [0, 2]), r"numbers in 0 \.\. 1"),
-        (lambda: MultiClassHinge(-1.0, zero_one_cost(2), [0, 1]), "C must be a positive number"),
-        (lambda: MultiClassHinge([1.0, -1.0], zero_one_cost(2), [0, 1]), "numbers that are not negative"),
-        (lambda: MultiClassHinge([1.0, 1.0, 1.0], zero_one_cost(2), [0, 1]), "cost and C take different numbers"),
         (
             lambda: SimplexAscent(np.zeros((2, 2)), multi_class_form([0, 1], np.ones((2, 2)), 1.0), [0, 1]),
-            "the cost of the true class must be zero",
+            "cost of the true class must be zero",
         ),
         (
             lambda: SimplexAscent(np.zeros((2, 2)), multi_class_form([0, 1], zero_one_cost(2), 1.0), [0, 2]),
-            r"labels must lie in 0 \.\. 1, the columns of the form",
+            "must have the same rows",
         ),
-        (
-            lambda: SimplexAscent(np.zeros((2, 2)), multi_class_form([0, 1], zero_one_cost(2), 1.0), [0]),
-            "features has 2 rows, form 2 and labels 1",
-        ),
-        (lambda: BoxAscent(np.zeros((3, 2)), hinge_form(4, 1.0), one_task(4)), r"feature_row must lie in 0 \.\. 2"),
-        (lambda: BoxAscent(np.zeros((3, 2)), hinge_form(4, 1.0), one_task(3)), r"feature_row must have shape \(4,\)"),
+        (lambda: BoxAscent(np.zeros((3, 2)), hinge_form(4, 1.0), one_task(4)), "rows that fit"),
+        (lambda: BoxAscent(np.zeros((3, 2)), hinge_form(4, 1.0), one_task(3)), "rows that fit"),
         (lambda: BoxAscent(np.zeros(3), hinge_form(3, 1.0), one_task(3)), "features must be a matrix"),
-        (lambda: BoxAscent(np.zeros((3, 2)), hinge_form(3, 1.0), one_task(3), np.zeros(2)), "warm_start must have"),
-        (
-            lambda: BoxAscent(np.zeros((3, 2)), hinge_form(2, 1.0), TaskLayout([0, 1], [0, 1], [0])),
-            r"task must lie in 0 \.\. 0",
-        ),
-        (
-            lambda: solve_classes(np.zeros((3, 2)), [0, 1], zero_one_cost(2), 1.0),
-            "features has 3 rows, form 2 and labels 2",
-        ),
+        (lambda: BoxAscent(np.zeros((3, 2)), hinge_form(2, 1.0), TaskLayout([0, 1], [0, 1], [0])), "rows that fit"),
         (
             lambda: solve_classes(np.zeros((1, 2)), np.array([0]), zero_one_cost(2), 1.0, warm_start=np.zeros((1, 3))),
             r"warm_start must have shape \(1, 2\)",
         ),
     ],
 )
-def test_bad_arguments_are_named(build, message):
+def test_arguments_that_do_not_fit_raise(build, message):
     with pytest.raises(ValueError, match=message):
         build()

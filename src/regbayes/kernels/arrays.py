@@ -286,15 +286,6 @@ def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
     return entropy
 
 
-def multiply_into(one: DeviceArray, other: DeviceArray, out: DeviceArray) -> None:
-    """Write the products of elements of (a, 1, n) and (1, b, n) as (a b, n): in one pass where the library can."""
-    xp, shape = namespace_of(out), (one.shape[0], other.shape[1], out.shape[1])
-    if is_torch(out):
-        xp.mul(one, other, out=out.view(shape))
-    else:
-        out[...] = xp.reshape(one * other, out.shape)
-
-
 def add_product(total: DeviceArray, left: DeviceArray, right: DeviceArray) -> None:
     """Add a product of matrices to an array in place: in one pass over it where the library can."""
     if is_torch(total):

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from regbayes._types import Floats, Indices, Reals
 from regbayes.engine import Status
@@ -78,14 +77,11 @@ class SimplexAscent:
     def __init__(self, features: Reals, form: SimplexDual, labels: Indices, warm_start: Floats | None = None) -> None:
         features, labels = _as_rows(features), np.ascontiguousarray(labels, dtype=np.int64)
         n_rows, n_classes = labels.size, int(form.linear.shape[1])
-        if not len(features) == len(form.row) == len(form.total) == len(form.ridge) == n_rows:
-            raise ValueError(f"features has {len(features)} rows, form {len(form.row)} and labels {n_rows}")
-        if not 1 <= n_classes <= np.iinfo(np.int16).max:
-            raise ValueError(f"there must be between 1 and {np.iinfo(np.int16).max} classes; got {n_classes}")
-        if n_rows and not (labels.min() >= 0 and labels.max() < n_classes):
-            raise ValueError(f"labels must lie in 0 .. {n_classes - 1}, the columns of the form")
+        lengths = {len(features), n_rows, len(form.row), len(form.total), len(form.ridge)}
+        if len(lengths) > 1 or not 1 <= n_classes <= np.iinfo(np.int16).max or not _are_below(labels, n_classes):
+            raise ValueError("`features`, `form` and `labels` must have the same rows, and labels must be classes.")
         if np.any(form.linear[form.row, labels] != 0.0):
-            raise ValueError("the cost of the true class must be zero")
+            raise ValueError("The cost of the true class must be zero.")
         self.rows = SimplexRows(
             features=features,
             norms=np.einsum("ij,ij->i", features, features, dtype=np.float64),
@@ -146,26 +142,25 @@ class BoxAscent:
 
     def __init__(self, features: Reals, form: BoxDual, layout: TaskLayout, warm_start: Floats | None = None) -> None:
         features, n = _as_rows(features), len(form.linear)
-        group = _as_indices("group", layout.group, len(layout.group), None)
+        start = np.zeros(n) if warm_start is None else warm_start
+        rows, task, group = (
+            np.ascontiguousarray(index, dtype=np.int64) for index in (layout.feature_row, layout.task, layout.group)
+        )
+        linear, absolute, ridge, lower, upper, start = (
+            np.ascontiguousarray(column, dtype=np.float64)
+            for column in (form.linear, form.absolute, form.ridge, form.lower, form.upper, start)
+        )
+        fits = all(column.shape == (n,) for column in (rows, task, absolute, ridge, lower, upper, start))
+        if not (fits and _are_below(rows, len(features)) and _are_below(task, len(group))):
+            raise ValueError("`features`, `form`, `layout` and `warm_start` must have rows that fit each other.")
+        norms = np.einsum("ij,ij->i", features, features, dtype=np.float64)
+        sharing = layout.sharing**2
         self.rows = BoxRows(
-            features=features,
-            norms=np.einsum("ij,ij->i", features, features, dtype=np.float64),
-            feature_row=_as_indices("feature_row", layout.feature_row, n, len(features)),
-            task=_as_indices("task", layout.task, n, group.size),
-            group=group,
-            linear=_as_column("linear", form.linear, n),
-            absolute=_as_column("absolute", form.absolute, n),
-            ridge=_as_column("ridge", form.ridge, n),
-            lower=_as_column("lower", form.lower, n),
-            upper=_as_column("upper", form.upper, n),
-            sharing=layout.sharing**2,
-            penalty=0.0,
+            features, norms, rows, task, group, linear, absolute, ridge, lower, upper, sharing, penalty=0.0
         )
         self.n_rows = n
-        unbounded = np.isinf(form.lower) | np.isinf(form.upper)
-        self.has_hard_rows = bool(np.any(unbounded & (form.ridge == 0.0)))
-        start = np.zeros(n) if warm_start is None else _as_column("warm_start", warm_start, n)
-        dual = np.clip(start, form.lower, form.upper)
+        self.has_hard_rows = bool(np.any((np.isinf(lower) | np.isinf(upper)) & (ridge == 0.0)))
+        dual = np.clip(start, lower, upper)
         weights = box_weights(self.rows, dual)
         self.state = BoxState(dual, weights, sum_by_group(weights, group), np.ones(n, dtype=np.bool_))
 
@@ -293,17 +288,6 @@ def _as_rows(features: Reals) -> Reals:
     return read_only(np.ascontiguousarray(features, dtype=precision))
 
 
-def _as_column(name: str, values: ArrayLike, n: int) -> Floats:
-    column = np.ascontiguousarray(values, dtype=np.float64)
-    if column.shape != (n,):
-        raise ValueError(f"{name} must have shape ({n},); got {column.shape}")
-    return column
-
-
-def _as_indices(name: str, values: ArrayLike, n: int, bound: int | None) -> Indices:
-    indices = np.ascontiguousarray(values, dtype=np.int64)
-    if indices.shape != (n,):
-        raise ValueError(f"{name} must have shape ({n},); got {indices.shape}")
-    if n and (indices.min() < 0 or (bound is not None and indices.max() >= bound)):
-        raise ValueError(f"{name} must lie in 0 .. {'' if bound is None else bound - 1}")
-    return indices
+def _are_below(index: Indices, bound: int) -> bool:
+    """Whether all places lie in an array of a length, where compiled code reads it unchecked."""
+    return not index.size or bool(index.min() >= 0 and index.max() < bound)

@@ -71,21 +71,6 @@ class BlockLosses:
             return CellRows(design, self.losses, self.outputs)
         return ListedRows(design, self.losses, self.cells)
 
-    def scores(self, design: Design, weights: Floats) -> DeviceArray:
-        """Return the scores of the targets, as their losses are laid out, for weights (outputs, d)."""
-        if self.cells is None:
-            return design.scores(weights[self.outputs])
-        return self.cells.scores(design.array(), weights)
-
-    def sum_outputs(self, values: DeviceArray, n_outputs: int) -> Floats:
-        """Return the sums of values of the targets by output, (outputs,)."""
-        found = np.zeros(n_outputs)
-        if self.cells is not None:
-            np.add.at(found, self.cells.outputs, values[0])
-            return found
-        found[self.outputs] = arrays.gather(arrays.sum_of(values, axis=1))[0]
-        return found
-
 
 @dataclass(frozen=True)
 class MarginRows(ABC):

@@ -196,10 +196,6 @@ class Observations:
         """Return where the observations of each output begin, and where the last end, (n_outputs + 1,)."""
         return np.searchsorted(self.outputs, np.arange(n_outputs + 1))
 
-    def rows_of(self, output: int) -> Integers:
-        """Return the rows that have an output, ascending."""
-        return self.rows[slice(*np.searchsorted(self.outputs, [output, output + 1]))]
-
     def between(self, first: int, end: int, n_outputs: int) -> Observations:
         """Return those of the rows from a first to an end, counted from the first."""
         edges = self.edges(n_outputs).tolist()
@@ -240,31 +236,18 @@ class ObservedMatrix:
     def __len__(self) -> int:
         return int(self._edges[-1])
 
-    def is_seen(self, rows: slice = slice(None), outputs: Any = slice(None)) -> Flags:
+    def is_seen(self, rows: slice = slice(None)) -> Flags:
         """Return which targets of some rows exist."""
-        given = self.targets[outputs, rows]
+        given = self.targets[:, rows]
         return given != 0 if given.dtype == np.int8 else ~np.isnan(given)
 
     @cached_property
     def _edges(self) -> Integers:
-        counts = [np.count_nonzero(self.is_seen(outputs=output)) for output in range(len(self.targets))]
-        return np.cumsum([0, *counts])
+        return np.cumsum([0, *np.count_nonzero(self.is_seen(), axis=1)])
 
     def edges(self, n_outputs: int) -> Integers:
         """Return where the observations of each output begin, and where the last end, (n_outputs + 1,)."""
         return self._edges
-
-    def rows_of(self, output: int) -> Integers:
-        """Return the rows that have an output, ascending."""
-        return np.flatnonzero(self.is_seen(outputs=output))
-
-    def take(self, cells: Any) -> Observations:
-        """Return some of them, which ascend, as a list."""
-        cells = np.arange(len(self))[cells] if isinstance(cells, slice) else np.asarray(cells)
-        starts = np.searchsorted(cells, self._edges)
-        rows = [self.rows_of(m)[cells[a:b] - self._edges[m]] for m, (a, b) in enumerate(pairwise(starts)) if b > a]
-        outputs = np.repeat(np.arange(len(self.targets)), np.diff(starts))
-        return self._at(np.concatenate([np.zeros(0, dtype=np.int64), *rows]), outputs)
 
     def between(self, first: int, end: int, n_outputs: int) -> Observations:
         """Return those of the rows from a first to an end, counted from the first, as a list."""
@@ -274,14 +257,12 @@ class ObservedMatrix:
 
     def count(self, sample_weight: Floats) -> tuple[ObservedMatrix, float]:
         """Return them with rows counted so many times, and how many they are then."""
-        total = sum(float(sample_weight[self.rows_of(output)].sum()) for output in range(len(self.targets)))
-        return replace(self, weights=self.weights * sample_weight), total
+        total = np.count_nonzero(self.is_seen(), axis=0) @ sample_weight
+        return replace(self, weights=self.weights * sample_weight), float(total)
 
     def find_rows(self, n_rows: int) -> Flags:
         """Return which rows have any, (n_rows,)."""
-        found = np.zeros(n_rows, dtype=np.bool_)
-        for output in range(len(self.targets)):
-            found |= self.is_seen(outputs=output)
+        found: Flags = np.any(self.is_seen(), axis=0)
         return found
 
     def keep_rows(self, kept: Flags) -> ObservedMatrix:
