@@ -12,6 +12,7 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 from dask.delayed import Delayed
+from dask.sizeof import sizeof
 from distributed import Client
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
@@ -320,9 +321,19 @@ class DaskSource:
         return [part for part in parts if len(part.kinds)] or parts[:1]
 
     def persist(self, make: Callable[..., Any], *arguments: Any) -> DaskBlocks:
-        """Return ``make(samples, *arguments)`` of every block, kept where the block is; None leaves a block out."""
+        """Return ``make(samples, *arguments)`` of every block, kept where the block is; None leaves a block out.
+
+        The samples are released: workers read them again only if what was made of them is lost.
+        """
         made = self.blocks.map(make, *arguments)
+        self.blocks = self.blocks.keep([False] * len(self.lengths))
         return made.keep(made.gather(_exists))
+
+
+@sizeof.register(Samples)
+def _size_of_samples(block: Samples) -> int:
+    """Return the bytes that samples take in the memory of a worker."""
+    return sum(map(sizeof, (block.X, block.y, block.weights, block.task)))
 
 
 def _describe(block: Samples) -> tuple[str | None, int]:
