@@ -14,6 +14,7 @@ from medlda_tools import draw_documents
 from regbayes import (
     IBPFactorAnalysis,
     ILSVMClassifier,
+    ILSVMRegressor,
     MedLDAClassifier,
     MedLDARegressor,
     MultiTaskILSVMClassifier,
@@ -48,6 +49,8 @@ CASES = {
     "ilsvm": (ILSVMClassifier(**GIVEN, multi_class="ovr", include_inputs=True), "X", "classes"),
     "ilsvm Crammer-Singer": (ILSVMClassifier(**GIVEN, multi_class="crammer_singer"), "X", "classes"),
     "ilsvm half-normal": (ILSVMClassifier(**GIVEN, slab="half-normal"), "X", "classes"),
+    "ilsvm labels": (ILSVMClassifier(**GIVEN), "X", "labels"),
+    "ilsvm regression": (ILSVMRegressor(**GIVEN), "X", "numbers"),
     "ibp": (IBPFactorAnalysis(**GIVEN, slab=None), "X", None),
     "ibp half-normal": (IBPFactorAnalysis(**GIVEN, slab="half-normal"), "X", None),
     "multitask": (MultiTaskILSVMClassifier(**GIVEN, C=0.1), "X", "labels"),

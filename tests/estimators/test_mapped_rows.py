@@ -65,9 +65,9 @@ def peak_of(call):
     ],
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_fit_and_answers_take_a_quarter_of_the_rows(kind, dtype, tmp_path, few_copied):
+def test_a_fit_and_answers_take_a_third_of_the_rows(kind, dtype, tmp_path, few_copied):
     X, y = draw(dtype, tmp_path, 2 * N if kind == "inputs" else N)  # weights of inputs have large second derivatives
-    limit = 8 * X.size / 4  # as numbers in double precision
+    limit = 8 * X.size / 3  # as numbers in double precision; the curvature comes from a growing sample
     estimator = make(kind)
     estimator.fit(X, y)  # what is loaded and compiled once
     peaks = {"fit": peak_of(lambda: estimator.fit(X, y)), "transform": peak_of(lambda: estimator.transform(X))}

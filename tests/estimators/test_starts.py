@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 
+from ilsvm_model_tools import pad
 from regbayes import (
     IBPFactorAnalysis,
     ILSVMClassifier,
@@ -23,7 +24,6 @@ from regbayes.estimators import ilsvm
 from regbayes.estimators._bases import IterativeEstimator, find_fault
 from regbayes.margins.targets import zero_one_cost
 from regbayes.models.ilsvm.model import BinaryFeatures, centre_rows
-from regbayes.models.ilsvm.starts import pad
 from regbayes.models.indian_buffet import stick_expectations
 
 RNG = np.random.default_rng(0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from regbayes.margins.head import Tolerance
 from regbayes.margins.targets import zero_one_cost
 from regbayes.models.ilsvm import starts
 from regbayes.models.ilsvm.model import UNLABELED, Data, ILSVMProblem, Settings, centre_rows
+from regbayes.models.indian_buffet import Sticks, prior_sticks
 
 EXACT = Tolerance(gap=1e-10, max_epochs=20_000.0)
 ESTIMATED = {"estimate_noise": True, "estimate_prior": True}
@@ -77,3 +80,20 @@ def make_problem(seed, settings_changes=None, **data_changes):
 
 def start_of(problem, seed=0):
     return starts.random_params(problem.data.X, problem.settings, np.random.default_rng(seed))
+
+
+def pad(params, n_components, alpha):
+    """Return the model with features without loadings behind its own, up to a number of them.
+
+    Sticks depend on those before them alone: nothing changes for the other features.
+    """
+    missing = n_components - len(params.loadings)
+    prior = prior_sticks(alpha, missing)
+    return replace(
+        params,
+        loadings=np.vstack([params.loadings, np.zeros((missing, params.loadings.shape[1]))]),
+        variances=np.concatenate([params.variances, np.full(missing, params.prior_variance)]),
+        sticks=Sticks(
+            np.concatenate([params.sticks.first, prior.first]), np.concatenate([params.sticks.second, prior.second])
+        ),
+    )

@@ -136,7 +136,7 @@ def hold(block: Samples, recipe: Recipe) -> RowBlock[Rows]:
     """Return samples as the model takes them, with their part of the head."""
     data, settings = recipe.data(block), recipe.settings
     assert settings is not None
-    pieces = data.X.blocks()
+    pieces = data.X.blocks
     lengths = tuple(map(len, pieces))
     supervised = data.targets is not None and settings.C > 0
     return RowBlock(pieces, lengths, build_head(data, settings).blocks(lengths, data.X.X) if supervised else None)

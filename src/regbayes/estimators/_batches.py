@@ -170,7 +170,7 @@ class BatchFeatures(LatentModel):
             )
         state = replace(state, head=head, multipliers=None)
         if hasattr(self, "_batches"):
-            self._batches = batches.settle(self._batches, head, state)
+            self._batches = batches.settle(self._batches, head)
         for name, value in {**self._head_attributes(state, self._used), "_state": state}.items():
             setattr(self, name, value)
 

@@ -78,10 +78,11 @@ class BinaryFeatures(LatentModel):
     def _check_loaded(self) -> None:
         if not hasattr(self, "_state"):
             return
-        n_components, n_inputs = self._state.params.loadings.shape
+        n_inputs = self._state.params.loadings.shape[1]
         if n_inputs != self.n_features_in_ or to_host(self.mean_).shape != (n_inputs,):
             raise ValueError("n_features_in_ and mean_ must fit the loadings")
-        if hasattr(self, "_batches") and self._batches.settings.n_components != n_components:
+        loadings = self._state.params.loadings
+        if hasattr(self, "_batches") and self._batches.state.params.loadings.shape != loadings.shape:
             raise ValueError("the batches must have as many features as the loadings")
 
     def _start(self, data: Data, settings: Settings, rng: np.random.Generator) -> Params:
@@ -136,7 +137,8 @@ class BinaryFeatures(LatentModel):
         (data, settings), self.mean_ = prepared, prepared[0].X.mean
         margins, transductive = getattr(self, "margins", "consistent"), getattr(self, "transductive", False)
         previous: State | None = getattr(self, "_state", None) if self.warm_start else None
-        goes_on = previous is not None and previous.params.loadings.shape == (settings.n_components, data.X.n_inputs)
+        n_known, n_inputs = (0, 0) if previous is None else previous.params.loadings.shape
+        goes_on = 0 < n_known <= settings.n_components and n_inputs == data.X.n_inputs
         rng, policy = generator(self.random_state), self._policy
 
         def draw() -> Iterator[tuple[Any, Integers | None, Settings]]:
@@ -228,7 +230,7 @@ class BinaryFeatures(LatentModel):
         """Return the features of rows as prediction infers them, (n, K), or another function of rows, by blocks."""
         with one_blas_thread():
             executor = make_executor(min(effective_n_jobs(self.n_jobs), rows.max_threads))
-            return rows.join(executor.map(function or self._state.params.infer, rows.blocks()))
+            return rows.join(executor.map(function or self._state.params.infer, rows.blocks))
 
 
 @dataclass(frozen=True)

@@ -161,12 +161,6 @@ def join_columns(parts: Sequence[Any]) -> Any:
     return join(parts, axis=1)
 
 
-def append_columns(array: Any, constant: Floats) -> Any:
-    """Return an array (n, k) with columns behind its own that have one number each."""
-    xp = namespace_of(array)
-    return join([array, xp.broadcast_to(to_device(constant, array), (array.shape[0], len(constant)))], axis=1)
-
-
 def take_rows(array: DeviceArray, rows: Any) -> DeviceArray:
     """Return some of the rows, whose places are on the host."""
     return namespace_of(array).take(array, integers_to_device(rows, array), axis=0)

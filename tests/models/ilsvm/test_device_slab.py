@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-import sklearn
 
-import regbayes
 from array_namespaces import Place, list_places
 from reference.slab import reference_reverse_slab, reference_sweep_slab
-from regbayes import IBPFactorAnalysis, ILSVMClassifier
-from regbayes.estimators import ilsvm
 from regbayes.kernels import slab
 from regbayes.kernels.arrays import namespace_of, to_host
-from regbayes.margins import head as margins_head
 from regbayes.models.ilsvm.model import centre_rows
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams
-from regbayes.models.ilsvm.starts import POLICY
 from regbayes.models.indian_buffet import prior_sticks
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -119,54 +111,3 @@ def test_statistics_gradient_and_bound_are_those_of_numpy(elsewhere: Place, n_sw
         pulled = model.pull_back(there, params, found, None if given is None else place(given.T).T)
         for name, value in vars(wanted).items():
             assert_close(getattr(pulled, name), value, 10 * tol)
-
-
-# --- estimators
-
-
-def make_data(n: int = 250) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    z = rng.random((n, 3)) < 0.4
-    X = (z * np.abs(rng.normal(size=z.shape))) @ (3.0 * rng.normal(size=(3, 6))) + 0.3 * rng.normal(size=(n, 6)) + 5.0
-    return X, (z[:, 0] + 2 * z[:, 1]) % 3
-
-
-@pytest.fixture
-def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let NumPy's rows have the solver and the warm-up that rows elsewhere have: then the two fits are the same."""
-    monkeypatch.setattr(margins_head, "HEAD_POLICY", margins_head.HeadPolicy(max_ascent_scores=0))
-    monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(POLICY, sample_rows=100))
-
-
-@pytest.mark.usefixtures("dispatch", "in_blocks")
-def test_classifier_is_that_of_numpy(elsewhere: Place, tmp_path) -> None:
-    place, (X, y) = elsewhere, make_data()
-    model = ILSVMClassifier(n_components=4, slab="half-normal", max_iter=8, random_state=0)
-    here, there = sklearn.clone(model).fit(X, y), sklearn.clone(model).fit(place(X), place.make(y))
-    double, kind = place.tol < 1e-8, type(place(X))
-    assert there.objective_ == pytest.approx(here.objective_, rel=5e-3 if double else 2e-2)
-    assert np.all(np.diff(there.trace_.objective) <= 0)
-    answers, features, on = there.predict(place(X)), there.transform(place(X)), there.feature_probabilities(place(X))
-    for found in (answers, features, on, there.embedding_, there.probabilities_, there.components_):
-        assert isinstance(found, kind)
-    assert np.mean(to_host(answers) == here.predict(X)) > 0.95
-    if double:
-        assert np.mean(np.abs(to_host(features) - here.transform(X))) < 0.05
-        assert np.mean(np.abs(to_host(on) - here.feature_probabilities(X))) < 0.05
-    assert_close(there.probabilities_, to_host(on), 1e-10 if double else 1e-3)
-    there.save(tmp_path / "model")
-    loaded = regbayes.load(tmp_path / "model")
-    assert isinstance(loaded.probabilities_, np.ndarray)
-    assert_close(loaded.transform(X), to_host(features), 1e-10 if double else 1e-3)
-
-
-@pytest.mark.usefixtures("dispatch", "in_blocks")
-def test_features_without_labels_are_those_of_numpy(elsewhere: Place) -> None:
-    place, (X, _) = elsewhere, make_data()
-    model = IBPFactorAnalysis(n_components=4, slab="half-normal", max_iter=8, random_state=0)
-    here, there = sklearn.clone(model).fit(X), sklearn.clone(model).fit(place(X))
-    tol = 5e-3 if place.tol < 1e-8 else 0.1
-    assert np.all(np.diff(there.trace_.objective) <= 0)
-    assert isinstance(there.transform(place(X)), type(place(X)))
-    assert_close(there.transform(place(X)), here.transform(X), tol)
-    assert_close(there.score_samples(place(X)), here.score_samples(X), tol)

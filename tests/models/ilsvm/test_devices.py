@@ -29,11 +29,9 @@ from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.kernels.arrays import to_host
 from regbayes.margins import head as margins_head
 from regbayes.margins.head import Tolerance
-from regbayes.models.ilsvm import model as model_module
 from regbayes.models.ilsvm import starts
 from regbayes.models.ilsvm.model import (
     UNLABELED,
-    BinaryFeatures,
     Data,
     ILSVMProblem,
     Rows,
@@ -96,78 +94,6 @@ def assert_close(found, expected, tol: float) -> None:
     assert np.abs(found - expected).max(initial=0.0) <= tol * max(1.0, np.abs(expected).max(initial=0.0))
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_step_too_far_is_no_number_and_no_error(place):
-    """The line search shortens it then; an assertion on a device would end the process."""
-    _, problem, params = make_problems(place, make_settings(C=0.0), weighted=False)
-    far = replace(params, loadings=np.full_like(params.loadings, np.nan))
-    model = problem.joint.model
-    found = model.infer(problem.data.X, far)
-    assert not np.isfinite(sum(model.terms(far, found.stats).values()))
-    assert np.all(np.isnan(to_host(far.bound(problem.data.X))))
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_sweeps", [1, 3])
-def test_inference_statistics_and_reverse_are_those_of_numpy(
-    place: Place, n_sweeps: int, weighted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model_module, "DEVICE_BLOCK_ROWS", 128)
-    local, elsewhere, params = make_problems(place, make_settings(n_sweeps=n_sweeps), weighted)
-    model, X = BinaryFeatures(2.0, 0.3), elsewhere.data.X
-    assert len(X.blocks()) == 3
-    here = model.infer(local.data.X, params)
-    gradient = np.random.default_rng(2).normal(size=here.features.shape)
-    expected = model.pull_back(local.data.X, params, here, gradient.copy())
-    parts = [model.infer(block, params) for block in X.blocks()]
-    cut = np.split(gradient, [128, 256])
-    pulled = [
-        model.pull_back(block, params, part, place(own.T).T)
-        for block, part, own in zip(X.blocks(), parts, cut, strict=True)
-    ]
-    stats, sums = parts[0].stats + parts[1].stats + parts[2].stats, pulled[0] + pulled[1] + pulled[2]
-    for found, wanted in ((stats, here.stats), (sums, expected)):
-        for name, value in vars(wanted).items():
-            assert_close(getattr(found, name), value, 10 * place.tol)
-    assert_close(params.infer(X), here.features, place.tol)
-    assert_close(params.bound(X), params.bound(local.data.X), 10 * place.tol)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_rows_are_the_same_wherever_they_lie(place: Place, weighted: bool) -> None:
-    X, rng = make_data()[0], np.random.default_rng(3)
-    weights = rng.random(len(X)) if weighted else None
-    here, there = centre_rows(X, weights=weights), centre_rows(place(X), weights=weights)
-    tol, directions, constant = 10 * place.tol, rng.normal(size=(4, 6)), rng.normal(size=4)
-    assert (len(there), there.n_inputs, there.totals.n_rows) == (len(here), here.n_inputs, here.totals.n_rows)
-    assert_close(there.mean, here.mean, tol)
-    assert there.totals.mean_square == pytest.approx(here.totals.mean_square, rel=tol)
-    assert_close(there.project(directions), here.project(directions), tol)
-    assert_close(there.project(directions, constant), here.project(directions) + constant, tol)
-    coefficients = rng.normal(size=(len(X), 4))
-    assert_close(there.combine(place(coefficients)), here.combine(coefficients), tol)
-    assert_close(there.weigh(place(coefficients)), here.weigh(coefficients), tol)
-    some = rng.permutation(len(X))[:20]
-    for rows in (some, slice(3, 9), None):
-        taken, wanted = there.take(rows), here.take(rows)
-        assert_close(taken.array(), wanted.array(), tol)
-        assert (taken.weights is None) == (not weighted)
-        assert taken.totals.n_rows == wanted.totals.n_rows
-
-
-@pytest.mark.parametrize("options", [{"one_vs_rest": True}, {"one_vs_rest": False}, {"input_scale": 0.5}])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_objective_and_gradient_are_those_of_numpy(place: Place, options: dict, weighted: bool) -> None:
-    settings = make_settings(**options)
-    local, elsewhere, params = make_problems(place, settings, weighted)
-    tol = place.tol if place.tol > 1e-8 else 1e-9  # the head is solved to a gap
-    tolerance = TIGHT if place.tol < 1e-8 else Tolerance(1e-6, 50.0)
-    expected, inferred = local.joint.evaluate(params, None, tolerance)
-    found, there = elsewhere.joint.evaluate(params, None, tolerance)
-    assert found.objective == pytest.approx(expected.objective, rel=tol)
-    assert_close(elsewhere.joint.gradient(found, there), local.joint.gradient(expected, inferred), 1000 * tol)
-
-
 @pytest.mark.parametrize("one_vs_rest", [False, True])
 def test_descent_never_rises_and_samples_curvature(
     place: Place, one_vs_rest: bool, monkeypatch: pytest.MonkeyPatch
@@ -191,8 +117,8 @@ def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
     first, second = (ILSVMProblem(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
     X = centre_rows(place(make_data()[0][:150]), local.data.X.mean)
     there = ILSVMProblem(replace(first.data, X=X), settings)
-    held = [RowBlock(p.data.X.blocks(), (150,), p.head.blocks((150,), p.data.X.X)) for p in (there, second)]
-    sample = RowBlock(local.data.X.blocks(), (300,))
+    held = [RowBlock(p.data.X.blocks, (150,), p.head.blocks((150,), p.data.X.X)) for p in (there, second)]
+    sample = RowBlock(local.data.X.blocks, (300,))
     head = SampledHead(local.head, sample, 1.0)
     remote = JointProblem(local.joint.model, LocalBlocks(held), head, local.joint.options)
     tolerance = TIGHT if place.tol < 1e-8 else Tolerance(1e-6, 50.0)
@@ -213,77 +139,13 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(starts.POLICY, sample_rows=100))
 
 
-@pytest.mark.usefixtures("dispatch", "in_blocks")
-@pytest.mark.parametrize("options", [{"multi_class": "ovr", "include_inputs": True}, {"multi_class": "crammer_singer"}])
-def test_classifier_is_that_of_numpy(place: Place, options: dict) -> None:
-    X, y = make_data(250)
-    model = ILSVMClassifier(n_components=4, max_iter=8, random_state=0, **options)
-    here, there = sklearn.clone(model).fit(X, y), sklearn.clone(model).fit(place(X), place.make(y))
-    double = place.tol < 1e-8
-    # Other tests compare each operation. A fit takes decisions, and last bits may lead another way to the end.
-    assert there.objective_ == pytest.approx(here.objective_, rel=5e-3 if double else 2e-2)
-    assert np.all(np.diff(there.trace_.objective) <= 0)
-    kind = type(place(X))
-    for name in (
-        "components_",
-        "coef_features_",
-        "intercept_",
-        "mean_",
-        "offset_",
-        "stick_weights_",
-        "embedding_",
-        "classes_",
-    ):
-        assert isinstance(getattr(there, name), kind), name
-    assert there.components_.dtype == place(X).dtype
-    scores, answers, features = there.decision_function(place(X)), there.predict(place(X)), there.transform(place(X))
-    assert all(isinstance(found, kind) for found in (scores, answers, features))
-    assert scores.dtype == features.dtype == place(X).dtype
-    if double:
-        assert np.mean(np.abs(to_host(scores) - here.decision_function(X))) < 0.1
-        assert np.mean(np.abs(to_host(features) - here.transform(X))) < 0.05
-    assert np.mean(to_host(answers) == here.predict(X)) > 0.95
-
-
-@pytest.mark.usefixtures("dispatch", "in_blocks")
-def test_features_without_labels_are_those_of_numpy(place: Place) -> None:
-    X, _ = make_data(250)
-    model = IBPFactorAnalysis(n_components=4, slab=None, max_iter=8, tol=1e-3, random_state=0)
-    here, there = sklearn.clone(model).fit(X), sklearn.clone(model).fit(place(X))
-    tol = 5e-3 if place.tol < 1e-8 else 0.1
-    assert np.all(np.diff(there.trace_.objective) <= 0)
-    assert_close(there.transform(place(X)), here.transform(X), tol)
-    assert_close(there.score_samples(place(X)), here.score_samples(X), tol)
-    assert there.score(place(X)) == pytest.approx(here.score(X), rel=tol)
-    assert_close(there.inverse_transform(place(here.embedding_)), here.inverse_transform(here.embedding_), tol)
-    assert isinstance(there.transform(place(X)), type(place(X)))
-
-
-@pytest.mark.usefixtures("dispatch", "in_blocks")
-def test_weights_unlabeled_rows_and_names_of_classes(place: Place) -> None:
-    X, y = make_data(300)
-    weights = np.random.default_rng(0).integers(0, 3, size=300).astype(float)
-    y[::5] = -1
-    model = ILSVMClassifier(n_components=5, max_iter=5, tol=1e-2, unlabeled=-1, random_state=0)
-    here = sklearn.clone(model).fit(X, y, sample_weight=weights)
-    there = sklearn.clone(model).fit(place(X), place.make(y), sample_weight=place(weights))
-    assert there.objective_ == pytest.approx(here.objective_, rel=5e-3 if place.tol < 1e-8 else 2e-2)
-    assert there.embedding_.shape == (300, there.n_components_)
+@pytest.mark.usefixtures("dispatch")
+def test_names_of_classes_are_predicted_in_numpy(place: Place) -> None:
+    """No other library has text."""
+    X, y = make_data()
     named = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0).fit(place(X), np.array(["a", "b", "c"])[y])
-    assert isinstance(named.predict(place(X)), np.ndarray)  # no other library has text
+    assert isinstance(named.predict(place(X)), np.ndarray)
     assert set(named.predict(place(X))) <= {"a", "b", "c"}
-
-
-@pytest.mark.usefixtures("dispatch", "in_blocks")
-def test_numbers_and_several_labels_are_those_of_numpy(place: Place) -> None:
-    X, y = make_data(300)
-    several = (np.eye(3)[y] + np.roll(np.eye(3)[y], 1, axis=1)).clip(0, 1)
-    for model, targets in ((ILSVMRegressor(5, max_iter=3), X[:, :2] ** 2), (ILSVMClassifier(5, max_iter=3), several)):
-        here = sklearn.clone(model).fit(X, targets)
-        there = sklearn.clone(model).fit(place(X), place(targets))
-        assert there.objective_ == pytest.approx(here.objective_, rel=5e-2)
-        assert isinstance(there.predict(place(X)), type(place(X)))
-        assert there.predict(place(X)).shape == targets.shape
 
 
 @pytest.mark.usefixtures("dispatch", "in_blocks")

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
-from ilsvm_model_tools import EXACT, make_data, make_problem, make_settings, start_of
+from ilsvm_model_tools import EXACT, make_data, make_problem, make_settings, pad, start_of
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.joint import descent
 from regbayes.margins.head import WarmStart
@@ -39,7 +39,7 @@ def test_the_tempered_prior_is_normalised_over_all_features_of_all_rows():
 def test_features_without_loadings_cost_what_their_prior_does_and_no_more(C):
     problem = make_problem(2, {"C": C}, n_unlabeled=5)
     g = start_of(problem)
-    larger = starts.pad(g, 9, problem.settings.alpha)
+    larger = pad(g, 9, problem.settings.alpha)
     model = problem.joint.model
     at, there = (problem.joint.evaluate(params, None, EXACT)[0] for params in (g, larger))
     assert abs(there.objective - at.objective) > 1.0
@@ -53,7 +53,7 @@ def test_no_feature_of_a_fit_is_one_to_drop():
     settings = make_settings(data.X, n_components=10, max_iter=60)
     state = fit.fit(data, settings, starts.start(data, settings)).state
     problem = fit.ILSVMProblem(data, settings)
-    params = starts.drop_empty(state.params)
+    params = state.params
     at, _ = problem.joint.evaluate(params, WarmStart(multipliers=state.multipliers), EXACT)
     model = problem.joint.model
     for k in range(len(params.loadings)):

@@ -69,15 +69,8 @@ def test_without_margins_it_is_factor_analysis():
 def test_removed_features_change_nothing_but_their_own_columns():
     problem = make_problem(6, {"n_components": 25, "max_iter": 25}, n=120)
     state = fit.fit(problem.data, problem.settings, start_of(problem)).state
-    kept = np.any(state.params.loadings != 0.0, axis=1)
-    n_kept = int(kept.sum())
-    assert 0 < n_kept < 25
-    assert np.all(kept[:n_kept])
-    assert np.all(state.head.weights[:, n_kept:25] == 0.0)
-    assert np.ptp(state.embedding[:, n_kept:], axis=0) == pytest.approx(0.0, abs=1e-12)
-    small = starts.drop_empty(state.params)
-    X = centre_rows(np.random.default_rng(0).standard_normal((9, problem.data.X.n_inputs)))
-    assert state.params.infer(X)[:, :n_kept] == pytest.approx(small.infer(X), abs=1e-12)
+    assert 0 < len(state.params.loadings) < 25
+    assert state.head.weights.shape[1] == len(state.params.loadings) + 1
     assert state.params.infer(problem.data.X) == pytest.approx(state.embedding, abs=1e-12)
 
 

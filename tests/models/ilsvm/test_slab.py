@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import regbayes
-from ilsvm_model_tools import EXACT, make_data, make_settings, repeat_rows, start_of
+from ilsvm_model_tools import EXACT, make_data, make_settings, pad, repeat_rows, start_of
 from reference_tools import fits_its_rows
 from regbayes import IBPFactorAnalysis, ILSVMClassifier
 from regbayes.models.ilsvm import fit
@@ -26,7 +26,7 @@ from regbayes.models.ilsvm.model import (
     update_prior_blocks,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures, SlabParams, convert_params
-from regbayes.models.ilsvm.starts import pad, start
+from regbayes.models.ilsvm.starts import start
 from regbayes.models.indian_buffet import kl_sticks, stick_expectations
 
 SLAB = {"slab": "half-normal", "price": 1.0}
@@ -385,3 +385,21 @@ def test_every_pair_of_settings_is_accepted_by_the_kernel():
                 X, y
             )
         assert np.all(np.isfinite(model.decision_function(X)))
+
+
+def test_ratios_of_the_noise_are_scales_of_the_inputs():
+    """Their product is one, so that no term of the objective changes."""
+    data = make_data(5, n=80)
+    roots = np.exp(np.linspace(-0.5, 0.5, data.X.n_inputs))
+    settings = make_settings(data.X, **SLAB)
+    scaled = replace(data, X=centre_rows(data.X.X / roots))
+    params = convert_params(start_of(ILSVMProblem(scaled, settings)), settings)
+    there = replace(params, loadings=params.loadings * roots, offset=params.offset * roots, noise_ratios=roots**2)
+    expected, inferred = ILSVMProblem(scaled, settings, SlabFeatures).joint.evaluate(params, None, EXACT)
+    problem = ILSVMProblem(data, replace(settings, noise_ratios=roots**2), SlabFeatures)
+    found, seen = problem.joint.evaluate(there, None, EXACT)
+    assert found.objective == pytest.approx(expected.objective, rel=1e-9)
+    gradient = ILSVMProblem(scaled, settings, SlabFeatures).joint.gradient(expected, inferred)
+    assert problem.joint.gradient(found, seen) == pytest.approx(gradient, abs=1e-6 * np.abs(gradient).max())
+    rows = params.bound(scaled.X)
+    assert there.bound(data.X) == pytest.approx(rows, rel=1e-9)

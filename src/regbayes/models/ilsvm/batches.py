@@ -22,7 +22,6 @@ from regbayes.joint.descent import DescentOptions
 from regbayes.joint.online import OnlineOptions, OnlineState
 from regbayes.joint.problem import JointProblem, RowBlock, SampledHead
 from regbayes.margins.head import Head, LinearHead, WarmStart
-from regbayes.models.ilsvm.fit import pad_state
 from regbayes.models.ilsvm.model import (
     FINAL,
     BinaryFeatures,
@@ -34,7 +33,6 @@ from regbayes.models.ilsvm.model import (
     build_head,
 )
 from regbayes.models.ilsvm.slab import SlabFeatures
-from regbayes.models.ilsvm.starts import drop_empty
 
 OPTIONS = OnlineOptions()
 SAMPLE_LEVEL = 1  # of the rows that the curvature of a solve comes from: twice as many as it begins with
@@ -51,8 +49,8 @@ class Batches:
 
 def begin(data: Data | None, settings: Settings, fitted: State, n_rows: float) -> Batches:
     """Return where learning begins: at a fitted model, of so many rows, which are given if they are at hand."""
-    model, params = make_model(settings), drop_empty(fitted.params)
-    head = None if fitted.head is None else _drop_columns(fitted.head, fitted.params)
+    model, params = make_model(settings), fitted.params
+    head = fitted.head
     if data is None:
         return Batches(settings, OnlineState.begin(model, params, len(params.loadings), head, n_rows=n_rows))
     state = OnlineState.begin(model, params, len(params.loadings), head)
@@ -72,7 +70,7 @@ def learn(data: Data, before: Batches, options: OnlineOptions = OPTIONS) -> tupl
     features = state.params.infer(data.X)
     psi = state.params.infer_probabilities(data.X) if settings.slab else None
     scale = 0.0 if head is None else settings.input_scale
-    return Batches(settings, state), pad_state(State(state.params, features, head, None, scale, psi), settings)
+    return Batches(settings, state), State(state.params, features, head, None, scale, psi)
 
 
 def solve_weights(
@@ -83,29 +81,13 @@ def solve_weights(
     settings: Settings,
     fitted: State,
 ) -> tuple[LinearHead, float]:
-    """Solve for the weights at the features of a fitted model, over rows that are read anew for every look at them.
+    """Solve for the weights at the features of a fitted model, over samples that are read again for each look at them.
 
-    Parameters
-    ----------
-    read : callable
-        From a part, or an array of row numbers, to these rows.
-    parts : sequence
-        What all rows are read in.
-    kinds : array of shape (N,) or None
-        Classes of all rows, if targets are classes.
-    n_targets : int
-        How many rows there are, N; each has a target.
-    settings : Settings
-    fitted : State
-
-    Returns
-    -------
-    LinearHead
-    float
-        Its duality gap, relative to its value.
+    ``read`` takes one of the parts, or places of samples, each of which has a target. ``kinds`` are their classes, if
+    targets are classes. Returns the head and its duality gap relative to its value.
     """
     order, model = order_sample(kinds, n_targets), make_model(settings)
-    params = drop_empty(fitted.params)
+    params = fitted.params
     K = len(params.loadings)
 
     def hold(part: Any) -> RowBlock[Rows]:
@@ -122,17 +104,14 @@ def solve_weights(
     assert here is not None
     head = SampledHead(here, RowBlock([sample.X], (n_sampled,)), n_sampled / n_targets)
     problem: JointProblem[Any, Any, Any] = JointProblem(model, blocks, head, DescentOptions())
-    start = None if fitted.head is None else WarmStart(_drop_columns(fitted.head, fitted.params).weights)
+    start = None if fitted.head is None else WarmStart(fitted.head.weights)
     solved = problem.evaluate(params, start, FINAL)[0].head
-    nothing = np.empty((0, K))
-    full = pad_state(State(params, nothing, solved.head, None, 0.0, nothing if settings.slab else None), settings)
-    assert full.head is not None
-    return full.head, solved.gap / max(solved.value, np.finfo(np.float64).tiny)
+    return solved.head, solved.gap / max(solved.value, np.finfo(np.float64).tiny)
 
 
-def settle(batches: Batches, head: LinearHead, fitted: State) -> Batches:
+def settle(batches: Batches, head: LinearHead) -> Batches:
     """Return where learning stands once the weights of a fitted model were solved for."""
-    return replace(batches, state=batches.state.settle(_drop_columns(head, fitted.params), 1.0))
+    return replace(batches, state=batches.state.settle(head, 1.0))
 
 
 def make_model(settings: Settings) -> BinaryFeatures:
@@ -146,13 +125,3 @@ def _ask(data: Data, settings: Settings) -> Head | None:
     if settings.C == 0 or len(data.labeled) == 0:
         return None
     return build_head(data, settings)
-
-
-def _drop_columns(head: LinearHead, params: Params) -> LinearHead:
-    """Return a head without the features that `drop_empty` leaves out."""
-    kept = np.any(params.loadings != 0.0, axis=1)
-    if not kept.any():
-        return head
-    columns = np.ones(head.weights.shape[1], dtype=bool)
-    columns[: len(kept)] = kept
-    return LinearHead(head.weights[:, columns], head.centre[kept], head.fit_intercept)

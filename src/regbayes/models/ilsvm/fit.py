@@ -22,8 +22,7 @@ from regbayes.engine.source import Ranges
 from regbayes.joint import alternation, descent
 from regbayes.joint import problem as joint_problem
 from regbayes.joint.problem import RowBlock, Version
-from regbayes.kernels.arrays import append_columns
-from regbayes.margins.head import LinearHead, Tolerance, WarmStart
+from regbayes.margins.head import Tolerance, WarmStart
 from regbayes.margins.targets import Classes
 from regbayes.models.ilsvm.model import (
     FINAL,
@@ -41,9 +40,7 @@ from regbayes.models.ilsvm.slab import SlabFeatures, convert_params
 from regbayes.models.ilsvm.starts import (
     POLICY,
     StructurePolicy,
-    drop_empty,
     is_cold,
-    pad,
     settle_sticks,
     soft_temperature,
     take_features,
@@ -56,7 +53,7 @@ Evaluation = joint_problem.Evaluation[Params, Stats]
 
 AS_IT_IS = Tolerance(gap=1.0, max_epochs=0.0)
 ROUND = Tolerance(gap=1e-4, max_epochs=20.0)  # of the head in a round of the alternation
-GLANCE = Tolerance(gap=1e-2, max_epochs=1.0)  # of the head where features are compared
+GLANCE = Tolerance(gap=1e-3, max_epochs=10.0)  # of the head where features are compared: rough ones hide idle features
 TRANSDUCTIVE_WEIGHTS = (0.01, 0.1, 0.3, 1.0)  # of the margins of unlabeled samples, in turn (Joachims 1999)
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 WARM_UP = "warm-up"  # the stage of the structure search, as callbacks see it
@@ -74,38 +71,20 @@ def fit(
     stage: str | None = None,
     policy: StructurePolicy = POLICY,
 ) -> FitResult[State]:
-    """Fit the model.
+    """Fit the model to data, from new parameters or from an earlier fit, whose features are not judged again.
 
-    Parameters
-    ----------
-    data : Data
-    settings : Settings
-    start : Params or State
-        A new start from `starts.start`; or an earlier fit to resume, whose features are not judged again. If its
-        temperature was higher, it is cooled in steps.
-    margins : {"consistent", "posterior"}
-        Whether margins act on the features that prediction infers, through the loadings, or on the posterior of the
-        training samples (the paper, docs/math.md eq. (27)-(28)).
-    sample : array of int, default=None
-        Samples that the structure search sees, in order; all of them by default. `starts.sample_rows` draws them.
-    callbacks : sequence of callable
-        Each sees the `Progress` of every iteration, those of the structure search too. Its ``state`` is the `State` of
-        a fit that ends there; samples are inferred for it when it is accessed.
-    stage : str, default=None
-        Name of the iterations after the search: "descent" or "alternation" by default.
-    policy : StructurePolicy
-        Decisions of the structure search.
+    Margins act on the features that prediction infers, or on the posterior of the training samples (the paper,
+    docs/math.md eq. (27)-(28)). The structure search sees ``sample``, all samples by default. An earlier fit at a
+    higher temperature is cooled in steps. Callbacks see the `Progress` of every iteration, whose state is that of a fit
+    that ends there. ``stage`` names the iterations after the search.
 
-    Returns
-    -------
-    FitResult
-        Its objective is normalized, so that fits with different numbers of features can be compared. Its trace begins
-        after the search. With consistent margins the objective never rises in it. A fit that is stopped or interrupted
-        in the search ends there, with no iteration.
+    The objective of the result is normalized, so that fits with different numbers of features can be compared. Its
+    trace begins after the search and never rises with consistent margins. A fit that is cut short in the search has no
+    iteration.
     """
     problem = ILSVMProblem(data, settings, SlabFeatures if settings.slab else BinaryFeatures)
     joint, multipliers, halted = problem.joint, _known_start(problem, start), None
-    params = drop_empty(_resume(start.params, settings)) if isinstance(start, State) else start
+    params = _resume(start.params, settings) if isinstance(start, State) else start
     params = convert_params(params, settings)
     searches = settings.max_iter > 0 and (isinstance(start, Params) or params.temperature > settings.temperature)
     if margins == "posterior":
@@ -128,7 +107,7 @@ def fit(
         max_iter=0 if halted else settings.max_iter,
         stop=AbsoluteChange(settings.tol * problem.unit, PATIENCE),
         callbacks=callbacks,
-        view=partial(_view, problem),
+        view=lambda state: _finish(problem, state.at, FINAL),
         stage=stage or STAGES[margins],
     )
     at, model = result.state.at, cast(BinaryFeatures, joint.model)
@@ -145,20 +124,10 @@ class _CutShortError(Exception):
 
 @dataclass
 class StructureSearch:
-    """Which features the model has: descend, then drop features without which the objective is hardly higher.
+    """Which features the model has: descend, then drop features without which the objective is hardly higher."""
 
-    Parameters
-    ----------
-    whole : ILSVMProblem
-        The problem of all samples, for what callbacks see.
-    sample : array of int or None
-        The samples that are used; None: all.
-    policy : StructurePolicy
-    callbacks : sequence of callable
-    """
-
-    whole: ILSVMProblem
-    sample: Integers | None
+    whole: ILSVMProblem  # of all samples, for what callbacks see
+    sample: Integers | None  # the samples that are used; None: all
     policy: StructurePolicy
     callbacks: Sequence[Callback] = ()
     problem: ILSVMProblem = field(init=False)
@@ -187,8 +156,8 @@ class StructureSearch:
         T = policy.cooling * params.temperature
         if is_new:
             T = settings.temperature
-            if not settings.slab and settings.noise_ratios is None and is_cold(X, settings, policy):
-                T = min(policy.heat * T, soft_temperature(X, settings.noise_variance, policy=policy))
+            if not settings.slab and not settings.per_input and is_cold(X, settings):
+                T = min(policy.heat * T, soft_temperature(X, settings.noise_variance, settings.noise_ratios))
         while settings.temperature < T:
             search = self._descend(change_temperature(self.problem, T), params, policy.short_steps, warm_start)
             params, warm_start, T = search.at.params, search.at.warm_start, policy.cooling * T
@@ -235,7 +204,7 @@ class StructureSearch:
             max_iter=min(n_steps, problem.settings.max_iter),
             stop=AbsoluteChange(self.policy.tol * problem.unit, PATIENCE),
             callbacks=self.callbacks,
-            view=partial(_view, self.whole),
+            view=lambda state: _finish(self.whole, state.at, FINAL),
             stage=WARM_UP,
         )
         self.latest = result.state
@@ -283,9 +252,8 @@ def fit_transductive(
 ) -> FitResult[State]:
     """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more.
 
-    Every round is a fit that goes on from the last one, with new guesses, which weigh a share of what labelled rows of
-    their class do. A stop or an interrupt ends the rounds. The trace is that of all rounds, and iterations count on;
-    the one at which a round ends and the next begins is there twice, with the objectives of both.
+    Every round continues the last one, with new guesses, which weigh a share of what labeled samples of their class do.
+    A stop or an interrupt ends the rounds. The trace is that of all rounds, end to end.
     """
     results = [fit(data, settings, start, margins=margins, sample=sample, callbacks=callbacks, policy=policy)]
     targets, labeled = data.targets, data.labeled
@@ -358,11 +326,6 @@ def _known_start(problem: ILSVMProblem, start: Params | State | Evaluation) -> W
     return WarmStart(None if start.head is None else start.head.weights, known if is_same else None)
 
 
-def _view(problem: ILSVMProblem, state: Any) -> State:
-    """Return the fitted model that a step of either scheme would end with."""
-    return _finish(problem, state.at, FINAL)
-
-
 def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> State:
     """Infer the training rows as prediction does, and solve for the head there.
 
@@ -378,22 +341,16 @@ def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> Stat
             head = joint.solve(inference, at.warm_start, tolerance).head
         ranges = joint.blocks.map_sum(range_features, inference.shared).array()
         on = joint.blocks.map_sum(range_probabilities, inference.shared).array() if settings.slab else None
-        return pad_state(State(params, ranges, head, None, settings.input_scale, on), settings)
-    parts = joint.blocks.gather(_infer_block, params)
+        return State(params, ranges, head, None, settings.input_scale, on)
+    parts = joint.blocks.gather(lambda block: params.infer(block.pieces[0]))
     features = problem.data.X.join(parts)
-    psi = problem.data.X.join(joint.blocks.gather(_infer_probabilities, params)) if settings.slab else None
+    psi = None
+    if settings.slab:
+        psi = problem.data.X.join(joint.blocks.gather(lambda block: params.infer_probabilities(block.pieces[0])))
     if problem.head is None:
-        return pad_state(State(params, features, None, None, 0.0, psi), settings)
+        return State(params, features, None, None, 0.0, psi)
     fitted = problem.head.solve(parts, _known_start(problem, at), tolerance, joint.executor)
-    return pad_state(State(params, features, fitted.head, fitted.dual, settings.input_scale, psi), settings)
-
-
-def _infer_block(block: RowBlock[Rows], params: Params) -> Floats:
-    return params.infer(block.pieces[0])
-
-
-def _infer_probabilities(block: RowBlock[Rows], params: Params) -> Floats:
-    return params.infer_probabilities(block.pieces[0])
+    return State(params, features, fitted.head, fitted.dual, settings.input_scale, psi)
 
 
 def range_features(block: RowBlock[Rows], version: Version) -> Ranges:
@@ -404,33 +361,3 @@ def range_features(block: RowBlock[Rows], version: Version) -> Ranges:
 def range_probabilities(block: RowBlock[Rows], version: Version) -> Ranges:
     """Return the ranges of the probabilities that samples of a block have the features."""
     return Ranges.of([version.params.infer_probabilities(rows) for rows in block.pieces])
-
-
-def pad_state(state: State, settings: Settings) -> State:
-    """Give the features that were left out their places again, behind the others: no loadings, no weights."""
-    n_kept = len(state.params.loadings)
-    missing = settings.n_components - n_kept
-    if missing == 0:
-        return state
-    params = pad(state.params, settings.n_components, settings.alpha)
-    D = params.loadings.shape[1]
-    anywhere = Rows(np.zeros((1, D)), np.zeros(D))
-    constant = params.infer(anywhere)[0, n_kept:]
-
-    added = {"embedding": constant}
-    if state.probabilities is not None:
-        added["probabilities"] = params.infer_probabilities(anywhere)[0, n_kept:]
-    wider: dict[str, Any] = {}
-    for name, values in added.items():
-        known = getattr(state, name)
-        if isinstance(known, np.ndarray):
-            wider[name] = np.hstack([known, np.broadcast_to(values, (len(known), missing))])
-        else:
-            wider[name] = append_columns(known, values)
-    head = state.head
-    if head is not None:
-        latent, rest = np.split(head.weights, [n_kept], axis=1)
-        weights = np.hstack([latent, np.zeros((len(latent), missing)), rest])
-        centre = np.concatenate([head.centre, constant if head.fit_intercept else np.zeros(missing)])
-        head = LinearHead(weights, centre, head.fit_intercept)
-    return replace(state, params=params, head=head, **wider)

@@ -32,7 +32,6 @@ from regbayes.joint.model import Inferred, JointModel, RowSums
 from regbayes.joint.problem import JointProblem, SampledHead, hold_rows
 from regbayes.kernels.arrays import (
     ROOM,
-    DeviceArray,
     find_entropy,
     gather,
     is_mapped,
@@ -99,13 +98,8 @@ class Rows:
     @classmethod
     def centre(cls, X: Any, weights: Floats | None = None) -> Rows:
         """Return samples less their own mean."""
-        if not isinstance(X, np.ndarray):
-            total = _add_rows(X, None if weights is None else to_device(weights, X))
-            return cls(X, total / (float(X.shape[0]) if weights is None else float(weights.sum())), weights)
-        if weights is None:
-            return cls(X, X.mean(axis=0, dtype=np.float64))
-        blocks = [slice(None)] if X.dtype == np.float64 else row_blocks(len(X))  # a product would convert all rows
-        return cls(X, np.add.reduce([weights[rows] @ X[rows] for rows in blocks]) / weights.sum(), weights)
+        totals = cls(X, np.zeros(int(X.shape[1])), weights).totals
+        return cls(X, totals.rows / totals.n_rows, weights)
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -128,17 +122,16 @@ class Rows:
     @cached_property
     def totals(self) -> Totals:
         """Sums over the samples as they are."""
-        n_rows = float(len(self)) if self.weights is None else float(self.weights.sum())
-        if not self.is_host:
-            total = _add_rows(self.X, self.counts) - n_rows * self.mean
-            squares = _square_inputs(self.X, self.mean, self.counts)
-            return Totals(n_rows, total, squares, float(squares.sum()) / n_rows)
-        total, squares = np.zeros(self.n_inputs), np.zeros(self.n_inputs)
-        for rows in row_blocks(len(self)):  # no copy of all samples
-            part = self.X[rows] - self.mean
-            counted = part if self.weights is None else part * self.weights[rows, None]
-            total += counted.sum(axis=0)
-            squares += np.einsum("nd,nd->d", counted, part)
+        n_rows, found = float(len(self)) if self.weights is None else float(self.weights.sum()), []
+        parts = row_blocks(len(self)) if self.is_host else pieces(len(self), max(1, ROOM // self.n_inputs))
+        with np.errstate(over="ignore"):  # infinite squares are refused later
+            for rows in parts:  # no copy of all samples
+                part = self.X[rows, :] - self.place(self.mean)
+                counted = part if self.counts is None else part * self.counts[rows][:, None]
+                total = sum_of(counted, axis=0)
+                counted *= part
+                found.append(gather(total, sum_of(counted, axis=0)))
+        total, squares = np.add.reduce(found)
         return Totals(n_rows, total, squares, float(squares.sum()) / n_rows)
 
     @cached_property
@@ -150,12 +143,9 @@ class Rows:
         """Return an array of host memory where the samples are."""
         return values if self.is_host else to_device(values, self.X)
 
-    def blocks(self) -> list[Rows]:
-        """Return the samples in blocks of fixed size."""
-        return self._blocks
-
     @cached_property
-    def _blocks(self) -> list[Rows]:
+    def blocks(self) -> list[Rows]:
+        """The samples in blocks of fixed size."""
         parts = row_blocks(len(self)) if self.is_host else pieces(len(self), DEVICE_BLOCK_ROWS)
         if len(parts) == 1:
             return [self]
@@ -215,10 +205,7 @@ class Rows:
 
     def residuals(self, features: Any, params: Params) -> Any:
         """Return what features (N, K) leave of the samples, shape (N, D), in units of the inputs' noise ratios."""
-        if self.is_host:
-            left = self.array() - reconstruct(features, params)
-        else:
-            left = self.X - reconstruct(features, params, self.mean)
+        left = self.X - reconstruct(features, params, self.mean)
         return left if params.noise_ratios is None else left / self.place(np.sqrt(params.noise_ratios))
 
     def score(self, state: State, features: Any) -> Any:
@@ -236,27 +223,6 @@ class Rows:
         """Return the class with the highest score for each of the samples, in host memory, shape (N,)."""
         scores = self.score(state, features)
         return to_host(namespace_of(scores).argmax(scores, axis=1))
-
-
-def _add_rows(X: DeviceArray, counts: DeviceArray | None) -> Floats:
-    """Return the sum of samples on a device, each as often as it counts, (D,)."""
-    if counts is None:
-        return gather(sum_of(X, axis=0))[0]
-    xp, found = namespace_of(X), []
-    for rows in pieces(X.shape[0], max(1, ROOM // X.shape[1])):
-        weights = xp.astype(counts[rows], xp.float64, copy=False)
-        found.append(weights @ xp.astype(X[rows, :], xp.float64, copy=False))
-    return np.add.reduce(gather(*found))
-
-
-def _square_inputs(X: DeviceArray, mean: Floats, counts: DeviceArray | None) -> Floats:
-    """Return the sum of the squares of each input less a mean, on a device, each sample as often as it counts, (D,)."""
-    about, found = to_device(mean, X), []
-    for rows in pieces(X.shape[0], max(1, ROOM // X.shape[1])):
-        away = X[rows, :] - about
-        squares = away * away
-        found.append(sum_of(squares if counts is None else squares * counts[rows][:, None], axis=0))
-    return np.add.reduce(gather(*found))
 
 
 def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows:
@@ -593,8 +559,6 @@ def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimat
 
 def reconstruct(features: Any, params: Params, mean: Floats | float = 0.0) -> Any:
     """Return the expected rows given their features, wherever these are, plus a mean, shape (n, D)."""
-    if isinstance(features, np.ndarray):
-        return features @ params.loadings + (params.offset + mean)
     return features @ to_device(params.loadings, features) + to_device(params.offset + mean, features)
 
 
@@ -662,18 +626,7 @@ class Data:
 
     @classmethod
     def of_classes(cls, X: Rows, labels: Integers, weights: Floats, cost: Floats) -> Data:
-        """Return samples with classes.
-
-        Parameters
-        ----------
-        X : Rows
-        labels : (N,)
-            ``0 .. classes - 1``, or UNLABELED.
-        weights : (N,)
-            Factor on C for each sample: its own weight times that of its class.
-        cost : (classes, classes)
-            ``cost[true, predicted]``.
-        """
+        """Return samples with class codes or UNLABELED (N,), factors on C (N,) and ``cost[true, predicted]``."""
         labeled = np.flatnonzero(labels != UNLABELED)
         targets = Classes(labels[labeled], cost, weights[labeled])
         return cls(X, targets, None if len(labeled) == len(labels) else labeled)
@@ -729,14 +682,7 @@ def build_head(data: Data, settings: Settings) -> Head:
 class ILSVMProblem:
     """Data and settings, and the descent problem that they make.
 
-    Parameters
-    ----------
-    data : Data
-    settings : Settings
-    features : type, default=BinaryFeatures
-        The model.
-    like : ILSVMProblem, default=None
-        Another one of the same data with the same margins: its model, its blocks of rows and its head are taken.
+    The model, blocks and head of another problem of the same data with the same margins are taken from ``like``.
     """
 
     features: type[BinaryFeatures]
@@ -764,7 +710,7 @@ class ILSVMProblem:
             head, blocks = known.head, known.blocks
         else:
             head = build_head(data, settings) if settings.C > 0 and len(data.labeled) > 0 else None
-            blocks = hold_rows(X.blocks(), make_executor(min(settings.n_threads, X.max_threads)))
+            blocks = hold_rows(X.blocks, make_executor(min(settings.n_threads, X.max_threads)))
         self.data, self.settings, self.features, self.head, self.n_rows = data, settings, features, head, n_rows
         nat = settings.generative_weight / settings.temperature * n_rows
         self.unit = max(nat, settings.C * label_weight)

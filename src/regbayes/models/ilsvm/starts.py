@@ -23,9 +23,13 @@ from regbayes.models.indian_buffet import Sticks, prior_sticks, update_sticks
 
 STICK_UPDATES = 5  # majorize-minimize steps of new sticks
 MAX_DENSE_INPUTS = 500  # up to which eigenvectors come from the whole matrix of moments
-MAX_ROTATIONS, ROTATION_TOL = 100, 1e-4  # steps of a rotation, and the largest change at which it has converged
+MAX_ROTATIONS, ROTATION_TOL = 100, 1e-7  # steps of a rotation, and 1 less the cosine at which it has converged
+DIRECTION_TOL = 1e-4  # relative accuracy of principal variances
 MAX_FACTOR_STEPS, FACTOR_TOL = 50, 2e-3  # the same for the noise variances of a factor analysis
 MIN_VARIANCE = 1e-3  # of whitened directions, relative to the mean variance
+SOFT_SIGNAL = (
+    10.0  # squared length of a sample over tempered noise, at the default noise and temperature: 1 / (0.5 * 0.2)
+)
 RELATIVE_RIDGE = 1e-8  # on correlations: an input may be a sum of others
 
 
@@ -37,7 +41,6 @@ class StructurePolicy:
     """
 
     sample_rows: int = 4096  # samples of which the features are learned; the final descent has all
-    signal: float = 10.0  # mean squared length of a sample, in units of tempered noise, at which features are soft
     extra_directions: float = 1.5  # directions below the soft temperature, relative to those above the noise edge [A]
     heat: float = 2.0  # temperature of a start below the soft one, relative to the final temperature [A]
     cooling: float = 0.7  # factor between two temperatures [A]
@@ -61,7 +64,7 @@ def start(data: Data, settings: Settings, policy: StructurePolicy = POLICY) -> P
     X, scales = data.X.take(None), None
     if settings.per_input:
         return _start_per_input(X, settings, policy)
-    is_soft = not settings.slab and not is_cold(X, settings, policy)
+    is_soft = not settings.slab and not is_cold(X, settings)
     if settings.noise_ratios is not None:
         scales = np.sqrt(settings.noise_ratios)
         X = X.scale(scales)
@@ -227,18 +230,9 @@ def noise_edge(X: Rows) -> float:
 
 
 def noise_level(variances: Floats, total: float, D: int, edge: float) -> float:
-    """Return the mean variance along the directions that do not stand out from it, at least half of them.
+    """Return the mean variance along the directions that do not stand out from it, at least half of all D.
 
-    Parameters
-    ----------
-    variances : array of shape (n,)
-        The largest principal variances, falling.
-    total : float
-        The sum of all of them.
-    D : int
-        How many there are.
-    edge : float
-        From `noise_edge`.
+    ``variances`` are the largest ones, falling, and ``total`` is the sum of all.
     """
     n, before, level = 0, -1, total / D
     while n > before:
@@ -247,17 +241,15 @@ def noise_level(variances: Floats, total: float, D: int, edge: float) -> float:
     return level
 
 
-def soft_temperature(
-    X: Rows, noise_variance: float, ratios: Floats | None = None, policy: StructurePolicy = POLICY
-) -> float:
-    """Return the temperature of soft features: samples have a squared length of `signal` in units of tempered noise."""
+def soft_temperature(X: Rows, noise_variance: float, ratios: Floats | None = None) -> float:
+    """Return the temperature of soft features: samples have a squared length of ten in units of tempered noise."""
     squares = X.totals.squares if ratios is None else X.totals.squares / ratios
-    return max(1.0, float(squares.sum()) / X.totals.n_rows / (policy.signal * noise_variance))
+    return max(1.0, float(squares.sum()) / X.totals.n_rows / (SOFT_SIGNAL * noise_variance))
 
 
-def is_cold(X: Rows, settings: Settings, policy: StructurePolicy = POLICY) -> bool:
+def is_cold(X: Rows, settings: Settings) -> bool:
     """Return whether features are to be colder than soft; rounding must not decide it."""
-    soft = soft_temperature(X, settings.noise_variance, settings.noise_ratios, policy)
+    soft = soft_temperature(X, settings.noise_variance, settings.noise_ratios)
     return settings.temperature < (1.0 - 1e-6) * soft
 
 
@@ -303,7 +295,7 @@ def leading_directions(moment: Callable[[Floats], Floats], D: int, n: int) -> tu
         values, vectors = eigh(moment(np.eye(D)), subset_by_index=(D - n, D - 1))
     else:
         operator = LinearOperator((D, D), matvec=lambda v: moment(v.reshape(1, D))[0], dtype=np.float64)
-        values, vectors = eigsh(operator, n, v0=begin[0], tol=ROTATION_TOL)
+        values, vectors = eigsh(operator, n, v0=begin[0], tol=DIRECTION_TOL)
     order = np.argsort(-values, kind="stable")
     return values[order], vectors[:, order].T
 
@@ -311,43 +303,48 @@ def leading_directions(moment: Callable[[Floats], Floats], D: int, n: int) -> tu
 # --- from directions to features
 
 
-def varimax(loadings: Floats) -> Floats:
-    """Rotate loadings (K, D) so that each has few inputs (Kaiser 1958), by projected gradients on the rotations."""
-    rotation = np.eye(len(loadings))
+def _rotate(n: int, slope: Callable[[Floats], Floats]) -> Floats:
+    """Return the rotation (n, n) that climbs to a maximum whose gradient is given, by projected gradients."""
+    rotation = np.eye(n)
     for _ in range(MAX_ROTATIONS):
-        turned = rotation @ loadings
-        slope = (turned**3 - turned * np.mean(turned**2, axis=1, keepdims=True)) @ loadings.T
-        left, _, right = np.linalg.svd(slope)
+        left, _, right = np.linalg.svd(slope(rotation))
         before, rotation = rotation, left @ right
-        if np.abs(rotation - before).max() < ROTATION_TOL:
+        if 1.0 - np.abs(np.einsum("kj,kj->k", rotation, before)).min() < ROTATION_TOL:
             break
-    return rotation @ loadings
+    return rotation
+
+
+def varimax(loadings: Floats) -> Floats:
+    """Rotate loadings (K, D) so that each has few inputs (Kaiser 1958)."""
+
+    def slope(rotation: Floats) -> Floats:
+        turned = rotation @ loadings
+        found: Floats = (turned**3 - turned * np.mean(turned**2, axis=1, keepdims=True)) @ loadings.T
+        return found
+
+    return _rotate(len(loadings), slope) @ loadings
 
 
 def separate(X: Rows, loadings: Floats) -> Floats:
     """Rotate loadings (K, D) of uncorrelated scores so that the scores of the samples are independent of each other.
 
-    Fixed-point steps (Hyvarinen 1999) on the sum of ``skewness^2 / 12 + kurtosis^2 / 48``, which approximates how far
-    scores are from normal ones. Binary features have one or the other, whatever their share of the samples.
+    Maximizes the sum of ``skewness^2 / 12 + kurtosis^2 / 48`` (Hyvarinen 1999), which approximates how far scores are
+    from normal ones. Binary features have one or the other, whatever their share of the samples.
     """
     squares = np.einsum("kd,kd->k", loadings, loadings)
     if not np.all(squares > 0):
         return loadings
     scores = X.project(loadings / squares[:, None])
     weighed = X.weigh(scores) / X.totals.n_rows
-    rotation = np.eye(len(loadings))
-    for _ in range(MAX_ROTATIONS):
+
+    def slope(rotation: Floats) -> Floats:
         turned = scores @ rotation.T
         by_skewness = (turned**2).T @ weighed
         by_kurtosis = (turned**3).T @ weighed - 3.0 * rotation
-        skewness = np.einsum("kj,kj->k", by_skewness, rotation)
-        kurtosis = np.einsum("kj,kj->k", by_kurtosis, rotation)
-        slope = skewness[:, None] * by_skewness / 2.0 + kurtosis[:, None] * by_kurtosis / 6.0
-        left, _, right = np.linalg.svd(slope)
-        before, rotation = rotation, left @ right
-        if np.abs(np.abs(np.einsum("kj,kj->k", rotation, before)) - 1.0).max() < ROTATION_TOL:
-            break
-    return rotation @ loadings
+        skewness, kurtosis = (np.einsum("kj,kj->k", by, rotation)[:, None] for by in (by_skewness, by_kurtosis))
+        return skewness * by_skewness / 2.0 + kurtosis * by_kurtosis / 6.0
+
+    return _rotate(len(loadings), slope) @ loadings
 
 
 def binary_shares(skewness: Floats, policy: StructurePolicy) -> Floats:
@@ -465,12 +462,6 @@ def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, setti
     return settle_sticks(params, shares * N, N, settings.alpha)
 
 
-def drop_empty(params: Params) -> Params:
-    """Return the model without the features that have no loadings, unless none has."""
-    kept = np.flatnonzero(np.any(params.loadings != 0.0, axis=1))
-    return params if len(kept) == 0 else take_features(params, kept)
-
-
 def take_features(params: Params, kept: Indices) -> Params:
     """Return the model of some features alone, their sticks as they are."""
     sticks = Sticks(params.sticks.first[kept], params.sticks.second[kept])
@@ -483,20 +474,3 @@ def settle_sticks(params: Params, counts: Floats, n_rows: float, alpha: float) -
     for _ in range(STICK_UPDATES):
         sticks = update_sticks(sticks, counts, n_rows, alpha)
     return replace(params, sticks=sticks)
-
-
-def pad(params: Params, n_components: int, alpha: float) -> Params:
-    """Return the model with features without loadings behind its own, up to a number of them.
-
-    Sticks depend on those before them alone: nothing changes for the other features.
-    """
-    missing = n_components - len(params.loadings)
-    prior = prior_sticks(alpha, missing)
-    return replace(
-        params,
-        loadings=np.vstack([params.loadings, np.zeros((missing, params.loadings.shape[1]))]),
-        variances=np.concatenate([params.variances, np.full(missing, params.prior_variance)]),
-        sticks=Sticks(
-            np.concatenate([params.sticks.first, prior.first]), np.concatenate([params.sticks.second, prior.second])
-        ),
-    )
