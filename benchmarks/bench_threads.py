@@ -1,14 +1,12 @@
-"""How far threads carry the work that goes over blocks of rows: the same calls with one thread, four, and all.
+"""Speed-up by threads of work over blocks of samples: the same calls with one thread, four, and all.
 
     python benchmarks/bench_threads.py                # 10^5 rows, 20 classes; a minute or two
     python benchmarks/bench_threads.py --smoke        # small, for continuous integration
     python benchmarks/bench_threads.py --threads 1 2  # other numbers of threads
 
-Seconds on the clock, so the machine should have nothing else to do; the best of a few calls, by turns. First the
-large-margin step of one-vs-rest classes, beside coordinate ascent over one array (the solver that there was before rows
-came in blocks, to the same tolerance) and beside what such arrays are solved by today; blocks are asked for a gap that
-is no worse than either's. Then single passes: gradient and curvature of MT-iLSVM's margins,
-and MedLDA's inference with its reverse sweep.
+Seconds on the clock, so the machine should be idle; the best of a few calls, by turns. The large-margin step of
+one-vs-rest classes, single passes of MT-iLSVM's head (gradients and curvature) and its whole solve, and MedLDA's
+mean-field inference with its reverse sweep.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ def best_seconds(calls: Sequence[Callable[[], object]], repetitions: int) -> lis
 
 def compare(name: str, work: Work, threads: Sequence[int], repetitions: int) -> list[float]:
     """Print a row: seconds with each number of threads, and how many times as fast the last is."""
-    work(make_executor(threads[-1]))  # compiles, and settles what is kept
+    work(make_executor(threads[-1]))  # compiles, and fills caches
     found = best_seconds([partial(work, make_executor(n)) for n in threads], repetitions)
     print(f"{name:42}" + "".join(f"{one:9.3f}" for one in found) + f"{found[0] / found[-1]:8.1f} x", flush=True)
     return found

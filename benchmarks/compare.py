@@ -3,7 +3,7 @@
     git worktree add build/first-edition 3cac0be
     REGBAYES_DATA=folder python benchmarks/compare.py                           # all rows: hours
     python benchmarks/compare.py --rows "digits" "stability, wine" --splits 0 1  # rows whose names begin like this
-    python benchmarks/compare.py --records build/compare.jsonl --write          # resume, and renew compare.json
+    python benchmarks/compare.py --records build/compare.jsonl                  # resume an interrupted run
     python benchmarks/compare.py --smoke                                        # seconds, this tree against itself
 
 Both trees run in the interpreter of this process, or the first edition in that of `--python`. Each tree has one process
@@ -56,7 +56,6 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.model_selection import train_test_split
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = Path(__file__).with_name("compare.json")
 FIRST, NOW = "first edition", "now"
 COSTS = ("CPU, s", "Dask / threads, s", "peak / samples")
 MAX_RATIO = 1.10  # of costs; more is marked as worse
@@ -406,20 +405,18 @@ class Records:
 # --- the table
 
 
-def compare_values(quantity: str, first: np.ndarray, now: np.ndarray) -> dict[str, Any]:
-    """Print the line of a quantity from its values, split by split, and return its numbers."""
-    n, error = len(first), None
+def compare_values(quantity: str, first: np.ndarray, now: np.ndarray) -> float:
+    """Print the line of a quantity from its values, split by split, and return the mean difference."""
+    n, change = len(first), float(np.mean(now - first))
     if quantity in COSTS:
-        values, change = (np.median(first), np.median(now)), float(np.median(now / first))
-        text, worse = f"x {change:.3f}", change > MAX_RATIO
+        ratio = float(np.median(now / first))
+        values, text, worse = (np.median(first), np.median(now)), f"x {ratio:.3f}", ratio > MAX_RATIO
     else:
-        values, change = (first.mean(), now.mean()), float(np.mean(now - first))
-        error = float(np.std(now - first, ddof=1)) / np.sqrt(n) if n > 1 else None
-        text = f"{change:+.3f}" + ("" if error is None else f" +- {error:.3f}")
-        worse = quantity != "features" and change < -2 * (error or 0.0) - 1e-9
+        error = float(np.std(now - first, ddof=1)) / np.sqrt(n) if n > 1 else 0.0
+        values, text = (first.mean(), now.mean()), f"{change:+.3f}" + (f" +- {error:.3f}" if n > 1 else "")
+        worse = quantity != "features" and change < -2 * error - 1e-9
     print(f"  {quantity:24}{n:4}{values[0]:14.3f}{values[1]:12.3f}{text:>20}{'  worse' if worse else ''}", flush=True)
-    numbers = {FIRST: values[0], NOW: values[1], "difference": change, "standard error": error}
-    return {name: None if value is None else round(float(value), 4) for name, value in numbers.items()}
+    return change
 
 
 def measure_row(
@@ -441,9 +438,9 @@ def measure_row(
 
 def compare(
     rows: dict[str, Row], trees: dict[str, tuple[Path, str]], records: Records, splits: list[int] | None
-) -> dict[str, Any]:
-    """Measure and print row by row; return what compare.json has of each: quality, but no seconds and no memory."""
-    results: dict[str, Any] = {}
+) -> dict[str, Found]:
+    """Measure and print row by row; return the differences of all quantities but costs, by row."""
+    results: dict[str, Found] = {}
     print(f"{'':26}{'n':>4}{FIRST:>14}{NOW:>12}{'difference +- se':>20}")
     for name, row in rows.items():
         try:
@@ -459,7 +456,7 @@ def compare(
             if used:
                 first, now = (np.array([pair[label]["found"][quantity] for pair in used]) for label in (FIRST, NOW))
                 found = compare_values(quantity, first, now)
-                results[name] |= {} if is_cost else {quantity: {"splits": len(used), **found}}
+                results[name] |= {} if is_cost else {quantity: found}
     return results
 
 
@@ -473,7 +470,6 @@ def main() -> None:
     parser.add_argument("--now", type=Path, default=ROOT, help="the tree that it is compared with; this one by default")
     parser.add_argument("--python", default=sys.executable, help="interpreter for the first edition")
     parser.add_argument("--records", type=Path, help="file of results, which are not measured again")
-    parser.add_argument("--write", action="store_true", help=f"renew {RESULTS.name} with these rows")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -482,7 +478,7 @@ def main() -> None:
     now = options.now / "src", sys.executable
     if options.smoke:
         for name, row in compare(SMOKE, {FIRST: now, NOW: now}, Records(None), [5]).items():
-            if differing := [quantity for quantity, found in row.items() if found["difference"]]:
+            if differing := [quantity for quantity, difference in row.items() if difference]:
                 raise SystemExit(f"{name}: the tree differs from itself in {', '.join(differing)}.")
         return
     rows = {name: row for name, row in ROWS.items() if name.startswith(tuple(options.rows))}
@@ -491,11 +487,7 @@ def main() -> None:
     if not options.first.exists():
         parser.error(f"{options.first} does not exist; run `git worktree add {options.first} 3cac0be`.")
     trees = {FIRST: (options.first / "src", options.python), NOW: now}
-    results = compare(rows, trees, Records(options.records), options.splits)
-    if options.write:
-        earlier = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        lines = [f"  {json.dumps(name)}: {json.dumps(found)}" for name, found in {**earlier, **results}.items()]
-        RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    compare(rows, trees, Records(options.records), options.splits)
 
 
 if __name__ == "__main__":

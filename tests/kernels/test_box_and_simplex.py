@@ -68,7 +68,7 @@ def test_compiled_simplex_passes_match_the_reference(n, k, n_in_play, free, seed
 
 @settings(max_examples=60, deadline=None)
 @given(n=st.integers(1, 20), k=st.integers(1, 5), n_in_play=st.integers(2, 6), free=st.booleans(), seed=SEEDS)
-def test_simplex_passes_climb_and_keep_their_invariants(n, k, n_in_play, free, seed):
+def test_simplex_passes_increase_the_dual_and_stay_feasible(n, k, n_in_play, free, seed):
     rows, orders = simplex_problem(n, k, n_in_play, seed, free)
     state = simplex_state(rows)
     value = simplex_dual_value(rows, state)
@@ -89,7 +89,7 @@ def test_simplex_passes_climb_and_keep_their_invariants(n, k, n_in_play, free, s
 
 @pytest.mark.parametrize("free", [False, True])
 @pytest.mark.parametrize("epoch", [simplex.simplex_epoch, reference_simplex_epoch])
-def test_rows_of_nearly_nothing_do_not_undo_the_climb(epoch, free):
+def test_rows_of_small_norm_do_not_lower_the_dual(epoch, free):
     rows, orders = simplex_problem(40, 1, 3, 7, free)
     sizes = 10.0 ** -np.random.default_rng(7).uniform(0.0, 12.0, size=40)[:, None]  # as a feature few rows have
     rows = rows._replace(features=sizes * rows.features, norms=rows.norms * sizes[:, 0] ** 2)

@@ -30,8 +30,8 @@ def slab_problem(n, k, seed, symmetric=False):
 SIGNED = pytest.mark.parametrize("signed", [False, True])
 
 
-def amounts_grid(drive, precision, signed=False):
-    """Return nodes and weights of a quadrature over amounts, wide enough for the distribution given."""
+def value_grid(drive, precision, signed=False):
+    """Return nodes and weights of a quadrature over values, wide enough for the distribution given."""
     if signed:
         return drive / precision + 12.0 / np.sqrt(precision) * NODES, 12.0 / np.sqrt(precision) * MASS
     widest = max(drive / precision, 0.0) + 12.0 / np.sqrt(precision)
@@ -39,8 +39,8 @@ def amounts_grid(drive, precision, signed=False):
 
 
 def feature_alone(drive, precision, log_odds, signed=False):
-    """Moments of ``(z, z v, z v^2, z v^3)`` and the log-evidence of one feature, by quadrature over its amount."""
-    v, mass = amounts_grid(drive, precision, signed)
+    """Moments of ``(z, z v, z v^2, z v^3)`` and the log-evidence of one feature, by quadrature over its value."""
+    v, mass = value_grid(drive, precision, signed)
     prior = (1.0 if signed else 2.0) * np.exp(-0.5 * v**2) / np.sqrt(2.0 * np.pi)
     density = prior * np.exp(drive * v - 0.5 * (precision - 1.0) * v**2)
     on = np.exp(log_odds) * mass * density  # relative to being off
@@ -174,7 +174,7 @@ def test_free_energy_of_two_features_bounds_the_evidence_and_sweeps_lower_it():
     """Two coupled features, both amounts by quadrature."""
     drive, coupling = np.array([3.0, 2.0]), np.array([[2.0, 0.8], [0.8, 1.5]])
     precision, log_odds = np.diag(coupling) + 1.0, np.array([-0.5, -1.0])
-    grids = [amounts_grid(d, p) for d, p in zip(drive, precision, strict=True)]
+    grids = [value_grid(d, p) for d, p in zip(drive, precision, strict=True)]
     weights = [
         np.exp(a) * mass * 2.0 / np.sqrt(2.0 * np.pi) * np.exp(d * v - 0.5 * p * v**2)
         for (v, mass), d, p, a in zip(grids, drive, precision, log_odds, strict=True)

@@ -126,7 +126,7 @@ def test_blocks_and_threads_do_not_change_the_head(kind, rng):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sums_over_blocks_elsewhere_find_the_same_head(kind, rng):
+def test_sums_over_remote_blocks_find_the_same_head(kind, rng):
     head, features = make_head(kind, True, rng, inputs=True, rows=True, weighted=True)
     expected, parts = solve(head, features, "minimize"), blocks_of(features)
     blocks = list(zip(head.blocks(tuple(map(len, parts))), parts, strict=True))
@@ -332,7 +332,7 @@ def test_solver_is_chosen_by_scores_and_passes(rng):
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_large_prices_take_few_passes(n_classes, rng):
+def test_large_C_takes_few_passes(n_classes, rng):
     columns = rng.standard_normal((300, 5))
     labels = np.argmax(columns @ rng.standard_normal((5, n_classes)) + rng.standard_normal((300, n_classes)), axis=1)
     head = Head(Classes(labels, zero_one_cost(n_classes), np.full(300, 1e6)), squared=True)

@@ -260,8 +260,7 @@ def find_sigmoid(xp: Any) -> Callable[..., DeviceArray]:
 def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
     """Return the function -x log(x) - (1 - x) log(1 - x), 0 at 0 and 1; PyTorch has one that takes one pass.
 
-    That one stops the process, on a device, at what is no number, as a step too far may give: it sees 0 instead. Other
-    sums of the same rows say that there are no numbers.
+    PyTorch's ends the process at NaN on a device, so NaN counts as 0 there. Other sums of the samples are NaN then.
     """
     if hasattr(xp, "nn"):
 

@@ -1,7 +1,7 @@
 """Mean field of topic models for documents on any namespace: label-free sweeps and their derivative.
 
 `infer_documents` and `reverse_documents` call the compiled loops for NumPy's documents in single precision,
-`meanfield.cu` on a CUDA device (`cuda`), and array operations elsewhere: for arrays of other libraries, for NumPy's in
+`meanfield.cu` on a CUDA device (`cuda`), and array operations otherwise: for arrays of other libraries, for NumPy's in
 double precision, and on a device for more topics than the kernels take. There single precision is for what belongs to a
 document, and sums over documents are taken in double precision.
 """

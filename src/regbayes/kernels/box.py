@@ -1,7 +1,7 @@
 """Dual coordinate ascent on a box: binary margins, epsilon-insensitive regression, hard bounds, coupled tasks.
 
 The method is that of LIBLINEAR (Hsieh et al., ICML 2008; Ho and Lin, JMLR 2012): a closed-form step per multiplier,
-and rows that cannot move are set aside.
+and rows that cannot move are left out.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BoxState(NamedTuple):
     common: Floats
     """(groups, d): the weights summed over the tasks of a group; not kept up to date when ``sharing`` is zero."""
     in_play: Flags
-    """(n,): False for rows set aside."""
+    """(n,): False for rows left out."""
 
 
 @compiled_inline
@@ -77,7 +77,7 @@ def _best(
 ) -> float:
     """Return the u in the box that maximises ``-linear u - absolute |u| - curvature u^2 / 2``; ``keep`` if any does.
 
-    Without curvature the answer is a bound; an infinite one counts as ``penalty``.
+    Without curvature the result is a bound; an infinite one counts as ``penalty``.
     """
     pull = max(-linear - absolute, 0.0) - max(linear - absolute, 0.0)
     if curvature > 0.0:
@@ -113,15 +113,15 @@ def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> 
     order : (v,)
         The rows to visit.
     restart : bool
-        Visit rows that were set aside too.
+        Visit rows that were left out too.
     state : BoxState
-        Written. A row is set aside when both directions away from its multiplier lose.
+        Written. A row is left out when both directions away from its multiplier lose.
 
     Returns
     -------
     violation, gap, loss : float
         The largest violation of a row's optimality conditions, infinite when the dual is unbounded; the visited rows'
-        part of the duality gap; and their loss, after a restart, otherwise zero, since what is set aside is not looked
+        part of the duality gap; and their loss, after a restart, otherwise zero, since what is left out is not looked
         at. Each row is seen as it was found, just before its step.
     """
     # Fields are unpacked once: reading one from a record inside the loop costs two atomic operations.

@@ -1,6 +1,6 @@
 """Squared losses of samples at given scores, (outputs, n), over arrays of any library: values and derivatives.
 
-A loss has a price `C` for each cell, a sample's output: 0 where there is no target. Multipliers are minus the
+A loss has a factor `C` for each cell, a sample's output: 0 where there is no target. Multipliers are minus the
 derivatives by the scores. Fields broadcast to the shape of the scores, samples last.
 """
 
@@ -56,7 +56,7 @@ class Losses:
         return replace(self, **{name: pick(getattr(self, name)) for name in own})
 
     def scale(self, factor: Any) -> Self:
-        """Return losses whose prices are multiplied by a number, or by one for each output."""
+        """Return losses times a number, or by one for each output."""
         if isinstance(factor, np.ndarray):
             factor = to_device(factor[:, None], self.C)
         return replace(self, C=self.C * factor)
@@ -182,7 +182,7 @@ class ClassLosses(Losses):
 
 
 def _exact(loss: DeviceArray, multipliers: DeviceArray) -> LossSums:
-    """Return losses that are not smoothed."""
+    """Return losses without smoothing."""
     return LossSums(loss, 0.0 * loss, 0.0 * loss, multipliers)
 
 

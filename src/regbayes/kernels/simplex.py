@@ -36,7 +36,7 @@ class SimplexRows(NamedTuple):
     total: Floats
     """(n,): what a row's multipliers sum to; infinite leaves the sum free, zero takes the row out."""
     ridge: Floats
-    """(n,): the price of the squared sum where it is free; infinite takes the row out."""
+    """(n,): the weight of the squared sum where it is free; infinite takes the row out."""
     penalty: float
     """The loss per unit of slack reported for rows with a free sum and no ridge: hard margins."""
 
@@ -91,7 +91,7 @@ def _score_classes(weights: Floats, features: Reals, i: int, classes: Counts, m:
 def _threshold(values: Floats, m: int, slope: float, level: float) -> float:
     """Return tau with ``sum_a max(0, values[a] - tau) = slope * tau + level``; there must be a positive term.
 
-    The left side is convex, so Newton's method started left of the root climbs to it in finitely many steps; the
+    The left side is convex, so Newton's method started left of the root increases to it in finitely many steps; the
     largest value alone gives such a start.
     """
     largest = -np.inf
@@ -248,7 +248,7 @@ def _solve_row(
     for a in range(m):
         values[a] = max(0.0, values[a] - tau)
         above += values[a] > 0.0
-    if is_fixed and above == 1:  # exactly the vertex, so that the row can be set aside
+    if is_fixed and above == 1:  # exactly the vertex, so that the row can be left out
         for a in range(m):
             if values[a] > 0.0:
                 values[a] = total
@@ -304,7 +304,7 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
     -------
     violation, gap, loss : float
         The largest violation of a row's optimality conditions, infinite when the dual is unbounded; the visited rows'
-        part of the duality gap; and their loss, after a restart, otherwise zero, since what is set aside is not looked
+        part of the duality gap; and their loss, after a restart, otherwise zero, since what is left out is not looked
         at. Each row is seen as it was found, just before its step.
     """
     # Fields are unpacked once: reading one from a record inside the loop costs two atomic operations.

@@ -105,7 +105,7 @@ def _infer_amount(drive: float, deviation: float, log_scale: float, signed: bool
         density = 1.0  # both in units of exp(-x^2)
         mass = tail
         theta = log_scale + math.log(mass)
-    # Far below zero the two terms cancel to rounding: an amount is not negative.
+    # Far below zero the two terms cancel to rounding: an activation is not negative.
     beyond = max(alpha + math.sqrt(2.0 / math.pi) * density / mass, 0.0)
     return theta, deviation * beyond, deviation * deviation * max(1.0 + alpha * beyond, 0.0)
 
@@ -131,7 +131,7 @@ def _sweep_block(
 ) -> None:
     """Write one sweep from ``old`` to ``new``, blocks (k, BLOCK), and what it found. The first sweep starts at zero.
 
-    ``found`` is (4, k, BLOCK): what drove a feature, its log-odds and the first two moments of its amount.
+    ``found`` is (4, k, BLOCK): what drove a feature, its log-odds and the first two moments of its value.
     """
     n_features = projections.shape[0]
     drive = found[0]
@@ -207,7 +207,7 @@ def _reverse_rows(
     block = np.empty((n_features, BLOCK))
     history = np.zeros((n_sweeps + 1, n_features, BLOCK))
     found = np.empty((n_sweeps, 4, n_features, BLOCK))
-    incoming = np.empty((n_features, BLOCK))  # gradient of the amounts after the sweep being reversed
+    incoming = np.empty((n_features, BLOCK))  # gradient of the activations after the sweep being reversed
     outgoing = np.empty((n_features, BLOCK))  # gradient of those before it
     delta = np.empty((n_features, BLOCK))  # gradient of what drove it
     total = np.empty((n_features, BLOCK))
@@ -265,7 +265,7 @@ class _Columns(NamedTuple):
     signed: bool
 
     def sweep(self, projections: DeviceArray) -> list[DeviceArray]:
-        """Return psi, amounts and squares, (k, n), and the divergence, (n,)."""
+        """Return psi, activations and squares, (k, n), and the divergence, (n,)."""
         xp, amounts = namespace_of(projections), None
         for _ in range(self.n_sweeps - 1):
             amounts = self.sweep_once(projections, amounts, lambda *_: None)
@@ -286,7 +286,7 @@ class _Columns(NamedTuple):
         return [psi, self.sweep_once(projections, amounts, note), squares, divergences[0]]
 
     def reverse(self, left: DeviceArray, projections: DeviceArray) -> list[Floats]:
-        """Write the gradient by projections over the one by amounts, both (k, n); return the sums of the others."""
+        """Write the gradient by projections over the one by activations, both (k, n); return the sums of the others."""
         K, n = projections.shape
         places = pieces(n, max(1, MAX_HISTORY_NUMBERS // (2 * K * self.n_sweeps)))
         found = [self._reverse_piece(left[:, rows], projections[:, rows]) for rows in places]
@@ -338,7 +338,7 @@ class _Columns(NamedTuple):
     def sweep_once(
         self, projections: DeviceArray, before: DeviceArray | None, note: Callable[[int, DeviceArray, _Value], Any]
     ) -> DeviceArray:
-        """Return the amounts after a sweep, (k, n); before the first one all are zero."""
+        """Return the activations after a sweep, (k, n); before the first one all are zero."""
         xp, mixing = namespace_of(projections), to_device(find_mixing(self.coupling), projections)
         if before is None:
             state = xp.asarray(projections, copy=True)
@@ -435,12 +435,12 @@ def reverse_slab(
     signed: bool = False,
     grad_projections: Floats | None = None,
 ) -> SlabGradient:
-    """Differentiate a function of the swept amounts by what the sweeps were given, docs/math.md eq. (125)-(126).
+    """Differentiate a function of the swept activations by what the sweeps were given, docs/math.md eq. (125)-(126).
 
     Parameters
     ----------
     grad : (n, k)
-        The gradient with respect to the amounts that `sweep_slab` returned. On a device it is overwritten.
+        The gradient with respect to the activations that `sweep_slab` returned. On a device it is overwritten.
     projections, coupling, precision, log_odds, n_sweeps, signed
         As given to `sweep_slab`.
     grad_projections : (n, k), default=None

@@ -333,7 +333,7 @@ class Cells:
         return BlockLosses(self._losses(place, (1, len(seen))), cells=CellList(seen.rows, seen.outputs))
 
     def _losses(self, place: tuple[Integers, Integers], shape: tuple[int, int]) -> HingeLosses | TubeLosses:
-        """Return the losses of the observations at places of a matrix (outputs, n), and none elsewhere."""
+        """Return the losses of the observations at places of a matrix (outputs, n), and none at other places."""
         seen = self.cells
         prices, is_full = self.C * seen.weights, len(seen) == shape[0] * shape[1]
         by_row = np.zeros(shape[1])
