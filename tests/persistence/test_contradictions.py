@@ -110,8 +110,11 @@ def change_state(model, part, **changes):
         lambda m: change_state(m, "latent", noise_variance=-1.0),
         lambda m: change_state(m, "tasks", weights=m._state.tasks.weights[:, :-1]),
         lambda m: change_state(m, None, input_scale=np.nan),
+        lambda m: setattr(m, "_used", [10**6] * len(m._used)),
+        lambda m: setattr(m, "mean_", m.mean_[:-1]),
+        lambda m: setattr(m, "n_features_in_", 10**6),
     ],
-    ids=["features", "variance", "weights", "scale"],
+    ids=["features", "variance", "weights", "scale", "features in use", "means", "inputs"],
 )
 def test_load_tasks_that_contradict_each_other_raises(change, tmp_path):
     X = rng.normal(size=(60, 5))

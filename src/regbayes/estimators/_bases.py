@@ -183,6 +183,15 @@ def has_weight(coef: Floats) -> Flags:
     return np.any(sizes > LEAST_WEIGHT * sizes.max(axis=1, keepdims=True, initial=0.0), axis=0)
 
 
+def check_features_in_use(model: Any, n_components: int) -> None:
+    """Raise ValueError if the features in use of a loaded model are not among so many features."""
+    used = model._used
+    if not isinstance(used, list) or len(used) != len(model.components_):
+        raise ValueError("the features in use do not fit components_")
+    if not all(type(k) is int and 0 <= k < n_components for k in used):
+        raise ValueError(f"features in use must be between 0 and {n_components - 1}; got {used!r:.100}")
+
+
 def warn_of_no_features() -> None:
     """Warn that no feature varies between samples."""
     warnings.warn(

@@ -25,6 +25,7 @@ from regbayes.estimators._bases import (
     LatentModel,
     TrainingRows,
     binary_difference,
+    check_features_in_use,
     drop_weightless,
     find_fault,
     fit_data,
@@ -81,6 +82,7 @@ class BinaryFeatures(LatentModel):
         n_inputs = self._state.params.loadings.shape[1]
         if n_inputs != self.n_features_in_ or to_host(self.mean_).shape != (n_inputs,):
             raise ValueError("n_features_in_ and mean_ must fit the loadings")
+        check_features_in_use(self, len(self._state.params.loadings))
         loadings = self._state.params.loadings
         if hasattr(self, "_batches") and self._batches.state.params.loadings.shape != loadings.shape:
             raise ValueError("the batches must have as many features as the loadings")

@@ -19,6 +19,7 @@ from regbayes.estimators._bases import (
     LATENT_CONSTRAINTS,
     NOT_NEGATIVE,
     POSITIVE,
+    check_features_in_use,
     generator,
     has_weight,
     room_for,
@@ -74,6 +75,17 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
     @property
     def _serves_new_tasks(self) -> bool:
         return bool(self.unseen_tasks == "shared")
+
+    def _check_loaded(self) -> None:
+        """Raise ValueError if the parts of a fitted model from a file do not fit each other."""
+        if not hasattr(self, "_state"):
+            return
+        n_columns, n_components = self._state.latent.logits.shape
+        if n_columns != self.n_features_in_ or not len(self.mean_) == len(self.scale_) == n_columns:
+            raise ValueError("n_features_in_, mean_ and scale_ must fit the features")
+        if len(self._outputs) != len(self._state.tasks.weights):
+            raise ValueError("the outputs must have as many rows as the weights")
+        check_features_in_use(self, n_components)
 
     def _sharing(self, layout: Layout) -> float:
         """Return rho."""
