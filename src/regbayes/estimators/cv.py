@@ -293,7 +293,7 @@ class ILSVMRegressorCV(ModelSearch):
     _model = ILSVMRegressor
     _values = {  # noqa: RUF012 - constant
         "C": ("Cs", (0.1, 0.3, 1.0, 3.0)),
-        "generative_weight": ("generative_weights", ("auto",)),
+        "generative_weight": ("generative_weights", ("auto", 0.03, 0.1)),
         "temperature": ("temperatures", ("auto",)),
     }
     _descending = True
