@@ -57,11 +57,11 @@ class DaskBlocks:
         """Send a value to one worker, from which the others get it."""
         self.threads = self.client.nthreads()
         if not self.threads:  # wait for a task that any worker can do
-            wait_for(self.client, [self.client.submit(_itself, None, pure=False)])
+            wait_for(self.client, [self.client.submit(itself, None, pure=False)])
             self.threads = self.client.nthreads()
         if not self.threads.keys() >= set(self.homes):
             self.homes = plan_homes(self.threads, [1.0] * len(self.blocks), self.homes)
-        return self.client.submit(_itself, value, key=f"regbayes-value-{uuid4().hex}", pure=False)
+        return self.client.submit(itself, value, key=f"regbayes-value-{uuid4().hex}", pure=False)
 
     def map_sum(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the sum of ``function(block, *arguments)``, in the order of blocks."""
@@ -231,8 +231,14 @@ def _at(worker: str) -> dict[str, Any]:
     return {"workers": [worker], "allow_other_workers": True, "pure": False}
 
 
-def _itself(value: Any) -> Any:
+def itself(value: Any) -> Any:
+    """Return a value: to keep it on a worker, or to bring it here."""
     return value
+
+
+def exists(value: Any) -> bool:
+    """Return whether there is a value, and not None."""
+    return value is not None
 
 
 def _visit(function: Callable[..., Any], blocks: Sequence[Any], *arguments: Any) -> list[Any]:

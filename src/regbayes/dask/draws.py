@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from regbayes._types import Floats, Indices
-from regbayes.dask.blocks import DaskBlocks, find_client
+from regbayes.dask.blocks import DaskBlocks, exists, find_client, itself
 from regbayes.dask.source import align, check_kinds, chunks_of, kind_of, place, sizes_of
 from regbayes.engine.source import Ranges
 from regbayes.kernels import arrays, arrays_atoms
@@ -250,7 +250,7 @@ class Samples(Posterior):
             )
         self._client, self._sizes = find_client(client), sizes_of(next(iter(given)))
         blocks = self._place(self.variables)
-        self._filled = blocks.gather(_exists)
+        self._filled = blocks.gather(exists)
         if not any(self._filled):
             raise ValueError("`draws` is empty.")
         self.blocks, self.log_weights = blocks.keep(self._filled), None
@@ -315,13 +315,13 @@ class Samples(Posterior):
         rng, totals = np.random.default_rng(rng), [mass.log_total for mass in self._masses]
         numbers = rng.multinomial(size, np.exp(totals - logsumexp(totals))).tolist()
         seeds = rng.integers(0, 2**63, len(totals)).tolist()
-        parts = self.blocks.map(choose, self.log_weights, numbers, seeds).gather(_itself)
+        parts = self.blocks.map(choose, self.log_weights, numbers, seeds).gather(itself)
         order = rng.permutation(size)
         columns = [np.concatenate(column)[order] for column in zip(*parts, strict=True)]
         return dict(zip(self.variables, columns, strict=True)) if self.named else columns[0]
 
     def _measure(self, n_largest: int) -> list[Mass]:
-        return self.blocks.map(measure_mass, self.log_weights, n_largest).gather(_itself)
+        return self.blocks.map(measure_mass, self.log_weights, n_largest).gather(itself)
 
     @cached_property
     def _masses(self) -> list[Mass]:
@@ -362,14 +362,6 @@ class Samples(Posterior):
 
     def __repr__(self) -> str:
         return f"regbayes.dask.Samples({', '.join(f'{name}: {v.shape}' for name, v in self.variables.items())})"
-
-
-def _exists(block: DrawBlock | None) -> bool:
-    return block is not None
-
-
-def _itself(block: Any) -> Any:
-    return block
 
 
 def _whole(values: da.Array) -> da.Array:

@@ -20,7 +20,7 @@ from scipy.sparse import hstack as hstack_sparse
 from sklearn.utils.validation import check_array, column_or_1d
 
 from regbayes._types import Floats, Integers
-from regbayes.dask.blocks import DaskBlocks, wait_for
+from regbayes.dask.blocks import DaskBlocks, exists, itself, wait_for
 from regbayes.engine.source import Drawn, Samples, Strata, draw, join_samples
 from regbayes.estimators._bases import find_missing
 from regbayes.estimators._topics import check_largest, numbers_of, read_device_counts
@@ -317,7 +317,7 @@ class DaskSource:
     def draw(self, kinds_of: Callable[[Samples], Integers], limits: Floats) -> list[Drawn]:
         """Return a share of the samples of each kind in local memory, block by block."""
         firsts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).tolist()
-        parts: list[Drawn] = self.blocks.map(_draw_block, firsts, kinds_of, limits).gather(_itself)
+        parts: list[Drawn] = self.blocks.map(_draw_block, firsts, kinds_of, limits).gather(itself)
         return [part for part in parts if len(part.kinds)] or parts[:1]
 
     def persist(self, make: Callable[..., Any], *arguments: Any) -> DaskBlocks:
@@ -327,7 +327,7 @@ class DaskSource:
         """
         made = self.blocks.map(make, *arguments)
         self.blocks = self.blocks.keep([False] * len(self.lengths))
-        return made.keep(made.gather(_exists))
+        return made.keep(made.gather(exists))
 
 
 @sizeof.register(Samples)
@@ -349,11 +349,3 @@ def _draw_block(block: Samples, first: int, kinds_of: Callable[[Samples], Intege
         words, numbers, starts = X.on_host()
         X = check_counts(csr_array((numbers, words, starts), shape=X.shape))
     return replace(drawn, samples=replace(drawn.samples, X=X if is_plain(X) else to_host(X).astype(np.float64)))
-
-
-def _exists(made: Any) -> bool:
-    return made is not None
-
-
-def _itself(block: Any) -> Any:
-    return block
