@@ -124,8 +124,9 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     >>> from sklearn.datasets import load_digits
     >>> from regbayes import IBPFactorAnalysis
     >>> X, _ = load_digits(return_X_y=True)
-    >>> IBPFactorAnalysis(n_components=12, max_iter=20, tol=1e-2, random_state=0).fit_transform(X).shape
-    (1797, 12)
+    >>> model = IBPFactorAnalysis(n_components=50, max_iter=20, tol=1e-2).fit(X)
+    >>> model.transform(X).shape == (1797, model.n_components_)
+    True
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {

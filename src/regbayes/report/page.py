@@ -91,16 +91,12 @@ def write_report(
 
     Examples
     --------
-    >>> import tempfile
-    >>> from pathlib import Path
     >>> from sklearn.datasets import load_digits
     >>> from regbayes import ILSVMClassifier
     >>> from regbayes.report import write_report
     >>> X, y = load_digits(return_X_y=True)
     >>> model = ILSVMClassifier(n_components=16, tol=1e-2, random_state=0).fit(X[::2], y[::2])
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> page = write_report(model, X[1::2], y[1::2], Path(folder.name) / "digits.html", image_shape=(8, 8))
-    >>> page.name
+    >>> write_report(model, X[1::2], y[1::2], "digits.html", image_shape=(8, 8)).name
     'digits.html'
     """
     text = render(collect(estimator, X, y, **options))
