@@ -641,10 +641,12 @@ class UnsupervisedFeatures(LatentModel):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Sparse samples become dense.
         y : ignored
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts: 2 is the row twice, 0 is the row left out.
+            How often each sample counts: 2 is the sample twice, 0 leaves it out. The sum of the weights is the size of
+            the data relative to the prior: divide survey weights by their mean for an unweighted fit's balance.
 
         Returns
         -------
@@ -692,11 +694,13 @@ class LatentClassifier(ClassifierMixin, LatentModel):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Sparse samples become dense.
         y : array-like of shape (n_samples,)
             Labels.
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts, in all that is learned: 2 is the row twice, 0 is the row left out.
+            How often each sample counts: 2 is the sample twice, 0 leaves it out. The sum of the weights is the size of
+            the data relative to the prior: divide survey weights by their mean for an unweighted fit's balance.
 
         Returns
         -------

@@ -317,14 +317,16 @@ class TaskModel(IterativeEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Sparse samples become dense.
         y : array-like of shape (n_samples, n_tasks) or (n_samples,)
             Targets, NaN or None where missing: a column per task, or with ``task`` one per row. A vector without
             ``task`` is one task.
         task : array-like of shape (n_samples,), default=None
             The task of each row.
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts, in all that is learned: 2 is the row twice, 0 is the row left out.
+            How often each sample counts: 2 is the sample twice, 0 leaves it out. The sum of the weights is the size of
+            the data relative to the prior: divide survey weights by their mean for an unweighted fit's balance.
 
         Returns
         -------

@@ -121,8 +121,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Numbers; or classes, or an indicator (0 or 1) for each of several labels.
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each document counts, its words and its response; 0 leaves it out. The sampler takes whole
-            numbers, and a document so often.
+            How often each document counts, its words and its response; 0 leaves it out. The sum of the weights is the
+            size of the corpus relative to the priors. The sampler takes whole numbers, and a document so often.
 
         Returns
         -------
