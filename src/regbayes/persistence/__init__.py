@@ -9,8 +9,8 @@ object is made with ``object.__new__`` and its attributes are put back, and no b
 evaluated or imported. Arrays are no larger than the file, and the header holds a bounded number of values. The
 checksums tell damage, not forgery: a file made by hand may hold wrong numbers, as any file may, but it cannot run code.
 
-The parts: `files` writes the file, reads it and checks it; `arrays` says which arrays are allowed; `tree` turns objects
-into JSON and back; `attributes` takes registered objects apart.
+The parts: `files` writes the file, reads it and checks it; `arrays` has the allowed arrays; `tree` turns objects into
+JSON and back.
 """
 
 from __future__ import annotations
