@@ -286,8 +286,6 @@ class DaskSource:
     y, sample_weight, task : collection or array of length n_samples, default=None
     """
 
-    is_local = False
-
     def __init__(
         self, client: Client, X: Any, read: Reader, y: Any = None, sample_weight: Any = None, task: Any = None
     ) -> None:
