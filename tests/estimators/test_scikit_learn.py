@@ -57,12 +57,14 @@ WEIGHTS = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight
 GAP = dict.fromkeys(WEIGHTS, "classifiers are solved to a duality gap, and copies of a row share its multipliers")
 ROWS = dict.fromkeys(WEIGHTS, "folds and resamples are drawn by rows")
 INEXACT = dict.fromkeys(WEIGHTS, "tables in single precision and a duality gap; J is equal in other tests")
-NEGATIVE = {"check_class_weight_classifiers": "its rows have negative values, whatever the tags say"}
+NEGATIVE = dict.fromkeys(
+    ("check_class_weight_classifiers", "check_decision_proba_consistency"),
+    "its rows have negative values, whatever the tags say",
+)
 FRACTIONS = {
     **dict.fromkeys(WEIGHTS, "its rows are not whole counts, whatever the tags say"),
     **NEGATIVE,
     "check_classifiers_one_label_sample_weights": "its rows are not whole counts, whatever the tags say",
-    "check_decision_proba_consistency": "its rows have negative values, whatever the tags say",
 }
 ON_MARGIN = {
     "check_classifier_multioutput": "scores on the margin differ by rounding, which probabilities do not resolve"

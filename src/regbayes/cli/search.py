@@ -87,7 +87,8 @@ class Fitted:
         candidates = [
             {name: tried[0].params[name] for name in self.settings} | judge(tried) for tried in self.by_setting
         ]
-        candidates.sort(key=lambda one: [one[name] for name in self.settings])
+        # "auto" comes after numbers.
+        candidates.sort(key=lambda one: [(isinstance(one[name], str), one[name]) for name in self.settings])
         judged = judge(self.of_chosen) | {"folds": len(self.of_chosen)}
         return {"metric": metric, **judged, "pooled": pooled, "candidates": candidates}
 
