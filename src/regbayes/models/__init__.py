@@ -1,1 +1,1 @@
-"""One folder per model, the same files in each."""
+"""Latent feature and topic models with max-margin heads."""

@@ -1,7 +1,7 @@
-"""The Indian buffet process in its stick-breaking form, truncated: binary features, as many as the data ask for.
+"""Truncated stick-breaking representation of the Indian buffet process.
 
-``nu_k ~ Beta(alpha, 1)``, ``pi_k = nu_1 ... nu_k``, ``z_rk ~ Bernoulli(pi_k)`` for R exchangeable rows, and the
-variational sticks ``q(nu_k) = Beta(first_k, second_k)``. docs/math.md eq. (20)-(24). The sticks order the features:
+``nu_k ~ Beta(alpha, 1)``, ``pi_k = nu_1 ... nu_k``, ``z_rk ~ Bernoulli(pi_k)`` for R exchangeable samples, with
+variational sticks ``q(nu_k) = Beta(first_k, second_k)``. docs/math.md eq. (20)-(24). The sticks order the features, so
 permuting features changes the objective.
 """
 
@@ -30,12 +30,12 @@ class Sticks:
 
 @dataclass(frozen=True)
 class StickExpectations:
-    """What the features need to know of the sticks."""
+    """Expectations of the sticks that the feature updates use."""
 
     log_use: Floats  # (K,): E[log pi_k]
     log_rest: Floats  # (K,): L_k, the tightest multinomial bound on E[log(1 - pi_k)]
     log_parts: Floats  # (K,): t_m, whose running log-sum-exp is L
-    log_odds: Floats  # (K,): of each feature a priori, the first less the second
+    log_odds: Floats  # (K,): prior log-odds of each feature, log_use - log_rest
 
 
 def prior_sticks(alpha: float, n_features: int) -> Sticks:
@@ -54,15 +54,15 @@ def stick_expectations(sticks: Sticks) -> StickExpectations:
 
 
 def update_sticks(sticks: Sticks, counts: Floats, n_rows: float, alpha: float) -> Sticks:
-    """One majorise-minimise step, docs/math.md eq. (23): exact for the bound's weights at the current sticks.
+    """Take one majorize-minimize step, docs/math.md eq. (23), exact for the bound's weights at the current sticks.
 
     Parameters
     ----------
     sticks : Sticks
     counts : array of shape (K,)
-        Expected number of rows that have each feature.
+        Expected number of samples that have each feature.
     n_rows : float
-        R, the number of rows.
+        R, the number of samples.
     alpha : float
         Concentration of the process.
     """
@@ -80,7 +80,7 @@ def update_sticks(sticks: Sticks, counts: Floats, n_rows: float, alpha: float) -
 
 
 def kl_sticks(sticks: Sticks, alpha: float) -> float:
-    """``KL(q(nu) || p(nu))``, constants kept."""
+    """Return ``KL(q(nu) || p(nu))``, including constants."""
     g1, g2 = sticks.first, sticks.second
     both = digamma(g1 + g2)
     terms = -np.log(alpha) - betaln(g1, g2)
@@ -89,10 +89,10 @@ def kl_sticks(sticks: Sticks, alpha: float) -> float:
 
 
 def cross_entropy_features(expected: StickExpectations, counts: Floats, n_rows: float) -> float:
-    """The bound on ``-E[log p(Z | nu)]``, docs/math.md eq. (24)."""
+    """Return the bound on ``-E[log p(Z | nu)]``, docs/math.md eq. (24)."""
     return -float(counts @ expected.log_use + (n_rows - counts) @ expected.log_rest)
 
 
 def stick_weights(sticks: Sticks) -> Floats:
-    """``E[pi_k]``: the share of rows that the prior expects to have each feature, in falling order."""
+    """Return ``E[pi_k]``, the prior expected frequency of each feature, in decreasing order."""
     return np.asarray(np.cumprod(sticks.first / (sticks.first + sticks.second)))

@@ -1,8 +1,8 @@
-"""iLSVM from batches: features that go on from a fit of the first one, and weights solved over rows that are on disk.
+"""Mini-batch learning for iLSVM.
 
-The first batch has a fit as any other; its features, their number, scales and variances are where learning begins
-(`begin`). Every further batch moves the loadings a little (`learn`), and nothing of its rows is kept. One more look at
-all rows solves for the weights, at features that stand (`solve_weights`).
+The first batch is fitted like any other data set. Its features, their scales and the variances initialize online
+learning (`begin`). Each further batch updates the loadings by a small step (`learn`) and is then discarded.
+`solve_weights` makes one more pass over all samples to solve for the weights at fixed features.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from regbayes.models.ilsvm.model import (
 from regbayes.models.ilsvm.slab import SlabFeatures
 
 OPTIONS = OnlineOptions()
-SAMPLE_LEVEL = 1  # of the rows that the curvature of a solve comes from: twice as many as it begins with
+SAMPLE_LEVEL = 1  # level of the curvature's subsample: twice as many samples as at level 0
 
 
 @persistable(name="regbayes.ilsvm.Batches")
 @dataclass(frozen=True)
 class Batches:
-    """Where learning from batches stands, and what the first one settled."""
+    """State of online learning, and the settings of the first batch."""
 
     settings: Settings
     state: OnlineState[Params]
 
 
 def begin(data: Data | None, settings: Settings, fitted: State, n_rows: float) -> Batches:
-    """Return where learning begins: at a fitted model, of so many rows, which are given if they are at hand."""
+    """Initialize online learning from a fitted model of ``n_rows`` samples, and their data if available."""
     model, params = make_model(settings), fitted.params
     head = fitted.head
     if data is None:
@@ -59,10 +59,7 @@ def begin(data: Data | None, settings: Settings, fitted: State, n_rows: float) -
 
 
 def learn(data: Data, before: Batches, options: OnlineOptions = OPTIONS) -> tuple[Batches, State]:
-    """Learn from a batch; return where learning stands, and the fitted model that it would end with.
-
-    The model's embedding is that of the batch.
-    """
+    """Learn from a batch; return the new state and the fitted model, whose embedding is that of the batch."""
     settings, state, n_rows = before.settings, before.state, data.X.totals.n_rows
     total = state.n_rows + n_rows
     state = online.step(make_model(settings), state, data.X, _ask(data, settings), n_rows, total, options)
@@ -81,10 +78,10 @@ def solve_weights(
     settings: Settings,
     fitted: State,
 ) -> tuple[LinearHead, float]:
-    """Solve for the weights at the features of a fitted model, over samples that are read again for each look at them.
+    """Solve for the weights at the features of a fitted model, reading the samples again in each pass.
 
-    ``read`` takes one of the parts, or places of samples, each of which has a target. ``kinds`` are their classes, if
-    targets are classes. Returns the head and its duality gap relative to its value.
+    ``read`` loads one of the ``parts``, whose samples all have targets. ``kinds`` are the classes of the samples if the
+    targets are classes. Returns the head and its relative duality gap.
     """
     order, model = order_sample(kinds, n_targets), make_model(settings)
     params = fitted.params
@@ -110,18 +107,18 @@ def solve_weights(
 
 
 def settle(batches: Batches, head: LinearHead) -> Batches:
-    """Return where learning stands once the weights of a fitted model were solved for."""
+    """Return the state of online learning with a new head."""
     return replace(batches, state=batches.state.settle(head, 1.0))
 
 
 def make_model(settings: Settings) -> BinaryFeatures:
-    """Return the model that settings ask for."""
+    """Return the model that the settings specify."""
     kind = SlabFeatures if settings.slab else BinaryFeatures
     return kind(settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior)
 
 
 def _ask(data: Data, settings: Settings) -> Head | None:
-    """Return what the labelled rows of a batch ask for."""
+    """Return the head of the labeled samples of a batch, or None without any."""
     if settings.C == 0 or len(data.labeled) == 0:
         return None
     return build_head(data, settings)

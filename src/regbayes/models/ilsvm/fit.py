@@ -1,9 +1,9 @@
-"""``fit``: from data and settings to a fitted model, and the search for how many features there are.
+"""Fit iLSVM from data and settings, and search for the number of features.
 
-A new fit starts from directions of the samples (`starts`). The search descends, then drops features without which the
-normalized objective, docs/math.md eq. (35), is hardly higher; J itself cannot be compared between numbers of features.
-Features that are colder than soft are learned at higher temperatures first. The search sees a sample of the data; the
-final descent sees all of it and has one objective, which never rises.
+A new fit starts from directions of the samples (`starts`). The structure search descends, then drops features that
+barely improve the normalized objective, docs/math.md eq. (35). The objective J itself cannot be compared between
+numbers of features. Low-temperature features are first learned at higher temperatures. The search uses a subsample of
+the data. The final descent uses all samples and has one objective, which never increases.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ MarginKind = Literal["consistent", "posterior"]
 Evaluation = joint_problem.Evaluation[Params, Stats]
 
 AS_IT_IS = Tolerance(gap=1.0, max_epochs=0.0)
-ROUND = Tolerance(gap=1e-4, max_epochs=20.0)  # of the head in a round of the alternation
-GLANCE = Tolerance(gap=1e-3, max_epochs=10.0)  # of the head where features are compared: rough ones hide idle features
-TRANSDUCTIVE_WEIGHTS = (0.01, 0.1, 0.3, 1.0)  # of the margins of unlabeled samples, in turn (Joachims 1999)
+ROUND = Tolerance(gap=1e-4, max_epochs=20.0)  # accuracy of the head in an iteration of the alternation
+GLANCE = Tolerance(gap=1e-3, max_epochs=10.0)  # accuracy of the head when features are compared
+TRANSDUCTIVE_WEIGHTS = (0.01, 0.1, 0.3, 1.0)  # successive weights of unlabeled samples (Joachims 1999)
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
-WARM_UP = "warm-up"  # the stage of the structure search, as callbacks see it
+WARM_UP = "warm-up"  # name of the structure search stage in callbacks
 STAGES: dict[MarginKind, str] = {"consistent": "descent", "posterior": "alternation"}
 
 
@@ -71,16 +71,16 @@ def fit(
     stage: str | None = None,
     policy: StructurePolicy = POLICY,
 ) -> FitResult[State]:
-    """Fit the model to data, from new parameters or from an earlier fit, whose features are not judged again.
+    """Fit the model to data, from new parameters or from an earlier fit, whose features are not pruned again.
 
     Margins act on the features that prediction infers, or on the posterior of the training samples (the paper,
-    docs/math.md eq. (27)-(28)). The structure search sees ``sample``, all samples by default. An earlier fit at a
-    higher temperature is cooled in steps. Callbacks see the `Progress` of every iteration, whose state is that of a fit
-    that ends there. ``stage`` names the iterations after the search.
+    docs/math.md eq. (27)-(28)). The structure search uses ``sample``, by default all samples. An earlier fit at a
+    higher temperature is cooled in steps. Callbacks receive the `Progress` of every iteration, with the state that a
+    fit stopped there would return. ``stage`` names the iterations after the search.
 
     The objective of the result is normalized, so that fits with different numbers of features can be compared. Its
-    trace begins after the search and never rises with consistent margins. A fit that is cut short in the search has no
-    iteration.
+    trace begins after the search and never increases with consistent margins. A fit that is stopped during the search
+    has no iterations.
     """
     problem = ILSVMProblem(data, settings, SlabFeatures if settings.slab else BinaryFeatures)
     joint, multipliers, halted = problem.joint, _known_start(problem, start), None
@@ -114,7 +114,7 @@ def fit(
     result = replace(result, objective=model.normalise(result.objective, at.params, problem.n_rows))
     try:
         return replace(result, state=_finish(problem, at, FINAL), status=halted or result.status)
-    except KeyboardInterrupt:  # the model has the head of the last iteration, and a status that says so
+    except KeyboardInterrupt:  # the result has the head of the last iteration and an interrupted status
         return replace(result, state=_finish(problem, at, AS_IT_IS), status=Status.INTERRUPTED)
 
 
@@ -124,34 +124,34 @@ class _CutShortError(Exception):
 
 @dataclass
 class StructureSearch:
-    """Which features the model has: descend, then drop features without which the objective is hardly higher."""
+    """Structure search: descend, then drop features that barely improve the objective."""
 
-    whole: ILSVMProblem  # of all samples, for what callbacks see
-    sample: Integers | None  # the samples that are used; None: all
+    whole: ILSVMProblem  # problem with all samples, used for callbacks
+    sample: Integers | None  # indices of the samples used; None: all
     policy: StructurePolicy
     callbacks: Sequence[Callback] = ()
     problem: ILSVMProblem = field(init=False)
     latest: Search | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        # Variances that are estimated before there are features attribute everything to noise.
+        # Variances estimated before any features are learned would attribute everything to noise.
         fixed = replace(self.whole.settings, estimate_noise=False, estimate_prior=False)
         sees_all = self.sample is None and self.whole.joint.blocks.is_local
         data = self.whole.data if sees_all else self.whole.data.take(self.sample)
         self.problem = ILSVMProblem(data, fixed, self.whole.features, self.whole if sees_all else None)
 
     def run(self, params: Params, warm_start: Any, is_new: bool) -> tuple[Search, Status | None]:
-        """Return the model, and the status if the search was cut short; an earlier fit is cooled only."""
+        """Return the model, and the status if the search was stopped; an earlier fit is only cooled."""
         try:
             search = self._learn(params, warm_start, is_new)
             return (self._prune(search) if is_new else search), None
         except (KeyboardInterrupt, _CutShortError) as end:
             if self.latest is None:
-                raise  # nothing was learned yet
+                raise  # no model exists yet
             return self.latest, end.args[0] if isinstance(end, _CutShortError) else Status.INTERRUPTED
 
     def _learn(self, params: Params, warm_start: Any, is_new: bool) -> Search:
-        """Descend; features that are colder than soft are learned at higher temperatures first."""
+        """Descend, learning low-temperature features at higher temperatures first."""
         policy, settings, X = self.policy, self.problem.settings, self.problem.data.X
         T = policy.cooling * params.temperature
         if is_new:
@@ -164,7 +164,7 @@ class StructureSearch:
         return self._descend(self.problem, params, policy.first_steps if is_new else policy.short_steps, warm_start)
 
     def _prune(self, search: Search) -> Search:
-        """Drop features without which the objective is hardly higher, the better half of them at a time."""
+        """Drop features that barely improve the objective, half of the candidates at a time."""
         problem = self.problem
         while len(search.at.params.loadings) > 1:
             at = search.at
@@ -182,7 +182,7 @@ class StructureSearch:
         return search
 
     def _without(self, at: Evaluation, leaving: Sequence[int] | Indices) -> Params:
-        """Return the model without some features; their mean contribution moves to the offset."""
+        """Remove features and add their mean contribution to the offset."""
         params, stats = at.params, at.stats
         kept = np.delete(np.arange(len(params.loadings)), leaving)
         offset = params.offset + stats.first_moment[leaving] / stats.n_rows @ params.loadings[leaving]
@@ -195,7 +195,7 @@ class StructureSearch:
         return model.normalise(at.objective, at.params, at.stats.n_rows)
 
     def _descend(self, problem: ILSVMProblem, params: Params, n_steps: int, warm_start: Any) -> Search:
-        """Take some steps from parameters, fewer if they gain little."""
+        """Take up to ``n_steps`` descent steps, stopping early if they gain little."""
         params = replace(params, temperature=problem.settings.temperature)
         result = run(
             partial(descent.step, problem.joint),
@@ -214,9 +214,9 @@ class StructureSearch:
 
 
 def change_temperature(problem: ILSVMProblem, temperature: float) -> ILSVMProblem:
-    """Return a problem at a temperature that is not the final one.
+    """Return the problem at another temperature.
 
-    The generative part is divided by the temperature; its weight is larger by the square root of it.
+    The generative part is divided by the temperature, so its weight is multiplied by the square root of the change.
     """
     settings = problem.settings
     weight = settings.generative_weight * float(np.sqrt(temperature / settings.temperature))
@@ -225,15 +225,15 @@ def change_temperature(problem: ILSVMProblem, temperature: float) -> ILSVMProble
 
 
 def _evaluate_on_all(problem: ILSVMProblem, search: Search) -> tuple[Search, Status | None]:
-    """Return what a sample found, evaluated on all samples, and the status if that was interrupted."""
+    """Evaluate the result of the search on all samples; return a status if that was interrupted."""
     try:
         return descent.start(problem.joint, search.at.params, None), None
-    except KeyboardInterrupt:  # the fit ends there, and says so
+    except KeyboardInterrupt:  # the caller ends the fit with this status
         return descent.start(problem.joint, search.at.params, None), Status.INTERRUPTED
 
 
 def _estimate_variances(problem: ILSVMProblem, search: Search) -> Search:
-    """Estimate the variances that the settings say, for the warm-up may have left nothing to descend."""
+    """Estimate the variances that the settings leave free, since the final descent may take no step."""
     updated = problem.joint.model.update_blocks(search.at.params, search.at.stats)
     assert updated is not None
     again = descent.start(problem.joint, updated, search.at.warm_start)
@@ -250,10 +250,10 @@ def fit_transductive(
     callbacks: Sequence[Callback] = (),
     policy: StructurePolicy = POLICY,
 ) -> FitResult[State]:
-    """Fit with margins on unlabelled rows too: guess their labels, and let the guesses count more and more.
+    """Fit with margins on unlabeled samples too, whose labels are guessed with increasing weight.
 
-    Every round continues the last one, with new guesses, which weigh a share of what labeled samples of their class do.
-    A stop or an interrupt ends the rounds. The trace is that of all rounds, end to end.
+    Each iteration warm-starts from the previous one with new guesses. A guess is weighted relative to the labeled
+    samples of its class. A stop or an interrupt ends the iterations. The trace concatenates all iterations.
     """
     results = [fit(data, settings, start, margins=margins, sample=sample, callbacks=callbacks, policy=policy)]
     targets, labeled = data.targets, data.labeled
@@ -283,7 +283,7 @@ def fit_transductive(
 
 
 def _weights_by_class(data: Data, targets: Classes) -> Floats:
-    """Return the mean weight of the labeled samples of each class, beyond their own, shape (classes,)."""
+    """Return the mean C of the labeled samples of each class per unit of sample weight, shape (classes,)."""
     counted = np.ones(len(targets)) if data.X.weights is None else data.X.weights[data.labeled]
     counts = np.bincount(targets.labels, counted, minlength=targets.n_outputs)
     sums = np.bincount(targets.labels, targets.C, minlength=targets.n_outputs)
@@ -291,19 +291,19 @@ def _weights_by_class(data: Data, targets: Classes) -> Floats:
 
 
 def list_stages(margins: MarginKind, transductive: bool, max_iter: int) -> dict[str, int | None]:
-    """Return the stages that a fit can have, in their order, and the most iterations of each, where that is known."""
+    """Return the possible stages of a fit in order, with their maximum numbers of iterations where known."""
     rounds = [name_round(weight) for weight in TRANSDUCTIVE_WEIGHTS] if transductive else []
     warm_up: dict[str, int | None] = {WARM_UP: None} if margins == "consistent" else {}
     return warm_up | dict.fromkeys([STAGES[margins], *rounds], max_iter)
 
 
 def name_round(weight: float) -> str:
-    """Return the stage of a round with guessed labels."""
+    """Return the name of the stage whose guessed labels have this weight."""
     return f"guesses at weight {weight:g}"
 
 
 def _resume(previous: Params, settings: Settings) -> Params:
-    """Return the parameters of an earlier fit as the start of one with other settings, cooled later where warmer."""
+    """Return the parameters of an earlier fit for other settings; a higher temperature is cooled later."""
     return replace(
         previous,
         noise_variance=previous.noise_variance if settings.estimate_noise else settings.noise_variance,
@@ -315,24 +315,24 @@ def _resume(previous: Params, settings: Settings) -> Params:
 
 
 def _known_start(problem: ILSVMProblem, start: Params | State | Evaluation) -> WarmStart | None:
-    """Return the weights that came with a start, and its multipliers unless they are of other rows or classes."""
+    """Return the weights of a warm start, and its multipliers if rows and classes match."""
     if problem.head is None or isinstance(start, Params):
         return None
     if not isinstance(start, State):
         before: WarmStart | None = start.warm_start
         return before
-    known = start.multipliers  # none where blocks are not local
+    known = start.multipliers  # empty if blocks are remote
     is_same = known is not None and known.shape == (len(problem.head.targets), problem.head.targets.n_outputs)
     return WarmStart(None if start.head is None else start.head.weights, known if is_same else None)
 
 
 def _finish(problem: ILSVMProblem, at: Evaluation, tolerance: Tolerance) -> State:
-    """Infer the training rows as prediction does, and solve for the head there.
+    """Infer the training samples as prediction does, and solve for the head at their features.
 
-    Where blocks are not local, the extremes of all samples' features stand for the embedding.
+    If blocks are remote, the range of each feature replaces the embedding.
     """
     settings = problem.settings
-    # A callback may look during the warm-up, when it is warmer.
+    # Callbacks may request a state during the warm-up, at a higher temperature.
     params = replace(at.params, temperature=settings.temperature)
     joint = problem.joint
     if not joint.blocks.is_local:
@@ -359,5 +359,5 @@ def range_features(block: RowBlock[Rows], version: Version) -> Ranges:
 
 
 def range_probabilities(block: RowBlock[Rows], version: Version) -> Ranges:
-    """Return the ranges of the probabilities that samples of a block have the features."""
+    """Return the ranges of the feature probabilities of a block."""
     return Ranges.of([version.params.infer_probabilities(rows) for rows in block.pieces])

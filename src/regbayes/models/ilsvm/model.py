@@ -1,13 +1,13 @@
-"""iLSVM: binary features of rows under an Indian buffet prior, learned under a margin head.
+"""iLSVM: binary features under an Indian buffet prior, learned jointly with a max-margin head.
 
-Rows are ``x_n = b + W' z_n + noise`` with binary features z, Gaussian loadings W and an offset b. Features are inferred
-by sweeps of mean field at a temperature T, docs/math.md eq. (31); the same inference serves training and new rows, so
-margins act on the loadings through it, and the gradient goes back through the sweeps, eq. (32)-(34). The objective's
-generative part is ``r F_T / T``, eq. (25), (29)-(30).
+Samples are ``x_n = b + W' z_n + noise`` with binary features z, Gaussian loadings W and an offset b. Features are
+inferred by mean-field sweeps at a temperature T, docs/math.md eq. (31). Training and prediction use the same inference,
+so margins act on the loadings through it, and the gradient is backpropagated through the sweeps, eq. (32)-(34). The
+generative part of the objective is ``r F_T / T``, eq. (25), (29)-(30).
 
-From top to bottom: rows, parameters and statistics, the model (`BinaryFeatures`), its functions, and what a fit is told
-and works on (`Settings`, `Data`, `ILSVMProblem`, `State`). Everything that is done with rows is a pure function of a
-block of them whose sums add up. A row of weight w counts w times in every sum.
+The module defines samples, parameters, statistics, the model (`BinaryFeatures`), its functions, and the classes of a
+fit (`Settings`, `Data`, `ILSVMProblem`, `State`). All computations on samples are pure functions of a block whose sums
+are additive. A sample of weight w counts w times in every sum.
 """
 
 from __future__ import annotations
@@ -57,47 +57,48 @@ from regbayes.models.indian_buffet import (
     update_sticks,
 )
 
-UNLABELED = -1  # the label of rows that shape the features but have no margin
+UNLABELED = -1  # label of samples that inform the features but have no margin
 
-DEVICE_BLOCK_ROWS = 1 << 20  # operations on a device are launched one by one: few large blocks
+DEVICE_BLOCK_ROWS = 1 << 20  # samples per block on a device, where few large operations are faster
 
 MAX_TRIALS = 8
-BLOCKS_EVERY = 10  # steps between updates of the sticks and variances
-PATIENCE = 3  # small changes in a row that count as settled
+BLOCKS_EVERY = 10  # descent steps between updates of the sticks and variances
+PATIENCE = 3  # consecutive small changes after which the fit has converged
 SCHEDULE = ToleranceSchedule(
     first=Tolerance(gap=1e-3, max_epochs=10.0), gap_share=0.3, gap_range=(1e-6, 1e-3), epoch_range=(10.0, 10.0)
 )
-FINAL = Tolerance(gap=1e-4, max_epochs=300.0, smoothing=0.03)  # of the head once the features stand
+FINAL = Tolerance(gap=1e-4, max_epochs=300.0, smoothing=0.03)  # accuracy of the head at the final features
 FIRST_MOVE = 0.1  # length of the first step, relative to the loadings
-VARIANCE_FLOOR = 1e-8  # of the inputs' mean square: a model that explains the rows exactly stays proper
+VARIANCE_FLOOR = 1e-8  # relative to the mean square of X; keeps exact fits proper
 
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Sums over centred rows, each as often as it counts, on the host."""
+    """Weighted sums over centered samples, in host memory."""
 
-    n_rows: float  # N, what the rows count together
-    rows: Floats  # (D,): their sum, which is not zero for some of the rows
-    squares: Floats  # (D,): sum of the squares of each input
-    mean_square: float  # mean squared length of a row
+    n_rows: float  # N, the sum of the sample weights
+    rows: Floats  # (D,): sum of the samples, nonzero for a subset
+    squares: Floats  # (D,): sum of the squares of each column
+    mean_square: float  # mean squared norm of a sample
 
 
 @dataclass(frozen=True)
 class Rows:
     """Centered samples in host memory, in a file or on a device, without a copy of the inputs.
 
-    Products are taken with the inputs as they are and corrected by the mean. Sums over samples come to host memory as
-    double precision; arrays as long as the samples stay where these are. Blocks of a mapped file keep its type.
+    Products use the uncentered inputs and are corrected by the mean. Sums over samples are returned in host memory in
+    double precision; arrays with one entry per sample stay on the device of ``X``. Blocks of a mapped file keep its
+    dtype.
     """
 
-    X: Any  # (N, D), as they came
+    X: Any  # (N, D), not centered
     mean: Floats  # (D,)
     weights: Floats | None = None  # (N,): how often each sample counts; None: once
-    join = staticmethod(join)  # what was found for each block, as one array
+    join = staticmethod(join)  # concatenates the results of blocks
 
     @classmethod
     def centre(cls, X: Any, weights: Floats | None = None) -> Rows:
-        """Return samples less their own mean."""
+        """Return samples centered on their own mean."""
         totals = cls(X, np.zeros(int(X.shape[1])), weights).totals
         return cls(X, totals.rows / totals.n_rows, weights)
 
@@ -106,26 +107,26 @@ class Rows:
 
     @property
     def n_inputs(self) -> int:
-        """How many columns the samples have, D."""
+        """Number of columns of the samples, D."""
         return int(self.X.shape[1])
 
     @property
     def is_host(self) -> bool:
-        """Whether NumPy reads the samples where they are."""
+        """Whether the samples are in host memory."""
         return isinstance(self.X, np.ndarray)
 
     @property
     def max_threads(self) -> int:
-        """How many threads may take the blocks: one keeps a device busy."""
+        """Maximum number of threads for the blocks: one on a device."""
         return sys.maxsize if self.is_host else 1
 
     @cached_property
     def totals(self) -> Totals:
-        """Sums over the samples as they are."""
+        """Sums over the centered samples."""
         n_rows, found = float(len(self)) if self.weights is None else float(self.weights.sum()), []
         parts = row_blocks(len(self)) if self.is_host else pieces(len(self), max(1, ROOM // self.n_inputs))
-        with np.errstate(over="ignore"):  # infinite squares are refused later
-            for rows in parts:  # no copy of all samples
+        with np.errstate(over="ignore"):  # `centre_rows` rejects infinite squares
+            for rows in parts:  # by parts to avoid a copy of all samples
                 part = self.X[rows, :] - self.place(self.mean)
                 counted = part if self.counts is None else part * self.counts[rows][:, None]
                 total = sum_of(counted, axis=0)
@@ -136,11 +137,11 @@ class Rows:
 
     @cached_property
     def counts(self) -> Any:
-        """How often each sample counts, (N,), where the samples are; None: once."""
+        """Weight of each sample, shape (N,), on the device of the samples; None: one."""
         return None if self.weights is None else self.place(self.weights)
 
     def place(self, values: Floats) -> Any:
-        """Return an array of host memory where the samples are."""
+        """Copy an array from host memory to the device of the samples."""
         return values if self.is_host else to_device(values, self.X)
 
     @cached_property
@@ -153,7 +154,7 @@ class Rows:
         return [Rows(self.X[part, :], self.mean, own) for part, own in zip(parts, weights, strict=True)]
 
     def take(self, rows: Integers | slice | None) -> Rows:
-        """Return some of the samples in host memory, less the same mean; None: all of them."""
+        """Return selected samples in host memory, centered on the same mean; None: all samples."""
         if self.is_host and rows is None:
             return self
         chosen: Any = rows if self.is_host else np.arange(len(self))[slice(None) if rows is None else rows]
@@ -164,15 +165,15 @@ class Rows:
         return Rows(X, self.mean, weights)
 
     def scale(self, scales: Floats) -> Rows:
-        """Return samples in host memory with each input in other units, (D,): a copy."""
+        """Return a copy of the samples in host memory, with the columns divided by ``scales``, shape (D,)."""
         return Rows(self.X / scales, self.mean / scales, self.weights)
 
     def array(self) -> Floats:
-        """Return the centered samples of host memory themselves, shape (N, D)."""
+        """Return the centered samples as an array, shape (N, D)."""
         return np.asarray(self.X - self.mean)
 
     def project(self, directions: Floats, constant: Floats | None = None) -> Any:
-        """Return the products of the samples with directions (K, D), plus a constant for each (K,), shape (N, K)."""
+        """Return the samples times directions (K, D), plus an optional constant (K,), shape (N, K)."""
         above = -directions @ self.mean if constant is None else constant - directions @ self.mean
         if self.is_host:
             products = self.X @ directions.T
@@ -183,7 +184,7 @@ class Rows:
         return products.T
 
     def combine(self, coefficients: Any) -> Floats:
-        """Return sums of the samples with coefficients (N, K), shape (K, D). Weights do not enter."""
+        """Return the unweighted sums of the samples with coefficients (N, K), shape (K, D)."""
         if self.is_host:
             sums = coefficients.T @ self.X
             sums -= coefficients.sum(axis=0)[:, None] * self.mean
@@ -192,44 +193,43 @@ class Rows:
         return products - totals[:, None] * self.mean
 
     def moment(self, directions: Floats) -> Floats:
-        """Return the sum of ``x_n x_n'``, each sample as often as it counts, times directions (m, D), shape (m, D)."""
+        """Return directions (m, D) times the weighted sum of ``x_n x_n'``, shape (m, D)."""
         return self.combine(self.weigh(self.project(directions)))
 
     def weigh(self, values: Any) -> Any:
-        """Return values of the samples (N, K), each as often as its sample counts."""
+        """Multiply values (N, K) by the sample weights."""
         return values if self.weights is None else values * self.counts[:, None]
 
     def couple(self, values: Any, matrix: Floats) -> Any:
-        """Return values of the samples (N, K) times a matrix (K, K) of host memory."""
+        """Return values of the samples (N, K) times a host matrix (K, K)."""
         return values @ matrix if self.is_host else (self.place(matrix).T @ values.T).T
 
     def residuals(self, features: Any, params: Params) -> Any:
-        """Return what features (N, K) leave of the samples, shape (N, D), in units of the inputs' noise ratios."""
+        """Return the residuals given features (N, K), shape (N, D), in units of the inputs' noise ratios."""
         left = self.X - reconstruct(features, params, self.mean)
         return left if params.noise_ratios is None else left / self.place(np.sqrt(params.noise_ratios))
 
     def score(self, state: State, features: Any) -> Any:
-        """Return the score of each class for the samples, whose features are given, shape (N, classes)."""
+        """Return the scores of the samples given their features, shape (N, classes)."""
         head, scale = state.head, state.input_scale
         assert head is not None
         if not self.is_host:
             return head.scores(features, Inputs(self.X, self.mean, scale) if scale else None)
         found = np.empty((len(self), len(head.weights)))
-        for rows in row_blocks(len(self)):  # no copy of all inputs of a file
+        for rows in row_blocks(len(self)):  # by blocks to avoid a copy of a whole file
             found[rows] = head.scores(features[rows], Inputs(self.X[rows], self.mean, scale) if scale else None)
         return found
 
     def choose(self, state: State, features: Any) -> Integers:
-        """Return the class with the highest score for each of the samples, in host memory, shape (N,)."""
+        """Return the class with the highest score for each sample, in host memory, shape (N,)."""
         scores = self.score(state, features)
         return to_host(namespace_of(scores).argmax(scores, axis=1))
 
 
 def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows:
-    """Return rows less a mean: their own, unless it is given. Arrays of other libraries stay where they lie.
+    """Center samples on a given mean or on their own; arrays stay on their device.
 
-    Rows that are centred on their own mean are learned from: they are refused where their squares leave the
-    floating-point numbers.
+    Samples centered on their own mean are training data and raise an error if their squares overflow.
     """
     if mean is not None:
         return Rows(X, mean if isinstance(mean, np.ndarray) else to_host(mean).astype(np.float64), weights)
@@ -244,32 +244,32 @@ def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows
 
 @dataclass(frozen=True, eq=False)
 class MeanField:
-    """What sweeps over the features of a row need, docs/math.md eq. (31): theta is linear in the row."""
+    """Coefficients of the mean-field sweeps, docs/math.md eq. (31); theta is linear in the sample."""
 
     directions: Floats  # (K, D): c Phi R^-1, R the ratios of the inputs' noise on a diagonal
-    constant: Floats  # (K,): the part of theta that is the same for all rows
+    constant: Floats  # (K,): the part of theta that is the same for all samples
     coupling: Floats  # (K, K): A = c Phi R^-1 Phi'
-    log_odds: Floats  # (K,): a, of the features a priori, at this temperature
-    start: Floats  # (1, K): where the sweeps start
+    log_odds: Floats  # (K,): a, prior log-odds of the features at this temperature
+    start: Floats  # (1, K): initial value of the sweeps
     precision: float  # c = 1 / (sigma^2 T)
-    ratios: Floats | float  # (D,): rho, or one where all are: their roots are the units in which noise is the same
-    expected: StickExpectations  # of the sticks, docs/math.md eq. (21)-(22)
+    ratios: Floats | float  # (D,): noise variances over sigma^2, or 1 if all are equal
+    expected: StickExpectations  # expectations of the sticks, docs/math.md eq. (21)-(22)
 
 
 @persistable(name="regbayes.ilsvm.Params")
 @dataclass(frozen=True)
 class Params:
-    """What inference of a row's features needs to know."""
+    """Parameters for inferring the features of a sample."""
 
     loadings: Floats  # (K, D): Phi, the means of W
-    offset: Floats  # (D,): b, what a row has without any feature, less the mean of the rows
+    offset: Floats  # (D,): b, the intercept of the decoder, minus the mean of the samples
     variances: Floats  # (K,): s, the variance of each entry of a row of W
     sticks: Sticks
     noise_variance: float  # sigma^2
     prior_variance: float  # sigma_0^2
     temperature: float  # T
     n_sweeps: int  # S
-    noise_ratios: Floats | None = None  # (D,): rho, of each input's noise to sigma^2, their product 1; None: all are 1
+    noise_ratios: Floats | None = None  # (D,): noise variances over sigma^2, product 1; None: ones
 
     def _check_loaded(self) -> None:
         sizes = check_arrays(self, loadings="KD", offset="D", variances="K")
@@ -282,7 +282,7 @@ class Params:
 
     @cached_property
     def mean_field(self) -> MeanField:
-        """What the sweeps over a row's features need, eq. (31)."""
+        """Coefficients of the mean-field sweeps, eq. (31)."""
         precision = 1.0 / (self.noise_variance * self.temperature)
         ratios = 1.0 if self.noise_ratios is None else self.noise_ratios
         directions = precision * (self.loadings / ratios)
@@ -295,7 +295,7 @@ class Params:
         return MeanField(directions, constant, coupling, log_odds, start, precision, ratios, expected)
 
     def infer(self, rows: Rows) -> Floats:
-        """Return the features of rows, shape (n, K): psi, what prediction needs."""
+        """Return the features psi of samples, as prediction uses them, shape (n, K)."""
         field = self.mean_field
         theta = rows.project(field.directions, field.constant)
         if rows.is_host:
@@ -303,12 +303,12 @@ class Params:
         return sweep_features(theta, field.coupling, field.start, self.n_sweeps)
 
     def infer_probabilities(self, rows: Rows) -> Floats:
-        """Return the probabilities that the features of rows are on, shape (n, K)."""
+        """Return the probabilities that the features of samples are on, shape (n, K)."""
         return self.infer(rows)
 
     @property
     def slab(self) -> str | None:
-        """Prior of the values of features that are on: None for binary features."""
+        """Prior of the values of active features: None for binary features."""
         return None
 
     @property
@@ -317,11 +317,11 @@ class Params:
         return 0.5 * self.loadings.shape[1] * float(np.log(2.0 * np.pi * self.noise_variance))
 
     def bound(self, rows: Rows) -> Floats:
-        """Return a lower bound on each row's log-density, at temperature one, for the inferred features, shape (n,)."""
+        """Return a lower bound on the log-density of each sample at temperature one, shape (n,)."""
         psi, place = self.infer(rows), rows.place
         xp, field = namespace_of(psi), self.mean_field
         rest, residuals = 1.0 - psi, rows.residuals(psi, self)
-        # E||x - b - W z||^2 is the squared distance from the expected row plus the variance around it, eq. (25).
+        # E||x - b - W z||^2 is the squared residual of the expected sample plus its variance, eq. (25).
         squares = np.diag(field.coupling) / field.precision
         residual = xp.sum(residuals * residuals, axis=1) + (psi * rest) @ place(squares)
         residual += rows.n_inputs * (psi @ place(self.variances))
@@ -333,33 +333,33 @@ class Params:
 @persistable(name="regbayes.ilsvm.Stats")
 @dataclass(frozen=True)
 class Stats(RowSums):
-    """What the objective and the updates in closed form need to know of rows."""
+    """Sufficient statistics of the samples for the objective and the closed-form updates."""
 
     n_rows: float
     squared_norm: float  # sum of ||x_n||^2, in units of the inputs' noise ratios
     total: Floats  # (D,): sum of x_n
     counts: Floats  # (K,): sum of psi_n, the probabilities that features are on
-    first_moment: Floats  # (K,): sum of E[z_n], which are the same; of features with amounts v, of E[z_n o v_n]
+    first_moment: Floats  # (K,): sum of E[z_n], or of E[z_n o v_n] for real-valued features
     second_moment: Floats  # (K, K): sum of E[z_n z_n'], or of E[(z_n o v_n)(z_n o v_n)']
-    explained: float  # sum of E[z_n]' Phi x_n, at the loadings in force; the same units
-    entropy: float  # sum of H(q(z_n)), less the divergence of the amounts from their prior
+    explained: float  # sum of E[z_n]' Phi x_n at the current loadings, in the same units
+    entropy: float  # sum of H(q(z_n)), minus the KL divergence of feature values from their prior
 
 
 @dataclass(frozen=True)
 class PosteriorStats(RowSums):
-    """What a round of alternation needs to know of rows whose features are given."""
+    """Statistics of samples with given features, for the alternation."""
 
-    rows: Stats  # with nothing explained: that depends on the loadings
+    rows: Stats  # with explained = 0, since that depends on the loadings
     cross: Floats  # (K, D): sum of psi_n x_n'
 
     def explain(self, params: Params) -> Stats:
-        """Return the statistics with what the loadings explain."""
+        """Return the statistics with the explained part at given loadings."""
         return replace(self.rows, explained=float(np.vdot(self.cross, params.loadings / params.mean_field.ratios)))
 
 
 @dataclass(frozen=True)
 class Pulled(RowSums):
-    """What the gradient of the loadings needs to know of rows, docs/math.md eq. (33)-(34)."""
+    """Sums over samples for the gradient of the loadings, docs/math.md eq. (33)-(34)."""
 
     coupling: Floats  # (K, K)
     theta: Floats  # (K,): summed gradient of theta
@@ -368,18 +368,19 @@ class Pulled(RowSums):
 
 @dataclass(frozen=True)
 class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
-    """The model, with what stays the same through a descent.
+    """Binary-feature model with the quantities that are constant during a descent.
 
-    The position is the loadings and, last, the offset, both in units of the inputs' noise where that has ratios.
+    The position consists of the loadings and, last, the offset, both in units of the inputs' noise if noise ratios are
+    given.
     """
 
     alpha: float  # concentration of the Indian buffet process
     weight: float  # r, of the generative part
     estimate_noise: bool = False  # whether sigma^2 is estimated
-    estimate_prior: bool = False  # the same for sigma_0^2
+    estimate_prior: bool = False  # whether sigma_0^2 is estimated
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
-        """Infer the features of rows without their labels, and sum what the rest of the model needs."""
+        """Infer the features of samples without their labels, and compute the sufficient statistics."""
         field, totals = params.mean_field, rows.totals
         theta = rows.project(field.directions, field.constant)
         psi = sweep_features(theta, field.coupling, field.start, params.n_sweeps)
@@ -395,7 +396,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         return Inferred(psi, stats)
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
-        """Differentiate through the sweeps; the generative part's own gradient by psi is added, eq. (32)-(33)."""
+        """Differentiate through the sweeps and add the gradient of the generative part by psi, eq. (32)-(33)."""
         psi: Any = inferred.features
         psi = np.asarray(psi, dtype=np.float64) if rows.is_host else psi
         field, r = params.mean_field, self.weight
@@ -403,8 +404,8 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         if params.n_sweeps > 1:
             theta = rows.project(field.directions, field.constant)
             before = sweep_features(theta, field.coupling, field.start, params.n_sweeps - 1)
-        # logit(psi_k) has seen the features after k as they were one sweep earlier; that is all it differs by from
-        # theta less the couplings, and it is zero once the sweeps have converged.
+        # logit(psi_k) used the values of later features from the previous sweep. This is its only difference from
+        # theta minus the couplings, and it is zero at convergence.
         own: Any = rows.couple(rows.weigh(psi - before), r * np.tril(field.coupling, -1))
         own = own if gradient is None else own + gradient
         found = reverse_features(own, psi, theta, field.coupling, field.start, params.n_sweeps, own)
@@ -412,7 +413,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         return Pulled(found.coupling, found.theta_sum, cross)
 
     def terms(self, params: Params, stats: Stats) -> dict[str, float]:
-        """``r F_T / T`` term by term."""
+        """Return the terms of ``r F_T / T`` by name."""
         T, D = params.temperature, params.loadings.shape[1]
         log_normaliser = 0.5 * stats.n_rows * D * np.log(2.0 * np.pi * params.noise_variance)
         likelihood = 0.5 * expected_residual(stats, params) / params.noise_variance + log_normaliser
@@ -427,10 +428,10 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         }
 
     def normalise(self, objective: float, params: Params, n_rows: float) -> float:
-        """Return the objective with the tempered prior normalised, docs/math.md eq. (35).
+        """Return the objective with the tempered prior normalized, docs/math.md eq. (35).
 
-        It can be compared between models with different numbers of features; J itself cannot. What the variance of a
-        feature's loadings costs where it is on counts as part of its prior.
+        Unlike J, it can be compared between models with different numbers of features. The penalty for the variance of
+        an active feature's loadings counts as part of its prior.
         """
         odds = (
             params.mean_field.log_odds - 0.5 * params.mean_field.precision * params.loadings.shape[1] * params.variances
@@ -439,10 +440,10 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         return objective + self.weight * n_rows * float(empty.sum())
 
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Floats:
-        """Gradient of J by the position: loadings and offset, docs/math.md eq. (34), shape (K + 1, D)."""
+        """Gradient of J with respect to loadings and offset, docs/math.md eq. (34), shape (K + 1, D)."""
         r, loadings, offset, field = self.weight, params.loadings, params.offset, params.mean_field
         couplings = pulled.coupling + pulled.coupling.T + r * stats.second_moment
-        acting = pulled.theta - r * stats.first_moment  # on what is left of the rows, which the offset is taken off
+        acting = pulled.theta - r * stats.first_moment  # multiplies the residuals of the samples without the offset
         through = pulled.cross - np.outer(acting, offset) - pulled.theta[:, None] * loadings + couplings @ loadings
         by_loadings = (
             params.mean_field.precision * through + (r / (params.temperature * params.prior_variance)) * loadings
@@ -460,27 +461,27 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         return replace(params, loadings=moved[:-1], offset=moved[-1])
 
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
-        """Take ``E[z z']`` plus a ridge: the curvature of the generative part at fixed features. The offset is on."""
+        """Return a solver for ``E[z z']`` plus a ridge, the curvature of the generative part at fixed features."""
         first = stats.first_moment
         moment = np.block([[stats.second_moment, first[:, None]], [first, stats.n_rows]])
         factor = cho_factor(moment / stats.n_rows + np.eye(len(moment)))
         return partial(cho_solve, factor)
 
     def first_length(self, params: Params) -> float:
-        """Move the loadings by a share of their length."""
+        """Return the first step length, a fraction of the norm of the loadings."""
         return FIRST_MOVE * float(np.linalg.norm(params.loadings / np.sqrt(params.mean_field.ratios)))
 
     def update_blocks(self, params: Params, stats: Stats) -> Params:
-        """Sticks and variances in closed form at the current features."""
+        """Update sticks and variances in closed form at the current features."""
         params = update_prior_blocks(params, stats, self.alpha)
         return update_variances(params, stats, self.estimate_noise, self.estimate_prior)
 
-    # The paper's alternation (`regbayes.joint.alternation`) has these blocks.
+    # Block updates of the paper's alternation (`regbayes.joint.alternation`).
 
     def update_features(self, rows: Rows, params: Params, psi: Floats, gradient: Floats | None) -> Floats:
-        """One sweep over the features of rows from where they are, docs/math.md eq. (27).
+        """Sweep once over the features of samples from their current values, docs/math.md eq. (27).
 
-        ``gradient`` is that of the head's value by the features; over minus r it adds to their logits.
+        The gradient of the head's value with respect to the features, divided by -r, is added to their logits.
         """
         field = params.mean_field
         logits = rows.project(field.directions, field.constant)
@@ -490,7 +491,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         return np.asarray(sweep_features(logits, field.coupling, psi, 1))
 
     def summarize(self, rows: Rows, psi: Floats) -> PosteriorStats:
-        """Sum what the other blocks need to know of rows whose features are given."""
+        """Compute the statistics of samples with given features for the other block updates."""
         totals, sums = rows.totals, sum_features(psi, psi, rows.counts)
         second = sums.gram
         np.fill_diagonal(second, sums.counts)
@@ -499,7 +500,7 @@ class BinaryFeatures(JointModel[Rows, Params, Stats, Pulled]):
         return PosteriorStats(stats, rows.combine(rows.weigh(psi)))
 
     def update_params(self, params: Params, stats: PosteriorStats) -> tuple[Params, Stats]:
-        """Loadings, sticks and variances, each in closed form at given features."""
+        """Update loadings, sticks and variances in closed form at given features."""
         params = update_offset(update_loadings(params, stats.rows, stats.cross), stats.rows)
         params = update_prior_blocks(params, stats.rows, self.alpha)
         explained = stats.explain(params)
@@ -510,24 +511,24 @@ def expected_residual(stats: Stats, params: Params) -> float:
     """``sum_n E||x_n - b - W z_n||^2``, docs/math.md eq. (25), in units of the inputs' noise ratios."""
     products = float(np.vdot(stats.second_moment, params.mean_field.coupling)) / params.mean_field.precision
     spread = float(params.loadings.shape[1] * (np.diag(stats.second_moment) @ params.variances))
-    left = stats.total - stats.first_moment @ params.loadings  # sum of what the features leave of the rows
+    left = stats.total - stats.first_moment @ params.loadings  # sum of the residuals without the offset
     offset = float(params.offset / params.mean_field.ratios @ (stats.n_rows * params.offset - 2.0 * left))
     return stats.squared_norm - 2.0 * stats.explained + products + spread + offset
 
 
 def update_prior_blocks(params: Params, stats: Stats, alpha: float) -> Params:
-    """Sticks (one majorise-minimise step) and loading variances, docs/math.md eq. (23) and (28)."""
+    """Update sticks (one majorize-minimize step) and loading variances, docs/math.md eq. (23) and (28)."""
     sticks = update_sticks(params.sticks, stats.counts, stats.n_rows, alpha)
     return replace(params, sticks=sticks, variances=loading_variances(params, stats))
 
 
 def loading_variances(params: Params, stats: Stats) -> Floats:
-    """``s_k``, docs/math.md eq. (28)."""
+    """Return the loading variances ``s_k``, docs/math.md eq. (28)."""
     return 1.0 / (1.0 / params.prior_variance + np.diag(stats.second_moment) / params.noise_variance)
 
 
 def update_loadings(params: Params, stats: Stats, cross: Floats) -> Params:
-    """Means and variances of the loadings at fixed features: one linear system, docs/math.md eq. (28).
+    """Solve for means and variances of the loadings at fixed features, docs/math.md eq. (28).
 
     ``cross`` is the sum of ``psi_n x_n'``, shape (K, D).
     """
@@ -539,12 +540,12 @@ def update_loadings(params: Params, stats: Stats, cross: Floats) -> Params:
 
 
 def update_offset(params: Params, stats: Stats) -> Params:
-    """Offset at fixed features: the mean of what they leave of the rows, docs/math.md eq. (28)."""
+    """Set the offset to the mean residual at fixed features, docs/math.md eq. (28)."""
     return replace(params, offset=(stats.total - stats.first_moment @ params.loadings) / stats.n_rows)
 
 
 def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimate_prior: bool) -> Params:
-    """Noise and prior variance by empirical Bayes, those of them that are to be estimated, with a floor."""
+    """Estimate noise and prior variance by empirical Bayes as requested, with a floor."""
     K, D = params.loadings.shape
     floor = VARIANCE_FLOOR * stats.squared_norm / (stats.n_rows * D)
     noise, prior = params.noise_variance, params.prior_variance
@@ -558,39 +559,39 @@ def update_variances(params: Params, stats: Stats, estimate_noise: bool, estimat
 
 
 def reconstruct(features: Any, params: Params, mean: Floats | float = 0.0) -> Any:
-    """Return the expected rows given their features, wherever these are, plus a mean, shape (n, D)."""
+    """Return the expected samples given their features, plus a mean, shape (n, D), on the features' device."""
     return features @ to_device(params.loadings, features) + to_device(params.offset + mean, features)
 
 
 @persistable(name="regbayes.ilsvm.Settings")
 @dataclass(frozen=True)
 class Settings:
-    """How to fit. Everything is a number: rules that depend on the data are the estimators'."""
+    """Settings of a fit, with data-dependent defaults already resolved by the estimators."""
 
     n_components: int  # K, the truncation
     alpha: float  # concentration of the Indian buffet process
-    C: float  # of a margin violation; 0 leaves the unsupervised model
-    squared: bool  # squared hinge, or hinge
-    one_vs_rest: bool  # a margin for each class, or for the best wrong class of a row
-    temperature: float  # T: what multiplies the features' entropy
-    generative_weight: float  # r
+    C: float  # penalty on a margin violation; 0 for the unsupervised model
+    squared: bool  # whether the hinge loss is squared
+    one_vs_rest: bool  # whether margins are one-vs-rest instead of Crammer-Singer
+    temperature: float  # T, multiplies the entropy of the features
+    generative_weight: float  # r, weight of the generative part
     noise_variance: float  # sigma^2
     prior_variance: float  # sigma_0^2
-    estimate_noise: bool  # whether sigma^2 is only where the estimate starts
-    estimate_prior: bool  # the same for sigma_0^2
+    estimate_noise: bool  # whether sigma^2 is estimated, starting from noise_variance
+    estimate_prior: bool  # whether sigma_0^2 is estimated, starting from prior_variance
     fit_intercept: bool
-    input_scale: float  # factor on the inputs beside the latent features; 0 leaves them out
-    n_sweeps: int  # S, of label-free inference
+    input_scale: float  # factor on the inputs in the head, in addition to features; 0 excludes them
+    n_sweeps: int  # S, number of sweeps of label-free inference
     max_iter: int
     tol: float
     n_threads: int
-    slab: str | None = None  # prior of the values of features that are on: None, "half-normal" or "normal"
-    price: float = 0.0  # kappa, of a feature with an amount that is on
+    slab: str | None = None  # prior of the values of active features: None, "half-normal" or "normal"
+    price: float = 0.0  # kappa, penalty on an active real-valued feature
     per_input: bool = False  # whether the noise variance of each input is estimated
-    noise_ratios: Floats | None = None  # (D,): rho, once they are known; those of the inputs' variances standardize
+    noise_ratios: Floats | None = None  # (D,): noise ratios rho, once estimated
 
     def with_noise(self, noise_variance: float, noise: Floats) -> Settings:
-        """Return the settings with the noise variance of each input, (D,), and its geometric mean."""
+        """Return the settings for the noise variances of the columns, (D,), and their geometric mean."""
         return replace(
             self,
             noise_variance=noise_variance,
@@ -599,7 +600,7 @@ class Settings:
         )
 
     def follow(self, params: Params) -> Settings:
-        """Return the settings with the noise of an earlier fit, where each input has its own."""
+        """Return the settings with the noise variances of an earlier fit, if they differ by column."""
         if params.noise_ratios is None or not (self.per_input or self.noise_ratios is not None):
             return self
         return self.with_noise(params.noise_variance, params.noise_variance * params.noise_ratios)
@@ -611,18 +612,18 @@ class Population:
 
     blocks: Blocks  # of `RowBlock`
     head: SampledHead | None  # None for the unsupervised model
-    n_rows: float  # what the samples count together
-    label_weight: float  # the sum of the factors on C
+    n_rows: float  # sum of the sample weights
+    label_weight: float  # sum of the factors on C
 
 
 @dataclass(frozen=True)
 class Data:
-    """Samples and their targets: classes, signs or numbers."""
+    """Samples and their targets, which are classes, signs or numbers."""
 
     X: Rows  # (N, D), centered
-    targets: Targets | None = None  # of the samples that have any; their prices are factors on C
-    rows: Integers | None = None  # which samples have targets, ascending; None: all
-    population: Population | None = None  # the samples elsewhere of which these are a sample
+    targets: Targets | None = None  # of the labeled samples; their C values are factors on ``Settings.C``
+    rows: Integers | None = None  # ascending indices of the samples with targets; None: all
+    population: Population | None = None  # the remote samples from which these were drawn
 
     @classmethod
     def of_classes(cls, X: Rows, labels: Integers, weights: Floats, cost: Floats) -> Data:
@@ -633,21 +634,21 @@ class Data:
 
     @property
     def labeled(self) -> Integers:
-        """Samples that have a target, shape (n_labeled,)."""
+        """Indices of the samples with a target, shape (n_labeled,)."""
         if self.targets is None:
             return np.zeros(0, dtype=np.int64)
         return np.arange(len(self.X)) if self.rows is None else self.rows
 
     @property
     def target_weight(self) -> float:
-        """Sum of the factors on C, on average over the outputs of a sample."""
+        """Sum of the factors on C, averaged over the outputs of a sample."""
         if self.targets is None:
             return 0.0
         prices = self.targets.C
         return float(prices.sum()) / (1.0 if prices.ndim == 1 else max(prices.shape[1], 1))
 
     def take(self, rows: Integers | None) -> Data:
-        """Return some of the samples in ascending order, or all, with NumPy's inputs."""
+        """Return selected samples in ascending order, or all, in host memory."""
         X = self.X.take(rows)
         if rows is None:
             return self if X is self.X and self.population is None else replace(self, X=X, population=None)
@@ -662,12 +663,12 @@ class Data:
 
 
 def build_head(data: Data, settings: Settings) -> Head:
-    """Return the head of the labeled samples, which sees their features, and their inputs if they are included."""
+    """Return the head of the labeled samples on their features, and on their inputs if included."""
     X, targets = data.X, data.targets
     assert targets is not None
     targets = replace(targets, C=settings.C * targets.C)
     inputs = Inputs(X.X, X.mean, settings.input_scale)
-    if is_mapped(X.X):  # read when they are used
+    if is_mapped(X.X):  # mapped inputs are read on use
         inputs = Inputs(StandardRows(X.X, X.mean, np.ones(X.n_inputs)), None, settings.input_scale)
     return Head(
         targets.one_vs_rest() if settings.one_vs_rest and isinstance(targets, Classes) else targets,
@@ -680,15 +681,15 @@ def build_head(data: Data, settings: Settings) -> Head:
 
 
 class ILSVMProblem:
-    """Data and settings, and the descent problem that they make.
+    """Descent problem for given data and settings.
 
-    The model, blocks and head of another problem of the same data with the same margins are taken from ``like``.
+    ``like`` is a problem with the same data and margins, whose model, blocks and head are reused.
     """
 
     features: type[BinaryFeatures]
     head: Any  # None for the unsupervised model
-    n_rows: float  # what the samples count together
-    unit: float  # what one unit of every labelled row's loss is worth in J, or one nat of every row if that is more
+    n_rows: float  # sum of the sample weights
+    unit: float  # scale of J: a loss of one for all labeled samples, or a nat for all samples if larger
     joint: JointProblem[Rows, Params, Stats]
 
     def __init__(
@@ -719,7 +720,7 @@ class ILSVMProblem:
             SCHEDULE,
             max_trials=MAX_TRIALS,
             blocks_every=BLOCKS_EVERY,
-            # A fit whose variances are estimated is not over before they have been.
+            # A fit that estimates variances must not stop before updating them.
             blocks_below=settings.tol * self.unit if estimated else -np.inf,
         )
         model = features(settings.alpha, settings.generative_weight, settings.estimate_noise, settings.estimate_prior)
@@ -732,11 +733,11 @@ class State:
     """A fitted model."""
 
     params: Params
-    embedding: Floats  # (N, K): features of the training rows, psi or amounts
+    embedding: Floats  # (N, K): features of the training samples: psi, or expected feature values
     head: LinearHead | None  # None for the unsupervised model
     multipliers: Floats | None  # (n_labeled, classes): phi
-    input_scale: float  # of the inputs that the head sees beside the features; 0 where it does not
-    probabilities: Floats | None = None  # (N, K): psi, where the embedding has amounts
+    input_scale: float  # factor on the inputs in the head, in addition to features; 0 excludes them
+    probabilities: Floats | None = None  # (N, K): psi, if the features are real-valued
 
     def _check_loaded(self) -> None:
         n_features = len(self.params.loadings)

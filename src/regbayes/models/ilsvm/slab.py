@@ -1,9 +1,8 @@
-"""Real-valued features: zero, or a value of a half-normal or normal prior (spike and slab).
+"""Spike-and-slab features: zero, or a value with a half-normal or normal prior.
 
-Rows are ``x_n = b + W' (z_n o v_n) + noise``, with values v in addition to binary features z (the paper, section 4).
-What the head sees of a row are its expected values ("amounts"). Inference, the way back through it and the free energy
-are docs/math.md eq. (120)-(126); loadings, sticks, variances, the descent and its terms are those of binary features
-(`model.BinaryFeatures`).
+Samples are ``x_n = b + W' (z_n o v_n) + noise``, with values v in addition to binary features z (the paper, section 4).
+The head uses the expected feature values. Inference, its gradient and the free energy are docs/math.md eq. (120)-(126).
+Loadings, sticks, variances, the descent and its terms are those of binary features (`model.BinaryFeatures`).
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from regbayes.models.indian_buffet import cross_entropy_features, kl_sticks
 @persistable(name="regbayes.ilsvm.SlabParams")
 @dataclass(frozen=True)
 class SlabParams(Params):
-    """What inference of a row's amounts needs to know."""
+    """Parameters for inferring the feature values of a sample."""
 
-    price: float = field(kw_only=True)  # kappa, the penalty of a feature that is on
-    signed: bool = field(kw_only=True, default=False)  # whether values have a normal prior, or a half-normal one
+    price: float = field(kw_only=True)  # kappa, the penalty on an active feature
+    signed: bool = field(kw_only=True, default=False)  # whether values have a normal instead of a half-normal prior
 
     @property
     def slab(self) -> str:
@@ -40,32 +39,32 @@ class SlabParams(Params):
 
     @cached_property
     def log_odds(self) -> Floats:
-        """Prior log-odds of the features, less their price, ``a``, shape (K,)."""
+        """Prior log-odds of the features minus their penalty, ``a``, shape (K,)."""
         return self.mean_field.expected.log_odds - self.price
 
     @cached_property
     def amount_precisions(self) -> Floats:
-        """Precision of each amount given that its feature is on, ``p``, docs/math.md eq. (121), shape (K,)."""
+        """Precision of each feature value given that its feature is on, ``p``, docs/math.md eq. (121), shape (K,)."""
         field = self.mean_field
         return 1.0 + np.diag(field.coupling) + field.precision * self.loadings.shape[1] * self.variances
 
     def sweep(self, rows: Rows) -> tuple[Swept, Any]:
-        """Return what the sweeps find for rows, and the projections that they begin with."""
+        """Return the result of the sweeps, and the projections of the samples that they start from."""
         directions = self.mean_field.directions
         projections = rows.project(directions, -directions @ self.offset)
         given = self.mean_field.coupling, self.amount_precisions, self.log_odds, self.n_sweeps
         return sweep_slab(projections, *given, self.signed), projections
 
     def infer(self, rows: Rows) -> Floats:
-        """Return the expected amounts of rows, shape (n, K)."""
+        """Return the expected feature values of samples, shape (n, K)."""
         return self.sweep(rows)[0].amounts
 
     def infer_probabilities(self, rows: Rows) -> Floats:
-        """Return the probabilities that the features of rows are on, shape (n, K)."""
+        """Return the probabilities that the features of samples are on, shape (n, K)."""
         return self.sweep(rows)[0].psi
 
     def bound(self, rows: Rows) -> Floats:
-        """Return a lower bound on each row's log-density at fixed global parameters, shape (n,)."""
+        """Return a lower bound on the log-density of each sample at fixed global parameters, shape (n,)."""
         swept, _ = self.sweep(rows)
         psi, amounts, place = swept.psi, swept.amounts, rows.place
         xp, expected, residuals = namespace_of(psi), self.mean_field.expected, rows.residuals(amounts, self)
@@ -78,7 +77,7 @@ class SlabParams(Params):
 
 
 def convert_params(params: Params, settings: Settings) -> Params:
-    """Return the parameters for the kind of features that settings ask for."""
+    """Convert parameters to the feature type in the settings."""
     values = {f.name: getattr(params, f.name) for f in fields(Params)}
     if settings.slab is None:
         return Params(**values)
@@ -87,13 +86,13 @@ def convert_params(params: Params, settings: Settings) -> Params:
 
 @dataclass(frozen=True)
 class SlabFeatures(BinaryFeatures):
-    """The model, with what stays the same through a descent. The position is that of the loadings.
+    """Spike-and-slab model; the position consists of the loadings.
 
-    The offset has its closed form and does not descend: labels would use it to undo the price of features.
+    The offset is updated in closed form. Descent would let labels use it to undo the penalty on features.
     """
 
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
-        """Infer the amounts of rows without their labels, and sum what the rest of the model needs."""
+        """Infer the feature values of samples without their labels, and compute the sufficient statistics."""
         assert isinstance(params, SlabParams)
         swept, projections = params.sweep(rows)
         weighed, totals = rows.weigh(swept.amounts), rows.totals
@@ -104,7 +103,7 @@ class SlabFeatures(BinaryFeatures):
             multiply_rows(weighed.T, swept.amounts.T),
         )
         np.fill_diagonal(second, squares)
-        explained = float(above) / params.mean_field.precision  # of rows less the offset
+        explained = float(above) / params.mean_field.precision  # for samples minus the offset
         stats = Stats(
             n_rows=totals.n_rows,
             squared_norm=float(np.sum(totals.squares / params.mean_field.ratios)),
@@ -118,7 +117,7 @@ class SlabFeatures(BinaryFeatures):
         return Inferred(swept.amounts, stats, projections)
 
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
-        """Differentiate through the sweeps; the generative part's own gradient by the amounts is added, eq. (126)."""
+        """Differentiate through the sweeps and add the gradient of the generative part, eq. (126)."""
         assert isinstance(params, SlabParams)
         amounts, r, coupling = cast("Any", inferred.features), self.weight, params.mean_field.coupling
         given = params.amount_precisions, params.log_odds
@@ -126,18 +125,18 @@ class SlabFeatures(BinaryFeatures):
         if params.n_sweeps > 1:
             earlier = sweep_slab(inferred.cache, coupling, *given, params.n_sweeps - 1, params.signed)
             moved = amounts - earlier.amounts
-        # What drove a feature saw those after it as they were one sweep earlier; the free energy is flat in all else.
+        # A feature's update used later features from the previous sweep; the free energy is stationary otherwise.
         own = rows.couple(rows.weigh(moved), r * np.tril(coupling, -1))
         own = own if gradient is None else own + gradient
         out = own if rows.is_host else None
         found = reverse_slab(own, inferred.cache, coupling, *given, params.n_sweeps, params.signed, out)
         (driving,) = gather(sum_of(found.projections, axis=0))
-        # The gradient takes half the squared length of a feature's loadings for a part of theta; here it is none.
+        # The shared gradient treats half the squared norm of a feature's loadings as part of theta; undo that here.
         by_coupling = found.coupling + np.diag(found.precision + 0.5 * driving)
         return Pulled(by_coupling, driving, rows.combine(found.projections - r * rows.weigh(amounts)))
 
     def terms(self, params: Params, stats: Stats) -> dict[str, float]:
-        """``r F_T / T`` term by term, docs/math.md eq. (120): the features and sticks are not tempered."""
+        """Return the terms of ``r F_T / T``, docs/math.md eq. (120); features and sticks are not tempered."""
         assert isinstance(params, SlabParams)
         r, priced = self.weight, params.price * float(stats.counts.sum())
         features = cross_entropy_features(params.mean_field.expected, stats.counts, stats.n_rows)
@@ -147,7 +146,7 @@ class SlabFeatures(BinaryFeatures):
         }
 
     def normalise(self, objective: float, params: Params, n_rows: float) -> float:
-        """Return the objective less what empty features say: it can be compared between numbers of features."""
+        """Return the objective without the contribution of unused features, comparable across numbers of features."""
         assert isinstance(params, SlabParams)
         spread = np.log1p(params.mean_field.precision * params.loadings.shape[1] * params.variances)
         empty = params.mean_field.expected.log_rest + np.logaddexp(0.0, params.log_odds - 0.5 * spread)
@@ -158,7 +157,7 @@ class SlabFeatures(BinaryFeatures):
         return super().gradient(params, stats, pulled)[:-1]
 
     def position(self, params: Params) -> Floats:
-        """Return the loadings, in units of the inputs' noise where that has ratios."""
+        """Return the loadings, in units of the inputs' noise if noise ratios are given."""
         return params.loadings / np.sqrt(params.mean_field.ratios)
 
     def move(self, params: Params, position: Reals) -> Params:
@@ -166,10 +165,10 @@ class SlabFeatures(BinaryFeatures):
         return replace(params, loadings=position.astype(np.float64, copy=False) * np.sqrt(params.mean_field.ratios))
 
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals]:
-        """Take the amounts' second moment plus a ridge: the curvature of the generative part at fixed features."""
+        """Return a solver for the values' second moment plus a ridge, the curvature of the generative part."""
         factor = cho_factor(stats.second_moment / stats.n_rows + np.eye(len(stats.counts)))
         return partial(cho_solve, factor)
 
     def update_blocks(self, params: Params, stats: Stats) -> Params:
-        """Offset, sticks and variances in closed form at the current features."""
+        """Update offset, sticks and variances in closed form at the current features."""
         return super().update_blocks(update_offset(params, stats), stats)

@@ -1,8 +1,8 @@
-"""Starts of a fit: directions in which the target varies and principal directions above the noise, as features.
+"""Initialization of iLSVM from directions that predict the target and principal directions above the noise.
 
-Nothing is random, and the order of the samples does not matter. Directions are rotated to simple structure (varimax),
-and each becomes a binary feature, on in the share of the samples that its skewness suggests, or with real values
-two features, one for either way. Where each input has its own noise, scores are rotated to independence instead.
+It is deterministic and does not depend on the order of the samples. Directions are rotated to simple structure
+(varimax). Each becomes a binary feature whose initial frequency follows from its skewness, or two real-valued features,
+one per sign. If each input has its own noise variance, scores are rotated to independence instead.
 """
 
 from __future__ import annotations
@@ -21,45 +21,43 @@ from regbayes.models.ilsvm.model import Data, Params, Rows, Settings
 from regbayes.models.ilsvm.slab import convert_params
 from regbayes.models.indian_buffet import Sticks, prior_sticks, update_sticks
 
-STICK_UPDATES = 5  # majorize-minimize steps of new sticks
-MAX_DENSE_INPUTS = 500  # up to which eigenvectors come from the whole matrix of moments
-MAX_ROTATIONS, ROTATION_TOL = 100, 1e-7  # steps of a rotation, and 1 less the cosine at which it has converged
+STICK_UPDATES = 5  # majorize-minimize steps for new sticks
+MAX_DENSE_INPUTS = 500  # number of columns up to which the full moment matrix is decomposed
+MAX_ROTATIONS, ROTATION_TOL = 100, 1e-7  # maximum steps of a rotation, and 1 - cosine at convergence
 DIRECTION_TOL = 1e-4  # relative accuracy of principal variances
-MAX_FACTOR_STEPS, FACTOR_TOL = 50, 2e-3  # the same for the noise variances of a factor analysis
-MIN_VARIANCE = 1e-3  # of whitened directions, relative to the mean variance
-SOFT_SIGNAL = (
-    10.0  # squared length of a sample over tempered noise, at the default noise and temperature: 1 / (0.5 * 0.2)
-)
-RELATIVE_RIDGE = 1e-8  # on correlations: an input may be a sum of others
+MAX_FACTOR_STEPS, FACTOR_TOL = 50, 2e-3  # maximum steps and relative tolerance of a factor analysis
+MIN_VARIANCE = 1e-3  # floor on the variance of whitened directions, relative to the mean variance
+SOFT_SIGNAL = 10.0  # squared norm of a sample over the tempered noise variance, at the defaults 1 / (0.5 * 0.2)
+RELATIVE_RIDGE = 1e-8  # ridge on correlations, in case columns are collinear
 
 
 @dataclass(frozen=True)
 class StructurePolicy:
-    """Decisions that change which features a fit returns.
+    """Constants of the structure search, which determine the features that a fit returns.
 
     Sources: [A] the ablation of the structure search on 36 tables and 10 simulated families; docs/decisions.md.
     """
 
-    sample_rows: int = 4096  # samples of which the features are learned; the final descent has all
+    sample_rows: int = 4096  # samples used to learn the features; the final descent uses all
     extra_directions: float = 1.5  # directions below the soft temperature, relative to those above the noise edge [A]
     heat: float = 2.0  # temperature of a start below the soft one, relative to the final temperature [A]
     cooling: float = 0.7  # factor between two temperatures [A]
-    short_steps: int = 8  # descent at a temperature, and after features have gone [A]
-    min_reach: float = 0.5  # part of a direction of the target within the principal ones, so that it adds no feature
-    first_steps: int = 100  # descent before features are judged [A]
-    tol: float = 1e-3  # gain of J per sample, in units of its loss, below which such a descent ends
-    min_gain: float = 4e-3  # gain of J per sample, in the same units, that a feature must bring to stay [A]
-    min_share: float = 0.05  # samples that have a feature at the start, at least
-    min_noise: float = 0.05  # noise of an input, relative to its variance, where each has its own
+    short_steps: int = 8  # descent steps at each temperature, and after pruning [A]
+    min_reach: float = 0.5  # share of a target direction within the principal ones above which it is not added
+    first_steps: int = 100  # descent steps before pruning [A]
+    tol: float = 1e-3  # gain of J per sample, in units of its loss, at which these descents stop
+    min_gain: float = 4e-3  # minimum gain of J per sample from a feature, in the same units [A]
+    min_share: float = 0.05  # minimum initial share of samples that have a feature
+    min_noise: float = 0.05  # minimum noise variance of an input relative to its variance, if estimated per input
 
 
 POLICY = StructurePolicy()
 
 
 def start(data: Data, settings: Settings, policy: StructurePolicy = POLICY) -> Params:
-    """Return directions of the target and principal directions that stand out from the noise as features.
+    """Initialize features from target directions and from principal directions above the noise edge.
 
-    Binary features take the directions of classes and labels only where principal directions do not reach them.
+    Binary features include target directions only if the principal directions do not span them.
     """
     X, scales = data.X.take(None), None
     if settings.per_input:
@@ -94,7 +92,7 @@ def start(data: Data, settings: Settings, policy: StructurePolicy = POLICY) -> P
         scores = X.project(towards)
         towards = np.sqrt(X.weigh(scores**2).sum(axis=0) / N)[:, None] * towards
         loadings, shares = binary_loadings(X, factors if is_number else np.vstack([towards, factors]), policy)
-        if is_number:  # either way of an input, on in half of the samples
+        if is_number:  # both signs of an input, each on in half of the samples
             towards = 2.0 * _both_ways(towards)
             loadings, shares = np.vstack([towards, loadings]), np.append(np.full(len(towards), 0.5), shares)
         loadings, shares = loadings[: settings.n_components], shares[: settings.n_components]
@@ -110,11 +108,11 @@ def _both_ways(directions: Floats) -> Floats:
 
 
 def target_directions(data: Data, X: Rows, variances: Floats, directions: Floats) -> tuple[Floats, bool]:
-    """Return directions of unit length in which the target varies, (n, D), and whether each has an opposite.
+    """Return unit directions that predict the target, shape (n, D), and whether each direction has an opposite.
 
-    For classes, the means of the whitened classes; for two classes and for each label, the difference of two means.
-    For numbers, the inputs, in falling order of what they explain. Directions beyond the given ones, with their
-    principal variances, have the mean of the remaining variances.
+    For classes, these are the means of the whitened classes; for two classes and for each label, the difference of two
+    means. For numbers, they are the inputs in decreasing order of explained variance. Outside the given directions,
+    whitening uses the mean of the remaining variances.
     """
     total, D, columns = X.totals.mean_square, X.n_inputs, contrast_targets(data)
     if columns.shape[1] == 0 or not total > 0.0:
@@ -131,10 +129,10 @@ def target_directions(data: Data, X: Rows, variances: Floats, directions: Floats
 
 
 def contrast_targets(data: Data) -> Floats:
-    """Return columns of weights whose sums of samples are directions of the target, (N, n), each of unit length.
+    """Return unit-norm columns of weights whose sums over samples are target directions, shape (N, n).
 
-    Three or more classes have an indicator each; two classes have one column, and each label and number too, less its
-    mean. A column that does not vary is left out.
+    Three or more classes have one indicator each. Two classes share one centered column, and each label and number has
+    its own. Constant columns are dropped.
     """
     targets, labeled = data.targets, data.labeled
     if targets is None or len(labeled) == 0:
@@ -158,9 +156,9 @@ def contrast_targets(data: Data) -> Floats:
 
 
 def explained_by_inputs(X: Rows, columns: Floats) -> Floats:
-    """Return the share of the variance of targets that each input and its square explain together, (D,).
+    """Return the share of target variance that each input explains with a quadratic fit, shape (D,).
 
-    Targets are the columns of `contrast_targets`. The share is that of least squares on one input and its square.
+    Targets are the columns of `contrast_targets`. The fit is least squares on an input and its square.
     """
     linear, square = np.zeros((2, columns.shape[1], X.n_inputs))
     second, third, fourth = np.zeros((3, X.n_inputs))
@@ -176,14 +174,14 @@ def explained_by_inputs(X: Rows, columns: Floats) -> Floats:
         )
     floor = np.finfo(np.float64).tiny
     skew = third / np.maximum(second, floor)
-    curved = fourth - second**2 / X.totals.n_rows - skew * third  # of the squares less what inputs explain of them
+    curved = fourth - second**2 / X.totals.n_rows - skew * third  # residuals of squares given inputs
     is_curved = curved > np.sqrt(np.finfo(np.float64).eps) * fourth
     bent = np.where(is_curved, (square - skew * linear) ** 2 / np.where(is_curved, curved, 1.0), 0.0)
     return (linear**2 / np.maximum(second, floor) + bent).mean(axis=0)
 
 
 def _real_valued(X: Rows, directions: Floats, settings: Settings) -> Params:
-    """Return a real-valued feature for each direction, all of the same length and equally frequent."""
+    """Return a real-valued feature for each direction, with equal lengths and frequencies."""
     directions = directions[: settings.n_components]
     lengths = np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), np.finfo(np.float64).tiny)
     loadings = np.sqrt(settings.noise_variance * settings.temperature) * directions / lengths
@@ -192,7 +190,7 @@ def _real_valued(X: Rows, directions: Floats, settings: Settings) -> Params:
 
 
 def _start_per_input(X: Rows, settings: Settings, policy: StructurePolicy) -> Params:
-    """Return independent scores of the samples, each decided for one of two values, as binary features."""
+    """Return binary features from independent scores of the samples, each thresholded to two values."""
     assert settings.noise_ratios is not None
     scales = np.sqrt(settings.noise_ratios)
     X = X.scale(scales)
@@ -205,9 +203,9 @@ def _start_per_input(X: Rows, settings: Settings, policy: StructurePolicy) -> Pa
 
 
 def sample_rows(data: Data, rng: np.random.Generator, policy: StructurePolicy = POLICY) -> Integers | None:
-    """Draw the samples of which the features are learned; None: all of them.
+    """Draw the samples used to learn the features; None: all of them.
 
-    Labeled and unlabeled samples get their shares of the places, labeled ones at least half of them.
+    Sampling is stratified by whether samples are labeled; at least half of the drawn samples are labeled if possible.
     """
     n_rows, labeled = len(data.X), data.labeled
     if n_rows <= 2 * policy.sample_rows:
@@ -221,18 +219,18 @@ def sample_rows(data: Data, rng: np.random.Generator, policy: StructurePolicy = 
     )
 
 
-# --- how many directions
+# --- number of directions
 
 
 def noise_edge(X: Rows) -> float:
-    """Return the largest principal variance of noise of unit variance, ``(1 + sqrt(D / N))^2`` (Marchenko-Pastur)."""
+    """Return the largest principal variance of unit-variance noise, ``(1 + sqrt(D / N))^2`` (Marchenko-Pastur)."""
     return float(1.0 + np.sqrt(X.n_inputs / X.totals.n_rows)) ** 2
 
 
 def noise_level(variances: Floats, total: float, D: int, edge: float) -> float:
-    """Return the mean variance along the directions that do not stand out from it, at least half of all D.
+    """Return the mean variance along the directions below the noise edge, at least half of all D.
 
-    ``variances`` are the largest ones, falling, and ``total`` is the sum of all.
+    ``variances`` are the largest ones in decreasing order, and ``total`` is the sum of all.
     """
     n, before, level = 0, -1, total / D
     while n > before:
@@ -242,24 +240,23 @@ def noise_level(variances: Floats, total: float, D: int, edge: float) -> float:
 
 
 def soft_temperature(X: Rows, noise_variance: float, ratios: Floats | None = None) -> float:
-    """Return the temperature of soft features: samples have a squared length of ten in units of tempered noise."""
+    """Return the temperature at which the squared norm of samples is ten times the tempered noise variance."""
     squares = X.totals.squares if ratios is None else X.totals.squares / ratios
     return max(1.0, float(squares.sum()) / X.totals.n_rows / (SOFT_SIGNAL * noise_variance))
 
 
 def is_cold(X: Rows, settings: Settings) -> bool:
-    """Return whether features are to be colder than soft; rounding must not decide it."""
+    """Return whether the temperature is below the soft temperature by more than rounding."""
     soft = soft_temperature(X, settings.noise_variance, settings.noise_ratios)
     return settings.temperature < (1.0 - 1e-6) * soft
 
 
 def has_structure(data: Data) -> bool:
-    """Return whether any direction stands out from noise: one of the inputs, or one in which the target varies.
+    """Return whether any principal or target direction is above the noise level.
 
-    Inputs have unit variance here. Uncorrelated ones have principal variances up to ``(1 + sqrt(D / N))^2``. Sums of
-    whitened samples that are weighted by n orthonormal columns, independent of them, have singular values up to
-    ``sqrt(D / N) + sqrt(n / N)`` over the root of N. For numbers, an input and its square may explain more than the
-    best of D would by chance.
+    Inputs must have unit variance. Uncorrelated inputs have principal variances up to ``(1 + sqrt(D / N))^2``. Sums of
+    whitened samples weighted by n independent orthonormal columns have singular values up to ``sqrt(D / N) +
+    sqrt(n / N)`` over the root of N. For numbers, the threshold is the best of D quadratic fits by chance.
     """
     X = data.X.take(None)
     N, D = X.totals.n_rows, X.n_inputs
@@ -267,7 +264,7 @@ def has_structure(data: Data) -> bool:
     varying = np.diag(correlations) > np.finfo(np.float64).eps * np.diag(correlations).max()
     D = int(varying.sum())
     if D < 2:
-        return True  # there is nothing to compare with
+        return True  # too small to estimate a noise level
     spread = np.sqrt(np.diag(correlations)[varying])
     correlations = correlations[np.ix_(varying, varying)] / np.outer(spread, spread)
     values, vectors = np.linalg.eigh(correlations)
@@ -286,12 +283,12 @@ def has_structure(data: Data) -> bool:
 
 
 def leading_directions(moment: Callable[[Floats], Floats], D: int, n: int) -> tuple[Floats, Floats]:
-    """Return the largest eigenvalues (n,) of a symmetric matrix, falling, and their directions (n, D).
+    """Return the n largest eigenvalues of a symmetric matrix in decreasing order, and their directions (n, D).
 
-    The matrix is given by its products with rows of vectors, (m, D) -> (m, D). Permuting inputs permutes the result.
+    ``moment`` multiplies rows of vectors by the matrix, (m, D) -> (m, D). The result is equivariant to permutations.
     """
     begin = None if D <= MAX_DENSE_INPUTS or n >= D - 1 else moment(np.ones((1, D))) + 1.0
-    if begin is None or not np.any(moment(begin)):  # the second for samples that are all the same
+    if begin is None or not np.any(moment(begin)):  # or all samples are equal
         values, vectors = eigh(moment(np.eye(D)), subset_by_index=(D - n, D - 1))
     else:
         operator = LinearOperator((D, D), matvec=lambda v: moment(v.reshape(1, D))[0], dtype=np.float64)
@@ -304,7 +301,7 @@ def leading_directions(moment: Callable[[Floats], Floats], D: int, n: int) -> tu
 
 
 def _rotate(n: int, slope: Callable[[Floats], Floats]) -> Floats:
-    """Return the rotation (n, n) that climbs to a maximum whose gradient is given, by projected gradients."""
+    """Return the rotation (n, n) that maximizes a criterion with gradient ``slope``, by projected gradients."""
     rotation = np.eye(n)
     for _ in range(MAX_ROTATIONS):
         left, _, right = np.linalg.svd(slope(rotation))
@@ -315,7 +312,7 @@ def _rotate(n: int, slope: Callable[[Floats], Floats]) -> Floats:
 
 
 def varimax(loadings: Floats) -> Floats:
-    """Rotate loadings (K, D) so that each has few inputs (Kaiser 1958)."""
+    """Rotate loadings (K, D) to simple structure with few inputs each (Kaiser 1958)."""
 
     def slope(rotation: Floats) -> Floats:
         turned = rotation @ loadings
@@ -326,10 +323,10 @@ def varimax(loadings: Floats) -> Floats:
 
 
 def separate(X: Rows, loadings: Floats) -> Floats:
-    """Rotate loadings (K, D) of uncorrelated scores so that the scores of the samples are independent of each other.
+    """Rotate loadings (K, D) of uncorrelated scores so that the scores of the samples are independent.
 
-    Maximizes the sum of ``skewness^2 / 12 + kurtosis^2 / 48`` (Hyvarinen 1999), which approximates how far scores are
-    from normal ones. Binary features have one or the other, whatever their share of the samples.
+    Maximizes the sum of ``skewness^2 / 12 + kurtosis^2 / 48`` (Hyvarinen 1999), which approximates the non-normality of
+    scores. Binary features have nonzero skewness or kurtosis at any frequency.
     """
     squares = np.einsum("kd,kd->k", loadings, loadings)
     if not np.all(squares > 0):
@@ -348,16 +345,15 @@ def separate(X: Rows, loadings: Floats) -> Floats:
 
 
 def binary_shares(skewness: Floats, policy: StructurePolicy) -> Floats:
-    """Return the shares of the samples that have binary features, at most one half, by the skewness of their scores.
+    """Return the frequencies of binary features, at most one half, from the skewness of their scores.
 
-    A feature that is on in a share p of the samples varies by ``p (1 - p)`` and has a skewness of
-    ``(1 - 2 p) / sqrt(p (1 - p))``.
+    A feature with frequency p has variance ``p (1 - p)`` and skewness ``(1 - 2 p) / sqrt(p (1 - p))``.
     """
     return np.clip(0.5 * (1.0 - np.abs(skewness) / np.sqrt(skewness**2 + 4.0)), policy.min_share, 0.5)
 
 
 def binary_loadings(X: Rows, loadings: Floats, policy: StructurePolicy = POLICY) -> tuple[Floats, Floats]:
-    """Turn loadings of scores of unit variance into those of binary features, the largest first, and their shares."""
+    """Convert loadings of unit-variance scores to binary features; return loadings, largest first, and frequencies."""
     squares = np.einsum("kd,kd->k", loadings, loadings)
     loadings = loadings[np.argsort(-squares, kind="stable")]
     scores, N = X.project(loadings), X.totals.n_rows
@@ -370,10 +366,10 @@ def binary_loadings(X: Rows, loadings: Floats, policy: StructurePolicy = POLICY)
 
 
 def decide_scores(X: Rows, loadings: Floats, policy: StructurePolicy = POLICY) -> tuple[Floats, Floats, Floats]:
-    """Decide independent scores for one of two values each; return loadings, shares and offset by least squares.
+    """Threshold independent scores to two values each; return loadings, frequencies and offset by least squares.
 
-    The two values are ``-sqrt(p / (1 - p))`` and ``sqrt((1 - p) / p)``, with the share p that the skewness suggests.
-    Noise does not shorten loadings that are fitted to decided features.
+    The values are ``-sqrt(p / (1 - p))`` and ``sqrt((1 - p) / p)`` for the frequency p implied by the skewness. Fitting
+    loadings to thresholded features avoids shrinkage by noise.
     """
     squares = np.einsum("kd,kd->k", loadings, loadings)
     loadings = loadings[np.argsort(-squares, kind="stable")]
@@ -390,16 +386,16 @@ def decide_scores(X: Rows, loadings: Floats, policy: StructurePolicy = POLICY) -
 
 
 def find_input_noise(X: Rows, settings: Settings, policy: StructurePolicy = POLICY) -> Settings:
-    """Return settings with the noise variance of each input, by a factor analysis of the samples."""
+    """Return the settings with the noise variance of each input, estimated by factor analysis."""
     noise = analyze_noise(X, settings.n_components, policy)
     return settings.with_noise(float(np.exp(np.mean(np.log(noise)))), noise)
 
 
 def analyze_noise(X: Rows, n_components: int, policy: StructurePolicy = POLICY) -> Floats:
-    """Return the noise variance of each input by a factor analysis, shape (D,).
+    """Estimate the noise variance of each input by factor analysis, shape (D,).
 
-    Principal factors of the correlations, in units of the noise of the last iteration. The factors are those above the
-    noise edge, at most as many as correlations identify (Ledermann 1937). Constant inputs have the geometric mean.
+    Iterates principal factors of the correlations in units of the current noise. The factors are those above the noise
+    edge, at most as many as correlations identify (Ledermann 1937). Constant inputs get the geometric mean.
     """
     N, D = X.totals.n_rows, X.n_inputs
     moments = X.moment(np.eye(D)) / N
@@ -410,7 +406,7 @@ def analyze_noise(X: Rows, n_components: int, policy: StructurePolicy = POLICY) 
     d = len(correlations)
     identified = max(d // 2, int(0.5 * (2 * d + 1 - np.sqrt(8 * d + 1))))
     most = max(1, min(n_components, identified))
-    shares = 1.0 / np.diag(np.linalg.inv(correlations + RELATIVE_RIDGE * np.eye(d)))  # not predicted by other inputs
+    shares = 1.0 / np.diag(np.linalg.inv(correlations + RELATIVE_RIDGE * np.eye(d)))  # unexplained by other inputs
     shares = np.clip(shares, policy.min_noise, 1.0)
     for _ in range(MAX_FACTOR_STEPS):
         scale = np.sqrt(shares)
@@ -429,7 +425,7 @@ def analyze_noise(X: Rows, n_components: int, policy: StructurePolicy = POLICY) 
 
 
 def random_params(X: Rows, settings: Settings, rng: np.random.Generator, n_rows: int = 1000) -> Params:
-    """Return random combinations of samples, each on in half of them and no colder than soft (Algorithm 3's start)."""
+    """Return random combinations of samples as features on in half of them, at least at the soft temperature."""
     if is_cold(X, settings):
         settings = replace(settings, temperature=soft_temperature(X, settings.noise_variance))
     chosen, K = rng.choice(len(X), min(len(X), n_rows), replace=False), settings.n_components
@@ -438,7 +434,7 @@ def random_params(X: Rows, settings: Settings, rng: np.random.Generator, n_rows:
     empty = ~np.any(directions, axis=1)
     directions[empty] = rng.standard_normal((int(empty.sum()), X.n_inputs))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    # Each logit varies by about one over the samples; longer loadings than these would start out off in all of them.
+    # Scale the logits to a standard deviation of about one; features with longer loadings would start off everywhere.
     precision = 1.0 / (settings.noise_variance * settings.temperature)
     with np.errstate(divide="ignore"):
         lengths = np.minimum(1.0 / (precision * (rows @ directions.T).std(axis=0)), np.sqrt(2.0 / precision))
@@ -446,7 +442,7 @@ def random_params(X: Rows, settings: Settings, rng: np.random.Generator, n_rows:
 
 
 def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, settings: Settings) -> Params:
-    """Return parameters with sticks and variances as if each feature were on in its share of the samples."""
+    """Return parameters with sticks and variances for features with the given frequencies."""
     N, K = X.totals.n_rows, len(loadings)
     params = Params(
         loadings=loadings,
@@ -463,13 +459,13 @@ def make_params(loadings: Floats, shares: Floats, offset: Floats, X: Rows, setti
 
 
 def take_features(params: Params, kept: Indices) -> Params:
-    """Return the model of some features alone, their sticks as they are."""
+    """Return the parameters of selected features, with their sticks unchanged."""
     sticks = Sticks(params.sticks.first[kept], params.sticks.second[kept])
     return replace(params, loadings=params.loadings[kept], variances=params.variances[kept], sticks=sticks)
 
 
 def settle_sticks(params: Params, counts: Floats, n_rows: float, alpha: float) -> Params:
-    """Return the model with sticks that fit the number of samples that have each feature."""
+    """Return the parameters with sticks fitted to the number of samples that have each feature."""
     sticks = params.sticks
     for _ in range(STICK_UPDATES):
         sticks = update_sticks(sticks, counts, n_rows, alpha)

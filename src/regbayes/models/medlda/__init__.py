@@ -1,5 +1,5 @@
-"""MedLDA: topics of documents under margins, in two rooms that end in one fit (`topics`).
+"""MedLDA: max-margin supervised topic models.
 
-The sampler is `gibbs`. Mean field is `meanfield`, with margins on what prediction sees; `batches` learns from portions
-of the documents, and `device` works on a GPU. docs/math.md section 5.
+`gibbs` is a collapsed Gibbs sampler. `meanfield` is mean field with margins on label-free inference; `batches` learns
+from mini-batches and `device` runs on a GPU. Both fits return `topics.FittedTopics`. docs/math.md section 5.
 """

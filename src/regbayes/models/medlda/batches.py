@@ -1,8 +1,8 @@
-"""Topics from batches of documents, by mean field with margins on what prediction sees.
+"""Mini-batch learning of topics by mean field with margins on label-free features.
 
-The first batch has a fit as any other; every further one moves the topics a little (`learn`), and nothing of its
-documents is kept. `solve_weights` is one more look at documents, at topics that stand. The sampler's portions, whose
-posterior is the prior of the next, are in `gibbs`.
+The first batch is fitted like any other corpus. Each further batch updates the topics by a small step (`learn`) and is
+then discarded. `solve_weights` makes one more pass over documents at fixed topics. Mini-batches of the sampler, whose
+posterior is the prior of the next batch, are in `gibbs`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from regbayes.models.medlda.meanfield import (
 )
 from regbayes.models.medlda.topics import FittedTopics, proportions
 
-OPTIONS = OnlineOptions(step=4.0, step_delay=10.0)  # from training documents of 20 Newsgroups: docs/decisions.md
+OPTIONS = OnlineOptions(step=4.0, step_delay=10.0)  # chosen on training documents of 20 Newsgroups: docs/decisions.md
 
 
 @persistable(name="regbayes.medlda.Batches")
 @dataclass(frozen=True)
 class Batches:
-    """The state of learning from batches, and the settings of the first one."""
+    """State of mini-batch learning, and the settings of the first batch."""
 
     settings: Settings
     state: OnlineState[TopicLogits]
@@ -54,7 +54,7 @@ def begin(
     targets: Targets | None = None,
     sample_weight: Floats | None = None,
 ) -> Batches:
-    """Return where learning begins: at a fit of so many documents, which are given if they are at hand."""
+    """Initialize mini-batch learning from a fit of ``n_documents`` documents, and the documents if available."""
     model = make_model(settings)
     params = make_topics(np.log(np.maximum(fitted.word_given_topic, FLOOR)).astype(np.float32))
     head = unfold_intercept(fitted.weights, fitted.shares) if len(fitted.weights) else None
@@ -75,7 +75,7 @@ def learn(
     before: Batches,
     options: OnlineOptions = OPTIONS,
 ) -> tuple[Batches, FittedTopics | None]:
-    """Learn from a batch; return where learning stands, and the fit that it would end with, None without a word."""
+    """Learn from a batch; return the new state and its fitted topics, or None if the batch has no words."""
     kept, asked = select_documents(documents, targets, sample_weight)
     if len(kept) == 0:
         return before, None
@@ -97,7 +97,7 @@ def solve_weights(
     fitted: FittedTopics,
     executor: Executor,
 ) -> LinearHead:
-    """Solve for the weights at the shares that label-free inference finds for documents, at fixed topics."""
+    """Solve for the weights on the topic shares from label-free inference, at fixed topics."""
     kept, asked = select_documents(documents, targets, sample_weight)
     assert asked is not None
     shares = proportions(kept.counts, fitted, executor)
@@ -105,19 +105,19 @@ def solve_weights(
 
 
 def settle(batches: Batches, head: LinearHead) -> Batches:
-    """Return where learning stands once the weights were solved for."""
+    """Return the state of mini-batch learning with a new head."""
     return replace(batches, state=batches.state.settle(head, batches.settings.weight_variance))
 
 
 def ask(documents: TrainingDocuments, targets: Targets | None, settings: Settings) -> Head | None:
-    """Return what the documents of a batch ask for."""
+    """Return the head of the documents of a batch, or None without any."""
     return None if targets is None else make_head(documents, targets, settings)
 
 
 def unfold_intercept(weights: Floats, centre: Floats) -> LinearHead:
-    """Return the head of centred shares that has given scores: the inverse of `meanfield.fold_intercept`.
+    """Return the head on centered shares with the given scores, the inverse of `meanfield.fold_intercept`.
 
-    Shares sum to one, so a constant on all weights changes nothing; the shortest weights have none.
+    Shares sum to one, so adding a constant to all weights changes nothing; the result has minimum norm.
     """
     intercept = weights @ centre
     return LinearHead(np.column_stack([weights - weights.mean(axis=1, keepdims=True), intercept]), centre, True)

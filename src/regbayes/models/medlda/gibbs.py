@@ -1,16 +1,7 @@
-"""The sampler: topics, weights, augmentation variables, each from its conditional distribution given the rest.
+"""Collapsed Gibbs sampler for MedLDA with the expected loss.
 
-The model is that with the expected loss, and proportions of documents and words of topics are integrated out: a
-collapsed Gibbs sampler over the topics of single tokens. Averages over the chain are the fit. docs/math.md 5.1-5.4.
-
-    state                      settings, the problem, the chain, what a fit leaves behind
-    fit                        from documents and targets to `FittedTopics`
-    start and step             one sweep: topics, weights, augmentation variables
-    topics                     over blocks of documents and words (`kernels.corpus`)
-    weights                    normal given everything else
-    augmentation variables     losses as mixtures of normals
-    objective                  the logarithm of the joint density, term by term
-    what is left behind        averages, the posterior for later documents, weights that predict
+It draws the topics of single tokens, the weights and the augmentation variables from their conditional distributions.
+Topic proportions and word distributions are integrated out. The fit averages over the chain. docs/math.md 5.1-5.4.
 """
 
 from __future__ import annotations
@@ -45,11 +36,11 @@ from regbayes.regularization.dual_forms import BoxDual
 Responses = Signs | Numbers
 Callback = Callable[[Progress[FittedTopics]], bool | None]
 
-N_PARTS = 4  # of documents, or of responses, when weights are drawn
-MOST_CELLS = 4_000_000  # of a sum of its own for each part of the documents
+N_PARTS = 4  # parts of the documents, or of the responses, when weights are drawn
+MOST_CELLS = 4_000_000  # entries of the separate sums for each part of the documents
 
-REFIT_C = 10.0  # of a unit of loss at C = 1: here only the weights' prior stands against it, not a document's words
-REFIT_TOLERANCE = Tolerance(gap=1e-2, max_epochs=50.0)  # the weights are averages of noisy topics anyway
+REFIT_C = 10.0  # penalty of the refit at C = 1, which competes with the prior of the weights only
+REFIT_TOLERANCE = Tolerance(gap=1e-2, max_epochs=50.0)  # loose, since the topics are noisy averages
 
 
 # --- State
@@ -57,24 +48,24 @@ REFIT_TOLERANCE = Tolerance(gap=1e-2, max_epochs=50.0)  # the weights are averag
 
 @dataclass(frozen=True)
 class Settings:
-    """How to sample."""
+    """Settings of the sampler."""
 
     n_components: int  # K
-    doc_topic_prior: float  # alpha, of each topic
-    topic_word_prior: float  # beta, of each word
+    doc_topic_prior: float  # alpha, Dirichlet parameter of each topic
+    topic_word_prior: float  # beta, Dirichlet parameter of each word
     weight_variance: float  # v^2
     n_sweeps: int
-    n_burn_in: int  # sweeps of a chain before averages are taken
-    n_warm_up: int  # sweeps over which C grows from zero
+    n_burn_in: int  # sweeps before averaging
+    n_warm_up: int  # sweeps over which C increases from zero
     seed: int
-    n_groups: int | None = None  # of documents and of words; None: as the corpus asks for
-    refit: bool = True  # whether the weights that predict are solved for in the end; otherwise the chain's mean
+    n_groups: int | None = None  # number of document groups and of word groups; None: from the corpus
+    refit: bool = True  # whether prediction weights are refitted at the end instead of averaged over the chain
 
 
 @persistable(name="regbayes.medlda.GramStats")
 @dataclass(frozen=True)
 class GramStats:
-    """Sums over documents for weights by least squares, at the shares of topics that prediction sees."""
+    """Sums over documents for least-squares weights on the label-free topic shares."""
 
     precision: Floats  # (K, K)
     linear: Floats  # (L, K)
@@ -86,10 +77,10 @@ class GramStats:
 @persistable(name="regbayes.medlda.StreamingPosterior")
 @dataclass(frozen=True)
 class StreamingPosterior:
-    """What documents leave behind: the prior of later ones."""
+    """Posterior of the documents so far, the prior for later documents."""
 
-    word_topic: NDArray[np.int32]  # (V, K): counts of the last sweep
-    precision: Floats  # (L, K, K): of the weights
+    word_topic: NDArray[np.int32]  # (V, K): word-topic counts of the last sweep
+    precision: Floats  # (L, K, K): precision of the weights
     linear: Floats  # (L, K): precision times mean of the weights
     gram: GramStats | None = None  # None: weights are not refitted
 
@@ -109,29 +100,29 @@ class StreamingPosterior:
 
 @dataclass(frozen=True)
 class Problem:
-    """What the chain is about. Responses and the posterior are in the corpus's order of documents and words."""
+    """Data and settings of a chain, with documents and words in the order of the corpus."""
 
     corpus: Corpus
     responses: Responses | None  # None: plain latent Dirichlet allocation
     settings: Settings
-    earlier: StreamingPosterior | None = None  # of earlier documents
+    earlier: StreamingPosterior | None = None  # posterior of earlier documents
     executor: Executor = field(default_factory=Serial)
 
     @property
     def n_responses(self) -> int:
-        """The number of responses, L."""
+        """Number of responses, L."""
         return 0 if self.responses is None else self.responses.n_outputs
 
     @cached_property
     def form(self) -> BoxDual:
-        """The conjugate of the loss of all documents, which every sweep is judged by."""
+        """Conjugate of the loss of all documents, for monitoring the objective."""
         assert self.responses is not None
         return self.responses.dual_form(squared=False)
 
 
 @dataclass(frozen=True)
 class Averages:
-    """Sums over the sweeps that were kept."""
+    """Sums over the sweeps after burn-in."""
 
     n_kept: int
     word_topic: Singles  # (V, columns), in the corpus's order of words
@@ -140,20 +131,20 @@ class Averages:
 
 @dataclass(frozen=True)
 class Chain:
-    """Where the chain stands after a sweep."""
+    """State of the chain after a sweep."""
 
     counts: TopicCounts
     weights: Floats  # (L, K)
-    linear: Floats  # (N, L): of the tilt, given the augmentation variables
-    quadratic: Floats  # (N, L)
+    linear: Floats  # (N, L): linear term of the loss given the augmentation variables
+    quadratic: Floats  # (N, L): quadratic term of the loss given the augmentation variables
     scores: Floats  # (N, L)
-    sweep: int  # sweeps so far
-    averages: Averages | None  # None before the first sweep that is kept
+    sweep: int  # number of sweeps so far
+    averages: Averages | None  # None during burn-in
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A chain to go on with, and what tells the problem it belongs to."""
+    """A chain to resume, with a fingerprint of its problem."""
 
     chain: Chain
     fingerprint: tuple[int, ...]
@@ -161,7 +152,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class GibbsFit:
-    """A fit: averages for prediction, the posterior for later documents, and the chain, to go on with."""
+    """Result of the sampler: averages for prediction, the posterior for later documents, and the chain to resume."""
 
     fitted: FittedTopics
     posterior: StreamingPosterior
@@ -188,28 +179,27 @@ def fit(  # noqa: PLR0913 - options, all by name
     Parameters
     ----------
     documents : WordCounts
-        Of whole numbers of words.
+        Counts must be whole numbers.
     n_words : int
         The size of the vocabulary.
     responses : Responses or None
-        Of the documents. None is latent Dirichlet allocation.
+        Responses of the documents. None is latent Dirichlet allocation.
     settings : Settings
     executor : Executor
-        For blocks of the corpus; the result does not depend on it.
+        Executes the blocks of the corpus; the result does not depend on it.
     earlier : StreamingPosterior, default=None
-        What earlier documents left behind; they then are the prior.
+        Posterior of earlier documents, used as the prior.
     resume : Checkpoint, default=None
-        A chain to go on with, if it is of these documents, with as many topics and responses.
+        Chain to resume if its documents and numbers of topics and responses match.
     init_from : StreamingPosterior, default=None
-        Otherwise, topics and weights to begin at, which do not count beyond that; if they are of these sizes.
+        Otherwise, initial topics and weights if their sizes match. They do not affect the prior.
     callbacks : sequence of callable
-        Each sees the `Progress` of every sweep.
+        Each receives the `Progress` of every sweep.
 
     Returns
     -------
     FitResult
-        The objective in its trace is the negative logarithm of the joint density that is sampled from, up to a
-        constant, after each sweep.
+        The objective in its trace is the negative log joint density after each sweep, up to a constant.
     """
     corpus = build_corpus(documents, n_words, settings.n_groups)
     n_responses = 0 if responses is None else responses.n_outputs
@@ -221,7 +211,7 @@ def fit(  # noqa: PLR0913 - options, all by name
     problem = Problem(
         corpus,
         _sort_responses(responses, corpus),
-        replace(settings, n_warm_up=0) if known else settings,  # topics that are known need no time to form
+        replace(settings, n_warm_up=0) if known else settings,  # a warm start needs no warm-up
         _sort_posterior(_fill_posterior(earlier, n_responses, settings), corpus),
         executor,
     )
@@ -250,7 +240,7 @@ def fit(  # noqa: PLR0913 - options, all by name
 
 
 def _fingerprint(corpus: Corpus, settings: Settings, n_responses: int) -> tuple[int, ...]:
-    """Return what must be the same for a chain to go on: the documents, and the numbers of topics and responses."""
+    """Return a fingerprint of the documents and the numbers of topics and responses, for resuming a chain."""
     checksums = [zlib.crc32(array.tobytes()) for array in corpus.tokens]
     shape = (len(corpus.lengths), len(corpus.word_order), corpus.n_groups)
     return (*checksums, *shape, settings.n_components, n_responses)
@@ -259,7 +249,7 @@ def _fingerprint(corpus: Corpus, settings: Settings, n_responses: int) -> tuple[
 def _fill_posterior(
     earlier: StreamingPosterior | None, n_responses: int, settings: Settings
 ) -> StreamingPosterior | None:
-    """Return what earlier documents left; responses that were not asked for then have only their prior."""
+    """Extend the posterior of earlier documents to new responses, which get the prior."""
     if earlier is None or len(earlier.linear) == n_responses:
         return earlier
     prior = prior_precision(n_responses, settings.n_components, settings.weight_variance)
@@ -270,7 +260,7 @@ def _sort_responses(responses: Responses | None, corpus: Corpus) -> Responses | 
     if responses is None:
         return None
     taken = responses.take(corpus.document_order)
-    # Empty documents have no proportions to score; their losses would only add a constant.
+    # Empty documents have no topic shares to score; their losses would only add a constant.
     return replace(taken, C=np.where(corpus.lengths[:, None] > 0, taken.C, 0.0))
 
 
@@ -282,14 +272,14 @@ def _sort_posterior(posterior: StreamingPosterior | None, corpus: Corpus) -> Str
 
 
 def start(problem: Problem, init_from: StreamingPosterior | None = None) -> Chain:
-    """Begin a chain.
+    """Initialize a chain.
 
     Parameters
     ----------
     problem : Problem
     init_from : StreamingPosterior, default=None
-        Topics and weights to begin at, by default those of the problem's earlier documents. Without either, tokens get
-        topics at random and weights are zero.
+        Initial topics and weights, by default those of the problem's earlier documents. Without either, topics of
+        tokens are random and weights are zero.
     """
     corpus, settings = problem.corpus, problem.settings
     init_from = problem.earlier if init_from is None else init_from
@@ -310,7 +300,7 @@ def start(problem: Problem, init_from: StreamingPosterior | None = None) -> Chai
 
 
 def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
-    """Sweep over the tokens, then draw weights and augmentation variables; take averages once burnt in."""
+    """Sweep over the tokens, draw weights and augmentation variables, and update averages after burn-in."""
     settings, sweep = problem.settings, chain.sweep + 1
     topics, doc_topic, word_topic, topic_total = chain.counts
     counts = TopicCounts(topics.copy(), doc_topic.copy(), word_topic.copy(), topic_total.copy())
@@ -331,7 +321,7 @@ def step(problem: Problem, chain: Chain) -> StepResult[Chain]:
 
 
 def _warm_responses(problem: Problem, sweep: int) -> Responses:
-    """Return the responses at the C of the next sweep."""
+    """Return the responses with the C of the next sweep."""
     assert problem.responses is not None
     n_warm_up = problem.settings.n_warm_up
     if sweep >= n_warm_up:
@@ -340,12 +330,12 @@ def _warm_responses(problem: Problem, sweep: int) -> Responses:
 
 
 def _generator(settings: Settings, sweep: int, part: int) -> np.random.Generator:
-    """Return the random numbers of one part of one sweep: the same whichever thread comes to it first."""
+    """Return the random generator for one part of a sweep, independent of the thread."""
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence([settings.seed, sweep, part])))
 
 
 def _update_averages(chain: Chain) -> Averages:
-    """Take the state after a sweep into the averages."""
+    """Add the state after a sweep to the averages."""
     old, word_topic = chain.averages, chain.counts.word_topic.astype(np.float32)
     if old is None:
         return Averages(1, word_topic, chain.weights)
@@ -357,7 +347,7 @@ def _update_averages(chain: Chain) -> Averages:
 
 
 def _count(problem: Problem, topics: NDArray[np.int16]) -> TopicCounts:
-    """Count tokens by document, word and topic, on top of what earlier documents left."""
+    """Count tokens by document, word and topic, and add the counts of earlier documents."""
     corpus, K = problem.corpus, problem.settings.n_components
     columns = padded(K)
     N, V = len(corpus.lengths), len(corpus.word_order)
@@ -369,7 +359,7 @@ def _count(problem: Problem, topics: NDArray[np.int16]) -> TopicCounts:
 
 
 def _draw_by_topics(problem: Problem, init_from: StreamingPosterior, uniforms: Singles) -> NDArray[np.int16]:
-    """Draw each token's topic from what earlier documents say about its word."""
+    """Draw each token's topic from its word's distribution over topics in an earlier posterior."""
     p = init_from.word_topic + problem.settings.topic_word_prior
     p /= p.sum(axis=0)
     cumulative = np.cumsum(p / p.sum(axis=1, keepdims=True), axis=1).astype(np.float32)
@@ -391,7 +381,7 @@ def _tilt(problem: Problem, chain: Chain) -> Tilt:
 
 
 def _sample_topics(problem: Problem, chain: Chain) -> int:
-    """Sweep over all blocks, in place; return how many tokens changed."""
+    """Sweep over all blocks in place; return the number of changed tokens."""
     total, n_changed = chain.counts.topic_total, 0
     sample = partial(_sample_block, problem, chain, _tilt(problem, chain))
     for diagonal in problem.corpus.diagonals():
@@ -402,7 +392,7 @@ def _sample_topics(problem: Problem, chain: Chain) -> int:
 
 
 def _sample_block(problem: Problem, chain: Chain, tilt: Tilt, block: int) -> tuple[int, Integers]:
-    """Sweep over one of the blocks; return how many tokens changed and what they add to the topics' totals."""
+    """Sweep over a block; return the number of changed tokens and the change of the topic totals."""
     corpus, settings, tokens = problem.corpus, problem.settings, problem.corpus.tokens
     first, last = int(corpus.block_runs[block]), int(corpus.block_runs[block + 1])
     n_tokens = int(tokens.starts[last] - tokens.starts[first])
@@ -422,12 +412,12 @@ def _split(n: int, n_parts: int) -> list[slice]:
 
 
 def prior_precision(n_responses: int, n_topics: int, weight_variance: float) -> Floats:
-    """Return the weights' prior precision, (L, K, K)."""
+    """Return the prior precision of the weights, (L, K, K)."""
     return np.repeat(np.eye(n_topics)[None] / weight_variance, n_responses, axis=0)
 
 
 def weight_posterior(problem: Problem, chain: Chain) -> WeightStatistics:
-    """Return the precision of the weights' normal distribution and that times its mean, docs/math.md eq. (55)."""
+    """Return precision and linear term of the normal distribution of the weights, docs/math.md eq. (55)."""
     (L, K), tilt = chain.weights.shape, _tilt(problem, chain)
     n_parts = N_PARTS if K * K * L <= MOST_CELLS else 1
     parts = problem.executor.map(partial(weight_statistics, tilt, chain.counts), _split(len(tilt.lengths), n_parts))
@@ -438,7 +428,7 @@ def weight_posterior(problem: Problem, chain: Chain) -> WeightStatistics:
 
 
 def draw_weights(posterior: WeightStatistics, normals: Floats) -> Floats:
-    """Draw each response's weights from the normal with this precision and ``precision @ mean = linear``."""
+    """Draw each response's weights from a normal with this precision and ``precision @ mean = linear``."""
     weights = np.empty_like(normals)
     for response, (precision, linear) in enumerate(zip(posterior.precision, posterior.linear, strict=True)):
         factor = cholesky(precision, lower=True, check_finite=False)
@@ -450,7 +440,7 @@ def draw_weights(posterior: WeightStatistics, normals: Floats) -> Floats:
 
 
 def document_scores(problem: Problem, counts: TopicCounts, weights: Floats) -> Floats:
-    """Return the scores of all documents, shape (N, L); zero for empty ones."""
+    """Return the scores of all documents, shape (N, L), zero for empty ones."""
     lengths = np.maximum(problem.corpus.lengths, 1)
     scores = np.empty((len(lengths), len(weights)))
     loads = np.ascontiguousarray(weights.T)
@@ -464,19 +454,19 @@ def document_scores(problem: Problem, counts: TopicCounts, weights: Floats) -> F
 
 # --- Augmentation variables
 #
-# Losses are mixtures of normals, which makes everything else conjugate: ``exp(-2 max(0, u))`` is the integral over
-# lambda > 0 of ``exp(-(lambda + u)^2 / (2 lambda)) / sqrt(2 pi lambda)`` (Polson and Scott, Bayesian Analysis 2011).
-# Given lambda the loss of a score f is a quadratic in f, here ``linear f - quadratic f^2 / 2``, and 1 / lambda given f
-# is inverse Gaussian. docs/math.md eq. (51), (52).
+# Losses are scale mixtures of normals: ``exp(-2 max(0, u))`` is the integral over lambda > 0 of
+# ``exp(-(lambda + u)^2 / (2 lambda)) / sqrt(2 pi lambda)`` (Polson and Scott, Bayesian Analysis 2011). This makes the
+# other conditionals conjugate. Given lambda, the loss of a score f is ``linear f - quadratic f^2 / 2``; given f,
+# 1 / lambda is inverse Gaussian. docs/math.md eq. (51), (52).
 
 
 def n_variables(responses: Responses) -> int:
-    """Return the number of augmentation variables for each response of a document."""
+    """Return the number of augmentation variables per document and response."""
     return 1 if isinstance(responses, Signs) else 2
 
 
 def draw_quadratics(responses: Responses, scores: Floats, normals: Floats, uniforms: Floats) -> tuple[Floats, Floats]:
-    """Draw the augmentation variables given the scores; return the ``linear`` and ``quadratic`` that they stand for.
+    """Draw the augmentation variables given the scores; return their ``linear`` and ``quadratic`` terms.
 
     Parameters
     ----------
@@ -498,9 +488,9 @@ def draw_quadratics(responses: Responses, scores: Floats, normals: Floats, unifo
 
 
 def expected_quadratics(responses: Responses, scores: Floats) -> tuple[Floats, Floats]:
-    """Return ``linear`` and ``quadratic`` with lambda at its mean given the scores, ``1 + |u|``.
+    """Return ``linear`` and ``quadratic`` at the mean of lambda given the scores, ``1 + |u|``.
 
-    The mean of 1 / lambda itself is infinite where a score is at its margin.
+    The mean of 1 / lambda itself is infinite if a score is at its margin.
     """
     c = 0.5 * responses.C
     if isinstance(responses, Signs):
@@ -524,13 +514,13 @@ def _target_quadratic(responses: Numbers, inverse_above: Floats, inverse_below: 
 def draw_inverse(u: Floats, normals: Floats, uniforms: Floats) -> Floats:
     """Draw ``1 / lambda`` given u: inverse Gaussian with mean ``1 / |u|`` and shape 1.
 
-    The roots of Michael, Schucany and Haas (The American Statistician 1976), written so that nothing cancels: u may
-    be zero, where lambda is chi-squared with one degree of freedom.
+    The roots of Michael, Schucany and Haas (The American Statistician 1976) are written to avoid cancellation. At
+    u = 0, lambda is chi-squared with one degree of freedom.
     """
     t = np.abs(u)
     y = normals**2
     smaller = 1.0 / np.maximum(t + 0.5 * y + np.sqrt(y * (0.25 * y + t)), np.finfo(np.float64).tiny)
-    ratio = smaller * t  # of the smaller root to the mean, in [0, 1]
+    ratio = smaller * t  # ratio of the smaller root to the mean, in [0, 1]
     use_larger = uniforms * (1.0 + ratio) > 1.0
     larger = 1.0 / np.maximum(smaller * t * t, np.finfo(np.float64).tiny)
     return np.where(use_larger, larger, smaller)
@@ -540,7 +530,7 @@ def draw_inverse(u: Floats, normals: Floats, uniforms: Floats) -> Floats:
 
 
 def log_joint(problem: Problem, counts: TopicCounts) -> float:
-    """Return the log-probability of words and topics, with proportions and topics' words integrated out."""
+    """Return the log-probability of words and topics, with topic and word proportions integrated out."""
     settings = problem.settings
     K, V = settings.n_components, len(problem.corpus.word_order)
     alpha, beta = settings.doc_topic_prior, settings.topic_word_prior
@@ -549,7 +539,7 @@ def log_joint(problem: Problem, counts: TopicCounts) -> float:
 
 
 def _log_rising(counts: NDArray[np.int32] | Integers, prior: float) -> float:
-    """Return the sum of ``log(Gamma(count + prior) / Gamma(prior))``; zeros add nothing."""
+    """Return the sum of ``log(Gamma(count + prior) / Gamma(prior))``."""
     if counts.size == 0:
         return 0.0
     if counts.max() < 1_000_000:
@@ -561,7 +551,7 @@ def _log_rising(counts: NDArray[np.int32] | Integers, prior: float) -> float:
 
 
 def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> dict[str, float]:
-    """What responses and weights add to the negative logarithm of the posterior."""
+    """Return the terms of responses and weights in the negative log posterior."""
     margin = float(problem.form.values(-scores.ravel()).sum())
     if problem.earlier is None:
         penalty = 0.5 * float(np.vdot(weights, weights)) / problem.settings.weight_variance
@@ -571,11 +561,11 @@ def _response_terms(problem: Problem, scores: Floats, weights: Floats) -> dict[s
     return {"kl_weights": penalty, "margin": margin}
 
 
-# --- What is left behind
+# --- Results
 
 
 def summarize(problem: Problem, chain: Chain) -> FittedTopics:
-    """Return the averages of the chain, or its last state if none were taken yet, in the order of X's columns."""
+    """Return the averages of the chain, or its last state during burn-in, in the order of X's columns."""
     settings, K = problem.settings, problem.settings.n_components
     if chain.averages is None:
         word_topic, weights = chain.counts.word_topic.astype(np.float32), chain.weights
@@ -601,10 +591,10 @@ def summarize(problem: Problem, chain: Chain) -> FittedTopics:
 
 
 def posterior_of(problem: Problem, chain: Chain) -> StreamingPosterior:
-    """Return what later documents need to know of these.
+    """Return the posterior as a prior for later documents.
 
-    The weights' distribution is normal about their mean over the chain, with the precision of the last sweep at
-    augmentation variables that have their expected values.
+    The weights are normal around their mean over the chain. Their precision is that of the last sweep with the
+    augmentation variables at their expected values.
     """
     K = problem.settings.n_components
     word_topic = np.empty((len(chain.counts.word_topic), K), dtype=np.int32)
@@ -626,13 +616,12 @@ def refit_weights(
     earlier: GramStats | None,
     executor: Executor,
 ) -> tuple[Floats, GramStats]:
-    """Return weights for prediction, shape (L, K), and the sums of these documents: docs/math.md eq. (57).
+    """Return weights for prediction, shape (L, K), and the sums of these documents, docs/math.md eq. (57).
 
-    The chain's topics of a training document know its response; those of a new document do not, and are less extreme.
-    The chain's weights then are too small for them. Solving for the weights once more, with the same losses and prior,
-    at the shares that label-free inference finds for the training documents takes the difference away. Margins need
-    all documents at hand. Where there are earlier ones, of which only sums are left, the weights are those of least
-    squares, whose sums are all it takes.
+    The chain's topics of a training document depend on its response, so they are more extreme than those of a new
+    document, and the chain's weights are too small for new documents. Refitting the weights at the label-free shares of
+    the training documents, with the same losses and prior, removes this bias. Margin losses need all documents. If only
+    sums of earlier documents are available, the refit uses least squares.
     """
     documents = documents._replace(numbers=documents.numbers.astype(np.float32, copy=False))
     shares, lengths = proportions(documents, fitted, executor), lengths_of(documents)
@@ -649,7 +638,7 @@ def refit_weights(
 
 
 def sum_gram(shares: Floats, responses: Responses, earlier: GramStats | None) -> GramStats:
-    """Add documents to the sums; one precision serves all responses, so each document has the mean of its C."""
+    """Add documents to the sums, weighted by their mean C because all responses share one precision."""
     weighted = shares * responses.C.mean(axis=1, keepdims=True)
     values = responses.margin * responses.signs if isinstance(responses, Signs) else responses.values
     new = GramStats(weighted.T @ shares, values.T @ weighted)

@@ -1,15 +1,9 @@
-"""Mean field with margins on what prediction sees: descent over the topics, through label-free inference.
+"""Mean-field MedLDA with margins on label-free features.
 
-Topics of a document are what S sweeps of mean field find for it *without its response*, for training and new documents
-alike: RegBayes over a smaller family. Margins then act on the topics' words through the sweeps, and the exact gradient
-goes back through them. It is a `JointModel` with the logits of the topics as its position, so `joint.descent` fits it
-and J never rises. docs/math.md 5.6, eq. (66)-(71).
-
-    model and documents        the JointModel, and blocks of documents
-    fit                        from documents and targets to `FittedTopics`
-    first topics               at the words of the classes, or at those of the corpus
-
-Without targets the head is left out, and what remains is latent Dirichlet allocation.
+S mean-field sweeps infer the topics of a document *without its response*, for training and new documents alike. This is
+RegBayes over a smaller family. Margins act on the word distributions through the sweeps, with exact gradients. The
+model is a `JointModel` whose position is the logits of the topics; `joint.descent` fits it, so J never increases.
+docs/math.md 5.6, eq. (66)-(71). Without targets there is no head, and the model is latent Dirichlet allocation.
 """
 
 from __future__ import annotations
@@ -46,27 +40,27 @@ from regbayes.models.medlda.topics import FittedTopics
 
 Callback = Callable[[Progress[FittedTopics]], bool | None]
 
-# Blocks of documents: each has a table of words by topics of its own in the backward pass, which must be worth its sum.
-# So many blocks at most, where each has so many entries for each word of the vocabulary, and so many in all. A thread
-# holds two tables at most, however many blocks there are.
+# Blocks of documents, whose separate tables of words by topics in the backward pass take memory. Each rule has the
+# maximum number of blocks, the minimum entries per word of the vocabulary, and the minimum entries of a block. A thread
+# keeps at most two tables for any number of blocks.
 BLOCK_RULES = ((8, 4, 1 << 15), (64, 16, 1 << 17))
 
 FIRST_MOVE = 0.1  # root mean square of the first change of the logits
-FINAL = Tolerance(gap=1e-4, max_epochs=300.0, smoothing=0.03)  # of the head, once the topics stand
+FINAL = Tolerance(gap=1e-4, max_epochs=300.0, smoothing=0.03)  # accuracy of the head at the final topics
 OPTIONS = DescentOptions(
     tolerance=ToleranceSchedule(
         first=Tolerance(gap=1e-3, max_epochs=20.0), gap_share=0.1, gap_range=(1e-6, 1e-3), epoch_range=(10.0, 40.0)
     ),
-    memory=3,  # pairs of tables of words by topics; ten did no better
+    memory=3,  # pairs of tables of words by topics; ten were not better
 )
 
-FLOOR = 1e-8  # probability that a word of earlier topics begins with, at least
-COUNTED_ENTRIES = 1 << 24  # of documents on a device, whose words are counted at once
-ROW_ARRAYS = 5  # of documents by topics, in double precision, that a fit has at most, in addition to what sweeps found
-TABLES = 16  # of words by topics: what L-BFGS remembers, and what it works with
-CLASS_NOISE = 0.5  # standard deviation of the logits around those of the classes: it parts topics of the same class
-CORPUS_NOISE = 0.1  # and around those of the corpus
-SMOOTHING = 1.0  # words of the whole corpus that are added to a class, for each word of the vocabulary
+FLOOR = 1e-8  # minimum probability of a word in warm-started topics
+COUNTED_ENTRIES = 1 << 24  # entries of documents on a device that are counted at once
+ROW_ARRAYS = 5  # peak number of (documents, topics) double arrays of a fit, in addition to the sweeps' result
+TABLES = 16  # number of words-by-topics tables that L-BFGS stores and works with
+CLASS_NOISE = 0.5  # standard deviation of the logits around those of the classes: separates topics of the same class
+CORPUS_NOISE = 0.1  # standard deviation of the logits around those of the corpus
+SMOOTHING = 1.0  # words of the corpus distribution added to each class, per word of the vocabulary
 
 
 # --- Model and documents
@@ -74,36 +68,36 @@ SMOOTHING = 1.0  # words of the whole corpus that are added to a class, for each
 
 @dataclass(frozen=True)
 class TrainingDocuments:
-    """Documents with words, and how often each counts. A block of them shares the entries of all."""
+    """Nonempty documents and their sample weights. Blocks share the entries of all documents."""
 
     counts: WordCounts
-    lengths: Any  # (N,), double: where the documents are
-    weights: Floats  # (N,), on the host
-    order: SortedEntries | None = None  # of entries on a device
+    lengths: Any  # (N,), double, on the device of the documents
+    weights: Floats  # (N,), in host memory
+    order: SortedEntries | None = None  # order of the entries for deterministic sums on a device
 
     def __len__(self) -> int:
         return len(self.weights)
 
     @cached_property
     def documents(self) -> Documents:
-        """The documents as kernels take them."""
+        """The documents in the form that the kernels take."""
         return Documents(self.counts, self.order)
 
     @cached_property
     def counted(self) -> Any:
-        """The weights where the documents are, (N,), double."""
+        """The weights on the device of the documents, (N,), double."""
         return self.weights if is_plain(self.lengths) else to_device(self.weights, self.lengths)
 
     def rows(self, rows: slice) -> TrainingDocuments:
-        """Return some documents in a row."""
+        """Return a slice of the documents."""
         if rows == slice(0, len(self)):
             return self
         return TrainingDocuments(self.counts.rows(rows.start, rows.stop), self.lengths[rows], self.weights[rows])
 
     def count_words(self, n_words: int, weights: Floats) -> Floats:
-        """Return how often each word occurs in documents that count so often, on the host, shape (V,)."""
+        """Return the counts of the words over weighted documents, in host memory, shape (V,)."""
         words, numbers, starts = self.counts
-        if self.order is not None:  # sums by word on a device have no order
+        if self.order is not None:  # plain sums by word on a device are not deterministic
             words, numbers = to_host(words), to_host(numbers)
         first, last = self.documents.starts[[0, -1]].tolist()
         if is_plain(words):
@@ -120,7 +114,7 @@ class TrainingDocuments:
         return to_host(found)
 
     def cut(self, n_words: int) -> list[slice]:
-        """Cut documents into blocks, few where the vocabulary is large: a function of the corpus alone."""
+        """Cut documents into blocks, fewer for large vocabularies, as a function of the corpus alone."""
         if not is_plain(self.lengths):
             return [slice(0, len(self))]  # one block keeps a device busy
         starts = self.counts.starts - self.counts.starts[0]
@@ -140,9 +134,9 @@ def select_documents(
     n_topics: int = 0,
     in_order: bool = False,
 ) -> tuple[TrainingDocuments, Targets | None]:
-    """Return the documents that have words, and what is asked of them, with a C that counts as the documents do.
+    """Return the nonempty documents and their targets, with C multiplied by the sample weights.
 
-    With ``in_order`` sums over documents on a device are always taken in the same order, for so many words and topics.
+    With ``in_order``, sums on a device are taken in a fixed order for ``n_words`` and ``n_topics``.
     """
     lengths, starts = lengths_of(documents), to_host(documents.starts)
     rows = np.flatnonzero(lengths > 0)
@@ -164,7 +158,7 @@ def select_documents(
 def n_bytes(
     n_documents: int, n_entries: int, n_words: int, n_topics: int, n_sweeps: int, itemsize: int
 ) -> tuple[float, float]:
-    """Return the memory of a device that a document takes in a fit, on average, and tables of words by topics."""
+    """Return the device memory of a fit in bytes: the average per document, and that of words-by-topics tables."""
     of_topics = (8.0 * ROW_ARRAYS + itemsize * n_sweeps) * n_topics
     per_document = (4 + itemsize) * n_entries / max(n_documents, 1) + of_topics
     return per_document, float(TABLES * itemsize * n_words * n_topics)
@@ -173,15 +167,15 @@ def n_bytes(
 @persistable(name="regbayes.medlda.TopicLogits")
 @dataclass(frozen=True)
 class TopicLogits:
-    """The topics: parameters of the descent."""
+    """Topics as parameters of the descent."""
 
     logits: Any  # (V, K): log-probabilities of words in topics, up to a constant for each topic
     table: Any  # (V, columns): probabilities, padded for compiled loops
-    log_sum: float  # of all probabilities' logarithms
+    log_sum: float  # sum of the logarithms of all probabilities
 
 
 def make_topics(logits: DeviceArray) -> TopicLogits:
-    """Return the topics that logits stand for, in their precision."""
+    """Return the topics for logits, in their precision."""
     xp = namespace_of(logits)
     shifted = logits - xp.max(logits, axis=0)
     weight = xp.exp(shifted)
@@ -197,28 +191,28 @@ def make_topics(logits: DeviceArray) -> TopicLogits:
 class BoundSums(RowSums):
     """Sums over documents."""
 
-    likelihood: float  # negative, of words and their topics
+    likelihood: float  # negative log-likelihood of words and topics
     kl_proportions: float
     tokens: Floats  # (K,): expected tokens in topics
 
 
 @dataclass(frozen=True)
 class TableSums(RowSums):
-    """Sums over documents of derivatives by the probabilities of words in topics."""
+    """Sums over documents of derivatives with respect to the word probabilities."""
 
     by_table: Any  # (V, columns)
 
 
 @dataclass(frozen=True)
 class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, TableSums]):
-    """Topics that are points, and documents by a fixed number of label-free sweeps."""
+    """Model with topics as parameters and a fixed number of label-free sweeps per document."""
 
     doc_prior: Floats  # (K,)
     word_prior: float
     n_sweeps: int
 
     def infer(self, rows: TrainingDocuments, params: TopicLogits) -> Inferred[BoundSums]:
-        """Make the sweeps, docs/math.md eq. (66); features are the shares of topics, gamma is what is kept."""
+        """Infer documents, docs/math.md eq. (66); the features are topic shares and the cache is gamma."""
         found = infer_documents(rows.documents, self._table(rows, params), self.doc_prior, self.n_sweeps, keep_all=True)
         K = len(self.doc_prior)
         prior = self.doc_prior if is_plain(rows.lengths) else to_device(self.doc_prior, rows.lengths)
@@ -245,7 +239,7 @@ class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, Tabl
         return TableSums(found)
 
     def terms(self, params: TopicLogits, stats: BoundSums) -> dict[str, float]:
-        """Return the negative bound on the words' log-probability and minus the logarithm of the topics' prior."""
+        """Return the negative bound on the log-probability of the words, and the negative log prior of the topics."""
         return {
             "likelihood": stats.likelihood,
             "kl_proportions": stats.kl_proportions,
@@ -253,7 +247,7 @@ class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, Tabl
         }
 
     def gradient(self, params: TopicLogits, stats: BoundSums, pulled: TableSums) -> Any:
-        """Return the derivatives by the logits, docs/math.md eq. (71)."""
+        """Return the derivatives with respect to the logits, docs/math.md eq. (71)."""
         K = len(self.doc_prior)
         topics = params.table[:, :K]
         xp = namespace_of(topics)
@@ -268,11 +262,11 @@ class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, Tabl
         return params.logits
 
     def move(self, params: TopicLogits, position: Any) -> TopicLogits:
-        """Return topics with these logits."""
+        """Return the topics for these logits."""
         return make_topics(namespace_of(position).astype(position, params.logits.dtype, copy=False))
 
     def first_length(self, params: TopicLogits) -> float:
-        """Return the length of the first step, in the units of logits."""
+        """Return the length of the first step in logits."""
         return FIRST_MOVE * math.sqrt(math.prod(params.logits.shape))
 
     def _table(self, rows: TrainingDocuments, params: TopicLogits) -> Any:
@@ -287,16 +281,16 @@ class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, Tabl
 @persistable(name="regbayes.medlda.meanfield.Settings")
 @dataclass(frozen=True)
 class Settings:
-    """How to fit."""
+    """Settings of a fit."""
 
     n_components: int  # K
-    doc_topic_prior: float  # alpha, of each topic
+    doc_topic_prior: float  # alpha, Dirichlet parameter of each topic
     topic_word_prior: float
     weight_variance: float  # v^2
     squared: bool  # whether losses are squared
-    n_sweeps: int  # of label-free inference
+    n_sweeps: int  # sweeps of label-free inference
     max_iter: int
-    tol: float  # share of the objective's whole decrease that five steps may gain in the end
+    tol: float  # stops when five steps gain less than this share of the total decrease
     seed: int
 
 
@@ -317,27 +311,27 @@ def fit(  # noqa: PLR0913 - options, all by name
     Parameters
     ----------
     documents : WordCounts
-        Empty ones are left out.
+        Empty documents are dropped.
     n_words : int
         The size of the vocabulary.
     targets : Targets or None
-        Of all documents. None is latent Dirichlet allocation.
+        Targets of all documents. None is latent Dirichlet allocation.
     settings : Settings
     executor : Executor
-        For blocks of documents; the result does not depend on it.
+        Executes the blocks of documents; the result does not depend on it.
     sample_weight : (N,), default=None
-        How often each document counts, more than never; 1 by default.
+        Positive weight of each document, 1 by default.
     start : FittedTopics, default=None
-        Topics to begin with.
+        Topics to warm-start from.
     callbacks : sequence of callable
-        Each sees the `Progress` of every step.
+        Each receives the `Progress` of every step.
     in_order : bool, default=False
-        Whether sums over documents on a device are always taken in the same order.
+        Whether sums on a device are always taken in the same order.
 
     Returns
     -------
     FitResult
-        The objective never rises in its trace.
+        The objective in its trace never increases.
     """
     check_order(documents, settings, in_order)
     kept, asked = select_documents(documents, targets, sample_weight, n_words, settings.n_components, in_order)
@@ -352,7 +346,7 @@ Problem = JointProblem[TrainingDocuments, TopicLogits, BoundSums]
 
 
 def make_model(settings: Settings) -> LabelFreeTopics:
-    """Return the model that settings ask for."""
+    """Return the model that the settings specify."""
     doc_prior = np.full(settings.n_components, settings.doc_topic_prior)
     return LabelFreeTopics(doc_prior, settings.topic_word_prior, settings.n_sweeps)
 
@@ -360,20 +354,20 @@ def make_model(settings: Settings) -> LabelFreeTopics:
 def label_free_problem(
     documents: TrainingDocuments, n_words: int, targets: Targets | None, settings: Settings, executor: Executor
 ) -> Problem:
-    """Return the model with a head over its shares: centred, because they are far from zero, with an intercept."""
+    """Return the descent problem of the model with a head on its shares."""
     head = None if targets is None else make_head(documents, targets, settings)
     blocks = hold_rows([documents.rows(rows) for rows in documents.cut(n_words)], executor)
     return JointProblem(make_model(settings), blocks, head, OPTIONS)
 
 
 def make_head(documents: TrainingDocuments, targets: Targets, settings: Settings) -> Head:
-    """Return a head over the shares: centred, because they are far from zero, with an intercept."""
+    """Return a head with an intercept on the shares, centered because they are far from zero."""
     variance = settings.weight_variance
     return Head(targets, settings.squared, weight_variance=variance, row_weights=documents.weights)
 
 
 def check_order(documents: WordCounts, settings: Settings, in_order: bool) -> None:
-    """Refuse sums in the same order where the kernels have none."""
+    """Raise an error if the kernels cannot sum in a fixed order."""
     K, numbers = settings.n_components, documents.numbers
     if in_order and cuda.is_cuda(numbers) and not cuda.takes(numbers, K, settings.n_sweeps):
         raise ValueError(f"deterministic=True takes at most {cuda.MOST_TOPICS} topics and few sweeps on a GPU; got {K}")
@@ -382,7 +376,7 @@ def check_order(documents: WordCounts, settings: Settings, in_order: bool) -> No
 def descend(
     problem: Problem, topics: TopicLogits, settings: Settings, callbacks: Sequence[Callback] = ()
 ) -> FitResult[FittedTopics]:
-    """Descend from first topics over documents, wherever they are, and solve for the head at the end."""
+    """Descend from initial topics over local or remote documents, and solve for the head at the end."""
     result: FitResult[Any] = descent.fit_joint(
         problem,
         topics,
@@ -393,14 +387,14 @@ def descend(
     )
     try:
         return replace(result, state=finish(problem, result.state))
-    except KeyboardInterrupt:  # the model has the head of the last step, and a status that says so
+    except KeyboardInterrupt:  # the result has the head of the last step and an interrupted status
         return replace(result, state=finish(problem, result.state, None), status=Status.INTERRUPTED)
 
 
 def finish(
     problem: Problem, search: Search[TopicLogits, BoundSums], tolerance: Tolerance | None = FINAL
 ) -> FittedTopics:
-    """Return the fitted model: the topics, and the head solved for once more, or without a tolerance as it is."""
+    """Return the fitted model; a tolerance solves for the head once more, None keeps it."""
     at, model, head = search.at, problem.model, search.at.head
     assert isinstance(model, LabelFreeTopics)
     if head is not None and tolerance is not None:
@@ -411,7 +405,7 @@ def finish(
 def fitted_topics(
     at: Evaluation[TopicLogits, BoundSums], model: LabelFreeTopics, head: LinearHead | None
 ) -> FittedTopics:
-    """Return what prediction needs of the topics at which a descent ended, and of a head if there is one."""
+    """Return the topics at which a descent ended, with an optional head, for prediction."""
     return FittedTopics(
         word_given_topic=np.ascontiguousarray(to_host(at.params.table)[:, : len(model.doc_prior)]),
         topic_total=at.stats.tokens,
@@ -424,20 +418,20 @@ def fitted_topics(
 
 
 def fold_intercept(head: LinearHead) -> Floats:
-    """Return the weights with the intercept inside, for shares that sum to one, shape (L, K)."""
+    """Fold the intercept into the weights of shares that sum to one, shape (L, K)."""
     weights = head.feature_weights
     return weights + (head.weights[:, -1] - weights @ head.centre)[:, None]
 
 
-# --- First topics
+# --- Initial topics
 
 
 @dataclass(frozen=True)
 class GroupCounts(RowSums):
-    """How often words occur in documents."""
+    """Counts of the words in documents."""
 
     corpus: Floats  # (V,)
-    groups: Floats  # (V, G): in the documents of each group; G = 0 without classes
+    groups: Floats  # (V, G): counts by group of documents; G = 0 without classes
 
 
 def first_logits(
@@ -448,7 +442,7 @@ def first_logits(
     seed: int,
     start: FittedTopics | None,
 ) -> Floats:
-    """Return where topics begin: at earlier ones, or the words of the classes, where there are any."""
+    """Return initial logits from earlier topics, from the words of the classes, or from the corpus."""
     if start is not None:
         return np.log(np.maximum(start.word_given_topic, FLOOR)).astype(np.float64)
     counts = count_groups(documents, n_words, find_membership(targets), n_topics)
@@ -456,18 +450,18 @@ def first_logits(
 
 
 def find_membership(targets: Targets | None) -> Floats | None:
-    """Return how much each document belongs to each class, (N, L); None without classes."""
+    """Return the membership of documents in classes, (N, L), or None without classes."""
     if isinstance(targets, Classes):
         return np.eye(targets.n_outputs)[targets.labels]
     if isinstance(targets, Signs):
         positive = (targets.signs > 0).astype(np.float64)
-        # With a single response the documents that do not have it are a class as well.
+        # With a single response, the negative documents form a second class.
         return np.hstack([positive, 1.0 - positive]) if positive.shape[1] == 1 else positive
     return None
 
 
 def count_groups(documents: TrainingDocuments, n_words: int, membership: Floats | None, n_topics: int) -> GroupCounts:
-    """Count the words of documents and of their classes. Where classes are more than topics, several share a group."""
+    """Count the words of the corpus and of its classes, which share groups if there are more classes than topics."""
     corpus = documents.count_words(n_words, documents.weights)
     if membership is None:
         return GroupCounts(corpus, np.zeros((n_words, 0)))
@@ -478,7 +472,7 @@ def count_groups(documents: TrainingDocuments, n_words: int, membership: Floats 
 
 
 def draw_logits(counts: GroupCounts, n_topics: int, rng: np.random.Generator) -> Floats:
-    """Return log-probabilities of words in topics, (V, K): of the groups in turn, or of the corpus, with noise."""
+    """Draw noisy logits of topics, (V, K), around the groups in turn or around the corpus."""
     frequency, (n_words, n_groups) = counts.corpus + 0.5, counts.groups.shape
     if n_groups == 0:
         return np.log(frequency)[:, None] + CORPUS_NOISE * rng.standard_normal((n_words, n_topics))

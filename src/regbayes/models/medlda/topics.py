@@ -1,7 +1,7 @@
-"""Fitted topics, and what they say about documents without a look at responses.
+"""Fitted topics and label-free prediction for documents.
 
-Both ways to infer, the sampler (`gibbs`) and mean field (`meanfield`), end here: one type of fit, one kernel for new
-documents. docs/math.md 5.4.
+The sampler (`gibbs`) and mean field (`meanfield`) return the same type of fit and share the kernel for new documents.
+docs/math.md 5.4.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from regbayes.kernels.meanfield import (
     proportion_divergences,
 )
 
-UNTIL_SETTLED = 0  # sweeps
-MAX_SWEEPS = 100  # if a document does not converge before
-MAX_LOADED_SWEEPS = 10_000  # of label-free inference in a file: more would not end
-TOL = 1e-3  # of a document's length: changes of its topics' tokens, summed
-MIN_WORDS = 1e-6  # of a document: fewer are lost next to the prior in single precision
-BOUND_SWEEPS = 19  # of mean field, from collapsed proportions on, before the bound is evaluated
+UNTIL_SETTLED = 0  # value of n_sweeps for sweeping until convergence
+MAX_SWEEPS = 100  # maximum sweeps for a document that does not converge
+MAX_LOADED_SWEEPS = 10_000  # maximum n_sweeps accepted from a file, so that inference ends
+TOL = 1e-3  # summed change of expected tokens by topic at convergence, relative to document length
+MIN_WORDS = 1e-6  # minimum words of a document; fewer vanish in single precision next to the prior
+BOUND_SWEEPS = 19  # mean-field sweeps after collapsed inference before the bound is evaluated
 
 
 @dataclass(frozen=True)
 class DeviceCorpus:
-    """Documents on a device as they were given: a matrix of counts."""
+    """Documents on a device as a matrix of counts."""
 
-    counts: WordCounts  # numbers have the precision of the work
+    counts: WordCounts  # the dtype is the working precision
     n_words: int
-    starts: Integers  # (N + 1,): where documents begin, on the host
+    starts: Integers  # (N + 1,): first entry of each document, in host memory
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Documents and words."""
+        """Numbers of documents and words."""
         return len(self.starts) - 1, self.n_words
 
     @cached_property
     def lengths(self) -> Floats:
-        """Words of each document, on the host, shape (N,)."""
+        """Number of words of each document, in host memory, shape (N,)."""
         return lengths_of(self.counts)
 
     def __getitem__(self, rows: Integers) -> DeviceCorpus:
-        """Return some documents."""
+        """Return selected documents."""
         if np.array_equal(rows, np.arange(self.shape[0])):
             return self
         words, numbers, _ = self.counts
@@ -67,7 +67,7 @@ class DeviceCorpus:
 
     @staticmethod
     def concat(parts: Sequence[DeviceCorpus]) -> DeviceCorpus:
-        """Return the documents of several corpora in a row."""
+        """Concatenate the documents of several corpora."""
         words, numbers = (join([part.counts[place] for part in parts]) for place in (0, 1))
         ends = np.cumsum([0, *(part.starts[-1] for part in parts)])
         starts = np.concatenate([[0], *(part.starts[1:] + end for part, end in zip(parts, ends, strict=False))])
@@ -75,22 +75,22 @@ class DeviceCorpus:
         return DeviceCorpus(WordCounts(words, numbers, there), parts[0].n_words, starts)
 
     def on_host(self) -> WordCounts:
-        """Return the documents on the host."""
+        """Copy the documents to host memory."""
         return WordCounts(*map(to_host, self.counts))
 
 
 @persistable(name="regbayes.medlda.FittedTopics")
 @dataclass(frozen=True)
 class FittedTopics:
-    """What a fit leaves behind: all that prediction needs."""
+    """Fitted topics and weights for prediction."""
 
     word_given_topic: Singles  # (V, K): probabilities
-    topic_total: Floats  # (K,): expected tokens of each topic, those of the prior included
+    topic_total: Floats  # (K,): expected tokens of each topic, including the prior
     doc_prior: Floats  # (K,): Dirichlet parameters of the proportions
-    weights: Floats  # (L, K): of the shares of topics, with the intercept inside; L = 0 without responses
-    shares: Floats  # (K,): of the corpus, for documents without words
-    n_sweeps: int  # that label-free inference makes, or UNTIL_SETTLED
-    collapsed: bool  # whether it is that of (56), with proportions integrated out, or mean field
+    weights: Floats  # (L, K): weights of the topic shares, including the intercept; L = 0 without responses
+    shares: Floats  # (K,): topic shares of the corpus, for documents without words
+    n_sweeps: int  # sweeps of label-free inference, or UNTIL_SETTLED
+    collapsed: bool  # whether inference integrates out proportions, eq. (56), instead of mean field
 
     def _check_loaded(self) -> None:
         check_arrays(self, word_given_topic="VK", topic_total="K", doc_prior="K", shares="K", weights="LK")
@@ -101,20 +101,20 @@ class FittedTopics:
 
     @property
     def n_topics(self) -> int:
-        """The number of topics, K."""
+        """Number of topics, K."""
         return self.word_given_topic.shape[1]
 
     def components(self) -> Singles:
-        """Return the expected tokens of words in topics, those of the prior included, shape (K, V)."""
+        """Return the expected tokens of words in topics, including the prior, shape (K, V)."""
         return np.ascontiguousarray((self.word_given_topic * self.topic_total.astype(np.float32)).T)
 
     def prior(self) -> Prior:
-        """Return what label-free inference knows."""
+        """Return the parameters of label-free inference."""
         return Prior(as_table(self.word_given_topic), self.doc_prior.astype(np.float32))
 
 
 def infer_gamma(documents: WordCounts, fitted: FittedTopics, prior: Prior, logs: Floats | None = None) -> Singles:
-    """Return the Dirichlet parameters that label-free inference finds for a block of documents, (N, columns)."""
+    """Return the Dirichlet parameters from label-free inference for a block of documents, (N, columns)."""
     gamma = even_gamma(lengths_of(documents), fitted.doc_prior)
     limits = (MAX_SWEEPS, TOL) if fitted.n_sweeps == UNTIL_SETTLED else (fitted.n_sweeps, -1.0)
     meanfield_sweeps(documents, prior, *limits, gamma, fitted.collapsed, logs)
@@ -122,7 +122,7 @@ def infer_gamma(documents: WordCounts, fitted: FittedTopics, prior: Prior, logs:
 
 
 def proportions(documents: WordCounts, fitted: FittedTopics, executor: Executor) -> Floats:
-    """Return the expected share of each topic among each document's tokens; of an empty one, that of the corpus."""
+    """Return the expected topic shares of each document; empty documents get those of the corpus."""
     if not is_plain(documents.numbers):
         return _proportions_there(documents, fitted)
     prior, K = fitted.prior(), fitted.n_topics
@@ -141,7 +141,7 @@ def proportions(documents: WordCounts, fitted: FittedTopics, executor: Executor)
 def bounds(documents: WordCounts, fitted: FittedTopics, executor: Executor) -> Floats:
     """Return a lower bound on each document's log-probability given the topics, shape (N,).
 
-    It is that of mean field. Coordinate ascent on it starts where collapsed inference ends.
+    The bound is that of mean field. Coordinate ascent on it starts from the collapsed inference.
     """
     if not is_plain(documents.numbers):
         inferred = _infer_there(documents, fitted)
@@ -162,7 +162,7 @@ def bounds(documents: WordCounts, fitted: FittedTopics, executor: Executor) -> F
 
 
 def takes_devices(fitted: FittedTopics) -> bool:
-    """Whether a fit infers documents on a device: that of mean field with its number of sweeps does."""
+    """Return whether a fit can infer documents on a device: mean field with a fixed number of sweeps."""
     return not fitted.collapsed and fitted.n_sweeps != UNTIL_SETTLED
 
 

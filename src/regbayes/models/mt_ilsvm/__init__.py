@@ -1,5 +1,5 @@
 """MT-iLSVM: many related tasks, one shared set of binary features of the input columns.
 
-An example is ``x ~ Z w`` with a binary matrix Z over the *input columns*, shared by all tasks; a task sees the example
-through ``Z^T x`` and asks for large margins. docs/math.md section 4.
+A sample is ``x ~ Z w`` with a binary matrix Z over the *input columns*, shared by all tasks. Each task has a max-margin
+classifier on ``Z^T x``. docs/math.md section 4.
 """

@@ -1,4 +1,4 @@
-"""How MT-iLSVM is fitted: a factor analysis to start from, then the joint fit, docs/math.md section 4.4."""
+"""Fit of MT-iLSVM: an initial factor analysis, then the joint fit, docs/math.md section 4.4."""
 
 from __future__ import annotations
 
@@ -39,38 +39,38 @@ from regbayes.models.mt_ilsvm.model import (
 )
 
 Callback = Callable[[Progress[State]], bool | None]
-PATIENCE = 2  # consecutive small changes at which the fit has converged
+PATIENCE = 2  # consecutive small changes after which the fit has converged
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
-WARM_UP = "warm-up"  # the stages of a fit, as callbacks see them
+WARM_UP = "warm-up"  # names of the stages of a fit in callbacks
 STAGES: dict[Margins, str] = {"consistent": "descent", "posterior": "alternation", "decoupled": WARM_UP}
 
-START_LOGIT = 2.0  # root mean square of the logits that the principal directions start from
-NOISE_LOGIT = 0.1  # standard deviation of the noise that separates features which would start alike
+START_LOGIT = 2.0  # root mean square of the initial logits along principal directions
+NOISE_LOGIT = 0.1  # standard deviation of the noise that breaks ties between initial features
 TEMPERATURES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0)  # of the initial factor analysis, tried from high to low
-AUTO_FACTOR, AUTO_TEMPERATURE = 3.0, 0.03  # the default temperature: a multiple of that of the start, at least this
+AUTO_FACTOR, AUTO_TEMPERATURE = 3.0, 0.03  # default temperature: factor on that of the factor analysis, and minimum
 UNUSED_RANGE = 0.1  # a feature whose probabilities differ less over the columns does not separate them
 COLLAPSED = 0.15  # mean of psi (1 - psi) above which the features have collapsed; it is 0.25 where all are 1/2
-COLLAPSING = 0.2  # the same during the factor analysis, from where it did not recover
+COLLAPSING = 0.2  # the same threshold during the factor analysis, which stops there
 
 FIRST_STEP, SHRINK, GROW, MAX_HALVINGS = 0.3, 0.5, 1.2, 20  # step lengths of the descent
-# Root mean square of the first change of the logits, at most, if targets are many. These change the logits more, a
-# longer step sets all features to 0 or 1 at once, and each shorter trial takes a pass over the samples.
+# Maximum root mean square of the first change of the logits if there are many targets. A longer step would set all
+# features to 0 or 1 at once, and each shorter trial takes a pass over the samples.
 FIRST_MOVE, MANY_TARGETS = 16.0, 50_000
 LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0  # relative duality gap of the head, and its ratio to `tol`
-# While steps gain more, the gap may be this many times as large, if Newton steps suggest that less is left to gain than
-# this share of the last gain, and than this share of the value.
+# Factor on the gap while steps gain more, if Newton steps suggest that the remaining gain is below this share of the
+# last gain and of the value.
 EARLY_GAP = 50.0
 TIGHTER_GAPS = (1.0, 0.1, 0.01)  # factors on the gap while it is larger than the change of the objective
 
 
 @dataclass(frozen=True)
 class Problem(JointProblem[Floats, Any, Any]):
-    """What stays the same through a fit, at one temperature; blocks are of the rows with targets."""
+    """Constants of a fit at one temperature; blocks contain the samples with targets."""
 
     model: MultiTaskModel
     head: Any  # Head, SampledHead, or None: no target is observed
     settings: Settings
-    moments: Moments  # of all rows
+    moments: Moments  # moments of all samples
     n_targets: float
 
     def at_temperature(self, tau: float) -> Problem:
@@ -80,20 +80,20 @@ class Problem(JointProblem[Floats, Any, Any]):
 
     @property
     def tolerance(self) -> Tolerance:
-        """How accurately the large-margin problems are solved."""
+        """Accuracy of the large-margin problems."""
         gap = float(np.clip(GAP_PER_TOL * self.settings.tol, SMALLEST_GAP, LARGEST_GAP))
         return Tolerance(gap, DEFAULT_MAX_EPOCHS)
 
     @property
     def groups(self) -> Integers:
-        """Return the group of each output whose weights are shared, (outputs,)."""
+        """Group of each output, whose members share weights, (outputs,)."""
         if self.head is None:
             return np.zeros(0, dtype=np.int64)
         head: Head = self.head.problem if isinstance(self.head, SampledHead) else self.head
         return head.prior.group
 
     def no_weights(self) -> TaskWeights:
-        """Return the weights of outputs that have not been solved for."""
+        """Zero weights of the outputs before the first solve."""
         settings = self.settings
         n_seen = settings.n_components + settings.include_inputs * len(self.moments.gram) + settings.fit_intercept
         groups = self.groups
@@ -101,12 +101,12 @@ class Problem(JointProblem[Floats, Any, Any]):
         return TaskWeights(np.zeros((len(groups), n_seen)), np.zeros((n_groups, n_seen)), groups, np.zeros(0))
 
     def find_weights(self, at: Evaluation[Posterior, NoSums]) -> TaskWeights:
-        """Return the weights of outputs at an evaluation."""
+        """Return the weights of the outputs at an evaluation."""
         head = at.head
         return TaskWeights(head.head.weights, head.shared, self.groups, np.zeros(0) if head.dual is None else head.dual)
 
     def state(self, latent: Latent, tasks: TaskWeights | None = None) -> State:
-        """Return a point of the fit as what prediction needs."""
+        """Return the state for prediction."""
         return State(
             latent,
             self.no_weights() if tasks is None else tasks,
@@ -125,19 +125,19 @@ def prepare(
     sample_weight: Floats | None = None,
     executor: Executor | None = None,
 ) -> Problem:
-    """Gather what a fit works on: statistics of all rows, and the rows that have targets.
+    """Prepare a fit: the moments of all samples, and the samples with targets.
 
     Parameters
     ----------
     X : (N, D)
-        Centred inputs, one row per example, with targets or without; an array, or `StandardRows` of a file.
+        Centered inputs with or without targets: an array, or `StandardRows` of a file.
     observations, outputs
         The targets; see `observe_numbers` and `observe_classes`.
     settings : Settings
     sample_weight : (N,), optional
-        How often each row counts, its targets included.
+        Weight of each sample and its targets.
     executor : Executor, optional
-        Takes the blocks of rows; one after another by default. The result does not depend on it.
+        Executes the blocks of samples, serially by default. The result does not depend on it.
     """
     executor, n_targets, head = executor or Serial(), float(len(observations)), None
     if not is_plain(X):
@@ -165,7 +165,7 @@ def build_head(
     X: Floats,
     input_scale: float,
 ) -> Head:
-    """Return the head of the rows that have targets."""
+    """Return the head of the samples with targets."""
     epsilon = None if settings.loss.endswith("hinge") else settings.epsilon
     return Head(
         Cells(observations, X.shape[0], len(outputs), settings.C, epsilon),
@@ -179,7 +179,7 @@ def build_head(
 
 
 def first_model(settings: Settings, moments: Moments, n_targets: float) -> MultiTaskModel:
-    """Return the model of rows with such moments and so many targets, at the first temperature that is tried."""
+    """Return the model for these moments and ``n_targets`` targets, at the first temperature."""
     tau = TEMPERATURES[0] if settings.temperature == "auto" else settings.temperature
     to_the_end = settings.variances == "always"
     scales = resolve_scales(settings, tau, moments.n_rows, n_targets)
@@ -201,16 +201,16 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
     problem : Problem
         What `prepare` gathered.
     start : (D, K), or State
-        Standard normal numbers for the initial factor analysis, or a state to resume instead. With decoupled margins
-        the q(Z) of the state is kept.
+        Standard normal numbers for the initial factor analysis, or a state to resume from. Decoupled margins keep the
+        q(Z) of the state.
     callbacks : sequence of callable
-        Each sees the `Progress` of every iteration, including the factor analysis, whose states have no weights.
+        Each receives the `Progress` of every iteration. States of the factor analysis have no weights.
 
     Returns
     -------
     FitResult of State
-        The trace is that of the joint fit, or of the factor analysis with decoupled margins. A factor analysis that is
-        interrupted, or that a callback stops, ends the fit; its features are given weights.
+        The trace is that of the joint fit, or of the factor analysis with decoupled margins. If the factor analysis is
+        interrupted or stopped by a callback, the fit ends with weights for its features.
     """
     if problem.head is None:
         raise ValueError("no target is observed")
@@ -241,23 +241,23 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         stage=STAGES[settings.margins],
     )
     at, status = result.state.at, status or result.status
-    if at.head.gap > problem.tolerance.gap * at.head.value:  # the last solve was one of those that may end early
+    if at.head.gap > problem.tolerance.gap * at.head.value:  # the last solve stopped early
         try:
             at, _ = problem.evaluate(at.params, at.warm_start, problem.tolerance)
-        except KeyboardInterrupt:  # the model has the weights that are there, and a status that says so
+        except KeyboardInterrupt:  # the result has the current weights and an interrupted status
             status = Status.INTERRUPTED
     state = problem.state(result.state.latent, problem.find_weights(at))
     return FitResult(state, result.trace, status, result.n_iter, result.kept_iteration, result.objective)
 
 
 def stages_of(settings: Settings) -> dict[str, int | None]:
-    """Return the stages that a fit can have, in their order, and the most iterations of each, where that is known."""
+    """Return the possible stages of a fit in order, with their maximum numbers of iterations where known."""
     last = {} if settings.margins == "decoupled" else {STAGES[settings.margins]: settings.max_iter}
     return {WARM_UP: None} | last
 
 
 def _known_start(problem: Problem, tasks: TaskWeights) -> WarmStart | None:
-    """Return the weights of an earlier fit, and its multipliers, unless they are of other outputs or targets."""
+    """Return the weights of an earlier fit, and its multipliers if outputs and targets match."""
     if tasks.weights.shape != problem.no_weights().weights.shape:
         return None
     targets = problem.head.targets if isinstance(problem.head, Head) else None
@@ -265,17 +265,16 @@ def _known_start(problem: Problem, tasks: TaskWeights) -> WarmStart | None:
     return WarmStart(tasks.weights, tasks.multipliers if is_same else None)
 
 
-# The start
+# Initialization
 
 
 def find_features(
     problem: Problem, noise: Floats, callbacks: Sequence[Callback] = ()
 ) -> tuple[Problem, Latent, FitResult[Posterior]]:
-    """Return the problem at the temperature of the fit itself, where the fit starts, and how that was found.
+    """Find the temperature and the initial features by factor analysis; return its result too.
 
-    Above a temperature that depends on the inputs, the features of a factor analysis collapse to 1/2. Lower ones are
-    tried until there are features. The joint fit has the requested temperature, and features that were removed are
-    restarted (`reinitialize`).
+    The features of a factor analysis collapse to 1/2 above a data-dependent temperature, so lower ones are tried until
+    there are features. The joint fit uses the requested temperature and restarts removed features (`reinitialize`).
     """
     settings, wanted = problem.settings, problem.settings.temperature
     lower = TEMPERATURES if wanted == "auto" else (wanted, *(tau for tau in TEMPERATURES if tau < wanted))
@@ -294,9 +293,9 @@ def find_features(
 def factor_analysis(
     problem: Problem, noise: Floats, callbacks: Sequence[Callback] = (), to_the_end: bool = True
 ) -> FitResult[Posterior]:
-    """Minimise the free energy at the problem's temperature, variances included, as if there were no targets.
+    """Minimize the free energy and estimate the variances at the problem's temperature, ignoring targets.
 
-    Unless it is to go ``to_the_end``, it gives up (STALLED) once its features are collapsing.
+    Without ``to_the_end``, it stops with STALLED once its features are collapsing.
     """
     settings = problem.settings
     model = replace(
@@ -325,7 +324,7 @@ def factor_analysis(
 
 
 def have_collapsed(latent: Latent) -> bool:
-    """Whether the temperature of a factor analysis was too high to find features."""
+    """Return whether the temperature of a factor analysis was too high to find features."""
     return _softness(latent) > COLLAPSED
 
 
@@ -335,23 +334,23 @@ def _softness(latent: Latent) -> float:
 
 
 def start_latent(moments: Moments, settings: Settings, noise: Floats) -> Latent:
-    """Return logits along the principal directions of the inputs, one feature for each sign.
+    """Return logits along the principal directions of the inputs, with one feature per sign.
 
-    A binary feature of the columns can follow a direction of either sign only one way, so each direction gives two.
+    A binary feature of the columns can follow only one sign of a direction, so each direction gives two features.
 
     Parameters
     ----------
     moments : Moments
     settings : Settings
     noise : (D, K)
-        Standard normal numbers. Beyond twice the rank of the inputs they are all that a feature starts from.
+        Standard normal numbers. They alone initialize features beyond twice the rank of the inputs.
     """
     n_columns, n_features = len(moments.gram), settings.n_components
     n_directions = min((n_features + 1) // 2, n_columns)
     values, vectors = eigh(moments.gram, subset_by_index=[n_columns - n_directions, n_columns - 1])
     values, vectors = values[::-1], vectors[:, ::-1]
     vectors = vectors[:, values > 1e-10 * max(values[0], 1e-300)]
-    # Fix the signs, which an eigen-solver leaves open, by something that does not change with the order of columns.
+    # Fix the arbitrary signs of eigenvectors in a way that does not depend on the order of columns.
     vectors = vectors * np.where((vectors**3).sum(axis=0) < 0, -1.0, 1.0)
     pairs = np.stack([vectors, -vectors], axis=2).reshape(n_columns, -1)[:, :n_features]
     logits = NOISE_LOGIT * noise
@@ -367,7 +366,7 @@ def start_latent(moments: Moments, settings: Settings, noise: Floats) -> Latent:
 
 
 def order_by_use(logits: Floats, alpha: float) -> tuple[Floats, Sticks]:
-    """Return features in falling order of use, which is what sticks expect, and sticks that suit them."""
+    """Sort features by decreasing use, as the sticks expect, and return matching sticks."""
     n_columns, n_features = logits.shape
     counts = expit(logits).sum(axis=0)
     order = np.argsort(-counts, kind="stable")
@@ -378,10 +377,10 @@ def order_by_use(logits: Floats, alpha: float) -> tuple[Floats, Sticks]:
 
 
 def reinitialize(latent: Latent, noise: Floats, alpha: float, tempered: bool) -> Latent:
-    """Restart features that a factor analysis has removed, from noise.
+    """Restart features that a factor analysis has removed from noise.
 
-    A feature that no column has, or that all columns have alike, has gradient zero, so the margins cannot restore it.
-    Tempered features are each restarted. Without tempering the number of features is inferred, and they are restarted
+    A feature that no column or every column has equally has a zero gradient, so margins cannot restore it. Tempered
+    features are restarted individually. Without tempering the number of features is inferred, and they are restarted
     only if none is left.
     """
     psi = latent.psi
@@ -398,12 +397,12 @@ def reinitialize(latent: Latent, noise: Floats, alpha: float, tempered: bool) ->
 
 @dataclass(frozen=True)
 class Point:
-    """Where a joint fit is."""
+    """Iterate of a joint fit."""
 
     at: Evaluation[Posterior, NoSums]
-    pulled: ByFeatures  # what the head's gradient by features is by psi
-    step_length: float = FIRST_STEP  # gamma, the step to try next
-    gained: float = np.inf  # by the last step; of the first one much is hoped for
+    pulled: ByFeatures  # gradient of the head's value with respect to psi
+    step_length: float = FIRST_STEP  # gamma, the next trial step length
+    gained: float = np.inf  # decrease of J by the last step; infinite before the first
 
     @property
     def latent(self) -> Latent:
@@ -412,13 +411,13 @@ class Point:
 
 
 def descend(problem: Problem, point: Point) -> StepResult[Point]:
-    """One natural-gradient step on the logits of Z, docs/math.md eq. (48), halved until J does not rise.
+    """Take a natural-gradient step on the logits of Z, docs/math.md eq. (48), halved until J does not increase.
 
-    ``A <- A + gamma (wanted - A)``; gamma = 1 is the paper's update of q(Z) at temperature T, for all features at once.
-    J is that of the *weights found*: the duality gap delays a verdict but never excuses a rise.
+    ``A <- A + gamma (wanted - A)``. At gamma = 1 this is the paper's update of q(Z) at temperature T, for all features
+    at once. J is evaluated at the weights found; inexact weights may delay acceptance but never excuse an increase.
     """
     model, head = problem.model, point.at.head
-    params = model.update_blocks(point.at.params)  # of which features and head do not depend
+    params = model.update_blocks(point.at.params)  # features and head do not depend on these blocks
     at = Evaluation.of(params, NoSums(), model.terms(params), head)
     direction = model.wanted_logits(params, point.pulled) - params.latent.logits
     length = point.step_length
@@ -438,13 +437,13 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
 def _evaluate_if_no_higher(
     problem: Problem, params: Posterior, before: Evaluation[Posterior, NoSums], gained: float
 ) -> tuple[Evaluation[Posterior, NoSums], Any] | None:
-    """Return J at some parameters if it is not higher than before, None otherwise.
+    """Return the evaluation at new parameters if J does not increase, None otherwise.
 
-    The dual value at the earlier multipliers is a lower bound, so most bad steps are rejected without solving. Without
-    multipliers the gap may be what the last step gained, within limits, which saves passes over the samples while steps
-    gain much.
+    The dual value at the earlier multipliers is a lower bound, which rejects most bad steps without solving. Without
+    multipliers, the gap may be as large as the gain of the last step within limits, which saves passes over the
+    samples.
     """
-    inference = problem.infer(params)  # a device infers features while the host goes on
+    inference = problem.infer(params)  # runs asynchronously on a device
     terms, tolerance = problem.model.terms(params), problem.tolerance
     room, warm_start = before.objective - sum(terms.values()), carry_weights(problem, before, params)
     if room < 0:
@@ -465,16 +464,16 @@ def _evaluate_if_no_higher(
         if fitted.value - fitted.gap > room:
             return None
         warm_start = fitted.warm_start
-        del fitted  # it may hold multipliers, and the next one needs the memory
+        del fitted  # frees the multipliers before the next evaluation
     return None
 
 
 def carry_weights(problem: Problem, before: Evaluation[Posterior, NoSums], params: Posterior) -> WarmStart:
-    """Return weights to start from at other features: with them, rows have nearly the scores that they had before.
+    """Return initial weights for new features that approximate the earlier scores of the samples.
 
-    When features move, the earlier weights give other scores, which would cost Newton's method passes over the samples.
-    Features are linear in the samples, so the best weights are those of least squares over known moments, with the
-    prior of the weights. Multipliers, if there are any, are a start of their own.
+    The earlier weights would give other scores, and correcting them takes Newton's method several passes over the
+    samples. Features are linear in the samples, so least squares with the weights' prior needs only known moments.
+    Multipliers, if any, are a warm start themselves.
     """
     start: WarmStart = before.warm_start
     scales, latent = problem.model.scales, params.latent
@@ -483,16 +482,16 @@ def carry_weights(problem: Problem, before: Evaluation[Posterior, NoSums], param
     assert start.weights is not None
     (n_columns, K), psi = latent.psi.shape, latent.psi
     products = latent.products + latent.noise_variance / latent.weight_variance * np.eye(K)
-    seen = params.factors.cross @ products  # the moments times psi: so q(w) has its cross moments
+    seen = params.factors.cross @ products  # moments times psi, from the cross moments of q(w)
     seen *= 2.0 * problem.settings.C / (scales.multiplicity * problem.model.input_scale**2 * n_columns)
     carry = np.linalg.solve(psi.T @ seen + np.eye(K), seen.T @ before.params.latent.psi)
     return WarmStart(np.hstack([start.weights[:, :K] @ carry.T, start.weights[:, K:]]))
 
 
 def alternate(problem: Problem, point: Point) -> StepResult[Point]:
-    """One round of the paper's alternation: q(Z), q(nu), the variances, q(w), then the weights, each exact.
+    """Run one iteration of the paper's alternation: exact updates of q(Z), q(nu), the variances, q(w) and the weights.
 
-    q(Z) is updated for fixed multipliers, which lowers a Lagrangian and not the objective: J may rise.
+    q(Z) is updated at fixed multipliers, which lowers a Lagrangian instead of the objective, so J may increase.
     """
     params = problem.model.alternate(point.at.params, point.pulled)
     at, inferred = problem.evaluate(params, point.at.warm_start, problem.tolerance)

@@ -1,8 +1,8 @@
-"""MT-iLSVM as a model: settings, parameters, objective and gradient. docs/math.md section 4.
+"""MT-iLSVM as a model: settings, parameters, objective and gradient, docs/math.md section 4.
 
 A sample is ``x ~ Z w`` with a binary matrix Z over the *input columns*, shared by all tasks. A task has a max-margin
-classifier on ``E[Z]^T x``. Features are linear in the sample, and so is the optimal q(w). Every sum over samples in the
-generative part is therefore a function of ``X^T X`` and N, which are computed once; only the head visits the samples.
+classifier on ``E[Z]^T x``. Features and the optimal q(w) are linear in the sample, so the generative part depends on
+the samples through ``X^T X`` and N only, which are computed once. Only the head makes passes over the samples.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from regbayes.models.indian_buffet import Sticks, cross_entropy_features, kl_sti
 Loss = Literal["hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"]
 Margins = Literal["consistent", "posterior", "decoupled"]
 
-# Inputs are this much larger than 1 / (scale sqrt(D)) makes them. A latent feature sums many columns, and a C that
+# Factor on the inputs in the head, relative to 1 / (scale sqrt(D)). A latent feature sums many columns, and a C that
 # suits it would remove single columns.
 INPUT_GAIN = 3.0
-VARIANCE_FLOOR = 1e-8  # of the mean square of the inputs: exact fits end there and not at zero
+VARIANCE_FLOOR = 1e-8  # minimum variance relative to the mean square of the inputs; keeps exact fits proper
 # The default of the generative weight is r = AUTO_GENERATIVE tau K C^2 / (1 + C / LARGE_C), since r / tau multiplies
 # the likelihood. At small C the margins add C^2 / r to the logits; at large C, where weights no longer grow, C / r.
 AUTO_GENERATIVE, LARGE_C = 150.0, 0.03  # docs/decisions.md
@@ -41,7 +41,7 @@ AUTO_GENERATIVE, LARGE_C = 150.0, 0.03  # docs/decisions.md
 
 @dataclass(frozen=True)
 class Settings:
-    """Parameters of a fit, as numbers."""
+    """Settings of a fit."""
 
     n_components: int = 20  # K, the truncation of the Indian buffet process
     alpha: float = 2.0  # its concentration
@@ -51,26 +51,26 @@ class Settings:
     task_sharing: float = 1.0  # rho: weights of a task are own + rho common; 0 is the paper's model
     temperature: float | Literal["auto"] = "auto"  # tau of `Scales`; 0 is the untempered posterior
     generative_weight: float | Literal["auto"] = "auto"  # g of `Scales`
-    margins: Margins = "consistent"  # descent on J; the paper's alternation; factor analysis and then one SVM
+    margins: Margins = "consistent"  # descent on J, the paper's alternation, or factor analysis, then an SVM
     fit_intercept: bool = True
     include_inputs: bool = False  # whether tasks see the inputs in addition to the features
     noise_variance: float | None = None  # lambda^2; None: estimated
     weight_variance: float | None = None  # sigma0^2; None: estimated
-    variances: Literal["start", "always"] = "start"  # whether estimates stop with the initial factor analysis
-    start_iter: int = 50  # iterations of that factor analysis at most
-    max_iter: int = 60  # iterations of the joint fit at most
-    tol: float = 1e-4  # final change of the objective: per entry of Z in the start, per target and C in the fit
+    variances: Literal["start", "always"] = "start"  # whether only the factor analysis estimates variances
+    start_iter: int = 50  # maximum iterations of the initial factor analysis
+    max_iter: int = 60  # maximum iterations of the joint fit
+    tol: float = 1e-4  # change of the objective at convergence, per entry of Z (start) or per target and C (fit)
 
 
 @persistable(name="regbayes.MultiTaskScales")
 @dataclass(frozen=True)
 class Scales:
-    """How the parts of the objective are weighed against each other: docs/math.md eq. (45).
+    """Relative weights of the parts of the objective, docs/math.md eq. (45).
 
-    With N rows and n targets the generative part counts every row ``s = max(N, n) / N`` times: once for every target
-    it has, as the paper does, and at least once. ``T = max(1, tau s N)``, and the objective is
-    ``J = r F_T / T + margin part`` with ``r = C g N / n`` for the generative weight g. Copying the rows, one copy for
-    each of their M targets, multiplies N by M and leaves n as it is: the same J at generative weight g / M.
+    With N samples and n targets, the generative part counts every sample ``s = max(N, n) / N`` times: once for each of
+    its targets, as in the paper, and at least once. ``T = max(1, tau s N)``, and the objective is
+    ``J = r F_T / T + margin part`` with ``r = C g N / n`` for the generative weight g. One copy of each sample for each
+    of its M targets multiplies N by M and keeps n, which gives the same J at generative weight g / M.
     """
 
     multiplicity: float  # s
@@ -81,7 +81,7 @@ class Scales:
 
 
 def resolve_scales(settings: Settings, tau: float, n_rows: float, n_targets: float) -> Scales:
-    """Turn temperature and generative weight into the numbers that the objective has; see `Scales`."""
+    """Compute the scales of the objective from temperature and generative weight."""
     counted = max(n_rows, n_targets)
     temperature = max(1.0, tau * counted)
     per_row = n_targets / n_rows
@@ -96,41 +96,41 @@ def resolve_scales(settings: Settings, tau: float, n_rows: float, n_targets: flo
 
 @dataclass(frozen=True)
 class Moments:
-    """What the generative part keeps of the samples."""
+    """Moments of the samples for the generative part."""
 
     gram: Floats  # (D, D): X^T X
     n_rows: float  # N, or the sum of the samples' weights
-    there: Any = None  # the gram matrix on the device of the samples
+    there: Any = None  # the Gram matrix on the device of the samples
 
     def __add__(self, other: Moments) -> Moments:
         return Moments(self.gram + other.gram, self.n_rows + other.n_rows)
 
     def count(self, times: float) -> Moments:
-        """Count every sample so many times."""
+        """Multiply the sample weights by a factor."""
         there = None if self.there is None else times * self.there
         return Moments(times * self.gram, times * self.n_rows, there)
 
     def multiply(self, columns: Floats) -> Floats:
-        """Return ``X^T X`` times columns (D, K): the largest product of an iteration that is not over samples."""
+        """Return ``X^T X`` times columns (D, K), the most expensive product of an iteration outside the head."""
         if self.there is None:
             return self.gram @ columns
         return arrays.gather(self.there @ to_device(columns, self.there))[0]
 
     @property
     def squared_norm(self) -> float:
-        """The summed squares of all entries of X."""
+        """Sum of squares of all entries of X."""
         return float(np.trace(self.gram))
 
     @property
     def mean_square(self) -> float:
-        """The mean of the squared entries of X: the unit of variances. 1 where all entries are zero."""
+        """Mean square of the entries of X, the unit of variances; 1 if all entries are zero."""
         return self.squared_norm / (self.n_rows * len(self.gram)) or 1.0
 
 
 @persistable(name="regbayes.MultiTaskLatent")
 @dataclass(frozen=True)
 class Latent:
-    """q(Z), q(nu) and the variances. D input columns, K features."""
+    """q(Z), q(nu) and the variances for D input columns and K features."""
 
     logits: Floats  # (D, K): psi = sigmoid(logits) are the probabilities of Z
     sticks: Sticks
@@ -146,12 +146,12 @@ class Latent:
 
     @cached_property
     def psi(self) -> Floats:
-        """Probabilities of the features, (D, K); not to be written to."""
+        """Probabilities of the features, (D, K), read-only."""
         return expit(self.logits)
 
     @cached_property
     def products(self) -> Floats:
-        """``U = E[Z^T Z]``, (K, K), of docs/math.md eq. (40); not to be written to."""
+        """``U = E[Z^T Z]``, (K, K), docs/math.md eq. (40), read-only."""
         return feature_products(self.psi)
 
     @cached_property
@@ -160,7 +160,7 @@ class Latent:
         return feature_entropy(self.logits)
 
     def change(self, **others: Any) -> Latent:
-        """Return the same features with other sticks or variances; what was found of the features stays known."""
+        """Replace sticks or variances, keeping cached properties of the features."""
         new = replace(self, **others)
         new.__dict__.update({name: self.__dict__[name] for name in OF_FEATURES if name in self.__dict__})
         return new
@@ -171,17 +171,17 @@ OF_FEATURES = ("psi", "products", "entropy")
 
 @dataclass(frozen=True)
 class Factors:
-    """q(w): the posterior of the rows' weights, ``w_n ~ N(projection^T x_n, covariance)``, and its sums over rows."""
+    """q(w): the posterior of the samples' weights, ``w_n ~ N(projection^T x_n, covariance)``, and its sums."""
 
     projection: Floats  # (D, K)
-    covariance: Floats  # (K, K), shared by all rows
+    covariance: Floats  # (K, K), shared by all samples
     cross: Floats  # (D, K): sum_n x_n E[w_n]^T
     second_moment: Floats  # (K, K): sum_n E[w_n w_n^T]
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """The generative part of a fit: q(Z), q(nu) and the variances, with the q(w) that is best for them."""
+    """Generative part of a fit: q(Z), q(nu) and the variances, with the optimal q(w)."""
 
     latent: Latent
     factors: Factors
@@ -190,23 +190,23 @@ class Posterior:
 @persistable(name="regbayes.MultiTaskWeights")
 @dataclass(frozen=True)
 class TaskWeights:
-    """Weights of M outputs in G groups on P columns: features, inputs if they are included, the constant if any."""
+    """Weights of M outputs in G groups on P columns: features, optional inputs, optional intercept."""
 
     weights: Floats  # (M, P): the mean weights of each output
-    shared: Floats  # (G, P): the part of them that the outputs of a group have in common
+    shared: Floats  # (G, P): common part of the weights of each group
     groups: Integers  # (M,): the group of each output
-    multipliers: Floats  # of the observations, where coordinate ascent found them, or none
+    multipliers: Floats  # multipliers of the observations if solved by coordinate ascent, otherwise empty
 
 
 @persistable(name="regbayes.MultiTaskILSVMState")
 @dataclass(frozen=True)
 class State:
-    """A point of the fit, and all that prediction needs."""
+    """State of a fit, including all that prediction needs."""
 
     latent: Latent
     tasks: TaskWeights
     scales: Scales
-    input_scale: float  # root mean square of the inputs; features are measured in it
+    input_scale: float  # root mean square of the inputs, the unit of features
     include_inputs: bool
     fit_intercept: bool
 
@@ -219,21 +219,21 @@ class State:
             raise ValueError(f"input_scale must be positive and finite; got {self.input_scale!r}")
 
 
-# The generative part as a sum of named terms with their constants, and the updates of its blocks. The terms take any
-# q(Z), q(w) and sticks, so that an update can be tested against perturbations.
+# The generative part as a sum of named terms including constants, and the updates of its blocks. The terms accept any
+# q(Z), q(w) and sticks, so that tests can perturb the optimum of an update.
 
 
 def feature_products(psi: Floats) -> Floats:
-    """Return ``U = E[Z^T Z]``, (K, K), of docs/math.md eq. (40)."""
+    """Return ``U = E[Z^T Z]``, (K, K), docs/math.md eq. (40)."""
     products = psi.T @ psi
     np.fill_diagonal(products, psi.sum(axis=0))
     return products
 
 
 def feature_entropy(logits: Floats) -> float:
-    """Return the entropy of q(Z), from logits so that it is exact where psi rounds to 0 or 1."""
+    """Return the entropy of q(Z), from logits so that it is exact if psi rounds to 0 or 1."""
     magnitude = np.abs(logits)
-    odds = np.exp(-magnitude)  # of the less likely value
+    odds = np.exp(-magnitude)  # odds of the less likely value
     return float(np.sum(magnitude * odds / (1.0 + odds) + np.log1p(odds)))
 
 
@@ -246,7 +246,7 @@ def expected_residual(latent: Latent, factors: Factors, moments: Moments) -> flo
 def generative_terms(
     latent: Latent, factors: Factors, moments: Moments, alpha: float, temperature: float
 ) -> dict[str, float]:
-    """Return the named terms of ``F_T``: the free energy with the entropy of Z counted ``temperature`` times."""
+    """Return the named terms of ``F_T``, the free energy with the entropy of Z multiplied by ``temperature``."""
     psi, noise_variance, weight_variance = latent.psi, latent.noise_variance, latent.weight_variance
     n, (n_columns, n_features) = moments.n_rows, psi.shape
     log_determinant = float(np.linalg.slogdet(factors.covariance)[1])
@@ -264,7 +264,7 @@ def generative_terms(
 
 
 def update_factors(latent: Latent, moments: Moments) -> Factors:
-    """Return the q(w) that is optimal for q(Z), docs/math.md eq. (41): one K x K system for all rows."""
+    """Return the optimal q(w) for q(Z), docs/math.md eq. (41), from one K x K system for all samples."""
     psi, n_features = latent.psi, latent.psi.shape[1]
     precision = latent.products / latent.noise_variance
     precision[np.diag_indices(n_features)] += 1.0 / latent.weight_variance
@@ -276,7 +276,7 @@ def update_factors(latent: Latent, moments: Moments) -> Factors:
 
 
 def feature_logits(latent: Latent, factors: Factors, temperature: float) -> Floats:
-    """Return theta of docs/math.md eq. (46), (D, K): the logits of Z that the generative part alone asks for.
+    """Return theta of docs/math.md eq. (46), (D, K): the optimal logits of Z for the generative part alone.
 
     The gradient of ``F_T`` with respect to the logits is ``T psi (1 - psi) (logits - feature_logits)``.
     """
@@ -285,7 +285,7 @@ def feature_logits(latent: Latent, factors: Factors, temperature: float) -> Floa
     own = np.diag(M)
     others = psi @ M
     others -= psi * own
-    found = factors.cross / latent.noise_variance  # in place from here on: fresh arrays cost more than sums
+    found = factors.cross / latent.noise_variance  # updated in place below, since allocation costs more than the sums
     found += stick_expectations(latent.sticks).log_odds - 0.5 * own
     found -= others
     found /= temperature
@@ -293,9 +293,9 @@ def feature_logits(latent: Latent, factors: Factors, temperature: float) -> Floa
 
 
 def update_features(latent: Latent, factors: Factors, temperature: float, margins: Floats | None = None) -> Latent:
-    """One exact pass over q(Z), feature by feature, at fixed q(w) and multipliers.
+    """Update q(Z) exactly, feature by feature, at fixed q(w) and multipliers.
 
-    ``margins`` (D, K) is what they add to the logits, if there are any.
+    ``margins`` (D, K) is added to the logits.
     """
     psi = latent.psi.copy()
     M = factors.second_moment / latent.noise_variance
@@ -312,7 +312,7 @@ def update_features(latent: Latent, factors: Factors, temperature: float, margin
 
 
 def update_sticks(latent: Latent, alpha: float) -> Latent:
-    """One majorise-minimise step of q(nu), kept only where it lowers the objective (rounding aside, it always does)."""
+    """Take one majorize-minimize step of q(nu), kept only if it lowers the objective, as it does up to rounding."""
     counts, n_columns = latent.psi.sum(axis=0), float(len(latent.logits))
     new = indian_buffet.update_sticks(latent.sticks, counts, n_columns, alpha)
 
@@ -335,30 +335,30 @@ def update_weight_variance(latent: Latent, factors: Factors, moments: Moments) -
     return latent.change(weight_variance=float(np.trace(factors.second_moment)) / size)
 
 
-NO_MOMENTS = Moments(np.zeros((0, 0)), 0.0)  # in what blocks of samples take
+NO_MOMENTS = Moments(np.zeros((0, 0)), 0.0)  # placeholder in the model of sample blocks
 NO_FACTORS = Factors(*(np.zeros((0, 0)) for _ in range(4)))
 
 
-# The model under a head
+# The model with a head
 
 
 @dataclass(frozen=True)
 class NoSums(RowSums):
-    """What the generative part needs of the rows at some parameters: nothing."""
+    """Statistics of the samples for the generative part, which needs none."""
 
 
 @dataclass(frozen=True)
 class ByFeatures(RowSums):
-    """Derivatives by the probabilities, summed over samples."""
+    """Derivatives with respect to the probabilities, summed over samples."""
 
     psi: Floats  # (D, K): the derivative of the head's value
 
 
 @dataclass(frozen=True)
 class MultiTaskModel(JointModel[Any, Posterior, NoSums, ByFeatures]):
-    """``r F_T / T`` as a function of the logits of Z, with the optimal q(w). Samples are blocks of X."""
+    """``r F_T / T`` as a function of the logits of Z, with the optimal q(w); samples are blocks of X."""
 
-    moments: Moments  # of all rows, each counted ``scales.multiplicity`` times
+    moments: Moments  # moments of all samples, each counted ``scales.multiplicity`` times
     scales: Scales
     input_scale: float
     alpha: float
@@ -366,11 +366,11 @@ class MultiTaskModel(JointModel[Any, Posterior, NoSums, ByFeatures]):
     estimate_weights: bool
 
     def at(self, latent: Latent) -> Posterior:
-        """Return the parameters, with the best q(w)."""
+        """Return the parameters with the optimal q(w)."""
         return Posterior(latent, update_factors(latent, self.moments))
 
     def for_blocks(self, params: Posterior) -> tuple[MultiTaskModel, Posterior]:
-        """Return the probabilities of features: all else is of inputs by inputs."""
+        """Return a small model and parameters for blocks, which need only the feature probabilities."""
         return replace(self, moments=NO_MOMENTS), Posterior(replace(params.latent), NO_FACTORS)
 
     def infer(self, rows: Any, params: Posterior) -> Inferred[NoSums]:
@@ -378,7 +378,7 @@ class MultiTaskModel(JointModel[Any, Posterior, NoSums, ByFeatures]):
         return Inferred(latent_features(as_array(rows), params.latent.psi, self.input_scale), NoSums())
 
     def pull_back(self, rows: Any, params: Posterior, inferred: Inferred[NoSums], gradient: Any) -> ByFeatures:
-        """Return what a gradient by features is by the probabilities: features are linear in them."""
+        """Convert a gradient by features to one by the probabilities, in which features are linear."""
         n_columns, n_features = params.latent.logits.shape
         if gradient is None:
             return ByFeatures(np.zeros((n_columns, n_features)))
@@ -392,12 +392,12 @@ class MultiTaskModel(JointModel[Any, Posterior, NoSums, ByFeatures]):
         return {name: scale * value for name, value in terms.items()}
 
     def wanted_logits(self, params: Posterior, pulled: ByFeatures) -> Floats:
-        """Return the logits at which the gradient of J, all else as it is, would vanish."""
+        """Return the logits at which the gradient of J vanishes with all else fixed."""
         wanted = feature_logits(params.latent, params.factors, self.scales.temperature)
         return wanted - pulled.psi / self.scales.generative
 
     def gradient(self, params: Posterior, stats: NoSums, pulled: ByFeatures) -> Reals:
-        """Return the gradient of J by the logits, docs/math.md eq. (47)."""
+        """Return the gradient of J with respect to the logits, docs/math.md eq. (47)."""
         logits, psi = params.latent.logits, params.latent.psi
         return self.scales.generative * psi * (1.0 - psi) * (logits - self.wanted_logits(params, pulled))
 
@@ -410,12 +410,12 @@ class MultiTaskModel(JointModel[Any, Posterior, NoSums, ByFeatures]):
         return self.at(replace(params.latent, logits=position.astype(np.float64, copy=False)))
 
     def update_blocks(self, params: Posterior, stats: NoSums | None = None) -> Posterior:
-        """Update the sticks and, if asked, the variances, for which J cannot rise; features are fixed."""
+        """Update the sticks and, if estimated, the variances at fixed features, so J cannot increase."""
         latent = self._update_small_blocks(params.latent, params.factors)
         return self.at(latent) if self.estimate_noise or self.estimate_weights else Posterior(latent, params.factors)
 
     def alternate(self, params: Posterior, pulled: ByFeatures | None = None) -> Posterior:
-        """Update q(Z), feature by feature at fixed multipliers, q(nu), the variances and q(w)."""
+        """Update q(Z), feature by feature at fixed multipliers, then q(nu), the variances and q(w)."""
         margins = None if pulled is None else -pulled.psi / self.scales.generative
         latent = update_features(params.latent, params.factors, self.scales.temperature, margins)
         return self.at(self._update_small_blocks(latent, params.factors))
@@ -429,11 +429,11 @@ class MultiTaskModel(JointModel[Any, Posterior, NoSums, ByFeatures]):
         return latent
 
 
-# Samples of any namespace, or of a mapped file
+# Samples as arrays of any library, or of a mapped file
 
 
 def sum_moments(X: Any, sample_weight: Floats | None = None, executor: Executor | None = None) -> Moments:
-    """Return the moments of centred inputs (N, D), summed over blocks in their order."""
+    """Return the moments of centered inputs (N, D), summed over blocks in order."""
 
     def of_block(rows: slice) -> Moments:
         part = as_array(X[rows, :])
@@ -446,38 +446,38 @@ def sum_moments(X: Any, sample_weight: Floats | None = None, executor: Executor 
     return found if arrays.is_plain(X) else replace(found, there=to_device(found.gram, X, namespace_of(X).float64))
 
 
-# What a fitted state says about rows
+# Prediction from a fitted state
 
 
 def latent_features(X: Any, psi: Floats, input_scale: float) -> Any:
-    """Return ``E[Z]^T x / (scale sqrt(D))``, (n, K): of order one whatever the number of columns and their units."""
+    """Return ``E[Z]^T x / (scale sqrt(D))``, (n, K), of order one for any number of columns and units."""
     return X @ to_device(psi / (input_scale * np.sqrt(len(psi))), X)
 
 
 def input_factor(n_columns: int, input_scale: float) -> float:
-    """Return the factor of inputs that tasks see in addition to features."""
+    """Return the factor on inputs that tasks use in addition to features."""
     return float(INPUT_GAIN / (input_scale * np.sqrt(n_columns)))
 
 
 def features(X: Any, state: State) -> Any:
-    """Return the latent features of samples, (n, K), where the samples are."""
+    """Return the latent features of samples, (n, K), on the device of the samples."""
     parts = [latent_features(as_array(X[rows, :]), state.latent.psi, state.input_scale) for rows in cut_rows(X)]
     return arrays.join(parts)
 
 
 def decision(X: Any, state: State, outputs: Integers | None = None) -> Floats:
-    """Return the scores of samples, on the host.
+    """Return the scores of samples, in host memory.
 
     Parameters
     ----------
     X : (n, D)
     state : State
     outputs : (n,) or (n, c), optional
-        One output per sample, or several. -1 - g are the weights that group g shares, for a task without training data.
+        One output per sample, or several. -1 - g selects the shared weights of group g, for a task without data.
 
     Returns
     -------
-    (n, M) scores of all outputs, or those asked for, in the shape of ``outputs``.
+    Scores of all outputs, shape (n, M), or of the selected ones in the shape of ``outputs``.
     """
     weights, found = state.tasks.weights, []
     table = np.concatenate([weights, state.tasks.shared[::-1]])  # the shared weights of group g are at -1 - g
