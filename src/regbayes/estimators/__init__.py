@@ -1,4 +1,4 @@
-"""Estimators with scikit-learn's interface: they validate, delegate to the models, and set fitted attributes.
+"""Estimators with scikit-learn's interface.
 
-`regbayes` exports the public ones and imports each when its name is first used.
+`regbayes` exports the public ones and imports each at first use.
 """

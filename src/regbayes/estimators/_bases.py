@@ -1,4 +1,4 @@
-"""Bases of the estimators: what they are given, a fit that reports what it does, features of rows, classifiers."""
+"""Bases of the estimators: input validation, fits that report progress, latent features, and classifiers."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ from regbayes.models.ilsvm.model import UNLABELED
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 N_JOBS = [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None]
-UNSCALED = 1000.0  # between the ranges of columns
-LEAST_WEIGHT = 0.01  # of the largest weight, below which a feature is not in use
-NEGLECTED = 0.2  # share of the weight of classes that are never predicted, from which on a fit is degenerate
+UNSCALED = 1000.0  # ratio of the ranges of columns above which a fit warns
+LEAST_WEIGHT = 0.01  # share of the largest weight of an output below which a feature is not in use
+NEGLECTED = 0.2  # share of the weight in never predicted classes at which a fit is degenerate
 
 LATENT_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -79,22 +79,22 @@ LATENT_CONSTRAINTS: dict[str, list[Any]] = {
 
 
 def generator(random_state: Any) -> np.random.Generator:
-    """Return the generator that a scikit-learn ``random_state`` stands for."""
+    """Return a generator for a scikit-learn ``random_state``."""
     return np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
 @contextmanager
 def keep_on_failure(estimator: Any) -> Iterator[None]:
-    """Leave an estimator as it was where a fit fails: with what an earlier fit has set, or with nothing."""
+    """Restore the attributes of an estimator if its fit fails."""
     before = dict(vars(estimator))
     try:
         yield
-    except Warning:  # one that a user made an error, of a fit that is there
+    except Warning:  # a warning that the user turned into an error leaves a complete fit
         raise
     except BaseException:
         vars(estimator).update(before)
         for name in vars(estimator).keys() - before.keys():
-            if "callback" not in name:  # scikit-learn tears its callbacks down by what it has set
+            if "callback" not in name:  # scikit-learn needs its callback attributes to tear them down
                 delattr(estimator, name)
         raise
 
@@ -117,17 +117,17 @@ def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any
 
 
 def fit_beside(estimator: Any, X: Any) -> AbstractContextManager[None]:
-    """Fit where rows lie, as `read_rows` has returned them: in the end fitted attributes follow them there."""
+    """Move the fitted attributes to the device of the samples after a fit."""
     return nullcontext() if isinstance(X, np.ndarray) else working_on(estimator, X)
 
 
 def room_for(estimator: Any, X: Any) -> AbstractContextManager[None]:
-    """Say how many rows fit, where the memory of a device does not hold what is made of rows there."""
+    """Report how many samples fit if a device runs out of memory."""
     return nullcontext() if isinstance(X, np.ndarray) else within_memory(X, partial(describe_room, estimator, X))
 
 
 def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
-    """Return how often each row counts, None where all count once; none is negative, and some are positive."""
+    """Return validated sample weights; None if all samples count once."""
     if sample_weight is None:
         return None
     given, rows = bring_beside(sample_weight, X, "sample_weight"), X if is_plain(X) else np.empty((X.shape[0], 0))
@@ -138,7 +138,7 @@ def row_weights(sample_weight: Any, X: Floats) -> Floats | None:
 
 
 def drop_weightless(X: Floats, y: Any, sample_weight: Any) -> tuple[Floats, Any, Floats | None]:
-    """Return the rows that count, their labels if there are any, and how often they count; None where all do once."""
+    """Return the samples with nonzero weight, their labels and weights; the weights are None if all are 1."""
     weights = None if sample_weight is None else row_weights(sample_weight, X)
     if weights is None or np.all(weights > 0):
         return X, y, weights
@@ -150,13 +150,13 @@ def drop_weightless(X: Floats, y: Any, sample_weight: Any) -> tuple[Floats, Any,
 
 
 def check_unlabeled(unlabeled: Any) -> None:
-    """Refuse several values: they would be compared with y entry by entry."""
+    """Raise an error for several values, which NumPy would compare with ``y`` entry by entry."""
     if np.ndim(unlabeled) > 0:
         raise ValueError(f"unlabeled must be one value, that of y where there is no label; got {unlabeled!r}")
 
 
 def find_labeled(y: NDArray[Any], unlabeled: Any) -> Flags:
-    """Which rows have a label: all those whose label is not the value that stands for "none"."""
+    """Return which samples have a label: all whose label is not ``unlabeled``."""
     if unlabeled is None:
         return np.ones(len(y), dtype=bool)
     check_unlabeled(unlabeled)
@@ -167,24 +167,24 @@ def find_labeled(y: NDArray[Any], unlabeled: Any) -> Flags:
 
 
 def column_ranges(X: Any) -> tuple[Floats, Floats]:
-    """Return the smallest and the largest number of each column, (k,) both."""
+    """Return the minimum and the maximum of each column, both (k,)."""
     return (X.min(axis=0), X.max(axis=0)) if isinstance(X, np.ndarray) else find_ranges(X)
 
 
 def in_use(psi: Floats) -> Flags:
-    """Features that are not the same everywhere: max - min > .1 over the rows. A soft one may be on in none."""
+    """Return which features vary by more than 0.1 over the samples."""
     lowest, highest = column_ranges(psi)
     return np.asarray(highest - lowest > 0.1)
 
 
 def has_weight(coef: Floats) -> Flags:
-    """Features with more than a hundredth of the largest weight of some output, (K,); coef is (outputs, K)."""
+    """Return which features have more than a hundredth of the largest weight of some output, (K,)."""
     sizes = np.abs(np.atleast_2d(to_host(coef)))
     return np.any(sizes > LEAST_WEIGHT * sizes.max(axis=1, keepdims=True, initial=0.0), axis=0)
 
 
 def check_features_in_use(model: Any, n_components: int) -> None:
-    """Raise ValueError if the features in use of a loaded model are not among so many features."""
+    """Raise ValueError if the features in use of a loaded model do not fit its other attributes."""
     used = model._used
     if not isinstance(used, list) or len(used) != len(model.components_):
         raise ValueError("the features in use do not fit components_")
@@ -203,7 +203,7 @@ def warn_of_no_features() -> None:
 
 
 def warn_if_unscaled(X: Floats) -> None:
-    """Say when columns have such different ranges that the largest decide alone what the features are."""
+    """Warn if the ranges of columns differ so much that the largest dominate the features."""
     lowest, highest = column_ranges(X)
     ranges = np.subtract(highest, lowest, dtype=np.float64)
     ranges = ranges[ranges > 0]
@@ -217,7 +217,7 @@ def warn_if_unscaled(X: Floats) -> None:
 
 
 def warn_of_noise() -> None:
-    """Warn that there is nothing to learn from."""
+    """Warn that ``X`` has no structure."""
     warnings.warn(
         "No structure found: no direction of `X` has more variance than uncorrelated noise would have. "
         "The features may describe noise. Collect more samples or check the labels.",
@@ -227,7 +227,7 @@ def warn_of_noise() -> None:
 
 
 def warn_of_truncation(n_used: int) -> None:
-    """Say that every feature that the truncation allows is in use."""
+    """Warn that all features are in use."""
     warnings.warn(
         f"all {n_used} features that n_components allows are in use: the data may ask for more. Raise n_components to "
         "let them decide; ignore this if you want just so many.",
@@ -237,11 +237,11 @@ def warn_of_truncation(n_used: int) -> None:
 
 
 class UnscaledWarning(ConvergenceWarning):
-    """Columns of X have so different scales that only the largest count."""
+    """The columns of X have such different scales that the largest dominate."""
 
 
 class TruncationWarning(ConvergenceWarning):
-    """The truncation binds: the data may ask for more features than n_components allows."""
+    """All features are in use: n_components may be too small for the data."""
 
 
 def check_labels(y: Any) -> None:
@@ -278,14 +278,14 @@ def find_missing(values: NDArray[Any]) -> Flags:
 
 
 def encode_classes(estimator: Any, y: NDArray[Any]) -> tuple[NDArray[Any], Integers]:
-    """Return the classes and the code of each label, having seen that there is something to tell apart."""
+    """Return the classes and the code of each label; raise ValueError for a single class."""
     classes, codes = np.unique(y, return_inverse=True)
     check_several(estimator, classes)
     return classes, codes.astype(np.int64)
 
 
 def known_codes(y: NDArray[Any], classes: NDArray[Any]) -> Integers:
-    """Return the code of each label among classes that were named before."""
+    """Return the code of each label among known classes."""
     check_label_types(y)
     unknown = np.setdiff1d(y, classes)
     if len(unknown):
@@ -297,13 +297,13 @@ def known_codes(y: NDArray[Any], classes: NDArray[Any]) -> Integers:
 
 
 def check_known_classes(given: ArrayLike | None, classes: NDArray[Any]) -> None:
-    """Refuse classes that are named again and are others."""
+    """Raise an error if ``classes`` differs from the classes of earlier batches."""
     if given is not None and not np.array_equal(np.unique(given), classes):
         raise ValueError(f"classes={given!r} is not what it was in the first call: {classes.tolist()!r}")
 
 
 def check_several(estimator: Any, classes: NDArray[Any]) -> None:
-    """Refuse a single class."""
+    """Raise an error for a single class."""
     if len(classes) < 2:
         raise ValueError(f"{type(estimator).__name__} needs labels of at least 2 classes, got {len(classes)} class(es)")
 
@@ -311,7 +311,7 @@ def check_several(estimator: Any, classes: NDArray[Any]) -> None:
 def weights_by_class(
     class_weight: Any, classes: NDArray[Any], codes: Integers, sample_weight: Floats | None = None
 ) -> Floats:
-    """Return the factor of each class that scikit-learn's ``class_weight`` stands for; rows count as often as said."""
+    """Return the factor of each class for scikit-learn's ``class_weight``."""
     found = compute_class_weight(class_weight, classes=classes, y=classes[codes], sample_weight=sample_weight)
     weights = np.asarray(found, dtype=np.float64)
     if not np.all((weights >= 0) & np.isfinite(weights)):
@@ -332,7 +332,7 @@ def cost_matrix(cost: ArrayLike | None, n_classes: int) -> Floats:
 
 
 def pick_classes(scores: Any, classes: Any) -> NDArray[Any]:
-    """Return the class that scores name: (n,) of two classes, (n, n_classes) of more."""
+    """Return the predicted class of each sample from scores, (n,) for two classes or (n, n_classes)."""
     if not isinstance(scores, np.ndarray):
         return pick_classes_there(scores, classes)
     best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
@@ -342,8 +342,8 @@ def pick_classes(scores: Any, classes: Any) -> NDArray[Any]:
 def find_fault(codes: Integers, predicted: Integers, cost: Floats, weights: Floats, classes: NDArray[Any]) -> str:
     """Return why the predictions for training samples are degenerate; an empty string if they are not.
 
-    They are if they cost more than the best constant prediction, or if classes with a large share of the weight are
-    never predicted. Costs and weights are those of the fit.
+    Predictions are degenerate if they cost more than the best constant prediction, or if classes with a large share of
+    the weight are never predicted. Costs and weights are those of the fit.
     """
     by_class = np.bincount(codes, weights, minlength=len(classes))
     constant = float(np.min(by_class @ cost))
@@ -362,7 +362,7 @@ def find_fault(codes: Integers, predicted: Integers, cost: Floats, weights: Floa
 
 
 def judge_signs(wrong: float, negative: Floats, positive: Floats) -> str:
-    """Return what is wrong with predictions, given the weights of wrong signs and of the signs of each output."""
+    """Return why predicted signs are degenerate, given the weights of wrong signs and of each output's signs."""
     constant = float(np.minimum(negative, positive).sum())
     if wrong <= constant * (1.0 + 1e-9):
         return ""
@@ -373,27 +373,26 @@ def judge_signs(wrong: float, negative: Floats, positive: Floats) -> str:
 
 
 class InterruptedWarning(ConvergenceWarning):
-    """The user interrupted a fit; it gave back what it had."""
+    """The user interrupted a fit, which returned its state at that point."""
 
 
 class PoorFitWarning(ConvergenceWarning):
-    """A fit does worse on its own training rows than it should, and another start did not help."""
+    """The predictions for the training samples are degenerate, and restarts did not help."""
 
 
 class FirstBatchWarning(ConvergenceWarning):
-    """The first batch is too small for what is learned from it alone."""
+    """The first batch is too small to determine the features or topics."""
 
 
 @dataclass(eq=False)
 class FitReporter:
-    """Forwards the engine's progress to scikit-learn's callbacks and, when verbose, to progress bars.
+    """Forward the engine's progress to scikit-learn's callbacks and, if verbose, to progress bars.
 
-    Used as a context around a fit, and passed to the engine as a callback. The fitted attributes are set before the
-    context is left, so that the last hook sees a fitted estimator.
+    It is the context of a fit and a callback of the engine. The fitted attributes are set before the context exits, so
+    that the last hook gets a fitted estimator.
 
-    Iterations are tasks of the fit. Where a fit has stages, these are its tasks and iterations are tasks of their
-    stage, and every stage has a bar of its own. Further starts have the same stages again. A callback that asks to
-    stop, after an iteration or a stage, ends the whole fit.
+    Iterations are tasks of the fit, or of its stages if it has any. Each stage has a progress bar, and restarts repeat
+    the stages. A callback that requests a stop ends the whole fit.
     """
 
     estimator: Any
@@ -402,9 +401,9 @@ class FitReporter:
     attributes: Callable[[Any], dict[str, Any]]
     verbose: int = 0
 
-    result: FitResult[Any] = field(init=False)  # for whoever opened the context, when the fit is over
-    fault: str = field(default="", init=False)  # what a user should hear of it
-    stage: str = field(default="", init=False)  # that the last iteration belonged to
+    result: FitResult[Any] = field(init=False)  # set before the context exits
+    fault: str = field(default="", init=False)  # message for a warning about degenerate predictions
+    stage: str = field(default="", init=False)  # stage of the last iteration
     bar: tqdm[Any] | None = field(default=None, init=False)
     reconstruct: Callable[[], dict[str, Any]] = field(default=dict, init=False)  # attributes after the last iteration
 
@@ -412,14 +411,14 @@ class FitReporter:
         most = self.max_iter if isinstance(self.max_iter, int) else len(self.max_iter)
         self.context = self.estimator._init_callback_context(max_subtasks=most)
         self.context.call_on_fit_task_begin(estimator=self.estimator, **self.data)
-        self.level = self.context  # the task that iterations are tasks of
+        self.level = self.context  # the task whose subtasks are iterations
         self.has_callbacks = bool(getattr(self.estimator, "_skl_callbacks", None))
         if self.verbose and isinstance(self.max_iter, int):
             self._open_bar(self.max_iter)
         return self
 
     def __call__(self, progress: Progress[Any]) -> bool:
-        """Hear of one iteration; return whether a callback wants to stop."""
+        """Report one iteration; return whether a callback requests a stop."""
         stop = False
         if progress.stage != self.stage:
             assert not isinstance(self.max_iter, int)
@@ -440,14 +439,14 @@ class FitReporter:
         return stop
 
     def begin_again(self) -> bool:
-        """Add the stages of a further start; return whether a callback wants to stop instead."""
+        """Add the stages of a restart; return whether a callback requests a stop instead."""
         stop, self.stage = self._end_stage(), ""
         if not isinstance(self.max_iter, int):
             self.context.max_subtasks += len(self.max_iter)
         return stop
 
     def _end_stage(self) -> bool:
-        """Close what a stage opened; return whether a callback wants to stop."""
+        """Close the tasks of a stage; return whether a callback requests a stop."""
         if self.bar is not None:
             self.bar.close()
         if self.level is self.context:
@@ -456,7 +455,7 @@ class FitReporter:
         return self._end(ended)
 
     def _end(self, task: Any) -> bool:
-        """Tell the callbacks that a task is over; return whether one wants to stop."""
+        """Report the end of a task; return whether a callback requests a stop."""
         return bool(
             task.call_on_fit_task_end(estimator=self.estimator, reconstruction_attributes=self.reconstruct, **self.data)
         )
@@ -469,7 +468,7 @@ class FitReporter:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self.reconstruct = dict  # the estimator itself is fitted by now
+            self.reconstruct = dict  # the estimator is fitted now
             self._end_stage()
             self.context.call_on_fit_task_end(estimator=self.estimator, reconstruction_attributes=dict, **self.data)
         elif self.bar is not None:
@@ -477,16 +476,16 @@ class FitReporter:
 
 
 def describe_interruption(estimator: Any, fit: FitResult[Any]) -> str:
-    """Say what was kept of a fit that was interrupted, for the warning and for the page about it."""
+    """Describe what an interrupted fit returned, for the warning and the report."""
     when = f"after {fit.n_iter} iterations" if fit.n_iter else "during its warm-up"
     return f"{type(estimator).__name__} was interrupted {when}; the best state so far is kept."
 
 
 def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
-    """Turn the outcome of a fit, which is data, into a warning where the user can do something about it."""
+    """Warn about the status of a fit if the user can act on it."""
     name = type(estimator).__name__
     if fit.status is Status.ITERATION_LIMIT:
-        limit = fit.n_iter if estimator.max_iter is None else estimator.max_iter  # None: the model's own default
+        limit = fit.n_iter if estimator.max_iter is None else estimator.max_iter  # None is the default of the model
         message = (
             f"{name} stopped at max_iter={limit} before the objective converged to tol={estimator.tol}. "
             "Raise max_iter, or tol if this accuracy is enough."
@@ -501,7 +500,7 @@ def warn_of_status(estimator: Any, fit: FitResult[Any]) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
 
-OPTIONAL_ATTRIBUTES = (  # that not every fit has
+OPTIONAL_ATTRIBUTES = (  # attributes that not every fit sets
     "_batches",
     "coef_inputs_",
     "n_samples_seen_",
@@ -511,7 +510,7 @@ CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 
 
 class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
-    """An estimator whose fit is a run of the engine."""
+    """Base of the estimators that are fitted by an iteration of the engine."""
 
     @contextmanager
     def _fitting(
@@ -521,10 +520,9 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         data: Mapping[str, Any],
         verbose: int = 0,
     ) -> Iterator[FitReporter]:
-        """Report on a fit; then set the fitted attributes and warn of what the user should know.
+        """Report a fit; then set the fitted attributes and issue its warnings.
 
-        The fit takes the reporter as a callback, and leaves its result there. The parameters are those of
-        `FitReporter`.
+        The fit receives the reporter as a callback and sets its ``result``. The parameters are those of `FitReporter`.
         """
         with one_blas_thread(), FitReporter(self, max_iter, data, attributes, verbose) as reporter:
             yield reporter
@@ -543,10 +541,10 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         find_fault: Callable[[Any], str] = lambda _: "",
         only_faults: bool = False,
     ) -> Iterator[Any]:
-        """Yield starts; after each the reporter has the result. In the end it has the best, and what is wrong with it.
+        """Yield initializations; at the end the reporter has the result with the lowest objective.
 
-        The best has the lowest objective. Where it has a fault there is one start more, and a fit without one is kept.
-        A stop or an interrupt ends the attempts.
+        The caller sets the result of each fit. A degenerate result leads to another start, and results that are not
+        degenerate have precedence. A stop or an interrupt ends the attempts.
         """
         best: FitResult[Any] | None = None
         fault = ""
@@ -568,7 +566,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
         reporter.result, reporter.fault, self.objective_ = best, fault, best.objective
 
     def _set_fitted(self, attributes: Mapping[str, Any], result: FitResult[Any]) -> None:
-        """Set the fitted attributes and the history, and take away attributes that only an earlier fit had."""
+        """Set the fitted attributes and the history, and remove optional attributes of an earlier fit."""
         for name in OPTIONAL_ATTRIBUTES:
             if name not in attributes and hasattr(self, name):
                 delattr(self, name)
@@ -580,7 +578,7 @@ class IterativeEstimator(Saveable, CallbackSupportMixin, BaseEstimator):
 
 
 def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
-    """Return what callbacks may ask for."""
+    """Return the data of a fit for callbacks."""
     given = {"X": X} if y is None else {"X": X, "y": y}
     for name, value in metadata.items():
         if value is not None:
@@ -589,7 +587,7 @@ def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
 
 
 class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
-    """Latent features of rows; the state of the fitted model is in ``_state``."""
+    """Base of the estimators with latent features; ``_state`` is the state of the fitted model."""
 
     def _valid_rows(self, X: ArrayLike) -> Floats:
         check_is_fitted(self, "_state")
@@ -614,21 +612,21 @@ class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEs
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """What is learned from: the rows that count."""
+    """Training samples with nonzero weight."""
 
     X: Floats  # (n, d)
-    row_weights: Floats | None  # (n,): how often each row counts; None where all count once
-    given: Floats  # all rows, those that do not count among them
-    data: dict[str, Any]  # what the user gave, for callbacks
+    row_weights: Floats | None  # (n,): weight of each sample, positive; None if all count once
+    given: Floats  # all samples, including those of weight zero
+    data: dict[str, Any]  # data of the fit for callbacks
 
     @property
     def counts(self) -> Floats:
-        """How often each row counts, (n,)."""
+        """Return the weight of each sample, (n,)."""
         return np.ones(self.X.shape[0]) if self.row_weights is None else self.row_weights
 
 
 class UnsupervisedFeatures(LatentModel):
-    """Latent features that are learned without labels."""
+    """Base of the estimators whose features are learned without labels."""
 
     @abstractmethod
     def _learn(self, rows: TrainingRows) -> None:
@@ -637,7 +635,7 @@ class UnsupervisedFeatures(LatentModel):
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn the features of rows.
+        """Learn the features.
 
         Parameters
         ----------
@@ -645,8 +643,9 @@ class UnsupervisedFeatures(LatentModel):
             Sparse samples become dense.
         y : ignored
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts: 2 is the sample twice, 0 leaves it out. The sum of the weights is the size of
-            the data relative to the prior: divide survey weights by their mean for an unweighted fit's balance.
+            How often each sample counts: 2 counts the sample twice, 0 leaves it out. The sum of the weights is the size
+            of the data relative to the prior. Divide survey weights by their mean to keep the balance of an unweighted
+            fit.
 
         Returns
         -------
@@ -662,21 +661,21 @@ class UnsupervisedFeatures(LatentModel):
 
 @dataclass(frozen=True)
 class LabeledRows(TrainingRows):
-    """What a classifier learns from: the rows that count, and their classes as numbers."""
+    """Training samples of a classifier, with class codes."""
 
-    codes: Integers  # (n,): UNLABELED where there is none
-    cost: Floats  # (n_classes, n_classes): of a wrong class, a row per true one
-    label_weights: Floats  # (n,): factors on C; those of the rows are in them
+    codes: Integers  # (n,): class codes, UNLABELED for unlabeled samples
+    cost: Floats  # (n_classes, n_classes): cost of a prediction, a row per true class
+    label_weights: Floats  # (n,): factors on C, which include the sample weights
 
     def targets(self, C: float) -> Classes:
-        """Return the margins of rows that all have a label."""
+        """Return the margins of samples that all have a label."""
         return Classes(self.codes, self.cost, C * self.label_weights)
 
 
 class LatentClassifier(ClassifierMixin, LatentModel):
-    """A large-margin classifier that is learned together with what it sees of rows."""
+    """Base of the max-margin classifiers that are learned jointly with their features."""
 
-    unlabeled: Any = None  # no value of y stands for "no label"
+    unlabeled: Any = None  # None: all samples are labeled
     predict_proba = NoProbabilities()
 
     @abstractmethod
@@ -685,12 +684,12 @@ class LatentClassifier(ClassifierMixin, LatentModel):
 
     @abstractmethod
     def _class_scores(self, X: ArrayLike) -> Floats:
-        """Return a score for every class, (n, n_classes)."""
+        """Return the score of each class, (n, n_classes)."""
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn what is latent and the classifier together.
+        """Learn the features and the classifier.
 
         Parameters
         ----------
@@ -699,8 +698,9 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         y : array-like of shape (n_samples,)
             Labels.
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts: 2 is the sample twice, 0 leaves it out. The sum of the weights is the size of
-            the data relative to the prior: divide survey weights by their mean for an unweighted fit's balance.
+            How often each sample counts: 2 counts the sample twice, 0 leaves it out. The sum of the weights is the size
+            of the data relative to the prior. Divide survey weights by their mean to keep the balance of an unweighted
+            fit.
 
         Returns
         -------
@@ -713,7 +713,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         return self
 
     def _read(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> Any:
-        """Validate what a fit is given; return the rows that count."""
+        """Validate the arguments of ``fit``; return the samples with nonzero weight."""
         given, y = read_rows(self, X, y, ensure_min_samples=2)
         rows, labels, weights = drop_weightless(given, y, sample_weight)
         labeled = find_labeled(labels, self.unlabeled)
@@ -732,7 +732,7 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         given: Floats,
         data: dict[str, Any],
     ) -> LabeledRows:
-        """Put together what is known of rows, of which some have a label."""
+        """Return labeled and unlabeled samples with class codes, costs and weights."""
         codes = np.full(len(labeled), UNLABELED, dtype=np.int64)
         codes[labeled] = found
         by_class = weights_by_class(
@@ -749,12 +749,12 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the class of each row, shape (n_samples,)."""
+        """Return the class of each sample, shape (n_samples,)."""
         return pick_classes(self._class_scores(X), self.classes_)
 
 
 def binary_difference(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return weights of classes, which are their first axis; those of two classes as one difference."""
+    """Return attributes by class, with the two rows of a binary classifier replaced by their difference."""
     for name, values in attributes.items():
         if len(values) == 2:
             attributes[name] = values[1:] - values[:1]

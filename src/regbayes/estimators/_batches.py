@@ -1,4 +1,4 @@
-"""Rows in batches: ``partial_fit`` of iLSVM and of the features without labels, and weights over rows on disk."""
+"""Mini-batches of samples: ``partial_fit`` of the iLSVM family, and ``fit_weights`` on memory-mapped samples."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from regbayes.models.ilsvm import batches
 from regbayes.models.ilsvm.batches import Batches
 from regbayes.models.ilsvm.model import FINAL, Data, Settings, centre_rows
 
-FEW_ROWS = 500  # of the first batch: with fewer, what it settles is chance
-LOOSE = 100.0  # factor on the duality gap beyond which weights do not count as solved for
+FEW_ROWS = 500  # samples of the first batch below which its features depend on chance
+LOOSE = 100.0  # factor on the duality gap above which the weights have not converged
 
 
 @dataclass(frozen=True)
 class TargetRows(TrainingRows):
-    """What a model of several labels or of numbers learns from: the rows that count, and targets with their weights."""
+    """Training samples with several labels or numbers as targets."""
 
-    targets: Signs | Numbers  # of the rows that have any
-    places: Integers | None  # of these rows, ascending; None: all
+    targets: Signs | Numbers  # targets of the samples that have any
+    places: Integers | None  # indices of these samples, ascending; None if all samples have targets
 
     @classmethod
     def of(
         cls, rows: Floats, values: Floats, weights: Floats | None, given: Floats, data: dict[str, Any], signs: bool
     ) -> Self:
-        """Return rows with values (n, outputs), NaN where missing; of those of labels, positive ones are true."""
+        """Return samples with targets from values (n, outputs), NaN where missing; positive labels are true."""
         targets, places = observe_values(values, weights, signs)
         if len(targets) == 0:
             raise ValueError("y has no observed target: every value is missing.")
@@ -61,7 +61,7 @@ class TargetRows(TrainingRows):
 
 
 def observe_values(values: Floats, weights: Floats | None, signs: bool) -> tuple[Signs | Numbers, Integers | None]:
-    """Return the targets of the samples that have any, and which samples these are; None: all of them."""
+    """Return the targets, and the indices of the samples that have any; None if all do."""
     seen = ~np.isnan(values)
     places = np.flatnonzero(seen.any(axis=1))
     prices = seen * (1.0 if weights is None else weights[:, None])
@@ -72,14 +72,14 @@ def observe_values(values: Floats, weights: Floats | None, signs: bool) -> tuple
 
 
 class BatchFeatures(LatentModel):
-    """What `regbayes.estimators.ilsvm.BinaryFeatures` need to be learned from batches."""
+    """Base of the estimators with binary features that learn from mini-batches."""
 
     _batches: Batches
 
     def _learn_batch(self, rows: TrainingRows) -> None:
-        """Fit the first batch, or learn from a further one; set the fitted attributes.
+        """Fit the first batch, or update the fit with a further one; set the fitted attributes.
 
-        Attributes change when all is done: a batch that is refused leaves the model as it was.
+        The attributes change last, so an invalid batch leaves the model unchanged.
         """
         if not hasattr(self, "_state"):
             warn_of_few_rows(len(rows.X))
@@ -98,10 +98,10 @@ class BatchFeatures(LatentModel):
             raise ValueError("X is too large to square it: give it in the units of the first batch")
         data, settings = self._prepare(rows, centred, HEAD_POLICY.max_ascent_scores)
         known: Batches | None = getattr(self, "_batches", None)
-        if known is None:  # a fit came first
+        if known is None:  # the model was fitted with ``fit``
             settings = self._take_fitted_scales(settings)
             self._check_batch_settings(settings)
-            # On a cluster no features are kept.
+            # A fit on a Dask cluster keeps no embedding.
             n_rows = getattr(self, "n_samples_seen_", self._state.embedding.shape[0])
             known = batches.begin(None, settings, self._state, float(n_rows))
         with one_blas_thread():
@@ -111,7 +111,7 @@ class BatchFeatures(LatentModel):
         self._set_batches(learned)
 
     def _take_fitted_scales(self, settings: Settings) -> Settings:
-        """Return settings with the scales and the kind of features that the fitted model has."""
+        """Return settings with the scales and the feature type of the fitted model."""
         params = self._state.params
         return replace(
             settings.follow(params),
@@ -125,7 +125,7 @@ class BatchFeatures(LatentModel):
         )
 
     def _check_batch_settings(self, settings: Settings) -> None:
-        """Refuse what batches cannot have."""
+        """Raise an error for settings that do not support mini-batches."""
 
     def _solve_weights(
         self,
@@ -135,20 +135,20 @@ class BatchFeatures(LatentModel):
         places: Integers | None,
         kinds: Integers | None = None,
     ) -> None:
-        """Solve for the weights at the features as they are; set the fitted attributes of the head.
+        """Solve for the weights at the fitted features; set the fitted attributes of the head.
 
         Parameters
         ----------
         X : (N, D)
-            Samples, which are read in blocks.
+            Samples, which are read by blocks.
         targets : Targets
-            Of those that have any and that count.
+            Targets of the samples with nonzero weight that have any.
         weights : (n,) or None
-            How often these count.
+            Weights of these samples.
         places : (n,) or None
-            Where these are among all; None: all of them.
+            Indices of these samples in ``X``; None if they are all.
         kinds : (n,) or None
-            Their classes, if targets are classes.
+            Their class codes, if the targets are classes.
         """
         state, parts = self._state, row_blocks(len(targets))
 
@@ -187,9 +187,9 @@ class BatchFeatures(LatentModel):
 
 
 class BatchClassifier(LatentClassifier, BatchFeatures):
-    """A classifier on binary features that can be learned from batches.
+    """A classifier on binary features that learns from mini-batches.
 
-    A subclass says in ``_head_attributes`` what a user sees of its head.
+    A subclass returns the public attributes of its linear model in ``_head_attributes``.
     """
 
     @with_callbacks
@@ -201,15 +201,16 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
-        """Learn from a batch of rows, of which nothing is kept.
+        """Learn from a batch of samples, which are not kept.
 
-        The first batch has a fit as any other: features, how many there are, centre and scales are learned from it, so
-        it should have a thousand rows or more, in no particular order. Every further batch, of some dozens of rows or
-        more, moves the features a little and the weights with them. After ``fit`` learning goes on from there. Two
-        passes over the rows do most, and `fit_weights` the rest. Parameters are read in the first call;
-        ``embedding_`` and ``n_components_`` are those of the last batch, ``trace_`` is that of the first.
+        The first batch is fitted like any other data: it determines the features, their number and the centering. Give
+        it at least a thousand samples in random order. Each further batch of at least some dozens updates features and
+        weights. After ``fit``, learning continues from that solution.
 
-        Not with ``loss="hinge"``, ``margins="posterior"``, ``transductive=True`` or ``class_weight="balanced"``.
+        Make about two passes over the data, then call `fit_weights`. Parameters are read in the first call;
+        ``embedding_`` is that of the last batch, and ``trace_`` that of the first.
+
+        Not valid with ``loss="hinge"``, ``margins="posterior"``, ``transductive=True`` or ``class_weight="balanced"``.
 
         Parameters
         ----------
@@ -217,9 +218,9 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         y : array-like of shape (n_samples,)
             Labels.
         classes : array-like of shape (n_classes,), default=None
-            All classes there will be; needed in the first call of all.
+            All classes; required in the first call.
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts. A row that is given again, in a further pass, counts again.
+            How often each sample counts. A sample of a second pass counts again.
 
         Returns
         -------
@@ -234,7 +235,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
     def _read_batch(
         self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None, sample_weight: ArrayLike | None, first: bool
     ) -> Any:
-        """Validate a batch; return its rows that count."""
+        """Validate a batch; return its samples with nonzero weight."""
         given, y = read_rows(self, X, y, ensure_min_samples=2 if first else 1, reset=first)
         rows, labels, weights = drop_weightless(given, y, sample_weight)
         if first:
@@ -255,21 +256,21 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Solve for the weights of the classifier at the features as they are: the second look after ``partial_fit``.
+        """Solve for the weights of the classifier at the fitted features, for instance after ``partial_fit``.
 
-        Rows are read in blocks, a dozen times or less, and nothing of their size is made: X may be a `numpy.memmap` of
-        data that do not fit in memory. The features, what `transform` returns, do not change. With other rows, labels
-        of the same classes, C or ``class_weight`` it makes another classifier on the same features.
+        The features that `transform` returns do not change. Samples are read by blocks, in at most about a dozen
+        passes, so ``X`` may be a `numpy.memmap` that does not fit in memory. Other samples, other labels of the same
+        classes, another ``C`` or ``class_weight`` give another classifier on the same features.
 
-        Not with ``loss="hinge"``.
+        Not valid with ``loss="hinge"``.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
-            Labels; rows without one are left out.
+            Labels; unlabeled samples are left out.
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts.
+            How often each sample counts.
 
         Returns
         -------
@@ -294,7 +295,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self._solve_weights(everywhere, rows.targets(1.0), weights, places, codes)
 
     def _check_batchable(self) -> None:
-        """Refuse parameters that need all rows at once."""
+        """Raise an error for parameters that require all samples at once."""
         self._check_squared("partial_fit")
         if self.margins == "posterior":
             raise ValueError('partial_fit needs margins="consistent": the posterior of a row is not kept; or use fit')
@@ -314,7 +315,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
         self._check_class_weights(settings)
 
     def _check_class_weights(self, settings: Settings) -> None:
-        """Refuse multi-class margins whose second derivatives would not fit."""
+        """Raise an error for multi-class margins with too many weights for Newton's method."""
         n_weights = len(self.classes_) * (settings.n_components + 1)
         if not settings.one_vs_rest and n_weights > HEAD_POLICY.max_class_weights:
             raise ValueError(
@@ -324,7 +325,7 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
 
 
 def warn_of_few_rows(n_rows: int) -> None:
-    """Say when the first batch is small."""
+    """Warn if the first batch is small."""
     if n_rows < FEW_ROWS:
         warnings.warn(
             f"the first batch has {n_rows} rows, and features, their number and the scales are learned from it: begin "

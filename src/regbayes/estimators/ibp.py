@@ -30,8 +30,8 @@ from regbayes.estimators.ilsvm import NOISE_VARIANCE, BinaryFeatures, Supervisio
 from regbayes.kernels.arrays import take_columns, to_host
 from regbayes.models.ilsvm.model import Data, Rows, Settings, centre_rows, reconstruct
 
-TEMPERATURE = 0.01  # per input, of on/off features: at a higher one, those that no label holds together fade away
-SLAB_TEMPERATURE = 0.05  # per input, of features with amounts: on planted sets their number is right there
+TEMPERATURE = 0.01  # temperature per input of binary features; at higher ones, unsupervised features vanish
+SLAB_TEMPERATURE = 0.05  # temperature per input with a slab; it recovers the number of simulated features
 
 
 def make_unsupervised_settings(parameters: Mapping[str, Any], mean_square: float, n_inputs: int) -> Settings:
@@ -47,35 +47,35 @@ def make_unsupervised_settings(parameters: Mapping[str, Any], mean_square: float
 class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     """Factor analysis with binary or nonnegative features and an Indian buffet prior.
 
-    Each sample is a sum of the loadings of the features it has, plus noise. The prior has no fixed number of features:
-    ``n_components`` truncates it, and ``n_components_`` is the number in use. In front of a linear classifier this is
-    the two-stage baseline of `ILSVMClassifier`, which learns both together.
+    Each sample is a sum of the loadings of its features, plus noise. The number of features is inferred:
+    ``n_components`` truncates the prior, and ``n_components_`` is the number in use. Followed by a linear classifier,
+    this is the two-stage baseline of `ILSVMClassifier`, which learns both jointly.
 
     Parameters
     ----------
     n_components : int, default=50
-        Truncation: the most features there can be.
+        Maximum number of features.
     alpha : float, default=2.0
-        Concentration of the Indian buffet process: larger values expect more features.
+        Controls the prior number of features (concentration of the Indian buffet process). Larger values expect more.
     temperature : float or "auto", default="auto"
-        Controls how far probabilities stay from 0 and 1, per input; lower values give more decided features, higher
-        values fewer. "auto" is 0.01 for binary features and 0.05 with a slab. With ``noise_variance="per_input"`` it is
-        the temperature of the whole model, and "auto" is 1.
+        Controls how far probabilities stay from 0 and 1, per input. Lower values give more nearly binary features;
+        higher values, fewer features. "auto" is 0.01 for binary features and 0.05 with a slab. With
+        ``noise_variance="per_input"`` it is the temperature of the whole model, and "auto" is 1.
     transform_temperature : float or None, default=None
-        Temperature at which `transform` infers rows; None is that of the fit. Loadings learned cold and features
-        inferred warm often serve a classifier behind them better than either alone.
+        Controls the temperature at which `transform` infers features, per input. None is the temperature of the fit. A
+        higher temperature than that of the fit can improve the predictions of a classifier on the features.
     max_iter : int, default=500
-        Steps at most, after a warm-up of a few dozen to a few hundred.
+        Maximum number of steps after the structure search.
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
     slab : {"half-normal", "normal"} or None, default=None
         Controls the values of features. None: binary, and `transform` returns probabilities. "half-normal": zero or a
-        nonnegative value; "normal": zero or a real value (spike and slab). `transform` returns expected values then,
-        and `feature_probabilities` the probabilities of not being zero.
+        nonnegative value. "normal": zero or a real value (spike and slab). With a slab `transform` returns expected
+        values, and `feature_probabilities` the probabilities of not being zero.
     n_sweeps : int, default=2
-        Sweeps of mean-field inference for a sample.
+        Number of sweeps of mean-field inference for a sample.
     noise_variance : float, "auto", "estimate" or "per_input", default="auto"
-        As in `ILSVMClassifier`. "per_input" is for data made of binary parts.
+        As in `ILSVMClassifier`. "per_input" is for data made of binary parts and requires ``slab=None``.
     prior_variance, warm_start, random_state, n_jobs, verbose
         As in `ILSVMClassifier`.
 
@@ -84,29 +84,29 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     components_ : array of shape ``(n_components_, n_features)``
         Loadings of the features in use.
     n_components_ : int
-        Features in use: those whose probabilities are not the same for all training rows (range above .1).
+        Number of features in use: those whose values range over more than 0.1 in the training samples.
     embedding_ : array of shape ``(n_samples, n_components_)``
-        Posterior means of the training rows' features, at the temperature of the fit: probabilities or, where features
-        have amounts, these.
+        Posterior means of the training samples' features at the temperature of the fit: probabilities or, with
+        ``slab``, expected values.
     probabilities_ : array of shape ``(n_samples, n_components_)``
-        Where features have amounts: probabilities that the training rows have the features.
+        With ``slab``: probabilities that the training samples' features are not zero.
     stick_weights_ : array of shape ``(n_components_,)``
-        Share of rows that the prior expects to have each feature.
+        Prior probability of each feature.
     mean_ : array of shape (n_features,)
-        Of the rows.
+        Means of the inputs.
     offset_ : array of shape (n_features,)
-        What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
+        Offset of the reconstruction, which is ``embedding_ @ components_ + offset_``.
     noise_variance_, prior_variance_ : float
     noise_ratios_ : array of shape (n_features,)
         Noise variance of each input over ``noise_variance_``, as in `ILSVMClassifier`.
     objective_ : float
-        Objective of the fit, with a normalized prior: fits with different numbers of features can be compared.
+        Objective of the fit, with a normalized prior. It is comparable between fits with different numbers of features.
     trace_ : Trace
-        Objective and its named terms, after the structure search.
+        History of the objective and its named terms after the structure search.
     n_iter_ : int
-        Iterations in it.
+        Number of iterations in ``trace_``.
     n_samples_seen_ : int or float
-        After ``partial_fit``: what the rows of all batches count together.
+        After ``partial_fit``: total weight of the samples of all batches.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -116,8 +116,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
 
     Notes
     -----
-    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
-    docs/scale.md.
+    Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)``: docs/scale.md.
 
     Examples
     --------
@@ -170,25 +169,25 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         self.verbose = verbose
 
     def _prepare(self, rows: TrainingRows, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
-        """Return centred rows as data without labels, and the settings that the parameters stand for."""
+        """Return the samples as data without labels, and the settings."""
         return Data(X), make_unsupervised_settings(self.get_params(deep=False), X.totals.mean_square, X.n_inputs)
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from a batch of rows, of which nothing is kept.
+        """Learn from a batch of samples, which are not kept.
 
-        The first batch has a fit as any other: features, their kind and number, centre and scales are learned from it:
-        it should have a thousand rows or more, in no particular order. Every further batch, of some dozens of rows or
-        more, moves the features a little. After ``fit`` learning goes on from there. Parameters are read in the first
-        call; ``embedding_`` and ``n_components_`` are those of the last batch.
+        The first batch is fitted like any other data: it determines the features, their number and the centering. Give
+        it at least a thousand samples in random order. Each further batch of at least some dozens updates the features.
+        After ``fit``, learning continues from that solution. Parameters are read in the first call; ``embedding_``
+        is that of the last batch.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : ignored
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each row counts. A row that is given again, in a further pass, counts again.
+            How often each sample counts. A sample of a second pass counts again.
 
         Returns
         -------
@@ -204,7 +203,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
     def transform(self, X: ArrayLike) -> Floats:
         """Return the posterior means of the features in use, shape ``(n_samples, n_components_)``.
 
-        They are probabilities or, where features have amounts, these as expected; see `feature_probabilities`.
+        They are probabilities or, with ``slab``, expected values; see `feature_probabilities`.
         """
         with room_for(self, X):
             rows = centre_rows(self._valid_rows(X), self.mean_)
@@ -214,17 +213,17 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
             return take_columns(self._infer(rows, params.infer), self._used)
 
     def inverse_transform(self, X: ArrayLike) -> Floats:
-        """Return the expected rows given their features, shape (n_samples, n_features)."""
+        """Return the reconstruction of samples from their features, shape (n_samples, n_features)."""
         features, mean = self._valid_features(X), to_host(self.mean_)
         params = self._state.params
         return reconstruct(features, replace(params, loadings=params.loadings[self._used]), mean)
 
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Return a lower bound on each row's log-density, shape (n_samples,); features are at the fit's temperature."""
+        """Return a lower bound on the log-density of each sample at the temperature of the fit, shape (n_samples,)."""
         with room_for(self, X):
             rows = centre_rows(self._valid_rows(X), self.mean_)
             return self._infer(rows, self._state.params.bound)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
-        """Return the mean of `score_samples`: how well held-out rows are explained."""
+        """Return the mean of `score_samples`."""
         return float(np.mean(to_host(self.score_samples(X))))

@@ -1,4 +1,4 @@
-"""`ILSVMClassifier`: latent features that predict, and what it shares with the features without labels (`ibp`)."""
+"""`ILSVMClassifier`, and the code that it shares with `IBPFactorAnalysis` and `ILSVMRegressor`."""
 
 from __future__ import annotations
 
@@ -50,31 +50,31 @@ from regbayes.models.ilsvm import fit, starts
 from regbayes.models.ilsvm.model import Data, Params, Rows, Settings, State, centre_rows
 from regbayes.models.indian_buffet import stick_weights
 
-DEFAULT_TEMPERATURE = 0.2  # per input: soft features, the predictive end of the dial
-DEFAULT_GENERATIVE_SHARE = 0.03  # of C, for each margin that a row has
-SLAB_TEMPERATURE = 0.003  # per input: where most features are decided
-SLAB_C = 10 / 3  # of C, for a temperature per input of 1: values grow as 1 / sqrt(T), so C follows T
-SLAB_GENERATIVE_SHARE = 0.003  # of C, for each margin that a row has
-SLAB_PENALTY = 2.5  # nats, of a feature that is on, where labels ask for features
-PER_INPUT_TEMPERATURE = 0.02  # per input: where features are as decided as with a noise variance for each input
-PRIOR_RATIO = 1 / 0.3  # prior variance of a loading, in noise variances
-LABELED_POWER = 0.75  # of the share of rows with a label: what "auto" lets rows without one add to the generative part
-NOISE_SHARE = 0.5  # of the inputs' variance that is put down to noise when nothing is said
-INPUT_ENERGY = 2.0  # mean squared norm of the inputs beside latent features
+DEFAULT_TEMPERATURE = 0.2  # temperature per input of "auto": a predictive setting with high-temperature features
+DEFAULT_GENERATIVE_SHARE = 0.03  # generative weight of "auto", as a share of C for each margin of a sample
+SLAB_TEMPERATURE = 0.003  # temperature per input of "auto" with a slab: most features are clearly zero or not
+SLAB_C = 10 / 3  # factor on C and the temperature per input: values grow as 1 / sqrt(T), so C follows T
+SLAB_GENERATIVE_SHARE = 0.003  # generative weight of "auto" with a slab, as a share of C for each margin of a sample
+SLAB_PENALTY = 2.5  # penalty on a nonzero feature, in nats, in a supervised fit with a slab
+PER_INPUT_TEMPERATURE = 0.02  # temperature per input in the "auto" rules for noise_variance="per_input"
+PRIOR_RATIO = 1 / 0.3  # prior variance of a loading for prior_variance="auto", in noise variances
+LABELED_POWER = 0.75  # power of the share of labeled samples in generative_weight="auto"
+NOISE_SHARE = 0.5  # noise variance of "auto", as a share of the inputs' variance
+INPUT_ENERGY = 2.0  # mean squared norm of the inputs that a classifier has in addition to latent features
 
 
 NOISE_VARIANCE = [POSITIVE, StrOptions({"auto", "estimate", "per_input"})]
 
 
 class BinaryFeatures(LatentModel):
-    """Binary features of rows, with labels or without: the part of a fit that does not depend on them.
+    """Base of the estimators with binary features: the part of a fit that does not depend on the targets.
 
-    A subclass says in ``_prepare`` what rows and parameters mean to the model.
+    A subclass turns training samples and parameters into data and settings in ``_prepare``.
     """
 
-    _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
+    _takes_devices: ClassVar[bool] = True  # accepts arrays of PyTorch and CuPy on their device
     _policy: ClassVar[starts.StructurePolicy] = starts.POLICY
-    _in_blocks: ClassVar[bool] = True  # rows of a mapped file stay there, in its type
+    _in_blocks: ClassVar[bool] = True  # reads memory-mapped samples by blocks, in their type
 
     def _check_loaded(self) -> None:
         if not hasattr(self, "_state"):
@@ -88,13 +88,13 @@ class BinaryFeatures(LatentModel):
             raise ValueError("the batches must have as many features as the loadings")
 
     def _start(self, data: Data, settings: Settings, rng: np.random.Generator) -> Params:
-        """Return where a new fit starts; the paper's alternation has random features, as many as there may be."""
+        """Return the initial parameters of a fit; with ``margins="posterior"`` they are random."""
         if getattr(self, "margins", "consistent") == "posterior":
             return starts.random_params(data.X, settings, rng)
         return starts.start(data, settings, self._policy)
 
     def _attributes(self, state: State, used: Integers | None = None) -> dict[str, Any]:
-        """Return the fitted attributes that describe the features in use, and the classifier where there is one.
+        """Return the fitted attributes of the features in use, and of the classifier if there is one.
 
         ``used`` are the features in use of an earlier batch, which stay in use.
         """
@@ -121,7 +121,7 @@ class BinaryFeatures(LatentModel):
         }
 
     def _attributes_of_all(self, given: Any, state: State) -> dict[str, Any]:
-        """Return the fitted attributes where some of the rows did not count: they are in the embedding all the same."""
+        """Return the fitted attributes; the embedding includes samples of weight zero."""
         rows, found = centre_rows(given, self.mean_), self._attributes(state)
         found["embedding_"] = take_columns(self._infer(rows, state.params.infer), found["_used"])
         if state.probabilities is not None:
@@ -129,9 +129,10 @@ class BinaryFeatures(LatentModel):
         return found
 
     def _learn(self, rows: TrainingRows, prepared: tuple[Data, Settings] | None = None) -> None:
-        """Fit the model, from the last solution if that is wanted and possible; set the fitted attributes.
+        """Fit the model and set the fitted attributes.
 
-        ``prepared`` are data and settings where they are there already. Rows that do not count are in the embedding.
+        With ``warm_start`` the fit starts from the last solution if its shape fits. ``prepared`` has data and settings
+        if the caller has made them. The embedding includes samples of weight zero.
         """
         if prepared is None:
             warn_if_unscaled(rows.X)
@@ -164,11 +165,11 @@ class BinaryFeatures(LatentModel):
             for start, sample, known in self._try_starts(reporter, draw(), n_init, find_fault, only_faults=True):
                 given = {"margins": margins, "sample": sample, "callbacks": [reporter], "policy": policy}
                 reporter.result = run(data, known, start, **given)
-        if reporter.result.status not in fit.CUT_SHORT:  # the number of features is not to be judged by half a fit
+        if reporter.result.status not in fit.CUT_SHORT:  # the number of features of an unfinished fit is not meaningful
             self._judge_features(data.take(starts.sample_rows(data, rng, policy)), settings)
 
     def _judge_features(self, data: Data, settings: Settings) -> None:
-        """Warn where there was nothing to find, or where the number of features says that the fit lacks something."""
+        """Warn if ``X`` has no structure, if no feature is in use, or if all of them are."""
         with one_blas_thread():
             structured = starts.has_structure(data)
         if not structured:
@@ -179,7 +180,7 @@ class BinaryFeatures(LatentModel):
             warn_of_truncation(self.n_components_)
 
     def _find_fault(self, data: Data, state: State) -> str:
-        """Return what is wrong with the answers for the training rows; nothing where there are none."""
+        """Return why the predictions for the training samples are degenerate; an empty string if they are not."""
         if state.head is None:
             return ""
         seen, targets = data.labeled, data.targets
@@ -194,10 +195,10 @@ class BinaryFeatures(LatentModel):
         return judge_signs(wrong, *((prices * (signs == sign)).sum(axis=0) for sign in (-1, 1)))
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
-        """Return the probabilities that rows have the features in use, shape ``(n_samples, n_components_)``.
+        """Return the probability of each feature in use, shape ``(n_samples, n_components_)``.
 
-        Where features are on or off, they are what `transform` returns, at the temperature of the fit; where features
-        have amounts, `transform` returns these as expected.
+        With ``slab`` it is the probability that the feature is not zero. Without, it is the feature at the temperature
+        of the fit.
         """
         with room_for(self, X):
             rows = centre_rows(self._valid_rows(X), self.mean_)
@@ -212,7 +213,7 @@ class BinaryFeatures(LatentModel):
             return take_columns(self._infer(centre_rows(self._valid_rows(X), self.mean_)), self._used)
 
     def _linear_in_use(self, state: State, used: Integers) -> tuple[Floats, Floats]:
-        """Return the weights of the features in use and the intercepts, which include what the others add."""
+        """Return the weights of the features in use, and intercepts that include the other features."""
         head = state.head
         assert head is not None
         weights, means = head.feature_weights, head.centre
@@ -223,13 +224,13 @@ class BinaryFeatures(LatentModel):
         return weights[:, used], constant - weights @ head.centre + weights[:, rest] @ means[rest]
 
     def _scores(self, X: ArrayLike) -> Floats:
-        """Return the scores of all outputs, (n, outputs)."""
+        """Return the score of each output, (n, outputs)."""
         with room_for(self, X):
             rows = centre_rows(self._valid_rows(X), self.mean_)
             return rows.score(self._state, self._infer(rows))
 
     def _infer(self, rows: Rows, function: Callable[[Rows], Floats] | None = None) -> Floats:
-        """Return the features of rows as prediction infers them, (n, K), or another function of rows, by blocks."""
+        """Return the features of samples, (n, K), or another function of samples, by blocks."""
         with one_blas_thread():
             executor = make_executor(min(effective_n_jobs(self.n_jobs), rows.max_threads))
             return rows.join(executor.map(function or self._state.params.infer, rows.blocks))
@@ -237,20 +238,20 @@ class BinaryFeatures(LatentModel):
 
 @dataclass(frozen=True)
 class Supervision:
-    """What a classifier adds to the settings, in numbers."""
+    """Settings that depend on the classifier or the regression."""
 
     C: float
     squared: bool
     one_vs_rest: bool
     generative_weight: float
-    temperature: float  # per input, where nothing else is said
-    price: float = 0.0  # of a feature with an amount
+    temperature: float  # per input, for temperature="auto"
+    price: float = 0.0  # penalty on a nonzero feature, with a slab
 
 
 def make_supervision(
     parameters: Mapping[str, Any], n_outputs: int, labeled_share: float, n_labeled: int = 0, unit: float = 1.0
 ) -> Supervision:
-    """Turn parameters of the head, "auto" among them, into numbers; ``unit`` is C for soft features."""
+    """Turn parameters of the linear model into numbers; ``unit`` is the C of "auto" at the default temperature."""
     given = dict(parameters)
     temperature, share, price = DEFAULT_TEMPERATURE, DEFAULT_GENERATIVE_SHARE, 0.0
     if given["slab"]:
@@ -259,7 +260,7 @@ def make_supervision(
         temperature = PER_INPUT_TEMPERATURE
     elif given["temperature"] != "auto":
         temperature = float(given["temperature"])
-    # On/off features vary more than soft ones, and so do the scores: the same margins cost less weight.
+    # Scores of nearly binary features vary more, so smaller weights reach the same margins: C is smaller.
     C = unit if given["slab"] else unit * min(1.0, float(np.sqrt(temperature / DEFAULT_TEMPERATURE)))
     if given["C"] != "auto":
         C = float(given["C"])
@@ -267,7 +268,7 @@ def make_supervision(
         C *= SLAB_C * temperature
     one_vs_rest = given["multi_class"] == "ovr"
     if given["multi_class"] == "auto":
-        # Where rows are taken in blocks, a margin against the rest is solved exactly, whatever the number of weights.
+        # With samples in blocks, one-vs-rest margins are solved exactly for any number of weights.
         n_weights = n_outputs * (int(given["n_components"]) + 1)
         is_many = n_labeled * n_outputs > HEAD_POLICY.max_ascent_scores and n_weights > HEAD_POLICY.max_class_weights
         many = is_many and given["loss"] == "squared_hinge"
@@ -275,7 +276,7 @@ def make_supervision(
     weight = given["generative_weight"]
     if weight == "auto":
         n_margins = n_outputs if one_vs_rest else 1
-        # On/off features that the labels alone hold together are found by chance: X has to speak for them, too.
+        # Nearly binary features that only the labels support depend on chance, so the reconstruction weighs more.
         heat = min(1.0, temperature / DEFAULT_TEMPERATURE)
         raised = share if given["slab"] else share / np.sqrt(heat)
         weight = raised * C * n_margins * labeled_share**LABELED_POWER
@@ -285,21 +286,20 @@ def make_supervision(
 def make_settings(
     parameters: Mapping[str, Any], mean_square: float, n_inputs: int, supervision: Supervision
 ) -> Settings:
-    """Turn the parameters that all latent-feature models have, "auto" among them, into numbers.
+    """Turn the parameters that all latent-feature models have into settings.
 
-    Of the rows it needs to know their mean squared length and how many inputs they have.
+    ``mean_square`` is the mean squared norm of the centered samples.
     """
     given = dict(parameters)
     temperature = supervision.temperature if given["temperature"] == "auto" else float(given["temperature"])
     noise, prior = given["noise_variance"], given["prior_variance"]
-    # It scales as the inputs do; only its product with the temperature matters.
+    # The variance has the scale of the inputs; only its product with the temperature matters.
     share = NOISE_SHARE * mean_square / n_inputs if mean_square > 0 else 1.0
     noise_variance = share if isinstance(noise, str) else float(noise)
     weight, prior_ratio = supervision.generative_weight, PRIOR_RATIO
     if given["slab"] and supervision.C > 0 and weight > 0:
-        # The length of loadings with amounts is the model's choice: amounts are the longer, the shorter they are. Under
-        # labels a squared length of one, in tempered units, costs half of what a margin does, however little the
-        # generative part counts.
+        # Shorter loadings make longer values, so the prior sets the scale. In tempered units, a loading of squared
+        # length one costs half of a unit of margin loss, for any generative weight.
         prior_ratio = weight / supervision.C
     prior_variance = prior_ratio * noise_variance if isinstance(prior, str) else float(prior)
     tempered = temperature * n_inputs
@@ -337,7 +337,7 @@ def labeled_share(data: Data) -> float:
 
 
 def target_shape(y: Any) -> tuple[int, ...]:
-    """Return the shape of targets; of lists of several lengths, which validation refuses, none."""
+    """Return the shape of targets; () for ragged lists, which validation rejects."""
     try:
         return tuple(y.shape) if hasattr(y, "shape") else np.asarray(y).shape
     except ValueError:
@@ -351,7 +351,7 @@ def is_label_matrix(y: Any) -> bool:
 
 
 def read_numbers(y: Any, X: Any) -> Floats:
-    """Return targets of samples as a new array in host memory, (n, outputs), NaN where missing."""
+    """Return targets as a new array in host memory, (n, outputs), NaN where missing."""
     if y is None:
         raise ValueError("this estimator requires y to be passed, but the target y is None")
     (y,) = bring_targets(X, y=y)
@@ -371,135 +371,130 @@ def read_numbers(y: Any, X: Any) -> Floats:
 
 @persistable(skip=("_skl_callbacks",))
 class ILSVMClassifier(BinaryFeatures, BatchClassifier):
-    """Infinite latent support vector machine: latent features under an Indian buffet prior that predict the label.
+    """Max-margin classifier on latent features with an Indian buffet process prior.
 
-    Features and a large-margin classifier on them are learned together: the margins act on the features as they are
-    inferred for a new row, without its label. ``n_components`` is only where the prior is cut off; ``n_components_``
-    says how many features the data use. X is centred inside and never scaled.
+    The infinite latent support vector machine (iLSVM) jointly learns binary latent features and a max-margin classifier
+    on them. Prediction infers the features of a sample without its label, and the margins act on these features.
+    ``n_components`` truncates the prior; ``n_components_`` is the number of features in use. ``X`` is centered but not
+    scaled.
 
-    With several labels, ``y`` is a matrix of 0 and 1 with a column for each label, and NaN where a label is missing.
+    For several labels, ``y`` is a matrix of 0 and 1 with a column per label and NaN where a label is missing.
 
-    Parameters to turn first: ``slab`` (None to predict, "half-normal" to read), ``C``, ``temperature`` and
-    ``include_inputs``; then ``generative_weight`` and ``alpha``. ``n_components`` only has to be large enough.
-    ``loss``, ``multi_class``, ``cost``, ``class_weight`` and ``fit_intercept`` are about the classifier; ``unlabeled``
-    and ``transductive`` about rows without a label; ``noise_variance``, ``prior_variance``, ``n_sweeps`` and
-    ``margins`` about the model; the rest about how it is fitted.
+    Tune ``slab`` (None to predict, "half-normal" to interpret the features), ``C``, ``temperature`` and
+    ``include_inputs`` first, then ``generative_weight`` and ``alpha``. ``n_components`` only has to be large enough.
 
     Parameters
     ----------
     n_components : int, default=50
-        Truncation: the most features there can be.
+        Maximum number of features.
     alpha : float, default=2.0
-        Concentration of the Indian buffet process: larger values expect more features.
+        Controls the prior number of features (concentration of the Indian buffet process). Larger values expect more.
     C : float or "auto", default="auto"
-        Penalty on a violated margin. "auto" is 1, and less for nearly binary features: the square root of the
-        temperature over 0.2, where that is below 1. With ``slab`` it is relative to the temperature; see there.
+        Controls the penalty on margin violations. Larger values fit the training labels more closely. "auto" is 1 at
+        the default temperature and smaller for nearly binary features (formula in Notes).
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
-        Loss of a margin.
+        Loss of a margin violation.
     multi_class : {"auto", "crammer_singer", "ovr"}, default="auto"
-        Whether a row has one margin, against the best wrong answer, or one for each answer, against the rest. "auto" is
-        one-vs-rest for three classes or more where the classifier sees the inputs and there is no ``cost``: with many
-        inputs and few labels it does better there. So it is where labelled rows times classes exceed 100,000 and
-        weights (classes times features) 2,000, where Crammer and Singer's margin is too slow.
+        Controls the margins of a sample. "crammer_singer" is one margin, against the best wrong class; "ovr" is one
+        margin per class, against the rest. "auto" chooses by ``include_inputs``, ``cost`` and size (rule in Notes).
     cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, answer]`` of a wrong answer, in the order of ``classes_``, with a zero diagonal; 1 by default. It
-        is the margin asked for; to make an error rare, use it with the squared hinge, whose price grows with it.
-        Not for one-vs-rest margins.
+        ``cost[true, predicted]`` is the margin required against a wrong class, in the order of ``classes_``. The
+        diagonal is zero; other entries are 1 by default. Larger costs make an error rarer with the squared hinge. Not
+        valid with one-vs-rest margins.
     class_weight : dict, "balanced" or None, default=None
-        Factors on C by class.
+        Factors on ``C`` by class.
     fit_intercept : bool, default=True
-        Whether the classifier has a (penalised) intercept.
+        Whether the classifier has a (penalized) intercept.
     include_inputs : bool, default=False
-        Whether the classifier sees the inputs beside the latent features.
+        Whether the classifier uses the inputs in addition to the latent features.
     temperature : float or "auto", default="auto"
-        Controls how far probabilities stay from 0 and 1, per input: 0.2 ("auto") gives soft features, which predict
-        best; 0.02 nearly binary ones. With ``noise_variance="per_input"`` it is the temperature of the whole model, and
-        "auto" is 1.
+        Controls how far probabilities stay from 0 and 1, per input. 0.2 ("auto") is a predictive setting; 0.02 gives
+        nearly binary features. With ``noise_variance="per_input"`` it is the temperature of the whole model, and "auto"
+        is 1.
     generative_weight : float or "auto", default="auto"
-        Weight of explaining X beside predicting y; "auto" is 0.03 C for every margin of a row, over the square root of
-        the temperature over 0.2 where that is below 1; less where rows have no label: times the share of those that
-        have one to the power 0.75.
+        Controls the weight of the reconstruction of ``X`` relative to the margin loss. Larger values give features that
+        explain ``X``; smaller values, features that predict ``y``. "auto" scales with ``C`` and the share of labeled
+        samples (formula in Notes).
     margins : {"consistent", "posterior"}, default="consistent"
-        Whether margins act on the features that prediction infers, or on the posterior of the training rows, which
-        is the paper's algorithm.
+        Whether margins act on the features that prediction infers ("consistent") or on the posterior given the labels
+        ("posterior", the algorithm of the paper).
     unlabeled : object, default=None
-        A value of y that marks rows without a label, a number or text but not NaN: they shape the features and have no
-        margin. None: no value does.
+        Value of ``y`` that marks an unlabeled sample: a number or a string, but not NaN. Unlabeled samples contribute
+        to the features and have no margins. None: all samples are labeled.
     transductive : bool, default=False
-        Whether unlabelled rows get margins too, under guessed labels that count more and more (Joachims 1999), up to
-        what labelled rows of their class do.
+        Whether unlabeled samples get margins too, with guessed labels (Joachims, 1999). Their weight grows up to that
+        of a labeled sample of the class.
     slab : {"half-normal", "normal"} or None, default=None
         Controls the values of features. None: binary, and `transform` returns probabilities. "half-normal": zero or a
-        nonnegative value; "normal": zero or a real value (spike and slab). Most features of a sample are clearly zero
-        or not then, which makes them easier to interpret; `transform` returns expected values, and
-        `feature_probabilities` the probabilities of not being zero. "auto" is then 0.003 for ``temperature``, 0.003 C
-        for ``generative_weight``, and for ``prior_variance`` the noise variance times ``generative_weight`` over C.
-        C is multiplied by 10/3 of the temperature, so that the scale of the values does not matter. Only with
-        consistent ``margins``.
+        nonnegative value. "normal": zero or a real value (spike and slab). With a slab most features are clearly zero
+        or not, so they are easier to interpret. Then `transform` returns expected values, and `feature_probabilities`
+        the probabilities of not being zero. ``C`` is relative to the temperature, and the "auto" rules differ (Notes).
+        Only valid with ``margins="consistent"``.
     noise_variance : float, "auto", "estimate" or "per_input", default="auto"
-        Variance of the noise: a number; "auto", half of the inputs' variance; "estimate", which starts there and
-        re-estimates it; or "per_input", one for each input by a factor analysis, for data made of binary parts. It
-        needs ``slab=None`` and ``margins="consistent"``.
+        Controls the variance of the noise. "auto" is half of the inputs' variance, and "estimate" re-estimates that
+        value during the fit. "per_input" estimates one variance per input by factor analysis, for data made of binary
+        parts; it requires ``slab=None`` and ``margins="consistent"``.
     prior_variance : float, "auto" or "estimate", default="auto"
-        Variance of the loadings.
+        Controls the prior variance of the loadings. "auto" is proportional to the noise variance (formula in Notes);
+        "estimate" re-estimates it during the fit.
     n_sweeps : int, default=1
-        Sweeps of mean-field inference for a sample.
+        Number of sweeps of mean-field inference for a sample.
     n_init : int, default=1
-        Restarts, at most, of a fit that predicts its training samples worse than a constant would, or never predicts
-        classes that hold much of their weight. A `PoorFitWarning` says if they do not help.
+        Maximum number of restarts of a degenerate fit: one that is worse than a constant prediction on the training
+        samples, or never predicts classes with a large share of them. A `PoorFitWarning` reports that restarts failed.
     max_iter : int, default=200
-        Steps at most, after the structure search, which decides how many features there are.
+        Maximum number of steps after the structure search, which determines the number of features.
     tol : float, default=1e-3
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
-        Whether ``fit`` goes on from the last solution, without a warm-up: features that were left out do not return.
-        A lower temperature than that of the last fit is approached in steps.
+        Whether ``fit`` continues from the last solution, without a structure search. Features that the last fit pruned
+        do not return. A lower temperature is approached in steps.
     random_state : int, RandomState instance or None, default=None
-        For the samples that the structure search sees of more than 8192, and for restarts. The start is taken from the
-        data; with ``margins="posterior"`` it is random.
+        Controls the samples that the structure search uses if there are more than 8192, and the restarts. With
+        ``margins="posterior"`` it controls the initialization, which is deterministic otherwise.
     n_jobs : int or None, default=None
-        Threads. The result does not depend on it.
+        Number of threads. The result does not depend on it.
     verbose : int, default=0
         Whether to show a progress bar.
 
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
-        With several labels, the numbers of their columns.
+        The classes. For several labels, the indices of their columns.
     multi_class_ : {"crammer_singer", "ovr"}
-        What was used, also where "auto" chose it.
+        The margins of the fit.
     n_components_ : int
-        Features in use: those whose probabilities are not the same for all training rows (range above .1).
+        Number of features in use: those whose values range over more than 0.1 in the training samples.
     components_ : array of shape ``(n_components_, n_features)``
         Loadings of the features in use.
     coef_features_ : array of shape ``(n_classes, n_components_)``, or ``(1, n_components_)`` for two classes
         Weights of the features in use.
     intercept_ : array of shape (n_classes,) or (1,)
     coef_inputs_ : array of shape (n_classes, n_features) or (1, n_features)
-        Weights of the inputs, where they are included.
+        Weights of the inputs, with ``include_inputs=True``.
     embedding_ : array of shape ``(n_samples, n_components_)``
-        Label-free posterior means of the training rows' features: probabilities or, with ``slab``, amounts.
+        Posterior means of the training samples' features, inferred without labels.
     probabilities_ : array of shape ``(n_samples, n_components_)``
-        With ``slab``: probabilities that the training rows have the features.
+        With ``slab``: probabilities that the training samples' features are not zero.
     stick_weights_ : array of shape ``(n_components_,)``
-        Share of rows that the prior expects to have each feature.
+        Prior probability of each feature.
     mean_ : array of shape (n_features,)
-        Of the rows.
+        Means of the inputs.
     offset_ : array of shape (n_features,)
-        What a row has without any feature: ``embedding_ @ components_ + offset_`` is what features say of the rows.
+        Offset of the reconstruction, which is ``embedding_ @ components_ + offset_``.
     noise_variance_, prior_variance_ : float
     noise_ratios_ : array of shape (n_features,)
-        Noise variance of each input over ``noise_variance_``; their product is one. All are one except with
+        Noise variance of each input over ``noise_variance_``, with product 1. All are 1 except with
         ``noise_variance="per_input"``.
     objective_ : float
-        Objective of the fit, with a normalized prior: fits with different numbers of features can be compared.
+        Objective of the fit, with a normalized prior. It is comparable between fits with different numbers of features.
     trace_ : Trace
-        Course of the objective and its named terms, from the end of the warm-up on. That of a transductive fit has
-        all its rounds, end to end.
+        History of the objective and its named terms after the structure search. A transductive fit has the histories of
+        all its stages in sequence.
     n_iter_ : int
-        Iterations in it.
+        Number of iterations in ``trace_``.
     n_samples_seen_ : int or float
-        After ``partial_fit``: what the rows of all batches count together.
+        After ``partial_fit``: total weight of the samples of all batches.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -510,10 +505,18 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
 
     Notes
     -----
-    docs/math.md, sections 2 and 3.
+    Let ``T`` be the temperature, ``r = min(1, T / 0.2)``, ``m`` the number of margins of a sample, and ``s`` the share
+    of labeled samples. The "auto" rules are:
 
-    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
-    docs/scale.md.
+    - Without a slab, ``C`` is ``sqrt(r)``, ``generative_weight`` is ``0.03 * C * m * s**0.75 / sqrt(r)``, and the prior
+      variance is the noise variance over 0.3. With ``noise_variance="per_input"``, these formulas use ``T = 0.02``.
+    - With a slab, ``T`` is 0.003, and ``C`` (1 for "auto") is multiplied by ``10 / 3 * T``. ``generative_weight`` is
+      ``0.003 * C * m * s**0.75``, and the prior variance is the noise variance times ``generative_weight / C``.
+    - ``multi_class`` is "ovr" for three or more classes without ``cost`` in two cases: with ``include_inputs``, or with
+      the squared hinge, more than 100,000 labeled samples times classes, and more than 2,000 weights.
+
+    The model is in docs/math.md, sections 2 and 3. Arrays of PyTorch and CuPy are supported under
+    ``sklearn.config_context(array_api_dispatch=True)``: docs/scale.md.
 
     Examples
     --------
@@ -526,7 +529,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     """
 
     predict_proba = NoProbabilities("ILSVMClassifierCV")
-    _several: bool = False  # whether targets are several labels
+    _several: bool = False  # whether the targets are several labels
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **LATENT_CONSTRAINTS,
         "noise_variance": NOISE_VARIANCE,
@@ -626,7 +629,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
     def _read_labels(
         self, given: Any, y: ArrayLike, sample_weight: ArrayLike | None, n_labels: int | None = None
     ) -> TargetRows:
-        """Return rows that count with their labels, of which there shall be so many."""
+        """Return the samples that count and their labels; ``n_labels`` is the number required, if known."""
         self._check_several()
         labels = read_numbers(y, given)
         if self.unlabeled is not None:
@@ -653,9 +656,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
             raise ValueError('several labels need `transductive=False` and `multi_class="auto"` or `"ovr"`.')
 
     def _prepare(self, rows: Any, X: Rows, n_labeled: int | None = None) -> tuple[Data, Settings]:
-        """Return centered rows with their targets, and the settings that the parameters stand for.
+        """Return centered samples with their targets, and the settings.
 
-        ``n_labeled`` is how many labels there are to come, where these are not all.
+        ``n_labeled`` is the expected number of labels if more batches follow.
         """
         if isinstance(rows, TargetRows):
             data = Data(X, rows.targets, rows.places)
@@ -682,7 +685,7 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         return make_settings(parameters, X.totals.mean_square, X.n_inputs, supervision)
 
     def _head_attributes(self, state: State, used: Integers) -> dict[str, Any]:
-        """Return the fitted attributes that describe the classifier; a binary one is the difference of its scores."""
+        """Return the fitted attributes of the classifier; for two classes, the difference of their scores."""
         head = state.head
         assert head is not None
         latent, intercept = self._linear_in_use(state, used)
@@ -709,14 +712,14 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         return put_beside(to_host(scores > 0).astype(np.int64), scores)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the accuracy, or with several labels the share of samples whose observed labels are all predicted.
+        """Return the accuracy; for several labels, the share of samples whose observed labels are all correct.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,) or (n_samples, n_labels)
         sample_weight : array-like of shape (n_samples,), default=None
-            How much each sample counts.
+            Weight of each sample.
         """
         check_is_fitted(self, "_state")
         if not self._several:

@@ -42,14 +42,14 @@ from regbayes.margins.targets import Numbers
 from regbayes.models.ilsvm import starts
 from regbayes.models.ilsvm.model import Data, Rows, Settings, State
 
-RESIDUAL_C = 0.15  # C times the share of the variance that ridge regression does not explain
-MIN_RESIDUAL = 0.02  # of the variance: what ridge regression leaves at least, in that rule
-RIDGE_PENALTIES = tuple(10.0**k for k in range(-4, 2))  # tried by leave-one-out, per sample
-CONSTANT_INPUT = 1e-12  # variance of an input, relative to its squared mean, at which it is taken for rounding
+RESIDUAL_C = 0.15  # C of "auto" times the share of the variance that ridge regression leaves unexplained
+MIN_RESIDUAL = 0.02  # lower bound of that share, which bounds C from above
+RIDGE_PENALTIES = tuple(10.0**k for k in range(-4, 2))  # penalties per sample that leave-one-out compares
+CONSTANT_INPUT = 1e-12  # variance relative to the squared mean below which an input is constant up to rounding
 
 HEAD = {
-    "loss": "squared_hinge",  # that is, a squared loss
-    "multi_class": "ovr",  # a loss for each output
+    "loss": "squared_hinge",  # with `Numbers` targets this is the squared error
+    "multi_class": "ovr",  # one loss per output
     "cost": None,
     "include_inputs": False,
     "fit_intercept": True,
@@ -61,19 +61,19 @@ HEAD = {
 def make_regression_settings(
     parameters: Mapping[str, Any], variances: Floats, residual: float, n_outputs: int, share: float
 ) -> Settings:
-    """Turn the parameters, "auto" among them, into numbers.
+    """Turn the parameters into settings.
 
     Parameters
     ----------
     parameters : mapping
-        Of the estimator.
+        Parameters of the estimator.
     variances : (D,)
-        Of the inputs, which are standardized by them: they are the ratios of the inputs' noise.
+        Variances of the inputs, which become the ratios of their noise: the model standardizes the inputs.
     residual : float
-        From `ridge_residual`.
+        Result of `ridge_residual`.
     n_outputs : int
     share : float
-        Of the samples that have a target.
+        Share of the samples that have a target.
     """
     given = {**parameters, **HEAD}
     supervision = make_supervision(given, n_outputs, share, unit=RESIDUAL_C / max(residual, MIN_RESIDUAL))
@@ -83,7 +83,7 @@ def make_regression_settings(
 
 
 def input_variances(X: Rows) -> Floats:
-    """Return the variances of the inputs, (D,); those of constant inputs are their geometric mean."""
+    """Return the variances of the inputs, (D,), with their geometric mean for constant inputs."""
     variances = X.totals.squares / X.totals.n_rows
     varies = variances > CONSTANT_INPUT * X.mean**2
     if not varies.any():
@@ -92,9 +92,9 @@ def input_variances(X: Rows) -> Floats:
 
 
 def ridge_residual(data: Data) -> float:
-    """Return the share of the variance of the numbers that ridge regression leaves, by leave-one-out.
+    """Return the share of the targets' variance that ridge regression leaves unexplained, by leave-one-out.
 
-    The lowest over `RIDGE_PENALTIES`, on average over the outputs. A sample of weight w is w copies of one.
+    It is the lowest over `RIDGE_PENALTIES`, averaged over the outputs. A sample of weight w counts as w copies.
     """
     columns, X = starts.contrast_targets(data), data.X.take(data.labeled)
     if columns.shape[1] == 0:
@@ -103,7 +103,7 @@ def ridge_residual(data: Data) -> float:
     total, roots = counts.sum(), np.sqrt(counts)[:, None]
     x = X.array() / np.sqrt(input_variances(data.X))
     x = roots * (x - counts @ x / total)
-    y = columns[data.labeled] / roots  # of unit length
+    y = columns[data.labeled] / roots  # columns have unit length
     wide = x.shape[1] > len(x)
     values, vectors = eigh(x @ x.T if wide else x.T @ x)
     kept = values > np.finfo(np.float64).eps * len(values) * max(values[-1], np.finfo(np.float64).tiny)
@@ -129,30 +129,30 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
     Parameters
     ----------
     n_components : int, default=20
-        Truncation: the largest possible number of features.
+        Maximum number of features.
     alpha : float, default=2.0
-        Concentration of the Indian buffet process. Larger values expect more features.
+        Controls the prior number of features (concentration of the Indian buffet process). Larger values expect more.
     C : float or "auto", default="auto"
-        Weight of the squared error of standardized targets. Larger values fit the training targets more closely. "auto"
-        follows the share of the variance that ridge regression leaves unexplained (formula in Notes).
+        Controls the weight of the squared error of standardized targets. Larger values fit the training targets more
+        closely. "auto" follows the variance that ridge regression leaves unexplained (formula in Notes).
     temperature : float or "auto", default="auto"
         Controls how far probabilities stay from 0 and 1, per input, as in `ILSVMClassifier`.
     generative_weight : float or "auto", default="auto"
-        Weight of the reconstruction of ``X`` relative to the prediction of ``y``. "auto" is 0.03 C for each target, as
-        in `ILSVMClassifier`.
+        Controls the weight of the reconstruction of ``X`` relative to the prediction of ``y``. Larger values give
+        features that explain ``X``. "auto" is 0.03 C for each target, as in `ILSVMClassifier`.
     slab : {"half-normal", "normal"} or None, default=None
         Controls the values of features, as in `ILSVMClassifier`: None for binary features, "half-normal" for zero or a
         nonnegative value, "normal" for zero or a real value.
     n_sweeps : int, default=1
-        Sweeps of mean-field inference for a sample.
+        Number of sweeps of mean-field inference for a sample.
     max_iter : int, default=200
-        Largest number of steps after the structure search.
+        Maximum number of steps after the structure search.
     tol : float, default=1e-3
         Relative change of the objective at which to stop.
     warm_start : bool, default=False
         Whether ``fit`` continues from the last solution.
     random_state : int, RandomState instance or None, default=None
-        Controls which samples the structure search sees of more than 8192.
+        Controls the samples that the structure search uses if there are more than 8192.
     n_jobs : int or None, default=None
         Number of threads. The result does not depend on it.
     verbose : int, default=0
@@ -161,11 +161,11 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
     Attributes
     ----------
     n_components_ : int
-        Number of features in use: those whose probabilities differ between training samples by more than 0.1.
+        Number of features in use: those whose values range over more than 0.1 in the training samples.
     components_ : array of shape ``(n_components_, n_features)``
-        Loadings of the features.
+        Loadings of the features in use.
     coef_features_ : array of shape ``(n_components_,)`` or ``(n_outputs, n_components_)``
-        Weights of the features, in units of the targets.
+        Weights of the features in use, in units of the targets.
     intercept_ : float or array of shape (n_outputs,)
     target_mean_, target_scale_ : array of shape (n_outputs,)
         Mean and standard deviation of the training targets.
@@ -174,7 +174,7 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
     embedding_ : array of shape ``(n_samples, n_components_)``
         Features of the training samples, as `transform` returns them.
     probabilities_ : array of shape ``(n_samples, n_components_)``
-        With ``slab``: probabilities that the training samples have the features.
+        With ``slab``: probabilities that the training samples' features are not zero.
     stick_weights_, mean_, offset_, noise_variance_, noise_ratios_, prior_variance_, objective_, trace_, n_iter_
         As in `ILSVMClassifier`.
     n_samples_seen_ : int or float
@@ -193,7 +193,7 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
     With ``v`` the leave-one-out error of ridge regression as a share of the variance of the targets, ``C`` is
     ``0.15 / max(v, 0.02)``.
 
-    NaN in ``y`` marks a missing target. Samples without any target take part in learning the features.
+    NaN in ``y`` marks a missing target. Samples without any target contribute to the features.
 
     Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)``: docs/scale.md.
 
@@ -252,7 +252,7 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn the features and the weights of the targets on them.
+        """Learn the features and the weights of the targets.
 
         Parameters
         ----------
@@ -260,7 +260,7 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Numbers, NaN where missing.
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts: 2 is the sample twice, 0 is the sample left out.
+            How often each sample counts: 2 counts the sample twice, 0 leaves it out.
 
         Returns
         -------
@@ -300,7 +300,7 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Solve for the weights of the targets at the features as they are, as `ILSVMClassifier.fit_weights` does.
+        """Solve for the weights of the targets at the fitted features, as `ILSVMClassifier.fit_weights` does.
 
         Parameters
         ----------
