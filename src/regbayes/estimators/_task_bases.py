@@ -1,8 +1,8 @@
-"""Estimators of several tasks: how their targets are read, and their bases, which standardize, predict and score.
+"""Bases of the estimators of several tasks: reading of targets, standardization, prediction and scores.
 
 Targets have one of two layouts. A matrix has a row for each sample and a column for each task, with missing values.
-Ragged tasks have one target for each sample, and its task in addition. One vector is one task. A subclass learns from a
-`TaskProblem` and scores samples for every output; the bases do the rest. The base of classifiers is in `_labels`.
+Ragged tasks have one target for each sample, and its task. A vector is a single task. A subclass learns from a
+`TaskProblem` and scores samples for every output. The base of the classifiers is in `_labels`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from regbayes.models.ilsvm.model import Rows
 
 Layout = Literal["single", "matrix", "ragged"]
 
-HOST_TYPES = {np.ndarray, type(None)}  # which nobody needs to ask where they lie
+HOST_TYPES = {np.ndarray, type(None)}  # types of host memory, which need no check of the device
 NAMED_IN_MESSAGES = 5
-MANY, MOST = 50_000, 0.25  # targets, and the share of a matrix that is observed, from which on it stays one
+MANY, MOST = 50_000, 0.25  # number and share of observed targets from which on a matrix is not converted to a list
 SHARE_NEW = "Set task_sharing and unseen_tasks='shared' to serve new tasks with the weights that all tasks share."
 SHARE_EMPTY = (
     "Leave it out, or set task_sharing and unseen_tasks='shared' to serve it with the weights that all tasks share."
@@ -56,33 +56,33 @@ class Targets:
     """The observed targets of all tasks."""
 
     layout: Layout
-    ids: NDArray[Any]  # (n_tasks,): what the user calls each task
-    rows: Integers  # (n,): where each observed target belongs
+    ids: NDArray[Any]  # (n_tasks,): names of the tasks
+    rows: Integers  # (n,): sample of each target
     tasks: Integers  # (n,): index into ids
     values: NDArray[Any]  # (n,)
 
     @property
     def counts(self) -> Integers:
-        """Observed targets of each task, (n_tasks,)."""
+        """Number of observed targets of each task, (n_tasks,)."""
         return np.bincount(self.tasks, minlength=len(self.ids))
 
 
 @dataclass(frozen=True)
 class TargetMatrix:
-    """The targets of all tasks where most are observed: as they were given, and looked at one task after another."""
+    """The targets of all tasks as a matrix, which is read one task at a time."""
 
-    ids: NDArray[Any]  # (n_tasks,): what the user calls each task
+    ids: NDArray[Any]  # (n_tasks,): names of the tasks
     values: NDArray[Any]  # (n, n_tasks)
     observed: Flags  # (n, n_tasks)
     layout: Layout = "matrix"
 
     @property
     def counts(self) -> Integers:
-        """Observed targets of each task, (n_tasks,)."""
+        """Number of observed targets of each task, (n_tasks,)."""
         return np.count_nonzero(self.observed, axis=0)
 
     def column(self, task: int) -> Targets:
-        """Return the observed targets of one task, as if it were the only one."""
+        """Return the observed targets of one task, as a single task."""
         rows = np.flatnonzero(self.observed[:, task])
         return Targets("matrix", self.ids[task : task + 1], rows, np.zeros_like(rows), self.values[rows, task])
 
@@ -96,9 +96,9 @@ def read_targets(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any 
 
 
 def read_matrix(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any = None) -> TargetMatrix | None:
-    """Return targets as they were given, if they are many and most are observed; None otherwise.
+    """Return the targets as a matrix if they are many and most are observed; None otherwise.
 
-    Arguments are those of `read_targets`, whose list takes several times as much.
+    The parameters are those of `read_targets`, whose result takes several times the memory.
     """
     if task is not None or y is None:
         return None
@@ -112,7 +112,7 @@ def read_matrix(y: Any, task: Any, X: Floats, *, numeric: bool, unlabeled: Any =
 
 
 def find_targets(values: NDArray[Any], task: Any, unlabeled: Any, names: Any = ()) -> Targets:
-    """Return the observed ones of some targets, which may be none; a matrix may have names of its columns."""
+    """Return the observed targets, possibly none; ``names`` are those of the columns of a matrix."""
     observed = _find_observed(values, unlabeled)
     if task is not None:
         return _find_ragged(values, task, observed)
@@ -163,7 +163,7 @@ def _find_ragged(values: NDArray[Any], task: Any, observed: Flags) -> Targets:
 
 
 def take_weighted_rows(X: Floats, y: Any, task: Any, sample_weight: Any) -> tuple[Floats, Any, Any, Floats | None]:
-    """Return the rows whose weight is not zero, and their weights; None where each counts once."""
+    """Return the samples with nonzero weight, their targets, tasks and weights; the weights are None if all are 1."""
     if sample_weight is None:
         return X, y, task, None
     rows = X if is_plain(X) else np.empty((X.shape[0], 0))
@@ -178,9 +178,9 @@ def take_weighted_rows(X: Floats, y: Any, task: Any, sample_weight: Any) -> tupl
 
 
 def in_order_of_tasks(targets: Any, n_rows: int) -> tuple[Any, Integers | None]:
-    """Return ragged targets for rows that are sorted by task, and that order of the rows; None leaves it as it is.
+    """Return ragged targets for samples sorted by task, and the order of the samples; None without sorting.
 
-    A pass over the targets of a task is then a pass over neighbours in memory. Rows without a target come last.
+    The samples of a task are then adjacent in memory. Samples without a target come last.
     """
     if targets.layout != "ragged":
         return targets, None
@@ -192,7 +192,7 @@ def in_order_of_tasks(targets: Any, n_rows: int) -> tuple[Any, Integers | None]:
 
 
 def checked_ids(task: ArrayLike, n_rows: int) -> NDArray[Any]:
-    """Return the tasks of rows as a sortable array of one type."""
+    """Return the tasks of samples as a sortable array of one type."""
     shape = np.shape(task)
     if len(shape) != 1 and not (len(shape) == 2 and shape[1] == 1):
         raise ValueError(f"task must be of shape (n_samples,), got {shape}")
@@ -205,9 +205,9 @@ def checked_ids(task: ArrayLike, n_rows: int) -> NDArray[Any]:
 
 
 def known_codes(ids: NDArray[Any], task: ArrayLike, n_rows: int, *, allow_unseen: bool, remedy: str) -> Integers:
-    """Return the index of each row's task, -1 where it was not seen in training and that is allowed.
+    """Return the index of each sample's task; -1 for unseen tasks if ``allow_unseen``.
 
-    ``remedy`` ends the message where it is not: what the user of this estimator can do.
+    ``remedy`` ends the error message for unseen tasks.
     """
     asked = checked_ids(task, n_rows)
     if (asked.dtype.kind in "US") != (ids.dtype.kind in "US"):
@@ -220,21 +220,21 @@ def known_codes(ids: NDArray[Any], task: ArrayLike, n_rows: int, *, allow_unseen
 
 
 def check_no_empty_task(targets: Targets | TargetMatrix, remedy: str) -> None:
-    """Refuse tasks that have no observed target, and end with what the user can do."""
+    """Raise an error for tasks without observed targets; ``remedy`` ends the message."""
     empty = targets.counts == 0
     if np.any(empty):
         raise ValueError(f"no target is observed for task {listed(targets.ids[empty])}. {remedy}")
 
 
 def listed(ids: NDArray[Any]) -> str:
-    """Name tasks in a message, not too many of them."""
+    """Return the first few tasks as text for a message."""
     shown = ", ".join(repr(name) for name in ids[:NAMED_IN_MESSAGES].tolist())
     more = len(ids) - NAMED_IN_MESSAGES
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 def natural(values: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return an object array as the array of strings, numbers or booleans that it holds."""
+    """Return an object array as an array of strings, numbers or booleans."""
     if values.dtype.kind != "O":
         return values
     kinds = {"text" if isinstance(value, str | bytes) else "other" for value in values.tolist()}
@@ -244,7 +244,7 @@ def natural(values: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def column_names(given: Any, n_tasks: int) -> NDArray[Any]:
-    """Return the names of the columns of a data frame, if they are names, and numbers otherwise."""
+    """Return the column names of a data frame if they are strings, and column numbers otherwise."""
     names = list(given)
     if len(names) == n_tasks and all(isinstance(name, str) for name in names):
         return np.array(names)
@@ -256,13 +256,13 @@ def column_names(given: Any, n_tasks: int) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class TaskProblem:
-    """What an estimator of several tasks learns from."""
+    """Training data of an estimator of several tasks."""
 
-    X: Floats  # (N, d): standardised
-    row_weights: Floats | None  # (N,): how often each row counts, positive; None where all count once
-    observations: Any  # targets: numbers, or -1 and 1; the weights of rows are not in theirs. A matrix if `_in_blocks`
+    X: Floats  # (N, d): standardized
+    row_weights: Floats | None  # (N,): weight of each sample, positive; None if all count once
+    observations: Any  # targets without sample weights: numbers, or -1 and 1; a matrix if `_in_blocks`
     outputs: Outputs
-    data: dict[str, Any]  # what the user gave, for callbacks
+    data: dict[str, Any]  # data of the fit for callbacks
 
     @property
     def n_outputs(self) -> int:
@@ -271,25 +271,25 @@ class TaskProblem:
 
 
 class TaskModel(IterativeEstimator):
-    """An estimator for several tasks."""
+    """Base of the estimators of several tasks."""
 
-    _sorts_rows: ClassVar[bool] = False  # whether rows of a task are brought together, for speed
-    _in_blocks: ClassVar[bool] = False  # whether rows of a mapped file stay there, and many targets in their matrix
-    _standardizes: ClassVar[bool] = True  # so that there are two of the inputs
-    _remedy: ClassVar[str] = "It has no weights."  # what a user can do about a task without targets
+    _sorts_rows: ClassVar[bool] = False  # sorts samples by task, for speed
+    _in_blocks: ClassVar[bool] = False  # keeps memory-mapped samples and large target matrices in their form
+    _standardizes: ClassVar[bool] = True  # standardizes the inputs, which makes a copy
+    _remedy: ClassVar[str] = "It has no weights."  # end of the error message for tasks without targets
 
     @property
     def _serves_new_tasks(self) -> bool:
-        """Whether tasks without targets are served, with what tasks share."""
+        """Whether tasks without targets get predictions from common weights."""
         return False
 
     @abstractmethod
     def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
-        """Read what the user gave."""
+        """Return the targets."""
 
     @abstractmethod
     def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
-        """Return what the model sees of the targets of rows with weights, which are not in the observations'."""
+        """Return the targets as observations without sample weights, and their outputs."""
 
     @abstractmethod
     def _learn(self, problem: TaskProblem) -> None:
@@ -297,15 +297,17 @@ class TaskModel(IterativeEstimator):
 
     @abstractmethod
     def _scores(self, X: Floats) -> Floats:
-        """Return the scores of standardised rows for every output, (n, M); of what tasks share in further columns."""
+        """Return the score of each output for standardized samples, (n, M), with common scores in further columns."""
 
     def _own_scores(self, X: Floats, outputs: Integers) -> Floats:
-        """Return the scores of standardised rows for some outputs of each, (n, c); -1 - g is what group g shares."""
+        """Return the scores of chosen outputs of each sample, (n, c); -1 - g is the common score of group g."""
         return np.take_along_axis(self._scores(X), outputs, axis=1)
 
     def _check_tasks(self, targets: Targets | TargetMatrix) -> None:
-        """Check that there is something that serves every task."""
-        if not self._serves_new_tasks or targets.layout != "ragged":  # columns have units, which need targets
+        """Raise an error if a task has no targets and cannot use common weights."""
+        if (
+            not self._serves_new_tasks or targets.layout != "ragged"
+        ):  # columns have units of their own, which only targets determine
             check_no_empty_task(targets, "Leave it out.")
 
     @with_callbacks
@@ -313,20 +315,21 @@ class TaskModel(IterativeEstimator):
     def fit(
         self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> Self:
-        """Learn the tasks.
+        """Fit all tasks.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Sparse samples become dense.
         y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Targets, NaN or None where missing: a column per task, or with ``task`` one per row. A vector without
-            ``task`` is one task.
+            Targets, NaN or None where missing: a column per task, or one per sample with ``task``. A vector without
+            ``task`` is a single task.
         task : array-like of shape (n_samples,), default=None
-            The task of each row.
+            The task of each sample.
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts: 2 is the sample twice, 0 leaves it out. The sum of the weights is the size of
-            the data relative to the prior: divide survey weights by their mean for an unweighted fit's balance.
+            How often each sample counts: 2 counts the sample twice, 0 leaves it out. The sum of the weights is the size
+            of the data relative to the prior. Divide survey weights by their mean to keep the balance of an unweighted
+            fit.
 
         Returns
         -------
@@ -347,7 +350,7 @@ class TaskModel(IterativeEstimator):
             weights = weights if weights is None or order is None else weights[order]
             observations, self._outputs = self._observe(targets, weights)
             self.tasks_, self._layout = targets.ids, targets.layout
-            del targets  # the model has them as it needs them
+            del targets  # frees memory: the model has its own copy
             with fit_beside(self, given):
                 self._learn(TaskProblem(centred, weights, observations, self._outputs, data))
         return self
@@ -364,7 +367,7 @@ class TaskModel(IterativeEstimator):
         return centred
 
     def _score_rows(self, X: ArrayLike, task: ArrayLike | None) -> tuple[Floats, Integers]:
-        """Return scores and tasks of rows: for every output, (n, M); with ``task``, for those of each row's own."""
+        """Return scores and tasks of samples: (n, M), or with ``task`` the scores of each sample's own task."""
         with room_for(self, X):
             return self._score_standard(self._standard_rows(X), task)
 
@@ -378,7 +381,7 @@ class TaskModel(IterativeEstimator):
         )
         n_outputs = len(self._outputs) // len(to_host(self.tasks_))
         own = codes[:, None] * n_outputs + np.arange(n_outputs)
-        shared = -1 - self._outputs.groups[:n_outputs]  # a task that was not seen has what its class's group shares
+        shared = -1 - self._outputs.groups[:n_outputs]  # an unseen task has the common score of its class's group
         return self._own_scores(rows, np.where(codes[:, None] >= 0, own, shared)), codes
 
     def __sklearn_tags__(self) -> Any:
@@ -389,14 +392,14 @@ class TaskModel(IterativeEstimator):
 
 
 class TaskRegressor(RegressorMixin, TaskModel):
-    """Numbers of several tasks."""
+    """Base of the regressors of several tasks."""
 
     def _read_targets(self, y: Any, task: Any, X: Floats) -> Targets | TargetMatrix:
         found = read_matrix(y, task, X, numeric=True) if self._in_blocks else None
         return found or read_targets(y, task, X, numeric=True)
 
     def _target_units(self, layout: Layout) -> Literal["task", "pooled"] | None:
-        """Return whether targets are standardised task by task, all together, or not at all."""
+        """Return whether targets are standardized by task, all together, or not at all."""
         return "pooled" if layout == "ragged" else "task"
 
     def _observe(self, targets: Any, weights: Floats | None) -> tuple[Observations | ObservedMatrix, Outputs]:
@@ -430,13 +433,13 @@ class TaskRegressor(RegressorMixin, TaskModel):
         ----------
         X : array-like of shape (n_samples, n_features)
         task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` had ``task``.
+            The task of each sample, if ``fit`` received ``task``.
         """
         scores, tasks = self._score_rows(X, task)
         scale, mean = to_host(self.target_scale_), to_host(self.target_mean_)
         if self._layout == "matrix":
             return answer_beside(scores * scale + mean, X)
-        # -1, a task that was not seen, has the last one's unit: new tasks are served where all have the same.
+        # An unseen task, -1, uses the scale of the last task: unseen tasks require one scale for all.
         return answer_beside(scores[:, 0] * scale[tasks] + mean[tasks], X)
 
     def score(
@@ -444,28 +447,30 @@ class TaskRegressor(RegressorMixin, TaskModel):
     ) -> float:
         """Return R² over all observed targets, pooled: `regbayes.metrics.explained_variance_pooled`.
 
-        Use it for targets of one unit. With several units (kilograms and beats per minute), the differences of their
-        means count as explained, and it is near one for any model. `sklearn.metrics.r2_score` (``scoring="r2"``)
-        averages over targets.
+        Use it for targets of one unit. With several units, differences between the means of tasks count as explained
+        variance, so the score is near 1 for any model. `sklearn.metrics.r2_score` (``scoring="r2"``) averages over
+        targets.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Targets, missing ones left out.
+            Targets; missing ones are left out.
         task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` had ``task``.
+            The task of each sample, if ``fit`` received ``task``.
         sample_weight : array-like of shape (n_samples,), default=None
-            How much the targets of each row count.
+            Weight of each sample's targets.
         """
-        from regbayes.estimators.metrics import explained_variance_pooled  # which reads targets as is done here
+        from regbayes.estimators.metrics import (
+            explained_variance_pooled,
+        )  # imported here because `metrics` imports this module
 
         y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
         return explained_variance_pooled(y, predicted, sample_weight=sample_weight)
 
 
 def check_task_given(name: str, layout: Layout, task: Any) -> None:
-    """Check that tasks are named when predicting if they were when fitting, and only then."""
+    """Raise an error unless ``task`` is passed to prediction exactly if it was passed to ``fit``."""
     if layout == "ragged" and task is None:
         raise ValueError(f"{name} was fitted with task=, the task of each row; prediction needs task= too")
     if layout != "ragged" and task is not None:
@@ -475,7 +480,7 @@ def check_task_given(name: str, layout: Layout, task: Any) -> None:
 def _measure_targets(
     targets: Targets, weights: Floats | None, units: Literal["task", "pooled"] | None
 ) -> tuple[Floats, Floats]:
-    """Return the mean and the scale of each task's targets, of rows that may have weights."""
+    """Return the mean and the scale of each task's targets."""
     n_tasks = len(targets.ids)
     counted = None if weights is None else weights[targets.rows]
     if units is None:
@@ -502,11 +507,11 @@ def standardized(
     stays: bool = False,
     name: str = "X",
 ) -> tuple[Any, Floats, Floats]:
-    """Return X with centred and, if asked, scaled columns, and the means and scales; large values do not overflow.
+    """Return X with centered and, if ``scaled``, scaled columns, with means and scales; large values do not overflow.
 
-    A constant column has scale 1. One that is constant up to rounding has its size as scale, so that it stays small.
-    With ``order`` the rows are returned in that order. One copy of X is made, and none with ``stays``: its blocks are
-    standardized when they are read.
+    A constant column has scale 1. A column that is constant up to rounding is divided by its largest value, so that it
+    stays small. With ``order`` the samples are sorted. X is copied once, or not at all with ``stays``, which
+    standardizes its blocks when they are read.
     """
     if not is_plain(X):
         return standardized_there(X, scaled, order, sample_weight)
@@ -542,7 +547,7 @@ def standardized(
 def standardized_there(
     X: Any, scaled: bool, order: Integers | None, sample_weight: Floats | None
 ) -> tuple[Any, Floats, Floats]:
-    """Return rows on a device as `standardized` does, with means and scales on the host."""
+    """Return samples on a device as `standardized` does, with means and scales in host memory."""
     rows = Rows.centre(X, weights=sample_weight)
     lowest, highest = find_ranges(X)
     mean = np.where(highest == lowest, lowest, rows.mean)
@@ -558,7 +563,7 @@ def standardized_there(
 
 
 def _moment_of_rows(X: Floats, unit: Floats, about: Floats | float, power: int, sample_weight: Floats | None) -> Floats:
-    """Return the mean over rows, in units of each column, of a power of their distance from a point, block by block."""
+    """Return the mean of a power of the deviations of samples from a point, in units of each column, by blocks."""
     total = np.zeros(X.shape[1])
     for rows in row_blocks(len(X)):
         powers = (X[rows] / unit - about) ** power

@@ -1,4 +1,4 @@
-"""MT-iLSVM: `MultiTaskILSVMClassifier`, `MultiTaskILSVMRegressor`, and what they share."""
+"""MT-iLSVM: `MultiTaskILSVMClassifier` and `MultiTaskILSVMRegressor`."""
 
 from __future__ import annotations
 
@@ -55,21 +55,18 @@ MULTITASK_CONSTRAINTS: dict[str, list[Any]] = {
     "task_sharing": [NOT_NEGATIVE, StrOptions({"auto"})],
     "unseen_tasks": [StrOptions({"error", "shared"})],
     "temperature": [NOT_NEGATIVE, StrOptions({"auto"})],
-    "generative_weight": [POSITIVE, StrOptions({"auto"})],  # a natural gradient is divided by it
+    "generative_weight": [POSITIVE, StrOptions({"auto"})],  # positive, because the natural gradient is divided by it
     "margins": [StrOptions({"consistent", "posterior", "decoupled"})],
     "scale_inputs": ["boolean"],
 }
 
 
 class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
-    """What classifiers and regressors have in common: features of rows that all tasks see, learned with their weights.
-
-    At home in MT-iLSVM's estimators, whose parameters it reads.
-    """
+    """Base of MT-iLSVM's estimators: latent features shared by all tasks, learned jointly with the tasks' weights."""
 
     _sorts_rows = True
     _remedy = SHARE_NEW
-    _takes_devices: ClassVar[bool] = True  # arrays of PyTorch and CuPy, where they lie
+    _takes_devices: ClassVar[bool] = True  # accepts arrays of PyTorch and CuPy on their device
     _in_blocks: ClassVar[bool] = True
 
     @property
@@ -77,7 +74,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         return bool(self.unseen_tasks == "shared")
 
     def _check_loaded(self) -> None:
-        """Raise ValueError if the parts of a fitted model from a file do not fit each other."""
+        """Raise ValueError if the attributes of a loaded model do not fit each other."""
         if not hasattr(self, "_state"):
             return
         n_columns, n_components = self._state.latent.logits.shape
@@ -88,7 +85,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
         check_features_in_use(self, n_components)
 
     def _sharing(self, layout: Layout) -> float:
-        """Return rho."""
+        """Return rho, the standard deviation of the common weights relative to that of a task's own."""
         if self.task_sharing == "auto":
             return RAGGED_SHARING if layout == "ragged" else 0.0
         return float(self.task_sharing)
@@ -122,23 +119,23 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
             n_init = self.n_init if earlier is None else 1
             for start in self._try_starts(reporter, draw(), n_init):
                 reporter.result = fit(prepared, start, callbacks=[reporter])
-        if reporter.result.status in CUT_SHORT:  # the number of features is not to be judged by half a fit
+        if reporter.result.status in CUT_SHORT:  # the number of features of an unfinished fit is not meaningful
             return
-        # Tempered features are never switched off, whatever their number.
+        # Tempered features are never pruned, so all of them are in use for any truncation.
         if self.temperature_ == 0.0 and self.n_components_ == self.n_components > 1:
             warn_of_truncation(self.n_components_)
         if self.n_components_ == 0 and not settings.include_inputs:
             warn_of_no_features()
 
     def _prepare(self, problem: TaskProblem, settings: Settings) -> Problem:
-        """Return what the model's fit works on."""
+        """Return the problem for the model's fit."""
         executor = make_executor(effective_n_jobs(self.n_jobs))
         return prepare(
             problem.X, problem.observations, problem.outputs, settings, problem.row_weights, executor=executor
         )
 
     def _attributes(self, state: State) -> dict[str, Any]:
-        """Return the fitted attributes, in the model's units."""
+        """Return the fitted attributes."""
         return latent_attributes(state)
 
     def _scores(self, X: Floats) -> Floats:
@@ -150,8 +147,8 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
     def transform(self, X: ArrayLike) -> Floats:
         """Return the latent features in use, shape ``(n_samples, n_components_)``.
 
-        A feature is the sum of the standardised inputs that have it, weighted by their probabilities, in a unit that
-        does not depend on their number.
+        A feature is the sum of the standardized inputs, weighted by the probabilities in ``components_``. Its unit does
+        not depend on the number of inputs.
         """
         with room_for(self, X):
             return take_columns(features(self._standard_rows(X), self._state), self._used)
@@ -165,7 +162,7 @@ def make_settings(parameters: Mapping[str, Any], sharing: float) -> Settings:
     """Turn an estimator's parameters into the model's settings."""
     given = dict(parameters)
     noise, prior, max_iter = given["noise_variance"], given["prior_variance"], int(given["max_iter"])
-    # A decoupled fit is the factor analysis that starts a joint one; there max_iter is about it.
+    # A decoupled fit has only the factor analysis of the initialization, so max_iter limits that.
     steps = {"start_iter": max_iter} if given["margins"] == "decoupled" else {}
     return Settings(
         n_components=int(given["n_components"]),
@@ -206,7 +203,7 @@ def resume(previous: State | None, settings: Settings, n_columns: int) -> State 
 
 
 def latent_attributes(state: State) -> dict[str, Any]:
-    """Fitted attributes that describe the features and the tasks' weights for them, in the model's units."""
+    """Return the fitted attributes of the features and of the tasks' weights, in the model's units."""
     latent, weights = state.latent, state.tasks.weights
     n_columns, n_features = latent.logits.shape
     used = np.flatnonzero(has_weight(weights[:, :n_features]))
@@ -231,108 +228,107 @@ def latent_attributes(state: State) -> dict[str, Any]:
 
 @persistable(skip=("_skl_callbacks",))
 class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
-    """Multi-task infinite latent support vector machine: labels of many tasks from one shared set of features.
+    """Multi-task max-margin classifier on latent features that all tasks share.
 
-    A feature is a set of input columns, on or off for each, under an Indian buffet prior; all tasks see an example
-    through the same features, and a task's weights and the features are learned together for large margins.
+    The multi-task infinite latent support vector machine (MT-iLSVM) jointly learns features and a linear classifier for
+    each task. A feature is a subset of the inputs, with an Indian buffet process prior.
 
-    Tasks are given in one of two ways. ``fit(X, Y)`` takes a matrix with a column per task and NaN where a label is
-    missing: labels of one example, several outcomes. ``fit(X, y, task=ids)`` takes one label per row and the task that
-    it belongs to: one question asked in many groups. Rows without any label are welcome: they shape the features.
-    Columns of X are standardised inside.
+    Pass tasks in one of two ways. ``fit(X, Y)`` takes a matrix with a column per task and NaN where a label is missing,
+    for several outcomes of a sample. ``fit(X, y, task=ids)`` takes one label per sample and its task, for one outcome
+    in many groups. Samples without any label contribute to the features. The columns of ``X`` are standardized inside.
 
-    Parameters to turn first: ``C``, ``n_components`` and ``include_inputs``, and ``task_sharing`` with ``task=``; then
-    ``temperature`` (0 to read the features) and ``generative_weight``. ``loss``, ``cost``, ``class_weight``,
-    ``fit_intercept`` and ``unlabeled`` are about labels; ``alpha``, ``noise_variance``, ``prior_variance`` and
-    ``margins`` about the model; ``unseen_tasks`` and ``scale_inputs`` about what is given; the rest about how it is
-    fitted.
+    Tune ``C``, ``n_components`` and ``include_inputs`` first, and ``task_sharing`` with ``task=``. Then tune
+    ``temperature`` (0 to interpret the features) and ``generative_weight``.
 
     Parameters
     ----------
     n_components : int, default=20
-        Truncation: the most features there can be. Features are tempered by default and then all of them are used,
-        so this is a budget; at ``temperature=0`` their number follows the data.
+        Maximum number of features. Tempered features, the default, are all in use. At ``temperature=0`` the number in
+        use is inferred.
     alpha : float, default=2.0
-        Concentration of the Indian buffet process: larger values expect more features.
+        Controls the prior number of features (concentration of the Indian buffet process). Larger values expect more.
     C : float, default=0.01
-        What one unit of loss costs.
+        Controls the penalty on margin violations. Larger values fit the training labels more closely.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
-        Loss of a margin. A task with more than two classes has a margin for each ("this class or another?").
+        Loss of a margin violation. A task with more than two classes has a one-vs-rest margin per class.
     cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, predicted]`` of a wrong class, with a zero diagonal, for tasks that all have the same classes, in
-        the order of ``classes_``. It multiplies C where a row of one class scores too high for another; where it
-        scores too low for its own, the mean over wrong classes does. 1 by default.
+        ``cost[true, predicted]`` of a wrong class, with a zero diagonal, in the order of ``classes_``. It multiplies
+        ``C`` for too high a score of the wrong class. The mean over the wrong classes multiplies ``C`` for too low a
+        score of the true class. It is 1 by default, and only valid if all tasks have the same classes.
     class_weight : dict, list of dict, "balanced" or None, default=None
-        Factors on C by class; a list has a dict for each task. "balanced" balances the classes within each task.
+        Factors on ``C`` by class; a list has a dict for each task. "balanced" balances the classes within each task.
     fit_intercept : bool, default=True
-        Whether each task has a (penalised) intercept.
+        Whether each task has a (penalized) intercept.
     include_inputs : bool, default=False
-        Whether tasks see the inputs in addition to the latent features.
+        Whether the classifiers use the inputs in addition to the latent features.
     task_sharing : float or "auto", default="auto"
-        How much tasks with the same classes have in common: a task's weights are its own plus this times common ones.
-        0 leaves only the features in common, which is the paper's model. "auto" is 1 with ``task=``, 0 otherwise.
+        Controls how similar the weights of tasks with the same classes are: a task's weights are its own plus this
+        factor times common weights. Larger values make tasks more similar. 0 shares only the features, as in the paper.
+        "auto" is 1 with ``task=`` and 0 otherwise.
     unseen_tasks : {"error", "shared"}, default="error"
-        What is done about a task without any observed label, in training or when predicting: refuse it, or serve it
-        with the weights that tasks have in common.
+        Controls what happens for a task without any observed label, in training or prediction: an error, or predictions
+        from the common weights. "shared" requires a positive ``task_sharing``.
     temperature : float or "auto", default="auto"
-        Temperature of the features per observed label. 0 is the plain posterior: on/off features, as many as the data
-        ask for. At higher ones features are soft and predict a little better. "auto" is high for the data at hand.
+        Controls how far the features are from binary, per observed label. 0 is the untempered posterior: binary
+        features, whose number is inferred. Higher temperatures give probabilities, a predictive setting. "auto" is
+        found from the data; see ``temperature_``.
     generative_weight : float or "auto", default="auto"
-        Weight of the reconstruction of a sample relative to the loss of one label. "auto" follows C, ``temperature``
-        and ``n_components``.
+        Controls the weight of the reconstruction of a sample relative to the loss of one label. Larger values give
+        features that explain ``X``. "auto" follows ``C``, ``temperature`` and ``n_components``.
     margins : {"consistent", "posterior", "decoupled"}, default="consistent"
-        Descent on the objective; the paper's alternation, which may raise it; or features found without the labels
-        and then one large-margin step, for comparison (the paper's MT-IBP+SVM).
+        Controls the algorithm. "consistent" descends on the objective. "posterior" is the alternation of the paper,
+        which may increase it. "decoupled" learns the features without labels, then the classifiers (the paper's
+        MT-IBP+SVM).
     unlabeled : object, default=None
-        A value of y that marks a missing label in addition to NaN and None, -1 for instance.
+        Value of ``y`` that marks a missing label in addition to NaN and None, such as -1.
     scale_inputs : bool, default=True
-        Whether columns of X are scaled to unit variance inside. They are always centred.
+        Whether the columns of ``X`` are scaled to unit variance. They are always centered.
     noise_variance, prior_variance : float, "auto" or "estimate", default="auto"
-        Variances of the noise and of a row's weights for the features. "auto" estimates them once, before the margins
-        act; "estimate" to the end.
+        Control the variances of the noise and of a sample's weights for the features. "auto" estimates them during the
+        initialization; "estimate" also during the joint fit.
     n_init : int, default=1
-        Number of random starts. The fit with the lowest objective is kept. A warm-started fit has one.
+        Number of random initializations. The fit with the lowest objective is kept. A warm-started fit has one.
     max_iter : int, default=60
-        Steps at most.
+        Maximum number of steps.
     tol : float, default=1e-4
-        Change of the objective, per label and in units of loss, at which to stop. The large-margin problems are solved
-        to a relative duality gap of ten times this, and of 0.001 at most; many labels, while steps gain more than
-        that, to fifty times that at most. 0 solves them exactly.
+        Change of the objective per label, in units of loss, at which to stop. It also bounds the relative duality gap
+        of the SVM subproblems by ``10 * tol``, at most 1e-3; early steps may use a larger gap. 0 solves the subproblems
+        to a gap of 1e-12.
     warm_start : bool, default=False
-        Whether ``fit`` is warm-started from the last solution.
+        Whether ``fit`` continues from the last solution.
     random_state : int, RandomState instance or None, default=None
-        For the start.
+        Controls the initialization.
     n_jobs : int or None, default=None
-        Threads. The result does not depend on it.
+        Number of threads. The result does not depend on it.
     verbose : int, default=0
         Whether to show a progress bar.
 
     Attributes
     ----------
     tasks_ : array of shape (n_tasks,)
-        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
+        The tasks: the values of ``task``, or the columns of ``Y`` (their names for a data frame).
     classes_ : array of shape (n_classes,), or list of such arrays
-        The classes; those of each task, if the columns of Y have different ones.
+        The classes; a list by task if the columns of ``Y`` have different ones.
     n_components_ : int
-        Features in use: those with more than a hundredth of the largest weight of some task.
+        Number of features in use: those with more than a hundredth of the largest weight of some task.
     components_ : array of shape ``(n_components_, n_features)``
-        Probability that a feature has an input column.
+        Probability that an input belongs to a feature.
     coef_features_ : array of shape ``(n_outputs, n_components_)``
-        Weights of the features: a row per task, in the order of ``tasks_``, or a row per class for a task with more
-        than two. ``decision_function`` is ``transform(X) @ coef_features_.T + intercept_``, plus
-        ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are included.
+        Weights of the features in use: a row per task, in the order of ``tasks_``, or a row per class for a task with
+        more than two classes. ``decision_function`` is ``transform(X) @ coef_features_.T + intercept_``, plus
+        ``(X - mean_) / scale_ @ coef_inputs_.T`` with ``include_inputs=True``.
     intercept_ : array of shape (n_outputs,)
     coef_inputs_ : array of shape (n_outputs, n_features)
-        Weights of the standardised inputs, where they are included.
+        Weights of the standardized inputs, with ``include_inputs=True``.
     stick_weights_ : array of shape ``(n_components_,)``
-        Share of columns that the prior expects in each feature.
+        Prior probability that an input belongs to a feature.
     mean_, scale_ : array of shape (n_features,)
-        What X is centred and divided by.
+        Mean and scale by which ``X`` is standardized.
     noise_variance_, prior_variance_ : float
     temperature_, generative_weight_ : float
-        What was used, also where "auto" chose it.
+        The values of the fit.
     objective_ : float
-        Objective of the fit, by which starts are compared: lower is better.
+        Objective of the fit; lower is better.
     trace_ : Trace
         History of the objective and its named terms.
     n_iter_ : int
@@ -341,14 +337,13 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
 
     See Also
     --------
-    MultiTaskILSVMRegressor : The same for numbers.
+    MultiTaskILSVMRegressor : The same features for numbers.
     MultiTaskILSVMClassifierCV : Chooses the parameters by cross-validation.
     MultiLabelThresholdCV : Chooses thresholds for rare labels.
 
     Notes
     -----
-    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
-    docs/scale.md.
+    Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)``: docs/scale.md.
 
     Examples
     --------
@@ -428,53 +423,54 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
 
 @persistable(skip=("_skl_callbacks",))
 class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
-    """Multi-task infinite latent support vector regression: numbers of many tasks from one shared set of features.
+    """Multi-task max-margin regression on latent features that all tasks share.
 
-    `MultiTaskILSVMClassifier` says what the features are and how tasks are given. Targets are centred and scaled
-    inside, because weights, intercepts among them, have a standard normal prior.
+    Features and tasks are those of `MultiTaskILSVMClassifier`. Targets are standardized inside, because the weights and
+    intercepts have a standard normal prior.
 
-    Parameters to turn first: those of the classifier; then ``epsilon``, and ``scale_targets`` where tasks with
-    ``task=`` have different units.
+    Tune the parameters of the classifier first, then ``epsilon``. Set ``scale_targets`` if the tasks of ``task=`` have
+    different units.
 
     Parameters
     ----------
     n_components : int, default=20
-        Truncation: the most features there can be.
+        Maximum number of features.
     alpha : float, default=2.0
-        Concentration of the Indian buffet process: larger values expect more features.
+        Controls the prior number of features (concentration of the Indian buffet process). Larger values expect more.
     C : float, default=0.01
-        What one unit of loss costs.
+        Controls the penalty on residuals. Larger values fit the training targets more closely.
     loss : {"squared_epsilon_insensitive", "epsilon_insensitive"}, default="squared_epsilon_insensitive"
-        Loss of a residual. With ``epsilon=0`` they are the squared and the absolute residual.
+        Loss of a residual. With ``epsilon=0`` these are the squared and the absolute error.
     epsilon : float, default=0.0
-        Residuals up to this are free, in the unit that ``scale_targets`` makes: the targets' standard deviation.
+        Controls the size up to which residuals have no loss, in units of the scaled targets.
     fit_intercept, include_inputs, task_sharing, unseen_tasks, temperature, generative_weight, margins
         As in `MultiTaskILSVMClassifier`.
     scale_inputs : bool, default=True
-        Whether columns of X are scaled to unit variance inside. They are always centred.
+        Whether the columns of ``X`` are scaled to unit variance. They are always centered.
     scale_targets : {"auto", "task", "pooled"} or bool, default="auto"
-        Whether targets are centred and scaled to unit variance inside, each task by itself or all of them together.
-        "auto", or True, is "pooled" with ``task=``, where targets have one unit, and "task" otherwise.
+        Controls how targets are centered and scaled to unit variance: "task" by task, "pooled" all together, and False
+        not at all. "auto" and True are "pooled" with ``task=`` and "task" otherwise. "task" is not valid with
+        ``unseen_tasks="shared"``.
     noise_variance, prior_variance, n_init, max_iter, tol, warm_start, random_state, n_jobs, verbose
         As in `MultiTaskILSVMClassifier`.
 
     Attributes
     ----------
     tasks_ : array of shape (n_tasks,)
-        The tasks: what ``task`` held, the columns of Y (their names, if it was a data frame), or one for a vector y.
+        The tasks: the values of ``task``, or the columns of ``Y`` (their names for a data frame).
     n_components_ : int
-        Features in use: those with more than a hundredth of the largest weight of some task.
+        Number of features in use: those with more than a hundredth of the largest weight of some task.
     components_ : array of shape ``(n_components_, n_features)``
-        Probability that a feature has an input column.
+        Probability that an input belongs to a feature.
     coef_features_ : array of shape ``(n_tasks, n_components_)``
-        Weights of the features, in the targets' units. The prediction is
-        ``transform(X) @ coef_features_.T + intercept_``, plus ``(X - mean_) / scale_ @ coef_inputs_.T`` if inputs are
-        included.
+        Weights of the features in use, in units of the targets. The prediction is
+        ``transform(X) @ coef_features_.T + intercept_``, plus ``(X - mean_) / scale_ @ coef_inputs_.T`` with
+        ``include_inputs=True``.
     intercept_ : array of shape (n_tasks,)
     coef_inputs_ : array of shape (n_tasks, n_features)
-        Weights of the standardised inputs, where they are included.
+        Weights of the standardized inputs, with ``include_inputs=True``.
     target_mean_, target_scale_ : array of shape (n_tasks,)
-        What targets are centred and divided by.
+        Mean and scale by which the targets are standardized.
     stick_weights_, mean_, scale_, noise_variance_, prior_variance_, temperature_, generative_weight_
         As in `MultiTaskILSVMClassifier`.
     objective_, trace_, n_iter_, n_features_in_, feature_names_in_
@@ -483,16 +479,15 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
     See Also
     --------
     MultiTaskILSVMRegressorCV : Chooses the parameters by cross-validation.
-    regbayes.metrics.explained_variance_within_tasks : What is explained beyond the tasks' means.
+    regbayes.metrics.explained_variance_within_tasks : Share of the variance within tasks that is explained.
 
     Notes
     -----
-    Arrays of PyTorch and CuPy are worked on where they lie, under ``sklearn.config_context(array_api_dispatch=True)``:
-    docs/scale.md.
+    Arrays of PyTorch and CuPy are supported under ``sklearn.config_context(array_api_dispatch=True)``: docs/scale.md.
 
     Examples
     --------
-    Forty groups of ten rows that follow similar, but not the same, laws:
+    Forty groups of samples with similar coefficients:
 
     >>> import numpy as np
     >>> from regbayes import MultiTaskILSVMRegressor
@@ -575,7 +570,7 @@ class MultiTaskILSVMRegressor(LatentTasks, TaskRegressor):
         return chosen or None
 
     def _attributes(self, state: State) -> dict[str, Any]:
-        """Fitted attributes, with weights in the targets' units."""
+        """Return the fitted attributes, with weights in units of the targets."""
         found = super()._attributes(state)
         for name in ("coef_features_", "coef_inputs_"):
             if name in found:
