@@ -1,4 +1,4 @@
-"""What topic models share as estimators: counts in, a fit by the chosen inference, topics of new documents out."""
+"""Base of the topic models: validation of counts, fits by either inference, and topics of new documents."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from regbayes.margins.targets import Targets
 from regbayes.models.medlda import batches, gibbs, meanfield, topics
 from regbayes.models.medlda.topics import DeviceCorpus, FittedTopics
 
-Counts = Any  # csr_array or csr_matrix: SciPy is untyped; a DeviceCorpus of documents on a device
+Counts = Any  # csr_array, csr_matrix (SciPy is untyped), or the DeviceCorpus of documents on a device
 
 TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, 32767, closed="both")],
@@ -87,42 +87,41 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "verbose": ["verbose"],
 }
 
-MIN_FIRST_BATCH_DOCUMENTS = 500  # with fewer documents the topics depend on chance
-COUNTED_DOCUMENTS = 1000  # samples whose nonzero entries are counted to estimate those of a large dense matrix
-LARGEST_COUNT = 1e30  # of single precision not much is left beyond
+MIN_FIRST_BATCH_DOCUMENTS = 500  # documents of the first batch below which the topics depend on chance
+COUNTED_DOCUMENTS = 1000  # sampled documents that estimate the number of nonzero entries of a large dense matrix
+LARGEST_COUNT = 1e30  # largest count that single precision can represent with a margin
 
-# Chosen on late posts of a training part of 20 Newsgroups (classes) and on parts of one training half of the movie
-# reviews (numbers): docs/decisions.md.
+# Default priors, chosen on training parts of 20 Newsgroups (classes) and of the movie reviews (numbers); see
+# docs/decisions.md.
 DOC_TOPIC_PRIOR = {"gibbs": 0.1, "variational": 1.0}
 SAMPLER_WORD_PRIOR = 0.1
-MANY_TOPICS = 4000  # topics times responses, beyond which C grows during the burn-in by default
+MANY_TOPICS = 4000  # topics times responses above which C grows during the burn-in by default
 
 
 class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
-    """Counts in, topics out: everything that does not depend on what the responses are.
+    """Base of the topic models: everything that does not depend on the type of response.
 
-    A subclass reads its responses, makes `Targets` of them, and says in `_attributes` what a fit looks like in its
-    units.
+    A subclass reads responses, makes `Targets` of them, and returns the fitted attributes in their units.
     """
 
-    _default_variances: ClassVar[dict[str, float]]  # of the weights, by inference
-    _default_word_prior: ClassVar[float]  # of mean field
+    _default_variances: ClassVar[dict[str, float]]  # prior variances of the weights, by inference
+    _default_word_prior: ClassVar[float]  # for mean field
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn topics and weights together.
+        """Learn topics and weights.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words. Arrays of PyTorch or CuPy, dense or CSR, are worked on where they are, under
-            ``sklearn.config_context(array_api_dispatch=True)`` and with ``inference="variational"``.
+            Word counts. Arrays of PyTorch or CuPy, dense or CSR, are supported under
+            ``sklearn.config_context(array_api_dispatch=True)`` with ``inference="variational"``.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Numbers; or classes, or an indicator (0 or 1) for each of several labels.
+            Numbers; classes; or an indicator (0 or 1) for each of several labels.
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each document counts, its words and its response; 0 leaves it out. The sum of the weights is the
-            size of the corpus relative to the priors. The sampler takes whole numbers, and a document so often.
+            How often each document counts; 0 leaves it out. The sum of the weights is the size of the corpus relative
+            to the priors. With ``inference="gibbs"`` weights are integers, and documents are repeated.
 
         Returns
         -------
@@ -134,17 +133,17 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Solve for the weights at the present topics, after ``partial_fit``.
+        """Solve for the weights at the fitted topics, after ``partial_fit``.
 
-        They are solved at the shares of topics that prediction infers for the documents, without a look at the
-        responses. Topics do not change. The parameters are those of `fit`.
+        The topic proportions are those that prediction infers, without responses. The topics do not change. The
+        parameters are those of `fit`.
         """
         check_is_fitted(self, "coef_features_")
         work_on_cpu(self, X, "fit_weights")
         return self._solve_weights(*self._read(X, y, sample_weight, first=False))
 
     def _learn_more(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
-        """Learn from further documents, as ``partial_fit`` of either estimator."""
+        """Implement ``partial_fit`` of both estimators."""
         work_on_cpu(self, X, "partial_fit")
         data = fit_data(X, y, sample_weight=sample_weight)
         if self.inference == "gibbs":
@@ -157,7 +156,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     def _read(
         self, X: Any, y: Any, sample_weight: Any, *, first: bool, classes: Any = None
     ) -> tuple[Counts, Targets | None, Floats | None]:
-        """Return counts, targets and weights; the first documents say what the responses are and how long they are."""
+        """Return counts, targets and weights; the first documents determine the mean length and the responses' type."""
         counts = read_counts(self, X, reset=first, whole=self.inference == "gibbs")
         responses = bring_targets(y, counts, "y")
         if responses is None:
@@ -178,14 +177,14 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     @abstractmethod
     def _make_targets(self, responses: Any, sample_weight: Floats | None, first: bool, classes: Any) -> Targets | None:
-        """Return what is asked of documents; None where C is zero. The first ones say what classes or units are."""
+        """Return the targets, or None if C is 0; the first documents determine classes or units."""
 
     @abstractmethod
     def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
         """Return the fitted attributes."""
 
     def _check_loaded(self) -> None:
-        """Raise ValueError if the parts of a fitted model from a file do not fit each other."""
+        """Raise ValueError if the attributes of a loaded model do not fit each other."""
         if not hasattr(self, "_fitted"):
             return
         shape = self._fitted.word_given_topic.shape
@@ -200,24 +199,24 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
                 raise ValueError("the topics of earlier batches do not fit those of the model")
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the share of each topic among the words of documents, inferred without responses.
+        """Return the topic proportions of documents, inferred without responses.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words; here they need not be whole.
+            Word counts, which may be real numbers.
 
         Returns
         -------
         array of shape (n_samples, n_components)
-            Rows sum to one. A document without words has the shares of the training corpus.
+            Rows sum to one. A document without words has the proportions of the training corpus.
         """
         return self._shares(X)
 
     def perplexity(self, X: ArrayLike) -> float:
         """Return an upper bound on the perplexity of documents: exp of the negative log-probability per word.
 
-        The bound is the mean-field one given the topics, for whole documents.
+        It is the mean-field bound for whole documents, given the topics.
         """
         documents, fitted = self._documents(X)
         n_words = float(lengths_of(documents).sum())
@@ -232,10 +231,10 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         Parameters
         ----------
         n : int, default=10
-            Words for each topic.
+            Number of words per topic.
         vocabulary : array-like of shape (n_features,), default=None
-            Names of the columns, such as ``CountVectorizer.get_feature_names_out()``. By default
-            ``feature_names_in_``, where X had names, and column numbers otherwise.
+            Names of the columns, such as ``CountVectorizer.get_feature_names_out()``. None is ``feature_names_in_`` if
+            ``X`` had names, and column numbers otherwise.
 
         Returns
         -------
@@ -257,7 +256,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     def components_(self) -> Singles:
         """Expected counts of words in topics plus ``topic_word_prior``, shape (n_components, n_features).
 
-        Rows divided by their sums are the topics' distributions over words.
+        Divide rows by their sums to get the topics' distributions over words.
         """
         fitted: FittedTopics | None = getattr(self, "_fitted", None)
         if fitted is None:
@@ -280,7 +279,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         return as_documents(counts), self._fitted
 
     def _shares(self, X: ArrayLike) -> Floats:
-        """As `transform`, in a plain array whatever ``set_output`` asks for."""
+        """Return the result of `transform` as a plain array for any ``set_output``."""
         with room_for_documents(self, X):
             documents, fitted = self._documents(X)
             return topics.proportions(documents, fitted, make_executor(effective_n_jobs(self.n_jobs)))
@@ -310,12 +309,12 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
                 result = self._run_mean_field(counts, targets, sample_weight, reporter)
                 attributes = self._attributes(result.state)
             self._set_fitted(attributes, result)
-        if not (sampled and result.status is Status.ITERATION_LIMIT):  # how a chain should end
+        if not (sampled and result.status is Status.ITERATION_LIMIT):  # the normal end of a chain
             warn_of_status(self, result)
         return self
 
     def _check_sampler(self) -> None:
-        """Refuse parameters that the sampler does not have."""
+        """Raise an error for parameters that the sampler does not support."""
         refused = {
             "topic_word_prior": (self.topic_word_prior == 0, "the sampler takes a positive number"),
             "loss": (str(self.loss).startswith("squared"), "the sampler draws from the loss as it is"),
@@ -327,9 +326,9 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
     def _learn_batch(
         self, counts: Counts, targets: Targets | None, sample_weight: Floats | None, data: dict[str, Any]
     ) -> Self:
-        """Learn from a batch of documents by mean field: fit the first, and update the fit with every further one.
+        """Learn from a batch of documents by mean field: fit the first, and update the fit with the others.
 
-        Attributes change when all is done: a batch that is refused leaves the model as it was.
+        The attributes change last, so an invalid batch leaves the model unchanged.
         """
         documents = as_documents(counts)
         if not hasattr(self, "_fitted"):
@@ -361,14 +360,14 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         return self
 
     def _earlier_batches(self) -> batches.Batches:
-        """Return where earlier documents left off; those of a fit count by their words."""
+        """Return the state after earlier documents; after ``fit`` they are weighted by their words."""
         if hasattr(self, "_batches"):
             return self._batches
         n_documents = float(self._fitted.topic_total.sum()) / self._mean_length
         return batches.begin(self._label_free_settings(), self._fitted, n_documents)
 
     def _solve_weights(self, counts: Counts, targets: Targets | None, sample_weight: Floats | None) -> Self:
-        """Solve for the weights at the present topics."""
+        """Solve for the weights at the fitted topics."""
         documents, executor = as_documents(counts), make_executor(effective_n_jobs(self.n_jobs))
         if targets is None:
             raise ValueError("fit_weights needs a positive C, got 0, which has no margins and no weights")
@@ -387,19 +386,19 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         return self
 
     def _check_batches(self, y: Any, first: bool, classes: Any) -> None:
-        """Refuse parameters that need all documents at once."""
+        """Raise an error for parameters that require all documents at once."""
         if not self._has_squared_loss:
             raise ValueError(f'partial_fit needs a squared loss, got loss={self.loss!r}; or inference="gibbs"')
 
     def _run_sampler(
         self, counts: Counts, targets: Any, streaming: bool, reporter: FitReporter
     ) -> tuple[FitResult[Any], dict[str, Any]]:
-        """Sample; return the result and the attributes that it stands for."""
+        """Run the sampler; return the result and the fitted attributes."""
         earlier: gibbs.StreamingPosterior | None = getattr(self, "_posterior", None)
         if streaming and earlier is not None and earlier.word_topic.shape[1] != self.n_components:
             K = earlier.word_topic.shape[1]
             raise ValueError(f"n_components is {self.n_components}, but earlier documents were fitted with {K}")
-        goes_on = self.warm_start and not streaming  # earlier documents are not in a chain of later ones
+        goes_on = self.warm_start and not streaming  # the chain of a batch does not include earlier documents
         fits = earlier is not None and len(earlier.word_topic) == counts.shape[1]
         result = gibbs.fit(
             as_documents(counts, np.int32),
@@ -432,7 +431,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         )
 
     def _earlier_topics(self, n_words: int) -> FittedTopics | None:
-        """Return the last fit, if this one shall begin at its topics and can."""
+        """Return the last fit if a warm start can use its topics; None otherwise."""
         fitted: FittedTopics | None = getattr(self, "_fitted", None)
         if not self.warm_start or fitted is None or fitted.collapsed:
             return None
@@ -442,7 +441,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     @property
     def _iteration_limit(self) -> int:
-        """The most iterations; by default 40 sweeps of the sampler, or 100 of mean field."""
+        """Maximum number of iterations, by default 40 sweeps of the sampler or 100 steps of mean field."""
         if self.max_iter is not None:
             return int(self.max_iter)
         return 40 if self.inference == "gibbs" else 100
@@ -460,7 +459,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     @property
     def _has_squared_loss(self) -> bool:
-        """Whether mean field has squared losses, as it does where nothing is said."""
+        """Whether mean field has a squared loss, which is the default."""
         return self.loss is None or bool(self.loss.startswith("squared"))
 
     def _label_free_settings(self) -> meanfield.Settings:
@@ -484,7 +483,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         )
 
     def _burn_in(self) -> int:
-        """Return how many sweeps are made before averages are taken: a number, or a share of all."""
+        """Return the number of sweeps before averages are taken."""
         wanted, most = self.burn_in, self._iteration_limit
         if not isinstance(wanted, Integral):
             return int(wanted * most)
@@ -496,7 +495,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         return int(wanted)
 
     def _warm_up(self, burn_in: int, many_topics: bool) -> int:
-        """Return over how many sweeps C grows: a number, or a share of all."""
+        """Return the number of sweeps over which C grows."""
         wanted = self.C_warmup
         if wanted is None:
             return burn_in if many_topics else 0
@@ -512,14 +511,14 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
-        tags.input_tags.categorical = True  # whole numbers: scikit-learn has no tag for counts
+        tags.input_tags.categorical = True  # integers: scikit-learn has no tag for counts
         return tags
 
 
 def choose_rows(inference: str, sample_weight: ArrayLike, counts: Counts) -> tuple[Integers, Floats | None]:
-    """Return the rows to fit, and how often each counts; those of weight zero are left out.
+    """Return the rows to fit and their weights; rows of weight zero are left out.
 
-    The sampler draws a topic for every word of a document: one that counts twice is taken twice. Mean field weighs it.
+    The sampler draws a topic for each word, so a document of weight 2 is repeated. Mean field weights it.
     """
     rows = np.empty((counts.shape[0], 0))
     weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
@@ -536,10 +535,7 @@ def choose_rows(inference: str, sample_weight: ArrayLike, counts: Counts) -> tup
 
 
 def read_counts(estimator: BaseEstimator, X: ArrayLike, *, reset: bool, whole: bool = False) -> Counts:
-    """Validate a matrix of counts and return it in compressed rows, without zeros and duplicates.
-
-    Counts on a device stay there.
-    """
+    """Validate a matrix of counts; return it in CSR format without zeros and duplicates, or on its device."""
     _check_no_texts(X)
     check_types(X)
     check_indices(X)
@@ -585,13 +581,13 @@ def read_numbers(estimator: BaseEstimator, y: Any) -> Floats:
 
 
 def check_largest(count: float) -> None:
-    """Refuse counts of which single precision would leave nothing."""
+    """Raise an error for counts that single precision cannot represent."""
     if count > LARGEST_COUNT:
         raise ValueError(f"counts in X must be at most {LARGEST_COUNT:g}; the largest is {count:g}")
 
 
 def numbers_of(X: Any) -> Any:
-    """Return the numbers of a sparse matrix of PyTorch or CuPy, and anything else as it is."""
+    """Return the values of a sparse matrix of PyTorch or CuPy, and any other matrix unchanged."""
     library = type(X).__module__.partition(".")[0]
     if library == "cupyx":
         return X.data
@@ -601,7 +597,7 @@ def numbers_of(X: Any) -> Any:
 
 
 def read_device_counts(X: Any, numbers: Any, *, allow_empty: bool = False) -> DeviceCorpus:
-    """Validate counts on a device, sparse by rows or dense, and return them as documents there."""
+    """Validate counts on a device, CSR or dense; return them as documents on the device."""
     check_numbers(numbers)
     if len(X.shape) != 2 or (numbers is X and is_sparse(X)):
         raise ValueError(
@@ -616,7 +612,7 @@ def read_device_counts(X: Any, numbers: Any, *, allow_empty: bool = False) -> De
 
 
 def _entries_of(X: Any, numbers: Any) -> WordCounts:
-    """Return the entries of a matrix on a device by rows; numbers have single precision if they had, or double."""
+    """Return the entries of a matrix on a device by rows, in single precision if it has that, or double."""
     xp = namespace_of(numbers)
     if numbers is X:
         present = X != 0
@@ -634,7 +630,7 @@ def _entries_of(X: Any, numbers: Any) -> WordCounts:
 
 
 def _check_entries(counts: WordCounts, shape: Any) -> Any:
-    """Refuse what kernels cannot take; return where documents begin, on the host."""
+    """Raise an error for entries that kernels do not support; return the row boundaries in host memory."""
     words, numbers, there = counts
     xp, starts = namespace_of(numbers), to_host(there)
     ascend = len(starts) == shape[0] + 1 and starts[0] == 0 and not np.any(np.diff(starts) < 0)
@@ -653,7 +649,7 @@ def _check_entries(counts: WordCounts, shape: Any) -> Any:
 
 
 def bring_targets(values: Any, counts: Counts, name: str) -> Any:
-    """Return what belongs to documents as it is on the host, having seen that it lay where they do."""
+    """Return values of documents in host memory; raise an error if they were on another device than the counts."""
     if values is None:
         return None
     if isinstance(counts, DeviceCorpus):
@@ -662,7 +658,7 @@ def bring_targets(values: Any, counts: Counts, name: str) -> Any:
 
 
 def work_on_cpu(model: Any, X: Any, method: str) -> None:
-    """Refuse documents on a device, and bring home what an earlier fit there has set."""
+    """Raise an error for documents on a device, and copy the fitted attributes to host memory."""
     numbers = numbers_of(X)
     if is_elsewhere(numbers):
         raise TypeError(f"{method} works on the CPU, and X is {name_place(numbers)}: give it as a NumPy or SciPy array")
@@ -671,7 +667,7 @@ def work_on_cpu(model: Any, X: Any, method: str) -> None:
 
 @contextmanager
 def working_on_documents(model: Any, X: Any) -> Iterator[None]:
-    """Fit where documents lie: in the end fitted attributes follow them there."""
+    """Move the fitted attributes to the device of the documents after a fit."""
     numbers = numbers_of(X)
     if isinstance(numbers, np.ndarray) or not is_elsewhere(numbers):
         yield
@@ -684,17 +680,17 @@ def working_on_documents(model: Any, X: Any) -> Iterator[None]:
 
 
 def room_for_documents(model: Any, X: Any) -> AbstractContextManager[None]:
-    """Say how many documents fit, where the memory of a device does not hold what is made of those there."""
+    """Report how many documents fit if a device runs out of memory."""
     numbers = numbers_of(X)
     return within_memory(numbers, partial(_describe_room, model, X, numbers))
 
 
 def _describe_room(model: TopicModel, X: Any, numbers: Any) -> str:
-    """Say how many documents fit into a device's memory, as far as it can be known."""
+    """Return a message about how many documents fit into a device's memory."""
     n_documents, n_words = (int(size) for size in X.shape)
     itemsize = 4 if "float32" in str(numbers.dtype) else 8
     n_entries = numbers.shape[0]
-    if numbers is X:  # dense, and to count in all of them would take more of what there is too little of
+    if numbers is X:  # dense: counting all entries would need more of the exhausted memory
         some = X[:COUNTED_DOCUMENTS, :]
         n_entries = int((some != 0).sum()) * n_documents // max(some.shape[0], 1)
     of_model = (int(model.n_components), int(model.n_sweeps))
@@ -717,7 +713,7 @@ def _check_no_texts(X: Any) -> None:
 
 
 def _check_whole(numbers: NDArray[Any]) -> None:
-    """Refuse counts that the sampler cannot take apart into words."""
+    """Raise an error for counts that are not integers, which the sampler requires."""
     if numbers.dtype.kind == "f" and np.any(numbers != np.rint(numbers)):
         bad = float(numbers[numbers != np.rint(numbers)][0])
         raise ValueError(
@@ -733,9 +729,9 @@ def _check_whole(numbers: NDArray[Any]) -> None:
 
 
 def as_documents(counts: Counts, dtype: Any = np.float32) -> WordCounts:
-    """Return the rows of a matrix of counts as what models take: single precision, or whole for the sampler.
+    """Return the rows of a matrix of counts as `WordCounts`: single precision, or integers for the sampler.
 
-    Those on a device keep their precision.
+    Documents on a device keep their precision.
     """
     if isinstance(counts, DeviceCorpus):
         return counts.counts
@@ -744,7 +740,7 @@ def as_documents(counts: Counts, dtype: Any = np.float32) -> WordCounts:
 
 
 def mean_length(counts: Counts, sample_weight: Floats | None) -> float:
-    """Return the mean number of words of the documents that have any."""
+    """Return the mean number of words of the documents that are not empty."""
     lengths, weights = lengths_of(as_documents(counts)), np.ones(counts.shape[0])
     if sample_weight is not None:
         weights = sample_weight

@@ -1,7 +1,7 @@
 """Cross-validated searches, one for each model: `ILSVMClassifierCV`, `MedLDAClassifierCV` and others.
 
-A class states its model, the values to try, and how samples are divided. Its constructor has the model's parameters,
-with a list of values in place of each that is searched; its docstring is made from the model's.
+A class defines its model, the values to try, and the folds. Its constructor has the model's parameters, with a list of
+values in place of each searched one. Its docstring is generated from the model's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from regbayes.estimators.path_search import NOT_SAVED, BaseSearch, OnResult, cop
 from regbayes.estimators.search_records import FoldRecord
 
 OF_THE_SEARCH = {"cv": None, "scoring": None, "random_state": None, "n_jobs": None, "verbose": 0}
-NOT_SEARCHED = {"warm_start", "deterministic"}  # a search warm-starts along its paths, and runs on the CPU
+NOT_SEARCHED = {"warm_start", "deterministic"}  # a search sets warm starts along its paths, and runs on the CPU
 
 DOCSTRING = """{about}
 
@@ -78,8 +78,8 @@ PathSearchCV : Other parameters, and any estimator.
 
 
 def _init_of(defaults: Mapping[str, Any]) -> Callable[..., None]:
-    """Return a constructor that keeps its arguments, with the signature that scikit-learn reads."""
-    names = sorted(defaults, key=lambda name: name != "n_components")  # the one that may be given by position
+    """Return a constructor that stores its arguments, with the signature that scikit-learn reads."""
+    names = sorted(defaults, key=lambda name: name != "n_components")  # the only positional argument
     kinds = [Parameter.POSITIONAL_OR_KEYWORD] * 2 + [Parameter.KEYWORD_ONLY] * (len(names) - 1)
     own = Signature(
         [
@@ -98,7 +98,7 @@ def _init_of(defaults: Mapping[str, Any]) -> Callable[..., None]:
 
 
 def _describe_parameters(model: type, names: Iterable[str]) -> list[str]:
-    """Return what the docstring of a model says of some of its parameters."""
+    """Return the entries of some parameters in the docstring of a model."""
     section = cleandoc(model.__doc__ or "").partition("Parameters\n----------\n")[2].partition("\n\n")[0]
     found = []
     for entry in re.split(r"\n(?=\S)", section):
@@ -111,13 +111,13 @@ def _describe_parameters(model: type, names: Iterable[str]) -> list[str]:
 
 
 class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch):
-    """A search over lists of one model's values."""
+    """Base of the cross-validated searches over lists of one model's values."""
 
     _model: ClassVar[Any]
-    _values: ClassVar[Mapping[str, tuple[str, Any]]]  # parameter -> the list of its values here, and its default
+    _values: ClassVar[Mapping[str, tuple[str, Any]]]  # parameter -> name and default of its list of values
     _along: ClassVar[str | None] = "C"
     _descending: ClassVar[bool] = False
-    _lists: ClassVar[dict[str, str]]  # parameter -> the list of its values here
+    _lists: ClassVar[dict[str, str]]  # parameter -> name of its list of values
     _shared: ClassVar[list[str]]  # parameters of the model that are not searched
 
     __metadata_request__score: ClassVar[dict[str, Any]] = {"sample_weight": None}
@@ -145,7 +145,7 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
             "cv": ["cv_object"],
             "scoring": [str, callable, None],
         }
-        if "n_components" in cls._lists:  # a number is a list of one
+        if "n_components" in cls._lists:  # a single number is allowed too
             cls._parameter_constraints["n_components"] = ["array-like", *constraints["n_components"]]
         if cls.__doc__:
             lists = [f"{listed} : sequence, default={default!r}" for listed, default in cls._values.values()]
@@ -168,17 +168,17 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
         records: Iterable[FoldRecord] | None = None,
         on_result: OnResult | None = None,
     ) -> Self:
-        """Try every combination on every fold, and fit the best to all samples.
+        """Fit every combination on every fold, and the best one on all samples.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Of MedLDA: counts of words, which may be sparse.
+            For MedLDA: word counts, which may be sparse.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         sample_weight : array-like of shape (n_samples,), default=None
             How often each sample counts, in the fits and in their scores.
         records, on_result
-            As in `PathSearchCV.fit`: fits that need not be made again, and a function that is called with each record.
+            As in `PathSearchCV.fit`: records of earlier fits, and a function that is called with each record.
 
         Returns
         -------
@@ -194,14 +194,14 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
         return self._search_lists(model, X, rows, targets, folds, {"sample_weight": weights}, records, on_result)
 
     def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], Flags]:
-        """Return the validated samples and their targets, and which samples have one."""
+        """Return the validated samples and targets, and which samples have a target."""
         raise NotImplementedError
 
     def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> Any:
         return self.cv
 
     def _make_model(self, random: np.random.RandomState) -> Any:
-        """Return the model with all parameters that are not searched; all fits have one seed."""
+        """Return the model with all parameters that are not searched; all fits have the same seed."""
         seed = random.randint(np.iinfo(np.int32).max)
         return self._model(random_state=seed, **{name: getattr(self, name) for name in self._shared})
 
@@ -216,14 +216,14 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
         records: Iterable[FoldRecord] | None,
         on_result: OnResult | None,
     ) -> Self:
-        """Try all combinations of the lists; methods are given the metadata that they take."""
+        """Try all combinations of the lists; each method receives the metadata that it accepts."""
         values = {name: getattr(self, listed) for name, listed in self._lists.items()}
         grid = {name: [value] if np.ndim(value) == 0 else value for name, value in values.items()}
         check_lists(model, grid, self._lists, self._along, caller=type(self).__name__)
         scorers = resolve_scorers(model, self.scoring)
         metadata = {name: value for name, value in metadata.items() if value is not None}
         of_score = {name: accepted(one or model.score, metadata) for name, one in scorers.items()}
-        X = X if hasattr(X, "columns") else rows  # fits learn names from a data frame
+        X = X if hasattr(X, "columns") else rows  # the fits read column names from a data frame
         samples = Samples(X, y, metadata, accepted(model.predict, metadata), of_score)
         plan = make_plan(model, grid, folds, scorers, along=self._along, descending=self._descending)
         return self._search(plan, samples, self._lists, records=records, on_result=on_result)
@@ -247,8 +247,8 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
 class ILSVMClassifierCV(ModelSearch):
     """Choose the parameters of `ILSVMClassifier` by cross-validation, along paths of C.
 
-    C goes from its largest value down, and each fit starts where the last one ended: a smaller C keeps fewer features,
-    and those that a fit has left out do not return. The last fit goes along the best path too.
+    A path goes from the largest C down, and each fit is warm-started from the previous one. A smaller C keeps fewer
+    features, and features that a fit pruned do not return. The final fit follows the path of the best combination too.
     """
 
     _model = ILSVMClassifier
@@ -279,15 +279,15 @@ class ILSVMClassifierCV(ModelSearch):
         return KFold(self.cv or DEFAULT_FOLDS) if y.ndim == 2 and is_number else self.cv
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
-        """Return the probabilities that samples have the features, shape (n_samples, n_components)."""
+        """Return the probabilities that features are not zero, shape (n_samples, n_components)."""
         return self._best().feature_probabilities(X)
 
 
 @persistable(skip=NOT_SAVED)
 class ILSVMRegressorCV(ModelSearch):
-    """Choose the parameters of `ILSVMRegressor` by cross-validation, along paths of C as in `ILSVMClassifierCV`.
+    """Choose the parameters of `ILSVMRegressor` by cross-validation, along paths of C.
 
-    Folds are random by default.
+    Paths are as in `ILSVMClassifierCV`. Folds are random by default.
     """
 
     _model = ILSVMRegressor
@@ -310,12 +310,12 @@ class ILSVMRegressorCV(ModelSearch):
         return KFold(self.cv or DEFAULT_FOLDS, shuffle=True, random_state=random.randint(np.iinfo(np.int32).max))
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
-        """Return the probabilities that samples have the features, shape (n_samples, n_components)."""
+        """Return the probabilities that features are not zero, shape (n_samples, n_components)."""
         return self._best().feature_probabilities(X)
 
 
 class TopicSearch(ModelSearch):
-    """What the searches of MedLDA share. Every fit has its own start: a chain from another C remembers it for long."""
+    """Base of the searches of MedLDA, without warm starts, because a chain keeps the topics of another C for long."""
 
     _along = None
 
@@ -329,7 +329,7 @@ class TopicSearch(ModelSearch):
         raise NotImplementedError
 
     def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> Any:
-        """Return random folds, even over the classes, unless the user has others."""
+        """Return ``cv``, or random folds, stratified by class, if it is a number or None."""
         if self.cv is not None and not isinstance(self.cv, Integral):
             return self.cv
         kind = StratifiedKFold if self._model is MedLDAClassifier and y.ndim == 1 else KFold
@@ -340,7 +340,7 @@ class TopicSearch(ModelSearch):
 class MedLDAClassifierCV(TopicSearch):
     """Choose the number of topics and C of `MedLDAClassifier` by cross-validation.
 
-    There must be as many topics as classes. Folds are random by default, and even over the classes.
+    By default folds are random, and stratified for classes.
     """
 
     _model = MedLDAClassifier
@@ -355,7 +355,7 @@ class MedLDAClassifierCV(TopicSearch):
 
 @persistable(skip=NOT_SAVED)
 class MedLDARegressorCV(TopicSearch):
-    """Choose the number of topics and C of `MedLDARegressor` by cross-validation, on random folds by default."""
+    """Choose the number of topics and C of `MedLDARegressor` by cross-validation, by default on random folds."""
 
     _model = MedLDARegressor
     _values = {"n_components": ("n_components", (10, 20, 40)), "C": ("Cs", (1.0, 3.0))}  # noqa: RUF012
@@ -365,7 +365,7 @@ class MedLDARegressorCV(TopicSearch):
 
 
 class TaskSearch(ModelSearch):
-    """What the searches of MT-iLSVM share."""
+    """Base of the searches of MT-iLSVM."""
 
     _values = {  # noqa: RUF012
         "C": ("Cs", (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
@@ -389,19 +389,19 @@ class TaskSearch(ModelSearch):
         records: Iterable[FoldRecord] | None = None,
         on_result: OnResult | None = None,
     ) -> Self:
-        """Try every combination on every fold, and fit the best to all samples.
+        """Fit every combination on every fold, and the best one on all samples.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Labels or numbers, NaN (or None, of labels) where missing.
+            Labels or numbers, NaN where missing (labels may also be None).
         task : array-like of shape (n_samples,), default=None
-            The task of each sample, where there is one target per sample.
+            The task of each sample, if there is one target per sample.
         sample_weight : array-like of shape (n_samples,), default=None
             How often each sample counts, in the fits and in their scores.
         records, on_result
-            As in `PathSearchCV.fit`: fits that need not be made again, and a function that is called with each record.
+            As in `PathSearchCV.fit`: records of earlier fits, and a function that is called with each record.
 
         Returns
         -------
@@ -430,7 +430,7 @@ class TaskSearch(ModelSearch):
         return self._search_lists(model, X, rows, values, folds, metadata, records, on_result)
 
     def _read_tasks(self, X: Floats, y: Any, task: Any) -> tuple[Targets, Integers]:
-        """Return the targets, and for each what must be seen in every training part."""
+        """Return the targets, and for each the task or class that every training part must contain."""
         raise NotImplementedError
 
 
@@ -438,12 +438,12 @@ class TaskSearch(ModelSearch):
 class MultiTaskILSVMClassifierCV(TaskSearch):
     """Choose the parameters of `MultiTaskILSVMClassifier` by cross-validation, along paths of C.
 
-    C goes from its smallest value up, and each fit starts where the last one ended.
+    A path goes from the smallest C up, and each fit is warm-started from the previous one.
 
-    Folds divide every task evenly by default, and its classes too where there is one label per sample. Samples without
-    a label are in every training part, and so are those without which a task, or a class of it, would not be seen.
-    A ``scoring`` given by name needs every label observed; with ``task=`` the scorer sees an estimator that knows the
-    tasks of its samples. For rare labels, see `MultiLabelThresholdCV`.
+    By default folds are stratified by task, and by class if there is one label per sample. Samples without a label are
+    in every training part, and so are samples that are needed to represent a task or a class. A ``scoring`` name
+    requires all labels to be observed. With ``task=`` a scorer receives an estimator that already has the tasks. For
+    rare labels, see `MultiLabelThresholdCV`.
     """
 
     _model = MultiTaskILSVMClassifier

@@ -1,4 +1,4 @@
-"""`MedLDAClassifier` and `MedLDARegressor`: topics of documents that predict their classes or numbers."""
+"""`MedLDAClassifier` and `MedLDARegressor`: supervised topic models."""
 
 from __future__ import annotations
 
@@ -34,102 +34,98 @@ from regbayes.models.medlda.topics import FittedTopics
 
 @persistable(skip=("_skl_callbacks", "_checkpoint"))
 class MedLDAClassifier(ClassifierMixin, TopicModel):
-    """Max-margin supervised topic model: topics of documents that tell their classes apart.
+    """Max-margin supervised topic model for classification.
 
-    Latent Dirichlet allocation explains the words of a document by topics; a linear classifier on the shares of the
-    topics asks for margins, and topics and classifier are drawn from their joint posterior. Topics then differ where
-    classes do, and stay distributions over words that can be read. X holds counts of words, as from
-    ``CountVectorizer``.
+    MedLDA jointly learns latent Dirichlet allocation and a linear classifier on the topic proportions. The topics
+    differ between classes and remain distributions over words. ``X`` holds word counts, as from ``CountVectorizer``.
 
-    Parameters to turn first: ``n_components`` and ``C``; then ``inference``, ``doc_topic_prior`` and ``max_iter``.
-    ``burn_in``, ``C_warmup``, ``refit`` and ``n_blocks`` are the sampler's alone, ``n_sweeps`` and ``tol`` those of
-    mean field; ``loss``, ``cost`` and ``class_weight`` are about the classifier.
+    Tune ``n_components`` and ``C`` first, then ``inference``, ``doc_topic_prior`` and ``max_iter``. ``burn_in``,
+    ``C_warmup``, ``refit`` and ``n_blocks`` are only used with ``inference="gibbs"``; ``n_sweeps`` and ``tol``, only
+    with "variational".
 
     Parameters
     ----------
     n_components : int, default=40
-        Topics.
+        Number of topics.
     inference : {"gibbs", "variational"}, default="variational"
-        How topics are inferred. "variational" is mean field, with margins between classes on the expected scores of
-        the topics that prediction infers, without the response. Weights of words need not be whole numbers. "gibbs" is
-        a collapsed Gibbs sampler of the model with the expected hinge loss (Zhu, Chen, Perkins and Zhang, JMLR 2014),
-        with one margin for each class against the rest. It often takes less time.
+        Controls how topics are inferred. "variational" is mean field with margins between classes, on the expected
+        scores of the topics that prediction infers; counts may be real numbers. "gibbs" is a collapsed Gibbs sampler
+        for the expected hinge loss with one-vs-rest margins (Zhu, Chen, Perkins and Zhang, JMLR 2014).
     C : float, default=1.0
-        Penalty on a margin violation, per word of the mean document: the classes weigh as much as C nats per word. 0
-        leaves plain latent Dirichlet allocation, whose weights are zero.
+        Controls the penalty on margin violations, per word of a document of mean length. Larger values fit the training
+        labels more closely. 0 is unsupervised latent Dirichlet allocation, with weights of zero.
     loss : {"hinge", "squared_hinge"} or None, default=None
-        None is "squared_hinge" with ``inference="variational"``. The sampler has "hinge" only.
+        Loss of a margin violation. None is "squared_hinge" for "variational" and "hinge" for "gibbs", which supports
+        no other.
     cost : array-like of shape (n_classes, n_classes), default=None
-        ``cost[true, predicted]``: factor on C for a high score of ``predicted``, in the order of ``classes_``; the
-        one for a low score of the true class is their mean. With ``inference="variational"`` and more than two
-        classes, factor on the margin between them. Zero on the diagonal; the others are 1 by default.
+        ``cost[true, predicted]`` of a wrong class, in the order of ``classes_``, with a zero diagonal. It is a factor
+        on ``C`` for too high a score of the wrong class; the mean over the wrong classes is the factor for too low a
+        score of the true class. For "variational" with more than two classes it is the margin required between two
+        classes. 1 by default.
     class_weight : dict, "balanced" or None, default=None
-        Factors on C by class.
+        Factors on ``C`` by class.
     doc_topic_prior : float or None, default=None
-        Dirichlet parameter of the topics in a document; None is 0.1 for the sampler and 1 for mean field.
+        Controls how many topics a document has (Dirichlet parameter). Smaller values give fewer. None is 0.1 for
+        "gibbs" and 1 for "variational".
     topic_word_prior : float or None, default=None
-        Dirichlet parameter of the words in a topic; None is 0.1. Mean field takes 0: topics are then estimated by
-        maximum likelihood.
+        Controls how many words a topic has (Dirichlet parameter). Smaller values give fewer. None is 0.1. With
+        "variational" it may be 0, which estimates the topics by maximum likelihood.
     weight_variance : float or None, default=None
-        Prior variance of the classifier's weights; None is 0.25 for the sampler and 0.003 for mean field.
+        Controls the prior variance of the classifier's weights. Smaller values shrink them more. None is 0.25 for
+        "gibbs" and 0.003 for "variational".
     n_sweeps : int, default=5
-        Sweeps over a document by which mean field infers its topics, in training and prediction.
+        Number of mean-field sweeps over a document that infer its topics, in training and prediction.
     max_iter : int or None, default=None
-        Sweeps over all words, 40 by default; steps of mean field, 100 by default.
+        Maximum number of steps, or the number of sweeps over all words with "gibbs". None is 100 steps or 40 sweeps.
     tol : float, default=0.02
-        Mean field ends when five steps together lower the objective by less than this share of all it fell so far; 0
-        makes ``max_iter`` steps. The sampler does not look at it.
+        Share of the objective's total decrease below which the decrease in five steps stops the fit. 0 makes
+        ``max_iter`` steps.
     burn_in : int or float, default=0.5
-        Of the sampler, as are ``C_warmup``, ``refit`` and ``n_blocks``. Sweeps before averages are taken: their
-        number, or their share of ``max_iter`` if it is a float below 1.
+        Number of sweeps before averages are taken; a float below 1 is a share of ``max_iter``.
     C_warmup : int, float or None, default=None
-        Sweeps over which C grows from nearly zero to its value: their number, or their share of ``max_iter``,
-        ``burn_in`` at most. From a random start strong labels split the subjects of the corpus as chance has it; a
-        C that grows lets topics form first. None is 0, but ``burn_in`` where there are many topics, which gain
-        most: ``n_components`` times classes (or labels; two classes count as one) beyond 4000.
+        Number of sweeps, or share of ``max_iter``, over which ``C`` grows to its value, at most ``burn_in``. A warm-up
+        lets topics form before the labels act, which matters with many topics. None is ``burn_in`` if ``n_components``
+        times classes (or labels; 1 for two classes) exceeds 4000, and 0 otherwise.
     refit : bool, default=True
-        Whether to solve for the weights that predict once more in the end, at the topics' shares that prediction will
-        see: those that are inferred for the training documents without their responses (``partial_fit`` by least
-        squares). Otherwise they are the mean of the chain's weights, which is also what callbacks see on the way.
+        Whether to solve for the final weights at the topic proportions that prediction infers (by least squares with
+        ``partial_fit``). Otherwise the weights are the chain's mean, which callbacks see in either case.
     n_blocks : int or "auto", default="auto"
-        Documents and words are each cut into so many groups, and as many threads find work. More than one makes
-        topics' totals a little old while a group is sampled; "auto" is 1, an exact sampler, below half a million words
-        and 16 at most, less where documents are short.
+        Controls the number of groups into which documents and words are divided, and thereby parallelism. 1 is the
+        exact sampler; with more, the topic totals of a group lag behind. "auto" is 1 below half a million words and at
+        most 16, fewer for short documents.
     deterministic : bool, default=False
-        Of documents on a GPU: whether a fit has the same bits every time. Sums over documents are then taken in an
-        order, which takes longer. On the CPU it has, always.
+        Whether repeated fits on a GPU are bitwise identical, which takes longer. Fits on the CPU always are.
     warm_start : bool, default=False
-        Whether ``fit`` goes on with the chain of the last one, for ``max_iter`` more sweeps. With other documents, and
-        with mean field, it begins at the last topics and weights.
+        Whether ``fit`` continues the last chain, for ``max_iter`` more sweeps. With other documents, and with
+        "variational", it starts at the last topics and weights.
     random_state : int, RandomState instance or None, default=None
-        For the chain.
+        Controls the initialization and the chain.
     n_jobs : int or None, default=None
-        Threads on the CPU. The result does not depend on it.
+        Number of threads on the CPU. The result does not depend on it.
     verbose : int, default=0
         Whether to show a progress bar.
 
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
-        For indicators of several labels, the numbers of their columns.
+        The classes. For several labels, the indices of their columns.
     components_ : array of shape (n_components, n_features)
         Expected counts of words in topics plus ``topic_word_prior``.
     coef_features_ : array of shape (n_classes, n_components), or (1, n_components) for two classes
         Mean weights of the topics: ``decision_function(X)`` is ``transform(X) @ coef_features_.T``.
     trace_ : Trace
-        Of the negative logarithm of the joint density, term by term, after each sweep: it fluctuates once the chain has
-        converged. ``trace_.diagnostics["changed"]`` is the share of words whose topic changed. Of mean field's
-        regularized objective otherwise, which never rises.
+        History of the objective and its terms. With "gibbs" it is the negative log joint density, which fluctuates
+        after convergence, and ``trace_.diagnostics["changed"]`` is the share of words whose topic changed.
     n_iter_ : int
-        Sweeps of the last fit.
+        Number of steps or sweeps of the last fit.
     n_samples_seen_ : int or float
-        After ``partial_fit`` by mean field: what the documents of all batches count together.
+        After ``partial_fit`` with "variational": total weight of the documents of all batches.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
     See Also
     --------
-    MedLDARegressor : The same for numbers.
+    MedLDARegressor : The same model for numbers.
 
     Examples
     --------
@@ -153,7 +149,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _default_variances: ClassVar[dict[str, float]] = {"gibbs": 0.25, "variational": 0.003}
-    _default_word_prior: ClassVar[float] = 0.1  # of mean field
+    _default_word_prior: ClassVar[float] = 0.1  # for mean field
 
     def __init__(
         self,
@@ -211,28 +207,27 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
-        """Learn from further documents.
+        """Learn from further documents, which are not kept.
 
-        With ``inference="gibbs"`` the posterior after the earlier ones is the prior of these. Earlier documents stay in
-        the counts of words in topics, as the last sweep left them, and in a normal distribution of the weights (Shi and
-        Zhu, ICML 2014, "Online Bayesian passive-aggressive learning"). Each call makes ``max_iter`` sweeps over its
-        documents.
+        With ``inference="gibbs"`` the posterior of earlier documents is the prior of these. It consists of the counts
+        of words in topics after the last sweep, and a normal distribution of the weights (Shi and Zhu, ICML 2014,
+        "Online Bayesian passive-aggressive learning"). Each call makes ``max_iter`` sweeps over its documents.
 
-        With ``inference="variational"`` the first batch has a fit as any other, so it should have a thousand documents
-        or more, in no particular order; every further one, of some hundreds, moves the topics a little and the weights
-        with them. `fit_weights` has the last word on the weights. Not with ``loss="hinge"``.
+        With ``inference="variational"`` the first batch is fitted like any other data. Give it at least a thousand
+        documents in random order. Each further batch of some hundreds updates topics and weights; call `fit_weights`
+        after the last. ``loss="hinge"`` is not supported.
 
-        Earlier documents need not be given again: a document given twice counts twice. Documents are not kept.
+        Do not pass earlier documents again: a document passed twice counts twice.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words.
+            Word counts.
         y : array-like of shape (n_samples,) or (n_samples, n_labels)
         classes : array-like of shape (n_classes,), default=None
-            All classes there will be; needed in the first call of all, unless y has indicators of labels.
+            All classes; required in the first call, unless ``y`` has indicators of labels.
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each document counts; the sampler takes whole numbers.
+            How often each document counts; integers with "gibbs".
 
         Returns
         -------
@@ -265,7 +260,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         return (self._signs if one_against_all else self._classes)(codes, sample_weight)
 
     def _code_classes(self, labels: NDArray[Any], classes: ArrayLike | None) -> Integers:
-        """Learn what the classes are; return the class of each row, or the indicators of its labels."""
+        """Set ``classes_``; return the class code of each document, or the indicators of its labels."""
         if self._several:
             self.classes_ = np.arange(labels.shape[1])
             if self.cost is not None or self.class_weight is not None:
@@ -286,7 +281,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         return known_codes(labels, known)
 
     def _signs(self, codes: Integers, sample_weight: Floats | None) -> Signs | None:
-        """Return one margin per label or class, but only one for two classes; none where C is zero."""
+        """Return one margin per label or class, only one for two classes, or None if C is 0."""
         if self._several:
             signs, factors = 2.0 * codes - 1.0, np.ones(codes.shape)
         else:
@@ -303,14 +298,14 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         return Signs(signs, float(self.C) * self._mean_length * factors)
 
     def _classes(self, codes: Integers, sample_weight: Floats | None) -> Classes | None:
-        """Return the margins between classes that mean field asks for; none where C is zero."""
+        """Return the margins between classes, or None if C is 0."""
         cost = cost_matrix(self.cost, len(self.classes_))
         by_class = weights_by_class(self.class_weight, self.classes_, codes, sample_weight)
         C = float(self.C) * self._mean_length * by_class[codes]
         return None if self.C == 0 else Classes(codes, cost, C)
 
     def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
-        """Fitted attributes; plain latent Dirichlet allocation has weights of zero."""
+        """Return the fitted attributes; the weights are zero if C is 0."""
         n = 1 if len(self.classes_) == 2 and not self._several else len(self.classes_)
         coef = fitted.weights if len(fitted.weights) else np.zeros((n, fitted.n_topics))
         return {"_fitted": fitted, "coef_features_": coef}
@@ -331,40 +326,41 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
-        tags.classifier_tags.poor_score = True  # of scikit-learn's checks, whose samples are not documents
+        tags.classifier_tags.poor_score = True  # scikit-learn's checks use samples that are not documents
         tags.target_tags.multi_output = True
         return tags
 
 
 @persistable(skip=("_skl_callbacks", "_checkpoint"))
 class MedLDARegressor(RegressorMixin, TopicModel):
-    """Max-margin supervised topic model for numbers: topics of documents that predict a rating or a year.
+    """Max-margin supervised topic model for regression.
 
-    `MedLDAClassifier` says what the topics are. The loss is epsilon-insensitive; targets are centred and scaled inside.
+    The topics are those of `MedLDAClassifier`. The loss is epsilon-insensitive, and targets are standardized inside.
 
-    Parameters to turn first: ``n_components`` and ``C``; then ``inference``, ``epsilon`` and ``max_iter``.
+    Tune ``n_components`` and ``C`` first, then ``inference``, ``epsilon`` and ``max_iter``.
 
     Parameters
     ----------
     n_components : int, default=40
-        Topics.
+        Number of topics.
     inference : {"gibbs", "variational"}, default="variational"
         As in `MedLDAClassifier`.
     C : float, default=3.0
-        Penalty on one standard deviation of the targets beyond epsilon, per word of the mean document. 0 leaves plain
-        latent Dirichlet allocation, which predicts the mean.
+        Controls the penalty on residuals beyond ``epsilon``, in standard deviations of the targets and per word of a
+        document of mean length. Larger values fit the training targets more closely. 0 is unsupervised latent Dirichlet
+        allocation, which predicts the mean.
     epsilon : float, default=0.1
-        Residuals up to this are free, in standard deviations of the targets.
+        Controls the size up to which residuals have no loss, in standard deviations of the targets.
     loss : {"epsilon_insensitive", "squared_epsilon_insensitive"} or None, default=None
-        None is "squared_epsilon_insensitive" with ``inference="variational"``. The sampler has "epsilon_insensitive"
-        only.
+        Loss of a residual. None is "squared_epsilon_insensitive" for "variational" and "epsilon_insensitive" for
+        "gibbs", which supports no other.
     doc_topic_prior : float or None, default=None
         As in `MedLDAClassifier`.
     topic_word_prior : float or None, default=None
-        Dirichlet parameter of the words in a topic; None is 0.1 for the sampler and 0.5 for mean field.
+        As in `MedLDAClassifier`, but None is 0.1 for "gibbs" and 0.5 for "variational".
     weight_variance : float or None, default=None
-        Prior variance of the topics' weights, in squared standard deviations of the targets; None is 1 for the sampler
-        and 0.01 for mean field.
+        Controls the prior variance of the weights, in squared standard deviations of the targets. Smaller values shrink
+        them more. None is 1 for "gibbs" and 0.01 for "variational".
     n_sweeps, max_iter, tol, burn_in, C_warmup, refit, n_blocks, deterministic, warm_start
         As in `MedLDAClassifier`.
     random_state, n_jobs, verbose
@@ -375,16 +371,16 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     components_ : array of shape (n_components, n_features)
         Expected counts of words in topics plus ``topic_word_prior``.
     coef_features_ : array of shape (n_components,) or (n_targets, n_components)
-        Mean weights of the topics, in the targets' units: ``predict(X)`` is
+        Mean weights of the topics, in units of the targets: ``predict(X)`` is
         ``transform(X) @ coef_features_.T + intercept_``.
     intercept_ : float or array of shape (n_targets,)
-        The mean of the targets.
+        Mean of the targets.
     trace_, n_iter_, n_features_in_, feature_names_in_
         As in `MedLDAClassifier`.
 
     See Also
     --------
-    MedLDAClassifier : The same for classes.
+    MedLDAClassifier : The same model for classes.
 
     Examples
     --------
@@ -405,7 +401,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         "loss": [StrOptions({"epsilon_insensitive", "squared_epsilon_insensitive"}), None],
     }
     _default_variances: ClassVar[dict[str, float]] = {"gibbs": 1.0, "variational": 0.01}
-    _default_word_prior: ClassVar[float] = 0.5  # of mean field
+    _default_word_prior: ClassVar[float] = 0.5  # for mean field
 
     def __init__(
         self,
@@ -457,15 +453,15 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from further documents, as in `MedLDAClassifier`.
 
-        The first call's targets say what they are centred and scaled by.
+        The targets of the first call determine their mean and scale.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Counts of words.
+            Word counts.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each document counts; the sampler takes whole numbers.
+            How often each document counts; integers with "gibbs".
 
         Returns
         -------
@@ -492,14 +488,14 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         return self._numbers(values)
 
     def _numbers(self, values: Floats) -> Numbers | None:
-        """Return what is asked for, in units of the first targets; nothing where C is zero."""
+        """Return the targets in units of the first call, or None if C is 0."""
         if self.C == 0:
             return None
         scaled = (values - self._mean) / self._scale
         return Numbers(scaled, np.full(scaled.shape, float(self.C) * self._mean_length), float(self.epsilon))
 
     def _attributes(self, fitted: FittedTopics) -> dict[str, Any]:
-        """Fitted attributes, in the targets' units; plain latent Dirichlet allocation has weights of zero."""
+        """Return the fitted attributes, in units of the targets; the weights are zero if C is 0."""
         zeros = np.zeros((len(self._mean), fitted.n_topics))
         coef = fitted.weights * self._scale[:, None] if len(fitted.weights) else zeros
         found: dict[str, Any] = {"_fitted": fitted, "coef_features_": coef, "intercept_": self._mean}
@@ -519,7 +515,7 @@ class MedLDARegressor(RegressorMixin, TopicModel):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
-        tags.regressor_tags.poor_score = True  # of scikit-learn's checks, whose samples are not documents
+        tags.regressor_tags.poor_score = True  # scikit-learn's checks use samples that are not documents
         return tags
 
 
