@@ -1,7 +1,7 @@
-"""The command line: the commands, and the functions that do their work.
+"""Command-line interface of regbayes.
 
-Nothing heavy is imported before a command runs, so that ``regbayes --help`` starts quickly. Model files can be read
-without the packages of the ``cli`` extra: what imports them is imported by commands alone.
+Heavy modules are imported inside commands, so that ``regbayes --help`` starts quickly. Only the commands import
+packages of the ``cli`` extra, so model files can be read without it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["Format", "Kind", "main"]
 
 EXTRA = ("pandas", "rich", "typer")
 
-Format = Literal["csv", "parquet", "npz", "npy", "libsvm"]  # of a table's file
-Kind = Literal["classifier", "multilabel", "regressor"]  # what the target asks for
+Format = Literal["csv", "parquet", "npz", "npy", "libsvm"]  # file format of a table
+Kind = Literal["classifier", "multilabel", "regressor"]  # kind of model for the target
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the ``regbayes`` command; where the packages of the ``cli`` extra lack, say how to get them."""
+    """Run the ``regbayes`` command, or explain how to install the missing ``cli`` extra."""
     from regbayes.cli.errors import ExitCode
 
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]

@@ -1,4 +1,4 @@
-"""The ``regbayes`` command: its commands, and the exit codes of errors."""
+"""The Typer application ``regbayes`` and the exit codes of its errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["main", "make_app"]
 
 
 def make_app() -> typer.Typer:
-    """Return the application with all commands."""
+    """Return the Typer application with all commands."""
     app = typer.Typer(
         name="regbayes",
         no_args_is_help=True,
@@ -36,7 +36,7 @@ def make_app() -> typer.Typer:
 
 
 def _guard(run: Callable[..., None]) -> Callable[..., None]:
-    """Turn Ctrl-C in a command into an error of ours; Typer would end it without a word."""
+    """Turn Ctrl-C in a command into a `StoppedError`, because Typer would exit without a message."""
 
     @wraps(run)
     def guarded(request: Any) -> None:
@@ -66,13 +66,13 @@ def _regbayes(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its code; a user's mistake gets a message and no traceback."""
+    """Run the command line and exit with its code; user errors are shown without a traceback."""
     own_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = _run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has gone away, as head does
+    except BrokenPipeError:  # the process that reads stdout has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + 13
     except Exception as error:
@@ -91,7 +91,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _explain(error: Exception, arguments: list[str]) -> int:
-    """Say what went wrong, and return the exit code; only what nobody else can have caused is a bug."""
+    """Print the error and return its exit code; an error of unknown cause is reported as a bug."""
     if os.environ.get("REGBAYES_TRACEBACK"):
         raise error
     message = f"{type(error).__name__}: {error}. This is a bug in regbayes; REGBAYES_TRACEBACK=1 shows where"
@@ -100,9 +100,9 @@ def _explain(error: Exception, arguments: list[str]) -> int:
         message, code = str(error), error.exit_code
     elif isinstance(error, MemoryError):
         message, code = f"out of memory: {error}. Use fewer rows, columns or features", ExitCode.DATA
-    elif isinstance(error, OSError):  # a full disk, a file that went away
+    elif isinstance(error, OSError):  # such as a full disk or a deleted file
         message, code = f"{error.filename or 'the output'}: {error.strerror or error}", ExitCode.USAGE
-        if error.filename is None:  # stdout cannot be flushed when the process ends, either
+        if error.filename is None:  # stdout failed, so flushing it at exit would fail too
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     from rich.console import Console
 
@@ -115,7 +115,7 @@ def _explain(error: Exception, arguments: list[str]) -> int:
 
 
 def _add_to_usage_error(stop: SystemExit, arguments: list[str]) -> None:
-    """Add a hint to a complaint of Typer, and say all of it as JSON, if that was asked for."""
+    """Add a hint to a usage error of Typer, and print both as JSON if ``--json`` was given."""
     message = getattr(stop.__context__, "format_message", None)
     if message is None:
         return

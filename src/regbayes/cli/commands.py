@@ -1,4 +1,4 @@
-"""The commands: each reads, calls what does the work, and prints.
+"""The commands of ``regbayes``.
 
 Heavy modules are imported inside a command, so that ``regbayes --help`` starts quickly.
 """
@@ -76,8 +76,8 @@ def fit(request: FitRequest) -> None:
     """Fit a model to a file or to documents, and save it.
 
     The target decides between a classifier, a multi-label classifier and a regressor. Settings are chosen by
-    cross-validation. Missing values, text columns and columns without information are taken care of. With --text or
-    a folder the rows are documents, and the model finds topics in them.
+    cross-validation. Missing values are imputed, text columns are encoded and uninformative columns are dropped. With
+    --text or a folder, rows are documents and the model finds topics.
     """
     from regbayes.cli.context import prepare
     from regbayes.cli.fit import fit as fit_model
@@ -123,11 +123,11 @@ def predict(request: PredictRequest) -> None:
 
 
 def _predict_columns(model: ModelFile, table: Table, request: PredictRequest) -> dict[str, list[Any]]:
-    """Return the columns of the output: copied ones, predictions, and what else was requested."""
+    """Return the output columns: copied columns, predictions and other requested values."""
     from regbayes.cli.read import plain_number
 
     def plain(values: Any) -> list[Any]:
-        """Return whole numbers as ints, and None where a value is missing."""
+        """Return values as plain Python, with integral numbers as int and missing ones as None."""
         return [
             None if value is None or value != value else plain_number(value) if isinstance(value, float) else value
             for value in values.tolist()
@@ -199,7 +199,7 @@ def report(request: ReportRequest) -> None:
 
 
 def _write_page(shown: Any, path: str) -> int:
-    """Write a report, and return its size in bytes."""
+    """Write a report and return its size in bytes."""
     from regbayes.report import render
 
     content = render(shown).encode()
@@ -256,7 +256,7 @@ def _constrain(out: Output) -> dict[str, Any]:
 
 
 def _fit_digits(folder: Path, out: Output) -> dict[str, Any]:
-    """Write the digits as two CSV files, fit a model to the first, and compare it with baselines on the second."""
+    """Fit a model to one CSV file of digits and compare it with baselines on another."""
     import numpy as np
     from sklearn.datasets import load_digits
     from sklearn.model_selection import GridSearchCV, train_test_split
@@ -288,8 +288,8 @@ def _fit_digits(folder: Path, out: Output) -> dict[str, Any]:
     linear = GridSearchCV(LinearSVC(random_state=0), {"C": [0.001, 0.01, 0.1, 1.0, 10.0]}, cv=3)
     kernel = GridSearchCV(SVC(), {"C": [0.1, 1.0, 10.0, 100.0]}, cv=3)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are about the systems compared with
-        # Soft features serve a linear classifier better, so the temperature is higher than the default.
+        warnings.simplefilter("ignore")  # the warnings concern only the baselines
+        # A linear classifier predicts better from a high-temperature posterior.
         unlabeled = IBPFactorAnalysis(10, slab=None, transform_temperature=0.3, random_state=0).fit(X)
         features, new_features = unlabeled.transform(X), unlabeled.transform(X_test)
         systems = {
@@ -313,7 +313,7 @@ def _fit_digits(folder: Path, out: Output) -> dict[str, Any]:
     }
 
 
-COMMANDS = {  # in the order of the help
+COMMANDS = {  # in the order shown by the help
     "demo": (demo, DemoRequest),
     "fit": (fit, FitRequest),
     "predict": (predict, PredictRequest),

@@ -1,6 +1,6 @@
-"""Comparison with baselines, which are fitted to the folds of the search.
+"""Comparison of a model with baselines on the cross-validation folds of the search.
 
-Every system has one score, of the held-out rows of all folds together. Differences are paired, row by row.
+Each system has one score, computed on the held-out rows of all folds together. Differences are paired by row.
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ from regbayes.cli.words import TOKEN
 
 __all__ = ["Judged", "System", "compare"]
 
-CLEAR_ERRORS = 2.0  # standard errors of a clear difference
-CLEAR_POINTS = 0.01  # of a score: what a clear difference is at least
-PATIENCE_SECONDS = 30.0  # that a baseline may take however short the search was
+CLEAR_ERRORS = 2.0  # a clear difference has at least this many standard errors
+CLEAR_POINTS = 0.01  # a clear difference of scores is at least this large
+PATIENCE_SECONDS = 30.0  # minimum time limit of a baseline, for short searches
 
-Fold = tuple[Integers, Integers]  # rows to fit, rows to judge by
+Fold = tuple[Integers, Integers]  # training rows, held-out rows
 
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """Predictions of one system for the held-out rows of the folds."""
+    """Out-of-fold predictions of one system."""
 
     role: str  # "model", "baseline", "linear", "boosting", "interpretable" or "predictive"
     name: str
     rows: Sequence[Integers]  # of each fold
     predictions: Sequence[NDArray[Any]]  # of each fold
     seconds: float
-    size: int = 0  # features, inputs, words or trees
+    size: int = 0  # number of features, inputs, words or trees
     size_unit: str = ""
-    note: str = ""  # why it was not judged on every fold
+    note: str = ""  # why the system was not fitted on every fold
 
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """A system to compare with: an estimator, and how large it is."""
+    """A baseline: an estimator, its inputs and its size."""
 
     role: str
     name: str
-    X: Any  # its inputs
+    X: Any  # inputs of the estimator
     estimator: Any
-    unit: str  # what its size counts
-    count: Callable[[Any], int]  # of a fit
-    is_joint: bool = False  # whether it is fitted to all targets together
+    unit: str  # unit of the size
+    count: Callable[[Any], int]  # returns the size of a fitted estimator
+    is_joint: bool = False  # whether all targets are fitted together
 
 
 def compare(
     context: FitContext, model: Judged, *, estimator: Any, n_settings: int, with_baselines: bool, patience: float
 ) -> dict[str, Any]:
-    """Judge baselines on the folds of a model; return plain values, as docs/command_line.md lists them.
+    """Compare a model with baselines on its folds; docs/command_line.md lists the returned values.
 
-    An iLSVM is compared with its other setting, interpretable or predictive. A baseline that takes longer than
-    `patience`, the seconds of the search, and than `PATIENCE_SECONDS` is left out.
+    An iLSVM is also compared with its other setting, interpretable or predictive. The time limit of a baseline is
+    the larger of `patience` (the seconds of the search) and `PATIENCE_SECONDS`.
     """
     folds = [(np.setdiff1d(np.arange(len(context.y)), rows), rows) for rows in model.rows]
     systems = [*_constants(context), *(_baselines(context, estimator) if with_baselines else ())]
@@ -78,17 +78,17 @@ def compare(
         one, interrupted = interrupts.run_stoppable(
             lambda system=system: _judge(system, context, folds, max(PATIENCE_SECONDS, patience))  # type: ignore[misc]
         )
-        if one is None or interrupted:  # an iLSVM that a signal ended early would be judged by a poor fit
+        if one is None or interrupted:  # an interrupted fit does not show how good an iLSVM is
             context.output.warn("the comparison with baselines was interrupted")
             break
         judged.append(one)
     rows = np.concatenate(model.rows)
-    n_groups = min(20, len(rows) // 2)  # each left out in turn: the jackknife's standard error of a difference
+    n_groups = min(20, len(rows) // 2)  # groups of the jackknife for standard errors of differences
     group = np.argsort(np.argsort(rows, kind="stable")) % max(n_groups, 1)
     parts = [part for part in (group != i for i in range(n_groups)) if observed_rows(context.y[rows[part]]).any()]
 
     def difference(one: Judged, other: Judged) -> tuple[float, float]:
-        """Return how much better one system is than another, and the standard error."""
+        """Return the score difference of two systems and its standard error."""
         of_one, of_other = np.concatenate(one.predictions), np.concatenate(other.predictions)
 
         def gain(kept: Any) -> float:
@@ -136,7 +136,7 @@ def compare(
 
 
 def _never_predicted(context: FitContext, model: Judged) -> list[str]:
-    """Return the classes of held-out rows that are never predicted; with the target, if of several."""
+    """Return the classes that are never predicted for held-out rows, with their target if there are several."""
     if context.kind == "regressor":
         return []
     rows, predicted = np.concatenate(model.rows), np.concatenate(model.predictions)
@@ -150,7 +150,7 @@ def _never_predicted(context: FitContext, model: Judged) -> list[str]:
 
 
 def _messages(found: dict[str, Any], context: FitContext) -> list[str]:
-    """Return what a user should know, the most important first."""
+    """Return messages about the comparison, the most important first."""
     model, messages = found["systems"][0], []
     constants = [row for row in found["systems"] if row["role"] == "baseline" and row["score"] is not None]
     doubtful = [row for row in constants if row["difference"] >= -CLEAR_ERRORS * row["error"]]
@@ -179,11 +179,11 @@ def _messages(found: dict[str, Any], context: FitContext) -> list[str]:
     return messages
 
 
-# --- the systems
+# --- systems to compare
 
 
 def _constants(context: FitContext) -> Iterator[System]:
-    """Yield one prediction for all rows, and one for each task: a tree that splits by tasks alone."""
+    """Yield the constant baseline and, with tasks, one constant per task (a tree that splits by task)."""
     from sklearn.dummy import DummyRegressor
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
@@ -198,7 +198,7 @@ def _constants(context: FitContext) -> Iterator[System]:
 
 
 def _baselines(context: FitContext, estimator: Any) -> Iterator[System]:
-    """Yield a linear model, boosted trees where inputs are dense, and an iLSVM with its other setting."""
+    """Yield a linear model, boosted trees for dense inputs, and an iLSVM with its other setting."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LogisticRegression, RidgeCV
 
@@ -209,7 +209,7 @@ def _baselines(context: FitContext, estimator: Any) -> Iterator[System]:
     if context.of_documents:
         yield _linear_on_words(context, weight)
         return
-    if context.task is not None:  # tasks are further inputs
+    if context.task is not None:  # the baselines take indicators of the tasks as inputs
         X = np.column_stack([X, context.task[:, None] == np.unique(context.task)])
     if numbers:
         name, linear = "ridge regression", RidgeCV(np.logspace(-2, 4, 7))
@@ -228,9 +228,9 @@ def _baselines(context: FitContext, estimator: Any) -> Iterator[System]:
 
 
 def _linear_on_words(context: FitContext, weight: str | None) -> System:
-    """Return a linear model on tf-idf of all words, and of pairs of words if these are better inside the fold.
+    """Return a linear model on tf-idf features of words, or of words and pairs, chosen inside the fold.
 
-    Where there are counts and no text, it has tf-idf of the counts.
+    Without text, tf-idf is computed from the word counts.
     """
     from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
     from sklearn.linear_model import Ridge
@@ -250,7 +250,7 @@ def _linear_on_words(context: FitContext, weight: str | None) -> System:
 
 
 def _judge(system: System, context: FitContext, folds: Sequence[Fold], patience: float) -> Judged:
-    """Fit a system on every fold, target by target; give up where it fails or would take too long."""
+    """Fit a system on every fold, one target at a time; stop at an error or the time limit."""
     predictions, size, began = [], 0, time.perf_counter()
     try:
         for train, test in folds:
@@ -262,10 +262,10 @@ def _judge(system: System, context: FitContext, folds: Sequence[Fold], patience:
                 fit = _fit(system, context, y, train)
                 columns.append(fit.predict(system.X[test]))
                 size += 1 if isinstance(fit, DummyClassifier) else system.count(fit)
-            same = len({column.dtype.kind for column in columns}) == 1  # numbers must not turn into text
+            same = len({column.dtype.kind for column in columns}) == 1  # stacking mixed types would yield text
             side_by_side = np.column_stack(columns if same else [column.astype(object) for column in columns])
             predictions.append(columns[0] if context.y.ndim == 1 or system.is_joint else side_by_side)
-    except Exception as error:  # a baseline that fails must not cost the user the model
+    except Exception as error:  # a failing baseline must not end the command
         reason = f"failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         return Judged(system.role, system.name, (), (), time.perf_counter() - began, note=reason)
     seconds, unit = time.perf_counter() - began, plural(size, system.unit)
@@ -273,7 +273,7 @@ def _judge(system: System, context: FitContext, folds: Sequence[Fold], patience:
 
 
 def _fit(system: System, context: FitContext, y: NDArray[Any], train: Integers) -> Any:
-    """Fit a system to one target on the rows that have it."""
+    """Fit a system to one target, using the rows where it is observed."""
     rows = train[observed_rows(y[train])]
     y, numbers = y[rows], context.kind == "regressor"
     if not numbers and y.dtype == object:
@@ -284,5 +284,5 @@ def _fit(system: System, context: FitContext, y: NDArray[Any], train: Integers) 
     where = "sample_weight" if steps is None else f"{steps[-1][0]}__sample_weight"
     weights = {} if context.weights is None else {where: context.weights[rows]}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are about the baselines
+        warnings.simplefilter("ignore")  # the warnings concern only the baselines
         return model.fit(system.X[rows], y, **weights)

@@ -1,4 +1,4 @@
-"""What is fitted to what: from a request to columns, rows, inputs and targets in one `FitContext`."""
+"""Turn a request into the columns, rows, inputs and targets of one `FitContext`."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ __all__ = ["FitContext", "prepare"]
 
 @dataclass(frozen=True, eq=False)
 class FitContext:
-    """A request and the rows that it is about: made once, and read by every step of a fit."""
+    """A fit request and its data, shared by all steps of a fit."""
 
     request: FitRequest
     output: Output
-    table: Table  # the rows that are fitted
+    table: Table  # the training rows
     spec: TargetSpec
     inputs: TableInputs | WordCounts
     X: Any  # (n, inputs): numbers, or sparse counts of words
     y: NDArray[Any]  # (n,) or (n, targets), with missing values
     row_names: Sequence[str]  # (n,)
     task: NDArray[Any] | None = None  # (n,)
-    weights: Floats | None = None  # (n,): how often each row counts
-    texts: Sequence[str] | None = None  # (n,): of documents
+    weights: Floats | None = None  # (n,): sample weights
+    texts: Sequence[str] | None = None  # (n,): texts of the documents
 
     @property
     def kind(self) -> Kind:
-        """What is fitted."""
+        """Kind of model."""
         return self.spec.kind
 
     @property
@@ -61,12 +61,12 @@ class FitContext:
 
     @property
     def targets(self) -> NDArray[Any]:
-        """The targets as columns."""
+        """The targets as a matrix with one column each."""
         return self.y[:, None] if self.y.ndim == 1 else self.y
 
     @property
     def metadata(self) -> dict[str, NDArray[Any]]:
-        """What `fit` takes in addition to inputs and targets."""
+        """Keyword arguments of `fit` in addition to inputs and targets."""
         given = {"task": self.task, "sample_weight": self.weights}
         return {name: values for name, values in given.items() if values is not None}
 
@@ -76,7 +76,7 @@ class FitContext:
         return metric_name(self.kind, len(self.spec.names), balanced=self.request.balanced)
 
     def take(self, kept: Flags) -> FitContext:
-        """Return some of the rows."""
+        """Return the context of the selected rows."""
         rows = np.flatnonzero(kept)
         parts = {name: getattr(self, name) for name in ("X", "y", "task", "weights")}
         made = {name: values if values is None else values[rows] for name, values in parts.items()}
@@ -85,18 +85,18 @@ class FitContext:
         return replace(self, table=self.table.take(kept), row_names=names, texts=texts, **made)
 
     def score(self, predicted: NDArray[Any], rows: Integers) -> float:
-        """Return the score of predictions for some rows, in their order."""
+        """Return the score of predictions for the given rows."""
         weights = None if self.weights is None else self.weights[rows]
         return score_of(self.kind, self.y[rows], predicted, balanced=self.request.balanced, weights=weights)
 
 
 def prepare(request: FitRequest, output: Output) -> FitContext:
-    """Read the data, decide what is fitted, and turn columns into inputs.
+    """Read the data, choose the kind of model, and encode columns as inputs.
 
     Raises
     ------
     UserError
-        If the data or the request make no sense; the message says which.
+        If the data or the request are invalid.
     """
     by_itself = "medlda" if request.text or os.path.isdir(request.data) else "ilsvm"
     documents = (request.model or by_itself) == "medlda"
@@ -122,7 +122,7 @@ def prepare(request: FitRequest, output: Output) -> FitContext:
 
 
 def _check_columns(table: Table, spec: TargetSpec, request: FitRequest, documents: bool) -> None:
-    """Refuse columns that are not there, and those with two roles."""
+    """Raise a `UserError` for unknown columns and for columns with two roles."""
     for option, listed_columns in (("--ignore", request.ignore), ("--categorical", request.categorical)):
         for name in listed_columns:
             table.column(name, option)
@@ -135,7 +135,7 @@ def _check_columns(table: Table, spec: TargetSpec, request: FitRequest, document
 
 
 def _rows_to_fit(table: Table, spec: TargetSpec, request: FitRequest, output: Output, *, needs_all: bool) -> FitContext:
-    """Leave out rows without a target, or without one of several if all are needed, and those without weight."""
+    """Drop rows with missing targets or zero weight; `needs_all` drops rows that lack any target."""
     key = request.names or table.key
     given: Sequence[str | None] = [None] * table.n_rows if key is None else text_of(table.column(key, "--names"))
     row_names = [name or f"row {i + 1}" for i, name in enumerate(given)]
@@ -155,7 +155,7 @@ def _rows_to_fit(table: Table, spec: TargetSpec, request: FitRequest, output: Ou
 
 
 def _of_columns(rows: FitContext) -> FitContext:
-    """Choose the inputs among the columns, and say what becomes of the others."""
+    """Encode the input columns and report the columns that are left out."""
     table, spec, request = rows.table, rows.spec, rows.request
     used = {*spec.names, *table.targets, *request.ignore, spec.task, request.names, request.weight}
     possible = table.names if table.inputs is None else table.inputs
@@ -176,7 +176,7 @@ def _of_columns(rows: FitContext) -> FitContext:
 
 
 def _of_documents(rows: FitContext) -> FitContext:
-    """Choose the words, and leave out documents without any."""
+    """Choose the vocabulary and drop documents without any of its words."""
     words, X = learn_words(rows.table, rows.request, rows.output)
     context = replace(rows, inputs=words, X=X, texts=show_documents(rows.table, words, X))
     if rows.kind == "multilabel":

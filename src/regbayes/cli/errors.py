@@ -1,4 +1,4 @@
-"""What can go wrong on the command line, and the exit code of each."""
+"""Errors of the command line and their exit codes."""
 
 from __future__ import annotations
 
@@ -36,44 +36,44 @@ class ExitCode(IntEnum):
 
 
 class UserError(Exception):
-    """Something the user can put right; shown without a traceback."""
+    """An error that the user can correct; shown without a traceback."""
 
     exit_code = ExitCode.USAGE
 
 
 class BadDataError(UserError, ValueError):
-    """Data that cannot be read, or that do not fit."""
+    """Data that cannot be read or do not match the model."""
 
     exit_code = ExitCode.DATA
 
 
 class BadModelError(UserError):
-    """A model file that cannot be read, trusted or used for this."""
+    """A model file that cannot be read, trusted or used by the command."""
 
     exit_code = ExitCode.MODEL
 
 
 class MissingPieceError(UserError):
-    """A package that is not installed."""
+    """An optional package that is not installed."""
 
     exit_code = ExitCode.MISSING
 
 
 class StoppedError(UserError):
-    """Ctrl-C, before there was anything to keep."""
+    """Ctrl-C before there was a result to save."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Name things in a message, not too many of them."""
+    """Join names for a message, abbreviating long lists."""
     most += len(names) == most + 1  # "and 1 more" would not be shorter
     shown = ", ".join(repr(str(name)) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def not_among(name: str, names: Sequence[str]) -> str:
-    """Say, of a name that is not there, which names are, and which of them was probably meant."""
+    """Return a message about an unknown name with the closest match and the known names."""
     folded = {str(other).strip().casefold(): str(other) for other in reversed(names)}
     found = get_close_matches(name.strip().casefold(), folded, n=1, cutoff=0.75)
     meant = f". Did you mean {folded[found[0]]!r}?" if found else ""
@@ -94,7 +94,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def need(module: str, extra: str, what: str) -> Any:
-    """Import an optional package, or say how to install it."""
+    """Import an optional package; the error explains how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError:

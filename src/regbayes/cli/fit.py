@@ -24,14 +24,14 @@ __all__ = ["fit", "train"]
 
 
 def fit(context: FitContext) -> Fitted:
-    """Choose settings and fit them; data that a model cannot be fitted to are not a bug.
+    """Choose settings and fit the model; errors about the data become `UserError`.
 
     Raises
     ------
     UserError
-        If the data or the request make no sense; the message says which.
+        If the data or the request are invalid.
     StoppedError
-        If Ctrl-C came before there was anything to keep.
+        If Ctrl-C came before there was a result to save.
     """
     from sklearn.utils._param_validation import InvalidParameterError
 
@@ -46,7 +46,7 @@ def fit(context: FitContext) -> Fitted:
 
 
 def train(context: FitContext, fitted: Fitted) -> ModelFile:
-    """Compare a fit with baselines, and gather what its file holds and its report shows."""
+    """Compare a fit with baselines and return its model file with the report."""
     from regbayes import ILSVMClassifier, ILSVMRegressor
     from regbayes.estimators._calibration import HeldOutScores
 
@@ -103,7 +103,7 @@ def train(context: FitContext, fitted: Fitted) -> ModelFile:
                 shown["reliability"] = reliability_of(shares, held_out.codes, counts, note)
             with output.catch_warnings():
                 return collect_training_page(model, context, fitted.out_of_fold, shown)
-        except Exception as error:  # it must not cost the user the fit
+        except Exception as error:  # a failing report must not lose the fit
             output.warn(f"the report could not be prepared, and the model is saved without ({error})")
             return None
 
@@ -114,7 +114,7 @@ def train(context: FitContext, fitted: Fitted) -> ModelFile:
 
 
 def _compare(context: FitContext, fitted: Fitted) -> dict[str, Any]:
-    """Compare the model with baselines on the folds that its settings were tried on."""
+    """Compare the model with baselines on the folds of the search."""
     estimator, tried = fitted.estimator, fitted.of_chosen
     size = len(estimator.components_)
     unit = plural(size, "topic" if context.of_documents else "feature")
@@ -134,7 +134,7 @@ def _compare(context: FitContext, fitted: Fitted) -> dict[str, Any]:
 
 
 def _find_stability(context: FitContext, estimator: Any) -> FeatureStability | None:
-    """Fit again to subsamples; Ctrl-C leaves the report without, and the model as it is."""
+    """Refit on subsamples to find stable features; Ctrl-C skips this step."""
     from regbayes import feature_stability
 
     request, output = context.request, context.output
@@ -152,7 +152,7 @@ def _find_stability(context: FitContext, estimator: Any) -> FeatureStability | N
 
 
 def _plain_stability(found: FeatureStability) -> dict[str, Any]:
-    """Return which features recur, for the model's file and for JSON."""
+    """Return the stability of the features as plain values for the model file and JSON."""
     columns = {name: values.tolist() for name, values in found.table().items()}
     return {
         "resamples": len(found.similarity),

@@ -1,9 +1,9 @@
-"""From the columns of a table to the numbers a model is fitted to, and the same again for new tables.
+"""Encoding of table columns as the inputs of a model.
 
-Numbers are standardized; missing ones take the median, and a further column marks them. Text becomes a column of zeros
-and ones per category. Dates become years, months, weekdays and days. Columns without information (constant, empty, or
-a different text in every row) are left out. scikit-learn's `ColumnTransformer` does it, is fitted to the training table
-and kept in the model's file; this module decides which column goes where.
+Numbers are standardized; missing ones are replaced by the median and marked by an indicator column. Text columns are
+one-hot encoded. Dates become years, months, weekdays and days. Columns without information (constant, empty, or a
+different text in every row) are dropped. A `ColumnTransformer`, stored in the model file, does the encoding. This
+module assigns each column to a step.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ if TYPE_CHECKING:
 __all__ = ["MAX_NUMBER", "TableInputs", "as_numbers", "find_dates"]
 
 MAX_CATEGORIES = 50
-MAX_NUMBER = 1e100  # squares of larger numbers, summed, are infinite
-ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].+)?)?")  # pandas takes 2020 and 20200131 for dates too
+MAX_NUMBER = 1e100  # limit above which sums of squares could overflow
+ISO_DATE = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].+)?)?")  # pandas would also parse 2020 and 20200131 as dates
 DAYS = ("%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y")
 
-Dates = dict[str, Any]  # what is known of a column: "format", "origin" (the earliest), "like" (one of them), "parts"
+Dates = dict[str, Any]  # keys: "format", "origin" (earliest date), "like" (an example), "parts"
 
 
 @persistable(name="regbayes.cli.TableInputs")
 class TableInputs(TransformerMixin, BaseEstimator):
-    """The inputs of a model, from a data frame with columns of numbers and of text.
+    """Transformer from a data frame with numeric and text columns to model inputs.
 
     Parameters
     ----------
     standardize : bool
-        Whether numbers are scaled to unit variance. Without it they stay the same, and constant columns are kept.
+        Whether to scale numbers to unit variance. If False, numbers are unchanged and constant columns are kept.
     categorical : sequence of str
-        Columns of numbers that are names of categories.
+        Numeric columns to encode as categories.
 
     Attributes
     ----------
     numbers_ : list of str
-        Columns of numbers.
+        Numeric columns.
     categories_ : dict of str to list of str
-        Columns of text, and all categories seen in them. Rare ones of many have no input of their own, and neither has
-        one of two.
+        Text columns and the categories seen in training. Rare categories of columns with many, and one category of
+        two, have no input of their own.
     dates_ : dict of str to dict
-        Columns of dates and times, and how they are written; their parts are among the numbers and categories.
+        Date and time columns with their formats. Their parts are among the numbers and categories.
     columns_ : list of str
-        The columns that inputs are made of.
+        Columns that are used as inputs.
     transformer_ : ColumnTransformer
     left_out_ : dict of str to list of str
-        Why columns are not inputs, and their names.
+        Names of the dropped columns by the reason.
     remarks_ : list of str
-        How columns were read, and what a user may want to do about them.
+        Messages about how columns were read, with hints.
     """
 
     def __init__(self, standardize: bool = True, categorical: Sequence[str] = ()) -> None:
@@ -75,7 +75,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
         self.categorical = categorical
 
     def fit(self, X: pd.DataFrame, y: Any = None) -> TableInputs:
-        """Look at the columns, and decide what becomes of each."""
+        """Choose the encoding of each column."""
         self.dates_: dict[str, Dates] = {
             name: dates
             for name in X
@@ -103,7 +103,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
         used = {source[name] for name in (*self.numbers_, *self.categories_)}
         self.columns_ = [name for name in X if name in used]
         self.remarks_ = [*(describe_dates(name, dates) for name, dates in self.dates_.items()), *self._hints(X)]
-        absent = SimpleImputer(strategy="constant", fill_value="")  # no text is empty
+        absent = SimpleImputer(strategy="constant", fill_value="")  # no category is the empty text
         encode = OneHotEncoder(categories=list(kept.values()), handle_unknown="ignore", sparse_output=False)
         scale = [("scale", StandardScaler())] if self.standardize else []
         parts = [
@@ -114,12 +114,12 @@ class TableInputs(TransformerMixin, BaseEstimator):
         self.transformer_ = ColumnTransformer([part for part in parts if part[2]])
         if self.columns_:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # transform warns of the training table
+                warnings.simplefilter("ignore")  # transform issues the warnings about the training table
                 self.transformer_.fit(self._prepare(X))
         return self
 
     def _expand(self, X: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
-        """Return the frame with the parts of dates in their place, and the column that each comes from."""
+        """Return the frame with date columns replaced by their parts, and the source column of each."""
         columns: list[tuple[str, Any]] = []
         source: dict[str, str] = {}
         for name in X:
@@ -131,21 +131,21 @@ class TableInputs(TransformerMixin, BaseEstimator):
         return make_frame(columns) if self.dates_ else X, source
 
     def expand_dates(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Return the columns that inputs are made of, with the parts of dates in their place.
+        """Return the input columns with dates replaced by their parts.
 
-        `transform` takes such a frame as well. The report changes one column of it at a time.
+        `transform` also accepts the result. The report varies one of its columns at a time.
         """
         if not self.dates_:
             return X
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # transform warns of dates that are written in another way
+            warnings.simplefilter("ignore")  # transform warns about dates in another format
             expanded, _ = self._expand(X)
         return expanded[[name for name in expanded if name in self.numbers_ or name in self.categories_]]
 
     def _hints(self, X: pd.DataFrame, n_characters: int = 40) -> list[str]:
-        """Return what a user may want to do about columns that number the rows, or hold documents.
+        """Return hints about columns that number the rows or contain documents.
 
-        Documents have more than `n_characters` on average, names have fewer.
+        Texts with more than `n_characters` on average are documents.
         """
         found = []
         columns = {name: _values(X[name]) for name in X}
@@ -166,16 +166,16 @@ class TableInputs(TransformerMixin, BaseEstimator):
         return found
 
     def encode(self, table: Table) -> Floats:
-        """Return the inputs of a table; an error lists columns that are not there."""
+        """Return the inputs of a table; raise an error that lists missing columns."""
         return self.transform(table.select(self.columns_))
 
     def transform(self, X: pd.DataFrame) -> Floats:
-        """Return the inputs; warnings count the values that had to be changed."""
+        """Return the inputs; warn about replaced values with their number."""
         check_is_fitted(self)
         return np.ascontiguousarray(self.transformer_.transform(self._prepare(X)), dtype=np.float64)
 
     def _prepare(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Return a frame whose columns have the types of training; infinite values are missing."""
+        """Convert columns to their types in training; infinite values become missing."""
         X, _ = self._expand(X)
         columns = [(name, as_numbers(_values(X[name]), name)) for name in self.numbers_]
         columns += [(name, self._as_categories(_values(X[name]), name)) for name in self.categories_]
@@ -194,7 +194,7 @@ class TableInputs(TransformerMixin, BaseEstimator):
         return np.array([np.nan if text is None else text for text in texts], dtype=object)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return names of the inputs: of a number its column, ``place=wood`` of a category, ``size is missing``."""
+        """Return input names such as ``size``, ``place=wood`` and ``size is missing``."""
         check_is_fitted(self)
         found: list[str] = []
         for part, _, columns in self.transformer_.transformers if self.columns_ else ():
@@ -208,13 +208,13 @@ class TableInputs(TransformerMixin, BaseEstimator):
 
 
 def _values(column: pd.Series) -> NDArray[Any]:
-    """Return a column of a data frame as numbers, or as objects with None where they are missing."""
+    """Return a column as floats, or as objects with None for missing values."""
     plain = isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf"
     return column.to_numpy(dtype=np.float64) if plain else column.to_numpy(dtype=object, na_value=None)
 
 
 def as_numbers(column: NDArray[Any], name: str) -> Floats:
-    """Return numbers, NaN where they are missing; a warning counts those that cannot be read or are infinite."""
+    """Return floats with NaN for missing values; warn about unreadable and infinite ones."""
     import pandas as pd
 
     found = pd.to_numeric(pd.Series(column), errors="coerce").to_numpy(dtype=np.float64)
@@ -229,7 +229,7 @@ def as_numbers(column: NDArray[Any], name: str) -> Floats:
 
 
 def _why_no_number(column: Floats, standardize: bool) -> str | None:
-    """Return why a column of numbers is not an input; None if it is one."""
+    """Return why a numeric column is dropped, or None if it is used."""
     finite = column[np.isfinite(column)]
     if len(finite) == 0:
         return "without a single value"
@@ -239,7 +239,7 @@ def _why_no_number(column: Floats, standardize: bool) -> str | None:
 
 
 def _why_no_category(column: NDArray[Any]) -> str | None:
-    """Return why a column of text is not an input; None if it is one."""
+    """Return why a text column is dropped, or None if it is used."""
     texts = text_of(column)
     seen = [text for text in texts if text is not None]
     n = len(set(seen))
@@ -252,7 +252,7 @@ def _why_no_category(column: NDArray[Any]) -> str | None:
 
 
 def _choose_categories(column: NDArray[Any]) -> tuple[list[str], list[str]]:
-    """Return all categories, and those that have an input: of two one is enough, of many the most frequent."""
+    """Return all categories, and those with an input: one of two, or the most frequent of many."""
     texts = text_of(column)
     counts = Counter(text for text in texts if text is not None)
     known = sorted(counts)
@@ -265,7 +265,7 @@ def _choose_categories(column: NDArray[Any]) -> tuple[list[str], list[str]]:
 
 
 def find_dates(texts: Sequence[str | None]) -> Dates | None:
-    """Return how the dates or times of a column are written; None if some of its texts are not dates."""
+    """Return the format of a date column, or None if some of its texts are not dates."""
     seen = list(dict.fromkeys(text for text in texts if text is not None))
     iso = ["ISO8601"] if all(ISO_DATE.fullmatch(text) for text in seen) else []
     clocks = ("%H:%M", "%H:%M:%S")
@@ -279,7 +279,7 @@ def find_dates(texts: Sequence[str | None]) -> Dates | None:
 
 
 def _parse(texts: Sequence[str | None], written: str) -> Any:
-    """Return moments, missing where a text is missing or written in another way; those with a zone in UTC."""
+    """Parse date texts, as UTC if they have a time zone; other formats become missing."""
     import pandas as pd
 
     with warnings.catch_warnings():
@@ -289,7 +289,7 @@ def _parse(texts: Sequence[str | None], written: str) -> Any:
 
 
 def _split(moments: Any, dates: Dates) -> dict[str, NDArray[Any]]:
-    """Return all parts of moments: numbers, and months and weekdays by their names."""
+    """Split dates into numeric parts and the names of months and weekdays."""
     import pandas as pd
 
     gone = np.asarray(moments.isna())
@@ -303,7 +303,7 @@ def _split(moments: Any, dates: Dates) -> dict[str, NDArray[Any]]:
 
 
 def expand_dates(name: str, texts: Sequence[str | None], dates: Dates) -> dict[str, NDArray[Any]]:
-    """Return the columns that a column of dates becomes: the parts that varied in training."""
+    """Return the parts of a date column that varied in training."""
     moments = _parse(texts, dates["format"])
     odd = [text for text, gone in zip(texts, moments.isna(), strict=True) if gone and text is not None]
     if odd:
@@ -317,7 +317,7 @@ def expand_dates(name: str, texts: Sequence[str | None], dates: Dates) -> dict[s
 
 
 def describe_dates(name: str, dates: Dates) -> str:
-    """Return how a column was read, and what becomes of it."""
+    """Describe how a date column was read and encoded."""
     order = {"%m/%d": " (month/day)", "%d/%m": " (day/month)"}.get(dates["format"][:5], "")
     since = f" (days since {dates['origin'].split(' ')[0]})"
     parts = [f"{part}{since}" if part == "elapsed" else part for part in dates["parts"]]

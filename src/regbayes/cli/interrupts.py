@@ -1,8 +1,8 @@
-"""Ctrl-C, and SIGTERM, which ``kill`` and batch systems send.
+"""Handling of Ctrl-C (SIGINT) and SIGTERM, which ``kill`` and batch systems send.
 
-Until a model is fitted, a signal raises KeyboardInterrupt and ends the command. In `protect`, which begins before the
-first fit and ends after the model is written, it raises in the work of `run_stoppable` alone, which returns what there
-is; everywhere else it is remembered and ends the next such work.
+Before the first fit, a signal raises KeyboardInterrupt and ends the command. Inside `protect`, which lasts until the
+model is written, a signal raises only within `run_stoppable`. At other times it stays pending and interrupts the next
+call of `run_stoppable`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 
 __all__ = ["catch_signals", "check", "ignore", "protect", "run_stoppable"]
 
-SAME_SECONDS = 1.0  # after a signal in which another one counts as the same
+SAME_SECONDS = 1.0  # seconds within which repeated signals count as one
 
 
 @dataclass
 class State:
-    """The signals that came, and what another one may do."""
+    """Received signals and how to handle the next one."""
 
     protected: bool = False
-    stoppable: bool = False  # whether a signal may raise though protected
-    pending: bool = False  # whether a signal came that has not ended anything
-    last: float = -math.inf  # when the last signal came
+    stoppable: bool = False  # whether a signal raises inside `protect`
+    pending: bool = False  # whether a signal has not interrupted anything yet
+    last: float = -math.inf  # time of the last signal in seconds
 
     def hear(self, _number: int, _frame: FrameType | None) -> None:
-        """Raise KeyboardInterrupt, now or in the next stoppable work."""
+        """Raise KeyboardInterrupt now, or mark the signal as pending."""
         now = time.monotonic()
         if now - self.last < SAME_SECONDS:
             return
@@ -47,11 +47,11 @@ _state = State()
 
 @contextmanager
 def catch_signals() -> Iterator[None]:
-    """Handle both signals in this block; a process that ignored one before still ignores it."""
-    if threading.current_thread() is not threading.main_thread():  # others may not set handlers
+    """Handle both signals in this block, except those that the process already ignores."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can set handlers
         yield
         return
-    _state.__init__()  # type: ignore[misc]  # a new state for each command
+    _state.__init__()  # type: ignore[misc]  # reset the state for each command
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
@@ -74,10 +74,10 @@ def protect() -> Iterator[None]:
 
 
 def run_stoppable(work: Callable[[], Any]) -> tuple[Any, bool]:
-    """Return what some work returns, None where a signal ended it before, and whether a signal came.
+    """Return the result of `work`, or None if a signal interrupted it, and whether a signal came.
 
-    A signal that came before ends it at once. An error after a signal counts as its consequence: the signal may
-    have ended processes of the work.
+    A pending signal interrupts it at once. An error after a signal is treated as an interruption, because the signal
+    may have ended worker processes.
     """
     result = None
     try:
@@ -96,12 +96,12 @@ def run_stoppable(work: Callable[[], Any]) -> tuple[Any, bool]:
 
 
 def check() -> None:
-    """Raise if a signal came that has not ended anything, which a library may have swallowed."""
+    """Raise KeyboardInterrupt for a pending signal, which a library may have swallowed."""
     if _state.pending:
         raise KeyboardInterrupt
 
 
 def ignore() -> None:
-    """Ignore both signals: everything is done, and the process ends."""
+    """Ignore both signals while the process exits."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

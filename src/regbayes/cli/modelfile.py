@@ -1,4 +1,4 @@
-"""The file of a fitted model: the pipeline from tables to predictions, and what its report shows."""
+"""Model files: a fitted pipeline from tables to predictions and the data of its report."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ __all__ = ["ModelFile", "load_model", "open_model", "predict_at"]
 @persistable(name="regbayes.cli.ModelFile")
 @dataclass(frozen=True, eq=False)
 class ModelFile(Saveable):
-    """What ``regbayes fit`` writes, and the other commands read.
+    """A fitted model as ``regbayes fit`` saves it.
 
-    The methods take a `Table` or a data frame.
+    The methods accept a `Table` or a data frame.
     """
 
-    pipeline: Pipeline  # "inputs", a TableInputs or WordCounts, and "model", an estimator: it takes data frames
+    pipeline: Pipeline  # steps: "inputs" (TableInputs or WordCounts) and "model" (an estimator)
     target: TargetSpec
     report: Any  # regbayes.report.ReportData, or None
-    facts: dict[str, Any]  # rows, seconds, what cross-validation found, whether it was interrupted
-    calibration: Calibration | None = None  # how scores become probabilities; None without cross-validation
+    facts: dict[str, Any]  # number of rows, seconds, cross-validation results, interruption
+    calibration: Calibration | None = None  # maps scores to probabilities; None without cross-validation
 
     def __repr__(self) -> str:
-        """Return what the model is in a few lines; all of its arrays would take thousands."""
+        """Return a short summary without the arrays."""
         facts, target = self.facts, self.target
         noun = "documents" if self.of_documents else "rows"
         lines = [
@@ -65,7 +65,7 @@ class ModelFile(Saveable):
 
     @property
     def inputs(self) -> TableInputs | WordCounts:
-        """How rows become inputs."""
+        """The transformer from rows to inputs."""
         return self.pipeline["inputs"]
 
     @property
@@ -80,7 +80,7 @@ class ModelFile(Saveable):
 
     @property
     def classes(self) -> list[Any]:
-        """The classes of each target; those of indicators are 0 and 1. Empty for numbers."""
+        """The classes of each target (0 and 1 for indicators); empty for regression."""
         if self.target.kind == "regressor":
             return []
         classes, n_targets = self.estimator.classes_, len(self.target.names)
@@ -90,20 +90,20 @@ class ModelFile(Saveable):
         return [(0, 1) if indicators else classes] * n_targets
 
     def encode(self, data: Table | pd.DataFrame) -> Any:
-        """Return the estimator's inputs; warnings count the values that had to be changed."""
+        """Return the estimator's inputs; warn about replaced values with their number."""
         return self.inputs.encode(data if isinstance(data, Table) else Table(data, "the data frame"))
 
     def predict(self, data: Table | pd.DataFrame) -> NDArray[Any]:
-        """Return the predictions: (n,) for one target, (n, targets) for several."""
+        """Return predictions of shape (n,), or (n, targets) for several targets."""
         return self._call("predict", data)
 
     def predict_proba(self, data: Table | pd.DataFrame) -> Any:
-        """Return the probabilities of the classes, (n, classes); a list of them for several targets."""
+        """Return class probabilities of shape (n, classes), or a list of them for several targets."""
         found = self.probabilities(data)
         return found[0] if len(self.target.names) == 1 else found
 
     def probabilities(self, data: Table | pd.DataFrame) -> list[Floats]:
-        """Return the probabilities of the classes of each target, (n, classes)."""
+        """Return a list with the class probabilities of each target, (n, classes)."""
         if self.target.kind == "regressor":
             raise BadModelError("this model predicts numbers; only classes have probabilities")
         if self.calibration is None:
@@ -114,7 +114,7 @@ class ModelFile(Saveable):
         return self.calibration.by_output(self._call("decision_function", data))
 
     def predict_at(self, shares: list[Floats], given: Sequence[str]) -> NDArray[Any]:
-        """Return the predictions at thresholds on the probabilities, as `--threshold` takes them."""
+        """Return the predictions at thresholds in the syntax of ``--threshold``."""
         thresholds = self._read_thresholds(given)
         columns = [
             np.asarray(known)[predict_at(*pair)] for known, *pair in zip(self.classes, shares, thresholds, strict=True)
@@ -122,9 +122,9 @@ class ModelFile(Saveable):
         return columns[0] if len(columns) == 1 else np.stack([column.astype(object) for column in columns], axis=1)
 
     def score_columns(self, data: Table | pd.DataFrame) -> dict[str, Floats]:
-        """Return the scores behind predicted classes, by the name of their column.
+        """Return the decision scores by column name.
 
-        Two classes have one score, which is positive for the second one.
+        A binary target has one score, which is positive for the second class.
         """
         if self.target.kind == "regressor":
             raise BadModelError("this model predicts numbers; only classes have scores")
@@ -139,7 +139,7 @@ class ModelFile(Saveable):
         return named
 
     def probability_columns(self, shares: list[Floats]) -> dict[str, Floats]:
-        """Return probabilities by the name of their column; of several labels with two classes, that of the second."""
+        """Return probabilities by column name; binary labels of several have that of the second class only."""
         named: dict[str, Floats] = {}
         for name, found, labels in zip(self.target.names, shares, self.classes, strict=True):
             first = 1 if len(self.target.names) > 1 and len(labels) == 2 else 0
@@ -148,12 +148,12 @@ class ModelFile(Saveable):
         return named
 
     def feature_columns(self, data: Table | pd.DataFrame) -> dict[str, Floats]:
-        """Return the latent features in use, by the name of their column."""
+        """Return the latent features in use by column name."""
         noun = "topic" if self.of_documents else "feature"
         return {f"{noun}{k}": column for k, column in enumerate(self._call("transform", data).T)}
 
     def _call(self, method: str, data: Table | pd.DataFrame) -> Any:
-        """Call a method of the estimator with the inputs of a table, and the tasks of rows if it takes them."""
+        """Call a method of the estimator with the inputs of a table and, if needed, its tasks."""
         table = data if isinstance(data, Table) else Table(data, "the data frame")
         task = None if method == "transform" else task_values(table, self.target)
         try:
@@ -164,9 +164,9 @@ class ModelFile(Saveable):
             raise BadDataError(str(error)) from None
 
     def _read_thresholds(self, given: Sequence[str]) -> list[Floats]:
-        """Return the thresholds of each target's classes, (classes,); NaN where there is none.
+        """Return the class thresholds of each target, (classes,); NaN for classes without one.
 
-        A text is "0.3", for the second class of every target of two; or "NAME=0.3", where NAME is a target or, of one
+        ``0.3`` applies to the second class of every binary target. In ``NAME=0.3``, NAME is a target or, for a single
         target, a class.
         """
         names, classes = self.target.names, self.classes
@@ -193,10 +193,10 @@ class ModelFile(Saveable):
 
 
 def predict_at(shares: Floats, thresholds: Floats) -> Integers:
-    """Return the classes that probabilities, (n, classes), above their thresholds, (classes,), choose.
+    """Return the predicted classes for probabilities (n, classes) and thresholds (classes,).
 
-    Of classes with a threshold, the one that exceeds it by the largest factor is predicted. If none does, the most
-    probable of the others is; if there are no others, the one that comes nearest.
+    The prediction is the class that exceeds its threshold by the largest factor. If no class does, it is the most
+    probable class without a threshold. If all classes have one, it is the class closest to its threshold.
     """
     named = np.isfinite(thresholds)
     factors = np.where(named, shares / np.where(named, thresholds, 1.0), -1.0)
@@ -205,7 +205,7 @@ def predict_at(shares: Floats, thresholds: Floats) -> Integers:
 
 
 def load_model(path: str) -> ModelFile:
-    """Load a model file; refuse what is damaged, altered, newer or something else."""
+    """Load a model file; raise an error if it is damaged, altered, newer or of another kind."""
     if not os.path.exists(path):
         raise BadModelError(f"the model file {path!r} does not exist")
     try:
@@ -221,7 +221,7 @@ def load_model(path: str) -> ModelFile:
 
 
 def open_model(request: ModelRequest, output: Output) -> tuple[ModelFile, Table]:
-    """Load a model and the data for it; text may be in other columns than in training."""
+    """Load a model and its data; text may be in other columns than in training."""
     from regbayes.cli.read import read_table
 
     model = load_model(request.model)

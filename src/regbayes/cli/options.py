@@ -1,4 +1,4 @@
-"""The options of each command, as the fields of one dataclass."""
+"""The options of each command as the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Panel(StrEnum):
-    """Headings of the options in the help."""
+    """Headings of option groups in the help."""
 
     READING = "Reading the file"
     TARGET = "Target and inputs"
@@ -39,14 +39,14 @@ class Panel(StrEnum):
 
 
 def option(default: Any, names: str, panel: str | None, help: str, **more: Any) -> Any:  # noqa: A002 - as Typer calls it
-    """Return a field of a request that is an option; a default of list makes it repeatable."""
+    """Return a dataclass field for an option; the default `list` makes it repeatable."""
     shown = bool(default) and default is not list
     made = typer.Option(*names.split(), help=help, rich_help_panel=panel, show_default=shown, **more)
     return field(default_factory=list, metadata={"typer": made}) if default is list else _field(made, default)
 
 
 def argument(metavar: str, help: str, default: Any = MISSING) -> Any:  # noqa: A002 - as Typer calls it
-    """Return a field of a request that is an argument."""
+    """Return a dataclass field for a positional argument."""
     return _field(typer.Argument(metavar=metavar, help=help, show_default=False), default)
 
 
@@ -100,7 +100,7 @@ class DataRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest(DataRequest):
-    """Options of the commands that put a saved model and data together."""
+    """Options of the commands that apply a saved model to data."""
 
     model: str = argument("MODEL", "A file that 'regbayes fit' wrote.")
     data: str = argument("DATA", "Rows or documents, as to fit; - is CSV from stdin.")
@@ -144,7 +144,7 @@ class ReportRequest(ModelRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class FitRequest(DataRequest):
-    """Options of ``regbayes fit``; None and empty lists leave it to the data, the estimator or cross-validation."""
+    """Options of ``regbayes fit``; None and empty lists stand for automatic choices."""
 
     data: str = argument(
         "DATA", "CSV, Parquet, NPZ, NPY or LIBSVM file, - for CSV from stdin, or a folder of documents."
@@ -227,7 +227,7 @@ class FitRequest(DataRequest):
 
     @property
     def image_shape(self) -> tuple[int, int] | None:
-        """Height and width of the picture that the inputs are."""
+        """Height and width of the image that the inputs represent."""
         if self.image is None:
             return None
         height, _, width = self.image.lower().partition("x")
@@ -236,7 +236,7 @@ class FitRequest(DataRequest):
         return int(height), int(width)
 
     def check(self, model: Literal["ilsvm", "medlda"]) -> None:
-        """Raise a `UserError` if options make no sense whatever the data are, or if the model does not have them."""
+        """Raise a `UserError` for contradictory options and for options that the model does not have."""
         check_writable(self.output, self.data)
         self.reading()
         _ = self.image_shape
@@ -257,11 +257,11 @@ class FitRequest(DataRequest):
 
 
 def make_command(request: type[Any], run: Callable[[Any], None]) -> Callable[..., None]:
-    """Return a function for Typer, with a parameter for each field of a request, that makes one and runs it."""
+    """Return a Typer callback with one parameter per field of a request; it builds and runs the request."""
     hints = get_type_hints(request)
     depth = {name: i for i, cls in reversed([*enumerate(request.__mro__)]) for name in inspect.get_annotations(cls)}
     parameters = []
-    for one in sorted(fields(request), key=lambda one: depth[one.name]):  # options of all commands come last
+    for one in sorted(fields(request), key=lambda one: depth[one.name]):  # shared options come last
         default = inspect.Parameter.empty if one.default is MISSING else one.default
         if one.default_factory is not MISSING:
             default = one.default_factory()

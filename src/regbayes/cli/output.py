@@ -1,7 +1,7 @@
-"""What a command prints and writes.
+"""Printed and written output of the commands.
 
-Results go to stdout, everything else to stderr. No file is half-written, none is an input of its own command, and no
-model is lost to a full disk.
+Results go to stdout, everything else to stderr. Files are replaced atomically and never overwrite an input of the same
+command. If the disk is full, a model is saved in another folder.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Output", "called_as", "check_suffix", "check_writable", "replacing", "save_model", "write_columns"]
 
-QUIET_SECONDS = 15.0  # between lines about progress
+QUIET_SECONDS = 15.0  # seconds between progress lines without a terminal
 
 
 def called_as() -> str:
-    """Return how regbayes can be called again here, for lines that say what comes next."""
+    """Return the command that runs regbayes here, for suggested next commands."""
     if shutil.which("regbayes") is not None:
         return "regbayes"
-    own = Path(sys.argv[0])  # of a virtual environment that is not activated
+    own = Path(sys.argv[0])  # may belong to a virtual environment that is not activated
     return str(own) if own.stem == "regbayes" else "python -m regbayes"
 
 
 class Output:
-    """What a command prints.
+    """Printer of messages and results of a command.
 
     Parameters
     ----------
     json : bool
-        Whether the result is one JSON object instead of text and tables.
+        Whether to print the result as one JSON object instead of text and tables.
     quiet : bool
-        Whether to leave out everything but the result, warnings and errors.
+        Whether to print only the result, warnings and errors.
     """
 
     def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
@@ -55,12 +55,12 @@ class Output:
         self._printed = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Print what is being done, on stderr."""
+        """Print a status message on stderr."""
         if not self.quiet:
             _console(sys.stderr).print(text, markup=False, highlight=False, soft_wrap=True)
 
     def progress(self, text: str) -> None:
-        """Print progress: always on the same line of a terminal; a line now and then without one."""
+        """Print progress: one updated line in a terminal, occasional lines otherwise."""
         terminal = sys.stderr.isatty()
         if terminal and not self.quiet:
             sys.stderr.write(f"\r\033[K{text}")
@@ -70,7 +70,7 @@ class Output:
             self.say(text)
 
     def end_progress(self) -> None:
-        """Clear the line of `progress`."""
+        """Clear the progress line."""
         if sys.stderr.isatty() and not self.quiet:
             sys.stderr.write("\r\033[K")
 
@@ -96,9 +96,9 @@ class Output:
         numbers: bool = True,
         pipe_width: int = 140,
     ) -> None:
-        """Print a table of the result, unless the result is JSON. All columns but the first are numbers, or none is.
+        """Print a table of the result, unless the result is JSON.
 
-        Without a terminal it has `pipe_width` characters.
+        With `numbers`, all columns but the first are right-aligned. Without a terminal the width is `pipe_width`.
         """
         if self.json:
             return
@@ -115,7 +115,7 @@ class Output:
         _console(sys.stdout, None if sys.stdout.isatty() else pipe_width).print(shown)
 
     def banner(self, text: str) -> None:
-        """Print on stderr, in a frame, what must not be overlooked."""
+        """Print an important message on stderr in a frame."""
         from rich.panel import Panel
         from rich.text import Text
 
@@ -129,18 +129,18 @@ class Output:
             self.line(f"{name:<{width}}  {value}")
 
     def result(self, payload: Mapping[str, Any]) -> None:
-        """Print the result as JSON, if it was asked for."""
+        """Print the result as JSON if ``--json`` was given."""
         if self.json:
             sys.stdout.write(json.dumps({**jsonable(payload), "warnings": self.warnings}, allow_nan=False) + "\n")
 
     @contextmanager
     def catch_warnings(self, *ignored: type[Warning]) -> Iterator[None]:
-        """Turn Python's warnings into lines of ours at the end."""
+        """Collect Python warnings and print them at the end of the block."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning, *ignored):
                 warnings.simplefilter("ignore", category)
-            warnings.filterwarnings("ignore", "The number of unique classes")  # `decide` has said so
+            warnings.filterwarnings("ignore", "The number of unique classes")  # `decide` reports this already
             warnings.filterwarnings("ignore", "The least populated class")
             try:
                 yield
@@ -150,7 +150,7 @@ class Output:
 
 
 def jsonable(value: Any) -> Any:
-    """Return plain Python for JSON: NumPy values as numbers, what is not finite as null."""
+    """Convert a value for JSON: NumPy values become numbers, non-finite ones null."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(content) for key, content in value.items()}
     if isinstance(value, list | tuple):
@@ -174,7 +174,7 @@ def _console(file: Any, width: int | None = None) -> Any:
 
 
 def check_writable(path: str, *inputs: str | None) -> None:
-    """Refuse an output that cannot be written, or that is an input of the same command, before hours are spent."""
+    """Raise an error early if an output cannot be written or is an input of the same command."""
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
     if not os.path.isdir(folder):
@@ -190,7 +190,7 @@ def check_writable(path: str, *inputs: str | None) -> None:
 
 @contextmanager
 def replacing(path: str) -> Iterator[Path]:
-    """Yield a temporary name in the same folder, and move the file at the end: a failure leaves the old one whole."""
+    """Yield a temporary path in the same folder and rename it at the end, so a failure keeps the old file."""
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{os.getpid()}-{target.name}")
     try:
@@ -204,14 +204,14 @@ def replacing(path: str) -> Iterator[Path]:
 
 
 def save_model(model: ModelFile, path: str, output: Output) -> str:
-    """Save a model and return its path, in another folder if the wanted one cannot be written any more."""
+    """Save a model and return its path, in another folder if the given one cannot be written."""
     from regbayes.persistence import PersistenceError
 
     places = [path, *(os.path.join(folder, Path(path).name) for folder in (tempfile.gettempdir(), Path.home()))]
     reasons = []
     for i, place in enumerate(places):
         try:
-            if i and os.path.exists(place):  # somebody else's
+            if i and os.path.exists(place):  # do not overwrite an unrelated file
                 place = os.path.join(tempfile.mkdtemp(prefix="regbayes-", dir=os.path.dirname(place)), Path(path).name)
             model.save(place)
         except (PersistenceError, OSError) as error:
@@ -228,7 +228,7 @@ def write_columns(columns: Mapping[str, Sequence[Any]], path: str | None) -> Non
     import numpy as np
     import pandas as pd
 
-    frame = pd.DataFrame(columns, dtype=object)  # whole numbers in a column with missing ones stay whole
+    frame = pd.DataFrame(columns, dtype=object)  # keeps integers in columns with missing values
     if path is None:
         frame.to_csv(sys.stdout, index=False, lineterminator="\n")
         sys.stdout.flush()
@@ -241,12 +241,12 @@ def write_columns(columns: Mapping[str, Sequence[Any]], path: str | None) -> Non
             frame.to_parquet(temporary, engine="pyarrow", index=False)
         else:
             arrays = {name: np.array(["" if v is None else v for v in values]) for name, values in columns.items()}
-            with temporary.open("wb") as file:  # NumPy would add a suffix to the temporary name
+            with temporary.open("wb") as file:  # given a path, NumPy would append a suffix
                 np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def check_suffix(path: str) -> str:
-    """Return the suffix of a file that columns can be written to."""
+    """Return the suffix of an output file; raise an error if it is not supported."""
     suffix = Path(path).suffix.lower()
     if suffix not in (".csv", ".npz", ".parquet"):
         raise UserError(f"--output {path}: the name should end in .csv, .npz or .parquet")

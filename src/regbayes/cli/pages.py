@@ -1,4 +1,4 @@
-"""What the report about a model shows, gathered from the rows it was fitted to or from new ones."""
+"""Data of the HTML report about a model, from its training rows or from new rows."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def collect_training_page(
 ) -> Any:
     """Return the `ReportData` of a fit.
 
-    `predictions` are those of fits that had not seen the rows, or None; `shown` are further options of
-    `regbayes.report.collect`.
+    `predictions` are out-of-fold predictions or None; `shown` are further options of `regbayes.report.collect`.
     """
     noun, found = "document" if context.of_documents else "row", model.facts["cross_validation"]
     note = (
@@ -69,7 +68,7 @@ def collect_training_page(
 
 
 def collect_new_page(model: ModelFile, table: Table, output: Output) -> Any:
-    """Return the `ReportData` of a model and rows that it was not fitted to."""
+    """Return the `ReportData` of a model on new rows."""
     spec = model.target
     table, y, kept = rows_with_target(table, spec, output, needs_all=model.of_documents)
     y = as_labels(y) if spec.kind == "classifier" else y
@@ -102,7 +101,7 @@ def collect_new_page(model: ModelFile, table: Table, output: Output) -> Any:
         raise BadDataError(str(error)) from None
     if model.report is None or model.report.features.returned is None:
         return report
-    fitted, recurrence = model.report.features, {}  # only the fit could see which features recur
+    fitted, recurrence = model.report.features, {}  # only the fit computes which features recur
     for name in ("returned", "similarity"):
         of_all = np.full(fitted.n_in_use, np.nan)
         of_all[fitted.number] = getattr(fitted, name)
@@ -111,16 +110,16 @@ def collect_new_page(model: ModelFile, table: Table, output: Output) -> Any:
 
 
 def reliability_of(shares: Sequence[Floats], codes: Integers, weights: Floats | None, note: str) -> Any:
-    """Return how often predictions of about the same probability are right, in ten bins of equal width.
+    """Return the reliability diagram of predicted classes, in ten bins of equal width.
 
     Parameters
     ----------
     shares : of each target, (n, classes)
     codes : (n, targets)
-        The true classes; -1 where one is not known.
+        The true classes; -1 where unknown.
     weights : (n,) or None
     note : str
-        Whose probabilities.
+        Source of the probabilities.
     """
     from regbayes.report.data import Reliability
 
@@ -138,7 +137,7 @@ def reliability_of(shares: Sequence[Floats], codes: Integers, weights: Floats | 
 
 
 def _name_score(metric: str) -> str:
-    """Return what the report calls a score."""
+    """Return the name of a score in the report."""
     return {"accuracy over all labels": "label accuracy", "R², mean over targets": "R²"}.get(metric, metric)
 
 

@@ -1,6 +1,6 @@
-"""Files to tables: named columns of numbers and of text, whatever file they come from.
+"""Reading of data files as tables with named numeric and text columns.
 
-pandas, NumPy and scikit-learn read the files; here columns get their names and types.
+pandas, NumPy and scikit-learn parse the files; this module assigns column names and types.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_CELLS", "Table", "as_column", "make_frame", "plain_number", "read_table", "text_of"]
 
-MAX_CELLS = 250_000_000  # two gigabytes of numbers; the models hold inputs densely
+MAX_CELLS = 250_000_000  # limit of dense inputs, 2 GB of float64
 SUFFIXES: dict[str, Format] = {
     **dict.fromkeys((".csv", ".tsv", ".txt"), "csv"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
@@ -37,19 +37,19 @@ SUFFIXES: dict[str, Format] = {
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows of a file, and what the file says about its columns."""
+    """Rows of a file and metadata of its columns."""
 
-    frame: pd.DataFrame  # columns of numbers (float64, NaN where missing) and of text (object, None where missing)
+    frame: pd.DataFrame  # float64 columns (NaN if missing) and text columns (object, None if missing)
     source: str  # the file's name, for messages
-    inputs: tuple[str, ...] | None = None  # the columns that may be inputs; None: all
-    targets: tuple[str, ...] = ()  # what the file itself calls targets
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names that stand for several columns
-    absent_is_zero: bool = False  # whether a column that is not there is zero everywhere, as in sparse files
-    notes: tuple[str, ...] = ()  # what looks wrong to the reader
-    counts: Any = None  # of words in rows, a sparse matrix (rows, words); None: there are columns alone
+    inputs: tuple[str, ...] | None = None  # columns that may be inputs; None means all
+    targets: tuple[str, ...] = ()  # targets that the file format marks as such
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of groups of columns
+    absent_is_zero: bool = False  # whether absent columns are zero, as in sparse files
+    notes: tuple[str, ...] = ()  # warnings about the content of the file
+    counts: Any = None  # sparse word counts (rows, words) or None
     words: tuple[str, ...] = ()  # names of the columns of `counts`
-    text: tuple[str, ...] = ()  # columns that hold the text of documents, where the source says so
-    key: str | None = None  # the column that names rows
+    text: tuple[str, ...] = ()  # columns with the text of documents, if the format marks them
+    key: str | None = None  # column with the names of rows
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class Table:
         return name in self.frame
 
     def column(self, name: str, option: str | None = None) -> NDArray[Any]:
-        """Return a column; the error for an unknown one lists the columns, and the option that named it."""
+        """Return a column; the error for an unknown name lists the columns and the option."""
         if name in self:
             return self.frame[name].to_numpy()
         if self.absent_is_zero and (name.isdigit() or name.startswith("label=")):
@@ -74,7 +74,7 @@ class Table:
         raise BadDataError(f"{said}{self.source} has no column {name!r}; {not_among(name, self.names)}")
 
     def select(self, names: Iterable[str]) -> pd.DataFrame:
-        """Return the columns that a model was fitted to."""
+        """Return the given columns; absent columns of sparse files are zero."""
         wanted = list(names)
         absent = [name for name in wanted if name not in self]
         if absent and not self.absent_is_zero:
@@ -88,25 +88,25 @@ class Table:
         return self.frame.reindex(columns=wanted, fill_value=0.0) if absent else self.frame[wanted]
 
     def take(self, kept: NDArray[Any]) -> Table:
-        """Return some of the rows, by flags."""
+        """Return the rows selected by a Boolean mask."""
         counts = None if self.counts is None else self.counts[np.flatnonzero(kept)]
         return replace(self, frame=self.frame[kept], counts=counts)
 
 
 def make_frame(columns: Iterable[tuple[str, Any]]) -> pd.DataFrame:
-    """Put columns together: numbers stay numbers, and text keeps None where it is missing."""
+    """Build a data frame of float64 columns and object columns with None for missing text."""
     import pandas as pd
 
     named = list(columns)
     kinds = [np.float64 if np.asarray(values).dtype.kind in "biuf" else object for _, values in named]
     frame = pd.DataFrame({i: pd.Series(values, dtype=kinds[i]) for i, (_, values) in enumerate(named)})
-    return frame.set_axis([name for name, _ in named], axis=1)  # two columns may have one name
+    return frame.set_axis([name for name, _ in named], axis=1)  # column names may be duplicated
 
 
 def as_column(values: Any, name: str = "") -> NDArray[Any]:
-    """Return numbers with NaN, or text with None, where they are missing.
+    """Return a column as float64 with NaN, or as text with None, for missing values.
 
-    Whole numbers of 2**53 or more are text, because they would lose digits.
+    Integers of 2**53 or more become text, because float64 would round them.
 
     Raises
     ------
@@ -129,14 +129,14 @@ def as_column(values: Any, name: str = "") -> NDArray[Any]:
 
 
 def text_of(column: NDArray[Any]) -> list[str | None]:
-    """Return a column as text: whole numbers without a decimal point, None where missing."""
+    """Return a column as text, with integral numbers as "1" and missing values as None."""
     if column.dtype == object:
         return [None if value is None else str(value) for value in column]
     return [None if not np.isfinite(value) else str(plain_number(value)) for value in column.tolist()]
 
 
 def plain_number(value: float) -> int | float:
-    """Return a whole number as an int."""
+    """Return an integral float as an int, and any other as a float."""
     return int(value) if float(value).is_integer() else float(value)
 
 
@@ -146,8 +146,8 @@ def plain_number(value: float) -> int | float:
 def read_table(path: str, *, format: Format | None = None, sparse: bool = False, **csv: Any) -> Table:  # noqa: A002
     """Read a CSV, Parquet, NPZ, NPY or LIBSVM file, CSV from stdin (``-``), or a folder of documents.
 
-    With `sparse`, rows are documents: inputs of NPZ and LIBSVM files are counts, which stay sparse. Further options are
-    those of `read_csv`.
+    With `sparse`, the inputs of NPZ and LIBSVM files are sparse word counts of documents. Further options are passed
+    to `read_csv`.
     """
     if path != "-" and not os.path.exists(path):
         raise BadDataError(f"the file {path!r} does not exist")
@@ -171,7 +171,7 @@ def read_table(path: str, *, format: Format | None = None, sparse: bool = False,
         raise
     except MemoryError:
         raise BadDataError(f"{path!r} is too large for this machine's memory; see docs/scale.md") from None
-    except Exception as error:  # libraries have errors of their own for every way in which a file can be broken
+    except Exception as error:  # libraries raise many exception types for damaged files
         reason = getattr(error, "strerror", None) or error
         raise BadDataError(f"{path!r} cannot be read as {found}: {reason}") from None
     if not table.names and table.counts is None:
@@ -186,7 +186,7 @@ def read_table(path: str, *, format: Format | None = None, sparse: bool = False,
 
 
 def _format_of(path: str) -> Format:
-    """Return the format that a file's name stands for."""
+    """Return the file format for a file name."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes if suffix.lower() != ".gz"]
     if path == "-":
         return "csv"
@@ -207,10 +207,10 @@ def read_csv(
     missing: tuple[str, ...] = (),
     encoding: str = "utf-8",
 ) -> Table:
-    """Read text with a delimiter, as `pandas.read_csv` does; ``-`` is stdin.
+    """Read delimited text with `pandas.read_csv`; ``-`` is stdin.
 
-    Fields are separated by commas by default, in .tsv files by tabs. `missing` are texts that mark a missing value, in
-    addition to those of pandas and "?".
+    The default delimiter is a tab for .tsv files and a comma otherwise. `missing` adds markers of missing values to
+    "?" and those of pandas.
     """
     import pandas as pd
 
@@ -224,7 +224,7 @@ def read_csv(
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # more fields than names: some would be lost
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # else extra fields would be lost
             first = read(header=None, nrows=1, dtype=str, keep_default_na=False)
             types = {"index_col": False, "low_memory": False, "decimal": decimal, "na_values": ["?", *missing]}
             frame = read(header=0 if header else None, **types)
@@ -255,7 +255,7 @@ def read_csv(
 
 
 def _doubt(name: str, column: NDArray[Any]) -> list[str]:
-    """Return a note about a column of text that was probably meant to hold numbers."""
+    """Return notes about a text column that is probably numeric."""
     seen = [value for value in column if value is not None] if column.dtype == object else []
     odd = [value for value in seen if not _is_number(value)]
     if odd and len(odd) <= len(seen) / 10:
@@ -281,7 +281,7 @@ def _counts_rows(column: NDArray[Any]) -> bool:
 
 
 def _check_size(shape: tuple[int, ...], source: str) -> None:
-    """Refuse what would not fit into memory as dense numbers."""
+    """Raise a `BadDataError` for data that are too large as a dense array."""
     if shape[0] * shape[1] > MAX_CELLS:
         raise BadDataError(
             f"{source} has {shape[0]} rows and {shape[1]} columns, which as dense numbers take "
@@ -291,7 +291,7 @@ def _check_size(shape: tuple[int, ...], source: str) -> None:
 
 
 def _read_parquet(path: str) -> Table:
-    """Read a Parquet file; an index that has a name is a column."""
+    """Read a Parquet file; a named index becomes a column."""
     import pandas as pd
 
     parquet = need("pyarrow.parquet", "parquet", "reading Parquet")
@@ -303,7 +303,7 @@ def _read_parquet(path: str) -> Table:
 
 
 def _read_npy(path: str) -> Table:
-    """Read one array: a matrix, whose columns are called x0, x1 and so on, or records with named fields."""
+    """Read an array: a matrix with columns x0, x1, ... or records with named fields."""
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if array.dtype.names is not None and array.ndim == 1:
         return Table(make_frame((name, as_column(array[name], name)) for name in array.dtype.names), path)
@@ -317,10 +317,10 @@ def _read_npy(path: str) -> Table:
 
 
 def _read_npz(path: str, sparse: bool) -> Table:
-    """Read an NPZ archive: inputs ``X``, targets ``y`` or ``Y``, ``task``, names; or one array per column.
+    """Read an NPZ archive with ``X``, ``y`` or ``Y``, ``task`` and names, or with one array per column.
 
-    Where there is an ``X`` (or the parts of a sparse one), only its columns are inputs. ``Y`` stands for all of its
-    columns, whose names are ``label_names``. With ``sparse``, X is the table's counts.
+    If there is an ``X`` (dense or sparse), only its columns are inputs. ``Y`` is a group of columns named by
+    ``label_names``. With ``sparse``, ``X`` contains word counts.
     """
     from scipy.sparse import csr_array
 
@@ -328,7 +328,7 @@ def _read_npz(path: str, sparse: bool) -> Table:
         arrays = {name: archive[name] for name in archive.files}
 
     def named_columns(matrix: Any, of: str, keys: tuple[str, ...], prefix: str) -> tuple[str, ...]:
-        """Return the names that the archive has under some key, or numbers."""
+        """Return column names from the first key in the archive, or numbered names."""
         if matrix.ndim != 2 or matrix.shape[0] != n_rows:
             raise BadDataError(f"{path}: {of} should have {n_rows} rows and columns; its shape is {matrix.shape}")
         given = next((arrays[key] for key in keys if key in arrays), range(matrix.shape[1]))
@@ -366,10 +366,9 @@ def _read_npz(path: str, sparse: bool) -> Table:
 
 
 def _read_libsvm(path: str, sparse: bool) -> Table:
-    """Read a LIBSVM file: columns are called by their numbers in the file, the target is ``label``.
+    """Read a LIBSVM file with numbered columns and the target ``label``.
 
-    Several labels separated by commas become a column of zeros and ones for each, ``label=1`` and so on. With
-    ``sparse`` the inputs are the table's counts.
+    Comma-separated labels become indicator columns ``label=1`` etc. With ``sparse``, the inputs are word counts.
     """
     import pandas as pd
     from sklearn.datasets import load_svmlight_file
@@ -394,7 +393,7 @@ def _read_libsvm(path: str, sparse: bool) -> Table:
 
 
 def _read_folder(folder: Path, encoding: str) -> Table:
-    """Read a folder with a sub-folder of text files for each class, or text files alone, without classes."""
+    """Read a folder of text files, or of one sub-folder of text files per class."""
     entries = sorted(entry for entry in folder.rglob("*") if entry.is_file() and not entry.name.startswith("."))
     names = [entry.relative_to(folder) for entry in entries]
     depths = {len(name.parts) for name in names}

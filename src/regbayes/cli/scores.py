@@ -1,4 +1,4 @@
-"""Scores of predictions: the one that settings are chosen by, and those that ``regbayes evaluate`` shows."""
+"""Scores for model selection and for ``regbayes evaluate``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def score_of(
     balanced: bool = False,
     weights: Floats | None = None,
 ) -> float:
-    """Return the accuracy over observed labels, or R² over observed numbers; rows count as often as they weigh.
+    """Return the weighted accuracy of observed labels, or R² of observed numbers.
 
-    R² and the balanced accuracy (the mean of the classes' recalls) are means over targets where there are several: they
-    may be in different units, and have different classes.
+    R² and the balanced accuracy (the mean recall of the classes) are averaged over targets, which may have different
+    units and classes.
     """
     from regbayes.metrics import explained_variance_pooled, task_accuracy
 
@@ -54,7 +54,7 @@ def score_of(
 
 
 def _mean_recall(y: NDArray[Any], predicted: NDArray[Any], sample_weight: Floats | None = None) -> float:
-    """Return scikit-learn's balanced accuracy, without a warning of classes that are predicted and not there."""
+    """Return the balanced accuracy, without scikit-learn's warning about predicted classes absent from `y`."""
     from sklearn.metrics import recall_score
 
     truth, answer = y.astype(str), predicted.astype(str)
@@ -64,12 +64,12 @@ def _mean_recall(y: NDArray[Any], predicted: NDArray[Any], sample_weight: Floats
 def score_fit(
     estimator: Any, X: Any, y: NDArray[Any], *, sample_weight: Floats | None = None, kind: Kind, balanced: bool
 ) -> float:
-    """Score a fit: a scorer, as scikit-learn knows them, once kind and balance are given."""
+    """Score a fit; a scikit-learn scorer once `kind` and `balanced` are bound."""
     return score_of(kind, y, np.asarray(estimator.predict(X)), balanced=balanced, weights=sample_weight)
 
 
 def metric_name(kind: Kind, n_targets: int, *, balanced: bool = False) -> str:
-    """Return what `score_of` is called for this target."""
+    """Return the name of the score that `score_of` computes."""
     several = "" if n_targets == 1 else ", mean over targets"
     if balanced:
         return f"balanced accuracy{several}"
@@ -79,7 +79,7 @@ def metric_name(kind: Kind, n_targets: int, *, balanced: bool = False) -> str:
 
 
 def baseline_score(y: NDArray[Any], kind: Kind, *, balanced: bool = False, weights: Floats | None = None) -> float:
-    """Return the score of always predicting the most frequent class, or the mean, of each target of these rows."""
+    """Return the score of predicting the most frequent class or the mean of each target."""
     from sklearn.dummy import DummyClassifier, DummyRegressor
 
     columns = y[:, None] if y.ndim == 1 else y
@@ -94,7 +94,7 @@ def baseline_score(y: NDArray[Any], kind: Kind, *, balanced: bool = False, weigh
 
 
 def evaluate(model: ModelFile, table: Table, output: Output, threshold: Sequence[str] = ()) -> dict[str, Any]:
-    """Return scores of a model's predictions for rows with targets, at thresholds if some are given.
+    """Return scores of a model's predictions, at probability thresholds if some are given.
 
     Returns
     -------
@@ -164,13 +164,13 @@ def _of_labels(
     details: Details = []
     seen = np.column_stack([observed_rows(column) for column in y.T])
     hits = np.zeros(y.shape, dtype=bool)
-    yes: list[Any] = []  # truth, prediction and weights of the labels with two classes
+    yes: list[Any] = []  # truth, prediction and weights of binary labels
     for j, name in enumerate(names):
         rows = seen[:, j]
         truth, found, counts = _as_text(y[rows, j]), _as_text(predicted[rows, j]), weights[rows]
         hits[rows, j] = truth == found
         detail = {"target": name, "rows": int(rows.sum()), "accuracy": _mean(truth == found, counts)}
-        if len(classes[j]) == 2:  # yes is the later of two: 1, true, yes
+        if len(classes[j]) == 2:  # the second class is the positive one (1, true, yes)
             positive = shown_label(classes[j][1])
             yes.append((truth == positive, found == positive, counts))
             detail["share"] = _mean(truth == positive, counts)
@@ -213,7 +213,7 @@ def _of_numbers(
 
 
 def _log_loss(shares: Sequence[Floats], y: NDArray[Any], classes: Sequence[Any], weights: Floats | None) -> float:
-    """Return the mean log-loss over all observed targets, (n, targets); classes that are new are left out."""
+    """Return the mean log loss over all observed targets, (n, targets), without unknown classes."""
     losses, counts = [], []
     for column, found, known in zip(y.T, shares, classes, strict=True):
         codes = codes_by_text(column, known)
@@ -224,7 +224,7 @@ def _log_loss(shares: Sequence[Floats], y: NDArray[Any], classes: Sequence[Any],
 
 
 def codes_by_text(labels: NDArray[Any], classes: Any) -> Integers:
-    """Return the indices of labels among classes as both are written to files; -1 where there is none."""
+    """Return the indices of labels in `classes`, compared as text; -1 for unknown labels."""
     texts = np.array([None if value is None or value != value else shown_label(value) for value in labels.tolist()])
     return codes_of(texts, np.array([shown_label(label) for label in classes], dtype=object))
 

@@ -1,7 +1,7 @@
-"""Choose settings by cross-validation and fit them to all rows.
+"""Model selection by cross-validation and the final fit to all rows.
 
-The search of the package does the work and reports every fit as it ends. Its records are kept in memory, so that
-Ctrl-C fits the best settings so far, and in a file, so that ``--resume`` continues after a crash.
+The search reports a record of every finished fit. Records in memory let Ctrl-C fit the best settings so far; records
+in a file let ``--resume`` continue after a crash.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Fitted", "RecordFile", "fit_once", "make_estimator", "make_search", "possible_folds", "search_and_fit"]
 
-OPTIONS = {"C": "--C", "temperature": "--temperature", "n_components": "--n-components"}  # with values to try
+OPTIONS = {"C": "--C", "temperature": "--temperature", "n_components": "--n-components"}  # searched settings
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A fit to all rows, and the search before it as far as Ctrl-C let it come."""
+    """A fit to all rows and the search before it, which may have been interrupted."""
 
     estimator: Any
-    settings: dict[str, Any]  # those that were chosen among several, and C
+    settings: dict[str, Any]  # C and the settings chosen by the search
     seconds: float
-    records: Sequence[FoldRecord] = ()  # of all fits of the search
-    chosen: Mapping[str, Any] | None = None  # all parameters of the search
-    file: RecordFile | None = None  # of the records
-    kept: str | None = None  # what is kept after Ctrl-C
+    records: Sequence[FoldRecord] = ()  # records of all fits of the search
+    chosen: Mapping[str, Any] | None = None  # chosen values of all searched parameters
+    file: RecordFile | None = None  # file of the records
+    kept: str | None = None  # message about the state kept after Ctrl-C
 
     @property
     def of_chosen(self) -> list[FoldRecord]:
-        """The fits with the chosen settings, fold by fold."""
+        """The records of the chosen settings by fold."""
         return sorted((one for one in self.records if one.params == self.chosen), key=lambda one: one.fold)
 
     @property
@@ -64,12 +64,12 @@ class Fitted:
 
     @property
     def n_rivals(self) -> int:
-        """Settings that were tried on as many folds as the chosen one, itself included."""
+        """Number of settings tried on as many folds as the chosen one, including it."""
         return sum(len(tried) == len(self.of_chosen) for tried in self.by_setting)
 
     @property
     def out_of_fold(self) -> NDArray[Any] | None:
-        """Predictions of all rows by fits that had not seen them; None if some rows have none."""
+        """Out-of-fold predictions of all rows, or None if some rows have none."""
         from regbayes.search import OutOfFold
 
         if not self.records:
@@ -78,7 +78,7 @@ class Fitted:
         return found.predictions if np.array_equal(found.rows, np.arange(len(found.rows))) else None
 
     def cross_validation(self, metric: str, pooled: float) -> dict[str, Any]:
-        """Return what was tried, for the model's file and for JSON."""
+        """Return a summary of the search for the model file and JSON."""
 
         def judge(tried: Sequence[FoldRecord]) -> dict[str, float]:
             scores = [record.score for record in tried]
@@ -87,16 +87,16 @@ class Fitted:
         candidates = [
             {name: tried[0].params[name] for name in self.settings} | judge(tried) for tried in self.by_setting
         ]
-        # "auto" comes after numbers.
+        # Numbers and texts such as "auto" cannot be compared, so texts come last.
         candidates.sort(key=lambda one: [(isinstance(one[name], str), one[name]) for name in self.settings])
         judged = judge(self.of_chosen) | {"folds": len(self.of_chosen)}
         return {"metric": metric, **judged, "pooled": pooled, "candidates": candidates}
 
 
 class RecordFile:
-    """The records of an unfinished search, next to the model's file.
+    """File with the records of an unfinished search, next to the model file.
 
-    Data and settings are part of the file's name, so that the records of another search are never used.
+    Its name contains a hash of data and settings, so records of another search are never used.
     """
 
     def __init__(self, context: FitContext, search: Any) -> None:
@@ -116,7 +116,7 @@ class RecordFile:
         self.is_open = True
 
     def begin(self, *, resume: bool) -> list[FoldRecord]:
-        """Return the records of an earlier search if it is to be continued; otherwise begin without any."""
+        """Return the records of the search to resume, or delete them and return none."""
         from regbayes.search import read_records, write_records
 
         if not os.path.exists(self.path):
@@ -131,13 +131,13 @@ class RecordFile:
             found = read_records(self.path)
         except (ValueError, OSError, MemoryError) as error:
             raise UserError(f"--resume: {self.path} cannot be read ({error}); delete it to begin again") from None
-        with replacing(self.path) as temporary:  # without a last line that was cut short
+        with replacing(self.path) as temporary:  # drops an incomplete last line
             write_records(found, temporary)
         self.output.say(f"{counted(len(found), 'fit')} of {self.path} need not be made again")
         return found
 
     def append(self, record: FoldRecord) -> None:
-        """Append the record of a fit; a disk that is full ends the file, not the search."""
+        """Append the record of a fit; an error such as a full disk does not end the search."""
         from regbayes.search import write_records
 
         try:
@@ -148,13 +148,13 @@ class RecordFile:
             self.output.warn(f"{self.path} cannot be written ({error.strerror}); --resume will know the fits before")
 
     def remove(self) -> None:
-        """Delete the file: the model is written."""
+        """Delete the file."""
         if os.path.exists(self.path):
             os.remove(self.path)
 
 
 class SearchWatch:
-    """Keeps the record of every fit of a search and reports progress.
+    """Callback that stores the records of a search and reports progress.
 
     The time left is estimated from the median fit, because the first one also compiles.
     """
@@ -169,7 +169,7 @@ class SearchWatch:
         self.records: list[FoldRecord] = []
 
     def __call__(self, record: FoldRecord) -> None:
-        """Keep the record of a fit that is done."""
+        """Store the record of a finished fit."""
         self.records.append(record)
         if self.file is not None:
             self.file.append(record)
@@ -178,19 +178,19 @@ class SearchWatch:
         self.output.progress(f"{len(self.records)} of {self.total} fits, about {left:.0f} s left")
 
     def seconds_left(self) -> float:
-        """Return how long the other fits will take, including the last one to all rows."""
+        """Return the estimated time in seconds of the remaining fits, including the final one."""
         median = statistics.median(record.fit_seconds + record.score_seconds for record in self.records)
         return median * ((self.total - len(self.records)) / self.processes + 1)
 
 
-# --- what is fitted
+# --- estimator and search
 
 
 def make_estimator(context: FitContext) -> Any:
-    """Return the estimator for one setting: the user's values, and defaults.
+    """Return the estimator with the user's values and defaults.
 
-    MedLDA is for documents. MT-iLSVM is for tasks, and for what iLSVM does not have: labels other than 0 and 1 and
-    balanced ones where there are several, and numbers that are predicted with the inputs.
+    Documents use MedLDA. Tasks use MT-iLSVM, and so do problems that iLSVM does not support: multi-label targets that
+    are balanced or not 0/1, and regression with ``include_inputs``.
     """
     import regbayes
 
@@ -228,14 +228,14 @@ def make_estimator(context: FitContext) -> Any:
 
 
 def _topics(context: FitContext) -> list[int]:
-    """Return numbers of topics to try, not fewer than classes."""
+    """Return the numbers of topics to try, at least the number of classes."""
     outputs = len(np.unique(context.y)) if context.kind == "classifier" else context.targets.shape[1]
     least = max(10, outputs)
     return [least, 2 * least, 4 * least]
 
 
 def make_search(context: FitContext, base: Any, folds: int) -> Any:
-    """Return the search among the user's values, or else those of the model's own search."""
+    """Return the search over the user's values or the default grid of the model."""
     import regbayes
 
     request = context.request
@@ -263,7 +263,7 @@ def make_search(context: FitContext, base: Any, folds: int) -> Any:
 
 
 def _split(context: FitContext, folds: int) -> list[Any]:
-    """Return folds: even over classes, and such that none leaves a task or a class of a label unseen."""
+    """Return stratified folds; with tasks, every training set contains all tasks and their classes."""
     from sklearn.model_selection import KFold, StratifiedKFold
 
     from regbayes.estimators._folds import multitask_folds
@@ -283,7 +283,7 @@ def _split(context: FitContext, folds: int) -> list[Any]:
 
 
 def possible_folds(context: FitContext) -> int:
-    """Return how many folds the rows allow, 0 or 1 without cross-validation; say why there are fewer."""
+    """Return the number of folds (below 2 without cross-validation); warn if it is reduced."""
     request, output, y = context.request, context.output, context.y
     if context.kind != "classifier":
         return min(request.folds, len(y)) if request.cv else 0
@@ -297,7 +297,7 @@ def possible_folds(context: FitContext) -> int:
         return min(request.folds, len(y))
     fewest = int(sizes.min())
     rarest = f"the rarest class, {shown_label(classes[sizes.argmin()])!r}, has {counted(fewest, 'row')}"
-    if context.of_documents:  # a fold of the training documents may lack a class, if two are left
+    if context.of_documents:  # training documents may lack a class if two classes remain
         fewest = int(sizes.max()) if np.sum(sizes > 1) > 1 else 1
     folds = min(request.folds, fewest)
     if folds < 2:
@@ -311,7 +311,7 @@ def possible_folds(context: FitContext) -> int:
 
 
 def fit_once(context: FitContext) -> Fitted:
-    """Fit one setting to all rows, the user's or the defaults; after Ctrl-C its best state so far."""
+    """Fit one setting to all rows; Ctrl-C keeps the best state so far."""
     base, began = make_estimator(context), time.perf_counter()
     estimator, stopped = _fit(context, lambda: _fit_alone(base, context))
     if estimator is None:
@@ -323,7 +323,7 @@ def fit_once(context: FitContext) -> Fitted:
 def search_and_fit(context: FitContext, folds: int) -> Fitted:
     """Choose settings by cross-validation and fit them to all rows.
 
-    The first Ctrl-C ends the search, and the best settings so far are fitted; another one ends that fit.
+    The first Ctrl-C ends the search and starts the fit of the best settings so far; the second one ends that fit.
 
     Raises
     ------
@@ -370,9 +370,9 @@ def search_and_fit(context: FitContext, folds: int) -> Fitted:
 def _extend(
     context: FitContext, search: Any, watch: SearchWatch, names: Sequence[str], folds: int
 ) -> tuple[Mapping[str, Any], bool]:
-    """Try one value more where the best is at the end of its list; return the best setting, and whether a signal came.
+    """Try one more value of parameters whose best value is at the edge of the grid.
 
-    The best of an interrupted search is chosen by the caller.
+    Return the best setting and whether a signal came. The caller chooses the setting of an interrupted search.
     """
     from regbayes.estimators._search import find_edges
 
@@ -400,9 +400,9 @@ def _extend(
 
 
 def _try(context: FitContext, search: Any, watch: SearchWatch) -> bool:
-    """Make the fits of a search that are not recorded yet; return whether a signal ended them."""
+    """Run the fits of a search without a record; return whether a signal interrupted them."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings about the last fit are enough
+        warnings.simplefilter("ignore")  # only warnings of the final fit are shown
         _, stopped = interrupts.run_stoppable(
             lambda: search.fit(context.X, context.y, records=list(watch.records), on_result=watch, **context.metadata)
         )
@@ -413,7 +413,7 @@ def _try(context: FitContext, search: Any, watch: SearchWatch) -> bool:
 def _fit_chosen(
     context: FitContext, base: Any, search: Any, watch: SearchWatch, chosen: Mapping[str, Any], *, stopped: bool
 ) -> tuple[Any, bool]:
-    """Fit the chosen settings to all rows, along their path as in the search; return whether a signal ended that."""
+    """Fit the chosen settings along their warm-start path; return whether a signal interrupted it."""
 
     def fit_along_path() -> Any:
         along = search.along
@@ -429,7 +429,7 @@ def _fit_chosen(
         return _fit_alone(clone(base).set_params(**chosen), context)
 
     estimator, ended = _fit(context, fit_alone if stopped else fit_along_path)
-    if estimator is None:  # before there was a state to keep: the shortest fit there is, which nothing interrupts
+    if estimator is None:  # without a state to keep, run one iteration uninterrupted
         shortest = clone(base).set_params(**{**chosen, "max_iter": 1})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -438,20 +438,20 @@ def _fit_chosen(
 
 
 def _fit(context: FitContext, work: Callable[[], Any]) -> tuple[Any, bool]:
-    """Fit to all rows; return None where a signal came before there was a state, and whether one came."""
+    """Run a fit; return the estimator (None if interrupted without a state) and whether a signal came."""
     from regbayes import TruncationWarning
     from regbayes.estimators._bases import InterruptedWarning
     from regbayes.estimators._search import GridEdgeWarning
 
     ignored: list[Any] = [InterruptedWarning, GridEdgeWarning]
-    if context.request.n_components:  # the user said how many features there may be
+    if context.request.n_components:  # the user limited the number of features
         ignored.append(TruncationWarning)
     with context.output.catch_warnings(*ignored):
         return interrupts.run_stoppable(work)
 
 
 def _fit_alone(estimator: Any, context: FitContext) -> Any:
-    """Fit with all the cores, and with a bar in a terminal."""
+    """Fit with ``--jobs`` threads and, in a terminal, a progress bar."""
     bar = int(sys.stderr.isatty() and not context.output.quiet)
     estimator.set_params(n_jobs=context.request.jobs or 1, verbose=bar)
     estimator.fit(context.X, context.y, **context.metadata)

@@ -1,4 +1,4 @@
-"""A fitted model in a few lines, for people and for programs."""
+"""Summaries of a fitted model as text and JSON."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SETTINGS = {
 
 
 def summary(model: ModelFile) -> dict[str, Any]:
-    """Return what a fitted model is, for JSON."""
+    """Return the summary of a fitted model for JSON."""
     found = {name: value for name, value in model.facts.items() if name not in ("source", "metric", "warnings")}
     return {**found, "topics": topics_of(model)} if model.of_documents else found
 
 
 def topics_of(model: ModelFile) -> list[dict[str, Any]]:
-    """Return the topics with their top words and their weights, those that matter most first.
+    """Return the topics with their top words and weights, the most important first.
 
-    Topics of one number go from the highest weight to the lowest; others by how much they move the scores.
+    Topics of a single regression target are sorted by weight, others by their influence on the scores.
     """
     if model.report is None:
         return []
@@ -49,7 +49,7 @@ def topics_of(model: ModelFile) -> list[dict[str, Any]]:
 
 
 def show_model(model: ModelFile, path: str, out: Output) -> None:
-    """Print what was found, the comparison with baselines, and what can be done next."""
+    """Print the summary of a model, the comparison with baselines and suggested next commands."""
     found = summary(model)
     settings = ", ".join(f"{name}={value}" for name, value in found["settings"].items())
     facts = {"model": f"{found['estimator']}, {settings}"}
@@ -82,7 +82,7 @@ def show_model(model: ModelFile, path: str, out: Output) -> None:
 
 
 def _show_comparison(comparison: dict[str, Any], out: Output) -> None:
-    """Print the systems side by side, and what follows."""
+    """Print the table of systems and the conclusions."""
     rows = [
         [
             row["name"],
@@ -103,7 +103,7 @@ def _show_comparison(comparison: dict[str, Any], out: Output) -> None:
 
 
 def _show_failure(model: ModelFile, comparison: dict[str, Any], out: Output) -> None:
-    """Print the banner, and what may help."""
+    """Print a banner with advice for a model that is no better than the baseline."""
     advice = "More rows, other inputs or another target may help."
     if model.target.kind == "classifier" and comparison["metric"] == "accuracy":
         advice += " Where one class is rare: --balanced."
@@ -113,13 +113,13 @@ def _show_failure(model: ModelFile, comparison: dict[str, Any], out: Output) -> 
 
 
 def _show_topics(model: ModelFile, out: Output, most: int = 12, n_words: int = 7) -> None:
-    """Print the topics that matter most: their weights, and their words."""
+    """Print the most important topics with their weights and words."""
     topics = topics_of(model)
     if not topics:
         return
     number = model.target.kind == "regressor" and len(model.target.names) == 1
     shown = topics[:most]
-    if number and len(topics) > most:  # both ends: what raises the number, and what lowers it
+    if number and len(topics) > most:  # topics that increase the target and topics that decrease it
         shown = topics[: most // 2] + topics[-most // 2 :]
     classes = model.report.features.group_names
     rows = []
@@ -127,7 +127,7 @@ def _show_topics(model: ModelFile, out: Output, most: int = 12, n_words: int = 7
         weights: dict[str, float] = topic["weights"]
         name, weight = max(weights.items(), key=lambda item: item[1])
         what = f"{weight:+.3g}" if number else name
-        if len(weights) == 1 and not number:  # of two classes: the weight is that of the second
+        if len(weights) == 1 and not number:  # a binary target has one weight, that of the second class
             what = classes[int(weight > 0)]
         rows.append([what, ", ".join(topic["words"][:n_words])])
     some = "" if len(shown) == len(topics) else f" ({len(shown)} of {len(topics)}; the page has all)"

@@ -1,4 +1,4 @@
-"""The target: which columns it is, what kind of model it needs, and its values."""
+"""The target: its columns, the kind of model and its values."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ __all__ = [
     "task_values",
 ]
 
-MAX_CLASSES = 20  # different whole numbers that still count as classes
-MAX_RATING = 10  # distance from zero: stars, marks, degrees of approval
-MAX_TEXT_CLASSES = 100  # different texts, unless each is in three rows or more
+MAX_CLASSES = 20  # integral targets with at most this many distinct values are classes
+MAX_RATING = 10  # targets of documents up to this absolute value are ratings
+MAX_TEXT_CLASSES = 100  # limit on distinct texts, unless each occurs in three rows or more
 
 
 @persistable(name="regbayes.cli.TargetSpec")
 @dataclass(frozen=True)
 class TargetSpec:
-    """What is predicted."""
+    """Target columns, kind of model and task column."""
 
     names: tuple[str, ...]
     kind: Kind
-    as_text: tuple[bool, ...]  # of each column: whether its labels are text
+    as_text: tuple[bool, ...]  # whether the labels of each column are text
     task: str | None = None  # the column with the task of each row
 
 
 def choose_targets(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return the target columns: those that are wanted, or those that the file itself names."""
+    """Return the requested target columns, or those that the file marks as targets."""
     if not wanted:
         if table.targets:
             return table.targets
@@ -71,10 +71,10 @@ def choose_targets(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
 def decide(
     table: Table, names: tuple[str, ...], kind: Kind | None = None, task: str | None = None, *, of_texts: bool = False
 ) -> tuple[TargetSpec, str]:
-    """Return what kind of model the target needs, and a sentence with the reason and the option that changes it.
+    """Return the target specification and a sentence with the reason and the option that changes it.
 
-    At most 20 different whole numbers are classes: digits, codes. In tables of texts (``of_texts``) those near zero
-    are ratings.
+    A target with at most `MAX_CLASSES` distinct integers has classes. In tables of documents (``of_texts``), integers
+    near zero are ratings, which are predicted as numbers.
     """
     columns = [table.column(name) for name in names]
     for name, column in zip(names, columns, strict=True):
@@ -122,7 +122,7 @@ def _guess(names: tuple[str, ...], columns: list[NDArray[Any]], of_texts: bool) 
 
 
 def _check_values(spec: TargetSpec, columns: list[NDArray[Any]]) -> None:
-    """Refuse targets that nothing can be learned from."""
+    """Raise an error for targets that no model can learn."""
     for name, column in zip(spec.names, columns, strict=True):
         if spec.kind == "regressor" and np.abs(column[np.isfinite(column)]).max() > MAX_NUMBER:
             raise BadDataError(f"the target {name!r} holds numbers beyond {MAX_NUMBER:.0e}; take their logarithm")
@@ -144,16 +144,16 @@ def _check_values(spec: TargetSpec, columns: list[NDArray[Any]]) -> None:
 
 
 def target_values(table: Table, spec: TargetSpec) -> NDArray[Any]:
-    """Return the targets of a table: (n,) for one, (n, targets) for several; NaN or None where missing.
+    """Return targets of shape (n,) or (n, targets), with NaN or None for missing values.
 
-    Labels that were text in training are text again, and whole numbers are whole.
+    Labels that were text in training are returned as text.
     """
     columns = []
     for name, as_text in zip(spec.names, spec.as_text, strict=True):
         column = table.column(name)
         if as_text:
             columns.append(np.array(text_of(column), dtype=object))
-        elif column.dtype == object and spec.kind != "regressor":  # classes that are new among numbers
+        elif column.dtype == object and spec.kind != "regressor":  # text in a column of numeric classes
             columns.append(np.array([_number_or_text(text) for text in text_of(column)], dtype=object))
         else:
             columns.append(as_numbers(column, name))
@@ -174,7 +174,7 @@ def _number_or_text(text: str | None) -> Any:
 def rows_with_target(
     table: Table, spec: TargetSpec, output: Output, *, needs_all: bool = False
 ) -> tuple[Table, NDArray[Any], Flags]:
-    """Return the rows that have a target, or all of several, with their targets; a warning counts the others."""
+    """Return the rows with a target (all targets if `needs_all`), their targets and the mask of rows."""
     with output.catch_warnings():
         y = target_values(table, spec)
     kept = observed_rows(y)
@@ -189,7 +189,7 @@ def rows_with_target(
 
 
 def task_values(table: Table, spec: TargetSpec) -> NDArray[Any] | None:
-    """Return the task of each row, as text; None if the model has none."""
+    """Return the task of each row as text, or None without tasks."""
     if spec.task is None:
         return None
     texts = text_of(table.column(spec.task, "--task"))
@@ -201,7 +201,7 @@ def task_values(table: Table, spec: TargetSpec) -> NDArray[Any] | None:
 
 
 def row_weights(table: Table, name: str) -> Floats:
-    """Return how often each row counts: a column of numbers, none negative; 0 where it is missing."""
+    """Return nonnegative sample weights from a column; missing weights are 0."""
     column = table.column(name, "--weight")
     if column.dtype == object:
         odd = next((value for value in column if value is not None), None)
@@ -216,13 +216,13 @@ def row_weights(table: Table, name: str) -> Floats:
 
 
 def observed_rows(y: NDArray[Any]) -> Flags:
-    """Return which rows have a target, at least one."""
+    """Return the mask of rows with at least one observed target."""
     seen = _is_observed(y)
     return seen if seen.ndim == 1 else np.asarray(seen.any(axis=1))
 
 
 def as_labels(y: NDArray[Any]) -> NDArray[Any]:
-    """Return labels of one target without missing ones as an array of text or of numbers, whole if they all are."""
+    """Return complete labels of one target as text, integers or floats."""
     if y.dtype == object:
         return np.array([str(value) for value in y])
     return y.astype(np.int64) if np.all(y == np.round(y)) else y
@@ -230,7 +230,7 @@ def as_labels(y: NDArray[Any]) -> NDArray[Any]:
 
 def _is_observed(column: NDArray[Any]) -> Flags:
     if column.dtype == object:
-        flat = [value is not None and value == value for value in column.ravel()]  # NaN differs from itself
+        flat = [value is not None and value == value for value in column.ravel()]  # NaN is not equal to itself
         return np.array(flat, dtype=bool).reshape(column.shape)
     return np.asarray(np.isfinite(column)) if column.dtype.kind == "f" else np.ones(column.shape, dtype=bool)
 
@@ -245,5 +245,5 @@ def _whole(column: NDArray[Any]) -> bool:
 
 
 def shown_label(label: Any) -> str:
-    """Return a label as it is written to files and tables."""
+    """Return the text of a label in files and tables."""
     return str(label) if isinstance(label, str) else str(plain_number(float(label)))

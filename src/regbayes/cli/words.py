@@ -1,7 +1,7 @@
-"""From documents to counts of words, and the same again for new documents.
+"""Word counts of documents with a fixed vocabulary.
 
-scikit-learn's ``CountVectorizer`` does the counting. What is learned is a list of words, which the model's file keeps
-as plain text: nothing in the file is ever run, and raw text can be predicted.
+scikit-learn's ``CountVectorizer`` counts the words. The model file stores the vocabulary as plain text and contains no
+executable code.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 __all__ = ["WordCounts", "join_texts", "learn_words", "show_documents", "text_columns"]
 
-# A word begins with a letter and has at least two characters. The pattern is not part of a model's file: a regular
-# expression from an untrusted file can keep a machine busy for ever.
+# A word begins with a letter and has at least two characters. Model files do not store the pattern, because a regular
+# expression from an untrusted file can take exponential time.
 TOKEN = r"(?u)\b[^\W\d_]\w+\b"
-MAX_CHARACTERS = 40  # of a word; longer ones are addresses and data
-MAX_COUNT = 2**31 - 1  # of a word in a document
+MAX_CHARACTERS = 40  # maximum length of a word; longer ones are often URLs or encoded data
+MAX_COUNT = 2**31 - 1  # maximum count of a word in a document
 
 
 @persistable(name="regbayes.cli.WordCounts")
 class WordCounts(TransformerMixin, BaseEstimator):
-    """Counts of known words in documents.
+    """Transformer from documents to counts of the words in a vocabulary.
 
     Parameters
     ----------
     words : sequence of str
     columns : sequence of str
-        Columns with the text; empty where the model was fitted to counts.
+        Columns with the text; empty if the model was fitted to counts.
     ngrams : int
-        Most words of a phrase that is counted too.
+        Maximum number of words of a counted phrase.
     """
 
     def __init__(self, words: Sequence[str], columns: Sequence[str] = (), ngrams: int = 1) -> None:
@@ -54,19 +54,19 @@ class WordCounts(TransformerMixin, BaseEstimator):
         self.ngrams = ngrams
 
     def fit(self, X: Any, y: Any = None) -> WordCounts:
-        """Return the transformer itself: `learn_words` has chosen the words."""
+        """Do nothing; `learn_words` chooses the vocabulary."""
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
     def transform(self, X: pd.DataFrame) -> Any:
-        """Return the counts of the words in the text of a data frame's columns, sparse."""
+        """Return sparse word counts of the text in a data frame."""
         counter = _counter(self.ngrams, vocabulary=list(self.words))
         return counter.transform(join_texts(X[name] for name in self.columns))
 
     def encode(self, table: Table) -> Any:
-        """Return the counts of the words in a table's documents, sparse; a warning counts documents without any."""
+        """Return sparse word counts of a table's documents; warn about documents without any known word."""
         if table.counts is not None:
             counts = _align_counts(table, self.words)
         elif self.columns:
@@ -96,7 +96,7 @@ class WordCounts(TransformerMixin, BaseEstimator):
 
 
 def learn_words(table: Table, request: FitRequest, output: Output) -> tuple[WordCounts, Any]:
-    """Choose the words, and return them with their counts in the documents of a table."""
+    """Choose the vocabulary and return it with the word counts of a table."""
     columns: list[str] = []
     if table.counts is not None:
         if request.text or request.ngrams > 1:
@@ -130,7 +130,7 @@ def learn_words(table: Table, request: FitRequest, output: Output) -> tuple[Word
 
 
 def text_columns(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the columns that hold text, those that are named or those that the table knows of."""
+    """Return the given text columns, or those that the table marks as text."""
     columns = list(columns or table.text)
     if not columns:
         texts = [name for name, column in table.frame.items() if column.dtype == object]
@@ -142,13 +142,13 @@ def text_columns(table: Table, columns: Sequence[str]) -> list[str]:
 
 
 def join_texts(columns: Iterable[Any]) -> list[str]:
-    """Return the text of each row, empty where it is missing."""
+    """Join the texts of each row; missing texts are empty."""
     parts = [[value if isinstance(value, str) else "" for value in column] for column in columns]
     return ["\n".join(row) for row in zip(*parts, strict=True)]
 
 
 def _read_stop_words(wanted: str | None) -> set[str]:
-    """Return the words to leave out: none, English ones, or those of a file."""
+    """Return the stop words: none, scikit-learn's English list or those of a file."""
     if wanted is None:
         return set()
     if wanted == "english":
@@ -168,7 +168,7 @@ def _counter(ngrams: int, **options: Any) -> Any:
 
 
 def _check_counts(table: Table) -> Any:
-    """Return a table's counts, as whole numbers if they are, without stored zeros."""
+    """Validate a table's counts and return them without stored zeros, as integers if integral."""
     if len(set(table.words)) < len(table.words):
         raise BadDataError(f"{table.source} has several columns of one name among its words")
     data = table.counts.data
@@ -181,7 +181,7 @@ def _check_counts(table: Table) -> Any:
 
 
 def _align_counts(table: Table, words: Sequence[str]) -> Any:
-    """Return the columns of a table's counts that belong to words; a word that is not there is in no document."""
+    """Return the counts of a table for a vocabulary; words absent from the table have count 0."""
     from scipy.sparse import csr_array
 
     place = {word: i for i, word in enumerate(words)}
@@ -193,7 +193,7 @@ def _align_counts(table: Table, words: Sequence[str]) -> Any:
 
 
 def show_documents(table: Table, words: WordCounts, counts: Any, n_words: int = 25) -> list[str]:
-    """Return what the report shows of documents: their text, or their most frequent words."""
+    """Return the texts of documents for the report, or their most frequent words."""
     if table.counts is None:
         return join_texts(table.column(name) for name in words.columns)
     texts = []
