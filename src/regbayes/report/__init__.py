@@ -1,4 +1,4 @@
-"""One self-contained page about a fitted model: `collect` what it shows, `render` it, or `write_report` at once."""
+"""Self-contained HTML reports: `collect` the data, `render` the page, or call `write_report` for both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["ReportData", "collect", "render", "write_report"]
 
 
-def __getattr__(name: str) -> Any:  # a model file holds what its page shows: loading it needs no more than that
+def __getattr__(name: str) -> Any:  # loading a model file needs only the data classes
     if name not in __all__:
         raise AttributeError(f"module 'regbayes.report' has no attribute {name!r}")
     home = "collecting" if name == "collect" else "page"

@@ -1,4 +1,4 @@
-"""The inputs as the user gave them, and how those of the model come from them."""
+"""Columns of the user's table and their encoding as model inputs."""
 
 from __future__ import annotations
 
@@ -15,26 +15,23 @@ from numpy.typing import NDArray
 from regbayes._types import Floats, Integers
 from regbayes.report.data import LIMITS, Cell
 
-MAX_KINDS = 200  # different texts in a column, above which it is not a category
+MAX_KINDS = 200  # text columns with more distinct values are not categories
 MISSING = "(missing)"
 
-Edit = tuple[int, Any, Any]  # a column, places among the rows, and the values that they get
+Edit = tuple[int, Any, Any]  # column, indices of rows and their new values
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Named columns of numbers and of categories, and how to make of them what the user's model takes."""
+    """Named numeric and categorical columns that can be converted back to the user's input type."""
 
-    raw: list[NDArray[Any]]  # (columns,) of (rows,): as they were given, missing values too
+    raw: list[NDArray[Any]]  # (columns,) of (rows,): original values, including missing ones
     names: list[str]
     make: Callable[[list[NDArray[Any]]], Any]
 
     @staticmethod
     def read(X: Any, names: Sequence[str] | None, unnamed: str = "input ") -> Columns | None:
-        """Return the columns of a dense table, and None of anything else.
-
-        Columns without names are numbered, behind the word `unnamed`.
-        """
+        """Return the columns of a dense table, or None; unnamed columns are numbered after the prefix `unnamed`."""
         if scipy.sparse.issparse(X) or isinstance(X, str):
             return None
         if hasattr(X, "iloc") and hasattr(X, "columns"):
@@ -55,16 +52,16 @@ class Columns:
         return len(self.raw[0])
 
     def column(self, place: int) -> NDArray[Any]:
-        """Return a column: numbers as floats, NaN where infinite; or objects with None where they are missing."""
+        """Return a column as floats, NaN where infinite, or as objects with None for missing values."""
         column = self.raw[place]
         if column.dtype.kind in "iuf":
             numbers = column.astype(np.float64)
             return np.where(np.isinf(numbers), np.nan, numbers)
-        # A NaN is not equal to itself.
+        # NaN is not equal to itself.
         return _objects([None if value is None or value != value else value for value in column.tolist()])
 
     def take(self, rows: Integers, edits: Iterable[Edit] = ()) -> Any:
-        """Return some rows as the model takes them, with other values in some places."""
+        """Return rows in the user's input type, with some values edited."""
         arrays = [column[rows] for column in self.raw]
         for place, where, values in edits:
             if arrays[place].dtype.kind in "biu":
@@ -73,19 +70,19 @@ class Columns:
         return self.make(arrays)
 
     def cells(self, rows: Integers, places: Sequence[int]) -> tuple[tuple[Cell, ...], ...]:
-        """Return values of some rows and columns: numbers, and categories as text."""
+        """Return values of some rows and columns, with categories as text."""
         columns = [[_cell(value) for value in self.column(place)[rows].tolist()] for place in places]
         return tuple(zip(*columns, strict=True)) if columns else ((),) * len(rows)
 
     def categories(self, place: int) -> list[Any]:
-        """Return the values of a column of categories, the most frequent first; none where there are too many."""
+        """Return the categories of a column by frequency, or none if there are too many."""
         counts = Counter(value for value in self.column(place).tolist() if value is not None)
         if len(counts) > MAX_KINDS:
             return []
         return sorted(counts, key=lambda value: (-counts[value], str(value)))[: LIMITS.categories]
 
     def deviations(self) -> Floats:
-        """Return standard deviations of the numbers; NaN of other columns, and of those without a number."""
+        """Return standard deviations of numeric columns, and NaN for others."""
         found = np.full(len(self.names), np.nan)
         for place in range(len(self.names)):
             column = self.column(place)
@@ -95,7 +92,7 @@ class Columns:
 
 
 def _raw_column(series: Any) -> NDArray[Any]:
-    """Return a column as it is; numbers of pandas' own types as floats, and others with None where they are missing."""
+    """Return a column as an array: pandas extension numbers as floats, others with None for missing values."""
     if isinstance(series.dtype, np.dtype):
         return np.asarray(series)
     if series.dtype.kind in "iuf":
@@ -104,21 +101,21 @@ def _raw_column(series: Any) -> NDArray[Any]:
 
 
 def _frame_maker(frame: Any) -> Callable[[list[NDArray[Any]]], Any]:
-    """Return a function that puts columns together again, with the names and the types of a frame."""
+    """Return a function that rebuilds a frame with the original names and types from columns."""
     import pandas as pd
 
     kept = {
         place: dtype
         for place, dtype in enumerate(frame.dtypes)
-        if not isinstance(dtype, np.dtype) and dtype.kind not in "iuf"  # a step of a whole number may be a fraction
+        if not isinstance(dtype, np.dtype) and dtype.kind not in "iuf"  # a step of an integer column may be fractional
     }
     names = frame.columns
 
     def make(columns: list[NDArray[Any]]) -> Any:
         if all(column.dtype == np.float64 for column in columns) and not kept:
-            return pd.DataFrame(np.array(columns).T, columns=names)  # at once: there may be thousands
+            return pd.DataFrame(np.array(columns).T, columns=names)  # faster than one series per column
         made = {i: pd.Series(values, dtype=kept.get(i, values.dtype)) for i, values in enumerate(columns)}
-        return pd.DataFrame(made).set_axis(names, axis=1)  # now: two columns may have one name
+        return pd.DataFrame(made).set_axis(names, axis=1)  # set afterwards, because names may be duplicated
 
     return make
 
@@ -140,14 +137,14 @@ def _cell(value: Any) -> Cell:
 
 
 def shorten_names(names: Iterable[Any]) -> list[str]:
-    """Return names without what pipelines put in front of them (``standardscaler__``), if they still differ."""
+    """Strip prefixes of pipeline steps (``standardscaler__``) from names if the rest is unique."""
     whole = [str(name) for name in names]
     short = [name.rsplit("__", 1)[-1] or name for name in whole]
     return short if len(set(short)) == len(set(whole)) else whole
 
 
 def dense_rows(X: Any, rows: Integers) -> NDArray[Any]:
-    """Return some rows as a dense array, whatever holds them."""
+    """Return rows of any container as a dense array."""
     if scipy.sparse.issparse(X):
         return np.asarray(X.tocsr()[rows].toarray())
     return np.asarray(X.iloc[rows] if hasattr(X, "iloc") else np.asarray(X)[rows])
@@ -155,18 +152,18 @@ def dense_rows(X: Any, rows: Integers) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Encoding:
-    """What the model's inputs are called, and which column of the user each comes from."""
+    """Names of the model's inputs and their source columns."""
 
     names: list[str]  # (D,)
-    sources: Integers  # (D,): a column; -1 where there is none, or where several are mixed
-    units: Floats  # (D,): how many units of the column are one of the input; NaN where that is not a number
+    sources: Integers  # (D,): source column; -1 if there is none or there are several
+    units: Floats  # (D,): units of the column per unit of the input; NaN if undefined
 
     @staticmethod
     def of(columns: Columns, transform: Callable[[Any], Any], names: list[str] | None, n_inputs: int) -> Encoding:
-        """Find it for the steps before a model, by the names that these give to the model's inputs.
+        """Match the model's inputs to columns by their names.
 
-        An input with the name of a column is that column, perhaps scaled. One whose name begins with that of a column
-        ("place_north" of an encoder) is one of its categories.
+        An input with the name of a column is that column, possibly scaled. An input whose name begins with that of a
+        column ("place_north" of an encoder) is one of its categories.
         """
         if names is None or len(names) != n_inputs:
             names = [f"input {place}" for place in range(n_inputs)]
@@ -185,7 +182,7 @@ class Encoding:
 
 
 def _measure_units(columns: Columns, transform: Callable[[Any], Any], called: list[str], deviations: Floats) -> Floats:
-    """Return the units of inputs that are columns on another scale: a step up and a step down say what one is worth."""
+    """Return the scales of inputs that are rescaled columns, from finite differences."""
     numbers = [place for place, name in enumerate(columns.names) if name in called and deviations[place] > 0]
     edits: list[Edit] = []
     for i, place in enumerate(numbers):

@@ -1,9 +1,8 @@
-"""Net effects: what one input does to the predictions of the whole model, however they come about.
+"""Average marginal effects of the inputs on the predictions of any model.
 
-Nothing is assumed of what is inside the model. Samples are changed in one column, in the units and with the categories
-that the user knows, and go through the scalers and encoders of the pipeline. A slope is a central difference of a tiny
-step, and a size that of a whole standard deviation, half of it to either side. Both are averages over samples and have
-a standard error. Where all samples have the same differences, the model is linear.
+One column is changed at a time, in the user's units and categories, and passed through the steps of the pipeline. A
+slope is a central difference with a tiny step; a size is a central difference over one standard deviation. Both are
+averages over samples with standard errors. If all samples have equal differences, the model is linear.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ from regbayes.report._features import Outputs, Shown
 from regbayes.report._latent import LatentModel, respond, weights_of
 from regbayes.report.data import LIMITS, Effects
 
-STEP = 3e-6  # of a standard deviation: what it cuts off and what it rounds off are both far below 1e-6
-SAME = 1e-8  # of the largest difference, below which differences are equal
-MAX_PREDICTED = 200_000  # samples that are predicted for averages
-MAX_CELLS = 200_000_000  # of these samples
+STEP = 3e-6  # finite-difference step in standard deviations; both errors are below 1e-6
+SAME = 1e-8  # relative tolerance for equal differences
+MAX_PREDICTED = 200_000  # maximum number of predicted samples for averages
+MAX_CELLS = 200_000_000  # maximum number of values in these samples
 CHUNK_CELLS = 16_000_000
-MIN_AVERAGED = 12  # samples, if there are so many
-CURVE_CELLS = 20_000_000  # of the samples that are predicted for all curves
-MAX_LISTED = 400_000  # inputs times outputs
+MIN_AVERAGED = 12  # minimum number of samples in an average, if available
+CURVE_CELLS = 20_000_000  # maximum number of values in samples predicted for curves
+MAX_LISTED = 400_000  # maximum of inputs times outputs in the report
 
-Variant = tuple[int, Any]  # a column, and the values that it gets
+Variant = tuple[int, Any]  # column and its new values
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predictions for samples, and the part of them that direct weights make."""
+    """Predictions and the part of them that is due to direct weights of inputs."""
 
     whole: Callable[[Any], Floats]  # (n, O)
     direct: Callable[[Any], Floats] | None  # (n, O)
 
     def __call__(self, X: Any) -> Floats:
-        """Return (n, parts, O): the whole prediction, and the direct part of it where there is one."""
+        """Return the prediction and, if available, its direct part, (n, parts, O)."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is odd in the samples was said when they were first looked at
+            warnings.simplefilter("ignore")  # the samples were validated before
             parts = [self.whole(X)] if self.direct is None else [self.whole(X), self.direct(X)]
         return np.stack(parts, axis=1)
 
     def vary(self, columns: Columns, rows: Integers, variants: Iterable[Variant]) -> Iterator[Floats]:
-        """Yield the predictions for samples in which one column has other values, (n, parts, O) for each variant."""
+        """Yield the predictions (n, parts, O) for each variant, which replaces the values of one column."""
         n, waiting = len(rows), iter(variants)
         size = max(1, CHUNK_CELLS // (n * len(columns.names)))
         while some := list(islice(waiting, size)):
@@ -66,17 +65,8 @@ class Predictor:
 def effects_of(
     estimator: Any, latent: LatentModel, shown: Shown, outputs: Outputs, task: Any, answer: str
 ) -> Effects | None:
-    """Return the net effects of all inputs; None where the model predicts nothing.
-
-    Parameters
-    ----------
-    estimator, latent : what was fitted, and the model inside
-    shown : the samples
-    outputs : what predictions are called
-    task : the tasks of samples, if any
-    answer : what changes
-    """
-    # Effects are what a step down and a step up make, and counts of words may not go below zero.
+    """Return the average effects of all inputs, or None if the model has no predictions."""
+    # Central differences would make word counts negative, so counts are only increased.
     is_counted = shown.kind == "text" or get_tags(latent.model).input_tags.positive_only
     columns = None if is_counted else shown.columns
     asked = latent.answering if columns is None else estimator
@@ -87,7 +77,7 @@ def effects_of(
 
     def whole(X: Any) -> Floats:
         n, blocks = _num_samples(X), []
-        for one in tasks:  # all samples are predicted as samples of one task
+        for one in tasks:  # predict all samples for each task
             found = respond(asked, method, X, None if one is None else np.full(n, one))
             blocks += found if isinstance(found, list) else [found]
         return np.concatenate([np.asarray(block, dtype=np.float64).reshape(n, -1) for block in blocks], axis=1)
@@ -106,9 +96,9 @@ def effects_of(
 def _direct_part(
     latent: LatentModel, columns: Columns, whole: Callable[[Any], Floats]
 ) -> Callable[[Any], Floats] | None:
-    """Return the part of the predictions that the model's weights for inputs make; None where it has none.
+    """Return the part of the predictions from direct input weights, or None.
 
-    It is checked that features and inputs together make the predictions, but for a constant.
+    The result is None unless features and inputs together explain the predictions up to a constant.
     """
     model, weights = latent.model, weights_of(latent)
     coef = getattr(model, "coef_inputs_", None)
@@ -131,30 +121,30 @@ def _direct_part(
 
 
 def _spread(n: int, wanted: int) -> Integers:
-    """Return so many rows, evenly over all of them."""
+    """Return evenly spaced row indices."""
     return np.unique(np.linspace(0, n - 1, min(n, wanted)).round().astype(np.int64))
 
 
 @dataclass(frozen=True)
 class ColumnEffect:
-    """What one column does: averages over samples and their errors, of the whole prediction and of the direct part."""
+    """Average effects of one column with standard errors, on the prediction and its direct part."""
 
-    size: Floats  # (O,): of a step of one standard deviation, or of the category that does most
+    size: Floats  # (O,): effect of one standard deviation or of the most influential category
     error: Floats  # (O,)
-    slope: Floats  # (parts, O); NaN of categories
+    slope: Floats  # (parts, O); NaN for categories
     changes: Floats  # (categories - 1, parts, O)
     change_errors: Floats  # like `changes`
-    largest: float  # difference
-    widest: float  # range of one difference over the samples
+    largest: float  # largest absolute difference
+    widest: float  # largest range of a difference over samples
 
     @staticmethod
     def of(found: Iterator[Floats], values: Floats | None, step: float, moves: bool, n_compared: int) -> ColumnEffect:
-        """Read it from the predictions for the variants of a column, in the order of `_column_effects`."""
+        """Compute effects from the predictions for the variants, in the order of `_column_effects`."""
         differences, moments, slope = [], [], None
         if values is not None:
             up, down, above, below = (next(found) for _ in range(4))
             made = (values + STEP * step) - (values - STEP * step)
-            made, seen = np.where(made == 0, np.inf, made), np.isfinite(values)  # a step may be lost in rounding
+            made, seen = np.where(made == 0, np.inf, made), np.isfinite(values)  # rounding may cancel a step
             slope = np.mean((up - down)[seen] / made[seen, None, None], axis=0)
             differences.append((above - below)[seen] * moves)
         if n_compared:
@@ -238,7 +228,7 @@ def _column_effects(predictor: Predictor, columns: Columns, image_shape: tuple[i
 
 
 def _find_values(columns: Columns, place: int) -> tuple[list[str], list[Any]]:
-    """Return the values of a column that are compared, the first with the others: their names, and they themselves."""
+    """Return names and values of the categories to compare; the first is the reference."""
     column = columns.column(place)
     values = columns.categories(place) if column.dtype == object else []
     names = [str(value) for value in values]
@@ -251,7 +241,7 @@ def _find_values(columns: Columns, place: int) -> tuple[list[str], list[Any]]:
 
 
 def _curve(predictor: Predictor, columns: Columns, place: int) -> tuple[Floats, Floats]:
-    """Return values of a column, and what the predictions are on average where it has them, less their mean."""
+    """Return a grid of values and the centered partial dependence on it."""
     column = columns.column(place)
     grid = np.unique(np.quantile(column[np.isfinite(column)], np.linspace(0.01, 0.99, LIMITS.curve_points)))
     affordable = CURVE_CELLS // (LIMITS.curves * LIMITS.curve_points * len(columns.names))
@@ -261,7 +251,7 @@ def _curve(predictor: Predictor, columns: Columns, place: int) -> tuple[Floats, 
 
 
 def _word_effects(predictor: Predictor, latent: LatentModel, words: Sequence[str]) -> dict[str, Any]:
-    """Return what one more occurrence of a word does, for the words that seem to matter most."""
+    """Return the effects of one more occurrence of the most influential words."""
     X = scipy.sparse.csr_array(latent.X)
     documents = X[_spread(X.shape[0], 40)]
     n = documents.shape[0]
@@ -289,12 +279,12 @@ def _word_effects(predictor: Predictor, latent: LatentModel, words: Sequence[str
 
 
 def _find_distinctive_words(latent: LatentModel, X: Any) -> Integers:
-    """Return the words whose features have the largest weights, frequent ones before rare ones."""
+    """Return the words with the largest weights, scaled by their frequency."""
     components = np.asarray(latent.model.components_, dtype=np.float64)
     score = np.asarray((X != 0).sum(axis=0)).ravel().astype(np.float64)
     weights = weights_of(latent)
     if weights is not None:
-        if components.min() >= 0:  # of topics: words that are more frequent in them than usual
+        if components.min() >= 0:  # for topics, use the excess of a word over its overall frequency
             total = components.sum(axis=0)
             share = np.divide(components, total, out=np.zeros_like(components), where=total > 0)
             components = share - (components.sum(axis=1) / components.sum())[:, None]

@@ -1,4 +1,4 @@
-"""The samples that the page shows: their names, what is true of them, and small pictures of them."""
+"""Example samples of the report: names, targets, predictions and thumbnails."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from regbayes._types import Floats, Integers
 from regbayes.report._outcomes import Outcomes, label_text
 from regbayes.report.data import LIMITS, Cell, Examples
 
-MAX_BYTES = 1_500_000  # of all thumbnails together
+MAX_BYTES = 1_500_000  # maximum total size of the thumbnails
 
 
 class ExamplePool:
-    """Collects samples as parts of the page ask for them; each is kept once."""
+    """Set of the samples that parts of the report refer to."""
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
 
     def places(self, rows: Iterable[Any]) -> Integers:
-        """Return the places of samples in the pool, adding those that are new."""
+        """Return the positions of samples in the pool, adding new ones."""
         return np.array([self._places.setdefault(int(row), len(self._places)) for row in rows], dtype=np.int64)
 
     @property
     def rows(self) -> Integers:
-        """The samples, in the order of their places."""
+        """The sample indices in the order of the pool."""
         return np.array(list(self._places), dtype=np.int64)
 
 
@@ -39,7 +39,7 @@ def describe(
     pictures: NDArray[np.uint8] | None,
     inputs: tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]],
 ) -> Examples:
-    """Describe the samples of the pool; ``inputs`` are names of some inputs and their values."""
+    """Describe the samples of the pool; ``inputs`` are names and values of the main inputs."""
     names = [f"row {row}" if row_names is None else label_text(row_names[row]) for row in rows]
     truths, predictions = [""] * len(rows), [""] * len(rows)
     if outcomes is not None:
@@ -60,13 +60,13 @@ def describe(
 
 
 def _shorten(text: str) -> str:
-    """Return how a document begins, on one line."""
+    """Return the beginning of a document on one line."""
     line = " ".join(text.split())
     return line if len(line) <= LIMITS.characters else line[: LIMITS.characters].rsplit(" ", 1)[0] + " …"
 
 
 def _mistakes(cells: list[int], predicted: NDArray[Any], outcomes: Outcomes) -> str:
-    """Say which of a sample's labels are wrong; an empty string if none is."""
+    """Describe the wrong labels of a sample; empty if there are none."""
     wrong = [cell for cell in cells if outcomes.values[cell] != predicted[cell]]
     missed = [name for name in (_name_label(cell, outcomes.values, outcomes) for cell in wrong) if name]
     added = [name for name in (_name_label(cell, predicted, outcomes) for cell in wrong) if name]
@@ -86,7 +86,7 @@ def _answer(cells: list[int], values: NDArray[Any], outcomes: Outcomes) -> str:
 
 
 def _name_label(cell: int, values: NDArray[Any], outcomes: Outcomes) -> str:
-    """Name a label that a sample has; of two classes the first is the absence of it."""
+    """Name a label of a sample; the first of two classes is the absence of the label."""
     task, labels = outcomes.task_names[outcomes.tasks[cell]], outcomes.class_names[outcomes.tasks[cell]]
     if len(labels) <= 2:
         return task if values[cell] == len(labels) - 1 else ""
@@ -109,7 +109,7 @@ def check_image_shape(image_shape: Sequence[int], n_inputs: int) -> tuple[int, .
 
 
 def thumbnails(rows: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return samples as small pictures, black the lowest value and white the highest."""
+    """Return thumbnails of samples, scaled from black (minimum) to white (maximum)."""
     images = np.asarray(rows, dtype=np.float64).reshape(-1, *shape)
     n_values = len(images) * (shape[2] if len(shape) == 3 else 1)
     images = shrunk(images, int(np.clip(np.sqrt(MAX_BYTES / max(n_values, 1)), 16, LIMITS.pixels)))
@@ -121,7 +121,7 @@ def thumbnails(rows: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def loading_pictures(loadings: Floats, shape: tuple[int, ...]) -> tuple[NDArray[np.int8], float]:
-    """Return loadings as pictures of signed bytes, colors averaged, and the loading that 127 stands for."""
+    """Return loadings as int8 images averaged over colors, and the loading that 127 represents."""
     images = loadings.reshape(-1, *shape)
     images = shrunk(images.mean(axis=3) if len(shape) == 3 else images, LIMITS.pixels)
     limit = float(np.abs(images).max(initial=0.0))
@@ -129,7 +129,7 @@ def loading_pictures(loadings: Floats, shape: tuple[int, ...]) -> tuple[NDArray[
 
 
 def shrunk(images: Floats, side: int) -> Floats:
-    """Return images whose longer side has at most so many pixels, by averaging blocks of them."""
+    """Downsample images by block averages until the longer side has at most `side` pixels."""
     factor = -(-max(images.shape[1:3]) // side)
     if factor == 1:
         return images

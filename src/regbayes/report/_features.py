@@ -1,4 +1,4 @@
-"""Names, averages, histograms, weights and loadings of the features that the page shows."""
+"""Names, averages, histograms, weights and loadings of latent features for the report."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from regbayes.report.data import LIMITS, Features, Kind
 
 @dataclass(frozen=True)
 class Groups:
-    """Samples by class, by label, or by the size of the target."""
+    """Groups of samples by class, label or target quantile."""
 
     title: str
     names: list[str]
-    members: list[Integers]  # samples of each group
+    members: list[Integers]  # sample indices of each group
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What has weights for the features."""
+    """Outputs of the model and their weights for the features."""
 
     title: str
     names: list[str]
     weights: Floats  # (outputs, K)
-    largest: str  # the class with the most samples; empty where there are no classes
+    largest: str  # most frequent class; empty without classes
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Samples, and how the user wants to see them."""
+    """Samples and the options for showing them."""
 
-    X: Any  # as the model sees them
-    columns: Columns | None  # as the user gave them; None where they are not a table
-    encoding: Encoding  # how the one becomes the other
+    X: Any  # inputs of the latent-feature model
+    columns: Columns | None  # the user's columns; None if the input is not a table
+    encoding: Encoding  # mapping from columns to inputs
     kind: Kind
     image_shape: tuple[int, ...] | None
 
 
 def groups_of(outcomes: Outcomes | None) -> Groups:
-    """Return the groups of samples whose averages are shown."""
+    """Return groups of samples for the averages."""
     if outcomes is None:
         return Groups("", [], [])
-    if outcomes.kind == "numbers":  # fifths by target, unless targets have units of their own
+    if outcomes.kind == "numbers":  # quintiles, if all targets have the same units
         order = np.argsort(outcomes.values, kind="stable")
         parts = [] if outcomes.several else [part for part in np.array_split(order, LIMITS.target_groups) if len(part)]
         ends = [(outcomes.values[part[0]], outcomes.values[part[-1]]) for part in parts]
@@ -63,7 +63,7 @@ def groups_of(outcomes: Outcomes | None) -> Groups:
     groups: dict[str, Integers] = {}
     for place, (task, labels) in enumerate(zip(outcomes.task_names, outcomes.class_names, strict=True)):
         mine = outcomes.tasks == place
-        if len(labels) <= 2:  # "is it a beach?": the samples that are
+        if len(labels) <= 2:  # binary labels: only the positive samples
             groups[task] = outcomes.rows[mine & (outcomes.values == len(labels) - 1)]
         else:
             groups |= {f"{task}: {name}": outcomes.rows[mine & (outcomes.values == c)] for c, name in enumerate(labels)}
@@ -71,7 +71,7 @@ def groups_of(outcomes: Outcomes | None) -> Groups:
 
 
 def outputs_of(latent: LatentModel, outcomes: Outcomes | None, target_name: str = "target") -> Outputs:
-    """Return the weights of classes or tasks for the features, and what they are called."""
+    """Return the weights of classes or tasks for the features and their names."""
     model, weights = latent.model, weights_of(latent)
     groups = groups_of(outcomes)
     sizes = [len(rows) for rows in groups.members]
@@ -88,7 +88,7 @@ def outputs_of(latent: LatentModel, outcomes: Outcomes | None, target_name: str 
     elif pooled or (hasattr(model, "classes_") and not tasks):
         labels = outcomes.class_names[0] if outcomes is not None and pooled else []
         known = getattr(model, "classes_", labels)
-        if len(known) != len(labels):  # also where samples have classes that were not there when it was fitted
+        if len(known) != len(labels):  # includes samples with classes unseen in training
             labels = [label_text(label) for label in known]
         title, names = "class", labels[-1:] if len(weights) == 1 else labels
     else:
@@ -99,7 +99,7 @@ def outputs_of(latent: LatentModel, outcomes: Outcomes | None, target_name: str 
 
 
 def _task_outputs(tasks: list[str], outcomes: Outcomes | None, n_outputs: int) -> list[str]:
-    """Name the rows of `coef_features_`: a task, or a class of a task with more than two."""
+    """Return names for the rows of `coef_features_`: tasks, or classes of multiclass tasks."""
     matrix = outcomes is not None and outcomes.layout == "matrix" and len(outcomes.task_names) == len(tasks)
     names = outcomes.task_names if outcomes is not None and matrix else tasks
     if outcomes is None or len(tasks) == n_outputs:
@@ -121,7 +121,7 @@ def collect_features(
     pool: ExamplePool,
     stability: FeatureStability | None,
 ) -> Features:
-    """Describe the features in use, the most used first; ``values`` are those of all features, (n, K)."""
+    """Describe the features in use by decreasing use; ``values`` has all features, (n, K)."""
     encoding = shown.encoding
     model, K = latent.model, values.shape[1]
     unit = bool(values.size and values.min() >= 0 and values.max() <= 1 and not latent.has_amounts)
@@ -130,7 +130,7 @@ def collect_features(
     noun = "topic" if topics else "feature"
     influence = values.std(axis=0) * (np.sqrt(np.mean(outputs.weights**2, axis=0)) if weighted else 1.0)
     use = values.mean(axis=0) if unit else influence
-    in_use = np.any(np.asarray(model.components_) != 0, axis=1)  # models of other packages may have empty features
+    in_use = np.any(np.asarray(model.components_) != 0, axis=1)  # models of other packages may have all-zero components
     number = np.flatnonzero(in_use)[np.argsort(-use[in_use], kind="stable")][: LIMITS.features]
     n_components = getattr(model, "n_components", K) if latent.has_sticks else K
     chosen, components = values[:, number], np.asarray(model.components_, dtype=np.float64)[number]
@@ -204,7 +204,7 @@ def _name_inputs(places: Integers, encoding: Encoding) -> tuple[tuple[str, ...],
 def _name_features(
     places: Integers, loadings: Floats, distinctive: tuple[tuple[str, ...], ...], encoding: Encoding, pictured: bool
 ) -> tuple[str, ...]:
-    """Name features by their two strongest inputs, with a minus where the loading is negative; pixels have no names."""
+    """Name features by their two largest loadings with signs; features of images have no names."""
     if pictured:
         return ("",) * len(places)
     if distinctive:
@@ -216,10 +216,10 @@ def _name_features(
 
 
 def find_distinctive_inputs(topics: Floats) -> Integers:
-    """Return the words that tell each topic from the others, (topics, words).
+    """Return the most distinctive words of each topic, (topics, words).
 
-    They are ranked by the term score of Blei and Lafferty (2009): a word's probability in the topic times the logarithm
-    of its ratio to the geometric mean over all topics. Words that are frequent everywhere have none.
+    Words are ranked by the term score of Blei and Lafferty (2009). It is the probability of a word in the topic times
+    the logarithm of its ratio to the geometric mean over topics.
     """
     logarithms = np.log(np.maximum(topics, np.finfo(np.float64).tiny))
     scores = topics * (logarithms - logarithms.mean(axis=0))
@@ -227,10 +227,9 @@ def find_distinctive_inputs(topics: Floats) -> Integers:
 
 
 def _separation(values: Floats, outcomes: Outcomes) -> tuple[Floats, list[str]]:
-    """Return the share of each feature's variance that the targets explain, and the task for which it is largest.
+    """Return the fraction of each feature's variance explained by the targets, and the task with the largest one.
 
-    For labels it is the correlation ratio, for numbers the squared correlation. Ragged tasks ask one question and count
-    as one task.
+    It is the correlation ratio for labels and the squared correlation for numbers. Tasks given by ``task=`` are pooled.
     """
     shares = []
     for place in range(len(outcomes.task_names) if outcomes.several else 1):
@@ -255,7 +254,7 @@ def _explain_share(x: Floats, target: NDArray[Any], kind: str) -> Floats:
 
 
 def _histograms(values: Floats, *, unit: bool, shares: bool) -> tuple[Integers, Floats]:
-    """Return counts of samples by value, (features, bins), and the ends, (features, 2); shares begin at 0."""
+    """Return histogram counts (features, bins) and limits (features, 2)."""
     counts, limits = [], []
     for column in values.T:
         low, high = (0.0, 1.0) if unit and not shares else (0.0 if shares else float(column.min()), float(column.max()))
@@ -269,7 +268,7 @@ def _histograms(values: Floats, *, unit: bool, shares: bool) -> tuple[Integers, 
 def _example_inputs(shown: Shown, top: Integers, places: Integers) -> tuple[Any, Any]:
     """Return the inputs with the largest loadings and their values for the top-ranked samples.
 
-    They are those of the columns that the inputs come from; where columns were mixed, of the model's inputs.
+    Inputs that come from one column are shown as that column, others as inputs of the model.
     """
     columns, encoding = shown.columns, shown.encoding
     if shown.kind == "image":
@@ -289,7 +288,7 @@ def _example_inputs(shown: Shown, top: Integers, places: Integers) -> tuple[Any,
 
 
 def _returns_of(stability: FeatureStability, numbers: Integers, n_features: int) -> dict[str, Any]:
-    """Return how often the features with some numbers recur; NaN where that is unknown."""
+    """Return the recurrence of the given features; NaN if unknown."""
     if len(stability.numbers) and stability.numbers.max() >= n_features:
         raise ValueError(
             f"stability is of another model: it has a feature {stability.numbers.max()}, and this one has {n_features}"
@@ -301,7 +300,7 @@ def _returns_of(stability: FeatureStability, numbers: Integers, n_features: int)
     return {"returned": returned[numbers], "similarity": similarity[numbers], "returned_note": note}
 
 
-# --- What the numbers mean, in words
+# --- Descriptions of the numbers
 
 
 def _use_name(topics: bool, unit: bool, weighted: bool) -> str:

@@ -1,4 +1,4 @@
-"""From whatever a user fitted (a search, a pipeline, thresholds) to the model inside that has the latent features."""
+"""Access to the latent-feature model inside searches, pipelines and meta-estimators."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from regbayes.estimators._arrays import at_home
 
 @dataclass(frozen=True)
 class LatentModel:
-    """A fitted model with features, and what it was given.
+    """A fitted model with latent features and its inputs.
 
-    `head` has weights for the features: the model itself, or the linear model that follows it in a pipeline.
+    `head` has the weights of the features. It is the model itself or the linear model that follows in a pipeline.
     """
 
     model: Any
     head: Any
-    X: Any  # samples as the model sees them
-    input_names: list[str] | None  # where the steps before it name them
-    steps: tuple[Pipeline, ...]  # what comes before it
-    answering: Any  # what predicts from samples as the model sees them
-    interruptions: tuple[str, ...]  # what was kept of a search or a fit that Ctrl-C ended
+    X: Any  # inputs of the model
+    input_names: list[str] | None  # names from the preceding steps
+    steps: tuple[Pipeline, ...]  # preceding steps
+    answering: Any  # estimator that predicts from the model's inputs
+    interruptions: tuple[str, ...]  # messages about searches or fits that Ctrl-C ended
 
     def prepare(self, X: Any) -> Any:
-        """Return samples as the model sees them."""
+        """Transform samples to inputs of the model."""
         for step in self.steps:
             X = step.transform(X)
         return X
@@ -40,12 +40,12 @@ class LatentModel:
 
     @property
     def has_amounts(self) -> bool:
-        """Whether features are nonnegative values, which may be above one."""
+        """Whether features are nonnegative values instead of probabilities."""
         return getattr(getattr(getattr(self.model, "_state", None), "params", None), "slab", None) is not None
 
 
 def find_latent(estimator: Any, X: Any) -> LatentModel:
-    """Walk down to the model with latent features, transforming the samples on the way."""
+    """Find the model with latent features and transform the samples to its inputs."""
     names = head = None
     steps: list[Pipeline] = []
     node = answering = estimator
@@ -60,7 +60,7 @@ def find_latent(estimator: Any, X: Any) -> LatentModel:
                 X = steps[-1].transform(X)
                 try:
                     names = [str(name) for name in steps[-1].get_feature_names_out()]
-                except (AttributeError, ValueError, TypeError):  # a step that cannot name its columns
+                except (AttributeError, ValueError, TypeError):  # a step does not support output names
                     names = None
                 answering = node[place] if place == len(node) - 1 else node[place:]
             if place < len(node) - 1:
@@ -82,7 +82,7 @@ def find_latent(estimator: Any, X: Any) -> LatentModel:
 
 
 def _latent_step(pipeline: Pipeline) -> int:
-    """Return the place of the last step with features, or the last of all."""
+    """Return the index of the last step with latent features, or of the last step."""
     for place in range(len(pipeline) - 1, -1, -1):
         step = pipeline[place]
         inner = getattr(step, "best_estimator_", getattr(step, "estimator_", step))
@@ -92,7 +92,7 @@ def _latent_step(pipeline: Pipeline) -> int:
 
 
 def respond(estimator: Any, method: str, X: Any, task: Any) -> Any:
-    """Call a method of the estimator for samples, with their tasks where there are any."""
+    """Call a method of the estimator, with tasks if there are any."""
     if task is None:
         return getattr(estimator, method)(X)
     if isinstance(estimator, Pipeline):

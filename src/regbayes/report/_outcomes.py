@@ -1,4 +1,4 @@
-"""Targets of samples and predictions of them: scores, what is confused with what, each task, the worst samples."""
+"""Targets and predictions: scores, confusion matrix, tasks and worst errors."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Score = tuple[str, float, str]
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The observed targets of all tasks, and what they are called.
+    """The observed targets of all tasks, with predictions and names.
 
-    A label is a code into the classes of its task. `values` holds codes for classes and the targets themselves for
-    numbers; `predicted` is like it, and None where nothing was predicted.
+    `values` and `predicted` contain class codes of each task, or numbers for regression. `predicted` is None without
+    predictions.
     """
 
     kind: Literal["classes", "numbers"]
@@ -43,7 +43,7 @@ class Outcomes:
 
     @property
     def pooled_classes(self) -> bool:
-        """Whether all targets have the same classes, which one confusion matrix can show."""
+        """Whether all targets have the same classes, so that one confusion matrix suffices."""
         return self.kind == "classes" and self.layout != "matrix"
 
     @property
@@ -63,20 +63,20 @@ class Outcomes:
         return self.values - self.by_task(self.values)[self.tasks]
 
     def positives(self) -> tuple[Floats, Floats, Floats]:
-        """Return by task how many labels are there and predicted, there, and predicted."""
+        """Return the true positives, positives and predicted positives of each task."""
         truth, said, n = self.values == 1, self.predicted == 1, len(self.task_names)
         hits, actual, claimed = (np.bincount(self.tasks[some], minlength=n) for some in (truth & said, truth, said))
         return hits.astype(np.float64), actual.astype(np.float64), claimed.astype(np.float64)
 
     def confusion(self) -> Integers:
-        """Return how often each class was predicted as which, (classes, classes)."""
+        """Return the confusion matrix, (classes, classes)."""
         n_classes = len(self.class_names[0])
         flat = np.bincount(self.values * n_classes + self.predicted, minlength=n_classes**2)
         return flat.reshape(n_classes, n_classes).astype(np.int64)
 
 
 def label_text(label: Any) -> str:
-    """Return a label as text; 1.0, which is what a missing value makes of 1, is "1"."""
+    """Return a label as text; 1.0, from an integer column with missing values, becomes "1"."""
     value = label.item() if isinstance(label, np.generic) else label
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
@@ -86,14 +86,14 @@ def label_text(label: Any) -> str:
 def read_outcomes(
     estimator: Any, model: Any, X: Any, y: Any, task: Any, predictions: Any, target_names: Sequence[str] | None
 ) -> Outcomes:
-    """Return observed targets with predictions of them.
+    """Return the observed targets and their predictions.
 
     Parameters
     ----------
-    estimator, model : what was fitted, and the model inside it
-    X : the samples, for their number
-    y, task : targets, as to ``fit``
-    predictions : in the shape of y; None if nothing is predicted
+    estimator, model : fitted estimator and the latent-feature model inside
+    X : samples, used for their number
+    y, task : targets and tasks as in ``fit``
+    predictions : predictions in the shape of y, or None
     target_names : names of the classes, or of the columns of a matrix
     """
     numeric = is_regressor(estimator) or (
@@ -114,7 +114,7 @@ def read_outcomes(
         return Outcomes("numbers", targets.layout, task_names, empty, empty, *kept, targets.values, predicted)
     known = getattr(estimator, "classes_", getattr(model, "classes_", None))
     if matrix and not hasattr(model, "tasks_"):
-        known = None  # of indicators: the classes are the columns' numbers
+        known = None  # indicators: the classes are column numbers
     classes = _classes(targets, answers, known)
     names = [[label_text(label) for label in these] for these in classes]
     if not matrix and target_names is not None:
@@ -142,7 +142,7 @@ def _at_targets(predictions: Any, targets: Targets, n_rows: int) -> NDArray[Any]
 
 
 def _classes(targets: Targets, answers: NDArray[Any] | None, known: Any) -> list[NDArray[Any]]:
-    """Return the classes of each task: those the estimator knows, and any other that occurs."""
+    """Return the classes of each task: those of the estimator and others in the targets."""
     n_tasks, pooled = len(targets.ids), targets.layout != "matrix"
     found = []
     for place in range(1 if pooled else n_tasks):
@@ -177,7 +177,7 @@ def _f1(hits: Any, actual: Any, said: Any) -> Floats:
 
 
 def scores_of(outcomes: Outcomes) -> list[Score]:
-    """Return the scores of the predictions; none if nothing was predicted."""
+    """Return the scores of the predictions, empty without predictions."""
     if outcomes.predicted is None:
         return []
     if outcomes.kind == "numbers":
@@ -221,9 +221,9 @@ def _number_scores(outcomes: Outcomes, residual: Floats) -> list[Score]:
 
 
 def confusion_of(outcomes: Outcomes, pool: ExamplePool, margins: Floats | None = None) -> Confusion | None:
-    """Count what each class is predicted as; None where there is more than one question, or no prediction.
+    """Return the confusion matrix, or None without predictions or common classes.
 
-    Examples of a pair are the worst by their margins, or the first.
+    Examples of a pair are those with the smallest margins, or the first ones.
     """
     if outcomes.predicted is None or not outcomes.pooled_classes:
         return None
@@ -242,9 +242,9 @@ def confusion_of(outcomes: Outcomes, pool: ExamplePool, margins: Floats | None =
 
 
 def class_margins(scores: Any, outcomes: Outcomes) -> Floats | None:
-    """Return the score of each true class less that of the best other one; None if the scores have another shape.
+    """Return the margins: the score of the true class minus the best other score.
 
-    ``scores`` are what `decision_function` returned.
+    ``scores`` is the output of `decision_function`. The result is None if its shape is not supported.
     """
     margins = np.full(len(outcomes.rows), np.nan)
     for task in np.unique(outcomes.tasks):
@@ -265,9 +265,9 @@ def class_margins(scores: Any, outcomes: Outcomes) -> Floats | None:
 
 
 def worst_labels(outcomes: Outcomes, margins: Floats | None, pool: ExamplePool, *, own: bool) -> Worst | None:
-    """Return the wrong predictions with the largest margins; without margins, the first ones.
+    """Return the wrong predictions with the most negative margins, or the first ones without margins.
 
-    `own` margins are those of the fits that predicted; otherwise they are of the final fit, which has seen the samples.
+    `own` is True if the margins are from the fits that made the predictions, and False if from the final fit.
     """
     if outcomes.predicted is None:
         return None
@@ -295,7 +295,7 @@ def worst_labels(outcomes: Outcomes, margins: Floats | None, pool: ExamplePool, 
 
 
 def worst_numbers(outcomes: Outcomes, pool: ExamplePool) -> Worst | None:
-    """Return the largest residuals, in units of the deviation of the task's targets."""
+    """Return the largest residuals, in standard deviations of the task's targets."""
     if outcomes.predicted is None:
         return None
     sizes, meaning = outcomes.predicted - outcomes.values, "difference: predicted less observed"
@@ -313,7 +313,7 @@ def worst_numbers(outcomes: Outcomes, pool: ExamplePool) -> Worst | None:
 
 
 def regression_of(outcomes: Outcomes) -> Regression | None:
-    """Return predicted and observed numbers, evenly thinned over the range of the observed ones."""
+    """Return predicted and observed numbers, thinned evenly over the sorted observations."""
     if outcomes.predicted is None or outcomes.kind != "numbers":
         return None
     order = np.lexsort((outcomes.values, outcomes.tasks))
@@ -329,13 +329,12 @@ def regression_of(outcomes: Outcomes) -> Regression | None:
 
 
 def tasks_of(outcomes: Outcomes, output_scores: Floats | None) -> Tasks | None:
-    """Return the scores of each task and their relations; None for a single task.
+    """Return the scores and relations of the tasks, or None for a single task.
 
     Parameters
     ----------
     output_scores : (rows, tasks)
-        Scores that the features predict for every sample and task; their correlations are the relations. None where a
-        task has more than one output.
+        Scores predicted from the features, whose correlations are the relations. None if a task has several outputs.
     """
     n_tasks, ragged = len(outcomes.task_names), outcomes.layout == "ragged"
     if n_tasks < 2:

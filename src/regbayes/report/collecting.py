@@ -1,4 +1,4 @@
-"""`collect`: from a fitted estimator and samples to the numbers, names and pictures that a page about it shows."""
+"""`collect`: compute the data of the report from a fitted estimator and samples."""
 
 from __future__ import annotations
 
@@ -60,64 +60,64 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
     stability: FeatureStability | None = None,
     title: str | None = None,
 ) -> ReportData:
-    """Gather what a page about a fitted model shows.
+    """Compute the data of the HTML report about a fitted model.
 
     Parameters
     ----------
     estimator : fitted estimator
-        One with latent features (``transform`` and ``components_``): iLSVM, MT-iLSVM, `IBPFactorAnalysis` and their
-        like, also at the end of a pipeline, inside a search or `MultiLabelThresholdCV`, or in front of a linear
-        model in a pipeline.
+        Estimator with latent features (``transform`` and ``components_``), such as iLSVM, MT-iLSVM or
+        `IBPFactorAnalysis`. It may be inside a pipeline, a search or `MultiLabelThresholdCV`, and a linear model may
+        follow it in the pipeline.
     X : data frame, array-like or sparse matrix of shape (n_samples, n_features)
-        Rows to show the model by; new ones say more about its errors than those it was fitted to. Of a pipeline that
-        scales or encodes them, what goes in: effects and examples are in these units, with these categories.
+        Samples for the report, preferably held out. For a pipeline that scales or encodes them, pass the original
+        samples: effects and examples use their units and categories.
     y : array-like of shape (n_samples,) or (n_samples, n_tasks), default=None
-        Their targets, as to ``fit``, missing ones among them. Without targets the page has neither classes nor errors.
+        Targets as in ``fit``; values may be missing. Without targets the report has neither classes nor errors.
     task : array-like of shape (n_samples,), default=None
-        The task of each row, if ``fit`` had tasks.
+        Task of each sample, if the estimator was fitted with ``task``.
     feature_names : sequence of str, default=None
-        Names of the inputs; by default those of the columns of a data frame.
+        Names of the input features; by default the column names of a data frame.
     target_names : sequence of str, default=None
-        Names of the classes, in the order of ``classes_``; for a matrix of targets names of its columns.
+        Names of the classes in the order of ``classes_``, or of the columns of a target matrix.
     kind : {"auto", "table", "image", "text"}, default="auto"
-        How inputs and rows are shown. "auto" is "image" with ``image_shape``, "text" with ``texts``, else "table".
+        How samples are shown. "auto" is "image" with ``image_shape``, "text" with ``texts``, else "table".
     image_shape : (height, width) or (height, width, 3), default=None
-        Shape of the image that a row is.
+        Image shape of a sample.
     texts : sequence of str, default=None
-        The document of each row. Its beginning is shown.
+        Document of each sample; the report shows its beginning.
     row_names : sequence, default=None
-        What to call the rows; their numbers by default.
+        Names of the samples; their numbers by default.
     data_name : str, default="rows"
-        What the rows are, "training rows" for instance.
+        Description of the samples, for instance "training rows".
     predictions : array-like in the shape of y, default=None
-        Predictions to judge instead of the estimator's own, such as those of cross-validation.
+        Predictions to evaluate instead of the estimator's own, such as out-of-fold predictions.
     prediction_scores : array-like or list of them, default=None
-        What ``decision_function`` of the fits said that made these predictions; errors are sorted by it.
+        Output of ``decision_function`` of the fits that made ``predictions``. Errors are sorted by it.
     prediction_note : str, default=None
-        A sentence about the predictions.
+        Sentence about the predictions.
     scores : mapping of str to float or to (float, float), default=None
-        Further scores for the top of the page, from cross-validation for instance, with their deviation over folds. One
-        by the name of a score that is there anyway stands in its place.
+        Additional scores, for instance from cross-validation, with their standard deviation over folds. They replace
+        computed scores of the same name.
     fitted_to : bool, default=None
-        Whether the model was fitted to these rows. Scores are then marked as those of training rows, or, with
-        ``predictions``, of cross-validation. None: it is not said.
+        Whether the model was fitted to these samples. If True, scores are labeled as training scores or, with
+        ``predictions``, as cross-validation scores. None leaves them unlabeled.
     target_name : str, default=None
-        What is predicted; by default the name of y, where it has one.
+        Name of the target; by default the name of ``y``, if it has one.
     notices : sequence of (level, str), default=()
-        What a reader must know first, each a "warning" or a "note". That a fit was interrupted is said anyway.
+        Notices at the top of the report, each a "warning" or a "note". Interrupted fits are always reported.
     comparison : Comparison, default=None
-        The model and its baselines.
+        Scores of the model and its baselines.
     reliability : Reliability, default=None
-        How far probabilities hold.
+        Reliability diagram of the probabilities.
     stability : FeatureStability, default=None
-        What `regbayes.feature_stability` found for this estimator: how often each feature recurs in other fits.
+        Result of `regbayes.feature_stability` for this estimator.
     title : str, default=None
-        Title of the page.
+        Title of the report.
 
     Returns
     -------
     ReportData
-        For `render`. It holds averages and a few examples, not X.
+        Data for `render`, with averages and a few examples but without ``X``.
     """
     check_is_fitted(estimator)
     latent = find_latent(estimator, X)
@@ -186,7 +186,7 @@ def collect(  # noqa: PLR0913 - options of a public function, all by name
 def _choose_kind(
     kind: str, image_shape: Sequence[int] | None, texts: Sequence[str] | None, n_inputs: int
 ) -> tuple[Kind, tuple[int, ...] | None]:
-    """Return how samples are shown, and the shape of images."""
+    """Return the kind of samples and the shape of images."""
     if kind not in ("auto", "table", "image", "text"):
         raise ValueError(f'kind must be "auto", "table", "image" or "text", got {kind!r}')
     if kind == "image" and image_shape is None:
@@ -200,7 +200,7 @@ def _choose_kind(
 def _describe_inputs(
     latent: LatentModel, X: Any, columns: Columns | None, given: Sequence[str] | None, n_inputs: int
 ) -> Encoding:
-    """Say where the model's inputs come from, and what they are called."""
+    """Return the names of the model's inputs and their source columns."""
     n_columns = 0 if columns is None else len(columns.names)
     if given is not None and len(given) not in (n_inputs, n_columns):
         raise ValueError(f"feature_names has {len(given)} names, but the model has {n_inputs} inputs")
@@ -219,7 +219,7 @@ def _describe_inputs(
 
 
 def _main_inputs(shown: Shown, effects: Effects | None, pool: ExamplePool) -> tuple[Any, Any]:
-    """Return the inputs that matter most, and their values: all of few, or those with the largest effects."""
+    """Return names and values of the inputs with the largest effects."""
     columns = shown.columns
     if columns is None or shown.kind != "table":
         return (), ()
@@ -237,9 +237,9 @@ def _judge(
     own: bool,
     pool: ExamplePool,
 ) -> dict[str, Any]:
-    """Return the parts of the page that say how right the model is.
+    """Return the parts of the report about prediction errors.
 
-    ``scores`` are what `decision_function` said of the samples; ``own``, whether that of the fits that predicted.
+    ``scores`` is the output of `decision_function`; ``own`` is True if it is from the fits that predicted.
     """
     if outcomes is None:
         return dict.fromkeys(("confusion", "tasks", "regression", "worst"))
@@ -254,7 +254,7 @@ def _judge(
 
 
 def _scores_by_task(latent: LatentModel, outcomes: Outcomes, scores: Floats) -> Floats | None:
-    """Return the columns of scores that belong to the tasks of the outcomes; None where a task has several."""
+    """Return the score columns of the observed tasks, or None if a task has several columns."""
     fitted = [label_text(name) for name in getattr(latent.model, "tasks_", ())]
     if scores.shape[1] != len(fitted):
         return None
@@ -265,7 +265,7 @@ def _scores_by_task(latent: LatentModel, outcomes: Outcomes, scores: Floats) -> 
     return scores[:, [fitted.index(name) for name in outcomes.task_names]]
 
 
-# --- The model in a few lines
+# --- Model summary
 
 
 def _collect_scores(
@@ -275,7 +275,7 @@ def _collect_scores(
     outcomes: Outcomes | None,
     given: Mapping[str, float | tuple[float, float]],
 ) -> dict[str, Any]:
-    """Return scores with their meanings, and their deviations over folds; those that are given come first."""
+    """Return scores with descriptions and their deviations over folds; given scores come first."""
     own = [] if outcomes is None else errors.scores_of(outcomes)
     meanings = {name: meaning for name, _, meaning in own}
     pairs = {str(name): value if isinstance(value, tuple) else (value, np.nan) for name, value in given.items()}
@@ -303,7 +303,7 @@ def _name_model(estimator: Any, model: Any) -> str:
 
 
 def _facts(model: Any) -> list[tuple[str, str]]:
-    """Return what the fit found."""
+    """Return names and values of facts about the fit."""
     noun = "topics" if hasattr(model, "top_words") else "features"
     n_in_use = np.count_nonzero(np.any(np.asarray(model.components_) != 0, axis=1))
     facts = [(f"{noun} in use", f"{n_in_use} of {getattr(model, 'n_components', len(model.components_))}")]
@@ -326,7 +326,7 @@ def _short(value: Any) -> str:
 
 
 def _collect_history(model: Any) -> History | None:
-    """Return the trace of a fit, thinned; None if there is none."""
+    """Return the thinned trace of a fit, or None without a trace."""
     trace = getattr(model, "trace_", None)
     if trace is None or len(trace) == 0:
         return None

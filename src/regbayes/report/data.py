@@ -1,8 +1,8 @@
-"""`ReportData`: all that the page about a fitted model shows, as plain arrays and strings.
+"""`ReportData`: the content of the HTML report as plain arrays and strings.
 
-It is small enough to be kept in a model's file, so that the page can be written later and without the data: averages
-and histograms of the features, ten examples of each, counts of errors and the worst of them. Everything is registered
-with `persistable`, so `regbayes.load` reads it without pickle.
+It contains averages, histograms and examples of the features, error counts and the worst errors. It is small enough for
+a model file, so the report can be written later without the data. All classes are registered with `persistable`, so
+`regbayes.load` reads them without pickle.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from regbayes._types import Floats, Integers
 Kind = Literal["table", "image", "text"]
 Sample = Literal["", "training", "cross-validated", "new"]
 Level = Literal["warning", "note"]
-Cell = float | str  # a value of an input: a number, or a category
+Cell = float | str  # value of an input: a number or a category
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a report shows at most; none of it changes what is computed of a feature, an input or a sample."""
+    """Maximum sizes of the parts of a report; they do not affect the computed values."""
 
     features: int = 100
-    bins: int = 24  # of a histogram
-    loadings: int = 15  # inputs of a feature
-    distinctive_words: int = 10  # of a topic
-    examples: int = 10  # of a feature
-    example_inputs: int = 5  # of an example of a feature
-    row_inputs: int = 12  # of any other sample
-    target_groups: int = 5  # into which numbers are divided
-    worst: int = 12  # samples
-    confused_pairs: int = 8  # of classes
-    pair_examples: int = 4  # of a confused pair
-    points: int = 1500  # of predicted against observed
+    bins: int = 24  # bins of a histogram
+    loadings: int = 15  # largest loadings of a feature
+    distinctive_words: int = 10  # distinctive words of a topic
+    examples: int = 10  # examples of a feature
+    example_inputs: int = 5  # inputs shown for an example of a feature
+    row_inputs: int = 12  # inputs shown for other samples
+    target_groups: int = 5  # quantile groups of a numeric target
+    worst: int = 12  # worst errors
+    confused_pairs: int = 8  # most confused pairs of classes
+    pair_examples: int = 4  # examples of a confused pair
+    points: int = 1500  # points in the plot of predicted against observed values
     related_tasks: int = 120
-    iterations: int = 300  # of the trace
-    characters: int = 280  # of a document
+    iterations: int = 300  # points of the objective's history
+    characters: int = 280  # characters shown of a document
     setting_characters: int = 90
-    labels: int = 6  # of one sample
-    categories: int = 20  # of one column that are compared
-    curves: int = 40  # inputs with a curve
+    labels: int = 6  # labels shown for a sample
+    categories: int = 20  # categories compared for a column
+    curves: int = 40  # inputs with a partial dependence curve
     curve_points: int = 13
-    words: int = 60  # with an effect
-    pixels: int = 64  # of the longer side of a picture
+    words: int = 60  # words with an effect
+    pixels: int = 64  # longer side of an image
 
 
 LIMITS = Limits()
@@ -56,54 +56,53 @@ LIMITS = Limits()
 @persistable(name="regbayes.report.Model")
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What was fitted, to what, and how well it does."""
+    """The model, its data and its scores."""
 
-    name: str  # of the estimator's class
-    settings: tuple[tuple[str, str, bool], ...]  # parameter, value, whether it differs from the default
-    facts: tuple[tuple[str, str], ...]  # what the fit found: a name and a value
-    scores: tuple[tuple[str, float, str], ...]  # a name, the value, what it means
-    deviations: tuple[float, ...]  # of the scores over folds; NaN where there are none
-    sample: Sample  # what the scores were measured on
+    name: str  # name of the estimator's class
+    settings: tuple[tuple[str, str, bool], ...]  # parameter, value, whether the value differs from the default
+    facts: tuple[tuple[str, str], ...]  # names and values found by the fit
+    scores: tuple[tuple[str, float, str], ...]  # name, value and description
+    deviations: tuple[float, ...]  # standard deviations of the scores over folds; NaN if unavailable
+    sample: Sample  # data behind the scores
     n_rows: int
     n_inputs: int
-    data_name: str  # what the samples are: "training rows"
-    target_name: str  # what is predicted; empty without targets
-    notices: tuple[tuple[Level, str], ...]  # what a reader must know before anything else
+    data_name: str  # description of the samples, such as "training rows"
+    target_name: str  # name of the target; empty without targets
+    notices: tuple[tuple[Level, str], ...]  # notices at the top of the page
 
 
 @persistable(name="regbayes.report.Effects")
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """What one input does to the predictions of the whole model, all other inputs unchanged.
+    """Average effect of each input on the predictions, with all other inputs unchanged.
 
-    The I inputs are those that the user gave, before steps that scale or encode them, the strongest first. A number has
-    a slope, per unit of its own, and the change of a step of one standard deviation, half of it to either side. A
-    category has the change that it makes in place of the most frequent one, and a word that of one more occurrence.
-    All of them are averages over samples.
+    The I inputs are the user's columns before scaling and encoding, sorted by decreasing effect. A number has a slope
+    per unit and the change for one standard deviation (a central difference). A category has the change relative to
+    the most frequent category, and a word the change for one more occurrence. All values are averages over samples.
     """
 
-    linear: bool  # whether they are the same for every sample
-    answer: str  # what changes: the name of the target, or "score"
-    output_title: str  # what the O outputs are: "class", "label", "target", "task"
+    linear: bool  # whether the effects are equal for all samples
+    answer: str  # name of the target, or "score"
+    output_title: str  # kind of the O outputs: "class", "label", "target" or "task"
     outputs: tuple[str, ...]  # (O,)
-    opens_on: int  # the output of the largest class
+    opens_on: int  # index of the output shown first, that of the largest class
     names: tuple[str, ...]  # (I,)
     kinds: tuple[Literal["number", "category", "word"], ...]  # (I,)
-    sizes: Floats  # (I, O): the change of one standard deviation, or the largest of a category, with its sign
+    sizes: Floats  # (I, O): signed change for one standard deviation, or the largest of a category
     errors: Floats  # (I, O): standard errors of the sizes
-    deviations: Floats  # (I,): of the numbers, in their units; NaN otherwise
-    slopes: Floats  # (I, O): of numbers and words; NaN of categories
-    n_rows: int  # over which averages are taken
-    n_inputs: int  # at least I
-    categories: tuple[tuple[str, ...], ...] = ()  # (I,): what is compared, first what with; empty where nothing is
-    changes: tuple[Floats, ...] = ()  # (I,) of (categories - 1, O)
+    deviations: Floats  # (I,): standard deviations of numbers; NaN otherwise
+    slopes: Floats  # (I, O): slopes of numbers and words; NaN for categories
+    n_rows: int  # samples in the averages
+    n_inputs: int  # number of all inputs, at least I
+    categories: tuple[tuple[str, ...], ...] = ()  # (I,): compared categories, the reference first; empty if none
+    changes: tuple[Floats, ...] = ()  # (I,) of (categories - 1, O): differences from the reference
     change_errors: tuple[Floats, ...] = ()  # like `changes`
-    direct: Floats | None = None  # (I, O): the part of the slopes that does not go through features, where there is one
+    direct: Floats | None = None  # (I, O): part of the slopes due to direct weights
     direct_changes: tuple[Floats, ...] = ()  # like `changes`
-    grids: tuple[Floats, ...] = ()  # (I,) of (points,): values of the input at which a curve is known
-    curves: tuple[Floats, ...] = ()  # (I,) of (points, O): the average prediction at these values, less their mean
-    left_out: tuple[str, ...] = ()  # inputs without an effect here, such as columns of free text
-    pictures: NDArray[np.int8] | None = None  # (O, height, width): sizes of the pixels, 127 is `picture_limit`
+    grids: tuple[Floats, ...] = ()  # (I,) of (points,): input values of the curves
+    curves: tuple[Floats, ...] = ()  # (I,) of (points, O): centered partial dependence
+    left_out: tuple[str, ...] = ()  # inputs without computed effects, such as free text
+    pictures: NDArray[np.int8] | None = None  # (O, height, width): sizes of pixels, 127 represents `picture_limit`
     picture_limit: float = 0.0
 
 
@@ -112,31 +111,31 @@ class Effects:
 class Comparison:
     """The model and its baselines on the same folds."""
 
-    metric: str  # what the scores are
-    names: tuple[str, ...]  # (systems,): the model itself among them
-    own: int  # its place
+    metric: str  # name of the scores
+    names: tuple[str, ...]  # (systems,): including the model
+    own: int  # index of the model
     scores: Floats  # (systems,)
-    deviations: Floats  # (systems,): over the folds; NaN where unknown
-    n_things: Integers  # (systems,): what a reader has to look at, features or weights; -1 where nobody can
-    seconds: Floats  # (systems,); NaN where unknown
-    verdict: str  # one sentence
+    deviations: Floats  # (systems,): standard deviations over folds; NaN if unknown
+    n_things: Integers  # (systems,): number of features or weights to inspect; -1 if not interpretable
+    seconds: Floats  # (systems,); NaN if unknown
+    verdict: str  # conclusion in one sentence
 
 
 @persistable(name="regbayes.report.Reliability")
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Bins of predictions by their probability, and how many of each bin are right."""
+    """Reliability diagram: predictions binned by probability, with the accuracy of each bin."""
 
-    probability: Floats  # (bins,): the mean in each
-    share: Floats  # (bins,): how many are right
+    probability: Floats  # (bins,): mean probability
+    share: Floats  # (bins,): fraction of correct predictions
     counts: Integers  # (bins,)
-    note: str  # whose probabilities, and how far off they are
+    note: str  # source of the probabilities and their calibration error
 
 
 @persistable(name="regbayes.report.History")
 @dataclass(frozen=True, eq=False)
 class History:
-    """The objective over the iterations, at no more of them than a picture needs."""
+    """The objective over the iterations, thinned for plotting."""
 
     iterations: Integers  # (n,)
     objective: Floats  # (n,)
@@ -146,128 +145,128 @@ class History:
     seconds: float
     n_rises: int
     largest_rise: float
-    note: str  # what to know of a fit that samples
+    note: str  # note about fits that use sampling
 
 
 @persistable(name="regbayes.report.Features")
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The F features that are shown, of those in use, the most used first."""
+    """The F features in use that are shown, by decreasing use."""
 
-    noun: str  # "feature", or "topic" where values are shares of documents
+    noun: str  # "feature", or "topic" if values are topic proportions
     n_in_use: int
-    n_components: int  # most features that the model may have
-    use_name: str  # what `use` measures
+    n_components: int  # maximum number of features of the model
+    use_name: str  # description of `use`
     count_note: str  # whether the truncation binds
-    separation_name: str  # what `separation` measures; empty without targets
-    value_note: str  # what a value means
+    separation_name: str  # description of `separation`; empty without targets
+    value_note: str  # description of the feature values
     probabilities: bool  # whether values lie between 0 and 1
 
-    number: Integers  # (F,): place in the model
-    names: tuple[str, ...]  # (F,): the two inputs that say most about it; empty for pictures
+    number: Integers  # (F,): index in the model
+    names: tuple[str, ...]  # (F,): the two inputs with the largest loadings; empty for images
     use: Floats  # (F,)
-    influence: Floats  # (F,): how much it moves the predictions
+    influence: Floats  # (F,): influence on the predictions
     separation: Floats  # (F,); NaN without targets
-    separates: tuple[str, ...]  # (F,): the task that it says most about; empty strings for a single task
+    separates: tuple[str, ...]  # (F,): task of the largest separation; empty for a single task
     mean: Floats  # (F,)
     deviation: Floats  # (F,)
-    histogram: Integers  # (F, bins): samples by value
-    limits: Floats  # (F, 2): ends of the histogram
+    histogram: Integers  # (F, bins): counts of samples by value
+    limits: Floats  # (F, 2): limits of the histogram
 
-    group_title: str  # what the groups of samples are
+    group_title: str  # kind of the groups of samples
     group_names: tuple[str, ...]
     group_counts: Integers  # (G,)
     group_means: Floats  # (F, G)
     group_deviations: Floats  # (F, G)
 
-    output_title: str  # what has weights for the features
+    output_title: str  # kind of the outputs with weights for the features
     output_names: tuple[str, ...]
     weights: Floats  # (F, outputs)
 
-    loading_title: str  # what a loading means
+    loading_title: str  # description of the loadings
     loading_names: tuple[tuple[str, ...], ...]  # (F, T): the inputs with the largest loadings
     loading_values: Floats  # (F, T)
-    loading_units: Floats | None  # (F, T): the loadings in the units of the inputs, where they have others
-    distinctive: tuple[tuple[str, ...], ...]  # (F, W): inputs that tell a topic from the others
-    pictures: NDArray[np.int8] | None  # (F, height, width): loadings of images, 127 is `picture_limit`
+    loading_units: Floats | None  # (F, T): loadings in units of the inputs, if different
+    distinctive: tuple[tuple[str, ...], ...]  # (F, W): most distinctive words of a topic
+    pictures: NDArray[np.int8] | None  # (F, height, width): loadings of images, 127 represents `picture_limit`
     picture_limit: float
 
-    examples: Integers  # (F, E): top-ranked samples, as places in `Examples`
+    examples: Integers  # (F, E): top-ranked samples as indices into `Examples`
     example_values: Floats  # (F, E)
     example_input_names: tuple[tuple[str, ...], ...]  # (F, S): the inputs with the largest loadings
     example_inputs: tuple[tuple[tuple[Cell, ...], ...], ...]  # (F, E, S)
 
-    returned: Floats | None = None  # (F,): share of other fits in which it recurs; NaN where unknown
-    similarity: Floats | None = None  # (F,): median similarity to the feature of another fit
-    returned_note: str = ""  # what those fits were
+    returned: Floats | None = None  # (F,): share of other fits in which the feature recurs; NaN if unknown
+    similarity: Floats | None = None  # (F,): median similarity to the matching feature of another fit
+    returned_note: str = ""  # description of those fits
 
 
 @persistable(name="regbayes.report.Examples")
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """The P samples that something on the page refers to."""
+    """The P samples that the report refers to."""
 
     names: tuple[str, ...]
-    truths: tuple[str, ...]  # empty strings where there is no target
-    predictions: tuple[str, ...]  # empty where nothing was predicted; of several labels, those that are wrong
-    texts: tuple[str, ...]  # how documents begin; empty strings otherwise
+    truths: tuple[str, ...]  # empty strings without a target
+    predictions: tuple[str, ...]  # empty without predictions; the wrong ones of several labels
+    texts: tuple[str, ...]  # beginnings of documents; empty strings otherwise
     pictures: NDArray[np.uint8] | None  # (P, height, width) or (P, height, width, 3)
-    input_names: tuple[str, ...]  # (S,): the inputs that matter most
+    input_names: tuple[str, ...]  # (S,): names of the main inputs
     inputs: tuple[tuple[Cell, ...], ...]  # (P, S)
 
 
 @persistable(name="regbayes.report.Worst")
 @dataclass(frozen=True, eq=False)
 class Worst:
-    """The samples that the model is most wrong about."""
+    """The samples with the worst errors."""
 
-    title: str  # in what sense they are the worst
-    examples: Integers  # (n,): places in `Examples`
+    title: str  # criterion for the worst errors
+    examples: Integers  # (n,): indices into `Examples`
     notes: tuple[str, ...]
-    sizes: Floats | None = None  # (n,): how wrong, in the sense of the title
-    size_name: str = ""  # what a size is
+    sizes: Floats | None = None  # (n,): error sizes by the criterion
+    size_name: str = ""  # description of the sizes
 
 
 @persistable(name="regbayes.report.Confusion")
 @dataclass(frozen=True, eq=False)
 class Confusion:
-    """How often each class is predicted as which."""
+    """The confusion matrix with examples."""
 
     classes: tuple[str, ...]
     counts: Integers  # (classes, classes): true class, prediction
-    pairs: Integers  # (pairs, 2): the most confused, true class and prediction
-    pair_examples: tuple[tuple[int, ...], ...]  # of each pair, places in `Examples`
+    pairs: Integers  # (pairs, 2): the most confused pairs of true and predicted class
+    pair_examples: tuple[tuple[int, ...], ...]  # indices into `Examples` for each pair
 
 
 @persistable(name="regbayes.report.Tasks")
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """Several tasks: how the model does on each, and how they are related."""
+    """Scores and relations of several tasks."""
 
     names: tuple[str, ...]
     column_names: tuple[str, ...]
     columns: Floats  # (tasks, columns): counts and scores of each task
-    relation_name: str  # what a relation is
+    relation_name: str  # description of the relations
     relations: Floats  # (shown, shown)
-    shown: Integers  # (shown,): tasks in the order of `relations`, related ones together
+    shown: Integers  # (shown,): tasks in the order of `relations`, with related ones adjacent
 
 
 @persistable(name="regbayes.report.Regression")
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """Predicted against observed numbers, of no more samples than a picture needs."""
+    """Predicted and observed numbers, thinned for plotting."""
 
-    tasks: Integers  # (n,): place in `task_names`
-    task_names: tuple[str, ...]  # empty for a single unit of targets
+    tasks: Integers  # (n,): index into `task_names`
+    task_names: tuple[str, ...]  # empty if all targets have the same units
     observed: Floats  # (n,)
     predicted: Floats  # (n,)
-    n_all: int  # before thinning
+    n_all: int  # number of targets before thinning
 
 
 @persistable(name="regbayes.report.ReportData")
 @dataclass(frozen=True, eq=False)
 class ReportData(Saveable):
-    """What the page about a fitted model shows. Make one with `collect`, and a page of it with `render`."""
+    """Content of the report about a fitted model; create it with `collect` and write it with `render`."""
 
     title: str
     kind: Kind
@@ -275,7 +274,7 @@ class ReportData(Saveable):
     history: History | None
     features: Features
     examples: Examples
-    prediction_note: str  # whose predictions are judged
+    prediction_note: str  # source of the evaluated predictions
     confusion: Confusion | None
     tasks: Tasks | None
     regression: Regression | None
@@ -283,4 +282,4 @@ class ReportData(Saveable):
     effects: Effects | None
     comparison: Comparison | None
     reliability: Reliability | None
-    image_shape: tuple[int, ...]  # of the samples, where they are images
+    image_shape: tuple[int, ...]  # image shape of the samples, or empty

@@ -1,8 +1,8 @@
-"""`render`: from `ReportData` to one HTML file that needs nothing else, and runs nothing but its own script.
+"""`render`: write `ReportData` as one self-contained HTML file.
 
-Names and labels come from data, and data come from untrusted files. They reach the page as JSON without any ``<``,
-and the script makes text nodes of them, never markup. A content security policy in the file names its one script and
-its one style by their hashes, and forbids everything else, the network included.
+Names and labels may come from untrusted files. They are embedded as JSON without ``<``, and the script inserts them as
+text nodes, never as markup. A content security policy allows only the embedded script and style, identified by hash,
+and blocks network access.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ SCRIPTS = (
     "page.js",
 )
 STYLES = ("base.css", "explorer.css", "charts.css", "screens.css")
-DIGITS = 5  # significant ones, of every number on the page
+DIGITS = 5  # significant digits of numbers in the report
 
 
 def render(data: ReportData) -> str:
-    """Return the page about a fitted model: one HTML file, which works without a network.
+    """Return the report as one HTML file that works offline.
 
     Parameters
     ----------
     data : ReportData
-        What `collect` returned.
+        Result of `collect`.
 
     Returns
     -------
     str
-        HTML, to be written as UTF-8.
+        HTML, to be saved as UTF-8.
     """
     if not isinstance(data, ReportData):
         raise TypeError(f"data must be a ReportData, which regbayes.report.collect returns; got {type(data).__name__}")
@@ -66,14 +66,14 @@ def render(data: ReportData) -> str:
         "data": _inert(json.dumps(shown, ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
         "script": script,
     }
-    # One pass over the template: what is filled in is not looked at again.
+    # A single pass does not replace placeholders inside inserted text.
     return re.sub(r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], _asset("page.html"))
 
 
 def write_report(
     estimator: Any, X: Any, y: ArrayLike | None = None, path: str | os.PathLike[str] = "report.html", **options: Any
 ) -> Path:
-    """Collect, render and write the page about a fitted model.
+    """Collect, render and write the HTML report about a fitted model.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def write_report(
     Returns
     -------
     Path
-        Where the page is.
+        Path of the report.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def write_report(
 
 
 def _documentation() -> str | None:
-    """Return where the documentation is on the web, if the installed package says so."""
+    """Return the documentation URL from the metadata of the installed package."""
     try:
         urls = metadata.metadata("regbayes").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:
@@ -125,14 +125,14 @@ def _hash(text: str) -> str:
 
 
 def _inert(text: str) -> str:
-    """Return JSON that cannot end the element it is in, whatever its strings say."""
+    """Escape JSON so that its strings cannot close the enclosing HTML element."""
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can say of a value: numbers to a few digits, no NaN, pictures as base64."""
+    """Convert a value for JSON: round numbers, replace NaN by null and encode images as base64."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, np.ndarray):
@@ -150,5 +150,5 @@ def _plain(value: Any) -> Any:
 
 
 def _whole(text: str) -> str:
-    """Return text without half characters (lone surrogates), which UTF-8 cannot write."""
+    """Replace lone surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
