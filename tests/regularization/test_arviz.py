@@ -1,4 +1,4 @@
-"""A posterior that came from ArviZ goes back to ArviZ regularized: in both of ArviZ's forms, and with its labels."""
+"""Regularization of ArviZ data in both formats, and export with labels."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def log_normal(x: Any, mean: Any, variance: Any) -> Any:
 
 
 def exact_draws() -> dict[str, np.ndarray]:
-    """Independent draws of eight schools: tau on a grid from its marginal posterior, then mu, then theta."""
+    """Independent draws of eight schools: tau on a grid, then mu, then theta."""
     rng = np.random.default_rng(0)
     grid = np.linspace(0.01, 60.0, 6000)
     total = STANDARD_ERRORS**2 + grid[:, None] ** 2
     precision = 1 / 25 + (1 / total).sum(axis=1)
     mean = (EFFECTS / total).sum(axis=1) / precision
-    evidence = log_normal(EFFECTS, mean[:, None], total).sum(axis=1)  # Bayes' rule for mu, read at its posterior mean
+    evidence = log_normal(EFFECTS, mean[:, None], total).sum(axis=1)  # Bayes' rule for mu at its posterior mean
     score = evidence + log_normal(mean, 0.0, 25.0) - log_normal(mean, mean, 1 / precision) - np.log1p((grid / 5) ** 2)
     probability = np.exp(score - score.max())
     chosen = rng.choice(grid.size, size=GRID, p=probability / probability.sum())
@@ -49,7 +49,7 @@ def exact_draws() -> dict[str, np.ndarray]:
 
 
 def eight_schools(form: str) -> Any:
-    """The posterior, the log-likelihood and the data as ArviZ would have them."""
+    """Return the posterior, log-likelihood and data in ArviZ's format."""
     draws = exact_draws()
     dims = {"mu": (), "theta": ("school",), "tau": ()}
     coords = {"chain": np.arange(GRID[0]), "draw": np.arange(GRID[1]), "school": SCHOOLS}
@@ -85,7 +85,7 @@ def result(source: Any) -> RegularizedPosterior:
     return regularize(Samples(source), constraints)
 
 
-def test_named_variables_and_labels_can_be_constrained(source: Any, result: RegularizedPosterior) -> None:
+def test_regularize_labeled_arviz_variables_meets_constraints(source: Any, result: RegularizedPosterior) -> None:
     posterior = as_dataset(source["posterior"])
     assert float(posterior["mu"].mean()) < 5.5
     assert float(posterior["theta"].sel(school="Choate").mean()) > 6.0
@@ -97,7 +97,7 @@ def test_named_variables_and_labels_can_be_constrained(source: Any, result: Regu
     assert np.abs(result.multipliers).max() > 0.01
 
 
-def test_what_comes_back_has_the_same_kind_shape_and_labels(source: Any, result: RegularizedPosterior) -> None:
+def test_to_arviz_preserves_type_shape_and_labels(source: Any, result: RegularizedPosterior) -> None:
     back = result.to_arviz()
     assert type(back) is type(source)
     before, after = as_dataset(source["posterior"]), as_dataset(back["posterior"])
@@ -110,10 +110,8 @@ def test_what_comes_back_has_the_same_kind_shape_and_labels(source: Any, result:
         np.testing.assert_array_equal(after[name], before[name])
 
 
-def test_the_weights_that_come_back_meet_the_constraints_on_the_original_draws(
-    source: Any, result: RegularizedPosterior
-) -> None:
-    """Arithmetic with xarray alone, on the user's own object: nothing of ours but the weights."""
+def test_to_arviz_importance_weights_meet_constraints(source: Any, result: RegularizedPosterior) -> None:
+    """Compute expectations with xarray alone from the original draws and the weights."""
     before = as_dataset(source["posterior"])
     weight = np.exp(as_dataset(result.to_arviz()["importance_weights"])["log_weight"])
     assert float(weight.sum()) == pytest.approx(1.0)
@@ -128,7 +126,7 @@ def test_the_weights_that_come_back_meet_the_constraints_on_the_original_draws(
     np.testing.assert_allclose(score, score[0], atol=1e-7)
 
 
-def test_arviz_summary_of_what_comes_back_agrees(result: RegularizedPosterior) -> None:
+def test_arviz_summary_of_resampled_draws_matches_expectations(result: RegularizedPosterior) -> None:
     back = result.to_arviz()
     native = isinstance(back, xarray.DataTree) != BEFORE_1  # ArviZ before 1 cannot read a DataTree whole
     summary = arviz.summary(back if native else as_dataset(back["posterior"]))
@@ -136,11 +134,11 @@ def test_arviz_summary_of_what_comes_back_agrees(result: RegularizedPosterior) -
     weighted = [float(result.expectation(name)[0]) for name in names]
     means = np.array([float(summary.loc[name, "mean"]) for name in names])
     spreads = np.array([float(summary.loc[name, "sd"]) for name in names])
-    # systematic resampling: much closer than independent draws would be, whose error is the spread / sqrt(size)
+    # systematic resampling has a smaller error than independent draws, spread / sqrt(size)
     assert np.all(np.abs(means - weighted) < spreads / np.sqrt(result.effective_sample_size) + 0.01)
 
 
-def test_other_groups_can_follow_the_resampled_draws(source: Any, result: RegularizedPosterior) -> None:
+def test_to_arviz_source_indices_select_other_groups(source: Any, result: RegularizedPosterior) -> None:
     back = result.to_arviz(np.random.default_rng(0))
     stats = as_dataset(back["sample_stats"])
     likelihood = as_dataset(source["log_likelihood"])
@@ -150,7 +148,7 @@ def test_other_groups_can_follow_the_resampled_draws(source: Any, result: Regula
     np.testing.assert_allclose(followed["obs"].transpose("chain", "draw", "school"), expected, rtol=1e-12)
 
 
-def test_a_constraint_that_holds_already_returns_the_draws_as_they_were(source: Any) -> None:
+def test_to_arviz_inactive_constraint_returns_original_draws(source: Any) -> None:
     result = regularize(Samples(source), E("mu") >= -100.0)
     assert result.multipliers == pytest.approx(0.0)
     after = as_dataset(result.to_arviz()["posterior"])
@@ -158,8 +156,8 @@ def test_a_constraint_that_holds_already_returns_the_draws_as_they_were(source: 
         np.testing.assert_array_equal(after[name], values)
 
 
-def test_importance_weights_count_before_and_after(source: Any) -> None:
-    """Draws that come with weights: regularizing in two steps is regularizing once."""
+def test_log_weights_of_samples_compose_with_constraints(source: Any) -> None:
+    """Regularizing in two steps equals regularizing once."""
     first = regularize(Samples(source), E("mu") == 5.0)
     second = regularize(Samples(source, log_weights=first.posterior.log_weights), E("mu") == 6.0)
     once = regularize(Samples(source), E("mu") == 6.0)
@@ -171,7 +169,7 @@ def test_importance_weights_count_before_and_after(source: Any) -> None:
     )
 
 
-def test_a_result_saved_and_loaded_goes_to_arviz_as_before(result: RegularizedPosterior, tmp_path: Path) -> None:
+def test_to_arviz_after_save_and_load_is_identical(result: RegularizedPosterior, tmp_path: Path) -> None:
     result.save(tmp_path / "result")
     again = load(tmp_path / "result").to_arviz()
     expected = result.to_arviz()
@@ -180,7 +178,7 @@ def test_a_result_saved_and_loaded_goes_to_arviz_as_before(result: RegularizedPo
         xarray.testing.assert_identical(as_dataset(again[group]), as_dataset(expected[group]))
 
 
-def test_selected_variables_alone_come_back() -> None:
+def test_to_arviz_selected_variables_are_exported_alone() -> None:
     source = eight_schools("datatree")
     result = regularize(Samples(source, variables=["mu", "tau"]), E("tau") <= 3.0)
     assert list(as_dataset(result.to_arviz()["posterior"]).data_vars) == ["mu", "tau"]
@@ -190,7 +188,7 @@ def both_kinds(groups: dict[str, Any], form: str) -> Any:
     return xarray.DataTree.from_dict(groups) if form == "datatree" else arviz.InferenceData(**groups)
 
 
-def test_arviz_objects_go_in_directly(source: Any) -> None:
+def test_regularize_accepts_arviz_objects(source: Any) -> None:
     direct = regularize(source, E("mu") >= 5.5)
     wrapped = regularize(Samples(source), E("mu") >= 5.5)
     np.testing.assert_array_equal(direct.multipliers, wrapped.multipliers)
@@ -199,7 +197,7 @@ def test_arviz_objects_go_in_directly(source: Any) -> None:
     np.testing.assert_array_equal(regularize(dataset, E("mu") >= 5.5).multipliers, wrapped.multipliers)
 
 
-def test_functions_get_xarray_objects_with_their_labels(source: Any) -> None:
+def test_features_receive_labeled_xarray_objects(source: Any) -> None:
     samples, posterior = Samples(source), as_dataset(source["posterior"])
     chosen = posterior["theta"].sel(school="Choate").values.ravel()
     for feature in (
@@ -210,7 +208,7 @@ def test_functions_get_xarray_objects_with_their_labels(source: Any) -> None:
         lambda v: v.theta.values[:, 0],
     ):
         np.testing.assert_array_equal(samples.evaluate(feature).values[:, 0], chosen)
-    evaluated = samples.evaluate(lambda v: v.theta - v.mu)  # xarray aligns by names
+    evaluated = samples.evaluate(lambda v: v.theta - v.mu)  # xarray aligns by name
     np.testing.assert_allclose(evaluated.values, (posterior["theta"] - posterior["mu"]).values.reshape(-1, 8))
     assert evaluated.names[0] == "f(mu, theta)[Choate]"
     np.testing.assert_allclose(
@@ -221,14 +219,14 @@ def test_functions_get_xarray_objects_with_their_labels(source: Any) -> None:
     assert result.labels == ("E(f(theta)[Choate]) <= 5.5", "E(f(theta)[Deerfield]) <= 5.5")
 
 
-def test_functions_written_for_plain_arrays_work_too(source: Any) -> None:
+def test_features_for_plain_arrays_accept_labeled_draws(source: Any) -> None:
     samples = Samples(source)
     expected = samples.draws.variables["theta"] - samples.draws.variables["mu"][:, None]
     np.testing.assert_array_equal(samples.evaluate(lambda v: v.theta - v.mu[:, None]).values, expected)
     np.testing.assert_allclose(samples.evaluate(lambda v: v["theta"].mean(axis=1)).values[:, 0].mean(), 4.9, atol=1)
 
 
-def test_what_a_function_of_labelled_draws_raises_comes_through(source: Any) -> None:
+def test_exception_in_labeled_feature_propagates_with_note(source: Any) -> None:
     with pytest.raises(KeyError, match="school") as caught:
         regularize(source, E(lambda v: v.theta.sel(school="Exter")) <= 1)
     assert "called with all 2000 draws at once" in caught.value.__notes__[0]
@@ -238,14 +236,14 @@ def test_what_a_function_of_labelled_draws_raises_comes_through(source: Any) -> 
         regularize(source, E(lambda v: v.sigma) <= 1)
 
 
-def test_data_arrays_are_features(source: Any) -> None:
+def test_data_arrays_are_valid_features(source: Any) -> None:
     posterior = as_dataset(source["posterior"])
     result = regularize(source, E(posterior["theta"].mean("school"), name="mean effect") == 3.0)
     by_function = regularize(source, E(lambda v: v.theta.mean("school")) == 3.0)
     np.testing.assert_allclose(result.multipliers, by_function.multipliers, rtol=1e-9)
     assert result.labels == ("E(mean effect) == 3",)
     labels = regularize(source, E(posterior["theta"].transpose("school", "draw", "chain")) <= 100).labels
-    assert labels[:2] == ("E(psi[Choate]) <= 100", "E(psi[Deerfield]) <= 100")  # it may be theta**2 by now
+    assert labels[:2] == ("E(psi[Choate]) <= 100", "E(psi[Deerfield]) <= 100")  # the variable may be theta**2 here
     assert regularize(source, E("theta")[0] <= 100).labels == ("E(theta[Choate]) <= 100",)
     assert regularize(source, E("theta", name="effect")["Choate"] <= 100).labels == ("E(effect[Choate]) <= 100",)
     stacked = posterior["mu"].stack(sample=("chain", "draw"))
@@ -262,7 +260,7 @@ def test_data_arrays_are_features(source: Any) -> None:
         (lambda mu: mu.mean("draw"), r"has the dimensions \('chain',\)"),
     ],
 )
-def test_data_arrays_of_other_draws_are_refused(spoiled: Any, message: str) -> None:
+def test_data_arrays_of_other_draws_raise_value_error(spoiled: Any, message: str) -> None:
     source = eight_schools("datatree")
     with pytest.raises(ValueError, match=message):
         regularize(source, E(spoiled(source["posterior"]["mu"])) == 3.0)
@@ -286,7 +284,7 @@ def predicted(request: pytest.FixtureRequest) -> Any:
     return with_predictions(request.param)
 
 
-def test_other_groups_have_features(predicted: Any) -> None:
+def test_variables_of_other_groups_are_valid_features(predicted: Any) -> None:
     draws = as_dataset(predicted["posterior_predictive"])["obs"]
     expected = draws.values.reshape(-1, 8)
     samples = Samples(predicted)
@@ -315,14 +313,14 @@ def test_other_groups_have_features(predicted: Any) -> None:
         ("prior/mu", "the group 'prior' has 1 chains of 500 draws, the posterior 4 of 500"),
     ],
 )
-def test_groups_that_have_no_such_features_are_named(name: str, message: str) -> None:
+def test_unknown_group_or_variable_raises_value_error(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         regularize(with_predictions("datatree"), E(name) == 0.0)
     with pytest.raises(ValueError, match="no group 'prior'; they came without other groups, or from a file"):
         regularize(Samples({"mu": np.arange(30.0)}), E("prior/mu") == 0.0)
 
 
-def test_other_groups_follow_the_draws(predicted: Any) -> None:
+def test_to_arviz_resamples_other_groups_with_the_posterior(predicted: Any) -> None:
     result = regularize(predicted, E("mu") >= 6.0)
     back = result.to_arviz(3)
     before, after = (
@@ -331,7 +329,7 @@ def test_other_groups_follow_the_draws(predicted: Any) -> None:
     assert before | {"importance_weights"} == after
     stats = as_dataset(back["sample_stats"])
     posterior = as_dataset(back["posterior"])
-    np.testing.assert_allclose(stats["lp"], posterior["mu"] ** 2)  # its own statistics follow, beside ours
+    np.testing.assert_allclose(stats["lp"], posterior["mu"] ** 2)  # the sampler's own statistics are resampled too
     followed = as_dataset(predicted["posterior_predictive"])["obs"].sel(
         chain=stats["source_chain"], draw=stats["source_draw"]
     )
@@ -348,7 +346,7 @@ def test_other_groups_follow_the_draws(predicted: Any) -> None:
         xarray.testing.assert_identical(as_dataset(back[name]), as_dataset(predicted[name]))
 
 
-def test_a_seed_is_a_generator(source: Any) -> None:
+def test_to_arviz_integer_seed_equals_generator(source: Any) -> None:
     result = regularize(source, E("mu") >= 6.0)
     for one, other in (
         (result.to_arviz(3), result.to_arviz(np.random.default_rng(3))),

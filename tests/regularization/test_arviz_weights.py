@@ -1,4 +1,4 @@
-"""Systematic resampling, and the groups that ArviZ gets."""
+"""Systematic resampling and the groups exported to ArviZ."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BEFORE_1 = int(arviz.__version__.split(".")[0]) < 1
     st.integers(1, 200),
     st.none() | st.integers(0, 1000),
 )
-def test_every_draw_comes_as_often_as_it_weighs(log_weights: np.ndarray, size: int, seed: int | None) -> None:
+def test_systematic_indices_counts_match_weights(log_weights: np.ndarray, size: int, seed: int | None) -> None:
     rng = None if seed is None else np.random.default_rng(seed)
     indices = systematic_indices(log_weights, size, rng)
     weights = np.exp(log_weights - log_weights.max())
@@ -44,7 +44,7 @@ def test_every_draw_comes_as_often_as_it_weighs(log_weights: np.ndarray, size: i
     assert np.all(np.diff(indices) >= 0)
 
 
-def test_equal_weights_give_every_draw_once_and_the_offset_is_unbiased() -> None:
+def test_systematic_indices_are_unbiased_and_identity_if_equal() -> None:
     np.testing.assert_array_equal(systematic_indices(np.full(1001, -3.0), 1001), np.arange(1001))
     log_weights = np.log([0.5, 0.3, 0.2])
     rng = np.random.default_rng(0)
@@ -74,7 +74,7 @@ def group(result: Any, name: str) -> Any:
     return found.to_dataset() if isinstance(found, xarray.DataTree) else found
 
 
-def test_the_kind_that_came_in_goes_out() -> None:
+def test_to_arviz_returns_type_of_source() -> None:
     original = posterior_dataset()
     sources: list[Any] = [original, np.zeros((30, 2)), {"a": np.zeros(30)}]
     if BEFORE_1:
@@ -87,7 +87,7 @@ def test_the_kind_that_came_in_goes_out() -> None:
     assert isinstance(to_arviz(tree, np.zeros(tree.size)), xarray.DataTree)
 
 
-def test_resampled_draws_weights_and_sources_belong_together() -> None:
+def test_to_arviz_draws_weights_and_sources_are_consistent() -> None:
     original = posterior_dataset()
     draws = as_draws(original)
     log_weights = 1.2 * draws.variables["mu"] + 100.0
@@ -105,7 +105,7 @@ def test_resampled_draws_weights_and_sources_belong_together() -> None:
     assert float(posterior["mu"].mean()) == pytest.approx(float((np.exp(log_weight) * original["mu"]).sum()), abs=0.02)
 
 
-def test_one_chain_from_arrays_gets_arviz_names() -> None:
+def test_to_arviz_of_arrays_uses_arviz_dimension_names() -> None:
     draws = as_draws(np.random.default_rng(0).normal(size=(30, 2)))
     posterior = group(to_arviz(draws, np.zeros(30)), "posterior")
     assert posterior["x"].dims == ("chain", "draw", "x_dim_0")
@@ -113,7 +113,7 @@ def test_one_chain_from_arrays_gets_arviz_names() -> None:
     assert posterior["draw"].values.tolist() == list(range(30))
 
 
-def test_bad_calls_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_arviz_invalid_calls_raise_informative_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = as_draws(np.zeros(30))
     with pytest.raises(ValueError, match=r"log_weights has shape \(7,\); with 30 draws it may be \(30,\)"):
         to_arviz(draws, np.zeros(7))

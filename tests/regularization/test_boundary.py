@@ -1,4 +1,4 @@
-"""Limits at infinite multipliers: the paper's Remark 2, and faces of the reachable expectations in any direction."""
+"""Infinite multipliers (Remark 2 of the paper) and faces of the reachable set."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_remark_2_is_the_truncated_posterior(name):
+def test_zero_probability_constraint_is_truncated_posterior(name):
     result = regularize(POSTERIOR, SPELLINGS[name])
     assert result.status == "boundary"
     assert result.multipliers.tolist() == [-np.inf]
     np.testing.assert_allclose(result.posterior.probabilities, TRUNCATED, atol=1e-12)
     assert np.all(result.posterior.probabilities[5:] == 0)
-    # The dual value stays finite although its multiplier does not: it is minus the log-probability of the face.
+    # The dual value is finite although its multiplier is not: it is minus the log-probability of the face.
     assert result.dual == pytest.approx(-LOG_MASS, abs=1e-10)
     assert result.primal == pytest.approx(-LOG_MASS, abs=1e-10)
     assert result.kl == pytest.approx(-LOG_MASS, abs=1e-10)
@@ -50,14 +50,14 @@ def test_remark_2_is_the_truncated_posterior(name):
     assert result.gap <= 1e-9
 
 
-def test_the_other_end_has_the_other_sign():
+def test_probability_one_has_positive_infinite_multiplier():
     result = regularize(POSTERIOR, E(outside) == 1.0)
     assert result.status == "boundary"
     assert result.multipliers.tolist() == [np.inf]
     assert np.all(result.posterior.probabilities[:5] == 0)
 
 
-def test_draws_are_truncated_alike():
+def test_zero_probability_constraint_truncates_draws():
     draws = np.random.default_rng(1).normal(size=2000)
     result = regularize(Samples(draws), E(lambda x: (x < 0).astype(float)) == 0.0)
     assert result.status == "boundary"
@@ -65,7 +65,7 @@ def test_draws_are_truncated_alike():
     assert result.effective_sample_size == pytest.approx(np.sum(draws >= 0), rel=1e-9)
 
 
-def test_on_the_face_other_constraints_have_finite_multipliers():
+def test_other_constraints_on_face_have_finite_multipliers():
     result = regularize(POSTERIOR, [E(outside) == 0.0, E(lambda x: x) == 1.2, (E(lambda x: x**2) <= 1.0).soft(0.1)])
     assert result.status == "boundary"
     assert result.multipliers[0] == -np.inf
@@ -77,7 +77,7 @@ def test_on_the_face_other_constraints_have_finite_multipliers():
     assert result.kl == pytest.approx(again.kl - LOG_MASS, abs=1e-8)
 
 
-def test_a_face_of_a_face():
+def test_two_boundary_constraints_select_face_of_face():
     corner = regularize(POSTERIOR, [E(outside) == 0.0, E(lambda x: (x > 1).astype(float)) <= 0.0])
     assert corner.status == "boundary"
     assert np.flatnonzero(corner.posterior.probabilities).tolist() == [0, 1]
@@ -85,7 +85,7 @@ def test_a_face_of_a_face():
 
 
 def triangle(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Models in the half-plane x + y <= 1, seven of them on its edge; and which those are."""
+    """Return models with x + y <= 1, seven of them on its edge, and a mask of these."""
     inside = np.random.default_rng(seed).normal(size=(60, 2))
     inside = inside[inside.sum(axis=1) < 0.9]
     edge = np.linspace(-2, 2, 7)
@@ -103,14 +103,14 @@ DIAGONAL = {
 
 @pytest.mark.parametrize(("a", "b"), [(1.0, 0.0), (1e-6, 0.0), (1e6, 0.0), (1.0, 1e3)])
 @pytest.mark.parametrize("name", DIAGONAL)
-def test_faces_that_no_single_feature_shows(name, a, b):
+def test_oblique_face_is_found(name, a, b):
     models, on_edge = triangle(seed=2)
     regularizer = DIAGONAL[name](a, b)
     result = regularize(Finite(a * models + b), lambda x: x, regularizer)
     assert result.status == "boundary"
     assert result.multipliers.tolist() == [np.inf, np.inf]
     assert np.all(result.posterior.probabilities[~on_edge] == 0)
-    # On the edge itself one coordinate says everything, and the problem there is an ordinary one.
+    # On the edge the problem is an ordinary one in one dimension.
     edge = Finite(models[on_edge])
     unit = DIAGONAL[name](1.0, 0.0)
     oracle = cvxpy_oracle.solve(models[on_edge], edge.probabilities, unit)
@@ -119,7 +119,7 @@ def test_faces_that_no_single_feature_shows(name, a, b):
     assert result.gap <= 1e-8
 
 
-def test_cvxpy_finds_the_same_limit():
+def test_boundary_solution_agrees_with_cvxpy():
     models, _ = triangle(seed=3)
     result = regularize(Finite(models), E(lambda x: x) == [0.3, 0.7])
     oracle = cvxpy_oracle.solve(models, np.full(len(models), 1 / len(models)), Equal([0.3, 0.7]))
@@ -132,8 +132,8 @@ COIN = np.array([0.0, 1.0])
 
 @pytest.mark.parametrize("a", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("price", [5.0, 15.0, 20.0])
-def test_a_soft_constraint_is_never_a_face(price, a):
-    """However little mass a finite price leaves somewhere, the multiplier is that price and not infinite."""
+def test_soft_constraint_has_finite_multiplier(price, a):
+    """A finite penalty bounds the multiplier, however little mass remains."""
     result = regularize(Finite(a * COIN), (E(lambda x: x) <= 0.0).soft(price / a), tol=1e-12)
     assert result.status == "optimal"
     assert result.multipliers[0] == pytest.approx(-price / a, rel=1e-6)
@@ -142,13 +142,13 @@ def test_a_soft_constraint_is_never_a_face(price, a):
 
 @pytest.mark.parametrize("a", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("target", [1e-3, 1e-5, 1e-7])
-def test_close_to_the_edge_is_not_on_it(target, a):
+def test_target_near_edge_is_optimal(target, a):
     result = regularize(Finite(a * COIN), E(lambda x: x) == a * target, tol=1e-12)
     assert result.status == "optimal"
     assert a * result.multipliers[0] == pytest.approx(np.log(target / (1 - target)), rel=1e-4)
 
 
-def test_rounding_of_a_target_on_the_edge_does_not_make_it_infeasible():
+def test_rounded_target_on_edge_is_not_infeasible():
     values = np.array([0.1, 0.2, 0.3])
     posterior = Finite(values)
     for target in (0.3, 0.1 + 0.2, np.nextafter(0.3, 1)):
@@ -157,14 +157,14 @@ def test_rounding_of_a_target_on_the_edge_does_not_make_it_infeasible():
         np.testing.assert_allclose(result.posterior.probabilities, [0, 0, 1], atol=1e-12)
 
 
-def test_a_bound_that_holds_everywhere_costs_nothing():
+def test_inactive_bound_has_zero_divergence():
     result = regularize(POSTERIOR, E(lambda x: x) <= 9.0)
     assert result.status == "optimal"
     assert result.multipliers.tolist() == [0.0]
     assert result.kl == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_bound_at_the_lower_end_touches_and_truncates():
+def test_upper_bound_at_minimum_truncates():
     result = regularize(POSTERIOR, lambda x: x, AtMost(0.0))
     assert result.status == "boundary"
     np.testing.assert_allclose(result.posterior.probabilities, np.eye(10)[0], atol=1e-12)

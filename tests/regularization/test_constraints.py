@@ -1,6 +1,6 @@
-"""The spelling of constraints, and clear errors for what cannot be one."""
+"""Constraint expressions and errors for invalid ones."""
 
-# ruff: noqa: SIM300, PLW0177 - which side the number is on, and comparing with nan, is what is tested
+# ruff: noqa: SIM300, PLW0177 - comparisons with the number on the left and with NaN are tested
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_spellings_are_regularizers(name):
+def test_constraint_expression_equals_explicit_regularizer(name):
     constraint, regularizer = SAME[name]
     spelled, written = regularize(POSTERIOR, constraint), regularize(POSTERIOR, both, regularizer)
     np.testing.assert_allclose(spelled.posterior.probabilities, written.posterior.probabilities, atol=1e-12)
@@ -74,11 +74,11 @@ def test_spellings_are_regularizers(name):
         (E(both).between(0.0, 1.0).soft(3.0, power=2), [-2.0, 3.0], 24.0),
     ],
 )
-def test_soft_charges_what_it_says(constraint, x, price):
+def test_soft_penalty_equals_documented_value(constraint, x, price):
     assert constraint.regularizer.value(x) == pytest.approx(price, rel=1e-14)
 
 
-def test_a_high_price_is_nearly_hard_and_a_low_one_nearly_nothing():
+def test_soft_limits_are_hard_constraint_and_no_constraint():
     hard = regularize(POSTERIOR, E(both) == BOUND)
     dear = regularize(POSTERIOR, (E(both) == BOUND).soft(1e4))
     cheap = regularize(POSTERIOR, (E(both) == BOUND).soft(1e-9))
@@ -86,7 +86,7 @@ def test_a_high_price_is_nearly_hard_and_a_low_one_nearly_nothing():
     np.testing.assert_allclose(cheap.posterior.probabilities, POSTERIOR.probabilities, atol=1e-8)
 
 
-def test_features_in_every_form():
+def test_features_in_all_forms_agree():
     posterior = Samples(DRAWS)
     by_name = regularize(posterior, E("mu") == 0.2)
     for features in (
@@ -105,7 +105,7 @@ def test_features_in_every_form():
     assert one_scalar.expectation("theta")[1] == pytest.approx(0.1, abs=1e-7)
 
 
-def test_objects_as_models():
+def test_finite_of_arbitrary_objects():
     words = ["a", "bb", "ccc", "dddd"]
     result = regularize(Finite(words), E(len) == 3.0)
     assert result.expectation(len)[0] == pytest.approx(3.0, abs=1e-8)
@@ -114,14 +114,14 @@ def test_objects_as_models():
     assert regularize(pairs, E([lambda p: p[0], lambda p: p[1]]) == [1.0, 2.0]).status == "optimal"
 
 
-def test_mappings_as_models():
+def test_finite_of_mapping():
     posterior = Finite({"k": np.arange(4), "w": np.linspace(0, 1, 4)})
     result = regularize(posterior, [E(lambda v: v.k * v.w) <= 0.5, E("w") >= 0.2])
     assert result.status == "optimal"
     assert set(result.sample(0, size=3)) == {"k", "w"}
 
 
-def test_messages_use_the_names_people_gave():
+def test_labels_use_names_of_features():
     def waiting_time(x):
         return x[:, 0]
 
@@ -138,13 +138,13 @@ def test_messages_use_the_names_people_gave():
     assert regularize(Samples(DRAWS), E(["mu", "theta[1]"]) <= 5).labels == ("E(mu) <= 5", "E(theta[1]) <= 5")
 
 
-def test_ands_are_lists():
+def test_and_operator_returns_list():
     first, second, third = E(both) <= 1, E(both) >= -1, E(both) <= 2
     assert first & second & third == [first, second, third]
     assert first & [second, third] == [first, second, third]
 
 
-def test_names_of_scalars_need_no_spaces():
+def test_scalar_names_ignore_spaces():
     posterior = Samples({"L": np.random.default_rng(0).normal(size=(300, 2, 3))})
     with_space, without = (regularize(posterior, E(name) == 0.2) for name in ("L[0, 1]", "L[0,1]"))
     np.testing.assert_array_equal(with_space.multipliers, without.multipliers)
@@ -152,7 +152,7 @@ def test_names_of_scalars_need_no_spaces():
     np.testing.assert_allclose(one.multipliers, with_space.multipliers)
 
 
-def test_functions_of_variables_by_their_names():
+def test_function_parameters_are_matched_to_variables():
     posterior = Samples(DRAWS)
     by_mapping = regularize(posterior, E(lambda v: v.mu * v.theta[:, 0]) == 0.2)
     for function in (lambda mu, theta: mu * theta[:, 0], lambda theta, mu, power=1: (mu * theta[:, 0]) ** power):
@@ -178,7 +178,7 @@ def test_functions_of_variables_by_their_names():
         lambda: np.zeros(2) <= E(both) <= np.ones(2),
     ],
 )
-def test_chains_say_what_to_write(chained):
+def test_chained_comparison_raises_with_alternative(chained):
     advice = "write E(psi).between(a, b), or the list [E(psi) >= a, E(psi) <= b]"
     with pytest.raises(TypeError, match=re.escape(advice)):
         chained()
@@ -224,7 +224,7 @@ def test_chains_say_what_to_write(chained):
         (lambda: {E(both)}, "unhashable"),
     ],
 )
-def test_what_is_no_constraint_is_a_type_error(make, message):
+def test_invalid_constraint_raises_type_error(make, message):
     with pytest.raises(TypeError, match=message):
         make()
 
@@ -256,7 +256,7 @@ def test_what_is_no_constraint_is_a_type_error(make, message):
         (lambda: E(both).regularized(Ridge(0.0)).soft(1.0), "hard constraints"),
     ],
 )
-def test_bad_values_in_constraints(make, message):
+def test_invalid_constraint_values_raise(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -314,7 +314,7 @@ def test_bad_values_in_constraints(make, message):
     ],
 )
 @pytest.mark.filterwarnings("ignore:invalid value encountered in log")
-def test_bad_input_is_named(call, error, message):
+def test_invalid_input_raises_informative_error(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
@@ -322,13 +322,13 @@ def test_bad_input_is_named(call, error, message):
 @pytest.mark.parametrize(
     "compare", [lambda e: e <= "3", lambda e: e >= "3", lambda e: e == "3"], ids=["<=", ">=", "=="]
 )
-def test_a_text_is_no_bound(compare):
+def test_string_bound_raises_type_error(compare):
     with pytest.raises(TypeError, match="with numbers, not with the text '3'"):
         compare(E("mu"))
 
 
 def test_expectations_combine_linearly():
-    """E(a) - 2 E(b) + 1 is the expectation of a - 2 b + 1, for draws, models and a Gaussian."""
+    """E(a) - 2 E(b) + 1 equals E(a - 2 b + 1) for draws, models and a Gaussian."""
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, 500))
     draws = Samples({"a": a, "b": b})
@@ -354,8 +354,8 @@ def test_expectations_combine_linearly():
     np.testing.assert_allclose(faces.expectation(lambda face: face - 3 - (face == 4)), 0, atol=1e-9)
 
 
-def test_draws_of_a_sampler_need_no_conversion():
-    """A dict of arrays, and an object with NumPyro's get_samples, whose chains are kept."""
+def test_sampler_output_is_accepted_without_conversion():
+    """A dict of arrays, and an object with ``get_samples`` that keeps its chains."""
     drawn = {"mu": np.random.default_rng(0).normal(size=(4, 500))}
 
     class MCMC:
@@ -369,8 +369,8 @@ def test_draws_of_a_sampler_need_no_conversion():
     assert Samples(MCMC()).draws.n_chains == 4
 
 
-def test_bounds_of_one_feature_that_cross_are_both_named():
-    """Neither can be met by these draws either, but they contradict each other whatever the draws are."""
+def test_crossing_bounds_of_one_feature_are_both_reported():
+    """No draws can meet both bounds, so that they contradict each other."""
     draws = Samples({"mu": np.random.default_rng(0).normal(size=500)})
     with pytest.raises(InfeasibleError, match=r"E\(mu\) >= 6 and E\(mu\) <= 5 contradict each other$"):
         regularize(draws, [E("mu") >= 6, E("mu") <= 5])

@@ -1,4 +1,4 @@
-"""`regularize` over draws on a device: the same answers as over NumPy's."""
+"""`regularize` on arrays on a device agrees with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACES = [place for place in list_places() if place.name not in ("numpy",)]
 
 @pytest.fixture(params=PLACES, ids=lambda place: place.name)
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
-    # Arrays that NumPy can read are read; here they stand for those of a graphics card.
+    # Arrays that NumPy can read stand for arrays on a GPU.
     monkeypatch.setattr(arrays, "lies_elsewhere", lambda array: not arrays.is_plain(array))
     return request.param
 
@@ -33,7 +33,7 @@ def constrain(draws: np.ndarray):
     return [E(lambda x: x[:, :2]) == aims[:2], E(lambda x: x[:, 2]) <= float(means[2] - 0.05 * spread[2])]
 
 
-def test_samples_are_regularized_as_on_the_host(place: Place) -> None:
+def test_samples_on_device_agree_with_numpy(place: Place) -> None:
     draws = make_draws()
     here = regularize(Samples(draws), constrain(draws))
     there = regularize(Samples(place(draws)), constrain(draws))
@@ -42,7 +42,7 @@ def test_samples_are_regularized_as_on_the_host(place: Place) -> None:
     np.testing.assert_allclose(there.after, here.after, rtol=1e-9)
     assert there.kl == pytest.approx(here.kl, rel=1e-8)
     assert there.gap <= 1e-8
-    assert isinstance(there.features.values, type(place(draws)))  # what has the size of the draws stayed there
+    assert isinstance(there.features.values, type(place(draws)))  # arrays with one row per draw stay on the device
     for ask in (lambda x: x[:, 3], lambda x: x[:, 3] * x[:, 0]):
         assert float(there.expectation(ask)) == pytest.approx(float(here.expectation(ask)), rel=1e-6)
         np.testing.assert_allclose(there.sd(ask), here.sd(ask), rtol=1e-5)
@@ -54,8 +54,8 @@ def test_samples_are_regularized_as_on_the_host(place: Place) -> None:
     np.testing.assert_allclose(arrays.to_host(there.sample(0, 7)), here.sample(0, 7), rtol=1e-6)
 
 
-def test_kinds_of_torch_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sparse draws and single numbers are refused; of draws with a graph the numbers are taken, and no graph grows."""
+def test_torch_sparse_raises_and_gradients_are_detached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sparse draws and scalars raise; draws that require gradients are detached."""
     torch = pytest.importorskip("torch")
     draws = torch.asarray(make_draws(200))
     here = regularize(Samples(draws), [E(lambda x: x[:, 0]) >= 1.0])
@@ -71,8 +71,8 @@ def test_kinds_of_torch_draws(monkeypatch: pytest.MonkeyPatch) -> None:
         regularize(Samples(draws), [E(lambda x: x.mean()) >= 1.0])
 
 
-def test_atoms_that_a_tilt_leaves_without_mass_are_told_there(place: Place) -> None:
-    draws = np.concatenate([make_draws(300), [[-(2.0**20)] * 4]])  # the last one far out, where the tilt does not lead
+def test_living_variances_ignore_atoms_without_mass(place: Place) -> None:
+    draws = np.concatenate([make_draws(300), [[-(2.0**20)] * 4]])  # the last draw is an outlier that receives no mass
     logs, phi = np.full(len(draws), -np.log(len(draws))), np.array([0.3, 0.1, 0.2, 0.4])
     here, there = WeightedAtoms(draws, logs), WeightedAtoms(place(draws), logs)
     assert there.log_weight_range(phi) == pytest.approx(here.log_weight_range(phi), rel=1e-6)
@@ -82,11 +82,11 @@ def test_atoms_that_a_tilt_leaves_without_mass_are_told_there(place: Place) -> N
     expected = np.diag(alone.covariance(phi))
     np.testing.assert_allclose(here.living_variances(phi, 1e5), expected, rtol=1e-9)
     np.testing.assert_allclose(there.living_variances(phi, 1e5), expected, rtol=1e-5)
-    assert "features" not in vars(there)  # they stayed on the device
+    assert "features" not in vars(there)  # the features stay on the device
 
 
 @pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
-def test_named_draws_weights_and_events(place: Place) -> None:
+def test_named_draws_weights_and_events_on_device(place: Place) -> None:
     draws = make_draws()
     log_weights = np.random.default_rng(1).normal(size=len(draws))
     log_weights[:7] = -np.inf
@@ -99,7 +99,7 @@ def test_named_draws_weights_and_events(place: Place) -> None:
     np.testing.assert_allclose(there.posterior.weights, here.posterior.weights, rtol=1e-6, atol=1e-15)
 
 
-def test_finite_and_gaussian(place: Place) -> None:
+def test_finite_and_gaussian_on_device_agree_with_numpy(place: Place) -> None:
     faces = np.arange(1.0, 7.0)
     here, there = (
         regularize(Finite(models, log_weights=weights), E(lambda x: x) == 4.5)
@@ -113,8 +113,8 @@ def test_finite_and_gaussian(place: Place) -> None:
 
 
 @pytest.mark.parametrize("far", [0.0, 1e6])
-def test_log_partition_is_that_of_the_host(place: Place, far: float) -> None:
-    draws = (make_draws() + far).astype(np.float32).astype(float)  # values that agree in most of their digits
+def test_log_partition_on_device_agrees_with_numpy(place: Place, far: float) -> None:
+    draws = (make_draws() + far).astype(np.float32).astype(float)  # a large offset cancels most digits
     logs = np.full(len(draws), -np.log(len(draws)))
     here, there = WeightedAtoms(draws, logs), WeightedAtoms(place(draws), logs)
     phi = np.array([0.1, -0.2, 0.05, 0.0])
@@ -132,7 +132,7 @@ def test_log_partition_is_that_of_the_host(place: Place, far: float) -> None:
         np.testing.assert_allclose(moved[0].covariance(np.zeros(4)), wanted[0].covariance(np.zeros(4)), rtol=1e-8)
 
 
-def test_bad_draws_are_refused(place: Place) -> None:
+def test_invalid_draws_on_device_raise(place: Place) -> None:
     draws = make_draws()
     with pytest.raises(TypeError, match="one kind on one device"):
         regularize(Samples(place(draws)), [E(lambda x: x[:, 0]) == 0.0, E(draws[:, 1]) == 0.0])
@@ -142,11 +142,11 @@ def test_bad_draws_are_refused(place: Place) -> None:
         Samples(place(bad))
 
 
-def test_infeasible_problems_are_told_as_on_the_host(place: Place, tmp_path) -> None:
+def test_infeasible_and_boundary_problems_on_device(place: Place, tmp_path) -> None:
     draws = make_draws()
     with pytest.raises(regbayes.InfeasibleError, match="cannot be met"):
         regularize(Samples(place(draws)), E(lambda x: x[:, 0]) == 1e3)
-    edge = regularize(Finite(place(np.arange(1.0, 7.0))), E(lambda x: x) >= 6.0)  # a face: features come to the host
+    edge = regularize(Finite(place(np.arange(1.0, 7.0))), E(lambda x: x) >= 6.0)  # copies features to the host
     assert edge.status == "boundary"
     np.testing.assert_allclose(edge.posterior.weights, [0, 0, 0, 0, 0, 1.0], atol=1e-12)
     edge.save(tmp_path / "edge")
@@ -154,8 +154,8 @@ def test_infeasible_problems_are_told_as_on_the_host(place: Place, tmp_path) -> 
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_all_shares_of_a_simplex_can_be_asked_for(place: Place, dtype: str) -> None:
-    """They sum to one, so that one constraint follows from the others, up to rounding that differs by where it is."""
+def test_all_simplex_shares_on_device_are_optimal(place: Place, dtype: str) -> None:
+    """The shares sum to one, so that one constraint is redundant up to rounding."""
     shares = np.random.default_rng(0).dirichlet([2.0, 3.0, 4.0], size=3000).astype(dtype)
     wanted = E("share") == [0.25, 0.35, 0.4]
     here, there = (regularize(Samples({"share": held}), [wanted]) for held in (shares, place(shares)))
@@ -164,9 +164,9 @@ def test_all_shares_of_a_simplex_can_be_asked_for(place: Place, dtype: str) -> N
     assert there.multipliers[2] == 0.0
 
 
-def test_memory_that_does_not_do_says_how_many_draws_fit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_error_reports_number_of_draws(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     class OutOfMemoryError(RuntimeError):
-        """As PyTorch and CuPy name theirs."""
+        """Named like the exceptions of PyTorch and CuPy."""
 
     def fail(*_: object) -> None:
         raise OutOfMemoryError

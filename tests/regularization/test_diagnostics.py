@@ -1,4 +1,4 @@
-"""Weights' diagnostics against ArviZ, against tails of known shape, and at the corners."""
+"""Diagnostics of importance weights against ArviZ, known tails and edge cases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def arviz_pareto_k(log_weights: np.ndarray) -> float:
                 "ArviZ 1 rounds the size of the tail down, counts ties with its threshold and fits no tail of 5"
             )
         psislw = importlib.import_module("arviz_stats.base").array_stats.psislw
-        return float(psislw(-log_weights)[1])  # of log-likelihoods, whose negatives are the log weights
+        return float(psislw(-log_weights)[1])  # ArviZ expects log-likelihoods, whose negatives are the log-weights
 
 
 def log_weight_families(seed: int, n: int) -> dict[str, np.ndarray]:
@@ -42,7 +42,7 @@ def log_weight_families(seed: int, n: int) -> dict[str, np.ndarray]:
     return {
         "normal": rng.normal(size=n) * rng.uniform(0.1, 3.0),
         "student": rng.standard_t(3, size=n),
-        "pareto": rng.exponential(size=n) * rng.uniform(0.1, 1.5),  # weights with shape k = the scale
+        "pareto": rng.exponential(size=n) * rng.uniform(0.1, 1.5),  # weights whose shape k is the scale
         "bounded": np.log(rng.uniform(0.2, 1.0, size=n)),
         "huge": 1e4 + 30.0 * rng.normal(size=n),
         "half zero": np.where(rng.random(n) < 0.5, -800.0, rng.normal(size=n)),
@@ -59,18 +59,18 @@ def test_pareto_k_agrees_with_arviz(n: int, family: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [-0.5, 0.0, 0.3, 0.7, 1.2])
-def test_pareto_k_recovers_the_shape_of_a_known_tail(shape: float) -> None:
+def test_pareto_k_recovers_known_tail_shape(shape: float) -> None:
     rng = np.random.default_rng(0)
     uniform = rng.random((20, 40_000))
     weights = 1.0 - np.log(uniform) if shape == 0.0 else 1.0 + (uniform**-shape - 1.0) / shape
     estimates = np.array([pareto_k(row) for row in np.log(weights)])
-    # tail of 600: the maximum-likelihood standard error is about (1 + k) / sqrt(600), and the prior pulls a little
+    # a tail of 600 draws: the standard error is about (1 + k) / sqrt(600), and the prior adds a small bias
     standard_error = (1.0 + shape) / math.sqrt(600)
     pull = 10 / 610 * abs(0.5 - shape)
     assert abs(estimates.mean() - shape) < 4.0 * standard_error / math.sqrt(20) + pull + 0.02
 
 
-def test_pareto_k_of_exponential_tilts_orders_with_the_tilt() -> None:
+def test_pareto_k_increases_with_exponential_tilt() -> None:
     draws = np.random.default_rng(1).standard_normal(10_000)
     estimates = [pareto_k(phi * draws) for phi in (0.1, 0.5, 1.0, 2.0, 4.0)]
     assert np.all(np.diff(estimates) > 0)
@@ -85,7 +85,7 @@ finite_log_weights = hnp.arrays(
 
 @settings(deadline=None)
 @given(finite_log_weights, st.floats(-1e3, 1e3))
-def test_diagnostics_do_not_depend_on_the_constant_or_the_order(log_weights: np.ndarray, constant: float) -> None:
+def test_diagnostics_are_invariant_to_shift_and_permutation(log_weights: np.ndarray, constant: float) -> None:
     size, k = effective_sample_size(log_weights), pareto_k(log_weights)
     assert 1.0 - 1e-9 <= size <= log_weights.size * (1 + 1e-9)
     assert not math.isnan(k)
@@ -101,13 +101,13 @@ def test_effective_sample_size_of_known_weights() -> None:
     assert effective_sample_size([1e6, 0.0, -1e6]) == pytest.approx(1)
 
 
-def test_pareto_k_at_the_corners() -> None:
+def test_pareto_k_edge_cases() -> None:
     assert pareto_k(np.zeros(1000)) == -math.inf
     assert pareto_k(np.full(3, 7.0)) == -math.inf
     assert pareto_k([2.0]) == -math.inf
     half = np.where(np.arange(1000) % 2, 0.0, -math.inf)
-    assert pareto_k(half) == -math.inf  # cut to half of the draws: no tail
-    assert pareto_k(np.where(np.arange(1000) < 3, 0.0, -5.0)) == math.inf  # three heavy draws say nothing
+    assert pareto_k(half) == -math.inf  # half of the draws with equal weights: no tail
+    assert pareto_k(np.where(np.arange(1000) < 3, 0.0, -5.0)) == math.inf  # three heavy draws are too few
     assert pareto_k(np.random.default_rng(0).normal(size=20)) == math.inf
     assert pareto_k(np.r_[0.0, np.full(999, -math.inf)]) == math.inf
     assert pareto_k(np.r_[0.0, 0.0, 0.0, np.full(7, -math.inf)]) == math.inf
@@ -116,12 +116,12 @@ def test_pareto_k_at_the_corners() -> None:
 
 
 @pytest.mark.parametrize("n", [5, 20, 92, 300])
-def test_pareto_k_ignores_draws_without_weight(n: int) -> None:
+def test_pareto_k_ignores_zero_weights(n: int) -> None:
     logs = np.random.default_rng(n).normal(size=n)
     assert pareto_k(np.r_[logs, np.full(4000, -math.inf)]) == pareto_k(logs)
 
 
-def test_pareto_k_where_the_weights_span_the_whole_range_of_a_double() -> None:
+def test_pareto_k_of_weights_over_full_double_range() -> None:
     steep = -np.linspace(0.0, 705.0 * 5, 100)  # a tail of 20 weights from 1 down to the smallest doubles
     assert pareto_k(steep) > 1.0
     assert pareto_k(-np.linspace(0.0, 1e6, 1000)) == math.inf
@@ -147,14 +147,14 @@ def test_reliable_threshold() -> None:
         ([-math.inf, -math.inf], "all -inf"),
     ],
 )
-def test_bad_weights_are_named(function: object, log_weights: object, message: str) -> None:
+def test_invalid_weights_raise_value_error(function: object, log_weights: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         function(log_weights)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("index", [0.2, 0.5])
-def test_tail_index_of_pareto_weights_is_their_index(index):
-    """The log of a Pareto variable is exponential: the mean excess is the index at any threshold (Hill 1975)."""
+def test_tail_index_of_pareto_weights_recovers_index(index):
+    """Log excesses of Pareto weights are exponential with mean the index (Hill 1975)."""
     logs = index * np.random.default_rng(0).exponential(size=100_000)
     error = index / np.sqrt(tail_size(len(logs)))
     assert abs(tail_index(logs) - index) < 4 * error

@@ -1,4 +1,4 @@
-"""Draws in every form that is accepted become the same arrays, and every other form is refused by name."""
+"""`as_draws` converts supported formats to the same arrays and rejects others."""
 
 from __future__ import annotations
 
@@ -81,30 +81,30 @@ def assert_same_values(draws: Draws) -> None:
 
 
 @pytest.mark.parametrize("form", XARRAY_FORMS)
-def test_xarray_forms(form: str) -> None:
+def test_as_draws_xarray_formats_agree(form: str) -> None:
     draws = as_draws(XARRAY_FORMS[form]())
     assert_same_values(draws)
     assert draws.kind == form
     assert draws.dims == {"mu": (), "theta": ("school",), "L": ("row", "column"), "count": ()}
     assert draws.coords["school"][1].tolist() == SCHOOLS
     assert draws.coords["state"][0] == ("school",)
-    assert draws.coords["state"][1].dtype.kind == "U"  # not object: it can be stored without pickling
+    assert draws.coords["state"][1].dtype.kind == "U"  # not object: stored without pickle
     assert draws.coords["draw"][1][0] == 100
     assert draws.named
 
 
-def test_dimensions_may_come_in_any_order() -> None:
+def test_as_draws_accepts_any_dimension_order() -> None:
     assert_same_values(as_draws(dataset().transpose("school", "row", "draw", "column", "chain")))
 
 
-def test_a_posterior_node_and_a_single_variable() -> None:
+def test_as_draws_accepts_posterior_node_and_single_variable() -> None:
     assert_same_values(as_draws(datatree()["posterior"]))
     draws = as_draws(dataset()["theta"])
     assert list(draws.variables) == ["theta"]
     assert set(draws.coords) == {"chain", "draw", "school", "state"}
 
 
-def test_mapping_with_and_without_a_chain_axis() -> None:
+def test_as_draws_mapping_with_and_without_chain_axis() -> None:
     draws = as_draws(chain_arrays(), chains=True)
     assert_same_values(draws)
     assert draws.kind == "dict"
@@ -115,7 +115,7 @@ def test_mapping_with_and_without_a_chain_axis() -> None:
         np.testing.assert_array_equal(flat.variables[name], values)
 
 
-def test_arrays_that_look_like_chains_are_taken_as_told() -> None:
+def test_as_draws_chains_argument_decides_the_chain_axis() -> None:
     chains = {"a": np.ones((4, 1000)), "b": np.ones((4, 1000, 2))}
     assert as_draws(chains, chains=False).size == 4
     assert as_draws(chains, chains=True).size == 4000
@@ -129,7 +129,7 @@ def test_arrays_that_look_like_chains_are_taken_as_told() -> None:
         assert as_draws(draws).size == len(draws["a"] if isinstance(draws, dict) else draws)
 
 
-def test_arrays() -> None:
+def test_as_draws_arrays() -> None:
     matrix = np.random.default_rng(0).normal(size=(20, 3))
     draws = as_draws(matrix)
     assert not draws.named
@@ -142,18 +142,18 @@ def test_arrays() -> None:
     assert as_draws(draws) is draws
 
 
-def test_nothing_is_copied_and_nothing_can_be_written() -> None:
+def test_draws_views_share_memory_and_are_read_only() -> None:
     matrix = np.zeros((1000, 3))
     seen = as_draws(matrix).view()
     assert np.shares_memory(seen, matrix)
     assert not seen.flags.writeable
-    assert matrix.flags.writeable  # the caller's own array stays as it was
+    assert matrix.flags.writeable  # the caller's own array stays writeable
     posterior = dataset()
     draws = as_draws(posterior)
     assert all(np.shares_memory(draws.variables[name], posterior[name].values) for name in posterior.data_vars)
 
 
-def test_selected_variables_leave_the_others_unread() -> None:
+def test_as_draws_selected_variables_ignores_invalid_others() -> None:
     posterior = dataset()
     posterior["broken"] = posterior["mu"] * np.nan
     posterior["text"] = (("chain", "draw"), np.full((N_CHAINS, N_DRAWS), "a"))
@@ -164,7 +164,7 @@ def test_selected_variables_leave_the_others_unread() -> None:
     assert list(as_draws(arrays, variables=["mu"], chains=True).variables) == ["mu"]
 
 
-def test_column_names_use_the_labels() -> None:
+def test_column_names_use_coordinate_labels() -> None:
     draws = as_draws(dataset())
     assert draws.column_names("mu") == ["mu"]
     assert draws.column_names("theta") == [f"theta[{school}]" for school in SCHOOLS]
@@ -172,7 +172,7 @@ def test_column_names_use_the_labels() -> None:
     assert as_draws(np.zeros((5, 2))).column_names("x") == ["x[0]", "x[1]"]
 
 
-def test_variables_by_item_and_by_attribute() -> None:
+def test_view_access_by_item_and_attribute() -> None:
     view = as_draws(dataset()).view()
     assert view["theta"] is view.theta
     assert list(view) == ["mu", "theta", "L", "count"]
@@ -187,7 +187,7 @@ def test_variables_by_item_and_by_attribute() -> None:
 
 
 @pytest.mark.parametrize("form", [*XARRAY_FORMS, "dict"])
-def test_saved_draws_come_back_with_their_labels(form: str, tmp_path: Path) -> None:
+def test_saved_draws_load_with_labels(form: str, tmp_path: Path) -> None:
     draws = as_draws(chain_arrays(), chains=True) if form == "dict" else as_draws(XARRAY_FORMS[form]())
     save(draws, tmp_path / "draws")
     again = load(tmp_path / "draws")
@@ -199,14 +199,14 @@ def test_saved_draws_come_back_with_their_labels(form: str, tmp_path: Path) -> N
         np.testing.assert_array_equal(again.coords[name][1], labels)
 
 
-def test_labels_that_are_not_plain_are_dropped() -> None:
+def test_as_draws_drops_non_plain_labels() -> None:
     stacked = dataset()[["L"]].stack(cell=("row", "column"))
     draws = as_draws(stacked)
     assert draws.variables["L"].shape == (150, 6)
     assert draws.column_names("L") == [f"L[{i}]" for i in range(6)]
 
 
-def test_arrays_need_neither_arviz_nor_xarray() -> None:
+def test_as_draws_arrays_do_not_import_arviz_or_xarray() -> None:
     code = (
         "import sys, numpy as np\n"
         "from regbayes.regularization.draws import as_draws\n"
@@ -249,12 +249,14 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("draws", "options", "kind", "message"), BAD)
-def test_bad_input_is_named(draws: Any, options: dict[str, Any], kind: type[Exception], message: str) -> None:
+def test_as_draws_invalid_input_raises_informative_error(
+    draws: Any, options: dict[str, Any], kind: type[Exception], message: str
+) -> None:
     with pytest.raises(kind, match=message):
         as_draws(draws, **options)
 
 
-def test_bad_arviz_and_xarray_objects_are_named() -> None:
+def test_as_draws_invalid_xarray_raises_informative_error() -> None:
     posterior = dataset()
     with pytest.raises(ValueError, match=r"draws \(DataTree\) has no group named 'posterior'; its groups are 'prior'"):
         as_draws(xarray.DataTree.from_dict({"prior": posterior}))
@@ -271,5 +273,5 @@ def test_bad_arviz_and_xarray_objects_are_named() -> None:
             as_draws(arviz.InferenceData(prior=posterior))
 
 
-def test_large_finite_values_are_not_taken_for_infinite() -> None:
+def test_as_draws_accepts_large_finite_values() -> None:
     assert as_draws(np.full(10, 1e308)).size == 10

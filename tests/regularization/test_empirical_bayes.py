@@ -1,4 +1,4 @@
-"""Empirical Bayes alternates posterior and parameters; chain graphs are posteriors like any other."""
+"""Empirical Bayes, also with posteriors of chain graphs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from regbayes.engine import Status
 from regbayes.regularizers import AtLeast, Hinge, Ridge, Separable
 
 POINTS = np.array([-1.9, -1.1, -0.2, 0.6, 1.4, 2.3])
-ASSIGNMENTS = np.array(list(itertools.product((0, 1), repeat=len(POINTS))))  # (64, 6): which component made each point
+ASSIGNMENTS = np.array(list(itertools.product((0, 1), repeat=len(POINTS))))  # (64, 6): component of each point
 
 
 @dataclass(frozen=True)
 class Theta:
-    share: float  # of the second component
+    share: float  # probability of the second component
     means: tuple[float, float]
 
 
 class Mixture:
-    """Two normal components of variance one; the latent variables are all the assignments together."""
+    """Two normal components of variance one; the assignment is the latent variable."""
 
     def posterior(self, theta: Theta) -> Finite:
         log_component = norm.logpdf(POINTS[:, None], loc=theta.means)  # (6, 2)
@@ -45,7 +45,7 @@ class Mixture:
 
 
 START = Theta(0.4, (-0.5, 0.5))
-NOTHING = E(lambda z: z.mean(axis=1)) <= 2.0  # holds of every distribution
+NOTHING = E(lambda z: z.mean(axis=1)) <= 2.0  # satisfied by every distribution
 ALIKE = E(lambda z: z[:, 1] == z[:, 3], name="second and fourth alike") >= 0.8
 CONSTRAINTS = {
     "hard": ALIKE,
@@ -60,7 +60,7 @@ def objective(theta: Theta, constraints: object) -> float:
 
 
 def plain_em(theta: Theta, rounds: int) -> tuple[list[Theta], list[float]]:
-    """Textbook EM with responsibilities, point by point; the log-likelihood at each theta."""
+    """Return the log-likelihoods of textbook EM with responsibilities."""
     thetas, log_likelihoods = [theta], []
     for _ in range(rounds + 1):
         theta = thetas[-1]
@@ -71,7 +71,7 @@ def plain_em(theta: Theta, rounds: int) -> tuple[list[Theta], list[float]]:
     return thetas[: rounds + 1], log_likelihoods
 
 
-def test_without_a_regularizer_it_is_em():
+def test_empirical_bayes_without_regularizer_is_em():
     fit = empirical_bayes(Mixture(), START, NOTHING, tol=0.0, max_iter=25)
     thetas, log_likelihoods = plain_em(START, 25)
     np.testing.assert_allclose(-fit.trace.objective, log_likelihoods, atol=1e-9)
@@ -80,7 +80,7 @@ def test_without_a_regularizer_it_is_em():
     np.testing.assert_allclose(fit.trace.terms["regularizer"], 0.0, atol=1e-9)
 
 
-def test_a_vanishing_regularizer_vanishes():
+def test_empirical_bayes_vanishing_regularizer_is_em():
     thetas, _ = plain_em(START, 10)
     gaps = []
     for price in (1e-1, 1e-2, 1e-3):
@@ -92,7 +92,7 @@ def test_a_vanishing_regularizer_vanishes():
 
 
 @pytest.mark.parametrize("name", CONSTRAINTS)
-def test_the_objective_never_rises(name):
+def test_empirical_bayes_objective_is_monotone(name):
     fit = empirical_bayes(Mixture(), START, CONSTRAINTS[name], tol=1e-13, max_iter=2000)
     assert fit.status is Status.CONVERGED
     course = fit.trace.objective
@@ -103,7 +103,7 @@ def test_the_objective_never_rises(name):
 
 
 @pytest.mark.parametrize("name", CONSTRAINTS)
-def test_it_ends_where_no_parameter_can_be_improved(name):
+def test_empirical_bayes_ends_at_stationary_point(name):
     fit = empirical_bayes(Mixture(), START, CONSTRAINTS[name], tol=1e-14, max_iter=5000)
     here = objective(fit.theta, CONSTRAINTS[name])
     for width in (1e-2, -1e-2):
@@ -116,23 +116,23 @@ def test_it_ends_where_no_parameter_can_be_improved(name):
             assert objective(moved, CONSTRAINTS[name]) > here - 1e-8
 
 
-def test_the_constraint_holds_at_the_end_and_not_without_it():
+def test_empirical_bayes_meets_constraint_only_if_given():
     fit = empirical_bayes(Mixture(), START, ALIKE, tol=1e-12, max_iter=2000)
     assert fit.regularized.status == "optimal"
     assert fit.regularized.after[0] == pytest.approx(0.8, abs=1e-6)
     free = empirical_bayes(Mixture(), START, NOTHING, tol=1e-12, max_iter=2000)
     assert free.regularized.expectation(ALIKE.features)[0] < 0.7
-    # What the constraint costs is what the objective rose by.
+    # The objective increases by the cost of the constraint.
     assert fit.trace.objective[-1] > free.trace.objective[-1]
 
 
-def test_a_features_and_regularizer_pair_works_too():
+def test_empirical_bayes_accepts_features_and_regularizer_pair():
     fit = empirical_bayes(Mixture(), START, lambda z: z.mean(axis=1), Ridge(0.3, 0.01), max_iter=50)
     assert fit.regularized.after[0] == pytest.approx(0.3, abs=0.1)
 
 
 class Worse(Mixture):
-    """An update that walks away from the maximum."""
+    """An update that moves away from the maximum."""
 
     def update(self, q: Finite) -> Theta:
         best = super().update(q)
@@ -140,7 +140,7 @@ class Worse(Mixture):
 
 
 class WorseLater(Mixture):
-    """A sound update at first."""
+    """An update that fails after the first iteration."""
 
     def __init__(self) -> None:
         self.rounds = 0
@@ -150,14 +150,14 @@ class WorseLater(Mixture):
         return super().update(q) if self.rounds < 4 else Worse().update(q)
 
 
-def test_an_update_that_does_not_maximise_is_reported():
+def test_empirical_bayes_bad_update_is_reported():
     fit = empirical_bayes(Worse(), START, ALIKE)
     assert fit.status is Status.STALLED
     assert fit.theta == START
     assert fit.n_iter == 1
 
 
-def test_the_best_parameters_survive_a_bad_update():
+def test_empirical_bayes_keeps_best_parameters():
     fit = empirical_bayes(WorseLater(), START, ALIKE)
     good = empirical_bayes(Mixture(), START, ALIKE, max_iter=3, tol=0.0)
     assert fit.status is Status.STALLED
@@ -165,14 +165,14 @@ def test_the_best_parameters_survive_a_bad_update():
     assert np.all(np.diff(fit.trace.objective) <= 1e-9)
 
 
-def test_the_iteration_limit_is_kept():
+def test_empirical_bayes_iteration_limit():
     fit = empirical_bayes(Mixture(), START, ALIKE, max_iter=3, tol=0.0)
     assert fit.status is Status.ITERATION_LIMIT
     assert fit.n_iter == 3
     assert empirical_bayes(Mixture(), START, ALIKE, max_iter=0).theta == START
 
 
-def test_a_posterior_without_evidence_is_refused():
+def test_empirical_bayes_posterior_without_evidence_raises():
     class Drawn(Mixture):
         def posterior(self, theta: Theta) -> Samples:
             return Samples(ASSIGNMENTS)
@@ -181,7 +181,7 @@ def test_a_posterior_without_evidence_is_refused():
         empirical_bayes(Drawn(), START, NOTHING)
 
 
-def test_results_come_back_from_disk(tmp_path):
+def test_empirical_bayes_result_save_and_load(tmp_path):
     fit = empirical_bayes(VARIANCE, 1.0, np.eye(3)[:1], AtLeast(0.5), max_iter=5)
     fit.save(tmp_path / "fit")
     found = regbayes.load(tmp_path / "fit")
@@ -192,7 +192,7 @@ def test_results_come_back_from_disk(tmp_path):
 
 
 class Regression:
-    """``y = X w + noise`` with ``w ~ N(0, theta I)``: theta is the variance of the prior."""
+    """``y = X w + noise`` with ``w ~ N(0, theta I)``; theta is the prior variance."""
 
     noise = 0.5
 
@@ -217,7 +217,7 @@ VARIANCE = Regression()
 @pytest.mark.parametrize(
     "regularizer", [AtLeast(-50.0), AtLeast(0.5), Hinge(4.0).reflect(0.5)], ids=["none", "hard", "soft"]
 )
-def test_a_prior_variance_by_brute_force(regularizer):
+def test_prior_variance_maximizes_profile_likelihood(regularizer):
     def profile(log_theta: float) -> float:
         posterior = VARIANCE.posterior(np.exp(log_theta))
         return regularize(posterior, np.array([0.0, 0.0, 1.0]), regularizer).primal - posterior.log_evidence
@@ -229,7 +229,7 @@ def test_a_prior_variance_by_brute_force(regularizer):
     assert np.all(np.diff(fit.trace.objective) <= 1e-9)
 
 
-# Chain graphs: the posterior comes from an undirected model with a prior on its weights.
+# Chain graphs: the posterior of an undirected model with a prior on its weights.
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +244,7 @@ def machine() -> ModuleType:
 
 
 def machine_table(machine: ModuleType, weights: tuple[float, ...]) -> dict[tuple[int, ...], float]:
-    """Probability of every state (hidden unit first) of one machine, by adding up all of them."""
+    """Enumerate the probabilities of all states, hidden unit first, of one machine."""
     unnormalised = {}
     for state in itertools.product((0, 1), repeat=4):
         h, *v = state
@@ -258,7 +258,7 @@ def machine_table(machine: ModuleType, weights: tuple[float, ...]) -> dict[tuple
 
 @pytest.fixture(scope="module")
 def joint(machine) -> dict[tuple[tuple[float, ...], tuple[int, ...]], float]:
-    """p(w) p(H, D | w) for every w and every H, one factor at a time."""
+    """Return p(w) p(H, D | w) for every w and every H."""
     prior = {w: np.exp(-abs(w)) for w in machine.WEIGHTS}
     scale = sum(prior.values())
     table = {}
@@ -272,7 +272,7 @@ def joint(machine) -> dict[tuple[tuple[float, ...], tuple[int, ...]], float]:
     return table
 
 
-def test_the_boltzmann_machine_is_enumerated_exactly(machine, joint):
+def test_boltzmann_machine_enumeration_is_exact(machine, joint):
     posterior = machine.chain_graph()
     assert posterior.n_atoms == len(joint) == 4096
     assert posterior.log_evidence == pytest.approx(np.log(sum(joint.values())), abs=1e-10)
@@ -282,7 +282,7 @@ def test_the_boltzmann_machine_is_enumerated_exactly(machine, joint):
     np.testing.assert_allclose(posterior.probabilities, by_hand, rtol=1e-9)
 
 
-def test_the_weights_posterior_is_bayes_rule_with_the_hidden_units_summed_out(machine):
+def test_marginal_posterior_of_weights_is_bayes_rule(machine):
     posterior = machine.chain_graph()
     likelihood = {}
     for weights in itertools.product(machine.WEIGHTS, repeat=3):
@@ -294,7 +294,7 @@ def test_the_weights_posterior_is_bayes_rule_with_the_hidden_units_summed_out(ma
     np.testing.assert_allclose(posterior.expectation("weights"), mean, atol=1e-10)
 
 
-def test_constraints_on_hidden_units_and_weights_of_a_chain_graph(machine, joint):
+def test_chain_graph_constraints_on_hidden_units_and_weights(machine, joint):
     posterior = machine.chain_graph()
     result = regularize(
         posterior,
@@ -310,9 +310,9 @@ def test_constraints_on_hidden_units_and_weights_of_a_chain_graph(machine, joint
     assert result.status == "optimal"
     assert result.primal == pytest.approx(oracle.value, abs=1e-6)
     np.testing.assert_allclose(result.after, features.T @ oracle.probabilities, atol=1e-5)
-    # The soft constraint's multiplier is its whole price, for at that price it is not worth meeting.
+    # The penalty is too small to meet the soft constraint, so that its multiplier is the whole penalty.
     assert result.multipliers[1] == pytest.approx(0.3, abs=1e-8)
-    # In the joint with the data the minimised objective is KL(q || p(M, D)): the evidence comes off.
+    # For the joint with the data, the minimized objective is KL(q || p(M, D)), which includes minus the log evidence.
     q = result.posterior.probabilities
     with_evidence = float(np.sum(q * (np.log(q) - np.log(posterior.probabilities) - posterior.log_evidence)))
     assert with_evidence == pytest.approx(result.kl - np.log(sum(joint.values())), abs=1e-9)

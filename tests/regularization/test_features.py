@@ -1,4 +1,4 @@
-"""Features given as functions, arrays, names and lists of those."""
+"""Features as functions, arrays, names and lists of these."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def spread(v: Any) -> Any:
     return v.theta.max(axis=(1, 2)) - v.theta.min(axis=(1, 2))
 
 
-def test_functions_get_all_draws_at_once(named: Draws, unnamed: Draws) -> None:
+def test_feature_functions_receive_all_draws_at_once(named: Draws, unnamed: Draws) -> None:
     values, names = evaluated(named, lambda v: v["mu"] * v.theta[:, 0, 1])
     np.testing.assert_array_equal(values[:, 0], named.variables["mu"] * named.variables["theta"][:, 0, 1])
     assert names == ("f(mu, theta)",)
@@ -47,13 +47,13 @@ def test_functions_get_all_draws_at_once(named: Draws, unnamed: Draws) -> None:
     assert evaluate_features(unnamed, functools.partial(np.mean, axis=1)).names == ("psi",)
 
 
-def test_probabilities_of_events_are_means_of_booleans(unnamed: Draws) -> None:
+def test_boolean_features_are_event_probabilities(unnamed: Draws) -> None:
     values, _ = evaluated(unnamed, lambda x: x[:, 0] > 0)
     assert values.dtype == np.float64
     assert values.mean() == np.mean(unnamed.view()[:, 0] > 0)
 
 
-def test_names_of_variables_and_of_their_scalars(named: Draws) -> None:
+def test_features_by_variable_and_scalar_name(named: Draws) -> None:
     values, names = evaluated(named, "theta")
     np.testing.assert_array_equal(values, named.variables["theta"].reshape(N, 6))
     assert names[:2] == ("theta[0, 0]", "theta[0, 1]")
@@ -64,7 +64,7 @@ def test_names_of_variables_and_of_their_scalars(named: Draws) -> None:
     assert evaluate_features(named, "n").values.dtype == np.float64
 
 
-def test_lists_stand_side_by_side(named: Draws) -> None:
+def test_feature_lists_are_concatenated(named: Draws) -> None:
     given = np.arange(2.0 * N).reshape(N, 2)
     values, names = evaluated(named, ["mu", spread, given, lambda v: v.n, "theta[1, 2]"])
     assert names == ("mu", "spread", "psi_2[0]", "psi_2[1]", "f(n)", "theta[1, 2]")
@@ -74,7 +74,7 @@ def test_lists_stand_side_by_side(named: Draws) -> None:
     assert evaluate_features(named, ("mu",)).names == ("mu",)
 
 
-def test_values_already_evaluated_are_not_copied(unnamed: Draws) -> None:
+def test_evaluated_features_are_not_copied(unnamed: Draws) -> None:
     given = np.random.default_rng(0).normal(size=(N, 4))
     assert np.shares_memory(evaluate_features(unnamed, given).values, given)
     column = given[:, 0].copy()
@@ -113,18 +113,20 @@ def test_values_already_evaluated_are_not_copied(unnamed: Draws) -> None:
         (None, TypeError, "features is of type NoneType"),
     ],
 )
-def test_bad_features_are_named(named: Draws, features: Any, kind: type[Exception], message: str) -> None:
+def test_invalid_features_raise_informative_error(
+    named: Draws, features: Any, kind: type[Exception], message: str
+) -> None:
     with np.errstate(divide="ignore", invalid="ignore"), pytest.raises(kind, match=message):
         evaluate_features(named, features)
 
 
-def test_what_a_function_raises_comes_through_with_what_it_got(named: Draws) -> None:
+def test_exception_in_feature_propagates_with_note(named: Draws) -> None:
     with pytest.raises(AttributeError, match="no variable 'tau'") as caught:
         evaluate_features(named, ["mu", lambda v: v.tau])
     assert "features[1]; it was called with all 40 draws at once (mu: (40,)" in caught.value.__notes__[0]
 
 
-def test_a_variable_without_scalars(named: Draws) -> None:
+def test_empty_variable_raises_value_error(named: Draws) -> None:
     draws = as_draws({"empty": np.ones((3, 0))})
     with pytest.raises(ValueError, match="no scalars in it"):
         evaluate_features(draws, "empty")

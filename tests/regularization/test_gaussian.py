@@ -1,4 +1,4 @@
-"""Gaussian posteriors: support vector machines are regularized Gaussians, and draws converge to them."""
+"""Gaussian posteriors equal SVMs and the limit of many draws."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def prior(d: int = 5) -> Gaussian:
 
 
 @pytest.mark.parametrize("C", [0.01, 0.3, 10.0])
-def test_hinge_on_margins_is_liblinears_support_vector_machine(C):
+def test_hinge_margins_equal_liblinear_svm(C):
     result = regularize(prior(), Y[:, None] * X, Hinge(C).reflect(1.0))
     machine = LinearSVC(loss="hinge", C=C, dual=True, **EXACT).fit(X, Y)
     np.testing.assert_allclose(result.posterior.mean, machine.coef_[0], atol=1e-6)
     w = machine.coef_[0]
     objective = 0.5 * w @ w + C * np.sum(np.maximum(0, 1 - Y * (X @ w)))
     assert result.primal == pytest.approx(objective, abs=1e-7)
-    # The multipliers are the machine's dual coefficients: within the box, and zero on rows beyond the margin.
+    # The multipliers are the dual coefficients of the SVM: bounded, and zero for samples beyond the margin.
     margin = Y * (X @ w)
     assert np.all((result.multipliers >= -1e-12) & (result.multipliers <= C + 1e-12))
     assert np.all(np.abs(result.multipliers[margin > 1 + 1e-6]) < 1e-9)
@@ -45,25 +45,25 @@ def test_hinge_on_margins_is_liblinears_support_vector_machine(C):
 
 
 @pytest.mark.parametrize("C", [0.01, 0.3, 10.0])
-def test_squared_hinge_on_margins_is_liblinears(C):
+def test_squared_hinge_margins_equal_liblinear_svm(C):
     result = regularize(prior(), E(Y[:, None] * X).regularized(Hinge(C, power=2).reflect(1.0)))
     machine = LinearSVC(loss="squared_hinge", C=C, dual=True, **EXACT).fit(X, Y)
     np.testing.assert_allclose(result.posterior.mean, machine.coef_[0], atol=1e-6)
 
 
 @pytest.mark.parametrize(("C", "epsilon"), [(0.03, 0.1), (1.0, 0.5), (1.0, 0.0)])
-def test_epsilon_insensitive_is_liblinears_regression(C, epsilon):
+def test_epsilon_insensitive_equals_liblinear_svr(C, epsilon):
     result = regularize(prior(), X, EpsilonInsensitive(TARGET, epsilon, C))
     machine = LinearSVR(loss="epsilon_insensitive", C=C, epsilon=epsilon, dual=True, **EXACT).fit(X, TARGET)
     np.testing.assert_allclose(result.posterior.mean, machine.coef_, atol=1e-6)
 
 
-def test_multi_class_hinge_is_crammer_and_singers_machine():
+def test_multi_class_hinge_equals_crammer_singer_svm():
     n, d, k, C = 25, 3, 3, 0.4
     rows = X[:n, :d]
     labels = np.argmax(rows @ RNG.normal(size=(d, k)) + RNG.normal(size=(n, k)), axis=1)
-    wrong = 1.0 - np.eye(k)[labels]  # (n, k): one for every answer but the true one
-    # psi_ny = <w_y, x_n> - <w_label, x_n>, a linear function of all the weight vectors laid end to end
+    wrong = 1.0 - np.eye(k)[labels]  # (n, k): one for every class but the true one
+    # psi_ny = <w_y, x_n> - <w_label, x_n>, a linear function of the concatenated weight vectors
     sign = np.eye(k)[None, :, :] - np.eye(k)[labels][:, None, :]
     features = (sign[:, :, :, None] * rows[:, None, None, :]).reshape(n * k, k * d)
     result = regularize(prior(k * d), features, MultiClassHinge(C, wrong))
@@ -71,7 +71,7 @@ def test_multi_class_hinge_is_crammer_and_singers_machine():
     np.testing.assert_allclose(result.posterior.mean.reshape(k, d), machine.coef_, atol=1e-6)
 
 
-def test_ridge_is_ridge_regression():
+def test_ridge_equals_ridge_regression():
     result = regularize(prior(), X, Ridge(TARGET, 0.7))
     np.testing.assert_allclose(
         result.posterior.mean, np.linalg.solve(X.T @ X / 0.7 + np.eye(5), X.T @ TARGET / 0.7), atol=1e-6
@@ -83,8 +83,8 @@ def covariance(d: int) -> np.ndarray:
     return root @ root.T / d + 0.1 * np.eye(d)
 
 
-def test_equalities_condition_a_gaussian():
-    # The mean moves as under conditioning on A w = b; the covariance stays, for only expectations were constrained.
+def test_equalities_shift_the_mean_as_conditioning_does():
+    # The mean moves as under conditioning on A w = b; the covariance does not change under expectation constraints.
     mean, sigma, A, b = RNG.normal(size=4), covariance(4), RNG.normal(size=(2, 4)), RNG.normal(size=2)
     result = regularize(Gaussian(mean, sigma), A, Equal(b))
     gain = sigma @ A.T @ np.linalg.inv(A @ sigma @ A.T)
@@ -94,7 +94,7 @@ def test_equalities_condition_a_gaussian():
     assert result.kl == pytest.approx(0.5 * moved @ np.linalg.solve(sigma, moved), rel=1e-8)
 
 
-def test_any_covariance_is_a_change_of_variables():
+def test_full_covariance_equals_change_of_variables():
     sigma = covariance(5)
     root = np.linalg.cholesky(sigma)
     result = regularize(Gaussian(np.zeros(5), sigma), Y[:, None] * X, Hinge(0.3).reflect(1.0))
@@ -112,7 +112,7 @@ def test_dense_and_diagonal_covariance_agree():
         np.testing.assert_allclose(diagonal.multipliers, dense.multipliers, atol=1e-6)
 
 
-def test_functions_and_coefficients_are_the_same_features():
+def test_affine_functions_and_coefficients_agree():
     posterior = Gaussian(RNG.normal(size=5), covariance(5))
     by_array = regularize(posterior, X[:3], AtMost([0.1, 0.2, -0.3]))
     by_function = regularize(posterior, lambda w: X[:3] @ w, AtMost([0.1, 0.2, -0.3]))
@@ -122,17 +122,17 @@ def test_functions_and_coefficients_are_the_same_features():
     np.testing.assert_allclose(shifted.before, by_array.before + 5.0, atol=1e-12)
 
 
-def test_functions_that_are_not_affine_are_refused():
+def test_non_affine_function_raises_value_error():
     with pytest.raises(ValueError, match=r"must be affine.*\n?.*use Samples"):
         regularize(prior(), E(lambda w: w**2) <= 1.0)
 
 
-def test_a_function_written_for_draws_is_told_what_it_gets():
+def test_function_for_draws_on_gaussian_raises_with_explanation():
     with pytest.raises(ValueError, match=r"called with one vector of shape \(\d+,\), not with draws"):
         regularize(prior(), E(lambda draws: draws[:, 0]) <= 1.0)
 
 
-def test_a_singular_covariance_moves_only_where_it_can():
+def test_singular_covariance_moves_only_in_its_range():
     posterior = Gaussian(np.zeros(2), np.array([[1.0, 1.0], [1.0, 1.0]]))
     result = regularize(posterior, E(np.array([1.0, 0.0])) == 2.0)
     np.testing.assert_allclose(result.posterior.mean, [2.0, 2.0], atol=1e-8)
@@ -140,14 +140,14 @@ def test_a_singular_covariance_moves_only_where_it_can():
         regularize(posterior, E(np.array([1.0, -1.0])) == 2.0)
 
 
-def test_draws_from_the_tilted_gaussian():
+def test_sample_of_tilted_gaussian_has_its_moments():
     result = regularize(Gaussian([0.0, 1.0], [[1.0, 0.6], [0.6, 2.0]]), E(np.array([1.0, 1.0])) >= 3.0)
     draws = result.sample(np.random.default_rng(1), size=40_000)
     np.testing.assert_allclose(draws.mean(axis=0), result.posterior.mean, atol=0.04)
     np.testing.assert_allclose(np.cov(draws.T), [[1.0, 0.6], [0.6, 2.0]], atol=0.06)
 
 
-def test_hard_margins_are_the_hard_margin_machine():
+def test_hard_margins_equal_hard_margin_svm():
     separable = X[np.abs(X[:, 0]) > 0.4]
     labels = np.sign(separable[:, 0])
     result = regularize(prior(), labels[:, None] * separable, Hinge(np.inf).reflect(1.0))
@@ -160,7 +160,7 @@ def test_hard_margins_are_the_hard_margin_machine():
 
 
 def noisy(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and labels that no hyperplane separates."""
+    """Return samples and labels that no hyperplane separates."""
     rng = np.random.default_rng(n)
     rows = rng.normal(size=(n, 5))
     return rows, np.where(rows[:, 0] + rng.normal(size=n) > 0, 1.0, -1.0)
@@ -168,8 +168,8 @@ def noisy(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("C", [1e2, 1e4])
 @pytest.mark.parametrize("n", [30, 60, 120])
-def test_steep_hinges_are_hard_for_solvers_and_solved(n, C):
-    """At large C the dual is close to a linear programme with more multipliers than the Gaussian has directions."""
+def test_hinge_with_large_penalty_is_solved(n, C):
+    """For large C the dual is close to a linear program."""
     rows, labels = noisy(n)
     result = regularize(prior(), labels[:, None] * rows, Hinge(C).reflect(1.0))
     assert result.status == "optimal"
@@ -182,8 +182,8 @@ def test_steep_hinges_are_hard_for_solvers_and_solved(n, C):
 
 
 @pytest.mark.parametrize("n", [250, 1500])
-def test_many_margins(n):
-    """Beyond a few hundred multipliers another solver does the work; the answer and its certificate are the same."""
+def test_many_margins_agree_with_svm(n):
+    """Many multipliers use another algorithm with the same solution and certificate."""
     rows, labels = noisy(n)
     result = regularize(prior(), labels[:, None] * rows, Hinge(0.5).reflect(1.0))
     machine = LinearSVC(loss="hinge", C=0.5, dual=True, **EXACT).fit(rows, labels)
@@ -194,7 +194,7 @@ def test_many_margins(n):
         regularize(prior(), labels[:, None] * rows, Hinge(np.inf).reflect(1.0))
 
 
-def test_stopping_early_does_not_make_soft_constraints_infeasible():
+def test_early_stopping_does_not_report_infeasible():
     rows, labels = noisy(100)
     with pytest.warns(NotConvergedWarning):
         result = regularize(prior(), labels[:, None] * rows, Hinge(1e4).reflect(1.0), max_iter=0)
@@ -204,8 +204,8 @@ def test_stopping_early_does_not_make_soft_constraints_infeasible():
 SQUARE = np.array([[1.0, 0.4], [0.4, 2.0]])
 
 
-@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")  # some of 400 draws leave few
-def test_samples_converge_to_the_gaussian_at_the_rate_of_their_number():
+@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")  # 400 draws may be too few
+def test_samples_converge_to_gaussian_at_monte_carlo_rate():
     mean, gaussian = np.array([0.3, -0.2]), Gaussian([0.3, -0.2], SQUARE)
     features = np.array([[1.0, 0.5], [-0.3, 1.0]])
     regularizer = AtMost([-0.4, 5.0]) + Ridge([0.0, 0.4], 0.5)
@@ -220,11 +220,11 @@ def test_samples_converge_to_the_gaussian_at_the_rate_of_their_number():
     few, many = (np.mean([error(n, seed) for seed in range(25)]) for n in (400, 6400))
     # Sixteen times the draws: a sixteenth of the mean squared error, up to the noise of 25 repetitions.
     assert 8 < few / many < 32
-    # And the size of it: the variance of a mean of draws, inflated by the weights (about 1.5 here).
+    # The error is the standard error of a mean of draws, inflated by the weights (about 1.5 here).
     assert many < 4 * np.trace(SQUARE) / 6400
 
 
-def test_multipliers_of_samples_converge_too():
+def test_multipliers_of_samples_converge():
     exact = regularize(Gaussian([0.0], [1.0]), E(np.array([1.0])) >= 0.5)
     draws = np.random.default_rng(3).normal(size=200_000)
     result = regularize(Samples(draws), E(lambda x: x) >= 0.5)
@@ -244,23 +244,23 @@ def test_multipliers_of_samples_converge_too():
         ([], [], "mean must have shape"),
     ],
 )
-def test_bad_gaussians_are_refused(mean, covariance, message):
+def test_invalid_gaussian_raises(mean, covariance, message):
     with pytest.raises(ValueError, match=message):
         Gaussian(mean, covariance)
 
 
 @pytest.mark.parametrize("features", [np.ones((2, 4)), np.full((1, 5), np.nan), np.ones((1, 2, 5))])
-def test_bad_features_are_refused(features):
+def test_invalid_gaussian_features_raise(features):
     with pytest.raises(ValueError, match="features"):
         regularize(prior(), features, Hinge())
 
 
 @pytest.mark.parametrize("tilt", [1e-1, 1e-3, 1e-5, 1e-7, 1e-9])
-def test_nearly_equal_features_of_a_gaussian_move_the_mean_as_far_as_they_ask(tilt):
-    """x and x + tilt y: what is asked of their difference is asked of y, and both multipliers are of order 1 / tilt."""
+def test_nearly_equal_gaussian_features_meet_targets(tilt):
+    """The difference of the two targets constrains y, with multipliers of 1 / tilt."""
     rows, aim = np.array([[1.0, 0.0], [1.0, tilt]]), np.array([0.5, 0.5 + 0.75 * tilt])
     result = regularize(Gaussian([0.0, 0.0], [1.0, 1.0]), E(rows) == aim)
-    lost = np.finfo(float).eps / tilt  # digits that the second target has lost
+    lost = np.finfo(float).eps / tilt  # relative precision lost in the second target
     assert result.status == "optimal"
     np.testing.assert_allclose(result.posterior.mean, [0.5, 0.75], atol=8 * lost)
     np.testing.assert_allclose(result.multipliers * tilt, [0.5 * tilt - 0.75, 0.75], atol=8 * lost)

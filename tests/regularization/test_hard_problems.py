@@ -1,4 +1,4 @@
-"""Problems that end in a wrong word where a solver is careless: scales, offsets, ties, weights over many nats."""
+"""Numerically hard problems: scales, offsets, ties and very unequal weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POSTERIOR = Finite(Z)
 
 
 def tilted_to(values: np.ndarray, target: float, log_weights: np.ndarray | None = None) -> tuple[float, float]:
-    """The multiplier and the divergence of the tilt with a given expectation, by bisection in long double."""
+    """Return multiplier and divergence for a given expectation, by bisection."""
     psi = values.astype(np.longdouble)
     logs = np.zeros(len(psi), dtype=np.longdouble) if log_weights is None else log_weights.astype(np.longdouble)
     logs = logs - logs.max()
@@ -46,11 +46,11 @@ def tilted_to(values: np.ndarray, target: float, log_weights: np.ndarray | None 
     return float(phi), float(phi * aim - at(phi)[1])
 
 
-def test_a_constant_beside_a_feature_that_can_be_zero_is_not_infeasible():
+def test_constant_with_vanishing_feature_is_not_infeasible():
     features = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
     result = regularize(Finite(np.arange(3.0)), E(features).regularized(KL([0.95, 0.05], 10.0)))
     assert result.status == "optimal"
-    # With one free expectation x the optimum is that of kl(x) - 10 * 0.05 * log(x).
+    # With one free expectation x the objective is kl(x) - 10 * 0.05 * log(x) up to constants.
     x = np.linspace(1e-4, 1 - 1e-4, 200_001)
     objective = x * np.log(3 * x) + (1 - x) * np.log((1 - x) * 1.5) - 0.5 * np.log(x / 0.05) + 9.5 * np.log(0.95)
     assert result.primal == pytest.approx(objective.min(), abs=1e-8)
@@ -59,9 +59,9 @@ def test_a_constant_beside_a_feature_that_can_be_zero_is_not_infeasible():
 
 @pytest.mark.parametrize("ratio", [1e3, 1e6, 1e10, 1e12, 1e13])
 @pytest.mark.parametrize("kind", ["==", ">=", "ball", "two"])
-def test_features_far_from_zero(ratio, kind):
+def test_features_with_large_offset(ratio, kind):
     stamps = np.round(1e5 * ratio + 1e5 * Z)
-    target = 1024 * round(float(stamps[0] + np.mean(stamps - stamps[0]) + 0.5e5) / 1024)  # exact, and so is 1024 more
+    target = 1024 * round(float(stamps[0] + np.mean(stamps - stamps[0]) + 0.5e5) / 1024)  # exact in float64
     constraints = {
         "==": E(stamps) == target,
         ">=": E(stamps) >= target,
@@ -78,7 +78,7 @@ def test_features_far_from_zero(ratio, kind):
 
 
 @pytest.mark.parametrize("width", [1e-2, 1e-5, 1e-6, 1e-8, 1e-9])
-def test_equalities_that_nearly_say_the_same(width):
+def test_nearly_collinear_equalities(width):
     apart = regularize(POSTERIOR, [E(Z) == 0.5, E((Z + width * NOISE - Z) / width) == 0.0])
     result = regularize(POSTERIOR, [E(Z) == 0.5, E(Z + width * NOISE) == 0.5])
     assert result.status == "optimal"
@@ -91,7 +91,7 @@ def test_equalities_that_nearly_say_the_same(width):
 
 @pytest.mark.parametrize("nats", [10.0, 40.0, 100.0, 400.0, 700.0])
 @pytest.mark.parametrize("share", [1e-6, 0.3, 0.999])
-def test_one_atom_ahead(nats, share):
+def test_two_atoms_with_dominant_weight(nats, share):
     result = regularize(Finite([0, 1], log_weights=[0, -nats]), E(np.array([0.0, 1.0])) >= share)
     assert result.status == "optimal"
     log_total = np.log1p(np.exp(-nats))
@@ -104,7 +104,7 @@ def test_one_atom_ahead(nats, share):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_weights_over_hundreds_of_nats(seed):
+def test_log_weights_over_hundreds_of_nats(seed):
     rng = np.random.default_rng(seed)
     n, m = int(rng.integers(5, 60)), int(rng.integers(1, 5))
     features, log_weights = rng.normal(size=(n, m)), -rng.uniform(0, 600, size=n)
@@ -118,13 +118,13 @@ def test_weights_over_hundreds_of_nats(seed):
 
 @pytest.mark.parametrize("weight", [1.0, 1e3, 1e5, 1e7])
 @pytest.mark.parametrize("kind", [KL, GeneralizedKL])
-def test_divergences_of_any_weight(kind, weight):
+def test_divergence_penalties_of_any_weight(kind, weight):
     classes = np.eye(3)[RNG.integers(0, 3, size=2000)]
     target = np.array([0.7, 0.2, 0.1])
     result = regularize(Finite(classes), E(classes).regularized(kind(target, weight)))
     assert result.status == "optimal"
     assert result.n_iter <= 10
-    # The multiplier is the slope of the divergence at the expectation.
+    # The multiplier is minus the slope of the penalty at the expectation.
     slope = weight * target / result.after - (weight if kind is GeneralizedKL else 0.0)
     np.testing.assert_allclose(result.multipliers, slope, rtol=1e-4, atol=1e-4 * weight**0.5)
     if weight >= 1e3:
@@ -132,7 +132,7 @@ def test_divergences_of_any_weight(kind, weight):
 
 
 @pytest.mark.parametrize("m", [199, 201, 320])
-def test_many_equalities_on_a_gaussian(m):
+def test_many_equalities_on_gaussian(m):
     d = 350
     A, b = RNG.normal(size=(m, d)), RNG.normal(size=m)
     result = regularize(Gaussian(np.zeros(d), np.ones(d)), E(A) == b)
@@ -141,11 +141,11 @@ def test_many_equalities_on_a_gaussian(m):
 
 
 @pytest.mark.parametrize("price", [1e3, 1e6, 1e9, 1e12])
-def test_steep_prices_are_hard_constraints(price):
+def test_large_penalties_equal_hard_constraints(price):
     hard = regularize(POSTERIOR, [E(Z) >= 0.5, E(NOISE) == 0.3])
     soft = regularize(POSTERIOR, [(E(Z) >= 0.5).soft(price), (E(NOISE) == 0.3).soft(price)])
     assert soft.status == "optimal"
-    assert soft.gap <= 1e-9 * (1 + soft.dual) + 4 * price * np.finfo(float).eps  # price of a last digit
+    assert soft.gap <= 1e-9 * (1 + soft.dual) + 4 * price * np.finfo(float).eps  # the penalty of one rounding error
     np.testing.assert_allclose(soft.multipliers, hard.multipliers, rtol=1e-6)
 
 
@@ -162,14 +162,14 @@ def test_features_of_any_magnitude(scale):
     assert other.kl == pytest.approx(plain.kl, rel=1e-6)
 
 
-def test_a_coarse_tolerance_still_meets_hard_constraints():
+def test_coarse_tolerance_still_meets_hard_constraints():
     result = regularize(POSTERIOR, [E(Z) == 0.4, E(NOISE) == -0.3], tol=1.0)
     assert result.status == "optimal"
     assert result.violation <= 1e-4
 
 
 @pytest.mark.parametrize("limit", [0, 1])
-def test_no_gap_of_zero_where_a_hard_constraint_is_violated(limit):
+def test_gap_is_positive_if_hard_constraint_is_violated(limit):
     for constraint in (
         [E(Z) == 0.9, E(NOISE) == -0.9],
         [E(Z).within(0.01, of=0.9), E(NOISE) >= 0.5],
@@ -184,7 +184,7 @@ def test_no_gap_of_zero_where_a_hard_constraint_is_violated(limit):
         assert result.dual <= optimum.dual + 1e-9
 
 
-def test_the_dual_is_a_lower_bound_wherever_it_stops():
+def test_dual_is_lower_bound_at_any_iteration():
     for seed in range(10):
         rng = np.random.default_rng(seed)
         features = rng.normal(size=(30, 4))
@@ -198,7 +198,7 @@ def test_the_dual_is_a_lower_bound_wherever_it_stops():
 
 
 def hull_edge(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Points of the plane, the middle of an edge of their hull, and the normal that points outwards."""
+    """Return points of the plane, the midpoint of a hull edge, and its outward normal."""
     points = np.random.default_rng(seed).normal(size=(80, 2))
     top = int(np.argmax(points[:, 0]))
     for other in range(80):
@@ -211,7 +211,7 @@ def hull_edge(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("away", [1.0, 1e-3, 1e-6])
-def test_outside_the_hull_is_infeasible_and_names_the_least_change(away, scale):
+def test_outside_hull_is_infeasible_with_smallest_change(away, scale):
     points, edge, normal = hull_edge(1)
     wanted = scale * (edge + away * normal)
     with pytest.raises(InfeasibleError, match="off by"):
@@ -219,15 +219,15 @@ def test_outside_the_hull_is_infeasible_and_names_the_least_change(away, scale):
     partition = WeightedAtoms(scale * points, np.full(80, -np.log(80.0)))
     verdict = examine(partition, Stack.of(Equal(wanted), 2))
     assert verdict.kind == "infeasible"
-    # The proof: no atom reaches what a combination of the constraints asks for.
+    # Certificate: no atom attains the combination of the constraints.
     assert verdict.proof @ wanted > np.max(scale * points @ verdict.proof)
-    # The change repairs: it leads back to the line through the edge.
+    # The change moves the target back to the supporting line of the edge.
     repaired = wanted - np.sign(normal) * verdict.repair
     assert (repaired - scale * edge) @ normal == pytest.approx(0.0, abs=1e-4 * scale * away)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_on_the_edge_is_the_boundary_and_inside_is_optimal(scale):
+def test_hull_edge_is_boundary_and_interior_is_optimal(scale):
     points, edge, normal = hull_edge(2)
     on_edge = regularize(Finite(points), E(scale * points) == scale * edge)
     assert on_edge.status == "boundary"
@@ -238,7 +238,7 @@ def test_on_the_edge_is_the_boundary_and_inside_is_optimal(scale):
 
 
 @pytest.mark.parametrize("away", [0.5, 1e-2, 1e-5])
-def test_a_ball_outside_the_hull_is_infeasible(away):
+def test_ball_outside_hull_is_infeasible(away):
     points, edge, normal = hull_edge(3)
     for norm in (2, np.inf, 1):
         radius = 0.1 / float(np.linalg.norm(normal, {2: 2, np.inf: 1, 1: np.inf}[norm]))
@@ -251,7 +251,7 @@ def test_a_ball_outside_the_hull_is_infeasible(away):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_feasibility_agrees_with_a_plain_linear_program(seed):
+def test_feasibility_agrees_with_linear_program(seed):
     rng = np.random.default_rng(seed)
     n, m = int(rng.integers(2, 40)), int(rng.integers(1, 9))
     features = rng.normal(size=(n, m)) * 10.0 ** rng.integers(-3, 4, size=m)
@@ -285,7 +285,7 @@ def test_more_constraints_than_draws():
         regularize(Samples(draws), E(lambda x: x) == off)
 
 
-def test_many_equalities_on_draws_are_infeasible_with_a_proof():
+def test_many_infeasible_equalities_have_certificate():
     features = np.random.default_rng(0).normal(size=(4000, 60))
     wanted = features.mean(axis=0) + 0.6
     partition = WeightedAtoms(features, np.full(4000, -np.log(4000.0)))
@@ -296,7 +296,7 @@ def test_many_equalities_on_draws_are_infeasible_with_a_proof():
     assert regularize(Finite(features), E(features) == features.mean(axis=0) + 0.1).status == "optimal"
 
 
-def test_a_proof_for_a_gaussian():
+def test_infeasible_gaussian_has_certificate():
     rows = np.array([[1.0, 1.0], [2.0, 2.0], [1.0, 0.0]])
     verdict = examine(GaussianAffine(np.zeros(3), rows, np.zeros(3)), Stack.of(Equal([1.0, 4.0, 0.0]), 3))
     assert verdict.kind == "infeasible"
@@ -304,28 +304,28 @@ def test_a_proof_for_a_gaussian():
     assert verdict.proof @ [1.0, 4.0, 0.0] > 1e-3
 
 
-def test_a_ball_in_mixed_units_is_measured_along_its_own_way():
+def test_violation_of_ball_with_mixed_units():
     features = np.column_stack([Z, 1e-6 * NOISE])
     with pytest.warns(NotConvergedWarning):
         result = regularize(POSTERIOR, E(features).within(0.1, of=[0.9, 0.0]), max_iter=0)
-    # Nearly all of the way to the ball is along the first feature, whose unit is one.
+    # The shortest way to the ball is nearly along the first feature, whose unit is one.
     outside = 0.9 - Z.mean() - 0.1
     assert result.violation == pytest.approx(outside / Z.std(), rel=1e-2)
 
 
 @pytest.mark.parametrize("start", [[np.nan], [np.inf]])
-def test_a_warm_start_that_is_no_number_is_refused(start):
+def test_non_finite_warm_start_raises_value_error(start):
     with pytest.raises(ValueError, match="warm_start must be finite"):
         regularize(POSTERIOR, E(Z) >= 0.5, warm_start=start)
 
 
 @pytest.mark.parametrize("constraint", [E(Z) >= 0.5, [E(Z) >= 0.5, E(NOISE) == 0.1]])
-def test_a_negative_limit_is_refused_whatever_the_solver(constraint):
+def test_negative_max_iter_raises_for_every_solver(constraint):
     with pytest.raises(ValueError, match="max_iter must be at least 0, got -1"):
         regularize(POSTERIOR, constraint, max_iter=-1)
 
 
-def test_ten_thousand_margins_on_a_gaussian():
+def test_thousands_of_margins_on_gaussian():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(3000, 8))
     labels = np.sign(rows[:, 0] + rng.normal(size=3000))
@@ -343,12 +343,12 @@ def test_many_soft_bounds():
     result = regularize(Finite(features), [(E(features[:, i]) >= 0.1).soft(0.5) for i in range(80)])
     assert result.status == "optimal"
     x, phi = result.after, result.multipliers
-    # Complementarity: paid in full where the bound is missed, nothing where it is exceeded.
+    # Complementarity: the multiplier is the full penalty at violated bounds and zero at inactive ones.
     np.testing.assert_allclose(phi[x < 0.1 - 1e-7], 0.5, atol=1e-9)
     np.testing.assert_allclose(phi[x > 0.1 + 1e-7], 0.0, atol=1e-12)
 
 
-def test_regularizers_without_an_edge_are_not_examined():
+def test_examine_reports_inside_and_infeasible():
     assert (
         examine(WeightedAtoms(Z[:, None], np.full(len(Z), -np.log(len(Z)))), Stack.of(Hinge(3.0), 1)).kind == "inside"
     )
@@ -362,8 +362,8 @@ def test_regularizers_without_an_edge_are_not_examined():
 
 @pytest.mark.parametrize("weight", [1e-4, 0.03, 1.0, 30.0])
 @pytest.mark.parametrize("seed", range(8))
-def test_divergences_pull_unnormalised_features_as_far_as_their_gradient(seed, weight):
-    """Minus the gradient of ``weight target log(target / x)`` is the multiplier, far from the target as well."""
+def test_kl_penalty_multiplier_is_gradient(seed, weight):
+    """The multiplier is minus the gradient of ``weight target log(target / x)``."""
     rng = np.random.default_rng(seed)
     n, m = int(rng.choice([20, 100])), 3
     features = np.exp(rng.normal(size=(n, m)) - 1) * (rng.random((n, m)) < 0.7)
@@ -371,7 +371,7 @@ def test_divergences_pull_unnormalised_features_as_far_as_their_gradient(seed, w
     result = regularize(Finite(np.arange(float(n))), E(features).regularized(KL(target, weight)))
     assert result.status == "optimal"
     ratio = result.multipliers * result.after / (weight * target)
-    gap = weight * float(target @ (ratio - 1 - np.log(ratio)))  # Fenchel and Young's: zero where the ratio is one
+    gap = weight * float(target @ (ratio - 1 - np.log(ratio)))  # Fenchel-Young gap: zero if the ratio is one
     assert gap <= 1e-9 * (1 + abs(result.dual)) + 1e-15
     tilted = np.exp(features @ result.multipliers)
     np.testing.assert_allclose(result.posterior.weights, tilted / tilted.sum(), rtol=1e-9)

@@ -1,4 +1,4 @@
-"""What cannot be met ends in an error that names the constraint and says how far off it is."""
+"""Infeasible constraints raise an error that names them and their violation."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def how_far_off(error: InfeasibleError) -> list[float]:
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_a_target_out_of_reach_names_itself_and_its_distance(scale):
+def test_unreachable_target_is_reported_with_its_distance(scale):
     posterior = Finite(scale * MODELS)
     highest = scale * MODELS[:, 0].max()
     with pytest.raises(InfeasibleError, match=r"E\(first\) >= .* cannot be met") as caught:
         regularize(posterior, [E(second) <= 0.1 * scale, E(first) >= 3.0 * highest])
     assert how_far_off(caught.value) == pytest.approx([2 * highest], rel=1e-4)
     assert "E(second)" not in str(caught.value)
-    assert "these draws" not in str(caught.value)  # enumerated models are all there are
+    assert "these draws" not in str(caught.value)  # enumerated models are exhaustive
     assert caught.value.result.status == "infeasible"
 
 
@@ -56,7 +56,7 @@ def test_a_target_out_of_reach_names_itself_and_its_distance(scale):
         E(lambda x: x).within(0.5, of=[2.0, 2.0, 2.0], norm=1),
     ],
 )
-def test_every_hard_constraint_can_be_found_infeasible(constraint):
+def test_every_hard_constraint_can_be_infeasible(constraint):
     with pytest.raises(InfeasibleError) as caught:
         regularize(POSTERIOR, constraint)
     assert how_far_off(caught.value)
@@ -66,7 +66,7 @@ def test_every_hard_constraint_can_be_found_infeasible(constraint):
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_a_contradictory_pair_shares_the_violation(scale):
+def test_contradictory_pair_shares_the_violation(scale):
     constraints = [E(first) >= 0.5 * scale, E(second) == 0.0, E(first) <= 0.2 * scale]
     with pytest.raises(InfeasibleError, match="contradict") as caught:
         regularize(Finite(scale * MODELS), constraints)
@@ -77,25 +77,25 @@ def test_a_contradictory_pair_shares_the_violation(scale):
 
 
 @pytest.mark.parametrize("kind", [Finite, Samples])
-def test_a_contradiction_is_told_from_what_these_atoms_miss(kind):
+def test_contradiction_is_distinguished_from_unreachable(kind):
     with pytest.raises(InfeasibleError, match=r"is the same for all (models|draws)") as caught:
         regularize(kind(MODELS), [E(first) >= 0.5, E(lambda x: 2 * x[:, 0] + 3) <= 3.4])
-    assert "Draw more" not in str(caught.value)  # more draws, or others, would not help
+    assert "Draw more" not in str(caught.value)  # other draws would not help
     corner = 0.8 * MODELS.max(axis=0)  # inside the range of each feature, outside the hull
     with pytest.raises(InfeasibleError, match="contradict each other or") as caught:
         regularize(kind(MODELS), E(lambda x: x) >= corner)
     assert ("Draw more" in str(caught.value)) == (kind is Samples)
 
 
-def test_what_a_gaussian_holds_fixed_is_no_contradiction():
+def test_degenerate_gaussian_is_not_reported_as_contradiction():
     asked = [E([1, 0]) == 0.0, E([1, 1]) == 1.0]
     assert regularize(Gaussian(np.zeros(2), np.eye(2)), asked).status == "optimal"
     with pytest.raises(InfeasibleError, match="contradict each other or the posterior"):
         regularize(Gaussian(np.zeros(2), np.diag([1.0, 0.0])), asked)
 
 
-def test_a_linear_programme_says_how_far_a_single_one_can_go():
-    # E(second) is pinned; how high E(first) can go then is a linear programme, and beyond it nothing is feasible.
+def test_feasibility_limit_agrees_with_linear_program():
+    # With E(second) fixed, a linear program gives the largest feasible E(first).
     q = cp.Variable(40, nonneg=True)
     problem = cp.Problem(cp.Maximize(MODELS[:, 0] @ q), [cp.sum(q) == 1, MODELS[:, 1] @ q == -1.0])
     problem.solve(solver=cp.HIGHS)
@@ -108,7 +108,7 @@ def test_a_linear_programme_says_how_far_a_single_one_can_go():
             regularize(POSTERIOR, [E(second) == -1.0, E(first) >= reach + beyond])
 
 
-def test_hard_margins_on_data_that_cannot_be_separated():
+def test_hard_margins_on_nonseparable_data_are_infeasible():
     rng = np.random.default_rng(1)
     rows, labels = rng.normal(size=(30, 2)), rng.choice([-1.0, 1.0], size=30)
     margins = labels[:, None] * rows
@@ -118,20 +118,20 @@ def test_hard_margins_on_data_that_cannot_be_separated():
     unit = np.linalg.norm(margins, axis=1)
     problem = cp.Problem(cp.Minimize(give), [margins @ w >= 1 - give * unit])
     problem.solve(solver=cp.CLARABEL)
-    assert give.value > 0  # no weights have the margin
+    assert give.value > 0  # no weights attain the margin
     assert len(how_far_off(caught.value)) > 1
 
 
-def test_contradictions_about_a_gaussian():
+def test_contradictory_equalities_on_gaussian():
     posterior = Gaussian(np.zeros(2), np.eye(2))
     with pytest.raises(InfeasibleError) as caught:
         regularize(posterior, [E(np.array([1.0, 1.0])) == 1.0, E(np.array([2.0, 2.0])) == 4.0])
-    # Half the gap of each, in its own standard deviations: x = 1 and x = 2 for the same x.
+    # Half the difference of the targets, in standard deviations of each: x = 1 and x = 2 for the same x.
     assert how_far_off(caught.value) == pytest.approx([1.0, 0.5], rel=1e-3)
     assert regularize(posterior, [E(np.array([1.0, 1.0])) == 1.0, E(np.array([2.0, 2.0])) == 2.0]).status == "optimal"
 
 
-def test_constants_can_only_be_what_they_are():
+def test_constant_features_with_other_targets_are_infeasible():
     posterior = Gaussian(np.zeros(2), np.eye(2))
     with pytest.raises(InfeasibleError):
         regularize(posterior, lambda w: np.array([w[0], 3.0]), Equal([1.0, 2.0]))
@@ -139,7 +139,7 @@ def test_constants_can_only_be_what_they_are():
         regularize(POSTERIOR, E(np.full(40, 3.0)) == 2.0)
 
 
-def test_draws_that_never_go_there():
+def test_unreachable_target_of_draws_reports_their_maximum():
     draws = np.random.default_rng(0).normal(size=1000)
     with pytest.raises(InfeasibleError) as caught:
         regularize(Samples({"mu": draws}), E("mu") >= 6.0)
@@ -159,13 +159,13 @@ def test_soft_constraints_are_never_infeasible():
         assert result.status == "optimal"
 
 
-def test_a_soft_constraint_does_not_hide_a_contradiction():
+def test_soft_constraint_does_not_hide_contradiction():
     with pytest.raises(InfeasibleError, match="contradict"):
         regularize(POSTERIOR, [(E(second) >= 3.0).soft(5.0), E(first) >= 0.3, E(first) <= 0.1])
 
 
 @pytest.mark.parametrize("room", [1e-1, 1e-3, 1e-5])
-def test_narrow_feasible_sets_are_not_called_infeasible(room):
+def test_narrow_feasible_sets_are_optimal(room):
     x = MODELS.T @ RNG.dirichlet(np.full(40, 5.0))
     for regularizer in (
         Ball(x, room),
@@ -176,7 +176,7 @@ def test_narrow_feasible_sets_are_not_called_infeasible(room):
 
 
 @pytest.mark.parametrize("part", [0.99, 0.9999, 0.999999])
-def test_targets_close_to_the_hull_are_met(part):
+def test_targets_near_the_hull_boundary_are_met(part):
     corner = MODELS[np.argmax(MODELS @ np.ones(3))]
     centre = MODELS.mean(axis=0)
     result = regularize(POSTERIOR, E(lambda x: x) == centre + part * (corner - centre))
@@ -185,7 +185,7 @@ def test_targets_close_to_the_hull_are_met(part):
 
 
 @pytest.mark.parametrize(("sigma", "share"), [(1.0, 0.5), (1.5, 0.35), (2.0, 0.25)])
-def test_no_linear_programme_where_a_heavy_tail_spans_many_nats(sigma, share, monkeypatch):
+def test_heavy_tail_needs_no_feasibility_check(sigma, share, monkeypatch):
     monkeypatch.setattr(regularize_module, "examine", lambda *_: pytest.fail("there is an optimum, and it is near"))
     features = np.exp(sigma * np.random.default_rng(0).normal(size=(20_000, 3)))
     result = regularize(Finite(features), E(features) == share * features.mean(axis=0))
@@ -194,8 +194,8 @@ def test_no_linear_programme_where_a_heavy_tail_spans_many_nats(sigma, share, mo
     np.testing.assert_allclose(result.expectation(features), share * features.mean(axis=0), rtol=1e-7)
 
 
-def test_a_ball_just_outside_is_refuted_before_a_face_is_tried(monkeypatch):
-    # Multipliers that diverge point at a face, here one of two atoms, and no solver comes to an end there.
+def test_ball_just_outside_is_infeasible_in_few_steps(monkeypatch):
+    # Diverging multipliers suggest a face, here one of two atoms, on which the solver would not converge.
     steps, take_step = [], newton._newton_step
     monkeypatch.setattr(newton, "_newton_step", lambda *arguments: steps.append(1) or take_step(*arguments))
     problem = make_problem(9102, 737)
@@ -204,7 +204,7 @@ def test_a_ball_just_outside_is_refuted_before_a_face_is_tried(monkeypatch):
     assert len(steps) < 60
 
 
-def test_a_probability_above_one_is_not_a_matter_of_more_draws():
+def test_probability_outside_unit_interval_is_infeasible():
     draws = Samples(np.random.default_rng(0).normal(size=500))
     positive = E(lambda x: x > 0, name="positive")
     for asked in (positive == 1.2, positive <= -0.1):
@@ -213,7 +213,7 @@ def test_a_probability_above_one_is_not_a_matter_of_more_draws():
         assert "draw again" not in str(caught.value)
     with pytest.raises(InfeasibleError, match="other draws may reach further"):
         regularize(draws, E(lambda x: x > 10, name="large") == 0.5)
-    along = [1.0, 0.0]  # a linear feature of a Gaussian, which is no probability
+    along = [1.0, 0.0]  # a linear feature of a Gaussian, which is not a probability
     with pytest.raises(InfeasibleError) as caught:
         regularize(Gaussian(np.zeros(2), np.eye(2)), [E(along) == 2.0, E(along) == 3.0])
     assert "lies between 0 and 1" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Monte Carlo errors: their influence functions by brute force, ArviZ where it has them, and their coverage."""
+"""Monte Carlo errors against finite differences, ArviZ and their coverage."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def autoregressive(rng: np.random.Generator, rho: float, shape: tuple[int, int])
 @needs_arviz_0
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.9, 0.98, -0.3, -0.9])
 @pytest.mark.parametrize("shape", [(4, 1000), (1, 500), (2, 333), (3, 50)])
-def test_errors_of_chains_agree_with_arviz(rho: float, shape: tuple[int, int]) -> None:
+def test_mcse_of_chains_agrees_with_arviz(rho: float, shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):
         x = autoregressive(rng, rho, shape)
@@ -61,7 +61,7 @@ def test_errors_of_chains_agree_with_arviz(rho: float, shape: tuple[int, int]) -
         assert autocorrelation_time(1e300 * x) == pytest.approx(autocorrelation_time(x))
 
 
-def test_long_chains_are_averaged_in_batches_without_changing_the_error() -> None:
+def test_mcse_of_long_chains_is_unchanged_by_batch_means() -> None:
     rng = np.random.default_rng(1)
     for rho in (0.0, 0.9, 0.99):
         expected = (1 + rho) / (1 - rho)  # of an autoregressive chain
@@ -69,7 +69,7 @@ def test_long_chains_are_averaged_in_batches_without_changing_the_error() -> Non
         assert np.mean(times) == pytest.approx(expected, rel=0.3)
 
 
-def test_chains_too_short_or_constant_count_every_draw() -> None:
+def test_short_or_constant_chains_count_every_draw() -> None:
     assert autocorrelation_time(np.random.default_rng(0).normal(size=(4, 7))) == 1.0
     assert autocorrelation_time(np.full((2, 100), 3.0)) == 1.0
     assert math.isnan(monte_carlo_error([[1.0]]))
@@ -89,7 +89,7 @@ def test_smoothed_weights_agree_with_arviz(n: int, efficiency: float) -> None:
         assert pareto_k(log_weights, efficiency) == found
 
 
-def test_smoothing_leaves_weights_without_a_tail_alone() -> None:
+def test_smoothing_does_not_change_weights_without_tail() -> None:
     equal = Samples(np.arange(100.0))
     np.testing.assert_array_equal(equal.smoothed().log_weights, equal.log_weights)
     draws = np.random.default_rng(0).normal(size=2000)
@@ -118,10 +118,10 @@ KINDS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")  # of sixty draws
+@pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")  # only sixty draws
 @pytest.mark.parametrize("regularizer", KINDS.values(), ids=KINDS)
-def test_influences_are_what_a_little_more_weight_on_a_draw_does(regularizer: Any) -> None:
-    """The definition, by central differences: solve again with a draw's weight changed."""
+def test_influences_are_derivatives_by_draw_weight(regularizer: Any) -> None:
+    """Compare with central differences of the solution in the weight of one draw."""
     base = Samples(DRAWS)
     result = regularize(base, PSI, regularizer, tol=1e-12)
     influences = find_influences(result.posterior, base, PSI, regularizer, result.warm_start)
@@ -145,7 +145,7 @@ def test_influences_are_what_a_little_more_weight_on_a_draw_does(regularizer: An
 
 
 @needs_arviz_0
-def test_errors_of_draws_that_need_no_tilt_are_arvizs() -> None:
+def test_mcse_of_untilted_draws_agrees_with_arviz() -> None:
     x = autoregressive(np.random.default_rng(0), 0.6, (4, 500))
     result = regularize(Samples({"x": x}, chains=True), E("x") >= -5.0)
     expected = np.asarray(arviz.mcse(x, method="mean")).item()
@@ -158,11 +158,11 @@ def test_errors_of_draws_that_need_no_tilt_are_arvizs() -> None:
 
 @needs_arviz_0
 @pytest.mark.parametrize("shape", [(1, 700), (3, 5000), (2, 1025), (1, 40_000)])
-def test_errors_of_many_features_are_those_of_each(shape: tuple[int, int]) -> None:
+def test_mcse_of_many_features_equals_single_features(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(5)
     n = math.prod(shape)
     values = lfilter([1.0], [1.0, -0.7], rng.normal(size=(n, 40)), axis=0)
-    values *= 10.0 ** rng.integers(-200, 200, size=40)  # squares of some are out of range
+    values *= 10.0 ** rng.integers(-200, 200, size=40)  # squares of some values overflow
     draws = Samples(np.zeros(shape), log_weights=rng.normal(size=n), chains=True)
     for column, error, count in zip(values.T, draws.mcse(values), draws.ess(values), strict=True):
         unit = np.abs(column).max()
@@ -172,7 +172,7 @@ def test_errors_of_many_features_are_those_of_each(shape: tuple[int, int]) -> No
         assert count == pytest.approx(float(draws.weights @ away**2) / alone**2, rel=1e-9)
 
 
-def test_effective_draws_know_autocorrelation() -> None:
+def test_effective_sample_size_accounts_for_autocorrelation() -> None:
     x = autoregressive(np.random.default_rng(0), 0.98, (4, 1000))
     expected = np.asarray(arviz.ess(x, method="mean")).item()
     assert expected < 60
@@ -180,11 +180,14 @@ def test_effective_draws_know_autocorrelation() -> None:
         with pytest.warns(UnreliableWeightsWarning, match=r"only \d+ effective draws of 4000"):
             result = regularize(samples, E("x") == 0.1 + x.mean())
         assert expected / 3 < result.effective_sample_size < 3 * expected
-        assert effective_sample_size(result.posterior.log_weights) > 3900  # what the weights alone say
+        assert effective_sample_size(result.posterior.log_weights) > 3900  # from the weights alone
 
 
 def coverage(rho: float, shape: tuple[int, int], repeats: int) -> tuple[np.ndarray, np.ndarray]:
-    """Errors over stated errors for a standard normal told to have mean 1/2, and over those of independent draws."""
+    """Return z-scores for a standard normal with E(x) == 1/2.
+
+    The first ones use the result's MCSE, the second ones assume independent draws.
+    """
     rng, target = np.random.default_rng(0), 0.5
     truth = np.array([0.0, 0.5, 0.125, math.cos(0.5) * math.exp(-0.5), norm.sf(0.5)])
     stated, naive = [], []
@@ -202,7 +205,7 @@ def coverage(rho: float, shape: tuple[int, int], repeats: int) -> tuple[np.ndarr
 
 
 @pytest.mark.parametrize(("rho", "shape"), [(0.0, (4, 100)), (0.6, (4, 400))])
-def test_stated_errors_cover_at_their_nominal_rate(rho: float, shape: tuple[int, int]) -> None:
+def test_mcse_has_nominal_coverage(rho: float, shape: tuple[int, int]) -> None:
     repeats = 500
     stated, _ = coverage(rho, shape, repeats)
     for width in (1.0, 1.96):
@@ -211,15 +214,15 @@ def test_stated_errors_cover_at_their_nominal_rate(rho: float, shape: tuple[int,
         np.testing.assert_allclose((np.abs(stated) < width).mean(axis=0), nominal, atol=allowed)
 
 
-def test_stated_errors_of_slowly_mixing_chains_are_nearly_right() -> None:
-    """Thirty effective draws: their number itself is rough, so intervals of 95 % cover somewhat less, not a quarter."""
+def test_mcse_of_slowly_mixing_chains_is_nearly_right() -> None:
+    """With thirty effective draws, 95% intervals cover somewhat less than 95%."""
     stated, naive = coverage(0.98, (4, 750), 150)
     covered = (np.abs(stated) < 1.96).mean(axis=0)
     assert np.all(covered > 0.8)
-    assert np.mean(np.abs(naive) < 1.96) < 0.35  # with 3000 draws taken for 3000
+    assert np.mean(np.abs(naive) < 1.96) < 0.35  # assuming 3000 independent draws
 
 
-def test_exact_posteriors_have_no_errors() -> None:
+def test_exact_posteriors_have_zero_mcse() -> None:
     for result in (
         regularize(Finite(np.arange(6.0)), E(lambda x: x) == 3.0),
         regularize(Gaussian([0.0], [1.0]), E(np.array([1.0])) == 1.0),
@@ -231,7 +234,7 @@ def test_exact_posteriors_have_no_errors() -> None:
     assert regularize(Finite(np.arange(6.0)), E(lambda x: x) == 3.0).mcse(lambda x: x**2).tolist() == [0.0]
 
 
-def test_a_boundary_has_errors_of_what_is_finite() -> None:
+def test_boundary_has_mcse_of_finite_quantities() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=4000)
     result = regularize(Samples({"x": x}), E(lambda v: v.x > 0, name="positive") == 1)
@@ -244,7 +247,7 @@ def test_a_boundary_has_errors_of_what_is_finite() -> None:
     assert "no tail of large weights" in result.summary()
 
 
-def test_errors_come_back_from_a_file(tmp_path: Any) -> None:
+def test_mcse_is_saved_and_loaded(tmp_path: Any) -> None:
     result = regularize(Samples({"x": np.random.default_rng(0).normal(size=(4, 200))}, chains=True), E("x") == 0.3)
     result.save(tmp_path / "result")
     found = load(tmp_path / "result")
@@ -253,7 +256,7 @@ def test_errors_come_back_from_a_file(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 4, 5])
-def test_few_effective_draws_warn_though_k_hat_is_low(seed: int) -> None:
+def test_few_effective_draws_warn_despite_low_k_hat(seed: int) -> None:
     draws = np.random.default_rng(seed).normal(size=1000)
     with pytest.warns(UnreliableWeightsWarning, match=r"only \d+ effective draws of 1000 .* Draw more"):
         result = regularize(Samples(draws), E(lambda x: x) == 1.8)
@@ -261,20 +264,20 @@ def test_few_effective_draws_warn_though_k_hat_is_low(seed: int) -> None:
     assert effective_sample_size(result.posterior.log_weights) < 100
 
 
-def test_a_mild_tilt_of_few_draws_does_not_warn() -> None:
+def test_mild_tilt_of_few_draws_does_not_warn() -> None:
     result = regularize(Samples(np.random.default_rng(0).normal(size=120)), E(lambda x: x) == 0.1)
     assert result.diagnostics == ()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_tilt_that_cannot_be_integrated_warns(seed: int) -> None:
+def test_non_integrable_tilt_warns(seed: int) -> None:
     draws = np.exp(np.random.default_rng(seed).normal(size=20_000))
     with pytest.warns(UnreliableWeightsWarning, match="may not exist beyond the draws") as caught:
         regularize(Samples(draws), E(lambda x: x) == 5.0)
     assert len(caught) == 1  # one warning with all reasons
 
 
-def test_tails_of_scores() -> None:
+def test_score_tail_of_known_distributions() -> None:
     rng = np.random.default_rng(0)
     n = 40_000
     for scores, low, high in (
@@ -291,7 +294,7 @@ def test_tails_of_scores() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_tilt_that_can_be_integrated_is_not_accused(seed: int) -> None:
+def test_integrable_tilt_does_not_warn(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for draws, target in ((rng.normal(size=20_000), 1.5), (rng.exponential(size=20_000), 2.0)):
         with warnings.catch_warnings():
@@ -300,7 +303,7 @@ def test_a_tilt_that_can_be_integrated_is_not_accused(seed: int) -> None:
         assert not any("may not exist" in doubt for doubt in result.diagnostics)
 
 
-def test_k_hat_without_a_number_is_put_in_words() -> None:
+def test_infinite_k_hat_is_described_in_summary() -> None:
     with pytest.warns(UnreliableWeightsWarning, match="too few draws have a large weight to know its tail"):
         result = regularize(Samples(np.arange(15.0)), E(lambda x: x) == 8.0)
     assert result.pareto_k == math.inf
@@ -308,7 +311,7 @@ def test_k_hat_without_a_number_is_put_in_words() -> None:
     assert "no tail of large weights" in regularize(Samples(np.arange(100.0)), E(lambda x: x) <= 500.0).summary()
 
 
-def test_quantiles_need_no_resampling() -> None:
+def test_quantiles_are_weighted_quantiles_of_draws() -> None:
     rng = np.random.default_rng(0)
     result = regularize(Samples({"x": rng.normal(size=(400, 2))}), E("x[0]") == 0.4)
     values, weights = result.posterior.draws.variables["x"], result.posterior.weights
@@ -336,7 +339,7 @@ def test_quantiles_of_exact_posteriors() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-10, 1e10, 1e150])
-def test_features_of_any_size_have_effective_draws_and_a_table(scale: float) -> None:
+def test_mcse_and_summary_of_features_of_any_scale(scale: float) -> None:
     draws = np.random.default_rng(0).normal(size=1000)
     plain = regularize(Samples(draws), E(lambda x: x) <= 10.0)
     result = regularize(Samples(draws), E(lambda x: scale * x) <= 10.0 * scale)
@@ -347,7 +350,7 @@ def test_features_of_any_size_have_effective_draws_and_a_table(scale: float) -> 
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-20, 1e20, 1e160, 1e300])
-def test_errors_do_not_depend_on_units_whose_squares_are_no_numbers(scale):
+def test_mcse_is_unit_free_if_squares_overflow(scale):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 4, 100))
 
@@ -369,8 +372,8 @@ def test_errors_do_not_depend_on_units_whose_squares_are_no_numbers(scale):
 
 
 @pytest.mark.parametrize("rho", [-0.9, -0.4, 0.0, 0.3, 0.6, 0.9, 0.99])
-def test_few_lags_and_all_lags_give_the_same_autocorrelation_time(rho, monkeypatch):
-    """Independent draws need no Fourier transform, and whoever needs one gets the same number."""
+def test_autocorrelation_time_of_few_and_all_lags_agree(rho, monkeypatch):
+    """The shortcut for few lags gives the same value as the Fourier transform."""
     rng = np.random.default_rng(0)
     chains = [autoregressive(rng, rho, shape) for shape in [(1, 400), (4, 250), (3, 1001), (2, 5000), (1, 96), (5, 97)]]
     quick = [autocorrelation_time(x) for x in chains]

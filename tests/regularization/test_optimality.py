@@ -1,4 +1,4 @@
-"""The answer is the optimum: primal equals dual, CVXPY agrees, and the multipliers are subgradients."""
+"""Optimality: primal equals dual, CVXPY agrees, multipliers are subgradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regbayes.regularizers import (
 from regularizer_cases import COMBINED, ELEMENTARY, SUMS
 
 CASES = ELEMENTARY | COMBINED | SUMS
-# Parts that pull in different directions with very different strengths: hard on a method that treats them alike.
+# Terms with opposing directions and very different strengths.
 CASES |= {
     "sum of a hinge and a stiff ridge": (Hinge(5.0) + Ridge(0.3, 1e-4), 2),
     "sum of a steep hinge and a stiffer ridge": (Hinge(50.0) + Ridge(0.3, 1e-6), 2),
@@ -35,7 +35,7 @@ CASES |= {
 
 
 def problem(name: str, seed: int):
-    """A posterior over 60 models in general position, wide enough for every hard constraint to have room."""
+    """Return a posterior over 60 models, features and a feasible regularizer."""
     regularizer, size = CASES[name]
     rng = np.random.default_rng([seed, size])
     draw = rng.exponential if "KL" in name and "reflected" not in name else rng.normal
@@ -50,7 +50,7 @@ def divergence(q: np.ndarray, p: np.ndarray) -> float:
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", CASES)
-def test_cvxpy_agrees(name, seed):
+def test_regularize_agrees_with_cvxpy(name, seed):
     posterior, features, regularizer = problem(name, seed)
     result = regularize(posterior, lambda x: x, regularizer)
     oracle = cvxpy_oracle.solve(features, posterior.probabilities, regularizer)
@@ -67,7 +67,7 @@ def test_primal_equals_dual(name):
     result = regularize(posterior, lambda x: x, regularizer)
     q = result.posterior.probabilities
     expectation = features.T @ q
-    # Hard constraints hold up to rounding; the regularizer is read at the nearest point where it is finite.
+    # Hard constraints hold up to rounding; the regularizer is evaluated at the nearest point of its domain.
     nearest = np.asarray(regularizer.prox(expectation, 1e-18))
     np.testing.assert_allclose(nearest, expectation, atol=1e-8)
     value = regularizer.value(nearest if np.isinf(regularizer.value(expectation)) else expectation)
@@ -82,7 +82,7 @@ def test_primal_equals_dual(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_result_describes_itself(name):
+def test_result_attributes_match_their_definitions(name):
     posterior, features, regularizer = problem(name, seed=3)
     result = regularize(posterior, lambda x: x, regularizer)
     q, p = result.posterior.probabilities, posterior.probabilities
@@ -99,7 +99,7 @@ SOFT = [name for name in CASES if np.isfinite(CASES[name][0].value(np.full(CASES
 
 
 @pytest.mark.parametrize("name", SOFT)
-def test_no_other_distribution_does_better(name):
+def test_random_distributions_have_larger_objective(name):
     posterior, features, regularizer = problem(name, seed=4)
     result = regularize(posterior, lambda x: x, regularizer)
     q, p = result.posterior.probabilities, posterior.probabilities
@@ -107,7 +107,7 @@ def test_no_other_distribution_does_better(name):
     for width in (1e-4, 1e-2, 1.0):
         other = q * np.exp(width * rng.normal(size=q.size))
         other /= other.sum()
-        # Every convex problem: the objective exceeds its optimum by at least the divergence between the two.
+        # By convexity, the objective exceeds its optimum by at least the divergence between the two.
         objective = divergence(other, p) + regularizer.value(features.T @ other)
         assert objective >= result.primal + divergence(other, q) - 1e-8 * (1 + abs(objective))
 
@@ -120,8 +120,8 @@ def test_jaynes_die():
     )
 
 
-def test_two_models_by_hand():
-    # On psi in {0, 1}, q = sigmoid(phi): E == b has phi = logit(b), and a hinge of price C phi = -C until that is met.
+def test_two_models_match_closed_form():
+    # On psi in {0, 1}, q = sigmoid(phi). E == b gives phi = logit(b); a hinge with penalty C has phi >= -C.
     coin = Finite(np.array([0.0, 1.0]))
     equal = regularize(coin, E(lambda x: x) == 0.2)
     assert equal.multipliers[0] == pytest.approx(np.log(0.2 / 0.8), abs=1e-7)
@@ -192,12 +192,12 @@ def test_lists_of_constraints_agree_with_cvxpy(name):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_many_random_sums_agree_with_cvxpy(seed):
+def test_random_sums_agree_with_cvxpy(seed):
     rng = np.random.default_rng(seed)
     size = int(rng.integers(1, 4))
     features = rng.normal(size=(40, size))
     posterior = Finite(features, probabilities=rng.dirichlet(np.full(40, 5.0)))
-    somewhere = features.T @ rng.dirichlet(np.full(40, 5.0))  # reachable, so the hard parts can be met together
+    somewhere = features.T @ rng.dirichlet(np.full(40, 5.0))  # attainable, so that the hard terms are jointly feasible
     parts = [
         AtMost(somewhere + 0.05),
         Ball(somewhere, 0.2, norm=[1, 2, np.inf][seed % 3]),

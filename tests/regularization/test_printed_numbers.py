@@ -1,4 +1,4 @@
-"""Numbers in a result are those of its posterior, also where rounding is large."""
+"""Numbers of a result match its posterior, even if rounding is large."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from regbayes import E, Finite, Gaussian, Samples, regularize
 from regbayes.regularizers import MultiClassHinge
 
 
-def test_between_holds_at_its_own_ends():
-    """A constant feature meets bounds that it equals, whatever the width rounds to."""
+def test_between_contains_its_endpoints():
+    """A constant feature meets bounds equal to it, despite rounding of the width."""
     rng = np.random.default_rng(0)
     pairs = [(-0.7896410810468496, -0.001092145226820616), *np.sort(rng.normal(size=(200, 2)), axis=1)]
     for low, high in pairs:
@@ -34,8 +34,8 @@ def test_gap_of_soft_constraints_is_value_minus_dual(penalty):
         assert result.gap <= 1e-8 * (1 + abs(value))
 
 
-def test_weights_sum_to_one_at_a_steep_constant():
-    """A feature that is the same for all models tilts nothing, however large its penalty."""
+def test_weights_sum_to_one_with_large_constant_feature():
+    """A constant feature changes no weights, whatever its penalty."""
     constant = regularize(Finite(np.arange(60.0)), (E(np.full(60, 1e12)) <= 0).soft(1000.0))
     classes = np.column_stack([np.full(60, 1e20), np.zeros(60), np.random.default_rng(0).normal(size=60)])
     hinge = regularize(Finite(np.arange(60.0)), classes, MultiClassHinge(1.0, cost=[0.0, 1.0, 1.0]))
@@ -45,8 +45,8 @@ def test_weights_sum_to_one_at_a_steep_constant():
 
 
 @pytest.mark.parametrize("n", [3, 20, 92])
-def test_k_hat_of_few_draws_in_an_event_has_no_number(n):
-    """All draws in the event weigh the same: there is no tail, or too few draws to know of one."""
+def test_k_hat_of_few_draws_in_event_is_infinite(n):
+    """All draws in the event have equal weights, so that no tail can be estimated."""
     rng = np.random.default_rng(0)
     outside = np.ones(4000)
     outside[rng.choice(4000, n, replace=False)] = 0.0

@@ -1,4 +1,4 @@
-"""Constraints that follow from others, but for rounding: the answer is that of the others, their multipliers are 0."""
+"""Equalities implied by others up to rounding have multiplier zero."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shares() -> np.ndarray:
 
 @pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_all_shares_asked_for_are_all_but_one(shares: np.ndarray, dtype: type) -> None:
+def test_redundant_share_has_zero_multiplier(shares: np.ndarray, dtype: type) -> None:
     draws = Samples({"p": shares.astype(dtype)}, chains=True)
     whole = regularize(draws, E("p") == SHARES)
     free = regularize(draws, E(lambda p: p[:, :3]) == SHARES[:3])
@@ -35,14 +35,14 @@ def test_all_shares_asked_for_are_all_but_one(shares: np.ndarray, dtype: type) -
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_does_not_agree_contradicts(shares: np.ndarray, dtype: type) -> None:
+def test_inconsistent_redundant_target_is_infeasible(shares: np.ndarray, dtype: type) -> None:
     with pytest.raises(InfeasibleError, match="contradict"):
         regularize(Samples({"p": shares.astype(dtype)}, chains=True), E("p") == [0.35, 0.3, 0.2, 0.1501])
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-9, 1e-11])
-def test_redundant_equalities_of_any_scale_are_those_left(scale: float) -> None:
-    """The divergence is that of the first two, and the multipliers alone meet all three targets."""
+def test_redundant_equalities_of_any_scale_are_met(scale: float) -> None:
+    """The divergence is that of two equalities; the multipliers meet all three."""
     rng = np.random.default_rng(0)
     for _ in range(10):
         a, b = scale * rng.normal(size=1000), rng.normal(size=1000)
@@ -58,8 +58,8 @@ def test_redundant_equalities_of_any_scale_are_those_left(scale: float) -> None:
         assert np.max(np.abs(missed)) <= 1e-8
 
 
-def test_redundant_equalities_of_a_far_gaussian_agree() -> None:
-    """A mean of 1e6 and a standard deviation of 0.01: the last digit of a target is 1e-8 of the latter."""
+def test_redundant_equalities_of_gaussian_with_large_mean() -> None:
+    """At mean 1e6, rounding of a target is 1e-8 standard deviations."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         posterior = Gaussian(1e6 + rng.normal(size=3), np.full(3, 1e-4))
@@ -72,28 +72,28 @@ def test_redundant_equalities_of_a_far_gaussian_agree() -> None:
             regularize(posterior, E(np.vstack([rows, rows.sum(axis=0)])) == [*aim, aim.sum() + 1e-7])
 
 
-def test_few_models_show_no_combination() -> None:
-    """Any of three features of three points is an affine function of the others there; targets need not be."""
+def test_few_models_do_not_make_equalities_redundant() -> None:
+    """Any function of three points is affine in two others; targets need not be."""
     models = Finite({"x": np.array([0.0, 1.0, 3.0])})
     with pytest.raises(InfeasibleError):
         regularize(models, E(lambda v: np.column_stack([v["x"], v["x"] ** 2, v["x"] ** 3])) == [1.0, 2.0, 3.0])
 
 
-def test_bounds_are_left_alone(shares: np.ndarray) -> None:
+def test_implied_bounds_are_kept(shares: np.ndarray) -> None:
     result = regularize(Samples({"p": shares}, chains=True), [E("p[0]") >= 0.4, E("p[0]") >= 0.42])
     assert result.status == "optimal"
     assert np.isclose(result.after[0], 0.42)
 
 
 class Single(ExactGaussian):
-    """Draws in single precision, as JAX has them unless told otherwise."""
+    """Draws in single precision, JAX's default."""
 
     def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
         found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
         return Run({"x": found.variables["x"].astype(np.float32)}, found.positions)
 
 
-def test_a_sampler_in_single_precision() -> None:
+def test_resample_single_precision_detects_redundant_equality() -> None:
     asked = [E(lambda x: x[:, 0]) == 3, E(lambda x: x[:, 1]) == 2, E(lambda x: x[:, 0] + x[:, 1]) == 5]
     result = resample(Single(np.zeros(3), np.eye(3)), asked)
     assert result.status == "optimal"
@@ -105,11 +105,11 @@ def test_a_sampler_in_single_precision() -> None:
 
 
 def bent(x: np.ndarray) -> np.ndarray:
-    """x where the posterior is, and not where the tilt leads."""
+    """Return x where the posterior has its mass, but not where the tilt moves it."""
     return x + np.maximum(x - 5, 0) - 2 * np.maximum(x - 6, 0)
 
 
-def test_features_that_are_the_same_for_the_posterior_alone() -> None:
+def test_features_collinear_only_on_posterior_are_both_met() -> None:
     grid = np.linspace(-14, 14, 4001)
     values = np.column_stack([grid, bent(grid)])
 
@@ -125,7 +125,7 @@ def test_features_that_are_the_same_for_the_posterior_alone() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = resample(sampler, [E("x") == 5, E(bent) == 5], seed=seed)
-        if result.status == "optimal":  # both were called so with the second multiplier at 0, and missed by .3
+        if result.status == "optimal":  # a result with the second multiplier at zero would miss its target by 0.3
             n_optimal += 1
             assert np.allclose(result.after, 5)
             assert np.all(np.abs(result.multipliers - phi) <= 5 * result.multipliers_mcse)

@@ -1,7 +1,7 @@
-"""One suite over every regularizer: Fenchel-Young, suprema, proximal maps, infinities, float32.
+"""Checks of every regularizer, and checks that detect broken ones.
 
-The checks are those that `regbayes.testing.check_regularizer` offers for a regularizer of the user's own. The second
-half of this file makes sure that each of them can fail.
+The checks are those of `regbayes.testing.check_regularizer`. The second half of this file tests that each check can
+fail.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ CLASSES = {
 
 
 @pytest.mark.parametrize("name", [*ELEMENTARY, *COMBINED])
-def test_regularizer(name):
+def test_elementary_regularizer_passes_checks(name):
     regularizer, size = (ELEMENTARY | COMBINED)[name]
     check_regularizer(regularizer, size, tol=1e-9)
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_sum(name):
+def test_sum_of_regularizers_passes_checks(name):
     regularizer, size = SUMS[name]
     check_regularizer(regularizer, size, tol=1e-7)
 
 
 @pytest.mark.parametrize("name", [*ELEMENTARY, *COMBINED])
-def test_jacobians_of_proximal_maps_are_their_derivatives(name):
-    """Exact to what central differences can tell; the default of a user's own regularizer to six digits."""
+def test_prox_jacobian_matches_finite_differences(name):
+    """Compare closed-form and default Jacobians with central differences."""
     regularizer, size = (ELEMENTARY | COMBINED)[name]
     block = regularizer.block_size or size
     rng, width, n_smooth = np.random.default_rng(3), 1e-6, 0
@@ -89,19 +89,19 @@ def test_jacobians_of_proximal_maps_are_their_derivatives(name):
         (Equal(0.3), [0.3, 0.3]),
     ],
 )
-def test_where_a_proximal_map_stands_still_its_jacobian_is_zero(regularizer, x):
+def test_prox_jacobian_is_zero_where_prox_is_constant(regularizer, x):
     assert not np.any(regularizer.prox_jacobian(x, 0.7))
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
-def test_the_default_jacobian_takes_steps_in_the_units_of_its_argument(unit):
+def test_default_prox_jacobian_is_unit_free(unit):
     target, x = unit * np.array([0.4, -1.0]), unit * np.array([1.3, 0.2])
     ball = Ball(target, 0.7 * unit)
     found = Regularizer.prox_jacobian(ball, x, unit**2)
     np.testing.assert_allclose(found, ball.prox_jacobian(x, unit**2), atol=1e-6)
 
 
-def test_the_suite_covers_every_regularizer():
+def test_cases_cover_every_regularizer():
     import regbayes.regularizers as public
 
     exported = {getattr(public, name) for name in public.__all__} - {Regularizer}
@@ -109,7 +109,7 @@ def test_the_suite_covers_every_regularizer():
     assert {type(regularizer) for regularizer, _ in (ELEMENTARY | COMBINED | SUMS).values()} == CLASSES
 
 
-# What is claimed in closed form elsewhere (MATH, section 1), at numbers worked out by hand.
+# Closed forms evaluated by hand.
 @pytest.mark.parametrize(
     ("regularizer", "x", "value"),
     [
@@ -129,7 +129,7 @@ def test_the_suite_covers_every_regularizer():
         (GeneralizedKL([1.0]), [np.e], np.e - 2.0),
     ],
 )
-def test_values_worked_out_by_hand(regularizer, x, value):
+def test_values_match_hand_computed_ones(regularizer, x, value):
     assert regularizer.value(x) == pytest.approx(value, abs=1e-14)
 
 
@@ -151,7 +151,7 @@ def test_values_worked_out_by_hand(regularizer, x, value):
         (AtLeast(0.2) + AtMost(0.3), 0.31),
     ],
 )
-def test_off_the_domain_a_value_is_inf(regularizer, outside):
+def test_value_outside_domain_is_inf(regularizer, outside):
     assert regularizer.value([outside]) == np.inf
 
 
@@ -163,7 +163,7 @@ def test_elementary_regularizers_add_over_coordinates(regularizer):
     assert regularizer.value(x) == pytest.approx(sum(regularizer.value(xi) for xi in x), rel=1e-14)
 
 
-def test_operators_spell_combinations():
+def test_operators_build_combinations():
     x = [0.7, 0.2]
     assert (2 * Hinge() + Ridge(0.0)).value(x) == pytest.approx(2 * 0.9 + 0.265)
     with pytest.raises(TypeError):
@@ -205,16 +205,16 @@ def test_operators_spell_combinations():
         (lambda: Separable([Hinge()], [2]).value([1.0]), "take 2 expectations, got 1"),
     ],
 )
-def test_bad_parameters_say_what_they_may_be(make, message):
+def test_invalid_parameters_raise_informative_error(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-# From here on: the checks themselves. Each broken regularizer must be caught, and by the right check.
+# Tests of the checks: the matching check must fail for each broken regularizer.
 
 
 class _Broken(Regularizer):
-    """A hinge, to be broken in one method."""
+    """A hinge of which subclasses break one method."""
 
     inner: Regularizer = Hinge(0.8)
 
@@ -301,7 +301,7 @@ class _ProxTooCoarse(_Broken):
 
 @final
 class _NotConvex(_Broken):
-    """A bump where no proximal point of the suite falls, but chords pass."""
+    """A bump that misses the suite's proximal points but not its chords."""
 
     def value(self, x):
         x = np.atleast_1d(np.asarray(x, dtype=np.float64))
@@ -450,21 +450,21 @@ class _SlackWithoutSign(_Broken):
         (_SlackWithoutSign, "no slack is negative"),
     ],
 )
-def test_the_checks_catch_what_is_broken(broken, message):
+def test_check_regularizer_detects_broken_method(broken, message):
     with pytest.raises(AssertionError, match=message):
         check_regularizer(broken(), 2)
 
 
-def test_the_checks_pass_a_sound_regularizer_of_the_users_own():
+def test_check_regularizer_passes_valid_user_regularizer():
     check_regularizer(_Broken(), 2)
 
 
-def test_a_wrong_size_is_refused():
+def test_check_regularizer_wrong_size_raises():
     with pytest.raises(AssertionError, match="size is 2, so it cannot be checked on 3"):
         check_regularizer(Equal([1.0, 2.0]), 3)
 
 
-def test_box_and_simplex_duals_are_what_kernels_get():
+def test_dual_form_returns_box_or_simplex():
     assert isinstance(Separable([Hinge(0.5), Equal(0.3)], [2, 1]).dual_form(3), BoxDual)
     assert isinstance(MultiClassHinge(0.5, COSTS[0]).shift(0.2).dual_form(3), SimplexDual)
     assert Hinge(1.0, power=1.5).dual_form(1) is None
@@ -473,7 +473,7 @@ def test_box_and_simplex_duals_are_what_kernels_get():
 
 
 class Bounded(Regularizer):
-    """Hard ``x <= 1`` with one of its faces drawn wrong."""
+    """Hard ``x <= 1``; subclasses break its boundary."""
 
     def value(self, x):
         return AtMost(1.0).value(x)
@@ -513,7 +513,7 @@ class NearlyInfinite(Bounded):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("wrong", [TooWide(), Open(), NearlyInfinite()], ids=lambda g: type(g).__name__)
-def test_edges_drawn_wrong_are_noticed(wrong, size):
+def test_check_regularizer_detects_wrong_boundary(wrong, size):
     check_regularizer(Bounded(), size)
     with pytest.raises(AssertionError):
         check_regularizer(wrong, size)

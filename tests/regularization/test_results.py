@@ -1,4 +1,4 @@
-"""What a result can do: expectations, draws, a summary, diagnostics, and the way to disk and back."""
+"""Results: expectations, draws, summary, diagnostics, saving and loading."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POSTERIOR = Finite(MODELS, probabilities=RNG.dirichlet(np.full(30, 3.0)))
 RESULT = regularize(POSTERIOR, [E(lambda x: x[:, 0]) == 0.3, E(lambda x: x[:, 1], name="cost") <= 5.0])
 
 
-def test_expectations_of_anything():
+def test_expectation_accepts_functions_and_arrays():
     q = RESULT.posterior.probabilities
     np.testing.assert_allclose(RESULT.expectation(lambda x: x**2), q @ MODELS**2, atol=1e-14)
     np.testing.assert_allclose(RESULT.expectation(E(np.sin)), q @ np.sin(MODELS), atol=1e-14)
@@ -32,16 +32,16 @@ def test_expectations_of_anything():
     np.testing.assert_allclose(gaussian.expectation(np.eye(2)), gaussian.posterior.mean, atol=1e-14)
 
 
-def test_draws_follow_the_probabilities():
+def test_sample_frequencies_match_probabilities():
     draws = RESULT.sample(np.random.default_rng(1), size=50_000)
     assert draws.shape == (50_000, 2)
     assert draws[:, 0].mean() == pytest.approx(0.3, abs=5 * draws[:, 0].std() / np.sqrt(50_000))
     counts = np.array([np.sum(draws[:, 0] == x) for x in MODELS[:, 0]])
     expected = 50_000 * RESULT.posterior.probabilities
-    assert np.sum((counts - expected) ** 2 / expected) < 75  # chi-squared with 29 degrees of freedom: 1e-5 beyond 71
+    assert np.sum((counts - expected) ** 2 / expected) < 75  # chi-squared(29) exceeds 71 with probability 1e-5
 
 
-def test_draws_repeat_with_their_seed_and_keep_their_form():
+def test_sample_is_reproducible_and_keeps_the_form_of_models():
     assert np.array_equal(RESULT.sample(3, size=5), RESULT.sample(np.random.default_rng(3), size=5))
     assert not np.array_equal(RESULT.sample(3, size=5), RESULT.sample(4, size=5))
     named = regularize(Samples({"mu": RNG.normal(size=400)}), E("mu") >= 0.1)
@@ -51,7 +51,7 @@ def test_draws_repeat_with_their_seed_and_keep_their_form():
     assert flat.sample(0, size=4).shape == (4,)
 
 
-def test_the_summary_has_a_row_for_every_constraint():
+def test_summary_has_one_row_per_constraint():
     head, columns, *rows = RESULT.summary().splitlines()
     assert str(RESULT) == RESULT.summary()
     assert head.startswith(f"solver optimal: KL {RESULT.kl:.4g} nats, gap ")
@@ -64,7 +64,7 @@ def test_the_summary_has_a_row_for_every_constraint():
     assert slack == pytest.approx(5.0 - RESULT.after[1], rel=1e-2)
 
 
-def test_the_summary_of_draws_says_what_they_are_worth():
+def test_summary_of_draws_reports_reliability():
     result = regularize(Samples(np.random.default_rng(0).normal(size=1000)), E(lambda x: x) >= 0.2)
     assert (
         f"effective draws {result.effective_sample_size:.0f} of 1000, k-hat {result.pareto_k:.2f}" in result.summary()
@@ -74,7 +74,7 @@ def test_the_summary_of_draws_says_what_they_are_worth():
     assert result.effective_sample_size <= result.posterior.effective_sample_size == pytest.approx(kish * efficiency)
 
 
-def test_a_single_expectation_is_a_number():
+def test_expectation_of_scalar_feature_converts_to_float():
     value = RESULT.expectation(E(lambda x: x[:, 0]))
     assert float(value) == value[0] == pytest.approx(0.3)
     assert f"{value:.2f}" == "0.30"
@@ -92,7 +92,7 @@ def test_expectations_are_saved_as_arrays(tmp_path):
     np.testing.assert_array_equal(found, value)
 
 
-def test_a_notebook_shows_a_table():
+def test_html_representation_is_a_table():
     shown = RESULT._repr_html_()
     assert shown.count("<tr>") == 3
     assert "E(cost) &lt;= 5" in shown
@@ -108,7 +108,7 @@ def test_a_notebook_shows_a_table():
         (500, 2.4, "unreliable", "Expectations may be far off"),
     ],
 )
-def test_the_verdict_on_the_draws_comes_first(size, target, reliability, reason):
+def test_summary_starts_with_reliability(size, target, reliability, reason):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = regularize(Samples(np.random.default_rng(0).normal(size=size)), E(lambda x: x) == target)
@@ -124,7 +124,7 @@ def test_the_verdict_on_the_draws_comes_first(size, target, reliability, reason)
 
 
 @pytest.mark.parametrize("size", [20, 92, 300])
-def test_a_boundary_with_few_draws_has_no_tail_of_weights(size):
+def test_boundary_with_few_draws_has_no_k_hat(size):
     event = np.random.default_rng(1).permutation(4000) < size
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", regbayes.UnreliableWeightsWarning)
@@ -134,18 +134,18 @@ def test_a_boundary_with_few_draws_has_no_tail_of_weights(size):
     assert result.reliability == ("reliable" if size >= 100 else "doubtful")
 
 
-def test_slack_says_how_far_inside_each_constraint_is():
+def test_slack_is_the_distance_to_each_constraint():
     result = regularize(
         POSTERIOR, [E(lambda x: x[:, 0]) >= -1.0, E(lambda x: x[:, 1]) <= 0.0, E(lambda x: x).within(2.0, of=0.0)]
     )
     np.testing.assert_allclose(result.slack[0], result.after[0] + 1.0, atol=1e-14)
     np.testing.assert_allclose(result.slack[1], -result.after[1], atol=1e-14)
     np.testing.assert_allclose(result.slack[2:], 2.0 - np.linalg.norm(result.after[2:]), atol=1e-14)
-    # Complementary slackness: a constraint that is not tight costs nothing.
+    # Complementary slackness: an inactive constraint has multiplier zero.
     assert np.all((np.abs(result.multipliers) < 1e-9) | (result.slack < 1e-7))
 
 
-def test_diagnostics_of_draws_are_for_draws():
+def test_diagnostics_require_draws():
     for name in ("effective_sample_size", "pareto_k"):
         with pytest.raises(AttributeError, match=f"{name} is for posteriors given as Samples"):
             getattr(RESULT, name)
@@ -153,7 +153,7 @@ def test_diagnostics_of_draws_are_for_draws():
         RESULT.to_arviz()
 
 
-def test_a_tilted_posterior_has_no_evidence():
+def test_tilted_posterior_has_no_evidence():
     joint = Finite(MODELS, log_weights=RNG.normal(size=30))
     assert joint.log_evidence is not None
     assert regularize(joint, E(lambda x: x[:, 0]) == 0.1).posterior.log_evidence is None
@@ -162,7 +162,7 @@ def test_a_tilted_posterior_has_no_evidence():
 
 
 @pytest.mark.parametrize("name", [*ELEMENTARY, *COMBINED, *SUMS])
-def test_every_regularizer_comes_back_from_disk(name, tmp_path):
+def test_every_regularizer_is_saved_and_loaded(name, tmp_path):
     regularizer, size = (ELEMENTARY | COMBINED | SUMS)[name]
     save(regularizer, tmp_path / "regularizer")
     found = regbayes.load(tmp_path / "regularizer")
@@ -173,7 +173,7 @@ def test_every_regularizer_comes_back_from_disk(name, tmp_path):
         assert np.array_equal(found.prox(point, 0.3), regularizer.prox(point, 0.3))
 
 
-def test_boundary_results_come_back_with_their_infinities(tmp_path):
+def test_infinite_multipliers_are_saved_and_loaded(tmp_path):
     result = regularize(Finite(np.array([0.0, 1.0, 2.0])), lambda x: x, Equal(0.0))
     result.save(tmp_path / "result")
     found = regbayes.load(tmp_path / "result")
@@ -182,13 +182,13 @@ def test_boundary_results_come_back_with_their_infinities(tmp_path):
     assert found.posterior.probabilities.tolist() == [1.0, 0.0, 0.0]
 
 
-def test_the_status_is_a_word_of_the_packages_one_type():
+def test_status_is_status_enum():
     assert RESULT.status is Status.OPTIMAL
     assert RESULT.status == "optimal"
     assert f"{RESULT.status}" == "optimal"
 
 
-def test_statuses_in_older_files_are_found():
+def test_statuses_of_older_files_are_converted():
     found = class_named("regbayes.Status")
     assert found is not None
     assert found.cls is Status
@@ -197,17 +197,17 @@ def test_statuses_in_older_files_are_found():
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("n", [100, 400])
-def test_a_probability_that_is_rarely_large_has_a_mean(seed, n):
+def test_rarely_large_probability_has_a_mean(seed, n):
     a = np.random.default_rng(seed).normal(size=n)
     rare = 1 / (1 + np.exp(10 - 5 * a))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", regbayes.UnreliableWeightsWarning)  # few draws are left
+        warnings.simplefilter("ignore", regbayes.UnreliableWeightsWarning)  # few effective draws
         found = regularize(Samples({"a": a}), E(rare) == 1.1 * rare.mean())
     assert not any("no mean" in doubt for doubt in found.diagnostics)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_feature_without_a_mean_is_reported_at_even_weights(seed):
+def test_feature_without_mean_is_reported_with_equal_weights(seed):
     a, b = np.random.default_rng(seed).normal(size=(2, 4, 1000))
     draws = regbayes.Samples({"a": a, "b": b}, chains=True)
     with pytest.warns(regbayes.UnreliableWeightsWarning, match=r"feature in E\(ratio\) == 3 may have no mean"):
@@ -216,4 +216,4 @@ def test_a_feature_without_a_mean_is_reported_at_even_weights(seed):
         warnings.simplefilter("error")
         regularize(draws, E(lambda v: np.arctan(v.a / v.b), name="angle") == 0.1)
         regularize(draws, E(lambda v: v.a / (5 + v.b), name="far from its pole") == 0.01)
-        regularize(draws, E(lambda v: np.exp(1.5 * v.a)) <= 1)  # the tilt takes the tail away
+        regularize(draws, E(lambda v: np.exp(1.5 * v.a)) <= 1)  # the tilt removes the tail

@@ -1,4 +1,4 @@
-"""Units do not matter: features may be tiny, huge or far from zero, draws few or many, constraints more than models."""
+"""Invariance to units, offsets and numbers of draws and constraints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from regbayes.regularizers import (
     Separable,
 )
 
-# name -> a regularizer of the expectations of a psi + b, equivalent to one of those of psi, around a reachable point x
+# name -> a regularizer of the expectations of a psi + b, equivalent to one of those of psi; x is attainable
 FAMILIES: dict[str, Callable[[Floats, float, Floats], Regularizer]] = {
     "equal": lambda x, a, b: Equal(a * x + b),
     "at most": lambda x, a, b: AtMost(a * x + b),
@@ -49,7 +49,7 @@ FAMILIES: dict[str, Callable[[Floats, float, Floats], Regularizer]] = {
 
 
 def draw_problem(seed: int, n: int, m: int) -> tuple[Floats, Floats, Floats]:
-    """Features of n models in general position, their probabilities, and expectations that can be reached."""
+    """Return features of n models, probabilities and attainable targets."""
     rng = np.random.default_rng([seed, n, m])
     features = rng.normal(size=(n, m))
     return features, rng.dirichlet(np.full(n, 3.0)), features.T @ rng.dirichlet(np.full(n, 3.0))
@@ -64,7 +64,7 @@ def draw_problem(seed: int, n: int, m: int) -> tuple[Floats, Floats, Floats]:
     log_scale=st.integers(-6, 6),
     offset=st.sampled_from([0.0, 1.0, -30.0, 1e3, -1e6]),
 )
-def test_the_answer_does_not_depend_on_units(name, n, m, seed, log_scale, offset):
+def test_solution_does_not_depend_on_units(name, n, m, seed, log_scale, offset):
     features, probabilities, reachable = draw_problem(seed, n, m)
     a = 10.0**log_scale
     b = a * offset * np.ones(m)
@@ -88,7 +88,7 @@ def test_the_answer_does_not_depend_on_units(name, n, m, seed, log_scale, offset
     log_scales=st.lists(st.integers(-6, 6), min_size=5, max_size=5),
     kind=st.sampled_from(["equal", "at most", "hinge", "ridge"]),
 )
-def test_every_feature_may_have_its_own_unit(m, seed, log_scales, kind):
+def test_solution_does_not_depend_on_units_of_each_feature(m, seed, log_scales, kind):
     features, probabilities, reachable = draw_problem(seed, 30, m)
     a = 10.0 ** np.array(log_scales[:m])
 
@@ -104,7 +104,7 @@ def test_every_feature_may_have_its_own_unit(m, seed, log_scales, kind):
 
 @settings(max_examples=25)
 @given(d=st.integers(1, 6), m=st.integers(1, 8), seed=st.integers(0, 1000), log_scale=st.integers(-6, 6))
-def test_gaussians_do_not_depend_on_units_either(d, m, seed, log_scale):
+def test_gaussian_solution_does_not_depend_on_units(d, m, seed, log_scale):
     rng = np.random.default_rng([seed, d, m])
     rows, bounds, a = rng.normal(size=(m, d)), rng.normal(size=m), 10.0**log_scale
     plain = regularize(Gaussian(np.zeros(d), np.ones(d)), rows, Hinge(0.8).reflect(bounds))
@@ -117,7 +117,7 @@ def test_gaussians_do_not_depend_on_units_either(d, m, seed, log_scale):
 
 @settings(max_examples=30)
 @given(n=st.integers(1, 12), m=st.integers(1, 30), seed=st.integers(0, 1000))
-def test_any_shape_with_reachable_targets_is_solved(n, m, seed):
+def test_any_shape_with_attainable_targets_is_optimal(n, m, seed):
     """From one model to many, from one constraint to more constraints than models."""
     features, probabilities, reachable = draw_problem(seed, n, m)
     result = regularize(Finite(features, probabilities=probabilities), E(lambda x: x) == reachable)
@@ -133,7 +133,7 @@ def test_enough_equalities_determine_the_distribution():
     np.testing.assert_allclose(result.posterior.probabilities, wanted, atol=1e-7)
 
 
-def test_a_single_model():
+def test_single_model():
     alone = Finite(np.array([[3.0, -1.0]]))
     result = regularize(alone, E(lambda x: x) == [3.0, -1.0])
     assert result.status == "optimal"
@@ -144,7 +144,7 @@ def test_a_single_model():
     assert soft.primal == pytest.approx(6.0)
 
 
-def test_constant_features_cost_what_they_cost_and_move_nothing():
+def test_constant_features_change_only_the_objective():
     features, probabilities, reachable = draw_problem(0, 20, 1)
     posterior = Finite(features, probabilities=probabilities)
     alone = regularize(posterior, E(lambda x: x) == reachable)
@@ -162,7 +162,7 @@ def test_constant_features_cost_what_they_cost_and_move_nothing():
 
 
 @pytest.mark.parametrize("copies", [2, 5])
-def test_saying_a_thing_twice_changes_nothing(copies):
+def test_duplicate_constraints_do_not_change_the_solution(copies):
     features, probabilities, reachable = draw_problem(3, 25, 2)
     posterior = Finite(features, probabilities=probabilities)
     for constraint in (
@@ -174,11 +174,11 @@ def test_saying_a_thing_twice_changes_nothing(copies):
         often = regularize(posterior, [constraint] * copies)
         assert often.status == "optimal"
         np.testing.assert_allclose(often.posterior.probabilities, once.posterior.probabilities, atol=1e-6)
-        # How the copies share a multiplier is arbitrary; what they add up to is not.
+        # How the copies share a multiplier is arbitrary, but their sum is not.
         np.testing.assert_allclose(often.multipliers.reshape(copies, 2).sum(axis=0), once.multipliers, atol=1e-5)
 
 
-def test_implied_constraints_change_nothing():
+def test_implied_constraints_do_not_change_the_solution():
     features, probabilities, reachable = draw_problem(4, 25, 2)
     posterior = Finite(features, probabilities=probabilities)
     once = regularize(posterior, E(lambda x: x) == reachable)
@@ -190,7 +190,7 @@ def test_implied_constraints_change_nothing():
     assert implied.multipliers[-1] == 0.0
 
 
-def test_models_without_probability_do_not_matter():
+def test_models_with_zero_probability_are_ignored():
     features, probabilities, reachable = draw_problem(5, 25, 2)
     with_ghosts = np.vstack([features, [[100.0, 100.0], [-100.0, 50.0]]])
     ghosts = Finite(with_ghosts, probabilities=np.append(probabilities, [0.0, 0.0]))
@@ -201,7 +201,7 @@ def test_models_without_probability_do_not_matter():
     np.testing.assert_allclose(result.multipliers, plain.multipliers, atol=1e-8)
 
 
-def test_order_does_not_matter():
+def test_solution_does_not_depend_on_order():
     features, probabilities, reachable = draw_problem(6, 25, 3)
     rng = np.random.default_rng(0)
     rows, columns = rng.permutation(25), rng.permutation(3)
@@ -212,7 +212,7 @@ def test_order_does_not_matter():
     np.testing.assert_allclose(result.multipliers, plain.multipliers[columns], atol=1e-6)
 
 
-def test_shift_of_nested_affine_maps_loses_no_digits():
-    """The target at 1e16 moves first; added to x, it would leave none of the digits of x."""
+def test_shift_of_nested_affine_maps_loses_no_precision():
+    """The target 1e16 is shifted first; added to x, it would cancel all digits of x."""
     target = 8.544915763429083e15
     assert Affine(Hinge(2.0).shift(target)).shift(-target).value([0.25]) == 0.5

@@ -1,4 +1,4 @@
-"""The solver's manners: limits are kept, certificates are honest, warm starts help, weights are respected."""
+"""The solver: limits, certificates, warm starts and weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOFT = {
 
 @pytest.mark.parametrize("name", SOFT)
 @pytest.mark.parametrize("limit", [0, 1, 2])
-def test_an_iteration_limit_returns_what_there_is_with_its_gap(name, limit):
+def test_iteration_limit_returns_bounds_and_gap(name, limit):
     optimum = regularize(POSTERIOR, lambda x: x, SOFT[name])
     assert optimum.n_iter > 2
     with pytest.warns(NotConvergedWarning, match=r"max_iter=\d with gap .* above the tolerance. Raise max_iter"):
@@ -40,7 +40,7 @@ def test_an_iteration_limit_returns_what_there_is_with_its_gap(name, limit):
 
 
 class Uncertain(Regularizer):
-    """A ridge whose conjugate is only known from above: no gap below ``off`` can be certified."""
+    """A ridge with an inexact conjugate: no gap below ``off`` can be certified."""
 
     def __init__(self, target: np.ndarray, off: float) -> None:
         self.ridge = Ridge(target)
@@ -56,7 +56,7 @@ class Uncertain(Regularizer):
         return self.ridge.prox(x, step)
 
 
-def test_where_no_step_helps_any_more_the_solver_has_stalled():
+def test_solver_without_progress_reports_stalled():
     uncertain = Uncertain(REACHABLE, off=1e-3)
     with pytest.warns(NotConvergedWarning, match=r"stalled after .* above the tolerance; more iterations would not"):
         result = regularize(POSTERIOR, lambda x: x, uncertain)
@@ -68,7 +68,7 @@ def test_where_no_step_helps_any_more_the_solver_has_stalled():
     assert regularize(POSTERIOR, lambda x: x, uncertain, tol=2e-3).status == "optimal"
 
 
-def test_hard_constraints_at_the_limit_say_how_far_they_are():
+def test_iteration_limit_reports_violation_of_hard_constraints():
     with pytest.warns(NotConvergedWarning):
         result = regularize(POSTERIOR, E(lambda x: x) == REACHABLE, max_iter=1)
     assert result.status == "iteration_limit"
@@ -78,7 +78,7 @@ def test_hard_constraints_at_the_limit_say_how_far_they_are():
     assert result.violation > 1e-3
 
 
-def test_the_bounds_close_in_with_every_iteration():
+def test_dual_increases_with_every_iteration():
     duals = []
     for limit in range(4):
         with pytest.warns(NotConvergedWarning):
@@ -87,7 +87,7 @@ def test_the_bounds_close_in_with_every_iteration():
 
 
 @pytest.mark.parametrize("tol", [1e-3, 1e-6, 1e-10])
-def test_the_tolerance_is_kept(tol):
+def test_gap_and_violation_are_within_tolerance(tol):
     for regularizer in SOFT.values():
         result = regularize(POSTERIOR, lambda x: x, regularizer, tol=tol)
         assert result.status == "optimal"
@@ -98,18 +98,18 @@ def test_the_tolerance_is_kept(tol):
         assert result.violation <= tol
 
 
-def test_a_negative_limit_is_refused():
+def test_negative_max_iter_raises_value_error():
     with pytest.raises(ValueError, match="max_iter must be at least 0, got -1"):
         regularize(POSTERIOR, E(lambda x: x) <= 0.0, max_iter=-1)
 
 
 @pytest.mark.parametrize("tol", [0.0, -1e-9, np.nan])
-def test_a_tolerance_that_cannot_be_met_is_refused(tol):
+def test_nonpositive_tolerance_raises_value_error(tol):
     with pytest.raises(ValueError, match="tol must be positive"):
         regularize(POSTERIOR, E(lambda x: x) <= 0.0, tol=tol)
 
 
-def test_a_warm_start_arrives_sooner_and_at_the_same_place():
+def test_warm_start_converges_faster_to_same_solution():
     hard = [E(lambda x: x) == REACHABLE, E(lambda x: x**2) <= 1.4]
     first = regularize(POSTERIOR, hard)
     nearby = [E(lambda x: x) == REACHABLE + 1e-3, E(lambda x: x**2) <= 1.4]
@@ -120,7 +120,7 @@ def test_a_warm_start_arrives_sooner_and_at_the_same_place():
     assert regularize(POSTERIOR, hard, warm_start=first.warm_start).n_iter == 0
 
 
-def test_a_warm_start_from_far_away_arrives_too():
+def test_distant_warm_start_converges():
     cold = regularize(POSTERIOR, lambda x: x, SOFT["hinge"])
     for start in (np.full(4, 1e3), np.full(4, -7.0), 1e-3 * np.ones(4)):
         warm = regularize(POSTERIOR, lambda x: x, SOFT["hinge"], warm_start=start)
@@ -128,13 +128,13 @@ def test_a_warm_start_from_far_away_arrives_too():
         np.testing.assert_allclose(warm.posterior.probabilities, cold.posterior.probabilities, atol=1e-6)
 
 
-def test_a_warm_start_of_another_problem_is_refused():
+def test_warm_start_with_wrong_shape_raises_value_error():
     with pytest.raises(ValueError, match=r"warm_start must have shape \(4,\), got \(3,\)"):
         regularize(POSTERIOR, E(lambda x: x) <= 0.0, warm_start=np.zeros(3))
 
 
 @pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
-def test_weighted_draws_are_a_finite_posterior_with_those_weights():
+def test_weighted_samples_equal_finite_posterior():
     log_weights = RNG.normal(size=200)
     constraints = [E(lambda x: x[:, 0]) >= 0.2, (E(lambda x: x[:, 1]) == 0.1).soft(0.3)]
     draws = regularize(Samples(MODELS, log_weights=log_weights + 17.0), constraints)
@@ -144,14 +144,14 @@ def test_weighted_draws_are_a_finite_posterior_with_those_weights():
     assert draws.kl == pytest.approx(models.kl, abs=1e-13)
 
 
-def test_repeated_models_are_weights():
+def test_repeated_models_equal_weights():
     counts = RNG.integers(1, 4, size=200)
     repeated = regularize(Finite(np.repeat(MODELS, counts, axis=0)), E(lambda x: x) <= -0.05)
     weighted = regularize(Finite(MODELS, probabilities=counts / counts.sum()), E(lambda x: x) <= -0.05)
     np.testing.assert_allclose(repeated.multipliers, weighted.multipliers, atol=1e-8)
 
 
-def test_draws_that_cannot_carry_the_tilt_warn():
+def test_unreliable_importance_weights_warn():
     draws = np.random.default_rng(1).normal(size=4000)
     with pytest.warns(UnreliableWeightsWarning, match=r"k-hat .* above 0\.7.*resample\(model"):
         far = regularize(Samples(draws), E(lambda x: x) == 3.2)
@@ -163,13 +163,13 @@ def test_draws_that_cannot_carry_the_tilt_warn():
     assert near.effective_sample_size > 2000
 
 
-def test_the_same_call_gives_the_same_answer():
+def test_regularize_is_deterministic():
     one, two = (regularize(POSTERIOR, lambda x: x, SOFT["soft ball"]) for _ in range(2))
     assert np.array_equal(one.multipliers, two.multipliers)
     assert one.primal == two.primal
 
 
-def test_the_arguments_are_left_alone():
+def test_regularize_does_not_modify_arguments():
     before, weights = MODELS.copy(), POSTERIOR.log_weights.copy()
     start = np.zeros(4)
     regularize(POSTERIOR, lambda x: x, AtMost(REACHABLE), warm_start=start)
@@ -178,7 +178,7 @@ def test_the_arguments_are_left_alone():
     assert not np.any(start)
 
 
-def test_going_on_from_a_result_is_a_tilt_of_the_tilt():
+def test_regularizing_a_result_combines_the_tilts():
     first = regularize(POSTERIOR, E(lambda x: x[:, 0]) == 0.2)
     second = regularize(first.posterior, E(lambda x: x[:, 1]) == 0.1)
     direct = POSTERIOR.tilt(lambda x: x[:, :2], [first.multipliers[0], second.multipliers[0]])
@@ -187,7 +187,7 @@ def test_going_on_from_a_result_is_a_tilt_of_the_tilt():
         regularize(first, E(lambda x: x[:, 1]) == 0.1)
 
 
-def test_the_log_partition_is_the_cumulant_generating_function():
+def test_log_partition_is_cumulant_generating_function():
     phi = np.array([0.3, -0.2, 0.1, 0.4])
     exact = np.log(POSTERIOR.probabilities @ np.exp(MODELS @ phi))
     assert POSTERIOR.log_partition(lambda x: x, phi) == pytest.approx(exact, rel=1e-12)
@@ -209,8 +209,8 @@ def test_huge_log_weights_do_not_overflow():
 
 @pytest.mark.parametrize(("n", "m"), [(50, 3), (1000, 8), (1000, 20), (9000, 3), (9000, 20), (30_000, 40)])
 @pytest.mark.parametrize("even", [True, False])
-def test_moments_have_their_digits_wherever_zero_is(n, m, even):
-    """Zero may be among the atoms, beside them or far away, and a feature may be rare, nearly sure or constant."""
+def test_moments_are_accurate_for_any_offset(n, m, even):
+    """Features may be centered, offset, rare, nearly sure or constant."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(n, m))
     features[:, 0] += 1000

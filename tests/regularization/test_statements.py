@@ -1,4 +1,4 @@
-"""Conditional expectations are linear; variances and correlations are sequences of linear problems."""
+"""Conditional expectations, variances and correlations as constraints."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def conditional_mean(weights, values, event):
 
 
 @pytest.mark.parametrize("event", [positive, lambda v: v.x > 0, lambda x: x > 0, X > 0])
-def test_conditional_expectations_hold(event):
+def test_conditional_expectations_meet_target(event):
     result = regularize(POSTERIOR, E("z").given(event) == 0.8)
     weights = result.posterior.weights
     assert conditional_mean(weights, DRAWS["z"], X > 0) == pytest.approx(0.8, abs=1e-8)
     assert float(result.expectation(E("z").given(event))) == pytest.approx(0.8, abs=1e-8)
-    # where the event does not hold the tilt is flat: only its probability may change
+    # outside the event the tilt is constant: only the event's probability changes
     assert np.ptp(result.posterior.log_weights[X <= 0]) < 1e-12
 
 
@@ -63,7 +63,7 @@ def test_conditional_expectations_of_objects():
     assert (2 * q[1] + 3 * q[2] + 4 * q[3]) / q[1:4].sum() == pytest.approx(2.5, abs=1e-8)
 
 
-def test_a_conditional_expectation_has_an_error_and_needs_its_event():
+def test_conditional_expectation_has_mcse_and_requires_event():
     result = regularize(POSTERIOR, E("x") >= -10.0)
     half = DRAWS["z"][X > 0]
     assert result.mcse(E("z").given(positive))[0] == pytest.approx(half.std() / np.sqrt(half.size), rel=0.1)
@@ -74,8 +74,8 @@ def test_a_conditional_expectation_has_an_error_and_needs_its_event():
 @pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
 @pytest.mark.parametrize("size", [1, 2, 7])
 @pytest.mark.parametrize("kind", [Finite, Samples])
-def test_what_an_event_cannot_have_is_not_met_by_taking_it_away(kind, size):
-    """The draws of an event reach from their least to their greatest value; beyond, only probability zero is left."""
+def test_unreachable_conditional_expectation_is_infeasible(kind, size):
+    """A target outside the range of the event's draws would need probability zero."""
     values, event = np.array(DRAWS["z"][:40]), np.arange(40) < size
     low, high = values[:size].min(), values[:size].max()
     posterior = kind({"z": values})
@@ -92,7 +92,7 @@ def test_what_an_event_cannot_have_is_not_met_by_taking_it_away(kind, size):
         assert result.posterior.weights[event].sum() > 0
 
 
-def test_an_event_that_never_happens_is_refused():
+def test_event_with_probability_zero_raises():
     with pytest.raises(ValueError, match="the event has probability 0"):
         regularize(POSTERIOR, E("z").given(lambda v: v.x > 100) == 1.0)
     logs = np.where(np.arange(6) < 2, -np.inf, 0.0)
@@ -112,7 +112,7 @@ def test_an_event_that_never_happens_is_refused():
     ],
 )
 @pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
-def test_variances_and_correlations_hold(constraints, statistic, value):
+def test_variances_and_correlations_meet_target(constraints, statistic, value):
     answer = regularize_moments(POSTERIOR, constraints)
     covariance = np.cov(np.stack(list(DRAWS.values())), aweights=answer.regularized.posterior.weights, ddof=0)
     assert statistic(covariance) == pytest.approx(value, abs=1e-6)
@@ -130,8 +130,8 @@ def test_variances_and_correlations_hold(constraints, statistic, value):
         (lambda: Var("y") >= 0.5, -1, np.linspace(1.15, 1.25, 41)),
     ],
 )
-def test_a_variance_is_the_best_over_all_means(make, sign, centres):
-    """Given the mean, a variance is a second moment: a search over means is an independent way to the same answer."""
+def test_variance_is_the_best_over_all_means(make, sign, centres):
+    """Given the mean, a variance is a second moment: search over the means."""
     constraint = make()
     answer = regularize_moments(POSTERIOR, constraint)
 
@@ -144,7 +144,7 @@ def test_a_variance_is_the_best_over_all_means(make, sign, centres):
     assert answer.regularized.kl == pytest.approx(searched, rel=2e-3)
 
 
-def test_moments_that_hold_already_cost_nothing():
+def test_satisfied_moments_have_zero_divergence():
     answer = regularize_moments(POSTERIOR, [Var("x") <= 5.0, Corr("x", "z") >= 0.0])
     assert answer.regularized.kl == 0.0
     assert answer.n_rounds == 1
@@ -152,13 +152,13 @@ def test_moments_that_hold_already_cost_nothing():
     assert answer.labels == ("Var(x) <= 5", "Corr(x, z) >= 0")
 
 
-def test_moments_come_back_from_a_file(tmp_path):
+def test_moments_are_saved_and_loaded(tmp_path):
     answer = regularize_moments(POSTERIOR, Var("x") == 0.8)
     answer.save(tmp_path / "answer")
     assert str(regbayes.load(tmp_path / "answer")) == str(answer)
 
 
-def test_too_few_rounds_warn():
+def test_regularize_moments_too_few_rounds_warns():
     with pytest.warns(
         NotConvergedWarning, match="stopped after 1 rounds with the statements met up to .* Raise max_rounds"
     ):
@@ -185,6 +185,6 @@ def test_too_few_rounds_warn():
         (lambda: regularize_moments(Gaussian([0.0], [1.0]), Var([1.0]) <= 1), TypeError, "keeps its covariance"),
     ],
 )
-def test_what_regularize_moments_refuses(call, error, message):
+def test_regularize_moments_invalid_statements_raise(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -1,4 +1,4 @@
-"""Steep prices, simplexes, narrow intervals and many atoms: what the solver does inside, against theorems."""
+"""Large penalties, simplexes, narrow intervals and many atoms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regbayes.regularizers import Ball, Equal, Interval, MultiClassHinge, MultiC
 
 
 def bounds_of(features: np.ndarray, log_weights: np.ndarray, g: Regularizer, result) -> tuple[float, float]:
-    """The dual at the result's multipliers and the primal at its weights, from their definitions."""
+    """Compute the dual at the multipliers and the primal at the weights."""
     logs = log_weights - np.logaddexp.reduce(log_weights)
     dual = -np.logaddexp.reduce(logs + features @ result.multipliers) - g.conjugate(-result.multipliers)
     log_q = result.posterior.log_weights
@@ -26,7 +26,7 @@ def bounds_of(features: np.ndarray, log_weights: np.ndarray, g: Regularizer, res
 @pytest.mark.parametrize("kind", [MultiClassHinge, MultiClassSquaredHinge])
 @pytest.mark.parametrize("price", [1e-2, 1.0, 1e3, 1e6])
 @pytest.mark.parametrize("nats", [0.0, 80.0])
-def test_classes_at_any_price(kind, price, nats):
+def test_multi_class_hinge_with_any_penalty_closes_gap(kind, price, nats):
     rng = np.random.default_rng(5)
     features = rng.gamma(0.5, size=(30, 4)) * [1.0, 3.0, 0.2, 1.0]
     log_weights = np.where(np.arange(30) == 3, nats, rng.normal(size=30))
@@ -40,8 +40,8 @@ def test_classes_at_any_price(kind, price, nats):
 
 @pytest.mark.parametrize("norm", [1, 2, np.inf])
 @pytest.mark.parametrize("price", [1e2, 1e7])
-def test_a_steep_ball_is_the_hard_one(norm, price):
-    """A price above the multipliers' dual norm buys everything."""
+def test_ball_with_large_penalty_equals_hard_ball(norm, price):
+    """The penalty exceeds the dual norm of the multipliers, so that it is exact."""
     features = np.random.default_rng(1).normal(size=(400, 6))
     target = features.mean(axis=0) + 0.2
     steep, hard = (regularize(Finite(features), features, Ball(target, 0.1, norm, C)) for C in (price, np.inf))
@@ -49,8 +49,8 @@ def test_a_steep_ball_is_the_hard_one(norm, price):
     np.testing.assert_allclose(steep.dual, hard.dual, rtol=1e-7)
 
 
-def test_a_gaussian_with_more_features_than_dimensions_at_a_price_that_buys_nothing():
-    """Multipliers of 1e8 cancel each other; the value is known to the digits that are left."""
+def test_gaussian_with_more_features_than_dimensions():
+    """Multipliers of 1e8 cancel each other, which limits the precision of the value."""
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(8, 2))
     result = regularize(Gaussian(np.zeros(2), np.eye(2)), rows, Ball(rng.normal(size=8), 0.1, 1, 1e4))
@@ -62,7 +62,7 @@ def test_a_gaussian_with_more_features_than_dimensions_at_a_price_that_buys_noth
 
 
 @pytest.mark.parametrize("width", [0.0, 1e-9, 1e-6, 1.0])
-def test_an_interval_on_a_gaussian_is_its_nearer_end(width):
+def test_interval_on_gaussian_equals_nearest_bound(width):
     low = np.array([300.0, -7.0])
     posterior = Gaussian([10.0, 0.0], np.diag([0.25, 4.0]))
     result = regularize(posterior, np.eye(2), Interval(low, low + width))
@@ -72,7 +72,7 @@ def test_an_interval_on_a_gaussian_is_its_nearer_end(width):
     assert result.warm_start.shape == (2,)
 
 
-def test_an_interval_has_the_multiplier_of_the_bound_that_holds():
+def test_interval_has_multiplier_of_active_bound():
     draws = np.random.default_rng(0).normal(size=500)
     posterior = Finite(draws)
     both, one = (regularize(posterior, c) for c in (E(draws).between(0.2, 0.5), E(draws) >= 0.2))
@@ -82,19 +82,19 @@ def test_an_interval_has_the_multiplier_of_the_bound_that_holds():
     assert regularize(posterior, E(draws).between(-0.5, 0.5)).kl == 0
 
 
-# Nearly collinear equalities with one atom ahead
+# Nearly collinear equalities with one dominant atom
 
 
 @pytest.mark.parametrize("width", [1e-3, 1e-5])
-def test_equalities_that_nearly_say_the_same_with_one_atom_ahead(width):
-    """The dual in extended precision is a lower bound, and known weights that meet the constraints an upper one."""
+def test_nearly_collinear_equalities_with_dominant_atom(width):
+    """Compare with a lower bound and the value of feasible weights."""
     rng = np.random.default_rng(8)
     z, e = rng.normal(size=(2, 50))
     features = np.column_stack([z, z + width * e])
     logs = np.where(np.arange(50) == 7, 0.0, -60 - rng.exponential(size=50)).astype(np.longdouble)
     logs -= np.log(np.sum(np.exp(logs)))
     away = features.astype(np.longdouble) - features[7]
-    # The targets are those of weights that bring the atom ahead down to the others, and tilt all of them.
+    # The targets are expectations of weights without the dominant atom's lead, tilted along both features.
     scores = logs - np.where(np.arange(50) == 7, np.longdouble(60), 0)
     scores += 0.3 * away[:, 0] + 0.2 * (away[:, 1] - away[:, 0]) / width
     q = np.exp(scores - scores.max())
@@ -116,7 +116,7 @@ def test_equalities_that_nearly_say_the_same_with_one_atom_ahead(width):
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 3), (5000, 1), (3000, 8), (20_000, 9), (30_000, 17), (9000, 60)])
 @pytest.mark.parametrize("even", [True, False])
-def test_moments_and_ranges_are_those_of_their_definitions(n, m, even):
+def test_atoms_moments_and_ranges_match_definitions(n, m, even):
     rng = np.random.default_rng(m)
     features, logs = rng.normal(size=(n, m)) + 0.5, np.zeros(n) if even else rng.normal(size=n)
     logs -= np.logaddexp.reduce(logs)
@@ -138,7 +138,7 @@ def test_moments_and_ranges_are_those_of_their_definitions(n, m, even):
         got = found.evaluate(phi, last)
         np.testing.assert_allclose(got[0], value, rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(got[1], mean, rtol=1e-11, atol=1e-13)
-        for at in (phi, 2 * phi):  # where the last look was, and elsewhere
+        for at in (phi, 2 * phi):  # the point of the last evaluation, and another one
             np.testing.assert_allclose(found.span(at), np.ptp(features @ at), rtol=1e-12, atol=1e-13)
             tilted, divergence = found.tilt(at)
             expected = logs + features @ at - np.logaddexp.reduce(logs + features @ at)
@@ -150,8 +150,8 @@ def test_moments_and_ranges_are_those_of_their_definitions(n, m, even):
 
 @pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
 @pytest.mark.parametrize("away", [0.02, 0.1, 0.25])
-def test_corrected_covariances_lead_to_the_same_tilt(away):
-    """More features than come with their covariance: the tilt meets the equalities, and no other does."""
+def test_many_equalities_are_met_by_exponential_tilt(away):
+    """There are more features than the number with a precomputed covariance."""
     features = np.random.default_rng(2).normal(size=(4000, 30))
     wanted = features.mean(axis=0) + away
     result = regularize(Samples(features), E(features) == wanted)
@@ -163,8 +163,8 @@ def test_corrected_covariances_lead_to_the_same_tilt(away):
 
 @pytest.mark.parametrize("nats", [0.0, 1.0, 200.0])
 @pytest.mark.parametrize("n", [100, 70_000])
-def test_one_multiplier_of_many_atoms(n, nats):
-    """In pieces or not: the tilt meets the equality in extended precision, and it is the one of the multiplier."""
+def test_single_multiplier_of_many_atoms(n, nats):
+    """The equality holds in extended precision, and the weights match the multiplier."""
     rng = np.random.default_rng(3)
     x, logs = rng.normal(size=n), nats * rng.normal(size=n)
     posterior = Finite(x, log_weights=logs)

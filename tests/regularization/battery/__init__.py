@@ -1,4 +1,4 @@
-"""Hard problems for `regularize`, independent answers to them, and who was right.
+"""Randomized stress tests of `regularize` against independent reference solutions.
 
-`problems` makes them, `references` answers them without any of the package's mathematics, `verdicts` compares.
+`problems` generates the problems, `references` solves them independently, and `verdicts` compares both.
 """

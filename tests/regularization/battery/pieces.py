@@ -1,14 +1,14 @@
-"""Regularizers written again for the references: every number in units of the features, in extended precision.
+"""Independent implementations of the regularizers, in extended precision.
 
-The references see features ``z = (x - centre) / unit`` of the order of one, whatever the units of x. `pieces_of` takes
-a regularizer apart into pieces that are functions of z: differences with targets are taken in extended precision, so
-that an offset of 1e13 standard deviations or a unit of 1e300 costs nothing. A piece knows
+The references use standardized features ``z = (x - centre) / unit``, which are of order one. `pieces_of` decomposes
+a regularizer into pieces that are functions of z. Differences with targets are computed in extended precision, so that
+an offset of 1e13 standard deviations or a unit of 1e300 loses no accuracy. A piece has
 
-- ``cost(z)``: its value as a CVXPY expression with hard constraints beside it,
+- ``cost(z)``: its value as a CVXPY expression and its hard constraints,
 - ``value(z)`` and ``nearest(z)``: the value at the nearest point of its domain, and that point,
-- ``dual(u)``: a point of its conjugate's domain near u and the conjugate there, so that a dual value is a lower bound
-  of the optimum whoever found u,
-- ``bounds()``: rows ``low <= A z <= high`` of its domain, where it is a polyhedron.
+- ``dual(u)``: a point of its conjugate's domain near u and the conjugate at that point. Weak duality then gives a lower
+  bound of the optimum for any u,
+- ``bounds()``: the constraints ``low <= A z <= high`` of its domain if it is a polyhedron.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ def wide(x: Any) -> Wide:
 
 
 def narrow(x: Any) -> NDArray[np.float64]:
-    """Return float64; what is beyond its range becomes infinite or zero."""
+    """Return float64; values outside its range become infinite or zero."""
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(x).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class View:
-    """How a piece sees some of the features: ``x = centre + unit z`` with units of either sign."""
+    """Affine map ``x = centre + unit z`` of some features; units may be negative."""
 
     index: NDArray[np.intp]  # (k,)
     centre: Wide  # (k,)
-    unit: Wide  # (k,), not zero
-    factor: np.longdouble  # in front of the regularizer
+    unit: Wide  # (k,), nonzero
+    factor: np.longdouble  # multiplies the regularizer
 
     def part(self, chosen: Any) -> View:
         return View(self.index[chosen], self.centre[chosen], self.unit[chosen], self.factor)
 
     def target(self, x: Any) -> Wide:
-        """Where z must be for the expectation to be x."""
+        """Return the z at which the expectation is x."""
         return (wide(x) - self.centre) / self.unit
 
 
 def pieces_of(g: Regularizer, view: View) -> list[Piece]:
-    """Take a regularizer apart."""
+    """Decompose a regularizer into pieces."""
     size = len(view.index)
     match g:
         case Affine():
@@ -121,7 +121,7 @@ def _elementary(g: Regularizer, view: View) -> list[Piece]:
             prices = view.factor * wide(g.weight) * wide(g.target)
             slope = view.factor * wide(g.weight) * view.unit if isinstance(g, GeneralizedKL) else 0 * view.unit
             used = prices > 0
-            # weight sum p log(p / x), x = unit (z - zero), and for the generalised one weight (x - p) beside it
+            # weight sum p log(p / x) with x = unit (z - zero); the generalized divergence adds weight (x - p)
             constant = np.sum(prices[used] * (np.log(wide(g.target)[used]) - np.log(np.abs(view.unit[used]))))
             if isinstance(g, GeneralizedKL):
                 constant += np.sum(view.factor * wide(g.weight) * (view.centre - wide(g.target)))
@@ -130,7 +130,7 @@ def _elementary(g: Regularizer, view: View) -> list[Piece]:
 
 
 def _priced(view: View, low: Wide, high: Wide, C: Any, power: float) -> list[Piece]:
-    """Hard where the price is infinite, nothing where it is zero."""
+    """Return a hard piece if the penalty is infinite, none if it is zero."""
     C = np.broadcast_to(wide(C), len(view.index))
     pieces: list[Piece] = []
     if np.any(hard := np.isinf(C)):
@@ -159,7 +159,7 @@ def _multi_class(g: MultiClassHinge | MultiClassSquaredHinge, view: View) -> lis
 
 
 class Piece:
-    """An elementary function of some coordinates of z."""
+    """Function of some coordinates of z."""
 
     index: NDArray[np.intp]
 
@@ -173,11 +173,11 @@ class Piece:
         return z
 
     def snapped(self, z: Wide, within: float) -> Wide:
-        """Return z moved onto kinks and edges close by, where optima like to lie and solvers to be a little off."""
+        """Return z moved onto nearby kinks and edges, which solvers miss slightly."""
         return self.nearest(z)
 
     def slope(self, z: np.longdouble) -> np.longdouble:
-        """Return a subgradient at z, for a piece of one coordinate; infinite outside the domain."""
+        """Return a subgradient at one coordinate z; infinite outside the domain."""
         raise NotImplementedError
 
     def dual(self, u: Wide) -> tuple[Wide, np.longdouble]:
@@ -188,14 +188,14 @@ class Piece:
         return False
 
     def bounds(self) -> Bounds | None:
-        """Return no rows for what is finite everywhere, None for what is no polyhedron."""
+        """Return the rows of a polyhedral domain; None for other domains."""
         k = len(self.index)
         return wide(np.zeros((0, k))), wide(np.zeros(0)), wide(np.zeros(0))
 
 
 @dataclass(frozen=True)
 class Box(Piece):
-    """Hard ``low <= z <= high``; both the same is an equality."""
+    """Hard bounds ``low <= z <= high``; equal bounds are an equality."""
 
     index: NDArray[np.intp]
     low: Wide
@@ -242,7 +242,7 @@ class Box(Piece):
 
 @dataclass(frozen=True)
 class Excess(Piece):
-    """``sum price max(0, z - high, low - z)^power``."""
+    """Penalty ``sum C max(0, z - high, low - z)^power``."""
 
     index: NDArray[np.intp]
     low: Wide
@@ -288,7 +288,7 @@ class Excess(Piece):
 
 @dataclass(frozen=True)
 class Quadratic(Piece):
-    """``1/2 sum weight (z - target)^2``."""
+    """Penalty ``1/2 sum weight (z - target)^2``."""
 
     index: NDArray[np.intp]
     target: Wide
@@ -311,7 +311,7 @@ class Quadratic(Piece):
 
 @dataclass(frozen=True)
 class Norm(Piece):
-    """``price max(0, ||weights (z - target)|| - radius)``; an infinite price is the hard ball."""
+    """Penalty ``C max(0, ||weights (z - target)|| - radius)``; hard if infinite."""
 
     index: NDArray[np.intp]
     target: Wide
@@ -340,7 +340,7 @@ class Norm(Piece):
         return self.price * np.maximum(self._length(self.weights * (z - self.target), self.norm) - self.radius, 0)
 
     def nearest(self, z: Wide) -> Wide:
-        """Return a point of the ball close by: not the nearest, but no farther than the violation in that norm."""
+        """Return a point of the ball whose distance is at most the violation."""
         length = self._length(self.weights * (z - self.target), self.norm)
         if np.isfinite(self.price) or length <= self.radius:
             return z
@@ -372,7 +372,7 @@ class Norm(Piece):
 
 @dataclass(frozen=True)
 class Logarithm(Piece):
-    """``constant + sum slope z - price log(side (z - zero))``, and ``side (z - zero) >= 0`` where the price is zero."""
+    """Sum of linear terms and ``-C log(side (z - zero))``."""
 
     index: NDArray[np.intp]
     zero: Wide
@@ -405,7 +405,7 @@ class Logarithm(Piece):
         return self.slopes[0] - self.prices[0] / (z - self.zero[0])
 
     def dual(self, u: Wide) -> tuple[Wide, np.longdouble]:
-        pull = np.minimum(self.side * (u - self.slopes), 0)  # of -price log(y), y = side (z - zero)
+        pull = np.minimum(self.side * (u - self.slopes), 0)  # derivative of -C log(y), y = side (z - zero)
         used = self.prices > 0
         pull = np.where(used & (pull == 0), -self.prices * np.longdouble(1e-30), pull)
         u = self.side * pull + self.slopes
@@ -420,10 +420,10 @@ class Logarithm(Piece):
 
 @dataclass(frozen=True)
 class Largest(Piece):
-    """``price max_i (weight z + shift)_i``, or of its positive part the square."""
+    """Penalty ``C max_i (weight z + shift)_i``, or its positive part squared."""
 
     index: NDArray[np.intp]
-    weights: Wide  # either sign
+    weights: Wide  # positive or negative
     shifts: Wide
     price: np.longdouble
     squared: bool

@@ -1,13 +1,12 @@
-"""Independent answers: what the optimum is, whether there is one, and whether a finite tilt reaches it.
+"""Reference solutions: optimal value, feasibility and finiteness of multipliers.
 
-All of them see features of the order of one (`pieces`). A candidate, whoever found it, is worth what it shows in
-extended precision: multipliers give a lower bound of the optimum, weights an upper one. Where the two do not meet the
-answer is unknown.
+All references use features of order one (`pieces`) and evaluate each candidate in extended precision. Multipliers
+give a lower bound of the optimum, weights an upper one. If the bounds do not meet, the value is unknown.
 
 - one feature: bisection in extended precision;
-- equalities on atoms: Newton's method in extended precision after orthogonalisation, for features nearly collinear;
-- everything else: CVXPY with one solver, and with a second where the bounds of the first do not meet;
-- whether constraints can be met: linear programs, whose certificates are checked in extended precision.
+- equalities on atoms: Newton's method in extended precision after orthogonalization, for nearly collinear features;
+- everything else: CVXPY with one solver, and with a second one if the bounds of the first do not meet;
+- feasibility: linear programs whose certificates are checked in extended precision.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from scipy.optimize import linprog
 from battery.pieces import Box, Logarithm, Norm, Piece, View, Wide, narrow, pieces_of, wide
 from regbayes.regularizers import Regularizer
 
-CLOSE = 1e-7  # of one plus the optimum: bounds that are this close give its value
-FAR = 1e-8  # of a feature's half-range: constraints that miss by more are infeasible
-ROUNDING = 1e-13  # of a feature's half-range: what may be left of a violation by targets that are rounded
-SNAP = 1e-6  # of a feature's half-range: how far from a kink solvers end that should be on it
-INSIDE = 1e-6  # least weight of an atom, in units of the uniform weight, at which a point is clearly inside
+CLOSE = 1e-7  # relative to one plus the optimum: bounds this close determine the optimum
+FAR = 1e-8  # relative to a feature's half-range: a larger violation is infeasible
+ROUNDING = 1e-13  # relative to a feature's half-range: violation that rounded targets may leave
+SNAP = 1e-6  # relative to a feature's half-range: how far solvers stop from a kink they should be on
+INSIDE = 1e-6  # smallest weight of an atom, relative to uniform, at which a point is clearly inside
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a reference says.
+    """Outcome of a reference.
 
-    ``word`` is "optimum" (a finite tilt reaches it), "boundary" (only a limit does), "infeasible", "edge" (so close
-    to the boundary that rounding decides) or "unknown". ``low`` and ``high`` enclose the optimum and are NaN where the
-    value is not known.
+    ``word`` is "optimum" (finite multipliers attain it), "boundary" (only a limit does), "infeasible", "edge" (so close
+    to the boundary that rounding decides) or "unknown". ``low`` and ``high`` enclose the optimum and are NaN if the
+    value is unknown.
     """
 
     word: str
@@ -48,12 +47,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Atoms:
-    """Weighted atoms, those without weight left out, seen in units of the order of one."""
+    """Weighted atoms with positive weight and standardized features."""
 
     z: Wide  # (n, m)
-    log_weights: Wide  # (n,), normalised
+    log_weights: Wide  # (n,), normalized
     centre: Wide  # (m,)
-    unit: Wide  # (m,): half the range, or one for what does not vary
+    unit: Wide  # (m,): half the range, or one for a constant feature
 
     @classmethod
     def of(cls, features: NDArray[np.float64], log_weights: NDArray[np.float64]) -> Atoms:
@@ -66,7 +65,7 @@ class Atoms:
 
     @property
     def grain(self) -> Wide:
-        """A few roundings of a target, (m,): far from zero targets are coarse, and nothing finer can be asked for."""
+        """Return the rounding error of targets, (m,), which limits the accuracy."""
         return grain_of(self.centre, self.unit)
 
     def log_partition(self, phi: Wide) -> np.longdouble:
@@ -85,7 +84,7 @@ class Atoms:
         return q @ self.z
 
     def moved(self, q: Wide, by: Wide) -> Wide | None:
-        """Return weights near q whose expectation differs by that much, as far as features can; None if too far."""
+        """Return weights near q with a shifted expectation; None if some are negative."""
         centred = self.z - q @ self.z
         mix = orthonormalising(np.sqrt(q)[:, None] * centred)
         change = centred @ (mix @ (by @ mix))
@@ -98,16 +97,16 @@ class Atoms:
 
 @dataclass(frozen=True)
 class Normal:
-    """Affine features of a Gaussian around their mean, in standard deviations: ``z = factor w`` with w standard."""
+    """Standardized affine features ``z = factor w`` of a standard normal w."""
 
     factor: Wide  # (m, d)
     centre: Wide  # (m,)
     unit: Wide  # (m,)
-    grain: Wide  # (m,): as for atoms, where what adds up to the mean counts
+    grain: Wide  # (m,): as for atoms, including the summands of the mean
 
     @classmethod
     def of(cls, coefficients: NDArray[np.float64], mean: NDArray[np.float64], root: NDArray[np.float64]) -> Normal:
-        """Of coefficients (m, d), the mean and a root R of the covariance R R'."""
+        """Standardize coefficients (m, d) by the mean and a covariance root R."""
         factor, centre = wide(coefficients) @ wide(root), wide(coefficients) @ wide(mean)
         spread = np.sqrt(np.sum(factor**2, axis=1))
         unit = np.where(spread > 0, spread, np.where(centre != 0, np.abs(centre), 1))
@@ -142,7 +141,7 @@ def log_sum_exp(scores: Wide) -> np.longdouble:
 
 @dataclass
 class Bounds:
-    """The best lower and upper bound of the optimum that candidates have shown so far."""
+    """Best lower and upper bounds of the optimum found so far."""
 
     base: Atoms | Normal
     pieces: list[Piece]
@@ -150,7 +149,7 @@ class Bounds:
     high: np.longdouble = field(default=np.longdouble(np.inf))
 
     def try_multipliers(self, multipliers: list[Wide]) -> None:
-        """Take one candidate: u for each piece. The tilt by it is a candidate for the primal too."""
+        """Evaluate the dual at u, a vector per piece, and the primal at its tilt."""
         phi, conjugate, entered = wide(np.zeros(len(self.base.centre))), np.longdouble(0), []
         for piece, u in zip(self.pieces, multipliers, strict=True):
             u, value = piece.dual(wide(u))
@@ -163,10 +162,10 @@ class Bounds:
             self.try_weights(self.base.tilted(phi), entered)
 
     def try_weights(self, q: Wide, multipliers: list[Wide]) -> None:
-        """Take one candidate, moved onto hard constraints that it misses, and onto kinks that it nearly meets.
+        """Evaluate weights after moving them onto hard constraints and nearby kinks.
 
-        What rounding leaves of the violation is charged at the multipliers, with something to spare. Without the move
-        that would not be enough: between nearly collinear features a violation of 1e-9 is worth any multiplier.
+        The remaining rounding violation is charged at the multipliers, with a margin. Without the move this is not a
+        bound: between nearly collinear features, a violation of 1e-9 can have any multiplier.
         """
         self._take(q, multipliers, ROUNDING)
         for within in (0.0, SNAP):
@@ -176,7 +175,7 @@ class Bounds:
                 by = piece.snapped(z[piece.index], within) - z[piece.index]
                 off[piece.index] = np.where(by != 0, by, off[piece.index])
             if np.any(off != 0) and (moved := self.base.moved(q, off)) is not None:
-                self._take(moved, multipliers, ROUNDING + self.base.grain)  # no weights meet coarse targets exactly
+                self._take(moved, multipliers, ROUNDING + self.base.grain)  # coarse targets cannot be met exactly
 
     def _take(self, q: Wide, multipliers: list[Wide], rounding: Any) -> None:
         rounding = np.broadcast_to(rounding, len(self.base.centre))
@@ -192,15 +191,15 @@ class Bounds:
 
     @property
     def meet(self) -> bool:
-        # A lower bound clearly above the upper one is rounding times a multiplier without limit: nothing is known.
+        # A lower bound clearly above the upper one is rounding times a huge multiplier: the value is unknown.
         return bool(np.isfinite(self.high) and abs(self.high - self.low) <= CLOSE * (1 + abs(self.high)))
 
 
 def answer(base: Atoms | Normal, g: Regularizer, face: NDArray[np.bool_] | None = None) -> Answer:
-    """Answer a problem.
+    """Solve a problem.
 
-    ``face`` marks the atoms that alone can have weight where every expectation is prescribed, and is on an edge: there
-    rounding decides, so that only the way a problem was made can tell.
+    ``face`` marks the atoms that may have positive weight if every expectation is fixed at the boundary. Rounding
+    decides such problems, so that only their construction determines the solution.
     """
     view = View(np.arange(len(base.centre)), base.centre, base.unit, np.longdouble(1))
     pieces = pieces_of(g, view)
@@ -212,13 +211,13 @@ def answer(base: Atoms | Normal, g: Regularizer, face: NDArray[np.bool_] | None 
         cost = float(-log_sum_exp(base.log_weights[face]))
         return Answer("boundary", found.low + cost, found.high + cost, f"{found.how}, on a face")
     word = reach(base, pieces)
-    if word != "optimum":  # on an edge there is no value either: it jumps where the boundary is crossed
+    if word != "optimum":  # no value on an edge either: it jumps across the boundary
         return Answer(word, how="reach")
     return _answer_inside(base, pieces, word)
 
 
 def _prescribe_all(base: Atoms, pieces: list[Piece]) -> bool:
-    """Whether the pieces leave one point of all expectations."""
+    """Return whether the pieces fix all expectations."""
     low, high = wide(np.full(len(base.centre), -np.inf)), wide(np.full(len(base.centre), np.inf))
     for piece in pieces:
         if isinstance(piece, Box):
@@ -230,12 +229,12 @@ def _prescribe_all(base: Atoms, pieces: list[Piece]) -> bool:
 
 
 def _answer_inside(base: Atoms | Normal, pieces: list[Piece], word: str) -> Answer:
-    """Find the value of a problem that a finite tilt solves."""
+    """Return the value of a problem that finite multipliers solve."""
     bounds = Bounds(base, pieces)
     for how in _candidates(base, pieces, bounds):
         if bounds.meet:
             return Answer(word, float(bounds.low), float(bounds.high), how)
-    # A solution that no solver finds may still be known to exist.
+    # A solution may be known to exist even if no solver finds it.
     return Answer(word, how="value unknown")
 
 
@@ -243,21 +242,21 @@ def _answer_inside(base: Atoms | Normal, pieces: list[Piece], word: str) -> Answ
 
 
 def answer_in_one_dimension(base: Atoms, pieces: list[Piece]) -> Answer:
-    """Find the interval that is left to the expectation, then the multiplier by bisection."""
+    """Intersect the pieces' domains, then find the multiplier by bisection."""
     bottom, top = base.z.min(), base.z.max()
     low, high = bottom, top
     for piece in pieces:
         a, b = _interval(piece)
         low, high = max(low, a), min(high, b)
         if isinstance(piece, Logarithm) and piece.prices[0] > 0 and (a >= top or b <= bottom):
-            return Answer("infeasible", how="interval")  # a logarithm's domain is open
-    slip = np.longdouble(1e-17)  # rounding of the target in units of the range, in extended precision
+            return Answer("infeasible", how="interval")  # the domain of a logarithm is open
+    slip = np.longdouble(1e-17)  # rounding of the target in extended precision, relative to the range
     if low > high + slip:
         return Answer("infeasible" if low > high + FAR + base.grain[0] else "edge", how="interval")
     if top == bottom:
         value = sum((p.value(p.nearest(base.z[0])) for p in pieces), np.longdouble(0))
         return Answer("optimum" if np.isfinite(value) else "infeasible", float(value), float(value), "constant")
-    if low >= top - slip or high <= bottom + slip:  # only an end of the range is left
+    if low >= top - slip or high <= bottom + slip:  # only an endpoint of the range remains
         on = np.abs(base.z[:, 0] - (top if low >= top - slip else bottom)) <= slip
         q = np.where(on, np.exp(base.log_weights - log_sum_exp(base.log_weights[on])), 0)
         value = base.divergence(q) + sum((p.value(p.nearest(q @ base.z)) for p in pieces), np.longdouble(0))
@@ -270,14 +269,14 @@ def answer_in_one_dimension(base: Atoms, pieces: list[Piece]) -> Answer:
     at = np.clip(x, low, high)
     for piece in pieces:
         at = piece.snapped(at, within=1e-14)
-    # Bisection ends within rounding of a kink; the price of what is left is the multiplier.
+    # Bisection stops within rounding of a kink; its multiplier is the penalty of the remainder.
     value = float(base.divergence(q) + sum((p.value(at) for p in pieces), np.longdouble(0)) + phi * (at - x)[0])
     width = 1e-15 * (1 + abs(value) + float(abs(phi)))
     return Answer("optimum", value - width, value + width, "bisection")
 
 
 def _balance(base: Atoms, pieces: list[Piece]) -> tuple[np.longdouble, Wide]:
-    """Find where the multiplier is minus a slope of the pieces: it grows, and they do with the expectation."""
+    """Find the root of multiplier plus slope, both increasing in the expectation."""
     low, high = np.arcsinh(np.longdouble(-1e30)), np.arcsinh(np.longdouble(1e30))
     for _ in range(140):
         middle = (low + high) / 2
@@ -293,7 +292,7 @@ def _balance(base: Atoms, pieces: list[Piece]) -> tuple[np.longdouble, Wide]:
 
 
 def _interval(piece: Piece) -> tuple[np.longdouble, np.longdouble]:
-    """The domain of a piece of one coordinate."""
+    """Return the domain of a piece of one coordinate."""
     if isinstance(piece, Box):
         return piece.low[0], piece.high[0]
     if isinstance(piece, Norm) and np.isinf(piece.price):
@@ -308,7 +307,7 @@ def _interval(piece: Piece) -> tuple[np.longdouble, np.longdouble]:
 
 
 def _candidates(base: Atoms | Normal, pieces: list[Piece], bounds: Bounds) -> Iterator[str]:
-    """Feed candidates to the bounds, the cheap ones first; yield who gave the last one."""
+    """Pass candidates to the bounds, cheapest first; yield the method of each."""
     if all(p.is_equality for p in pieces):
         phi = solve_equalities(base, common_target(base, pieces))
         bounds.try_multipliers([-phi[p.index] for p in pieces])
@@ -319,7 +318,7 @@ def _candidates(base: Atoms | Normal, pieces: list[Piece], bounds: Bounds) -> It
 
 
 def common_target(base: Atoms | Normal, pieces: list[Piece]) -> Wide:
-    """The target of equalities, in which every feature has one."""
+    """Return the target of equalities on all features, if there is one."""
     target = wide(np.full(len(base.centre), np.nan))
     for piece in pieces:
         assert isinstance(piece, Box)
@@ -329,7 +328,7 @@ def common_target(base: Atoms | Normal, pieces: list[Piece]) -> Wide:
 
 
 def solve_equalities(base: Atoms | Normal, target: Wide) -> Wide:
-    """Newton's method for ``E[z] == target`` in coordinates in which the features are orthonormal."""
+    """Solve ``E[z] == target`` by Newton's method in orthonormal coordinates."""
     rows = base.z - base.z.mean(axis=0) if isinstance(base, Atoms) else base.factor.T
     mix = orthonormalising(rows)  # (m, r): columns of rows @ mix are orthonormal
     if isinstance(base, Normal):
@@ -366,7 +365,7 @@ def solve_equalities(base: Atoms | Normal, target: Wide) -> Wide:
 
 
 def orthonormalising(rows: Wide) -> Wide:
-    """Gram-Schmidt, twice and with pivots; directions in which nothing varies are left out."""
+    """Gram-Schmidt, twice and with pivoting; directions without variance are dropped."""
     m = rows.shape[1]
     mix, rest, left, found = wide(np.eye(m)), rows.copy(), list(range(m)), []
     scale = np.max(np.sqrt(np.sum(rows**2, axis=0)), initial=np.longdouble(0))
@@ -388,7 +387,7 @@ def orthonormalising(rows: Wide) -> Wide:
 
 
 def _solve_positive(matrix: Wide, right: Wide) -> Wide:
-    """Gaussian elimination with pivots: LAPACK knows no extended precision."""
+    """Gaussian elimination with pivoting: LAPACK does not support extended precision."""
     a, b = matrix.copy(), right.copy()
     n = len(b)
     for i in range(n):
@@ -404,7 +403,7 @@ def _solve_positive(matrix: Wide, right: Wide) -> Wide:
 
 
 def solve_with_cvxpy(base: Atoms | Normal, pieces: list[Piece], solver: str, bounds: Bounds) -> bool:
-    """Solve the primal; give weights and multipliers to the bounds. False where there is no CVXPY or no solution."""
+    """Solve the primal for the bounds; return False without CVXPY or a solution."""
     try:
         import cvxpy as cp
     except ImportError:
@@ -430,7 +429,7 @@ def solve_with_cvxpy(base: Atoms | Normal, pieces: list[Piece], solver: str, bou
         else {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iters": 20_000}
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of inaccurate solutions: they are looked at below
+        warnings.simplefilter("ignore")  # warnings about inaccurate solutions, which are checked below
         try:
             problem.solve(solver=solver, **tight)
         except (cp.error.SolverError, ValueError, ArithmeticError):
@@ -447,16 +446,16 @@ def solve_with_cvxpy(base: Atoms | Normal, pieces: list[Piece], solver: str, bou
     return True
 
 
-# Whether constraints can be met
+# Feasibility
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Hard rows ``sides w <= limits`` on weights, or on the standard variables of a Gaussian."""
+    """Hard constraints ``sides w <= limits`` on weights or standard normal variables."""
 
     sides: Wide  # (k, n)
     limits: Wide  # (k,)
-    grain: Wide  # (k,): how coarse the limits are
+    grain: Wide  # (k,): rounding error of the limits
 
     def __add__(self, other: Rows) -> Rows:
         pairs = zip((self.sides, self.limits, self.grain), (other.sides, other.limits, other.grain), strict=True)
@@ -464,7 +463,7 @@ class Rows:
 
 
 def hard_rows(base: Atoms | Normal, pieces: list[Piece]) -> Rows | None:
-    """All polyhedral constraints in one table; None where there is another kind."""
+    """Return all polyhedral constraints as rows; None if there is another kind."""
     atoms = base.z.T if isinstance(base, Atoms) else base.factor  # (m, n)
     table = Rows(wide(np.zeros((0, atoms.shape[1]))), wide(np.zeros(0)), wide(np.zeros(0)))
     for piece in pieces:
@@ -493,24 +492,24 @@ def reach(base: Atoms | Normal, pieces: list[Piece]) -> str:
 
 
 def is_thin(base: Atoms | Normal) -> bool:
-    """Whether features vary along some direction by no more than the rounding of targets."""
+    """Return whether some direction varies by no more than the rounding of targets."""
     rows = base.z - base.z.mean(axis=0) if isinstance(base, Atoms) else base.factor.T
-    mix = orthonormalising(rows)  # long where many features must be combined to see anything
+    mix = orthonormalising(rows)  # its columns are long if many features must be combined to vary
     longest = np.sqrt(np.max(np.sum(mix**2, axis=0), initial=np.longdouble(0)))
     return bool(longest * 10 * np.max(base.grain) * np.sqrt(len(rows)) > 1)
 
 
 def _outside_logarithm(base: Atoms, piece: Logarithm) -> bool:
-    """Whether no atom has a positive value where a logarithm needs one."""
+    """Return whether no atom has a positive value where a logarithm requires one."""
     highest = np.max(piece.side * (base.z[:, piece.index] - piece.zero), axis=0)
     return bool(np.any(highest[piece.prices > 0] <= 0))
 
 
 def _reach_along_thin_directions(base: Atoms, pieces: list[Piece]) -> str:
-    """Look again where features are nearly collinear: across, the rounding of targets may be more than they vary."""
+    """Check again in directions of small variance, where rounding may decide."""
     mix = orthonormalising(base.z - base.z.mean(axis=0))
     if not mix.size:
-        return "optimum"  # nothing varies
+        return "optimum"  # all features are constant
     y, at = base.z @ mix, common_target(base, pieces) @ mix
     size = np.max(np.abs(y), axis=0, initial=np.longdouble(1e-300))
     rows = Rows((y / size).T, at / size, 0 * at)
@@ -519,10 +518,10 @@ def _reach_along_thin_directions(base: Atoms, pieces: list[Piece]) -> str:
 
 
 def _reach_by_lines(rows: Rows, weights: bool) -> str:
-    """First the least violation of all rows; then, where there is none, the largest least weight of an atom."""
-    size = np.maximum(1, np.abs(rows.limits))  # far bounds would spoil the scaling of the program
+    """Minimize the violation of all rows, then maximize the smallest weight."""
+    size = np.maximum(1, np.abs(rows.limits))  # distant bounds would make the program badly scaled
     sides, limits = narrow(rows.sides / size[:, None]), narrow(rows.limits / size)
-    give = narrow((1 + rows.grain / FAR) / size)  # so that a violation above FAR is beyond rounding as well
+    give = narrow((1 + rows.grain / FAR) / size)  # a violation above FAR then also exceeds rounding
     k, n = sides.shape
     least = linprog(
         np.r_[np.zeros(n), 1.0],
@@ -558,11 +557,11 @@ def _reach_by_lines(rows: Rows, weights: bool) -> str:
 
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-NOISE = 1e-12  # of the linear programs themselves
+NOISE = 1e-12  # feasibility tolerance of the linear programs
 
 
 def _refutes(rows: Rows, size: Wide, prices: Wide, weights: bool) -> bool:
-    """Whether a combination of the rows exceeds its limit wherever one looks: Farkas's certificate."""
+    """Return whether the rows have a Farkas certificate of infeasibility."""
     prices = np.maximum(prices, 0) / size
     combined, limit = prices @ rows.sides, prices @ rows.limits
     if weights:
@@ -571,7 +570,7 @@ def _refutes(rows: Rows, size: Wide, prices: Wide, weights: bool) -> bool:
 
 
 def _reach_by_cones(base: Atoms | Normal, pieces: list[Piece]) -> str:
-    """The same with CVXPY, for balls in the 2-norm; how far the ball must grow stands for the violation."""
+    """Like `_reach_by_lines` for 2-norm balls; minimize the increase of their radius."""
     try:
         import cvxpy as cp
     except ImportError:

@@ -1,4 +1,4 @@
-"""Solve a problem, ask the references, and say whether every word of the result was true."""
+"""Compare results of `regularize` with the references."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from battery.references import Answer, Atoms
 from regbayes import regularize
 from regbayes.regularization.regularize import RegularizedPosterior
 
-VALUE = 1e-6  # of one plus the optimum: how far a value may be off
-MET = 1e-6  # of a feature's half-range, or standard deviation: how far a constraint may be missed
-ROUNDED = 1e-9  # what rounding leaves of a sum of weights
+VALUE = 1e-6  # relative to one plus the optimum: tolerance of the value
+MET = 1e-6  # in half-ranges or standard deviations of a feature: tolerance of constraints
+ROUNDED = 1e-9  # tolerance of the sum of the weights
 GIVEN_UP = ("stalled", "iteration_limit")
-ALLOWED = 0.02  # share of the problems with an optimum at which the solver may give up
+ALLOWED = 0.02  # fraction of the problems with an optimum for which the solver may report no solution
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One problem's outcome. ``wrong`` is empty where nothing was wrong."""
+    """Outcome of one problem; ``wrong`` lists the errors."""
 
-    label: str  # how to make the problem again
+    label: str  # the call that generates the problem
     name: str
     status: str
     answer: Answer
     wrong: str
     seconds: float
-    noise: str = ""  # the first warning of NumPy's that got out: no wrong word, but nobody asked for it
+    noise: str = ""  # the first NumPy warning, which is not an error of the result
 
     @property
     def reference(self) -> str:
-        """The reference's word; "no value" where it knows that there is an optimum and not which."""
+        """Return the reference's status; "no value" if only the value is unknown."""
         known = self.answer.word not in ("optimum", "boundary") or not np.isnan(self.answer.low)
         return self.answer.word if known else f"{self.answer.word}, no value"
 
@@ -48,13 +48,13 @@ class Verdict:
 
 
 def judge(problem: Problem, label: str = "") -> Verdict:
-    """Solve a problem, ask the references and compare."""
+    """Solve a problem, solve it with the references, and compare."""
     started = time.perf_counter()
     try:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             result = regularize(problem.posterior, problem.features, problem.regularizer, raise_infeasible=False)
-    except Exception as error:  # whatever it is, it is no answer
+    except Exception as error:  # any exception is a failure
         wrong = f"raised {type(error).__name__}: {error}"
         seconds = time.perf_counter() - started
         return Verdict(label, problem.name, type(error).__name__, problem.answer(), wrong, seconds)
@@ -74,7 +74,7 @@ def judge_named() -> list[Verdict]:
 
 
 def untruths(problem: Problem, result: RegularizedPosterior, found: Answer) -> list[str]:
-    """What a result says that a reference contradicts; empty where nothing is wrong."""
+    """Return statements of a result that a reference contradicts."""
     status, wrong = str(result.status), []
     if status == "infeasible":
         met = problem.reachable or found.word in ("optimum", "boundary")
@@ -99,7 +99,7 @@ def untruths(problem: Problem, result: RegularizedPosterior, found: Answer) -> l
 
 
 def misprints(problem: Problem, result: RegularizedPosterior) -> list[str]:
-    """Printed numbers that are not those of the result's own posterior, in extended precision."""
+    """Return numbers of the result that differ from those of its own posterior."""
     base, wrong = problem.base, []
     view = View(np.arange(len(base.centre)), base.centre, base.unit, np.longdouble(1))
     pieces = pieces_of(problem.regularizer, view)
@@ -141,11 +141,11 @@ def misprints(problem: Problem, result: RegularizedPosterior) -> list[str]:
 
 
 def violation(problem: Problem, result: RegularizedPosterior) -> float:
-    """How far the result's own posterior is from what was asked, in half-ranges or standard deviations."""
+    """Return the violation of the result's posterior in standardized units."""
     base = problem.base
     z = _expectation(problem, result)
     view = View(np.arange(len(base.centre)), base.centre, base.unit, np.longdouble(1))
-    # Targets that rounding makes coarse cannot be met any better.
+    # Rounding error of the targets bounds the accuracy.
     coarse = 1 + base.grain / MET
     off = [
         np.abs(piece.nearest(z[piece.index]) - z[piece.index]) / coarse[piece.index]
@@ -165,6 +165,6 @@ def _expectation(problem: Problem, result: RegularizedPosterior) -> Wide:
 
 
 def given_up(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], int]:
-    """Those where the solver gave up although a reference found the optimum, and how many optima were found."""
+    """Return unsolved problems with an optimum, and the number of optima."""
     solvable = [v for v in verdicts if v.reference == "optimum"]
     return [v for v in solvable if v.status in GIVEN_UP], len(solvable)
