@@ -1,4 +1,4 @@
-"""`resample` for models of NumPyro: eight schools against quadrature, and errors."""
+"""`resample` for NumPyro models: eight schools against quadrature, and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.numpyro
 @pytest.fixture(scope="module", autouse=True)
 def quiet_imports() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what NumPyro and JAX say when they are imported is theirs
+        warnings.simplefilter("ignore")  # import warnings of NumPyro and JAX are not ours
         import numpyro  # noqa: F401
 
 
@@ -60,7 +60,7 @@ def test_to_model_adds_the_factor(answer):
     arguments = ((EFFECTS,), {"errors": STANDARD_ERRORS})
     plain, _ = log_density(schools, *arguments, values)
     tilted, _ = log_density(answer.to_model(), *arguments, values)
-    assert float(tilted - plain) == pytest.approx(3.0 * answer.multipliers[0], rel=1e-4)  # standard has mean zero
+    assert float(tilted - plain) == pytest.approx(3.0 * answer.multipliers[0], rel=1e-4)  # its mean is 0
     assert "regularization" in handlers.trace(handlers.seed(answer.to_model(), jax.random.PRNGKey(0))).get_trace(
         *arguments[0], **arguments[1]
     )
@@ -74,7 +74,7 @@ def test_draws_replace_first_run(model, answer):
         positions.reshape(answer.runs[0].run.positions.shape), answer.runs[0].run.positions, atol=1e-3
     )
     result = resample(model, E(mean_effect) == 10, draws=draws, n_draws=200, seed=1)
-    assert result.status in ("optimal", "unreliable")  # few draws, but the tilt is found
+    assert result.status in ("optimal", "unreliable")  # few draws, but the multiplier is found
     assert result.runs[0].n_chains == 8
     assert abs(result.after[0] - 10) < 1e-4
 
@@ -102,7 +102,7 @@ def test_function_in_numpy_is_refused_with_remedy(model):
 
 
 def test_find_smooth_finds_jumps(model):
-    """A jump on a slope has a gradient that leads nowhere. A kink or a steep sigmoid does not jump."""
+    """Kinks and steep sigmoids are continuous; a jump has a misleading gradient."""
     from regbayes.ppl import Tilt
 
     features = (
@@ -151,12 +151,12 @@ def test_bad_models_raise():
     def pair() -> None:
         numpyro.sample("x", dist.Normal(0, 1).expand([2]))
 
-    with pytest.raises(ValueError, match=r"shape \(2,\); it may be .* \(3,\)"):  # of one draw, not of each
+    with pytest.raises(ValueError, match=r"shape \(2,\); it may be .* \(3,\)"):  # for a single draw
         resample(NumPyroModel(pair), E(lambda v: v.x[0]) == 1)
 
 
 def test_infinite_function_does_not_affect_untilted_run():
-    """log(exp(w) - 1) is infinite below zero, where half of the posterior is: 0 times infinity is NaN."""
+    """log(exp(w) - 1) is infinite for w < 0, and zero times infinity would be NaN."""
     import numpyro
     from jax import numpy as jnp
     from numpyro import distributions as dist
@@ -174,8 +174,8 @@ def test_infinite_function_does_not_affect_untilted_run():
     assert abs(run.variables["w"].mean()) < 0.2
 
 
-def test_chain_on_a_cliff_leaves_it():
-    """Powers of a ratio: one start has a gradient of 1e5 and more, and its chain diverged at every step."""
+def test_chain_with_huge_initial_gradient_recovers():
+    """One start has a gradient above 1e5, and its chain once diverged at every step."""
     import numpyro
     from jax import numpy as jnp
     from numpyro import distributions as dist

@@ -1,7 +1,7 @@
-"""A real posterior: the multipliers that reweighting finds are those that the sampler needs.
+"""Reweighting and rerunning a model with the multipliers as a factor agree.
 
-Eight schools (Rubin 1981), non-centred, drawn by NumPyro's NUTS. Constraints are imposed on the draws; then the same
-model runs again with the multipliers found as a factor. Both must agree on the constrained expectations and on others.
+Constraints are imposed on NUTS draws of non-centered eight schools (Rubin 1981). The same model then runs with the
+multipliers as a factor. Constrained and other expectations must agree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OTHERS = ["theta[0]", "theta[2]", "theta[7]"]
 
 
 def psi(v: Any) -> Any:
-    """Features of draws: the average effect, and the spread between schools on a scale without a heavy tail."""
+    """Return the average effect and log(1 + tau), whose tail is light."""
     return np.column_stack([v.mu, np.log1p(v.tau)])
 
 
@@ -36,9 +36,9 @@ class Runs:
 
 
 def effective_draws(samples: Samples, feature: Any) -> np.ndarray:
-    """Effective sample size of the chains themselves, per feature; at most their size.
+    """Effective sample size of the chains per feature, at most their size.
 
-    NUTS may do better than independent draws for a mean, but weights undo that.
+    NUTS may exceed it for a mean, but this advantage is lost under weights.
     """
     from numpyro.diagnostics import effective_sample_size
 
@@ -49,7 +49,7 @@ def effective_draws(samples: Samples, feature: Any) -> np.ndarray:
 @pytest.fixture(scope="module")
 def runs() -> Runs:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what NumPyro and JAX say when they are imported is theirs
+        warnings.simplefilter("ignore")  # import warnings of NumPyro and JAX are not ours
         import jax.numpy as jnp
         import numpyro
         from jax import random
@@ -83,9 +83,9 @@ def runs() -> Runs:
 
 
 def standard_errors(runs: Runs, feature: Any) -> np.ndarray:
-    """Monte Carlo standard errors of reweighted minus re-run expectations.
+    """Monte Carlo standard errors of reweighted minus rerun expectations.
 
-    The draws that were reweighted are worth what the chain mixed times what the weights left.
+    The effective sample size of reweighted draws is that of the chain times that of the weights.
     """
     weights_kept = runs.regularized.effective_sample_size / runs.before.n_atoms
     spread = runs.after.evaluate(feature).values.std(axis=0)
@@ -93,7 +93,7 @@ def standard_errors(runs: Runs, feature: Any) -> np.ndarray:
     return spread * np.sqrt(1 / reweighted + 1 / effective_draws(runs.after, feature))
 
 
-def test_both_constraints_bind_and_the_draws_can_carry_them(runs: Runs) -> None:
+def test_both_constraints_are_active_and_weights_are_reliable(runs: Runs) -> None:
     result = runs.regularized
     assert result.status == "optimal"
     assert result.gap < 1e-8
@@ -103,21 +103,21 @@ def test_both_constraints_bind_and_the_draws_can_carry_them(runs: Runs) -> None:
     assert result.effective_sample_size > 0.2 * result.base.n_atoms
 
 
-def test_the_model_rerun_with_the_multipliers_meets_the_constraints(runs: Runs) -> None:
+def test_rerun_with_multipliers_meets_constraints(runs: Runs) -> None:
     rerun = runs.after.expectation(psi)
     errors = standard_errors(runs, psi)
     assert np.all(np.abs(rerun - [6.0, 1.0]) < 4 * errors)
-    # and that says something: without the factor it was far away, on the scale of the same errors
+    # Without the factor, the expectations are many standard errors away.
     assert np.all(np.abs(runs.before.expectation(psi) - [6.0, 1.0]) > 12 * errors)
 
 
 @pytest.mark.parametrize("feature", OTHERS)
-def test_expectations_that_were_not_constrained_agree_too(runs: Runs, feature: str) -> None:
+def test_unconstrained_expectations_agree(runs: Runs, feature: str) -> None:
     reweighted, rerun = runs.regularized.expectation(feature), runs.after.expectation(feature)
     assert np.all(np.abs(reweighted - rerun) < 4 * standard_errors(runs, feature))
 
 
-def test_probabilities_agree_too(runs: Runs) -> None:
+def test_probabilities_agree(runs: Runs) -> None:
     def first_is_best(v: Any) -> Any:
         return v.theta.argmax(axis=1) == 0
 
@@ -125,8 +125,8 @@ def test_probabilities_agree_too(runs: Runs) -> None:
     assert np.all(np.abs(reweighted - rerun) < 4 * standard_errors(runs, first_is_best))
 
 
-def test_regularizing_the_rerun_changes_nothing_beyond_noise(runs: Runs) -> None:
-    """The re-run meets the constraints already, so its own multipliers are what the noise leaves of zero."""
+def test_regularizing_the_rerun_has_no_effect_beyond_noise(runs: Runs) -> None:
+    """The rerun meets the constraints already, so its own multipliers are noise."""
     again = regularize(runs.after, E(psi, name="psi") == [6.0, 1.0])
     covariance = np.cov(runs.after.evaluate(psi).values.T)
     allowed = 4 * np.abs(np.linalg.inv(covariance)) @ standard_errors(runs, psi)
@@ -134,7 +134,7 @@ def test_regularizing_the_rerun_changes_nothing_beyond_noise(runs: Runs) -> None
     assert again.kl < 0.1 * runs.regularized.kl
 
 
-def test_the_draws_go_to_arviz_and_keep_their_chains(runs: Runs) -> None:
+def test_to_arviz_keeps_chains(runs: Runs) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # ArviZ before 1 announces ArviZ 1 when imported
         pytest.importorskip("arviz")

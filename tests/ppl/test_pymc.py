@@ -1,4 +1,4 @@
-"""Models of PyMC, drawn again: against the closed form of a Gaussian model, and what is refused."""
+"""`resample` for PyMC models: closed form of a Gaussian, and invalid input."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def gaussian() -> Any:
 
 
 def test_gaussian_model_matches_closed_form(gaussian):
-    result = resample(gaussian, E("b") == 6, n_draws=200)  # b ~ N(0, 2): phi = 3 and 9 nats
+    result = resample(gaussian, E("b") == 6, n_draws=200)  # b ~ N(0, 2): multiplier 3, divergence 9 nats
     assert result.status == "optimal"
     assert abs(result.multipliers[0] - 3) < 5 * result.multipliers_mcse[0]
     assert abs(result.kl - 9) < 5 * result.kl_mcse
     assert abs(float(result.expectation("a")) - 3) < 5 * float(result.mcse("a")[0])
     factor = result.to_model()
     assert factor["regularization"] is not None
-    assert "regularization" not in gaussian.model.named_vars  # the user's own is as it was
+    assert "regularization" not in gaussian.model.named_vars  # the user's model is not modified
 
 
 def test_positions_densities_and_names_match(model):

@@ -1,4 +1,4 @@
-"""The loss of regularized_elbo.py (examples): its gradient, and the closed form where model and guide are Gaussian."""
+"""Gradient and closed form of the loss in examples/regularized_elbo.py."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_envelope_has_value_and_gradient_of_regularizer(example, regularizer):
 
 
 def test_gaussian_model_and_guide_match_regularize(example):
-    """The regularized posterior is Gaussian, so it is in the family of the guide and `regularize` has it exactly."""
+    """The regularized posterior is Gaussian, so that the guide contains it."""
     import jax
     import jax.numpy as jnp
     import numpyro

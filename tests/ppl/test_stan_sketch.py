@@ -1,4 +1,4 @@
-"""The sketch for Stan in docs/resampling.md, run against a stand-in with CmdStanPy's methods."""
+"""The Stan sketch in docs/resampling.md, run with a stand-in for CmdStanPy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "resampling.md"
-SPREAD = 2.0  # of theta, a vector of two independent normal variables; the tilt of its mean moves both
+SPREAD = 2.0  # standard deviation of theta, a vector of two independent normal variables
 
 
 def sketch() -> str:

@@ -1,4 +1,4 @@
-"""Jumps of constraint functions are found by halving lines."""
+"""`has_jump` finds jumps of constraint functions by bisection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`resample` against closed forms and sums, with samplers that draw exactly."""
+"""`resample` against closed forms and sums, with exact samplers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def nats_off(found: Any, exact: Any) -> float:
 def test_resample_gaussian_matches_closed_form():
     mean, covariance, slopes = gaussian_problem()
     exact = regularize(Gaussian(mean, covariance), gaussian_constraints(slopes, mean, covariance, slopes))
-    assert exact.kl > 10  # so far that no draw of the posterior could be reweighted
+    assert exact.kl > 10  # too far for reweighting draws of the posterior
     functions = [lambda v, k=k: v.x @ slopes[k] for k in range(3)]
     asked = gaussian_constraints(functions, mean, covariance, slopes)
     hessian = slopes @ covariance @ slopes.T
@@ -135,7 +135,7 @@ def test_runs_start_near_their_tilt():
     mean, covariance, slopes = gaussian_problem()
     sampler = ExactGaussian(mean, covariance)
     result = resample(sampler, E(lambda v: v.x @ slopes[0], name="f") == slopes[0] @ mean + 20)
-    assert sampler.starts[1] is None  # the first after the example
+    assert sampler.starts[1] is None  # the first run after the example
     for start, found in zip(sampler.starts[2:], result.runs[1:], strict=True):
         assert start.positions.shape == (4, 5)
         np.testing.assert_array_equal(start.positions, start.variables["x"])
@@ -155,7 +155,7 @@ def test_accuracy_is_met_by_longer_runs_or_refused():
     assert hopeless.status == "iteration_limit"
 
 
-# --- words
+# --- status codes
 
 
 def test_contradiction_is_infeasible_after_first_run():
@@ -193,7 +193,7 @@ UNREACHABLE = {
 @pytest.mark.parametrize("name", UNREACHABLE)
 @pytest.mark.parametrize("seed", range(3))
 def test_unreachable_constraint_is_not_attained(name, seed):
-    """No distribution has these expectations; the remaining divergence stops falling, which takes few runs."""
+    """No distribution has these expectations; few runs detect that progress stopped."""
     constraints, reached = UNREACHABLE[name]
     with pytest.warns(NotConvergedWarning, match="came no nearer"):
         result = resample(ExactGrid(GRID, standard), constraints, seed=seed)
@@ -209,7 +209,7 @@ def test_max_iter_returns_nearest_run():
     assert len(result.runs) == 3
     assert 1 < result.after[0] < 8
     assert result.violation > 1
-    # A round on the way: its own expectation, with its own error, and multipliers that are where it was made.
+    # An intermediate run is returned with its own expectation and error, and with the multipliers it used.
     last = result.runs[result.returned]
     np.testing.assert_allclose(result.after_mcse, last.mcse)
     assert result.after_mcse[0] == pytest.approx(last.n_chains**-0.5 * last.n_draws**-0.5, rel=0.3)
@@ -220,7 +220,7 @@ def two_far_modes(x: np.ndarray) -> np.ndarray:
     return np.logaddexp(-0.5 * (x - 6) ** 2, -0.5 * (x + 6) ** 2)
 
 
-def test_chains_in_different_modes_are_refused():
+def test_chains_in_different_modes_raise():
     sampler = StuckGrid(GRID, two_far_modes, [1, 1, 1, -1])
     with pytest.raises(SamplingError, match="do not converge even without a tilt: R-hat") as caught:
         resample(sampler, E("x") == 1)
@@ -230,7 +230,7 @@ def test_chains_in_different_modes_are_refused():
 
 
 class SeenGrid(StuckGrid):
-    """Chains that all miss one mode, of a sampler that gives its density away."""
+    """Chains that all miss one mode, of a sampler with a known density."""
 
     def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
         found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
@@ -249,13 +249,13 @@ def test_heavy_tail_is_improper():
 
     class Heavy(SeenGrid):
         def log_weights(self, tilt: Tilt) -> np.ndarray:
-            logs = super().log_weights(tilt) + np.log(np.gradient(self.grid))  # the grid's cells are not even
+            logs = super().log_weights(tilt) + np.log(np.gradient(self.grid))  # the grid is not uniform
             return logs - np.logaddexp.reduce(logs)
 
     with pytest.raises(SamplingError, match="no normalizing constant") as caught:
         resample(Heavy(wide, heavy, [1, 1, 1, 1]), E("x") >= 3)
     assert caught.value.result.status == "improper"
-    # and downwards, where it exists, it is found
+    # In the other direction the tilt exists and is found.
     positive = resample(Heavy(wide, heavy, [1, 1, 1, 1]), E("x") <= 0.5)
     assert positive.status == "optimal"
 
@@ -278,8 +278,8 @@ class ScaleMixture(Sampler):
             return self.plain(positions) + tilt({"s": np.exp(positions[:, 0]), "x": positions[:, 1]})
 
 
-def test_find_ascent_sees_what_no_ray_shows():
-    """E exp(phi x) = E exp(phi² s² / 2) is infinite for any phi, though along s and x alone the density falls."""
+def test_find_ascent_detects_growth_missed_along_axes():
+    """E exp(phi² s² / 2) is infinite, but the density falls along s and x."""
     sampler = ScaleMixture()
     run = sampler.draw(Tilt((), np.zeros(0)), 100, seed=0, start=None, final=False)
 
@@ -290,15 +290,15 @@ def test_find_ascent_sees_what_no_ray_shows():
     along, climbed = looked("x", 3.0)
     assert along is None
     assert "without end" in climbed
-    # Bounded features have tilts at any multiplier, and so has the logarithm of the scale.
+    # Bounded features and the logarithm of the scale have tilts for any multiplier.
     assert looked(lambda v: np.tanh(v.x), 30.0) == (None, None)
     assert looked(lambda v: np.log(v.s), 5.0) == (None, None)
-    # What users read is the variable, not the sampler's coordinate.
+    # Messages name the variable, not the sampler's coordinate.
     assert looked("s", 3.0)[0] == "its density grows without end along s"
 
 
 class Overflowing(ScaleMixture):
-    """The tilt by log s as a tracer computes it: log(exp(800)) is infinite."""
+    """The tilt by log s computed by tracing, in which log(exp(800)) is infinite."""
 
     def log_density(self, tilt: Tilt, positions: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
@@ -313,7 +313,7 @@ def test_find_escape_ignores_overflow():
 
 
 def test_run_beyond_existing_tilts_is_discarded():
-    """Squares of a normal variable: tilts exist below one half, and a sampler without a density does not say so."""
+    """Squares of normals have tilts below 1/2 only; the sampler has no density."""
     wide, asked = np.linspace(-60, 60, 6001), E(lambda x: x**2, name="square") == 4
     result = quietly(ExactGrid(wide, standard), asked, seed=0)
     strayed = [r.is_discarded for r in result.runs]
@@ -327,7 +327,7 @@ def test_run_beyond_existing_tilts_is_discarded():
 
 
 class Transformed(ExactGrid):
-    """A variable that is a function of the position, drawn on a grid of positions; its density is known anywhere."""
+    """A function of the position, drawn on a grid of positions with known density."""
 
     def __init__(self, grid: Any, log_density: Any, transform: Any) -> None:
         super().__init__(grid, log_density)
@@ -379,7 +379,7 @@ def test_lighter_tailed_function_of_same_variable_is_optimal():
 
 
 class Cautious(ExactGrid):
-    """A sampler that knows which features have gradients, and has as many divergences as the test sets."""
+    """A sampler that reports smooth features and the divergences set by the test."""
 
     smooth = True
     diverging = 0.0
@@ -399,7 +399,7 @@ def test_function_without_gradient_is_reweighted():
     positive = E(lambda x: x > 0, name="positive") == 0.7
     result = resample(sampler, positive)
     assert result.status == "optimal"
-    assert not isinstance(result, regbayes.ResampledPosterior)  # the sampler never followed them
+    assert not isinstance(result, regbayes.ResampledPosterior)  # the sampler never followed the gradient
     assert abs(result.multipliers[0] - np.log(7 / 3)) < 5 * result.multipliers_mcse[0]
     with pytest.raises(SamplingError, match=r"no gradient .* smooth approximation"):
         resample(sampler, E(lambda x: x > 3.2, name="large") == 0.9)
@@ -408,7 +408,7 @@ def test_function_without_gradient_is_reweighted():
 
 
 class OneSided(ExactGrid):
-    """Short runs visit both sides of zero, long ones only one: a feature that is even does not see it."""
+    """Short runs visit both signs, long ones only one, which an even feature misses."""
 
     one_sided = True
 
@@ -427,7 +427,7 @@ def test_final_run_that_missed_a_region_is_unreliable():
 
 
 class Ratio(Sampler):
-    """Two normal variables; a ratio of them has neither a gradient at its pole nor a mean."""
+    """Two normal variables, whose ratio has no mean and no gradient at its pole."""
 
     def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
         a, b = np.random.default_rng(seed).normal(size=(2, 4, n_draws))
@@ -438,7 +438,7 @@ class Ratio(Sampler):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_ratio_without_mean_is_refused(seed):
+def test_ratio_without_mean_raises(seed):
     with pytest.raises(SamplingError, match="may have no mean") as caught:
         resample(Ratio(), E(lambda v: v.a / v.b, name="ratio") == 0.0, seed=seed)
     assert caught.value.runs
@@ -446,10 +446,10 @@ def test_ratio_without_mean_is_refused(seed):
     bounded = resample(Ratio(), E(lambda v: np.arctan(v.a / v.b) > 0, name="positive") == 0.6, seed=seed)
     assert bounded.status == "optimal"
     steps = resample(Ratio(), E(lambda v: np.floor(3 * v.a) + 0.01 * v.b, name="steps") == 0.3, seed=seed)
-    assert steps.status == "optimal"  # values in clumps, whose tails have odd shapes
+    assert steps.status == "optimal"  # discrete values, whose tails have irregular shapes
 
 
-def test_given_event_is_reweighted_or_refused():
+def test_given_event_is_reweighted_or_raises():
     sampler = Cautious(GRID, standard)
     sampler.smooth = False
     result = resample(sampler, E("x").given(lambda x: x > 1.5) == 2.0)
@@ -472,7 +472,7 @@ def test_divergences_are_unreliable():
 
 
 class Forgetful(ExactGrid):
-    """Long runs are shifted against short ones, as of a broken sampler."""
+    """Long runs are shifted against short ones, like those of a broken sampler."""
 
     def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
         found = super().draw(tilt, n_draws, seed=seed, start=start, final=final)
@@ -486,7 +486,7 @@ def test_final_run_against_its_prediction_is_unreliable():
 
 
 class Slow(ExactGrid):
-    """Every draw ten times, as chains that stand still."""
+    """Every draw is repeated ten times, as if chains did not move."""
 
     def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
         found = super().draw(tilt, -(-n_draws // 10), seed=seed, start=start, final=final)
@@ -500,7 +500,7 @@ def test_final_run_waits_for_effective_draws():
     assert sum(one.effective_size for one in result.runs[:first]) >= 100
 
 
-# --- what happens on the way
+# --- intermediate runs
 
 
 class Failing(ExactGrid):
@@ -549,7 +549,7 @@ def test_progress_prints_runs(capsys):
     assert "final run" in capsys.readouterr().err
 
 
-# --- from draws to the model
+# --- regularized draws as the first run
 
 
 def test_draws_replace_first_run():
@@ -561,7 +561,7 @@ def test_draws_replace_first_run():
     sampler.calls = 100  # does not fail
     result = resample(sampler, E("x") == 6, draws=draws)
     assert result.status == "optimal"
-    assert sampler.calls == 100 + len(result.runs)  # the example, and every round but the first
+    assert sampler.calls == 100 + len(result.runs)  # the example, and every run but the first
     assert result.runs[0].n_draws == 500
     assert abs(result.multipliers[0] - 6) < 5 * result.multipliers_mcse[0]
 
@@ -572,7 +572,7 @@ def test_unreliable_weights_warning_names_resample():
         regularize(draws, E("x") == 2.6)
 
 
-# --- what is returned
+# --- results
 
 
 @pytest.fixture(scope="module")
@@ -651,7 +651,7 @@ def test_pool_error_matches_repetition():
     assert 0.75 < np.std(found) / np.mean(errors) < 1.3
 
 
-# --- bad input
+# --- invalid input
 
 
 def test_resample_bad_input_raises():
