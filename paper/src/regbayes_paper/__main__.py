@@ -1,4 +1,4 @@
-"""``python -m regbayes_paper WHAT``: rerun tables and figures of the paper."""
+"""Command line ``python -m regbayes_paper WHAT``: rerun tables and figures of the paper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regbayes_paper.experiments import EXPERIMENTS, make
 from regbayes_paper.experiments.runner import draw, run, section
 
 FAILED, NO_DATA, INTERRUPTED = 1, 5, 130  # exit codes; 0 is success, 2 is wrong usage
-FOLDER = Path(__file__).resolve().parents[2]  # of the package in a checkout
+FOLDER = Path(__file__).resolve().parents[2]  # folder of the package in a checkout
 PAGE, FIGURES = "results.md", "figures"
 
 EPILOG = """\
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def page(records: Path) -> str:
-    """Return the page of all results, made of the records in a folder."""
+    """Return the Markdown page of all results, from the records in a folder."""
     sections = [section(make(name), records, FIGURES) for name in EXPERIMENTS]
     made = "This page is made by `python -m regbayes_paper all --render` from the records in `paper/results`."
     return "\n".join(["# Results\n", f"{made}\n", *sections])
@@ -103,5 +103,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch systems send it: handled like Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch systems send SIGTERM; handle it like Ctrl-C
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Baselines of the paper as scikit-learn estimators, and MedLDA as in its appendix B."""
+"""Baselines of the paper and its MedLDA (appendix B) as scikit-learn estimators."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""BMTL: weights of tasks drawn from a Gaussian prior that is learned from all tasks (Bakker and Heskes 2003).
+"""Bayesian multi-task learning (BMTL): task weights with a learned Gaussian prior (Bakker and Heskes 2003).
 
-The original may divide the tasks into clusters, each with its own prior. On the splits of School two clusters explain
-less than one, so there is one here.
+The original may cluster the tasks and learn a prior for each cluster. Here all tasks share one prior, because two
+clusters explained less variance on the splits of School.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from regbayes_paper._types import Floats
 from regbayes_paper.descent import alternate
 from regbayes_paper.tasks import TaskProblem, TaskRegressor
 
-PSEUDO_TASKS = 0.03  # strength of the prior of the covariance: as many tasks with covariance I / d
-PSEUDO_NOISE = 1e-3  # prior of the noise variance: one target with this squared error
-MEAN_PRECISION = 0.1  # of the prior of the prior mean
+PSEUDO_TASKS = 0.03  # strength of the covariance prior: number of pseudo-tasks with covariance I / d
+PSEUDO_NOISE = 1e-3  # noise prior: squared error of one pseudo-target
+MEAN_PRECISION = 0.1  # precision of the Gaussian prior of the prior mean
 
 
 @dataclass(frozen=True)
 class TaskPrior:
-    """What tasks have in common: a Gaussian prior of weights, and the noise."""
+    """Parameters that all tasks share: the Gaussian prior of the weights, and the noise."""
 
     mean: Floats  # (d,)
     covariance: Floats  # (d, d)
@@ -30,7 +30,7 @@ class TaskPrior:
 
 @dataclass(frozen=True)
 class TaskPosterior:
-    """What is known of the tasks, given the prior and the targets."""
+    """Posterior of the task weights for a prior."""
 
     weights: Floats  # (T, d): means
     covariances: Floats  # (T, d, d)
@@ -39,7 +39,7 @@ class TaskPosterior:
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over the targets of each task."""
+    """Sufficient statistics of each task."""
 
     grams: Floats  # (T, d, d)
     sums: Floats  # (T, d)
@@ -48,7 +48,7 @@ class Moments:
 
     @classmethod
     def of(cls, problem: TaskProblem) -> Moments:
-        """Sum the targets of each task."""
+        """Compute the sums for each task."""
         once, M = np.ones(len(problem.rows)), problem.n_outputs
         squares = np.bincount(problem.outputs, problem.targets**2, minlength=M)
         counts = np.bincount(problem.outputs, minlength=M).astype(np.float64)
@@ -68,7 +68,7 @@ def infer(found: Moments, prior: TaskPrior) -> TaskPosterior:
 
 
 def update(found: Moments, prior: TaskPrior) -> TaskPrior:
-    """Return the prior after an iteration of expectation maximization, in which `objective` cannot rise."""
+    """Return the prior after one EM iteration, which does not increase `objective`."""
     d, posterior = len(prior.mean), infer(found, prior)
     w, away = posterior.weights, posterior.weights - prior.mean
     scatter = away.T @ away + posterior.covariances.sum(axis=0) + PSEUDO_TASKS * np.eye(d) / d
@@ -83,7 +83,7 @@ def update(found: Moments, prior: TaskPrior) -> TaskPrior:
 
 
 def objective(found: Moments, prior: TaskPrior) -> float:
-    """Return minus the logarithms of the evidence and of the priors, up to constants of the latter."""
+    """Return the negative log-evidence minus the log-priors, up to constants of the priors."""
     spread = np.linalg.slogdet(prior.covariance)[1] + np.trace(np.linalg.inv(prior.covariance)) / len(prior.mean)
     noise = np.log(prior.noise_variance) + PSEUDO_NOISE / prior.noise_variance
     penalty = PSEUDO_TASKS * spread + MEAN_PRECISION * np.sum(prior.mean**2) + noise
@@ -92,9 +92,9 @@ def objective(found: Moments, prior: TaskPrior) -> float:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BMTLRegressor(TaskRegressor):
-    """Bayesian multi-task learning (BMTL): task weights drawn from a Gaussian prior that is learned from all tasks.
+    """Bayesian multi-task learning (BMTL) with a learned Gaussian prior of task weights.
 
-    The prior has a mean and a full covariance. It and the noise maximize the evidence.
+    The mean and full covariance of the prior and the noise variance are fitted to all tasks by maximizing the evidence.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class BMTLRegressor(TaskRegressor):
     prior_ : TaskPrior
     posterior_ : TaskPosterior
     coef_, intercept_ : arrays of shape (n_tasks, n_features) and (n_tasks,)
-        Expected weights of the standardized inputs for standardized targets.
+        Posterior means of the weights, for standardized inputs and targets.
 
     References
     ----------

@@ -1,12 +1,12 @@
-"""MTGP: multi-task Gaussian processes (Bonilla, Chai and Williams 2008), with inducing inputs (Titsias 2009).
+"""Multi-task Gaussian processes (MTGP; Bonilla, Chai and Williams 2008) with inducing inputs (Titsias 2009).
 
-The function of task t is ``f_t = sum_r F_tr h_r + sqrt(v) g_t`` with independent processes h_r, which the tasks share,
-and g_t, the task's own. The bound on the likelihood sees the shared ones through their values at m inputs Z and keeps
-the others exact. With ``B_t = v K_t + noise`` it is
+The function of task t is ``f_t = sum_r F_tr h_r + sqrt(v) g_t`` with independent processes: all tasks share
+h_r, and g_t belongs to task t. The likelihood bound approximates h_r by its values at m inducing inputs Z and treats
+g_t exactly. With ``B_t = v K_t + noise`` it is
 
     log N(y; 0, blockdiag(B_t) + F Q F') - 1/2 sum_t |F_t|^2 tr(B_t^-1 (K_t - Q_t)),    Q = K_xz K_zz^-1 K_zx
 
-where K_t is the covariance of the inputs of a task. With every input among Z it is the exact likelihood.
+where K_t is the kernel matrix of the inputs of task t. If Z contains every input, the bound is the exact likelihood.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sklearn.utils import check_random_state
 from regbayes_paper._types import Floats
 from regbayes_paper.tasks import TaskProblem, TaskRegressor
 
-JITTER = 1e-6  # on the diagonal of the covariance at the inducing inputs
+JITTER = 1e-6  # added to the diagonal of the kernel matrix of the inducing inputs
 
 
 @dataclass(frozen=True)
 class Covariances:
-    """The parameters of the process."""
+    """Parameters of the covariance function."""
 
     factor: Floats  # (M, R): F
     own: float  # v
@@ -36,20 +36,20 @@ class Covariances:
     noise_variance: float
 
     def near(self, X: Floats, Z: Floats) -> Floats:
-        """Return the covariance of inputs."""
+        """Return the kernel matrix of two sets of inputs."""
         return np.exp(-0.5 * cdist(X, Z, "sqeuclidean") / self.length_scale**2)
 
     def pack(self) -> Floats:
-        """Return the parameters as a vector without bounds."""
+        """Return the parameters as an unconstrained vector."""
         return np.append(self.factor.ravel(), np.log([self.own, self.length_scale, self.noise_variance]))
 
     def unpack(self, flat: Floats) -> Covariances:
-        """Return the parameters of a vector."""
+        """Return the parameters from an unconstrained vector."""
         return Covariances(flat[:-3].reshape(self.factor.shape), *np.exp(flat[-3:]).tolist())
 
 
 class Bound:
-    """Minus the bound on the log-likelihood, as a function of packed parameters with a gradient by PyTorch."""
+    """Negative bound on the log-likelihood, with its gradient by PyTorch."""
 
     def __init__(self, problem: TaskProblem, inducing: Floats, like: Covariances) -> None:
         import torch
@@ -62,7 +62,7 @@ class Bound:
         self.within = [torch.as_tensor(cdist(rows[part], rows[part], "sqeuclidean")) for part in self.slices]
 
     def evaluate(self, flat: Floats) -> tuple[float, Floats]:
-        """Return value and gradient."""
+        """Return the value and the gradient at packed parameters."""
         import torch
 
         parameters = torch.tensor(flat, requires_grad=True)
@@ -95,7 +95,7 @@ class Bound:
 
 
 def inducing_inputs(X: Floats, start: Covariances, n_inducing: int) -> Floats:
-    """Choose inputs one after the other, each time the one that those before explain least."""
+    """Choose inputs greedily by largest conditional variance given those already chosen."""
     unexplained, factors, chosen = np.ones(len(X)), np.zeros((min(n_inducing, len(X)), len(X))), []
     for k in range(len(factors)):
         new = int(np.argmax(unexplained))
@@ -109,7 +109,7 @@ def inducing_inputs(X: Floats, start: Covariances, n_inducing: int) -> Floats:
 
 
 def mean_weights(problem: TaskProblem, found: Covariances, inducing: Floats) -> tuple[Floats, Floats]:
-    """Return centres (c, d) and weights (c, M): the posterior mean is their covariance with an input times weights."""
+    """Return centers (c, d) and weights (c, M) of the posterior mean, a kernel expansion over the centers."""
     rows, m, (M, R) = problem.X[problem.rows], len(inducing), found.factor.shape
     root = np.linalg.cholesky(found.near(inducing, inducing) + JITTER * np.eye(m))
     seen = np.linalg.solve(root, found.near(inducing, rows)).T
@@ -131,24 +131,24 @@ def mean_weights(problem: TaskProblem, found: Covariances, inducing: Floats) -> 
 
 @dataclass(eq=False, repr=False)
 class MTGPRegressor(TaskRegressor):
-    """Multi-task Gaussian process (MTGP): one smooth function per task, with a covariance between tasks.
+    """Multi-task Gaussian process regression (MTGP) with a covariance between tasks.
 
-    The covariance of two targets is that of their tasks times a squared exponential of the distance of their inputs.
-    The covariance of tasks has low rank plus a multiple of the identity. All parameters maximize a bound on the
-    marginal likelihood, whose gradient needs PyTorch (``pip install -e './paper[gp]'``).
+    The covariance of two targets is the covariance of their tasks times a squared exponential kernel of their inputs.
+    The covariance of the tasks is a low-rank matrix plus a multiple of the identity. The parameters maximize a bound
+    on the marginal likelihood. Its gradient needs PyTorch (``pip install -e './paper[gp]'``).
 
     Parameters
     ----------
     rank : int, default=2
-        Rank of the covariance of tasks, in addition to the multiple of the identity.
+        Rank of the low-rank part of the task covariance.
     n_inducing : int, default=60
-        Inputs through which the functions that tasks share are seen. With all of them the likelihood is exact.
+        Number of inducing inputs of the shared processes. If all inputs are used, the likelihood is exact.
     max_iter : int, default=200
-        Quasi-Newton steps.
+        Maximum number of quasi-Newton steps.
     tol : float, default=1e-6
         Relative change of the bound at which to stop.
     random_state : int, RandomState instance or None, default=None
-        For the start of the covariance of tasks.
+        Seeds the initial task covariance.
 
     References
     ----------
@@ -167,7 +167,7 @@ class MTGPRegressor(TaskRegressor):
             raise ModuleNotFoundError("MTGPRegressor needs PyTorch: pip install -e './paper[gp]'", name="torch")
         rng, M = check_random_state(self.random_state), problem.n_outputs
         factor = 0.1 * rng.standard_normal((M, min(int(self.rank), M)))
-        factor[:, 0] = 1.0  # a direction in which all tasks agree
+        factor[:, 0] = 1.0  # the first factor has the same loading for all tasks
         first = Covariances(factor, 0.2, float(np.sqrt(problem.X.shape[1])), 1.0 / 3.0)
         inducing = inducing_inputs(problem.X[problem.rows], first, int(self.n_inducing))
         bound = Bound(problem, inducing, first)

@@ -1,8 +1,8 @@
-"""Harmoniums: Gaussian hidden units joined to visible units of several kinds, without labels (EFH) or with (MMH).
+"""Harmoniums with Gaussian hidden units, without labels (EFH) or with labels (MMH).
 
-Each kind of visible unit has a *base*, its distribution without hidden units, and a *statistic* t(x) with mean zero and
-covariance one under it. Hidden units act through the statistic alone: ``E[h | x] = W' t(x)``. In mean field the log
-normalizer is ``-1/2 log det(I - W'W)``, exact for Gaussian units (docs/math.md, section 6).
+Visible units of each kind have a *base*, their distribution without hidden units. Their *statistic* t(x) has mean zero
+and identity covariance under the base. Hidden units depend on x only through the statistic: ``E[h | x] = W' t(x)``. The
+mean-field log-normalizer is ``-1/2 log det(I - W'W)``, exact for Gaussian units (docs/math.md, section 6).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from regbayes_paper.classes import ClassScores
 from regbayes_paper.descent import minimize
 from regbayes_paper.svm import solve_classes
 
-NOISE_FLOOR = 0.01  # share of a view's variance that is noise at least
-SHORT = 0.1  # length of weights whose direction only helps the margins
-MARGIN_SHARE = 0.01  # generative weight in units of C, where it is "auto"
+NOISE_FLOOR = 0.01  # least noise variance, as a share of the variance of a view
+SHORT = 0.1  # initial norm of weights whose direction does not increase the likelihood
+MARGIN_SHARE = 0.01  # `generative_weight="auto"`, in units of C
 INNER_TOL = 1e-6  # relative duality gap of the classifier
 
 # --- Visible units
@@ -35,7 +35,7 @@ INNER_TOL = 1e-6  # relative duality gap of the classifier
 
 @dataclass(frozen=True)
 class GaussianUnits:
-    """Real values."""
+    """Real-valued units."""
 
     mean: Floats  # (d,)
     scale: Floats  # (d,): standard deviation given the hidden units
@@ -45,14 +45,14 @@ class GaussianUnits:
         return (x - self.mean) / self.scale
 
     def log_base(self, x: Floats) -> Floats:
-        """Return the log-density of independent normal values, (n,)."""
+        """Return the log-density under independent normal distributions, (n,)."""
         constant = np.log(self.scale).sum() + 0.5 * len(self.scale) * np.log(2.0 * np.pi)
         return -0.5 * np.square(self.statistic(x)).sum(axis=1) - constant
 
 
 @dataclass(frozen=True)
 class BernoulliUnits:
-    """Zeros and ones."""
+    """Binary units."""
 
     mean: Floats  # (d,), between 0 and 1
 
@@ -61,18 +61,18 @@ class BernoulliUnits:
         return (x - self.mean) / np.sqrt(self.mean * (1.0 - self.mean))
 
     def log_base(self, x: Floats) -> Floats:
-        """Return the log-probability of independent values, (n,)."""
+        """Return the log-probability under independent Bernoulli distributions, (n,)."""
         return x @ np.log(self.mean) + (1.0 - x) @ np.log1p(-self.mean)
 
 
 @dataclass(frozen=True)
 class PoissonUnits:
-    """Counts given the total N of their row: Poisson units with Gaussian hidden units have no normalizer otherwise."""
+    """Counts given their total N in a sample; without conditioning on N the model has no normalizer."""
 
     mean: Floats  # (d,): share of each column
 
     def statistic(self, x: Floats) -> Floats:
-        """Return ``(x - N mean) / sqrt(N mean)``, which is zero for an empty row."""
+        """Return ``(x - N mean) / sqrt(N mean)``, which is zero for a sample without counts."""
         roots = np.sqrt(x.sum(axis=1, keepdims=True))
         counts = np.divide(x, roots, out=np.zeros_like(x), where=roots > 0)
         return (counts - roots * self.mean) / np.sqrt(self.mean)
@@ -87,7 +87,7 @@ Units = GaussianUnits | BernoulliUnits | PoissonUnits
 
 
 def make_units(kind: str, x: Floats, noise_variance: float | str, n_components: int) -> Units:
-    """Return units of a kind, whose base is that of some rows."""
+    """Return units of a kind with the base fitted to samples."""
     if kind == "bernoulli":
         if np.any((x != 0) & (x != 1)):
             raise ValueError("X must hold zeros and ones in the columns of bernoulli units.")
@@ -99,7 +99,7 @@ def make_units(kind: str, x: Floats, noise_variance: float | str, n_components: 
     if kind != "gaussian":
         raise ValueError(f"visible must name gaussian, bernoulli or poisson units; got {kind!r}.")
     variance = float(x.var(axis=0).mean())
-    if noise_variance == "residual":  # what as many principal components leave, the likeliest
+    if noise_variance == "residual":  # maximum likelihood: residual variance of principal components
         rest = max(x.shape[1] - n_components, 0)
         left = variance * x.shape[1] - float(spectrum(x - x.mean(axis=0), n_components)[0].sum())
         noise = max(left / rest if rest else 0.0, NOISE_FLOOR * variance)
@@ -110,7 +110,7 @@ def make_units(kind: str, x: Floats, noise_variance: float | str, n_components: 
 
 @dataclass(frozen=True)
 class Visible:
-    """All visible units: views side by side, each with its own columns."""
+    """All visible units: one or more views, each with its own columns."""
 
     columns: tuple[Integers, ...]
     units: tuple[Units, ...]
@@ -139,11 +139,11 @@ class Visible:
         return np.sum([units.log_base(X[:, columns]) for columns, units in pairs], axis=0)
 
 
-# --- The likelihood in mean field
+# --- Mean-field likelihood
 
 
 def spectrum(rows: Floats, k: int) -> tuple[Floats, Floats]:
-    """Return the k largest eigenvalues of the second moment of rows, those that are not zero, and their directions."""
+    """Return the k largest nonzero eigenvalues of the second-moment matrix, and their eigenvectors."""
     size = rows.shape[1]
     values, vectors = eigh(rows.T @ rows / len(rows), subset_by_index=(max(size - k, 0), size - 1))
     kept = values[::-1] > 1e-12 * max(float(values[-1]), np.finfo(np.float64).tiny)
@@ -151,13 +151,13 @@ def spectrum(rows: Floats, k: int) -> tuple[Floats, Floats]:
 
 
 def log_normalizer(weights: Floats) -> float:
-    """Return ``-1/2 log det(I - W'W)``; infinite where the mean field is unstable."""
+    """Return ``-1/2 log det(I - W'W)``, or infinity if the mean field is unstable."""
     sizes = np.linalg.svd(weights, compute_uv=False) ** 2
     return float(-0.5 * np.log1p(-sizes).sum()) if sizes.max(initial=0.0) < 1.0 else np.inf
 
 
 def likeliest_weights(t: Floats, n_components: int) -> Floats:
-    """Return the weights of the largest likelihood: principal directions of length ``sqrt(1 - 1 / eigenvalue)``."""
+    """Return maximum-likelihood weights: principal directions of norm ``sqrt(1 - 1 / eigenvalue)``."""
     values, directions = spectrum(t, n_components)
     weights = np.zeros((t.shape[1], n_components))
     weights[:, : len(values)] = directions * np.sqrt(np.maximum(1.0 - 1.0 / values, 0.0))
@@ -166,7 +166,7 @@ def likeliest_weights(t: Floats, n_components: int) -> Floats:
 
 @dataclass(frozen=True)
 class MarginProblem:
-    """``generative_weight * cost(W) + min_eta 1/2 |eta|^2 + C sum of losses``, a function of the weights W."""
+    """Objective ``generative_weight * cost(W) + min_eta 1/2 |eta|^2 + C sum of losses`` of the weights W."""
 
     t: Floats  # (N, D): statistics
     labels: Integers
@@ -177,13 +177,13 @@ class MarginProblem:
     generative_weight: float
 
     def solve(self, hidden: Floats, start: Floats | None = None, tol: float = INNER_TOL) -> Any:
-        """Return the classifier of hidden units."""
+        """Fit the classifier to hidden units."""
         rows = np.column_stack([hidden, np.ones(len(hidden))]) if self.fit_intercept else hidden
         cost, C = 1.0 - np.eye(self.n_classes), np.full(len(rows), self.C)
         return solve_classes(rows, self.labels, cost, C, squared=self.squared, start=start, tol=tol)
 
     def evaluate(self, flat: Floats, start: Floats | None = None) -> tuple[float, Floats, Any]:
-        """Return value, gradient and classifier at weights; by Danskin's theorem its weights count as constants."""
+        """Return value, gradient and classifier; by Danskin's theorem the gradient treats the classifier as fixed."""
         W = flat.reshape(self.t.shape[1], -1)
         normalizer = log_normalizer(W)
         if not np.isfinite(normalizer):
@@ -200,15 +200,15 @@ class MarginProblem:
 
 
 class _Harmonium(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """What both harmoniums do with rows."""
+    """Methods of both harmoniums."""
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the expected hidden units of rows, shape (n_samples, n_components)."""
+        """Return the expected hidden units of samples, shape (n_samples, n_components)."""
         check_is_fitted(self)
         return self.visible_.statistic(validate_data(self, X, dtype=np.float64, reset=False)) @ self.components_.T
 
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Return the log-density of each row in mean field, exact for Gaussian columns."""
+        """Return the mean-field log-density of each sample, exact for Gaussian columns."""
         hidden = self.transform(X)
         base = self.visible_.log_base(np.asarray(X, dtype=np.float64))
         return base + 0.5 * np.square(hidden).sum(axis=1) - log_normalizer(self.components_.T)
@@ -220,18 +220,20 @@ class _Harmonium(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
 @dataclass(eq=False, repr=False)
 class ExponentialFamilyHarmonium(_Harmonium):
-    """Exponential family harmonium (EFH): real-valued latent features of an undirected model, in mean field.
+    """Exponential family harmonium (EFH), fitted by mean field.
 
-    With Gaussian columns alone it is probabilistic principal component analysis.
+    The latent features are the hidden units of an undirected model. If all columns are Gaussian, the model is
+    probabilistic principal component analysis.
 
     Parameters
     ----------
     n_components : int, default=50
         Number of hidden units.
     visible : {"gaussian", "bernoulli", "poisson"} or sequence of (kind, columns), default="gaussian"
-        What the columns of X are: real values, zeros and ones, or counts, perhaps by view.
+        Kind of the columns of X: real values, binary values or counts. Pass pairs if views have different kinds.
     noise_variance : float, "residual" or "half", default="residual"
-        Variance of Gaussian columns given the hidden units: what as many principal components leave, or half of it all.
+        Variance of Gaussian columns given the hidden units. "residual" is the residual variance of ``n_components``
+        principal components; "half" is half of the variance.
 
     References
     ----------
@@ -245,20 +247,20 @@ class ExponentialFamilyHarmonium(_Harmonium):
     noise_variance: float | str = "residual"
 
     def fit(self, X: ArrayLike, y: Any = None) -> Self:
-        """Learn the weights from rows; y is ignored."""
+        """Learn the weights; y is ignored."""
         rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         self.visible_ = Visible.of(self.visible, rows, self.noise_variance, int(self.n_components))
         self.components_ = likeliest_weights(self.visible_.statistic(rows), int(self.n_components)).T
         return self
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
-        """Return the mean log-density of rows."""
+        """Return the mean log-density of samples."""
         return float(np.mean(self.score_samples(X)))
 
 
 @dataclass(eq=False, repr=False)
 class MaxMarginHarmoniumClassifier(ClassScores, _Harmonium):
-    """Max-margin harmonium (MMH): a harmonium and a large-margin classifier of its hidden units, learned together.
+    """Max-margin harmonium (MMH), learned jointly with a classifier on its hidden units.
 
     Parameters
     ----------
@@ -269,19 +271,19 @@ class MaxMarginHarmoniumClassifier(ClassScores, _Harmonium):
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
         Multi-class loss.
     generative_weight : float or "auto", default="auto"
-        Weight of the likelihood; "auto" is 0.01 C. The original objective has 1, with the hinge.
+        Weight of the likelihood; "auto" is 0.01 C. The original objective has weight 1 and the hinge loss.
     fit_intercept : bool, default=True
-        Whether the classifier has a penalized intercept.
+        Whether to fit an intercept, which is penalized.
     visible
         As in `ExponentialFamilyHarmonium`.
     noise_variance : float, "half" or "residual", default="half"
         As in `ExponentialFamilyHarmonium`.
     max_iter : int, default=200
-        Quasi-Newton steps.
+        Maximum number of quasi-Newton steps.
     tol : float, default=1e-4
-        Change of the objective per row, in units of its likelihood or its loss, at which to stop.
+        Change of the objective per sample at which to stop, in units of the likelihood or the loss.
     random_state : int, RandomState instance or None, default=None
-        For hidden units beyond the rank of the rows.
+        Seeds the initial weights of hidden units beyond the rank of X.
 
     References
     ----------
@@ -313,7 +315,7 @@ class MaxMarginHarmoniumClassifier(ClassScores, _Harmonium):
         squared, intercept = self.loss == "squared_hinge", bool(self.fit_intercept)
         problem = MarginProblem(t, labels, len(self.classes_), float(self.C), squared, intercept, r)
         start = self._start(t, K)
-        multipliers: list[Floats | None] = [None]  # of the point before: a warm start
+        multipliers: list[Floats | None] = [None]  # multipliers of the previous point, for warm starts
 
         def evaluate(flat: Floats) -> tuple[float, Floats, Any]:
             value, gradient, machine = problem.evaluate(flat, multipliers[0])
@@ -330,7 +332,7 @@ class MaxMarginHarmoniumClassifier(ClassScores, _Harmonium):
         return self
 
     def _start(self, t: Floats, K: int) -> Floats:
-        """Return the likeliest weights, and short ones for hidden units that the likelihood does not use."""
+        """Return maximum-likelihood weights, and small random ones for the remaining hidden units."""
         weights, rng = likeliest_weights(t, K), check_random_state(self.random_state)
         weak = np.flatnonzero(~np.any(weights, axis=0))
         directions = spectrum(t, K)[1]

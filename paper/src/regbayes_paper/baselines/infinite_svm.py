@@ -1,8 +1,8 @@
-"""The infinite SVM: a Dirichlet-process mixture of Gaussian components, each with a large-margin classifier.
+"""The infinite SVM: a Dirichlet-process mixture of Gaussians, each with a large-margin classifier.
 
-``F(q) + r^-1 (1/2 |mu|^2 + sum of C loss)``, times r, where F is the free energy of the mixture, and the score of a
-class is ``sum_k q_nk mu_ky . x_n``. A round updates responsibilities, sticks and components, and classifiers; it never
-raises the objective (docs/math.md, section 7).
+The objective is ``F(q) + r^-1 (1/2 |mu|^2 + sum of C loss)``, times r, where F is the free energy of the mixture. The
+score of class y is ``sum_k q_nk mu_ky . x_n``. An iteration updates responsibilities, then sticks and components, then
+classifiers. It does not increase the objective (docs/math.md, section 7).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from regbayes_paper.descent import alternate
 from regbayes_paper.dirichlet_process import Sticks
 from regbayes_paper.svm import Machine, class_losses, solve_classes
 
-SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the step to new responsibilities, tried in turn
-PASSES = 3  # over the responsibilities in a round
-FINAL_TOL = 1e-6  # relative duality gap of the classifiers
+SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # step lengths toward the new responsibilities, tried in turn
+PASSES = 3  # updates of the responsibilities in an iteration
+FINAL_TOL = 1e-6  # relative duality gap of the final classifiers
 
-# --- Components: means and precisions of independent columns, normal-gamma
+# --- Components: normal-gamma distributions of independent columns
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class NormalGamma:
     rate: Floats  # (..., D)
 
     def given(self, counts: Floats, totals: Floats, squares: Floats) -> NormalGamma:
-        """Return the posteriors for sums (..., D) of rows less the prior's centre, and of their squares."""
+        """Return the posteriors for sums (..., D) of samples minus the prior's center, and of their squares."""
         scale = self.scale + counts
         shift = totals / scale[..., None]
         spread = np.maximum(squares - totals * shift, 0.0)
@@ -58,7 +58,7 @@ class NormalGamma:
         return constant - 0.5 * X.shape[1] / self.scale - 0.5 * np.stack(squares, axis=1)
 
     def kl(self, prior: NormalGamma) -> float:
-        """Return the divergence of all components from the prior."""
+        """Return the KL divergence of all components from the prior."""
         a, b = self.shape[:, None], self.rate
         gammas = (a - prior.shape) * digamma(a) - gammaln(a) + gammaln(prior.shape)
         gammas = gammas + prior.shape * np.log(b / prior.rate) + a * (prior.rate / b - 1.0)
@@ -69,19 +69,19 @@ class NormalGamma:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Sticks and components at their best for responsibilities."""
+    """Optimal sticks and components for given responsibilities."""
 
     sticks: Sticks
     components: NormalGamma
 
     @classmethod
     def of(cls, X: Floats, q: Floats, alpha: float, prior: NormalGamma) -> Mixture:
-        """Update both blocks."""
+        """Compute sticks and components from responsibilities."""
         away = X - prior.centre
         return cls(Sticks.of(q.sum(axis=0), alpha), prior.given(q.sum(axis=0), q.T @ away, q.T @ away**2))
 
     def logits(self, X: Floats) -> Floats:
-        """Return what the mixture says of rows' components without labels, (N, T)."""
+        """Return the unnormalized log-responsibilities of samples without labels, (N, T)."""
         return self.sticks.log_weights() + self.components.log_likelihoods(X)
 
     def free_energy(self, X: Floats, q: Floats, alpha: float, prior: NormalGamma) -> float:
@@ -91,12 +91,12 @@ class Mixture:
 
 
 def sorted_by_size(q: Floats) -> Floats:
-    """Return responsibilities with large components first, which the sticks prefer."""
+    """Return responsibilities with large components first, which raises the bound of the sticks."""
     return q[:, np.argsort(-q.sum(axis=0), kind="stable")]
 
 
 def start_responsibilities(X: Floats, n_components: int, alpha: float, seed: int) -> Floats:
-    """Return the responsibilities of the mixture alone, by scikit-learn, on standardized columns."""
+    """Return the responsibilities of scikit-learn's mixture on standardized columns."""
     scaled = (X - X.mean(axis=0)) / np.where(np.ptp(X, axis=0) > 0, X.std(axis=0), 1.0)
     size = min(n_components, len(np.unique(scaled, axis=0)))
     mixture = BayesianGaussianMixture(
@@ -113,19 +113,19 @@ def start_responsibilities(X: Floats, n_components: int, alpha: float, seed: int
 
 @dataclass(frozen=True)
 class Round:
-    """All blocks."""
+    """Values of all blocks after an iteration."""
 
-    q: Floats  # (N, T): responsibilities of the training rows
+    q: Floats  # (N, T): responsibilities of the training samples
     mixture: Mixture
-    machine: Machine  # on rows repeated once per component
+    machine: Machine  # fitted to samples repeated once per component
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What stays the same through a fit."""
+    """Data and settings of a fit."""
 
     X: Floats  # (N, D)
-    inputs: Floats  # (N, d): what classifiers see
+    inputs: Floats  # (N, d): input features of the classifiers
     labels: Integers
     n_classes: int
     C: float
@@ -136,25 +136,25 @@ class Problem:
 
     @property
     def margins(self) -> tuple[Integers, Floats, Floats, bool]:
-        """Labels, cost of each class, C of each row, and whether the hinge is squared."""
+        """Labels, cost of each class, C of each sample, and whether the hinge is squared."""
         cost = 1.0 - np.eye(self.n_classes)
         return self.labels, cost, np.full(len(self.X), self.C), self.squared
 
     def solve(self, q: Floats, start: Floats | None) -> Machine:
-        """Return the classifiers of all components for responsibilities."""
+        """Fit the classifiers of all components for given responsibilities."""
         labels, cost, C, squared = self.margins
         return solve_classes(spread(q, self.inputs), labels, cost, C, squared=squared, start=start, tol=FINAL_TOL)
 
     def component_scores(self, machine: Machine, T: int) -> Floats:
-        """Return the score of every class by every component, (N, T, classes)."""
+        """Return the scores of all classes in each component, (N, T, classes)."""
         weights = machine.weights.reshape(self.n_classes, T, -1)
         return np.einsum("nd,atd->nta", self.inputs, weights)
 
     def conclude(self, q: Floats, earlier: Machine | None = None) -> tuple[Round, float]:
-        """Return all other blocks at their best for responsibilities, and the objective."""
+        """Return the optimal other blocks for given responsibilities, and the objective."""
         mixture = Mixture.of(self.X, q, self.alpha, self.prior)
         machine = self.solve(q, None if earlier is None else earlier.multipliers)
-        if earlier is not None:  # the solver stops at a gap: the classifiers before can be better
+        if earlier is not None:  # the solver is inexact, so the previous classifiers can be better
             loss = float(class_losses(spread(q, self.inputs) @ earlier.weights.T, *self.margins).sum())
             kept = replace(earlier, loss=loss)
             machine = kept if kept.objective < machine.objective else machine
@@ -170,9 +170,9 @@ class Problem:
         return self.conclude(q[:, order], machine)
 
     def update_responsibilities(self, at: Round) -> Floats:
-        """Move each row's responsibilities towards those of its multipliers as far as its own objective falls.
+        """Update responsibilities with a line search for each sample.
 
-        The whole step is the update of the original; later passes follow the multipliers at the new scores.
+        A full step is the update of the original. Later passes use the multipliers at the new scores.
         """
         labels, cost, C, squared = self.margins
         q, logits = at.q, log_softmax(at.mixture.logits(self.X), axis=1)
@@ -198,7 +198,7 @@ class Problem:
         return q
 
     def score_multipliers(self, scores: Floats) -> Floats:
-        """Return minus a derivative of each row's loss by its scores."""
+        """Return the negative subgradient of each sample's loss with respect to its scores."""
         labels, cost, C, squared = self.margins
         rows = np.arange(len(scores))
         margins = cost[labels] - scores[rows, labels][:, None] + scores
@@ -211,49 +211,49 @@ class Problem:
 
 
 def spread(q: Floats, inputs: Floats) -> Floats:
-    """Return inputs repeated once per component, times the responsibilities, (N, T d)."""
+    """Return inputs repeated for each component and multiplied by the responsibilities, (N, T d)."""
     return (q[:, :, None] * inputs[:, None, :]).reshape(len(q), -1)
 
 
 @dataclass(eq=False, repr=False)
 class InfiniteSVMClassifier(ClassScores, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Infinite support vector machine (iSVM): a Dirichlet-process mixture of large-margin classifiers.
+    """Infinite SVM (iSVM): a Dirichlet-process mixture of large-margin classifiers.
 
-    Every row belongs to a component. A component has a Gaussian with independent columns and linear weights of its own,
-    and both are learned together. The score of a class is that of all components, weighted by how likely the row
-    belongs to each; for a new row that is inferred without its label.
+    Each component has a Gaussian with independent columns and a linear classifier, which are learned jointly. The score
+    of a class is the average of the components' scores, weighted by the responsibilities of the sample. For new
+    samples the responsibilities are inferred without labels.
 
     Parameters
     ----------
     n_components : int, default=10
-        Largest number of components.
+        Maximum number of components.
     alpha : float, default=1.0
-        Concentration of the Dirichlet process. Larger values expect more components.
+        Concentration of the Dirichlet process. Larger values favor more components.
     C : float, default=1.0
         Penalty on a margin violation.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
-        Multi-class loss; the original has the hinge.
+        Multi-class loss; the original uses the hinge.
     generative_weight : float, default=1.0
-        Weight of the mixture; the original has 1.
+        Weight of the mixture; the original uses 1.
     refit_classifiers : bool, default=True
-        Whether the final classifiers are fitted to the responsibilities that prediction infers. The original keeps
-        those of the training posterior, which knows the labels.
+        Whether to refit the final classifiers to label-free responsibilities, as used in prediction. The original
+        keeps the classifiers of the training posterior, which uses the labels.
     max_iter : int, default=200
     tol : float, default=1e-5
         Relative change of the objective at which to stop.
     random_state : int, RandomState instance or None, default=None
-        For the start.
+        Seeds the initialization.
 
     Attributes
     ----------
     n_components_ : int
-        Components that are the likeliest one of some training row.
+        Number of components that are the most probable one of at least one training sample.
     weights_, means_ : arrays of shape (n_components,) and (n_components, n_features)
-        Expected shares of the components, the largest first, and their means.
+        Expected mixture weights in decreasing order, and means of the components.
     coef_ : array of shape (n_components, n_classes, n_features + 1)
-        Weights of the centered inputs and a constant in each component.
+        Weights of the centered inputs and of a constant for each component.
     responsibilities_ : array of shape (n_samples, n_components)
-        Of the training rows, given their labels.
+        Responsibilities of the training samples, given their labels.
 
     References
     ----------
@@ -273,13 +273,13 @@ class InfiniteSVMClassifier(ClassScores, ClassNamePrefixFeaturesOutMixin, Transf
     random_state: Any = None
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn components and classifiers together."""
+        """Learn components and classifiers jointly."""
         rows, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         self._mean = rows.mean(axis=0)
         variance = np.where(np.ptp(rows, axis=0) > 0, rows.var(axis=0), 1.0)
-        # A tenth of a row supports the prior mean, and two rows the prior variance.
+        # The prior mean counts like a tenth of a sample, and the prior variance like two samples.
         prior = NormalGamma(self._mean, np.array(0.1), np.array(1.0), variance)
         alpha, T = float(self.alpha), int(self.n_components)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
@@ -305,7 +305,7 @@ class InfiniteSVMClassifier(ClassScores, ClassNamePrefixFeaturesOutMixin, Transf
         return np.column_stack([X - self._mean, np.ones(len(X))])
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return how likely each component is for rows whose labels are not known, (n_samples, n_components)."""
+        """Return label-free responsibilities of samples, (n_samples, n_components)."""
         check_is_fitted(self)
         return softmax(self.mixture_.logits(validate_data(self, X, dtype=np.float64, reset=False)), axis=1)
 
