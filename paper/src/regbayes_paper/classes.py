@@ -1,4 +1,4 @@
-"""A classifier that has a score for every class."""
+"""Base class of classifiers with one score per class."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from regbayes_paper._types import Floats
 
 
 class ClassScores(ClassifierMixin, ABC):
-    """Predictions by the largest score."""
+    """Classifier that predicts the class with the largest score."""
 
     @abstractmethod
     def _class_scores(self, X: ArrayLike) -> Floats:
         """Return the score of each class, (n_samples, n_classes)."""
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, or of the second of two."""
+        """Return the scores of all classes, or of the second class if there are two."""
         scores = self._class_scores(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 

@@ -1,7 +1,8 @@
-"""The data sets of the paper, and those that stand in for the ones that are not public.
+"""Loaders of the paper's data sets, and of stand-ins for those that are not public.
 
-A data set is a file NAME.npz without pickle, in a given folder or in the one that REGBAYES_DATA names. Yeast, Scene and
-Emotions are also read from Mulan's ARFF files or fetched from OpenML, and 20 Newsgroups is fetched by scikit-learn.
+A data set is a file NAME.npz without pickle, in a folder that is an argument or the environment variable REGBAYES_DATA.
+Yeast, Scene and Emotions are also read from Mulan's ARFF files or fetched from OpenML. scikit-learn fetches
+20 Newsgroups.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ N_SCHOOL_SPLITS = 10
 
 
 class DataError(ValueError):
-    """A file of data that cannot be used."""
+    """Error for a data file that is invalid."""
 
 
 class DataNotFoundError(FileNotFoundError):
-    """A data set that is not found; the message says what to do."""
+    """Error for a data set that is not found; the message explains how to obtain it."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A data set that has a loader."""
+    """Description of a data set that `load` supports."""
 
-    name: str  # of the file, without its suffix
-    shape: tuple[int, int] | None  # rows and inputs; None where users' versions differ
+    name: str  # file name without its suffix
+    shape: tuple[int, int] | None  # samples and inputs; None if users' versions differ
     description: str
     obtain: str
-    labels: tuple[str, ...] = ()  # of a multi-label set
-    n_train: int | None = None  # the first rows are the published training part, if the order is the published one
-    labels_sha256: str = ""  # of the labels in the published order, row by row as bytes
+    labels: tuple[str, ...] = ()  # label names of a multi-label set
+    n_train: int | None = None  # size of the published training part, the first samples in the published order
+    labels_sha256: str = ""  # hash of the labels in the published order, as bytes in row-major order
     openml_id: int | None = None
 
 
@@ -155,17 +156,17 @@ def load(name: str, *, folder: Folder = None, download_if_missing: bool = True, 
     name : str
         One of `CATALOG`.
     folder : str or path-like, default=None
-        Where to look. None is the folder that the environment variable REGBAYES_DATA names.
+        Folder of the data files. None is the environment variable REGBAYES_DATA.
     download_if_missing : bool, default=True
-        Whether to fetch what is not in the folder and can be fetched.
+        Whether to download a data set that is not in the folder, if possible.
     return_X_y : bool, default=False
-        Whether to return ``(data, target)`` alone.
+        Whether to return only ``(data, target)``.
 
     Returns
     -------
     Bunch
-        ``data``, ``target``, ``DESCR``; ``train`` and ``test`` where there is a published split and the rows are in
-        its order; ``task``, ``splits`` (pairs of training and test rows of School) and other arrays of the file.
+        ``data``, ``target``, ``DESCR``; ``train`` and ``test`` if there is a published split and the samples are in
+        its order; ``task``, ``splits`` (pairs of training and test indices of School) and other arrays of the file.
     """
     known = CATALOG[name]
     place = data_folder(folder)
@@ -202,7 +203,7 @@ load_scene15, load_20newsgroups = _loader("scene15"), _loader("20newsgroups_byda
 
 
 def load_movie_reviews(*, target: str = "rating", **options: Any) -> Any:
-    """Movie reviews with their ``"rating"`` or its ``"class3"`` or ``"class4"``. Options are those of `load`."""
+    """Load movie reviews with target "rating", "class3" or "class4"; options are those of `load`."""
     found = load("movie_review_scale", **{**options, "return_X_y": False})
     if target != "rating":
         found["target"] = found[f"y_{target}"]
@@ -210,7 +211,7 @@ def load_movie_reviews(*, target: str = "rating", **options: Any) -> Any:
 
 
 def data_folder(folder: Folder = None) -> Path | None:
-    """Return the folder given, or the one that REGBAYES_DATA names, or None."""
+    """Return the given folder, that of REGBAYES_DATA, or None."""
     named = os.fspath(folder) if folder is not None else os.environ.get("REGBAYES_DATA")
     if not named:
         return None
@@ -242,7 +243,7 @@ def _read_arff(known: Known, path: Path) -> Arrays:
     import arff  # type: ignore[import-untyped]  # here, so that other files are read without it
 
     with path.open(encoding="utf-8", errors="replace") as file:
-        # liac-arff reads a space after @attribute; some programs write a tab.
+        # liac-arff requires a space after @attribute, but some files have a tab.
         table = arff.load(re.sub(r"^(@\w+)\s+", r"\1 ", line) for line in file)
     names = [name for name, _ in table["attributes"]]
     columns = dict(zip(names, np.array(table["data"], dtype=object).T, strict=True))
@@ -254,12 +255,12 @@ def _read_arff(known: Known, path: Path) -> Arrays:
 
 
 def _as_labels(values: Any) -> Any:
-    """Return zeros and ones for labels that are numbers or words."""
+    """Return binary labels from numbers or strings."""
     return np.isin(np.char.lower(np.asarray(values).astype(str)), ("1", "1.0", "true", "yes")).astype(np.int8)
 
 
 def _fetch(known: Known) -> Arrays | None:
-    """Fetch a data set through scikit-learn, which keeps it; None where it cannot be fetched."""
+    """Fetch a data set through scikit-learn, which caches it; None if that fails."""
     try:
         if known.openml_id is not None:
             found = fetch_openml(data_id=known.openml_id, as_frame=False, parser="liac-arff", n_retries=1)
@@ -274,13 +275,13 @@ def _fetch(known: Known) -> Arrays | None:
             words = counter.get_feature_names_out().astype(str)
             y = np.concatenate([part.target for part in parts])
             return {"X": X, "y": y, "vocabulary": words, "class_names": names}
-    except OSError:  # no network
+    except OSError:  # no network connection
         return None
     return None
 
 
 def _checked(known: Known, arrays: Arrays) -> Arrays:
-    """Put a sparse matrix together, check shapes, and add the published split where the order is the published one."""
+    """Assemble a sparse matrix, check shapes, and add the published split if the order is the published one."""
     if "X_data" in arrays:
         parts = [arrays.pop(f"X_{part}") for part in ("data", "indices", "indptr", "shape")]
         arrays["X"] = csr_matrix((parts[0].astype(np.int64), parts[1], parts[2]), shape=tuple(parts[3].tolist()))
@@ -290,7 +291,7 @@ def _checked(known: Known, arrays: Arrays) -> Arrays:
     shape = arrays["X"].shape
     if len(arrays[target]) != shape[0]:
         raise DataError(f"{known.name}: X has {shape[0]} rows, but {target} has {len(arrays[target])}")
-    known_sizes = slice(1 if "vocabulary" in arrays else 2)  # the vocabulary depends on how posts were cleaned
+    known_sizes = slice(1 if "vocabulary" in arrays else 2)  # the vocabulary size depends on how posts were cleaned
     if known.shape is not None and shape[known_sizes] != known.shape[known_sizes]:
         raise DataError(f"{known.name}: X must have shape {known.shape}; got {shape}")
     if known.n_train is not None and "train_idx" not in arrays:
@@ -302,7 +303,7 @@ def _checked(known: Known, arrays: Arrays) -> Arrays:
 
 
 def _school_splits(folder: Path | None) -> list[tuple[Any, Any]] | None:
-    """Return the ten published splits of School, if their file is there."""
+    """Return the ten published splits of School, or None if their file is missing."""
     path = None if folder is None else folder / "school_splits.npz"
     if path is None or not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Two loops: block updates until the objective converges, and quasi-Newton steps that never raise it."""
+"""Optimization loops: block updates until convergence, and L-BFGS."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from regbayes_paper._types import Floats
 
 State = TypeVar("State")
 
-MEMORY = 10  # pairs that the curvature is estimated from
-ARMIJO = 1e-4  # share of the predicted decrease that a step must reach
-TRIALS = 30  # of step lengths, each half of the one before
+MEMORY = 10  # number of L-BFGS correction pairs
+ARMIJO = 1e-4  # least decrease of a step, as a share of the predicted decrease
+TRIALS = 30  # maximum number of step lengths in a line search, each half of the previous one
 
 
 def alternate(
     step: Callable[[State], tuple[State, float]], state: State, max_iter: int, tol: float
 ) -> tuple[State, list[float]]:
-    """Repeat a step until it lowers the objective by less than ``tol`` of it.
+    """Repeat a step until the relative decrease of the objective is below ``tol``.
 
     Parameters
     ----------
     step : callable
-        From a state to the next one and its objective.
+        Maps a state to the next state and its objective.
     state : object
     max_iter : int
     tol : float
@@ -45,16 +45,16 @@ def alternate(
 def minimize(
     function: Callable[[Floats], tuple[float, Floats, Any]], x: Floats, max_iter: int, tol: float
 ) -> tuple[Floats, Any, list[float]]:
-    """Minimize a function by L-BFGS with backtracking; it may be infinite in places.
+    """Minimize a function, which may be infinite at some points, by L-BFGS with backtracking.
 
     Parameters
     ----------
     function : callable
-        From a point to its value, its gradient, and anything that the caller wants of the last point.
+        Maps a point to its value, its gradient, and extra output that is returned for the last point.
     x : Floats
     max_iter : int
     tol : float
-        Decrease of the value in one step at which to stop.
+        Stop if a step decreases the value by less than this.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def minimize(
         else:
             if not pairs:
                 break
-            pairs = []  # the curvature misleads: continue along the gradient
+            pairs = []  # the curvature estimate is poor: restart along the gradient
             continue
         change = found[1] - gradient
         if np.vdot(change, moved - x) > 0:
@@ -91,7 +91,7 @@ def minimize(
 
 
 def _direction(gradient: Floats, pairs: list[tuple[Floats, Floats]]) -> Floats:
-    """Return minus the gradient times the inverse curvature that the pairs imply (two-loop recursion)."""
+    """Return the L-BFGS direction by the two-loop recursion."""
     found, weights = -gradient, []
     for moved, change in reversed(pairs):
         weight = np.vdot(moved, found) / np.vdot(moved, change)

@@ -1,10 +1,10 @@
-"""Sticks of the Dirichlet process in mean field, perhaps with a kernel.
+"""Mean-field stick-breaking of the Dirichlet process, optionally with a kernel.
 
 ``v_k ~ Beta(1, alpha)`` and ``share_k = v_k prod_{j<k} (1 - v_j)``. In kernel stick-breaking (Dunson and Park 2008) the
-share of cluster k at a place m is ``v_k K_mk prod_{j<k} (1 - v_j K_mj)``, where the kernel K_mk is between 0 and 1. In
+share of cluster k at location m is ``v_k K_mk prod_{j<k} (1 - v_j K_mj)``, where the kernel K_mk is between 0 and 1. In
 mean field ``E[log(1 - v K)] >= log(exp E[log v] (1 - K) + exp E[log(1 - v)])``. A kernel of 1 is the plain process.
 
-Kernels are given as logarithms, a row for every place and a column for every cluster.
+Log-kernels have a row for each location and a column for each cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Sticks:
 
     @classmethod
     def of(cls, counts: Floats, alpha: float) -> Sticks:
-        """Return the best sticks of the plain process for expected sizes of clusters."""
+        """Return the optimal sticks of the plain process for expected cluster sizes."""
         return cls(1.0 + counts, alpha + later(counts[None])[0])
 
     def logs(self) -> tuple[Floats, Floats]:
@@ -39,7 +39,7 @@ class Sticks:
         return log_shares(self, np.zeros((1, len(self.first))))[0]
 
     def kl(self, alpha: float) -> float:
-        """Return the divergence from Beta(1, alpha), constants kept."""
+        """Return the KL divergence from Beta(1, alpha)."""
         log_v, log_rest = self.logs()
         terms = (self.first - 1.0) * log_v + (self.second - alpha) * log_rest - betaln(self.first, self.second)
         return float(np.sum(terms - np.log(alpha)))
@@ -47,29 +47,29 @@ class Sticks:
 
 def log_closed(log_kernel: Floats) -> Floats:
     """Return ``log(1 - K)``."""
-    with np.errstate(divide="ignore"):  # at the centre itself
+    with np.errstate(divide="ignore"):  # log(0) at the center itself
         return np.log(-np.expm1(log_kernel))
 
 
 def log_passing(sticks: Sticks, log_kernel: Floats) -> Floats:
-    """Return the bound on ``E[log(1 - v_k K)]``, of the shape of the kernel (..., K)."""
+    """Return the bound on ``E[log(1 - v_k K)]``, with the shape of the kernel (..., K)."""
     log_v, log_rest = sticks.logs()
     return np.logaddexp(log_v + log_closed(log_kernel), log_rest)
 
 
 def log_shares(sticks: Sticks, log_kernel: Floats) -> Floats:
-    """Return the bound on ``E[log share_k]`` at each place, (M, K)."""
+    """Return the bound on ``E[log share_k]`` at each location, (M, K)."""
     passing = log_passing(sticks, log_kernel)
     return sticks.logs()[0] + log_kernel + np.cumsum(passing, axis=1) - passing
 
 
 def later(memberships: Floats) -> Floats:
-    """Return the probability of a cluster after each one."""
+    """Return the probability of all clusters after each cluster."""
     return np.cumsum(memberships[:, ::-1], axis=1)[:, ::-1] - memberships
 
 
 def update_sticks(sticks: Sticks, log_kernel: Floats, memberships: Floats, alpha: float) -> Sticks:
-    """Return the best sticks for what passing a cluster by means under the present ones."""
+    """Return the optimal sticks given the bound at the current ones (a majorize-minimize step)."""
     passed = later(memberships)
     taken = np.exp(sticks.logs()[0] + log_closed(log_kernel) - log_passing(sticks, log_kernel))
     first = 1.0 + np.sum(memberships + passed * taken, axis=0)
@@ -77,6 +77,6 @@ def update_sticks(sticks: Sticks, log_kernel: Floats, memberships: Floats, alpha
 
 
 def best_centres(sticks: Sticks, log_kernel: Floats, memberships: Floats) -> Integers:
-    """Return the best centre of each cluster among candidates whose kernels are the columns of (M, J)."""
+    """Return the best center of each cluster; column j of the kernel (M, J) belongs to candidate j."""
     passing = log_passing(sticks, log_kernel[:, :, None])
     return (memberships.T @ log_kernel + np.einsum("mk,mjk->kj", later(memberships), passing)).argmax(axis=1)

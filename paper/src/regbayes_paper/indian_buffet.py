@@ -1,4 +1,4 @@
-"""Sticks of the Indian buffet process in mean field (Doshi-Velez et al. 2009; appendix D of the paper).
+"""Mean-field stick-breaking of the Indian buffet process (Doshi-Velez et al. 2009; appendix D).
 
 ``nu_k ~ Beta(alpha, 1)``, ``pi_k = nu_1 ... nu_k``, binary features ``z_nk ~ Bernoulli(pi_k)``, and
 ``q(nu_k) = Beta(first_k, second_k)``. ``E[log(1 - pi_k)]`` has no closed form. Its multinomial lower bound L_k is
@@ -24,7 +24,7 @@ class Sticks:
 
     @classmethod
     def of_prior(cls, alpha: float, n_components: int) -> Sticks:
-        """Return the prior."""
+        """Return the prior distribution of the sticks."""
         return cls(np.full(n_components, float(alpha)), np.ones(n_components))
 
     @property
@@ -50,7 +50,7 @@ class Sticks:
         return self.log_on - self.log_off
 
     def update(self, counts: Floats, n_rows: int, alpha: float) -> Sticks:
-        """Return the best sticks for expected counts (K,) at the present q_km: a majorize-minimize step."""
+        """Return the optimal sticks for expected counts (K,) at the current q_km (a majorize-minimize step)."""
         t, L, off = self.terms, self.log_off, n_rows - counts
         beyond = np.triu(1.0 - np.exp(np.minimum(L[:, None] - L[None, :], 0.0)), 1) @ off
         first = alpha + np.cumsum(counts[::-1])[::-1] + beyond
@@ -62,7 +62,7 @@ class Sticks:
         return -float(counts @ self.log_on + (n_rows - counts) @ self.log_off)
 
     def kl(self, alpha: float) -> float:
-        """Return the divergence from the prior, constants kept."""
+        """Return the KL divergence from the prior."""
         both = digamma(self.first + self.second)
         on, rest = digamma(self.first) - both, digamma(self.second) - both
         terms = (self.first - alpha) * on + (self.second - 1.0) * rest - betaln(self.first, self.second)

@@ -1,10 +1,10 @@
-"""Logistic losses as quadratic bounds, so that Gaussian posteriors of weights stay Gaussian (Jaakkola and Jordan 2000).
+"""Quadratic bounds on logistic losses (Jaakkola and Jordan 2000), for Gaussian posteriors of weights.
 
 For a label y of -1 or 1 with score f and any xi,
 
     log sigmoid(y f) >= log sigmoid(xi) - xi / 2 + y f / 2 - lambda(xi) (f^2 - xi^2)
 
-with ``lambda(xi) = tanh(xi / 2) / (4 xi)``. The best xi is the root of ``E[f^2]``.
+with ``lambda(xi) = tanh(xi / 2) / (4 xi)``. The optimal xi is the square root of ``E[f^2]``.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from scipy.special import log_expit
 from regbayes_paper._types import Floats
 from regbayes_paper.tasks import TaskProblem
 
-SMALL = 1e-6  # below it lambda is its limit, 1/8
+SMALL = 1e-6  # xi below which lambda(xi) is replaced by its limit 1/8
 
 
 @dataclass(frozen=True)
 class QuadraticBound:
-    """``constant_m + sums_m . w - 1/2 w' grams_m w``: a lower bound on the log-likelihood of each output's labels."""
+    """Lower bound ``constant_m + sums_m . w - 1/2 w' grams_m w`` on the log-likelihood of output m."""
 
     grams: Floats  # (M, d, d)
     sums: Floats  # (M, d)
     constants: Floats  # (M,)
 
     def expected(self, means: Floats, seconds: Floats) -> Floats:
-        """Return the bound for weights with means (M, d) and second moments (M, d, d), for each output."""
+        """Return the expected bound of each output for weights with means (M, d) and second moments (M, d, d)."""
         quadratic = np.einsum("mde,mde->m", self.grams, seconds)
         return self.constants + np.sum(self.sums * means, axis=1) - 0.5 * quadratic
 
 
 def quadratic_bound(problem: TaskProblem, xi: Floats) -> QuadraticBound:
-    """Return the bound at xi, one for each target."""
+    """Return the bound for given xi of all targets."""
     bend = np.where(xi > SMALL, np.tanh(xi / 2) / (2 * np.maximum(xi, SMALL)), 0.25)
     each = log_expit(xi) - 0.5 * xi + 0.5 * bend * xi**2
     constants = np.bincount(problem.outputs, each, minlength=problem.n_outputs)

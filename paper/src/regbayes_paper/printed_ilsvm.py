@@ -1,11 +1,14 @@
-"""iLSVM as the paper prints it (section 4.2, appendix D.2, Algorithm 3), with the slips of its equations corrected.
+"""iLSVM of the paper (section 4.2, appendix D.2, Algorithm 3), with corrected equations.
 
     x_n ~ N(W z_n, noise_n I),  z_nk ~ Bernoulli(pi_k),  W_k ~ N(0, s0 I),  eta_y ~ N(0, I)
 
-and the multi-class hinge of ``f(y, x_n) = E[eta_y]' E[z_n]``, with a noise variance for every sample, no temperature,
-no intercept and a generative weight of one. The corrections: the margin term of the update of Z has the multipliers,
-precisions are ``1 / s0`` where 1 is printed, ``D s_k`` is counted once, and a noise variance has a floor, because a
-sample that is explained exactly has none.
+and the multi-class hinge of ``f(y, x_n) = E[eta_y]' E[z_n]``. Each sample has its own noise variance. The model has no
+temperature, no intercept and a generative weight of one. These equations of the paper are corrected:
+
+- The margin term in the update of Z includes the multipliers.
+- Precisions are ``1 / s0`` instead of 1.
+- ``D s_k`` is counted once.
+- Noise variances have a lower bound, because the variance of a sample that is reconstructed exactly would be zero.
 """
 
 from __future__ import annotations
@@ -27,12 +30,12 @@ from regbayes_paper.descent import alternate
 from regbayes_paper.indian_buffet import Sticks
 from regbayes_paper.svm import class_losses, solve_classes
 
-INNER = (10, 1e-3)  # Algorithm 3: iterations, and the relative change at which to stop
+INNER = (10, 1e-3)  # inner loop of Algorithm 3: iterations, and the relative change at which to stop
 OUTER = (20, 1e-4)
-START_DEVIATION = np.sqrt(1e-3)  # of psi around one half
-CLASSIFIER_TOL = 1e-3  # duality gap of the classifier, relative to its objective
-CLASSIFIER_EPOCHS = 30  # in an iteration of the outer loop; the next one continues
-NOISE_FLOOR = 1e-3  # least noise variance, in units of the variance of the inputs
+START_DEVIATION = np.sqrt(1e-3)  # standard deviation of the initial psi around one half
+CLASSIFIER_TOL = 1e-3  # relative duality gap of the classifier
+CLASSIFIER_EPOCHS = 30  # epochs of the classifier's solver in each outer iteration
+NOISE_FLOOR = 1e-3  # lower bound on noise variances, in units of the variance of the inputs
 
 
 @dataclass(frozen=True)
@@ -41,27 +44,27 @@ class State:
 
     psi: Floats  # (N, K): q(z = 1)
     sticks: Sticks
-    means: Floats  # (K, D): of W
+    means: Floats  # (K, D): means of W
     spread: Floats  # (K,): variance of W_k in each input
     prior_variance: float  # s0
     noise: Floats  # (N,)
     classifier: Floats  # (L, K): means of eta
-    multipliers: Floats  # (N, L): minus the derivatives of the losses by the scores
+    multipliers: Floats  # (N, L): negative derivatives of the losses with respect to the scores
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What stays the same through a fit. Samples with a C of 0 have no margins."""
+    """Data and settings of a fit; samples with ``C = 0`` have no margins."""
 
     X: Floats  # (N, D)
     labels: Integers  # (N,)
     n_classes: int
     C: Floats  # (N,)
     alpha: float
-    floor: float  # of noise variances
+    floor: float  # lower bound on noise variances
 
     def start(self, n_components: int, kind: str, rng: Any) -> State:
-        """Return the start of Algorithm 3, or one in which features are rarer and rarer (section 5.1)."""
+        """Return the initial state of Algorithm 3, or one with exponentially decaying psi (section 5.1)."""
         N, D, K = *self.X.shape, n_components
         level = np.full(K, 0.5) if kind == "half" else (self.alpha / (1.0 + self.alpha)) ** np.arange(1, K + 1)
         psi = np.clip(level + START_DEVIATION * rng.standard_normal((N, K)), 0.0, 1.0)
@@ -84,7 +87,7 @@ class Problem:
         return replace(state, means=means, spread=spread)
 
     def update_features(self, state: State) -> State:
-        """Update q(Z), one feature after the other; the rewards of margins are zero for samples without them."""
+        """Update q(Z), one feature after the other; unlabeled samples have no margin term."""
         reward = state.multipliers @ state.classifier
         psi, log_odds, gram = state.psi.copy(), state.sticks.log_odds, state.means @ state.means.T
         fit = self.X @ state.means.T - 0.5 * (self.X.shape[1] * state.spread + np.diag(gram))
@@ -117,7 +120,7 @@ class Problem:
         return rest + (psi * (1.0 - psi)) @ squares + self.X.shape[1] * (psi @ state.spread)
 
     def free_energy(self, state: State) -> float:
-        """Return the divergences and the negative expected log-likelihood, constants kept."""
+        """Return the KL divergences minus the expected log-likelihood, including constants."""
         psi, (K, D), s0 = state.psi, state.means.shape, state.prior_variance
         cost = state.sticks.kl(self.alpha) + state.sticks.cost(psi.sum(axis=0), len(psi))
         cost += float(np.sum(xlogy(psi, psi) + xlogy(1.0 - psi, 1.0 - psi)))
@@ -126,11 +129,11 @@ class Problem:
         return cost + 0.5 * float(np.sum(D * np.log(2 * np.pi * state.noise) + self.errors(state) / state.noise))
 
     def lagrangian(self, state: State) -> float:
-        """Return the free energy less what fixed multipliers reward."""
+        """Return the free energy minus the margin terms at fixed multipliers."""
         return self.free_energy(state) - float(np.vdot(state.psi, state.multipliers @ state.classifier))
 
     def objective(self, state: State) -> float:
-        """Return the printed objective: free energy, divergence of eta and hinge losses."""
+        """Return the objective of the paper: free energy, KL divergence of eta and hinge losses."""
         losses = class_losses(state.psi @ state.classifier.T, self.labels, 1.0 - np.eye(self.n_classes), self.C, False)
         return self.free_energy(state) + 0.5 * float(np.sum(state.classifier**2)) + float(losses.sum())
 
@@ -153,25 +156,25 @@ class Problem:
 
 @dataclass(eq=False, repr=False)
 class PrintedILSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
-    """iLSVM by Algorithm 3 of the paper; predictions are by its own q(eta).
+    """iLSVM by Algorithm 3 of the paper, which predicts with q(eta) of the training fit.
 
     Parameters
     ----------
     n_components : int, default=50
-        Truncation.
+        Truncation level.
     alpha : float, default=2.0
         Concentration of the Indian buffet process.
     C : float, default=1.0
         Penalty on a margin violation.
     start : {"half", "decaying"}, default="half"
-        Whether psi starts around one half, as in Algorithm 3, or decays exponentially with the number of the feature.
+        Initial psi: around one half, as in Algorithm 3, or exponentially decaying over the features.
     estimate_variances : bool, default=True
-        Whether the variances are updated by their closed forms.
+        Whether to update the variances by their closed forms.
     unlabeled : object, default=None
-        A value of y that marks samples without margins: test samples that take part in inference, as in the paper.
-        Without them testing is inductive.
+        Value of y that marks samples without margins. The paper passes the test samples this way (transductive);
+        otherwise prediction is inductive.
     random_state : int, RandomState instance or None, default=None
-        For the start.
+        Seeds the initialization.
     """
 
     n_components: int = 50
@@ -220,14 +223,14 @@ class PrintedILSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
 
 
 def sample_at_multipliers(problem: Problem, state: State, log_odds: Floats, n_draws: int, rng: Any) -> Any:
-    """Draw Z, W and eta by Gibbs steps at fixed multipliers: the second strategy of section 4.4, for tiny problems.
+    """Draw Z, W and eta by Gibbs sampling at fixed multipliers (second strategy of section 4.4).
 
     Parameters
     ----------
     problem, state
-        Inputs, and the start with multipliers and variances.
+        Inputs, and the initial state with multipliers and variances.
     log_odds : (K,)
-        Of features under their prior, at given sticks.
+        Prior log-odds of the features at given sticks.
     n_draws : int
     rng : Generator
 

@@ -1,9 +1,9 @@
-"""MT-iLSVM as the paper prints it (section 4.3, appendix D.1, Algorithm 2), with the slips of its equations corrected.
+"""MT-iLSVM of the paper (section 4.3, appendix D.1, Algorithm 2), with corrected equations.
 
     x_mn ~ N(Z w_mn, noise_mn I),  z_dk ~ Bernoulli(pi_k),  w_mn ~ N(0, s0_m I),  eta_m ~ N(0, I)
 
-and the hinge of ``E[eta_m]' E[Z]' x_mn``. Variances are those of a sample and of a task. The model has no temperature
-and no intercept, and tasks share nothing else. A sample with several targets counts once for each.
+and the hinge of ``E[eta_m]' E[Z]' x_mn``. Each sample has a noise variance, and each task a prior variance. The model
+has no temperature and no intercept, and tasks share only Z. A sample with several targets counts once for each target.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from regbayes_paper.tasks import TaskClassifier, TaskProblem
 
 @dataclass(frozen=True)
 class State:
-    """The variational posterior and the variances; n counts targets."""
+    """The variational posterior and the variances; n is the number of targets."""
 
     psi: Floats  # (D, K): q(z = 1)
     sticks: Sticks
-    means: Floats  # (n, K): of w
+    means: Floats  # (n, K): means of w
     spread: Floats  # (n,): variance of each entry of w
     prior_variance: Floats  # (M,): s0
     noise: Floats  # (n,)
@@ -39,7 +39,7 @@ class State:
 
 @dataclass(frozen=True)
 class Problem:
-    """What stays the same through a fit."""
+    """Data and settings of a fit."""
 
     tasks: TaskProblem
     C: float
@@ -51,7 +51,7 @@ class Problem:
         return self.tasks.X[self.tasks.rows]
 
     def start(self, n_components: int, rng: Any) -> State:
-        """Return the start of Algorithm 2."""
+        """Return the initial state of Algorithm 2."""
         n, D, M, K = len(self.tasks.rows), self.tasks.X.shape[1], self.tasks.n_outputs, n_components
         psi = np.clip(0.5 + START_DEVIATION * rng.standard_normal((D, K)), 0.0, 1.0)
         noise = np.full(n, float(self.tasks.X.var(axis=0).mean()))
@@ -69,7 +69,7 @@ class Problem:
         return replace(state, sticks=state.sticks.update(state.psi.sum(axis=0), len(state.psi), self.alpha))
 
     def update_weights(self, state: State) -> State:
-        """Update q(w) of every target: the fixed point of the printed updates, one linear system."""
+        """Update q(w) of every target by a linear system, whose solution is the fixed point of the printed updates."""
         values, vectors = np.linalg.eigh(self.second_moment(state.psi))
         prior = 1.0 / state.prior_variance[self.tasks.outputs]
         right = (self.inputs @ state.psi) @ vectors / state.noise[:, None]
@@ -114,7 +114,7 @@ class Problem:
         return np.sum(self.inputs**2, axis=1) - 2.0 * fitted + explained
 
     def free_energy(self, state: State) -> float:
-        """Return the divergences and the negative expected log-likelihood, constants kept."""
+        """Return the KL divergences minus the expected log-likelihood, including constants."""
         psi, (D, K), s0 = state.psi, state.psi.shape, state.prior_variance[self.tasks.outputs]
         cost = state.sticks.kl(self.alpha) + state.sticks.cost(psi.sum(axis=0), D)
         cost += float(np.sum(xlogy(psi, psi) + xlogy(1.0 - psi, 1.0 - psi)))
@@ -127,16 +127,16 @@ class Problem:
         return np.sum((self.inputs @ state.psi) * state.classifier[self.tasks.outputs], axis=1)
 
     def lagrangian(self, state: State) -> float:
-        """Return the free energy less what fixed multipliers reward."""
+        """Return the free energy minus the margin terms at fixed multipliers."""
         return self.free_energy(state) - float(state.multipliers @ self.scores(state))
 
     def objective(self, state: State) -> float:
-        """Return the printed objective."""
+        """Return the objective of the paper."""
         hinges = np.maximum(1.0 - self.tasks.targets * self.scores(state), 0.0)
         return self.free_energy(state) + 0.5 * float(np.sum(state.classifier**2)) + self.C * float(hinges.sum())
 
     def step(self, state: State) -> tuple[State, float]:
-        """Run an iteration of the outer loop: the inner loop, the classifiers, and the variances."""
+        """Run an outer iteration: the inner loop, the classifiers and the variances."""
 
         def inner(state: State) -> tuple[State, float]:
             state = self.update_features(self.update_weights(self.update_sticks(state)))
@@ -148,20 +148,20 @@ class Problem:
 
 @dataclass(eq=False, repr=False)
 class PrintedMTILSVMClassifier(TaskClassifier):
-    """MT-iLSVM for labels by Algorithm 2 of the paper, on the inputs as given.
+    """MT-iLSVM for labels by Algorithm 2 of the paper, without scaling of inputs.
 
-    From the printed start all features can turn off, and then every score is zero.
+    With the paper's initialization all features can become inactive; then all scores are zero.
 
     Parameters
     ----------
     n_components : int, default=50
-        Truncation.
+        Truncation level.
     alpha : float, default=2.0
         Concentration of the Indian buffet process.
     C : float, default=1.0
         Penalty on a margin violation.
     random_state : int, RandomState instance or None, default=None
-        For the start.
+        Seeds the initialization.
     """
 
     center_inputs = scale_inputs = False
@@ -181,5 +181,5 @@ class PrintedMTILSVMClassifier(TaskClassifier):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True  # see above
+        tags.classifier_tags.poor_score = True  # all features can become inactive
         return tags

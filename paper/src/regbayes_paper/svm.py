@@ -1,7 +1,7 @@
-"""Support vector machines with their dual variables: several classes, or one output with two classes or numbers.
+"""Support vector machines with dual variables, for multi-class and single-output problems.
 
-The machines solve ``min_w 1/2 ||w||^2 + loss(X w)`` by coordinate ascent on the dual, one sample at a time. The
-*multipliers* are minus the derivatives of the loss by the scores, so the weights are ``multipliers' X``.
+The solvers minimize ``1/2 ||w||^2 + loss(X w)`` by coordinate ascent on the dual, one sample at a time. The
+*multipliers* are the negative derivatives of the loss with respect to the scores; the weights are ``multipliers' X``.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from numba import njit
 
 from regbayes_paper._types import Floats, Integers
 
-TINY = 1e-12  # added to squared lengths of samples, of which some may be zero
+TINY = 1e-12  # added to squared norms of samples, which can be zero
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Weights of a machine, and the multipliers that they are made of."""
+    """Solution: weights and their multipliers."""
 
     weights: Floats  # (L, d)
     multipliers: Floats  # (N, L)
-    loss: float  # C included
-    gap: float  # between the primal and the dual objective
+    loss: float  # total loss, including C
+    gap: float  # duality gap
 
     @property
     def objective(self) -> float:
-        """Half the squared weights plus the loss."""
+        """Primal objective."""
         return 0.5 * float(np.vdot(self.weights, self.weights)) + self.loss
 
 
@@ -62,9 +62,9 @@ def solve_classes(
     squared : bool
         Whether the hinge is squared.
     start : (N, L)
-        Multipliers to begin with.
+        Initial multipliers.
     tol : float
-        Duality gap to stop at, relative to the objective.
+        Relative duality gap at which to stop.
     max_epochs : int
     """
     alpha = np.zeros((len(X), len(cost))) if start is None else start.copy()
@@ -86,10 +86,10 @@ def solve_classes(
 
 @njit(cache=True)
 def _class_epoch(X, norms, labels, asked, C, squared, order, alpha, W):  # noqa: PLR0913
-    """Maximize the dual over each sample's multipliers in turn; write multipliers and weights.
+    """Maximize the dual over each sample's multipliers in turn; update multipliers and weights in place.
 
     A sample's problem is ``min sum_k a_k alpha_k^2 / 2 + d_k alpha_k`` with upper bounds u_k and zero sum. Its solution
-    is ``min(u_k, (beta - d_k) / a_k)``, where beta is the root of a concave function: Newton's method finds it.
+    is ``min(u_k, (beta - d_k) / a_k)``, where beta is the root of a concave function, found by Newton's method.
     """
     n_classes = W.shape[0]
     d, a, u = np.empty(n_classes), np.empty(n_classes), np.empty(n_classes)
@@ -124,10 +124,10 @@ def _class_epoch(X, norms, labels, asked, C, squared, order, alpha, W):  # noqa:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Targets of one output and their losses.
+    """Targets of a single output, and their losses.
 
-    A sample's loss is ``C max(|target - score| - epsilon, 0)`` or its square; with ``one_sided`` only scores that fall
-    short of the target, in its direction, cost anything: targets of -1 and 1 make that a hinge.
+    A sample's loss is ``C max(|target - score| - epsilon, 0)`` or its square. With ``one_sided``, scores beyond the
+    target in its direction have zero loss, so targets -1 and 1 give the hinge loss.
     """
 
     targets: Floats  # (N,)
@@ -145,7 +145,7 @@ class Boxes:
         return self.C * (excess**2 if self.squared else excess)
 
     def bounds(self) -> tuple[Floats, Floats]:
-        """Return the least and the largest multiplier of each sample."""
+        """Return the lower and upper bounds of the multipliers."""
         reach = np.where(self.C > 0, np.inf, 0.0) if self.squared else self.C
         sides = (self.targets < 0, self.targets > 0) if self.one_sided else (True, True)
         return np.where(sides[0], -reach, 0.0), np.where(sides[1], reach, 0.0)
@@ -154,7 +154,7 @@ class Boxes:
 def solve_boxes(
     X: Floats, boxes: Boxes, *, start: Floats | None = None, tol: float = 1e-6, max_epochs: int = 1000
 ) -> Machine:
-    """Solve the machine of one output; parameters are those of `solve_classes`, and ``start`` has shape (N,)."""
+    """Solve a single-output SVM; parameters as in `solve_classes`, with ``start`` of shape (N,)."""
     beta = np.zeros(len(X)) if start is None else start.copy()
     X, w = np.ascontiguousarray(X), beta @ X
     norms, rng = np.einsum("nd,nd->n", X, X) + TINY, np.random.default_rng(0)
@@ -173,7 +173,7 @@ def solve_boxes(
 
 @njit(cache=True)
 def _box_epoch(X, curvature, targets, epsilon, low, high, order, beta, w, ridge):  # noqa: PLR0913
-    """Maximize the dual over each sample's multiplier in turn; write multipliers and weights."""
+    """Maximize the dual over each sample's multiplier in turn; update multipliers and weights in place."""
     for i in order:
         short = targets[i] - np.dot(X[i], w) + (curvature[i] - ridge[i]) * beta[i]
         new = np.sign(short) * max(abs(short) - epsilon, 0.0) / curvature[i]

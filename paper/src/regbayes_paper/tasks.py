@@ -1,7 +1,7 @@
-"""Several tasks: how targets are read, and the bases of estimators that learn scores of all tasks.
+"""Targets of several tasks, and base classes of multi-task estimators.
 
-Targets are a matrix with a column per task, in which NaN marks a missing one, or one target per sample with ``task=``,
-the sample's task. A vector without ``task=`` is a single task. Labels have two classes.
+Targets are a matrix with one column per task, where NaN marks a missing target, or a vector with ``task=`` for the task
+of each sample. A vector without ``task=`` is a single task. Labels are binary.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from regbayes_paper._types import Flags, Floats, Integers
 
 @dataclass(frozen=True)
 class TaskProblem:
-    """Samples, standardized unless a model says otherwise, and the observed targets of all tasks, task by task."""
+    """Samples (standardized, unless the model disables it), and the observed targets sorted by task."""
 
     X: Floats  # (N, d)
-    rows: Integers  # (n,): the sample of each target
-    outputs: Integers  # (n,): its task, ascending
+    rows: Integers  # (n,): index of the sample of each target
+    outputs: Integers  # (n,): task of each target, ascending
     targets: Floats  # (n,): standardized numbers, or -1 and 1
     n_outputs: int
 
@@ -60,7 +60,7 @@ class TaskProblem:
 
 
 class TaskModel(BaseEstimator, ABC):
-    """A model that scores standardized samples for every task."""
+    """Base class of models with a score for every task."""
 
     center_inputs = True
     scale_inputs = True  # whether inputs are divided by their standard deviations
@@ -86,7 +86,7 @@ class TaskModel(BaseEstimator, ABC):
         y : array-like of shape (n_samples,) or (n_samples, n_tasks)
             Targets; NaN marks a missing one.
         task : array-like of shape (n_samples,), default=None
-            The task of each sample, where y is a vector.
+            The task of each sample, if y is a vector.
         """
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
@@ -123,7 +123,7 @@ class TaskModel(BaseEstimator, ABC):
         return self
 
     def _task_scores(self, X: ArrayLike, task: ArrayLike | None) -> tuple[Floats, Integers | None]:
-        """Return the scores that are asked for, and the task of each sample if there is one."""
+        """Return the scores of all tasks, or of each sample's task, and the tasks of the samples if given."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float64, reset=False)
         scores = self._scores((rows - self.mean_) / self.scale_)
@@ -146,7 +146,7 @@ class TaskModel(BaseEstimator, ABC):
 
 
 class TaskRegressor(RegressorMixin, TaskModel):
-    """A model whose targets are numbers. Those of a matrix are standardized by column, others all together."""
+    """Base class of regressors. Targets are standardized by column if y is a matrix, otherwise jointly."""
 
     def _encode(self, y: Any, observed: Flags) -> Floats:
         values = np.asarray(y, dtype=np.float64)
@@ -165,7 +165,7 @@ class TaskRegressor(RegressorMixin, TaskModel):
 
 
 class TaskClassifier(ClassifierMixin, TaskModel):
-    """A model whose targets have two classes, the same in all tasks."""
+    """Base class of classifiers with the same two classes in all tasks."""
 
     def _encode(self, y: Any, observed: Flags) -> Floats:
         if y.ndim == 1:
@@ -179,16 +179,16 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         return np.where(y == self.classes_[-1], 1.0, -1.0)
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
-        """Return scores, above zero for the second class."""
+        """Return scores, which are positive for the second class."""
         return self._task_scores(X, task)[0]
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Any:
-        """Predict the class of samples in known tasks."""
+        """Predict the classes of samples of known tasks."""
         scores = self.decision_function(X, task)
         return self.classes_[np.where(scores > 0, -1, 0)]
 
     def score(self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None) -> float:
-        """Return the share of all labels that are predicted."""
+        """Return the accuracy over all labels."""
         return float(np.mean(self.predict(X, task) == np.asarray(y)))
 
     def __sklearn_tags__(self) -> Any:

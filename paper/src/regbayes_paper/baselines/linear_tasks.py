@@ -1,6 +1,6 @@
-"""Linear models of several tasks: each task alone (STL), related tasks (MTRL), and a shared subspace (ASO).
+"""Linear models of several tasks: separate (STL), related (MTRL), and with a shared subspace (ASO).
 
-All minimize half the squared errors, or half the squared hinge losses, plus a quadratic penalty on the weights.
+Each minimizes half the squared errors or squared hinge losses plus a quadratic penalty on the weights.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from regbayes_paper.descent import alternate
 from regbayes_paper.tasks import TaskClassifier, TaskModel, TaskProblem, TaskRegressor
 
 NEWTON_STEPS = 100
-NEWTON_TOL = 1e-14  # predicted decrease at which to stop, relative to the objective
-CG_TOL = 1e-6  # of the system of a Newton step
+NEWTON_TOL = 1e-14  # predicted decrease at which Newton's method stops, relative to the objective
+CG_TOL = 1e-6  # relative tolerance of conjugate gradients in a Newton step
 
 
 @dataclass(frozen=True)
 class LinearTasks:
-    """``min 1/2 sum_n weight_n loss_n(W) + 1/2 tr V P V'`` with ``W = mixing V``, a row of weights per task."""
+    """``min 1/2 sum_n weight_n loss_n(W) + 1/2 tr V P V'``; row m of ``W = mixing V`` belongs to task m."""
 
     problem: TaskProblem
     hinge: bool  # squared hinge of targets -1 and 1, or squared errors
     counts: Floats  # (n,): weight of each target
 
     def residuals(self, weights: Floats) -> Floats:
-        """Return what each target lacks: minus the derivative of its loss by the score."""
+        """Return the negative derivative of each target's loss with respect to its score."""
         short = self.problem.targets - self.problem.scores(weights)
         return np.where(self.problem.targets * short > 0, short, 0.0) if self.hinge else short
 
     def loss(self, weights: Floats) -> float:
-        """Return the loss of all targets."""
+        """Return the total loss."""
         return 0.5 * float(self.counts @ self.residuals(weights) ** 2)
 
     def minimize(self, penalty: Floats, position: Floats, mixing: Floats | None = None) -> Floats:
-        """Return the best weights by Newton's method, from a position V.
+        """Return the optimal weights, by Newton's method from an initial V.
 
         Parameters
         ----------
         penalty : (d, d)
         position : (n_outputs, d)
         mixing : (n_outputs, n_outputs)
-            A symmetric root of the covariance of the tasks. None is the identity.
+            A symmetric square root of the task covariance. None is the identity.
         """
         S = np.eye(len(position)) if mixing is None else mixing
 
@@ -73,10 +73,10 @@ class LinearTasks:
 
 
 def _solve_each(grams: Floats, penalty: Floats, right: Floats, _: Floats) -> Floats:
-    """Solve the system of each task; the shortest solution where a column is free and no target constrains it."""
+    """Solve the system of each task, with the minimum-norm solution of singular systems."""
     systems = grams + penalty
     try:
-        np.linalg.cholesky(systems)  # raises where a system is singular
+        np.linalg.cholesky(systems)  # raises if a system is singular
     except np.linalg.LinAlgError:
         return np.stack([np.linalg.lstsq(a, b, rcond=None)[0] for a, b in zip(systems, right, strict=True)])
     return np.asarray(np.linalg.solve(systems, right[:, :, None])[:, :, 0], dtype=np.float64)
@@ -97,7 +97,7 @@ def _solve_mixed(grams: Floats, penalty: Floats, right: Floats, S: Floats) -> Fl
 
 
 class LinearTaskModel(TaskModel):
-    """A model with linear scores, ``(X - mean_) / scale_ @ coef_.T + intercept_``."""
+    """Base class of models with scores ``(X - mean_) / scale_ @ coef_.T + intercept_``."""
 
     _hinge: ClassVar[bool]
 
@@ -115,7 +115,7 @@ class SingleTaskRegressor(TaskRegressor, LinearTaskModel):
     Parameters
     ----------
     alpha : float, default=1.0
-        Penalty on squared weights, as in scikit-learn's `Ridge`, on standardized inputs. Intercepts are free.
+        Penalty on squared weights of standardized inputs, as in scikit-learn's `Ridge`. Intercepts are unpenalized.
 
     Examples
     --------
@@ -159,7 +159,7 @@ class SingleTaskClassifier(TaskClassifier, LinearTaskModel):
 
 @dataclass(eq=False, repr=False)
 class _RelatedTasks(LinearTaskModel):
-    """What both kinds of MTRL share."""
+    """Base class of the MTRL estimators."""
 
     alpha: float = 0.0
     relation_alpha: float = 1.0
@@ -182,7 +182,7 @@ class _RelatedTasks(LinearTaskModel):
             covariance, weights = state
             weights = related_weights(linear, covariance, weights, alpha, beta)
             left, sizes, _ = np.linalg.svd(weights, full_matrices=False)
-            if sizes.sum() > 0:  # the best covariance of trace M
+            if sizes.sum() > 0:  # optimal covariance with trace M
                 covariance = (left * (M * sizes / sizes.sum())) @ left.T
             related = 0.5 * beta * float(sizes.sum()) ** 2 / M
             return (covariance, weights), linear.loss(weights) + 0.5 * alpha * float(np.sum(weights**2)) + related
@@ -194,7 +194,7 @@ class _RelatedTasks(LinearTaskModel):
 
 
 def related_weights(linear: LinearTasks, covariance: Floats, start: Floats, alpha: float, beta: float) -> Floats:
-    """Return the best weights under ``alpha ||W||^2 / 2 + beta tr(W' covariance^-1 W) / 2``; it may be singular."""
+    """Return the best weights for the penalty ``alpha ||W||^2 / 2 + beta tr(W' covariance^-1 W) / 2``."""
     values, vectors = np.linalg.eigh(covariance)
     values = np.maximum(values, 0.0)
     roots = np.sqrt(values / (alpha * values + beta))
@@ -205,11 +205,11 @@ def related_weights(linear: LinearTasks, covariance: Floats, start: Floats, alph
 
 
 class MTRLRegressor(TaskRegressor, _RelatedTasks):
-    """Multi-task relationship learning (MTRL) for numbers: weights and the covariance of the tasks together.
+    """Multi-task relationship learning (MTRL) for numbers.
 
-    The convex problem of Zhang and Yeung (2010): half the squared errors, plus ``alpha / 2`` times the squared weights,
-    plus ``relation_alpha / 2`` times their squared length in the metric of the tasks' covariance, whose trace is the
-    number of tasks. Its two blocks are minimized in turn.
+    Weights and task covariance are learned jointly (Zhang and Yeung 2010). The convex objective is half the squared
+    errors plus ``alpha / 2`` times the squared weights plus ``relation_alpha / 2`` times ``tr(W' covariance^-1 W)``.
+    The trace of the covariance is the number of tasks. The two blocks are minimized alternately.
 
     Parameters
     ----------
@@ -218,9 +218,9 @@ class MTRLRegressor(TaskRegressor, _RelatedTasks):
     relation_alpha : float, default=1.0
         Penalty on weights that the relations between tasks do not explain.
     balance_tasks : bool, default=True
-        Whether tasks count equally, as in the original, or every target does.
+        Whether all tasks have equal weight, as in the original, or all targets have.
     intercept_scaling : float, default=1.0
-        Size of the constant input that carries the intercepts. Large values make intercepts free.
+        Value of the constant input of the intercepts. Larger values penalize intercepts less.
     max_iter : int, default=200
     tol : float, default=1e-5
         Relative change of the objective at which to stop.
@@ -251,7 +251,7 @@ class MTRLClassifier(TaskClassifier, _RelatedTasks):
 
 @dataclass(eq=False, repr=False)
 class _SharedSubspace(LinearTaskModel):
-    """What both kinds of ASO share."""
+    """Base class of the ASO estimators."""
 
     n_components: int = 2
     _: KW_ONLY
@@ -262,7 +262,7 @@ class _SharedSubspace(LinearTaskModel):
 
     def _learn(self, problem: TaskProblem) -> None:
         linear, d = self._pose(problem.with_constant()), problem.X.shape[1]
-        # With as many directions as there are tasks all weights would be inside.
+        # A subspace with one dimension per task would contain all weights.
         size = min(int(self.n_components), max(problem.n_outputs - 1, 0), d)
 
         def step(state: tuple[Floats, Floats]) -> tuple[tuple[Floats, Floats], float]:
@@ -283,20 +283,21 @@ class _SharedSubspace(LinearTaskModel):
 
 
 class ASORegressor(TaskRegressor, _SharedSubspace):
-    """Alternating structure optimization (ASO) for numbers: tasks share a subspace in which weights cost less.
+    """Alternating structure optimization (ASO) for numbers: tasks share a subspace.
 
-    Half the squared errors, plus ``alpha / 2`` times the squared weights outside a subspace of ``n_components``
-    dimensions, plus ``shared_alpha`` times that for the part inside. The best subspace for given weights is that of
-    their largest singular vectors. Intercepts are free.
+    Weights inside a shared subspace of ``n_components`` dimensions have a smaller penalty. The objective is half the
+    squared errors plus ``alpha / 2`` times the squared weights outside the subspace plus ``alpha * shared_alpha / 2``
+    times those inside. The leading singular vectors of the weights span the optimal subspace. Intercepts are
+    unpenalized.
 
     Parameters
     ----------
     n_components : int, default=2
-        Dimensions of the subspace, at most one less than tasks.
+        Dimension of the subspace, less than the number of tasks.
     alpha : float, default=1.0
         Penalty on squared weights outside the subspace.
     shared_alpha : float, default=0.01
-        Penalty inside the subspace as a share of alpha. The original has 0, with which weights may grow without bound.
+        Penalty inside the subspace, as a multiple of alpha. The original uses 0, for which weights can diverge.
     max_iter : int, default=200
     tol : float, default=1e-5
         Relative change of the objective at which to stop.

@@ -1,12 +1,17 @@
-"""MedLDA as in the paper's appendix B: mean field with margins on the posterior of the training documents.
+"""MedLDA of the paper's appendix B: mean field with margins on the training posterior.
 
-A round updates, in turn, topics of words and proportions of documents, which the multipliers tilt towards the margins;
-topics; the prior of the proportions and the variance of responses, where they are estimated; and the weights with their
-multipliers, by a large-margin solver. A document that follows its multipliers all the way can overshoot its margins, so
-it goes only as far as its own share of the objective falls (docs/math.md, sections 5.5 and 5.7).
+An iteration updates these blocks in turn:
 
-With a Gaussian response, ``y_d ~ N(eta' zbar_d, delta^2)``, the words of a document are coupled. The base measure of
-the margins is then the posterior of the weights.
+- topic assignments and proportions of documents, given the multipliers of the margins;
+- topics;
+- the prior of the proportions and the response variance, if they are estimated;
+- weights and multipliers, by a large-margin solver.
+
+A full step to the new multipliers can overshoot the margins of a document. A line search for each document keeps its
+terms of the objective from increasing (docs/math.md, sections 5.5 and 5.7).
+
+A Gaussian response, ``y_d ~ N(eta' zbar_d, delta^2)``, couples the words of a document. The base measure of the margins
+is then the posterior of the weights.
 """
 
 from __future__ import annotations
@@ -30,24 +35,24 @@ from regbayes_paper.classes import ClassScores
 from regbayes_paper.descent import alternate
 from regbayes_paper.svm import Boxes, class_losses, solve_boxes, solve_classes
 
-WARM_UP_ROUNDS = 20  # from vague topics, without responses
-SWEEPS = 5  # over a document in a round
-NEW_SWEEPS = 100  # over a new document
-SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of the step to the new multipliers, tried in turn
-INNER_TOL = 1e-4  # relative duality gap of the large-margin step
-SMALLEST_VARIANCE = 1e-6  # of the response
-SMALLEST_COUNT = 1e-30  # of a word in a topic
+WARM_UP_ROUNDS = 20  # first iterations, which ignore the responses
+SWEEPS = 5  # sweeps over a document in an iteration
+NEW_SWEEPS = 100  # maximum number of sweeps over a new document
+SHARES = (1.0, 0.5, 0.25, 0.1, 0.03)  # step lengths toward the new multipliers, tried in turn
+INNER_TOL = 1e-4  # relative duality gap of the SVM subproblem
+SMALLEST_VARIANCE = 1e-6  # lower bound on the response variance
+SMALLEST_COUNT = 1e-30  # lower bound on the count of a word in a topic
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents by their entries: a word of a document with its count."""
+    """Sparse documents: an entry is a word of a document with its count."""
 
     words: Integers  # (E,)
-    row: Integers  # (E,): the document
+    row: Integers  # (E,): index of the document
     numbers: Floats  # (E,)
     lengths: Floats  # (N,)
-    by_document: csr_array  # (N, E): sums over the entries of a document, each as often as it counts
+    by_document: csr_array  # (N, E): sums over entries of a document, weighted by counts
     by_word: csr_array  # (V, E)
 
     @classmethod
@@ -59,38 +64,38 @@ class Corpus:
         row = np.repeat(np.arange(n), np.diff(counts.indptr))
         by_document = csr_array((counts.data, np.arange(e), counts.indptr), shape=(n, e))
         by_word = csr_array((counts.data, (counts.indices, np.arange(e))), shape=(v, e))
-        lengths = np.maximum(by_document @ np.ones(e), 1.0)  # a document without words has no share of any topic
+        lengths = np.maximum(by_document @ np.ones(e), 1.0)  # avoids division by zero for documents without words
         return cls(counts.indices.astype(np.int64), row, counts.data, lengths, by_document, by_word)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """q(eta): a normal distribution for each output, and the multipliers of the margins."""
+    """Posterior q(eta), normal for each output, and the multipliers of the margins."""
 
     mean: Floats  # (L, K)
-    covariance: Floats  # (K, K): used with a Gaussian response, which has one output
-    variance: float  # delta^2 of a Gaussian response; infinite without one
-    multipliers: Floats  # (N, L): minus the derivatives of the losses by the scores
+    covariance: Floats  # (K, K): used only with a Gaussian response (one output)
+    variance: float  # delta^2 of a Gaussian response, otherwise infinite
+    multipliers: Floats  # (N, L): negative derivatives of the losses with respect to scores
 
 
 @dataclass(frozen=True)
 class State:
-    """All factors."""
+    """All variational factors."""
 
-    log_phi: Floats  # (E, K): topics of words
-    gamma: Floats  # (N, K): proportions of documents
-    topic_counts: Floats  # (V, K): expected tokens, without the prior's
+    log_phi: Floats  # (E, K): log topic probabilities of words
+    gamma: Floats  # (N, K): Dirichlet parameters of the proportions
+    topic_counts: Floats  # (V, K): expected token counts, without the prior
     doc_prior: Floats  # (K,)
-    weights: Weights | None = None  # None: latent Dirichlet allocation
-    followed: Floats | None = None  # (N, L): multipliers that the documents follow
+    weights: Weights | None = None  # None for latent Dirichlet allocation
+    followed: Floats | None = None  # (N, L): multipliers used in the document updates
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What stays the same through a fit. Classes or one number per document; neither leaves plain topics."""
+    """Data and settings of a fit; without classes and numbers the model is latent Dirichlet allocation."""
 
     corpus: Corpus
-    word_prior: float  # zero: topics are parameters
+    word_prior: float  # zero for maximum-likelihood topics
     weight_variance: float
     estimate_doc_prior: bool = False
     labels: Integers | None = None
@@ -100,7 +105,7 @@ class Problem:
     squared: bool = False
     estimate_response: bool = False
 
-    # --- Quantities that follow from the factors
+    # --- Expectations under the factors
 
     def log_topics(self, state: State) -> Floats:
         """Return ``E[log beta]``, (V, K)."""
@@ -115,7 +120,7 @@ class Problem:
         return (self.corpus.by_document @ np.exp(state.log_phi)) / self.corpus.lengths[:, None]
 
     def second_moment(self, state: State) -> Floats:
-        """Return ``sum_d E[zbar zbar']``, (K, K): words of a document are independent."""
+        """Return ``sum_d E[zbar zbar']``, (K, K); words of a document are independent under q."""
         phi, corpus = np.exp(state.log_phi), self.corpus
         shares = self.shares(state)
         weighted = phi * np.sqrt(corpus.numbers / corpus.lengths[corpus.row] ** 2)[:, None]
@@ -125,10 +130,11 @@ class Problem:
     # --- Updates
 
     def update_documents(self, state: State, n_sweeps: int = SWEEPS) -> State:
-        """Update topics of words and proportions in turn, at fixed multipliers; no sweep raises the objective.
+        """Update topic assignments and proportions at fixed multipliers; no sweep increases the objective.
 
-        The quadratic part of a Gaussian response is linearized where the words are. A divergence from there makes that
-        a bound; its weight is a quarter of the largest squared distance between two topics, over the length.
+        The quadratic term of a Gaussian response is linearized at the current assignments. A KL divergence from these
+        makes the linearization an upper bound. Its weight is a quarter of the largest squared distance between two
+        topics, divided by the document length.
         """
         corpus, K = self.corpus, state.gamma.shape[1]
         lengths, curvature = corpus.lengths[:, None], np.zeros((K, K))
@@ -148,7 +154,7 @@ class Problem:
         for _ in range(n_sweeps):
             phi = np.exp(log_phi)
             together = (corpus.by_document @ phi) @ curvature / lengths**2
-            own = phi @ curvature / lengths[corpus.row] ** 2  # a token does not meet itself
+            own = phi @ curvature / lengths[corpus.row] ** 2  # exclude products of a token with itself
             found = exponent + own + (digamma(gamma) - together)[corpus.row] + damping * log_phi
             found /= 1.0 + damping
             log_phi = found - logsumexp(found, axis=1, keepdims=True)
@@ -156,7 +162,7 @@ class Problem:
         return replace(state, log_phi=log_phi, gamma=gamma)
 
     def update_topics(self, state: State) -> State:
-        """Update the words of topics."""
+        """Update the word distributions of topics."""
         return replace(state, topic_counts=self.corpus.by_word @ np.exp(state.log_phi))
 
     def update_doc_prior(self, state: State) -> State:
@@ -190,7 +196,7 @@ class Problem:
         return y**2 - 2.0 * y * (shares @ mean) + np.einsum("nk,nk->n", shares @ second, shares) + own
 
     def update_weights(self, state: State) -> State:
-        """Update weights and multipliers: the distribution that meets the margins."""
+        """Update weights and multipliers by solving the SVM subproblem."""
         shares, before = self.shares(state), state.weights
         start = None if before is None else before.multipliers
         root = np.sqrt(self.weight_variance)
@@ -203,7 +209,7 @@ class Problem:
         assert self.numbers is not None
         precision = np.eye(shares.shape[1]) / self.weight_variance
         base: Any = np.zeros(shares.shape[1])
-        if np.isfinite(variance):  # the base measure is Bayesian linear regression
+        if np.isfinite(variance):  # the base measure is the posterior of Bayesian linear regression
             precision = precision + self.second_moment(state) / variance
             base = np.linalg.solve(precision, shares.T @ self.numbers.targets / variance)
         factor = np.linalg.cholesky(precision)
@@ -217,7 +223,7 @@ class Problem:
     # --- The objective
 
     def document_costs(self, state: State) -> Floats:
-        """Return the share of each document in the objective: words, proportions, response and margins, (N,)."""
+        """Return the terms of each document in the objective: words, proportions, response and margins, (N,)."""
         corpus, gamma, alpha, weights = self.corpus, state.gamma, state.doc_prior, state.weights
         expected = digamma(gamma) - digamma(gamma.sum(axis=1))[:, None]
         surprise = state.log_phi - self.log_topics(state)[corpus.words] - expected[corpus.row]
@@ -237,7 +243,7 @@ class Problem:
         return costs + class_losses(scores, self.labels, 1.0 - np.eye(self.n_classes), C, self.squared)
 
     def objective(self, state: State) -> float:
-        """Return the regularized objective: documents, and the divergences of topics and weights."""
+        """Return the objective: document terms plus KL divergences of topics and weights."""
         cost = float(self.document_costs(state).sum())
         if self.word_prior > 0:
             (V, K), pseudo = state.topic_counts.shape, state.topic_counts + self.word_prior
@@ -255,7 +261,7 @@ class Problem:
     # --- The fit
 
     def start(self, n_components: int, doc_prior: float, rng: Any) -> State:
-        """Return random topics; those of classes begin at the words of a class each."""
+        """Initialize topics at random, or each from the words of one class."""
         n, K = len(self.corpus.lengths), n_components
         members = rng.dirichlet(np.ones(K), n)
         if self.labels is not None:
@@ -269,7 +275,7 @@ class Problem:
         return state
 
     def follow(self, state: State) -> State:
-        """Update documents, each as far towards its multipliers as its own share of the objective falls."""
+        """Update documents, with a line search on the multipliers of each document."""
         if state.weights is None:
             return self.update_documents(state)
         target = state.weights.multipliers
@@ -293,7 +299,7 @@ class Problem:
         return found
 
     def step(self, state: State) -> tuple[State, float]:
-        """Update all factors once; none raises the objective."""
+        """Update all factors once without increasing the objective."""
         state = self.update_topics(self.follow(state))
         if self.estimate_doc_prior:
             state = self.update_doc_prior(state)
@@ -306,13 +312,13 @@ class Problem:
         after = self.objective(moved)
         if after <= objective:
             return moved, after
-        # The solver stops at a gap: the weights before can be better. Their multipliers are still those to follow.
+        # The solver is inexact, so the previous weights can be better; documents use the new multipliers in any case.
         kept = replace(state.weights, multipliers=moved.weights.multipliers)
         return replace(state, weights=kept), objective
 
 
 class _PosteriorTopics(TransformerMixin, BaseEstimator):
-    """What the classifier and the regressor share."""
+    """Base class of the classifier and the regressor."""
 
     def _fit_topics(self, problem: Problem, response_variance: float = np.inf) -> None:
         estimated = self.doc_topic_prior == "estimate"
@@ -334,7 +340,7 @@ class _PosteriorTopics(TransformerMixin, BaseEstimator):
             self.coef_features_ = state.weights.mean
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the expected shares of topics in new documents, inferred without margins."""
+        """Return the expected topic proportions of documents, inferred without margins."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False, ensure_non_negative=True)
         corpus, K = Corpus.of(X), len(self.doc_topic_prior_)
@@ -354,30 +360,30 @@ class _PosteriorTopics(TransformerMixin, BaseEstimator):
 
 @dataclass(eq=False, repr=False)
 class PosteriorMedLDAClassifier(ClassScores, _PosteriorTopics):
-    """MedLDA for classes as in the paper: margins act on the posterior of the training documents.
+    """MedLDA classifier of the paper, with margins on the training posterior.
 
-    New documents have no labels, so their topics are inferred without the margins that shaped those of the training
-    documents. `regbayes.MedLDAClassifier` has margins on label-free features instead.
+    The margins affect the topics of training documents, whereas those of new documents are inferred without labels.
+    `regbayes.MedLDAClassifier` has margins on label-free features instead.
 
     Parameters
     ----------
     n_components : int, default=40
         Number of topics.
     C : float, default=1.0
-        Penalty on a margin violation, per word of the mean document. 0 leaves latent Dirichlet allocation.
+        Penalty on a margin violation, per word of a document of average length. 0 is latent Dirichlet allocation.
     loss : {"hinge", "squared_hinge"}, default="hinge"
-        Multi-class loss of the expected scores.
+        Multi-class loss, applied to the expected scores.
     doc_topic_prior : float or "estimate", default=0.1
-        Dirichlet parameter of the topics in a document. "estimate" estimates one for each topic.
+        Dirichlet parameter of the topic proportions. "estimate" estimates one for each topic.
     topic_word_prior : float, default=0.1
-        Dirichlet parameter of the words in a topic. 0 estimates topics by maximum likelihood.
+        Dirichlet parameter of the word distributions. 0 estimates topics by maximum likelihood.
     weight_variance : float, default=0.25
         Prior variance of the classifier's weights.
     max_iter : int, default=100
     tol : float, default=1e-4
         Relative change of the objective at which to stop.
     random_state : int, RandomState instance or None, default=None
-        For the first topics.
+        Seeds the initial topics.
 
     References
     ----------
@@ -397,7 +403,7 @@ class PosteriorMedLDAClassifier(ClassScores, _PosteriorTopics):
     random_state: Any = None
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn topics and weights from counts of words and classes."""
+        """Learn topics and weights from word counts and classes."""
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         check_non_negative(X, "PosteriorMedLDAClassifier")
         check_classification_targets(y)
@@ -422,27 +428,28 @@ class PosteriorMedLDAClassifier(ClassScores, _PosteriorTopics):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True  # on rows that are not counts of words
+        tags.classifier_tags.poor_score = True  # on samples that are not word counts
         return tags
 
 
 @dataclass(eq=False, repr=False)
 class PosteriorMedLDARegressor(RegressorMixin, _PosteriorTopics):
-    """MedLDA for numbers as in the paper: margins on the posterior, perhaps with a Gaussian response.
+    """MedLDA regressor of the paper, with margins on the posterior and an optional Gaussian response.
 
     Parameters
     ----------
     n_components : int, default=40
         Number of topics.
     C : float, default=3.0
-        Penalty on one standard deviation of the targets beyond epsilon, per word of the mean document.
+        Penalty on residuals beyond epsilon, per word of a document of average length. Residuals are in standard
+        deviations of the targets.
     epsilon : float, default=0.1
-        Residuals up to this cost nothing, in standard deviations of the targets.
+        Residuals up to this size have zero loss, in standard deviations of the targets.
     loss : {"epsilon_insensitive", "squared_epsilon_insensitive"}, default="epsilon_insensitive"
-        Loss of the expected predictions.
+        Loss, applied to the expected predictions.
     response_variance : float, "auto" or None, default=None
-        Variance of a Gaussian response in the likelihood, in squared standard deviations of the targets. "auto"
-        estimates it; None has margins only. With ``C=0`` it is supervised latent Dirichlet allocation.
+        Variance of a Gaussian response in the likelihood, in units of the target variance. "auto" estimates it; None
+        has margins only. With a Gaussian response and ``C=0`` the model is supervised latent Dirichlet allocation.
     doc_topic_prior, topic_word_prior, weight_variance, max_iter, tol, random_state
         As in `PosteriorMedLDAClassifier`.
     """
@@ -461,7 +468,7 @@ class PosteriorMedLDARegressor(RegressorMixin, _PosteriorTopics):
     random_state: Any = None
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn topics and weights from counts of words and numbers."""
+        """Learn topics and weights from word counts and numbers."""
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
         check_non_negative(X, "PosteriorMedLDARegressor")
         self._mean, self._scale = float(np.mean(y)), float(np.std(y)) or 1.0
@@ -489,5 +496,5 @@ class PosteriorMedLDARegressor(RegressorMixin, _PosteriorTopics):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True  # on rows that are not counts of words
+        tags.regressor_tags.poor_score = True  # on samples that are not word counts
         return tags

@@ -1,12 +1,12 @@
-"""The infinite predictor subspace model: weights of tasks in a sparse basis under an Indian buffet prior.
+"""The infinite predictor subspace model: task weights in a sparse basis with an Indian buffet prior.
 
 Rai and Daumé (2010). The weights of task m are ``w_m = Z a_m``, with loadings ``a_m ~ N(0, I)`` and a basis
 ``z_dk = b_dk v_dk`` of D inputs by K directions, where b is binary under an Indian buffet process over the inputs and
-``v_dk ~ N(0, variance)``. Labels are logistic, with an intercept for each task. The augmented model explains the inputs
-with the same basis, ``x_n = Z s_n + noise`` and ``s_n ~ N(0, I)``.
+``v_dk ~ N(0, variance)``. Labels are logistic, with an intercept for each task. In the augmented model the same basis
+also generates the inputs, ``x_n = Z s_n + noise`` with ``s_n ~ N(0, I)``.
 
-Mean field, with q(b, v) joint in each entry and the quadratic bound on the logistic function. No update lowers the
-bound on the evidence. The last column of X is the constant.
+Inference is mean field with a joint q(b, v) of each entry and the quadratic bound on the logistic function. No update
+lowers the evidence bound. The last column of X is constant.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TINY = np.finfo(np.float64).tiny
 
 @dataclass(frozen=True)
 class Basis:
-    """q(Z): a spike at zero and a Gaussian slab for each entry."""
+    """Posterior q(Z): a spike at zero and a Gaussian slab for each entry."""
 
-    probability: Floats  # (D, K): that b is 1
-    mean: Floats  # (D, K): of v, if b is 1
-    spread: Floats  # (D, K): its variance
-    variance: float  # of the prior of v
+    probability: Floats  # (D, K): probability that b is 1
+    mean: Floats  # (D, K): mean of v given b = 1
+    spread: Floats  # (D, K): variance of v given b = 1
+    variance: float  # prior variance of v
 
     @property
     def expected(self) -> Floats:
@@ -54,7 +54,7 @@ class Basis:
 
     @property
     def turned(self) -> Floats:
-        """The expected basis with the constant's own direction, (D + 1, K + 1)."""
+        """Expected basis with an additional direction for the intercept, (D + 1, K + 1)."""
         D, K = self.mean.shape
         found = np.zeros((D + 1, K + 1))
         found[:D, :K], found[D, K] = self.expected, 1.0
@@ -63,7 +63,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class Inputs:
-    """q(s) of all samples, which share one covariance, and the noise of the inputs."""
+    """Posterior q(s) of all samples, with one covariance, and the noise variance of the inputs."""
 
     means: Floats  # (N, K)
     covariance: Floats  # (K, K)
@@ -83,8 +83,8 @@ class Subspace:
     sticks: Sticks
     loadings: Floats  # (M, K + 1): means of a_m, the intercept last
     covariances: Floats  # (M, K + 1, K + 1)
-    xi: Floats  # (n,): of the bound on each label
-    inputs: Inputs | None  # in the augmented model
+    xi: Floats  # (n,): parameters of the bound on each label
+    inputs: Inputs | None  # None unless the model is augmented
 
     @property
     def weights(self) -> Floats:
@@ -107,9 +107,9 @@ class Subspace:
 
 
 def start(problem: TaskProblem, n_components: int, alpha: float, augmented: bool, rng: Any) -> Subspace:
-    """Start from the principal directions of ridge weights or, in the augmented model, of the inputs.
+    """Initialize directions by PCA of ridge weights or, in the augmented model, of the inputs.
 
-    Directions beyond these start small and random.
+    Further directions have small random values.
     """
     D, K, M, N = problem.X.shape[1] - 1, n_components, problem.n_outputs, len(problem.X)
     mean = 0.01 * rng.standard_normal((D, K)) / np.sqrt(D)
@@ -129,7 +129,7 @@ def start(problem: TaskProblem, n_components: int, alpha: float, augmented: bool
 
 
 def update(problem: TaskProblem, state: Subspace, alpha: float) -> tuple[QuadraticBound, Subspace]:
-    """Update all blocks once; also return the bound on the labels."""
+    """Update all blocks once; also return the bound on the label likelihood."""
     state = sort_directions(state)
     counts = state.basis.probability.sum(axis=0)
     state = replace(state, sticks=state.sticks.update(counts, len(state.basis.mean), alpha))
@@ -143,7 +143,7 @@ def update(problem: TaskProblem, state: Subspace, alpha: float) -> tuple[Quadrat
 
 
 def sort_directions(state: Subspace) -> Subspace:
-    """Put directions that have many inputs first, which the sticks prefer."""
+    """Sort directions by decreasing number of inputs, which raises the bound of the sticks."""
     basis, inputs = state.basis, state.inputs
     order = np.argsort(-basis.probability.sum(axis=0), kind="stable")
     wide = np.append(order, len(order))
@@ -181,7 +181,7 @@ def input_errors(X: Floats, basis: Basis, inputs: Inputs) -> float:
 
 
 def update_basis(problem: TaskProblem, bound: QuadraticBound, state: Subspace) -> Subspace:
-    """Update every entry of the basis in turn, direction by direction."""
+    """Update the basis entry by entry."""
     basis, moments = state.basis, state.loading_seconds
     D, K = basis.mean.shape
     grams, sums, log_odds = bound.grams[:, :D, :D], bound.sums[:, :D], state.sticks.log_odds
@@ -209,7 +209,7 @@ def update_basis(problem: TaskProblem, bound: QuadraticBound, state: Subspace) -
 
 
 def objective(problem: TaskProblem, bound: QuadraticBound, state: Subspace, alpha: float) -> float:
-    """Return minus the bound on the evidence."""
+    """Return the negative evidence bound."""
     basis, on, off = state.basis, state.basis.probability, 1.0 - state.basis.probability
     D, K = basis.mean.shape
     slabs = np.log(basis.variance / basis.spread) + (basis.mean**2 + basis.spread) / basis.variance - 1.0
@@ -229,30 +229,30 @@ def objective(problem: TaskProblem, bound: QuadraticBound, state: Subspace, alph
 
 @dataclass(eq=False, repr=False)
 class PredictorSubspaceClassifier(TaskClassifier):
-    """Infinite predictor subspace model: logistic regressions whose weights share a sparse basis (Piyushrai-1, -2).
+    """Infinite predictor subspace model: task weights in a sparse basis (Piyushrai-1, -2).
 
     Parameters
     ----------
     n_components : int, default=20
-        Largest number of directions. The basic model makes no more than tasks.
+        Maximum number of directions. The basic model has at most as many as tasks.
     augmented : bool, default=False
-        Whether the directions also explain the inputs.
+        Whether the basis also generates the inputs.
     alpha : float, default=2.0
-        Concentration of the Indian buffet process. Larger values expect more directions.
+        Concentration of the Indian buffet process. Larger values favor more directions.
     max_iter : int, default=100
     tol : float, default=1e-4
         Relative change of the bound at which to stop.
     random_state : int, RandomState instance or None, default=None
-        For the start of directions that no principal direction is left for.
+        Seeds the directions that are not initialized by principal directions.
 
     Attributes
     ----------
     n_components_ : int
-        Directions that have some input with probability above one half.
+        Directions that include at least one input with probability above one half.
     components_, inclusion_ : arrays of shape (n_components, n_features)
-        Expected directions, and the probability that a direction has an input.
+        Expected directions, and the probability that a direction includes an input.
     coef_, intercept_ : arrays of shape (n_tasks, n_features) and (n_tasks,)
-        Expected weights of the standardized inputs.
+        Posterior means of the weights, for standardized inputs.
 
     References
     ----------

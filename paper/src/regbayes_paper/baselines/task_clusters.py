@@ -1,11 +1,11 @@
-"""Logistic regression of tasks under a Dirichlet process (Xue et al. 2007), perhaps with kernel stick-breaking.
+"""Multi-task logistic regression with a Dirichlet process (Xue et al. 2007) or kernel stick-breaking.
 
     v_k ~ Beta(1, alpha),  share_k = v_k prod_{j<k} (1 - v_j),  c_m ~ share,  w_k ~ N(0, variance I),
     label of task m in sample x ~ sigmoid(w_{c_m} . x)
 
-With a kernel between tasks (`regbayes_paper.dirichlet_process`) every cluster has a centre at one of the tasks.
+With a kernel between tasks (`regbayes_paper.dirichlet_process`) each cluster is centered at one of the tasks.
 
-Mean field with the quadratic bound on the logistic function. No update lowers the bound on the evidence.
+Inference is mean field with the quadratic bound on the logistic function. No update lowers the evidence bound.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Clusters:
     """The variational posterior."""
 
     memberships: Floats  # (M, K)
-    means: Floats  # (K, d): of the clusters' weights
+    means: Floats  # (K, d): means of the clusters' weights
     covariances: Floats  # (K, d, d)
     sticks: Sticks
-    centres: Integers  # (K,): tasks at which the clusters are
-    variance: float  # of the prior of weights
-    xi: Floats  # (n,): of the bound on each label
+    centres: Integers  # (K,): tasks at the centers of the clusters
+    variance: float  # prior variance of the weights
+    xi: Floats  # (n,): parameters of the bound on each label
 
     @property
     def seconds(self) -> Floats:
@@ -50,7 +50,7 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Model:
-    """What stays the same through a fit."""
+    """Data and settings of a fit."""
 
     problem: TaskProblem
     alpha: float
@@ -61,7 +61,7 @@ class Model:
         return self.log_kernel[:, state.centres]
 
     def start(self, n_clusters: int, rng: Any) -> Clusters:
-        """Start with every task in a cluster of its own, as far as there are clusters."""
+        """Initialize with each task in a separate cluster, as far as the number of clusters allows."""
         M, d, K = self.problem.n_outputs, self.problem.X.shape[1], n_clusters
         alone, order = np.zeros((M, K)), rng.permutation(M)
         alone[order, np.arange(M) % K] = 1.0
@@ -72,7 +72,7 @@ class Model:
         return self.update_weights(quadratic_bound(self.problem, xi), state)
 
     def update(self, state: Clusters) -> tuple[QuadraticBound, Clusters]:
-        """Update all blocks once; also return the bound on the labels."""
+        """Update all blocks once; also return the bound on the label likelihood."""
         state = self.sort(state)
         state = self.update_sticks(state)
         state = replace(state, centres=best_centres(state.sticks, self.log_kernel, state.memberships))
@@ -82,7 +82,7 @@ class Model:
         return bound, replace(state, variance=float(np.mean(np.einsum("kdd->kd", state.seconds))))
 
     def sort(self, state: Clusters) -> Clusters:
-        """Put large clusters first where the bound prefers that."""
+        """Sort clusters by decreasing size if this raises the bound."""
         order = np.argsort(-state.memberships.sum(axis=0), kind="stable")
         sticks = Sticks(state.sticks.first[order], state.sticks.second[order])
         moved = replace(state, memberships=state.memberships[:, order], means=state.means[order], sticks=sticks)
@@ -95,7 +95,7 @@ class Model:
         return replace(state, sticks=update_sticks(state.sticks, self.near(state), state.memberships, self.alpha))
 
     def update_memberships(self, bound: QuadraticBound, state: Clusters) -> Clusters:
-        """Update the probability of each task in each cluster."""
+        """Update the cluster probabilities of each task."""
         fitted = bound.sums @ state.means.T - 0.5 * np.einsum("mde,kde->mk", bound.grams, state.seconds)
         joint = fitted + log_shares(state.sticks, self.near(state))
         return replace(state, memberships=np.exp(joint - logsumexp(joint, axis=1, keepdims=True)))
@@ -108,7 +108,7 @@ class Model:
         return replace(state, means=means, covariances=covariances)
 
     def objective(self, bound: QuadraticBound, state: Clusters) -> float:
-        """Return minus the bound on the evidence, up to the constant of the centres' uniform prior."""
+        """Return the negative evidence bound, up to the constant of the uniform prior of centers."""
         d = bound.sums.shape[1]
         fitted = bound.expected(state.memberships @ state.means, state.task_seconds)
         squares = np.einsum("kdd->k", state.seconds) / state.variance
@@ -116,7 +116,7 @@ class Model:
         return 0.5 * float(np.sum(spread + squares - d)) - float(fitted.sum()) + self.prior_cost(state)
 
     def prior_cost(self, state: Clusters) -> float:
-        """Return the divergences of memberships and sticks."""
+        """Return the KL divergences of memberships and sticks."""
         q, shares = state.memberships, log_shares(state.sticks, self.near(state))
         used = q > 0
         return float(np.sum(xlogy(q, q)) - np.sum(q[used] * shares[used])) + state.sticks.kl(self.alpha)
@@ -124,30 +124,30 @@ class Model:
 
 @dataclass(eq=False, repr=False)
 class DirichletProcessTaskClassifier(TaskClassifier):
-    """Logistic regressions under a Dirichlet process: tasks fall into clusters that share their weights (YaXue).
+    """Multi-task logistic regression with a Dirichlet process over task clusters (YaXue).
 
     Parameters
     ----------
     n_clusters : int, default=20
-        Largest number of clusters; no more than tasks are made.
+        Maximum number of clusters, limited by the number of tasks. Tasks in a cluster share their weights.
     alpha : float, default=1.0
-        Concentration of the Dirichlet process. Larger values expect more clusters.
+        Concentration of the Dirichlet process. Larger values favor more clusters.
     kernel_width : float or None, default=None
-        Reach of a cluster in units of the median distance between tasks, whose places are the mean inputs of samples
-        with a positive label. None is the plain process.
+        Width of the kernel between tasks, in units of the median distance. A task is located at the mean input of its
+        positive samples. None is the plain Dirichlet process.
     max_iter : int, default=100
     tol : float, default=1e-4
         Relative change of the bound at which to stop.
     random_state : int, RandomState instance or None, default=None
-        For the start, where tasks are more than clusters, and for its order.
+        Seeds the initial assignment of tasks to clusters and its order.
 
     Attributes
     ----------
     n_clusters_ : int
-        Clusters with at least half a task.
+        Clusters with an expected size of at least half a task.
     memberships_ : array of shape (n_tasks, n_clusters)
     coef_, intercept_ : arrays of shape (n_tasks, n_features) and (n_tasks,)
-        Expected weights of the standardized inputs.
+        Posterior means of the weights, for standardized inputs.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, rerun with further methods on the same splits: ``python -m regbayes_paper``."""
+"""The paper's tables and figures, rerun with additional methods on the same splits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPERIMENTS = {
 
 
 def make(name: str, *, quick: bool = False) -> Experiment:
-    """Return an experiment by its name, perhaps in its small form."""
+    """Return an experiment by its name; ``quick`` selects the small form."""
     if name not in EXPERIMENTS:
         raise ValueError(f"name must be one of {', '.join(EXPERIMENTS)}; got {name!r}.")
     module, cls = EXPERIMENTS[name]

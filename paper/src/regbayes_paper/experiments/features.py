@@ -1,4 +1,4 @@
-"""What the latent features are: average values, overall and by class, and top-ranked examples (Figures 4 to 6)."""
+"""Averages of latent features, overall and by class, and top-ranked examples (Figures 4 to 6)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 DEVIATION = Metric("deviation", "deviation", "deviation of a feature's averages over classes, averaged over features")
 UNDECIDED = Metric("undecided", "undecided", "share of the values of features in use between 0.1 and 0.9")
-N_TOP, N_SHOWN = 5, 6  # examples of a feature, and features, as in Figure 6
+N_TOP, N_SHOWN = 5, 6  # examples per feature, and number of features, as in Figure 6
 JOINT, APART = named(systems.MULTIWAY, "iLSVM", "IBP+SVM")
 COLD = ({"temperature": 0.02},)
 
 
 def in_use(psi: Floats) -> Any:
-    """Return which features differ between samples by more than 0.1."""
+    """Return which features vary by more than 0.1 between samples."""
     return np.ptp(psi, axis=0) > 0.1
 
 
@@ -46,11 +46,11 @@ class Features(Table1):
     paper: ClassVar[Mapping[str, Any]] = {"TRECVID2003": {"iLSVM": {"features": "45"}}}  # section 5.1, "about 45"
 
     def datasets(self) -> Sequence[samples.Dataset]:
-        """Return the first two sets of the table."""
+        """Return the first two data sets of Table 1."""
         return samples.multiway(self.quick)[:2]
 
     def protocol(self) -> Sequence[str]:
-        """Return what is done."""
+        """Return the protocol, in paragraphs."""
         return (
             f"Truncation {self.n_components}; latent models at their default settings, on the splits of `table1`. A "
             "feature is in use if its values differ between test samples by more than 0.1. Averages are over test "
@@ -60,7 +60,7 @@ class Features(Table1):
         )
 
     def evaluate(self, cell: Cell) -> Record:
-        """Fit a latent model at one setting and describe its features."""
+        """Fit a latent feature model with one setting and describe its features."""
         system = named(self.systems, cell.row)[0]
         if system.group == PEERS:
             return super().evaluate(cell)
@@ -79,7 +79,7 @@ class Features(Table1):
         return Record(cell, values, seconds, detail=detail)
 
     def drawings(self, records: Sequence[Record]) -> dict[str, Callable[[], Figure]]:
-        """Return averages (Figures 4 and 5) of iLSVM's features, and of digits the top-ranked examples (Figure 6)."""
+        """Draw averages of iLSVM's features (Figures 4 and 5) and, for digits, top-ranked examples (Figure 6)."""
         found: dict[str, Callable[[], Figure]] = {}
         for record in records:
             if (record.cell.row, record.cell.seed) == ("iLSVM", 0):
@@ -92,7 +92,7 @@ class Features(Table1):
 
 
 def describe(psi: Floats, labels: Any) -> dict[str, Any]:
-    """Return averages and top-ranked samples of the features in use, the most frequent first, as plain lists."""
+    """Return averages and top-ranked samples of the features in use, by decreasing frequency, as lists."""
     order = np.argsort(-psi.mean(axis=0), kind="stable")
     chosen = order[in_use(psi)[order]]
     classes = np.unique(labels)
@@ -118,7 +118,7 @@ def _draw_use(record: Record) -> Figure:
 
 
 def _draw_top(record: Record, dataset: samples.Dataset) -> Figure:
-    """Draw the top-ranked pictures of the features that differ most between classes."""
+    """Draw the top-ranked images of the features that differ most between classes."""
     test = dataset.split(record.cell.seed)[1]
     places = np.argsort(-np.std(record.detail["by_class"], axis=0), kind="stable")[:N_SHOWN].tolist()
     figure = new_figure(7.5, 1.15 * len(places) + 0.6)

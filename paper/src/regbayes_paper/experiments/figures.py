@@ -1,4 +1,4 @@
-"""Figures: points with error bars by system, and lines over a setting."""
+"""Figures: points with error bars for each system, and lines over a setting."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ COLORS = ("#1f5fa8", "#c44e1b", "#3a8a3a", "#7a4fa3", "#b8860b", "#4b4b4b")
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure that belongs to no window."""
+    """Return an empty figure without a window."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", dpi=150)
 
 
 def tidy(ax: Any) -> None:
-    """Remove what carries no information."""
+    """Remove decoration from axes."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(color="#dddddd", linewidth=0.6)
     ax.set_axisbelow(True)
 
 
 def unit(metric: Metric) -> tuple[float, str]:
-    """Return the factor and the label of a metric."""
+    """Return the display factor and the label of a metric."""
     return (100.0, f"{metric.label} (%)") if metric.percent else (1.0, metric.label)
 
 
 def draw_table(experiment: Experiment, records: Sequence[Record]) -> Figure:
-    """Draw a panel for each data set and metric, a point for each line, and a cross where the paper has a number."""
+    """Draw a panel for each data set and metric, with points for our results and crosses for the paper's."""
     groups = by_line(records)
     metrics = [metric for metric in experiment.metrics if metric.key in experiment.drawn]
     blocks = experiment.blocks(records)
@@ -50,7 +50,7 @@ def draw_table(experiment: Experiment, records: Sequence[Record]) -> Figure:
                     color = PEER if line.group == PEERS else OURS
                     ax.errorbar(factor * found[0], place, xerr=factor * found[1] or None, fmt="o", color=color)
                 printed = line.paper.get(metric.key, "").split("±")[0].strip()
-                if printed.replace(".", "").isdigit() and not block.note:  # not about a stand-in
+                if printed.replace(".", "").isdigit() and not block.note:  # the paper has no numbers for stand-ins
                     ax.plot(float(printed), place, "x", color=PRINTED)
             ax.set(xlabel=text)
             tidy(ax)
@@ -62,7 +62,7 @@ def draw_table(experiment: Experiment, records: Sequence[Record]) -> Figure:
 
 
 def draw_lines(experiment: Experiment, records: Sequence[Record], x: Callable[[str], float], x_label: str) -> Figure:
-    """Draw the metrics against a varied setting, a row of panels for each data set; others are levels."""
+    """Draw metrics against a varied setting, with horizontal lines for systems that do not vary it."""
     groups = by_line(records)
     metrics = [metric for metric in experiment.metrics if metric.key in experiment.drawn]
     names = [block.dataset for block in experiment.blocks(records)]

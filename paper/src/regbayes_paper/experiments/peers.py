@@ -1,4 +1,4 @@
-"""Ridge regression with a deviation for each task: ``fit(X, y, task)`` and ``predict(X, task)``."""
+"""Ridge regression with task-specific deviations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from regbayes_paper._types import Floats
 
 @dataclass(eq=False, repr=False)
 class TaskDeviationRidge(RegressorMixin, BaseEstimator):
-    """Ridge regression with task terms: common weights, and a deviation from them for each task.
+    """Ridge regression with common weights and a deviation for each task.
 
     It minimizes the squared errors plus ``alpha`` times the squared common weights (the intercept is free), plus
     ``slope_alpha`` and ``intercept_alpha`` times the squared deviations of the tasks' slopes and intercepts. This is
-    the best linear prediction in a mixed-effects model with those ratios of variances.
+    the best linear unbiased prediction in a mixed-effects model with these variance ratios.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class TaskDeviationRidge(RegressorMixin, BaseEstimator):
     intercept_alpha: float = 10.0
 
     def fit(self, X: Floats, y: Floats, task: Any) -> Self:
-        """Solve for the common weights with the deviations eliminated, and then for these."""
+        """Solve for the common weights with the deviations eliminated, then for the deviations."""
         self.scaler_ = StandardScaler().fit(X)
         rows = self._rows(X)
         d = rows.shape[1]
@@ -41,7 +41,7 @@ class TaskDeviationRidge(RegressorMixin, BaseEstimator):
         for i, t in enumerate(tasks):
             own = rows[task == t]
             grams[i], moments[i] = own.T @ own, own.T @ y[task == t]
-        # With its deviation at its best, a task counts with penalty (gram + penalty)^-1 in place of the identity.
+        # Eliminating the deviation of a task replaces the identity by penalty (gram + penalty)^-1.
         shrink = np.linalg.solve(grams + penalty, np.concatenate([grams, moments[:, :, None]], axis=2))
         remaining = penalty @ shrink
         self.coef_ = np.linalg.solve(remaining[:, :, :d].sum(axis=0) + ridge, remaining[:, :, d].sum(axis=0))
@@ -50,7 +50,7 @@ class TaskDeviationRidge(RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: Floats, task: Any) -> Floats:
-        """Predict rows of known tasks."""
+        """Predict samples of known tasks."""
         weights = self.coef_ + self.deviations_[np.searchsorted(self.tasks_, task)]
         return np.asarray(np.sum(self._rows(X) * weights, axis=1))
 

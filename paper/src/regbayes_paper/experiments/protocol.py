@@ -1,4 +1,4 @@
-"""What an experiment is: systems, data sets and settings, whose cells are measured one by one."""
+"""Base classes of experiments: systems, data sets and settings, measured cell by cell."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from regbayes_paper.experiments.samples import Dataset, Sample
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCALING = 2 / 3  # how the time of a fit grows with its size, seen from the small form to the full one
+SCALING = 2 / 3  # exponent of fit time in problem size, to extrapolate from the small form
 PAPER, PEERS = "systems of the paper", "other methods"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of numbers."""
+    """A metric, one column of a table."""
 
     key: str
     label: str
@@ -47,21 +47,21 @@ class Cell:
 
 @dataclass(frozen=True)
 class Record:
-    """What was measured in a cell; tables and figures need nothing else."""
+    """Measurements of a cell, sufficient for tables and figures."""
 
     cell: Cell
     values: dict[str, float]
-    fit_seconds: float  # of one core
+    fit_seconds: float  # CPU seconds of one core
     search_seconds: float = 0.0
     chosen: dict[str, Any] = field(default_factory=dict)
-    detail: dict[str, Any] = field(default_factory=dict)  # arrays that a figure needs, as lists
-    heading: str = ""  # name and sizes of the data set
-    stands_for: str = ""  # the paper's data set that it is used in place of
+    detail: dict[str, Any] = field(default_factory=dict)  # arrays for a figure, as lists
+    heading: str = ""  # name and size of the data set
+    stands_for: str = ""  # the paper's data set that this one replaces
     provenance: dict[str, str] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
-        """All seconds."""
+        """Total seconds."""
         return self.fit_seconds + self.search_seconds
 
 
@@ -76,13 +76,13 @@ class Line:
 
     @property
     def label(self) -> str:
-        """The name of the line."""
+        """Name of the line."""
         return f"{self.row}, {self.setting}" if self.setting else self.row
 
 
 @dataclass(frozen=True)
 class Block:
-    """One table: a data set and its lines."""
+    """The table of one data set."""
 
     dataset: str
     heading: str
@@ -93,7 +93,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Context:
-    """What an estimator is made for."""
+    """Context in which a system makes its estimator."""
 
     seed: int
     n_components: int
@@ -102,23 +102,23 @@ class Context:
 
 @dataclass(frozen=True)
 class System:
-    """A row of a table: how to make the estimator, and the settings among which cross-validation chooses."""
+    """A row of a table: a factory of estimators, and the settings for cross-validation."""
 
     name: str
     make: Callable[..., Any]  # make(context, **settings)
     grid: tuple[Mapping[str, Any], ...] = ({},)
     quick_grid: tuple[Mapping[str, Any], ...] = ({},)
     group: str = PAPER
-    random: bool = True  # whether a fit to the same rows depends on the seed
-    needs: str = ""  # an optional package
+    random: bool = True  # whether a fit to the same samples depends on the seed
+    needs: str = ""  # name of an optional package
 
     @property
     def missing(self) -> str:
-        """Why it cannot be run; empty if it can."""
+        """Reason why the system cannot be run, or an empty string."""
         return f"needs {self.needs}" if self.needs and importlib.util.find_spec(self.needs) is None else ""
 
     def settings(self, quick: bool) -> tuple[Mapping[str, Any], ...]:
-        """Return the settings to choose from."""
+        """Return the settings for cross-validation."""
         return self.quick_grid if quick else self.grid
 
 
@@ -138,16 +138,16 @@ def peers(systems: Sequence[System]) -> tuple[System, ...]:
 
 
 class Experiment(ABC):
-    """A table or figure: systems on data sets, each tuned inside the training part. A subclass may vary a setting."""
+    """A table or figure: systems on data sets, tuned on training data. Subclasses may vary a setting."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
-    drawn: ClassVar[tuple[str, ...]] = ()  # metrics in the figure
+    drawn: ClassVar[tuple[str, ...]] = ()  # names of the metrics in the figure
     systems: ClassVar[tuple[System, ...]]
-    kind: ClassVar[Any]  # of problem: a `tuning.Kind`
-    paper: ClassVar[Mapping[str, Mapping[str, Mapping[str, str]]]] = {}  # by data set, system and metric
-    sizes: ClassVar[tuple[int, int]]  # truncation, in full and in the small form
+    kind: ClassVar[Any]  # kind of problem, a `tuning.Kind`
+    paper: ClassVar[Mapping[str, Mapping[str, Mapping[str, str]]]] = {}  # numbers by data set, system and metric
+    sizes: ClassVar[tuple[int, int]]  # truncation levels of the full and the small form
     folds: ClassVar[tuple[int, int]] = (5, 2)
     seeds: ClassVar[tuple[int, int]] = (5, 1)
 
@@ -157,7 +157,7 @@ class Experiment(ABC):
 
     @property
     def stem(self) -> str:
-        """How the files of this experiment begin."""
+        """Prefix of this experiment's file names."""
         return f"{self.name}-quick" if self.quick else self.name
 
     def quick_form(self) -> Experiment:
@@ -166,22 +166,22 @@ class Experiment(ABC):
 
     @abstractmethod
     def protocol(self) -> Sequence[str]:
-        """Return what is done, in paragraphs."""
+        """Return the protocol, in paragraphs."""
 
     @abstractmethod
     def datasets(self) -> Sequence[Dataset]:
         """Return the data sets."""
 
     def settings(self, system: System) -> Sequence[str]:
-        """Return the varied settings of a system; one that is empty where nothing is varied."""
+        """Return the varied settings of a system, or one empty setting."""
         return [""]
 
     def at(self, cell: Cell) -> tuple[System, int]:
-        """Return the system of a cell and its truncation."""
+        """Return the system and the truncation level of a cell."""
         return named(self.systems, cell.row)[0], self.n_components
 
     def training_rows(self, cell: Cell, train: Sample) -> Sample:
-        """Return the training rows that a cell uses."""
+        """Return the training samples of a cell."""
         return train
 
     def dataset(self, name: str) -> Dataset:
@@ -205,7 +205,7 @@ class Experiment(ABC):
         return Block(record.cell.dataset, record.heading, lines, self.metrics, note)
 
     def cells(self, n_seeds: int) -> Sequence[Cell]:
-        """Return all cells, seed by seed. Where a seed changes neither split nor start there is one."""
+        """Return all cells, seed by seed, with one seed if neither split nor fit is random."""
         return [
             Cell(dataset.name, system.name, setting, seed)
             for seed in range(n_seeds)
@@ -216,7 +216,7 @@ class Experiment(ABC):
         ]
 
     def evaluate(self, cell: Cell) -> Record:
-        """Choose settings in the training part, refit, and score the test part once."""
+        """Choose settings on the training part, refit, and score the test part once."""
         from regbayes_paper.experiments.tuning import evaluate
 
         train, test = self.dataset(cell.dataset).split(cell.seed)
@@ -226,13 +226,13 @@ class Experiment(ABC):
         return evaluate(cell, system, rows, test, context, self.kind, quick=self.quick, n_folds=self.n_folds)
 
     def rank(self, cell: Cell) -> int:
-        """Return how late a cell is measured: rows of the paper, the same on stand-ins, other methods."""
+        """Return the priority of a cell: the paper's systems first, then stand-in data, then other methods."""
         if named(self.systems, cell.row)[0].group == PEERS:
             return 2
         return int(bool(self.dataset(cell.dataset).stands_for))
 
     def work(self, cell: Cell) -> float:
-        """Return a number that the time of a cell is roughly proportional to: all fits, by their sizes."""
+        """Return the approximate cost of a cell, summed over its fits, in arbitrary units."""
         train, _ = self.dataset(cell.dataset).split(cell.seed)
         system, _ = self.at(cell)
         settings = system.settings(self.quick)
@@ -241,18 +241,18 @@ class Experiment(ABC):
         return fits * sum((size * one.get("n_components", 1)) ** SCALING for one in settings)
 
     def remarks(self, records: Sequence[Record]) -> Sequence[str]:
-        """Return what to say below the tables."""
+        """Return remarks to print below the tables."""
         return ()
 
     def drawings(self, records: Sequence[Record]) -> dict[str, Callable[[], Figure]]:
-        """Return the figures by the names of their files: functions that draw them."""
+        """Return functions that draw the figures, by file name."""
         from regbayes_paper.experiments.figures import draw_table
 
         return {self.stem: lambda: draw_table(self, records)}
 
 
 def by_line(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Record]]:
-    """Group records by data set, row and setting, the seeds in order."""
+    """Group records by data set, system and setting, sorted by seed."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in sorted(records, key=lambda record: record.cell):
         groups.setdefault((record.cell.dataset, record.cell.row, record.cell.setting), []).append(record)
@@ -260,7 +260,7 @@ def by_line(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Record
 
 
 def mean_and_std(records: Sequence[Record], key: str) -> tuple[float, float] | None:
-    """Return mean and sample standard deviation of a metric over seeds; the latter is 0 for one seed."""
+    """Return mean and sample standard deviation of a metric over seeds (0 for one seed)."""
     values = [record.values[key] for record in records if key in record.values]
     if not values:
         return None
@@ -268,7 +268,7 @@ def mean_and_std(records: Sequence[Record], key: str) -> tuple[float, float] | N
 
 
 def paired(records: Sequence[Record], one: str, other: str, metric: Metric) -> list[str]:
-    """Say by how much one system is ahead of another on the same seeds, with the standard error of the mean."""
+    """Describe the paired difference between two systems, with its standard error."""
     lines, groups = [], by_line(records)
     for (dataset, row, setting), found in groups.items():
         if row != one or (dataset, other, setting) not in groups:

@@ -1,6 +1,6 @@
-"""Measures the cells that are not recorded yet, in processes, and makes tables and figures of the records.
+"""Run missing cells in parallel processes, and make tables and figures from the records.
 
-Records are lines of JSON, written at once, so a run that was stopped continues with the next cell.
+Each result is appended to a JSON Lines file immediately, so an interrupted run continues with the next cell.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Task:
 
     experiment: Experiment
     cell: Cell
-    seconds: float = 0.0  # as estimated
-    deadline: float = np.inf  # a time at which it must have ended
+    seconds: float = 0.0  # estimated time
+    deadline: float = np.inf  # time by which the cell must have ended
 
     def __str__(self) -> str:
         return f"{self.experiment.stem}: {self.cell}"
@@ -45,20 +45,20 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves undone."""
+    """Cells that a run did not complete."""
 
-    failed: dict[str, str]  # messages; these cells are tried again the next time
-    skipped: int  # cells for which there was no time
+    failed: dict[str, str]  # error messages by cell; the next run tries these cells again
+    skipped: int  # number of cells that would not have ended before the deadline
     interrupted: bool
 
 
 def records_path(experiment: Experiment, folder: Path) -> Path:
-    """Return the file of an experiment's records."""
+    """Return the path of an experiment's records."""
     return folder / f"{experiment.stem}.jsonl"
 
 
 def read_records(path: Path) -> dict[Cell, Record]:
-    """Read the records of a file, the last of each cell; a line that was cut short is left out."""
+    """Read the last record of each cell from a file, ignoring incomplete lines."""
     found = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -71,14 +71,14 @@ def read_records(path: Path) -> dict[Cell, Record]:
 
 
 def append_record(path: Path, record: Record) -> None:
-    """Add a record to the end of a file."""
+    """Append a record to a file."""
     before = path.read_bytes()[-1:] if path.exists() else b"\n"
     with path.open("a", encoding="utf-8") as file:
         file.write(("" if before in (b"\n", b"") else "\n") + json.dumps(asdict(record), ensure_ascii=False) + "\n")
 
 
 def provenance() -> dict[str, str]:
-    """Return the commit (by git, or REGBAYES_COMMIT without git), the versions and the date."""
+    """Return the commit (from git or REGBAYES_COMMIT), versions and date."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     commit = os.environ.get("REGBAYES_COMMIT", "")
     if not commit:
@@ -98,23 +98,23 @@ def run(
     fresh: bool = False,
     say: Say = print,
 ) -> Outcome:
-    """Measure what is missing and record it.
+    """Measure and record the missing cells.
 
     Parameters
     ----------
     experiments : sequence of Experiment
     output : Path
-        Folder of the records. Cells that are recorded there are not measured again.
+        Folder of the records. Cells with a record are not measured again.
     n_seeds : int, default=None
-        Number of seeds; that of the protocol by default.
+        Number of seeds. None is the number in the protocol.
     jobs : int, default=1
-        Processes. Each has one thread.
+        Number of processes, each with one thread.
     deadline : float, default=inf
-        A time (of `time.time`). Cells that would not end before it, by their estimates, are not begun.
+        Time (as from `time.time`) after which no cell is expected to run. Cells with later estimated ends are skipped.
     fresh : bool, default=False
-        Whether to forget earlier records first.
+        Whether to discard earlier records.
     say : callable
-        Where progress goes.
+        Called with progress messages.
     """
     output.mkdir(parents=True, exist_ok=True)
     source = provenance()
@@ -128,7 +128,7 @@ def run(
         guess = "" if experiment.quick or not found else f", about {hours:.2f} hours of one core"
         say(f"{experiment.stem}: {len(found)} cells to measure{guess}.")
         tasks += [replace(task, deadline=deadline) for task in found]
-    # Long cells first within a rank, so that processes end together.
+    # Long cells first within a rank, which balances the processes.
     tasks.sort(key=lambda task: (task.experiment.rank(task.cell), -task.seconds))
     try:
         for count, (task, result) in enumerate(_measure(tasks, jobs), start=1):
@@ -149,10 +149,10 @@ def run(
 
 
 def plan(experiment: Experiment, output: Path, n_seeds: int | None = None) -> list[Task]:
-    """Return the cells that are not recorded, with estimates of their times.
+    """Return the missing cells with estimates of their times.
 
-    An estimate is the time of the same line with other seeds, or that of its system in the small form, scaled by the
-    work of the cell.
+    The estimate is the time of the same line with other seeds. If there is none, it is the time of the system in the
+    small form, scaled by the work of the cell.
     """
     done = read_records(records_path(experiment, output))
     known = {(one.cell.dataset, one.cell.row, one.cell.setting): one.seconds for one in done.values()}
@@ -172,23 +172,23 @@ def plan(experiment: Experiment, output: Path, n_seeds: int | None = None) -> li
 
 
 def _measure(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Record | str | None]]:
-    """Measure tasks in processes that are spawned, with one thread each; leaving the loop ends them."""
+    """Measure tasks in spawned processes with one thread each, which end when the loop is left."""
     if jobs == 1:
         yield from map(_one, tasks)
         return
-    os.environ.update(dict.fromkeys(THREADS, "1"))  # inherited by the processes
+    os.environ.update(dict.fromkeys(THREADS, "1"))  # inherited by the spawned processes
     with get_context("spawn").Pool(jobs) as pool:
         yield from pool.imap_unordered(_one, tasks)
 
 
 def _one(task: Task) -> tuple[Task, Record | str | None]:
-    """Measure one task: a record, a message, or None if time is short."""
+    """Measure one task; return a record, an error message, or None if the deadline is too close."""
     if time.time() + task.seconds > task.deadline:
         return task, None
     try:
         record, dataset = task.experiment.evaluate(task.cell), task.experiment.dataset(task.cell.dataset)
         return task, replace(record, heading=dataset.heading, stands_for=dataset.stands_for)
-    except Exception as error:  # one system that fails must not stop the others
+    except Exception as error:  # a failure of one system must not stop the others
         return task, f"failed: {type(error).__name__}: {error}"
 
 
@@ -198,14 +198,14 @@ def _summary(experiment: Experiment, record: Record) -> str:
 
 
 def section(experiment: Experiment, output: Path, figures: str = ".") -> str:
-    """Return the tables of an experiment, with the discussion in NAME.md next to its records if there is one."""
+    """Return the tables of an experiment, with the optional discussion in NAME.md next to its records."""
     records = sorted(read_records(records_path(experiment, output)).values(), key=lambda record: record.cell)
     words = output / f"{experiment.stem}.md"
     return tables.render(experiment, records, words.read_text(encoding="utf-8") if words.exists() else "", figures)
 
 
 def draw(experiment: Experiment, output: Path, folder: Path) -> list[Path]:
-    """Draw the figures of an experiment, if it has records and matplotlib is installed."""
+    """Draw the figures of an experiment if it has records and matplotlib is installed."""
     records = list(read_records(records_path(experiment, output)).values())
     if not records or importlib.util.find_spec("matplotlib") is None:
         return []

@@ -1,4 +1,4 @@
-"""The data of the experiments: the paper's sets where they can be had, and stand-ins that say what they stand for."""
+"""Data of the experiments: the paper's data sets if available, otherwise stand-ins."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from regbayes_paper._types import Floats, Integers
 
 NOT_PUBLIC = "which is not public"
 NOT_FOUND = "which was not found: set REGBAYES_DATA"
-TRAIN_SHARE = 0.75  # of the random splits of tasks
+TRAIN_SHARE = 0.75  # training share in random splits of tasks
 N_AGE_GROUPS = 8
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Samples with their targets and, where they have one, their tasks."""
+    """Samples with their targets and, optionally, their tasks."""
 
     X: Floats
     y: Any
     task: Any = None
 
     def rows(self, index: Integers) -> Sample:
-        """Return some of the samples."""
+        """Return the samples at the given indices."""
         return Sample(self.X[index], self.y[index], None if self.task is None else self.task[index])
 
     def __len__(self) -> int:
@@ -37,17 +37,17 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set with its published splits, if it has any."""
+    """A data set with its published splits, if any."""
 
     name: str
     sample: Sample
     splits: tuple[tuple[Integers, Integers], ...] = ()
-    stands_for: str = ""  # the paper's set that it is used in place of
+    stands_for: str = ""  # the paper's data set that this one replaces
     why: str = ""
 
     @property
     def heading(self) -> str:
-        """Name and sizes, and what it stands in for."""
+        """Name, size, and the data set that it replaces."""
         n, d = self.sample.X.shape
         y, task = self.sample.y, self.sample.task
         count = y.shape[1] if y.ndim == 2 else len(np.unique(y if task is None else task))
@@ -56,7 +56,7 @@ class Dataset:
         return f"{text}; stands in for {self.stands_for}, {self.why}" if self.stands_for else text
 
     def split(self, seed: int) -> tuple[Sample, Sample]:
-        """Return training and test part: a published split, or a random one within classes or tasks."""
+        """Return training and test part of a published split, or of a random one stratified by class or task."""
         if self.splits:
             train, test = self.splits[seed % len(self.splits)]
         elif self.sample.task is not None:
@@ -68,7 +68,7 @@ class Dataset:
         return self.sample.rows(train), self.sample.rows(test)
 
     def smaller(self, n_rows: int) -> Dataset:
-        """Return a data set with fewer samples: parts of the splits, whole tasks, or a part of each class."""
+        """Return a smaller data set: parts of the splits, whole tasks, or a stratified subsample."""
         n, task = len(self.sample), self.sample.task
         if n <= n_rows:
             return self
@@ -77,7 +77,7 @@ class Dataset:
             kept = np.unique(task)[: max(4, int(np.searchsorted(sizes, n_rows)))]
             return replace(self, sample=self.sample.rows(np.flatnonzero(np.isin(task, kept))), splits=())
         if self.splits:
-            rng = np.random.default_rng(0)  # rows may be sorted by label
+            rng = np.random.default_rng(0)  # samples may be sorted by label
             parts = [rng.permutation(part)[: n_rows * len(part) // n] for part in self.splits[0]]
             rows, first = np.concatenate(parts), len(parts[0])
             split = (np.arange(first), np.arange(first, len(rows)))
@@ -87,7 +87,7 @@ class Dataset:
 
 
 def split_tasks(task: Any, seed: int) -> tuple[Integers, Integers]:
-    """Return three quarters of each task in random order, and the rest."""
+    """Return a random three quarters of each task, and the rest."""
     rng = np.random.default_rng(seed)
     members = [rng.permutation(np.flatnonzero(task == one)) for one in np.unique(task)]
     train = np.concatenate([rows[: round(TRAIN_SHARE * len(rows))] for rows in members])
@@ -97,7 +97,7 @@ def split_tasks(task: Any, seed: int) -> tuple[Integers, Integers]:
 @cache
 def read(name: str, title: str, *, stands_for: str = "", why: str = "", download: bool = False) -> Dataset | None:
     """Load a data set; None if it is not found."""
-    data.data_folder()  # a folder that was named and does not exist is no reason to use other data
+    data.data_folder()  # raises if REGBAYES_DATA does not exist, instead of using stand-ins
     try:
         found = data.load(name, download_if_missing=download)
     except data.DataNotFoundError:
@@ -108,13 +108,13 @@ def read(name: str, title: str, *, stands_for: str = "", why: str = "", download
 
 
 def digits(quick: bool) -> Dataset:
-    """Return the digits of scikit-learn."""
+    """Return scikit-learn's digits."""
     found = Dataset("digits", Sample(*load_digits(return_X_y=True)), (), "TRECVID2003", NOT_PUBLIC)
     return found.smaller(400) if quick else found
 
 
 def multiway(quick: bool) -> list[Dataset]:
-    """Return TRECVID2003 and Flickr if the user has them, and otherwise their stand-ins."""
+    """Return TRECVID2003 and Flickr if their files exist, otherwise stand-ins."""
     flickr = read("flickr", "Flickr")
     stand_ins = {
         "office_caltech10_multiview": "Office-Caltech (descriptors of the same kinds)",
@@ -127,20 +127,20 @@ def multiway(quick: bool) -> list[Dataset]:
 
 
 def multilabel(quick: bool) -> list[Dataset]:
-    """Return Yeast and Scene; six questions about digits without them."""
+    """Return Yeast and Scene, or six binary labels of digits as a stand-in."""
     sets = [read(name.lower(), name, download=not quick) for name in ("Yeast", "Scene")]
     found = [one for one in sets if one is not None] or [digit_questions()]
     return [dataset.smaller(400) for dataset in found] if quick else found
 
 
 def ragged(quick: bool) -> list[Dataset]:
-    """Return School with its ten published splits; patients grouped by age without it."""
+    """Return School with its ten published splits, or patients grouped by age as a stand-in."""
     found = read("school", "School") or age_groups()
     return [found.smaller(1000) if quick else found]
 
 
 def digit_questions() -> Dataset:
-    """Return six questions about each digit: even, prime, above four, with a loop, a square, a multiple of three."""
+    """Return digits with six labels: even, prime, above four, with a loop, square, multiple of three."""
     X, y = load_digits(return_X_y=True)
     members = ((0, 2, 4, 6, 8), (2, 3, 5, 7), (5, 6, 7, 8, 9), (0, 6, 8, 9), (0, 1, 4, 9), (0, 3, 6, 9))
     labels = np.stack([np.isin(y, some) for some in members], axis=1).astype(np.int64)
@@ -149,7 +149,7 @@ def digit_questions() -> Dataset:
 
 
 def age_groups() -> Dataset:
-    """Return the diabetes patients of scikit-learn in groups of equal size by age."""
+    """Return scikit-learn's diabetes patients in age groups of equal size."""
     X, y = load_diabetes(return_X_y=True)
     task = np.empty(len(X), dtype=np.int64)
     task[np.argsort(X[:, 0], kind="stable")] = np.arange(len(X)) * N_AGE_GROUPS // len(X)

@@ -1,4 +1,4 @@
-"""School: exam scores of pupils, every school a task (Figure 7), and the size of the training part (Figure 9)."""
+"""School: exam scores with one task per school (Figure 7), and training set size (Figure 9)."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class School(Experiment):
     drawn: ClassVar[tuple[str, ...]] = ("within", "pooled")
     systems, kind = RAGGED, tuning.RAGGED
     paper: ClassVar[Mapping[str, Any]] = {"School": {row: {"within": "figure only"} for row in IN_FIGURE}}
-    sizes = (50, 10)  # the paper needs about 50 features
+    sizes = (50, 10)  # the paper reports about 50 features
     folds = (3, 2)
     seeds = (10, 1)
 
     def protocol(self) -> Sequence[str]:
-        """Return what is done."""
+        """Return the protocol, in paragraphs."""
         return (
             "Each seed is a split: the ten published ones of Argyriou et al., as distributed with PyMTL "
             "(tjanez/PyMTL, data/school), if school_splits.npz is there, and otherwise a random one of three quarters "
@@ -67,7 +67,7 @@ class School(Experiment):
 
 
 class TrainingSize(School):
-    """Figure 9 of the paper: the first 50 to 100 % of each training part."""
+    """Figure 9 of the paper: the first 50% to 100% of each training part."""
 
     name, title = "training-size", "Figure 9: explained variance and time against the training size"
     metrics: ClassVar[tuple[Metric, ...]] = (WITHIN, POOLED)
@@ -75,7 +75,7 @@ class TrainingSize(School):
     paper: ClassVar[Mapping[str, Any]] = {}
 
     def protocol(self) -> Sequence[str]:
-        """Return what is done."""
+        """Return the protocol, in paragraphs."""
         return (
             "The splits of `school`; the first 50 to 100 % of the training samples of each, in the published order, "
             f"and always the whole test part. Settings are chosen again at each size by {self.n_folds}-fold "
@@ -89,16 +89,16 @@ class TrainingSize(School):
         return [f"{share} %" for share in ((50, 100) if self.quick else (50, 60, 70, 80, 90, 100))]
 
     def training_rows(self, cell: Cell, train: Sample) -> Sample:
-        """Return the first samples, and the first of each task that would have none."""
+        """Return the first samples, and the first sample of each task without one."""
         n = len(train) * int(cell.setting.split()[0]) // 100
         first = np.unique(train.task, return_index=True)[1]
         return train.rows(np.union1d(np.arange(n), first))
 
     def remarks(self, records: Sequence[Record]) -> Sequence[str]:
-        """Return nothing beyond the table."""
+        """Return no remarks."""
         return ()
 
     def drawings(self, records: Sequence[Record]) -> dict[str, Callable[[], Figure]]:
-        """Return explained variance against the size; the table has the times."""
+        """Draw explained variance against training set size."""
         label = "share of the training part (%)"
         return {self.stem: lambda: draw_lines(self, records, lambda setting: float(setting.split()[0]), label)}

@@ -1,4 +1,4 @@
-"""Sensitivity: alpha and C (Figure 8), and variances and testing (sections 4.2 and 5.3)."""
+"""Sensitivity to alpha and C (Figure 8), to variances and to the test procedure (sections 4.2 and 5.3)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     MULTIWAY: ILSVMClassifier,
 }
 METRICS = {LABELS: (ACCURACY, FEATURES), RAGGED: (WITHIN, FEATURES), MULTIWAY: (ACCURACY, FEATURES)}
-HIDDEN = -1  # marks a test label in a joint fit
+HIDDEN = -1  # value that hides a test label in a joint fit
 
 INSENSITIVE = "The paper: insensitive (Figure 8, without numbers)."
 VARIANCES = "The paper: estimating variances changes School by at most 0.3 points of explained variance (section 5.3)."
@@ -52,11 +52,11 @@ TESTING = (
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to fit the model."""
+    """One configuration of the model."""
 
     setting: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    joint: bool = False  # whether the test samples take part in the fit, without their targets
+    joint: bool = False  # whether the fit includes the test samples without their targets (transductive)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Study:
     kind: str
     says: str
     variants: tuple[Variant, ...]
-    varied: str = ""  # a parameter, drawn on an axis
+    varied: str = ""  # name of the varied parameter, the x-axis of the figure
 
 
 def _sweep(name: str, values: Sequence[float]) -> tuple[Variant, ...]:
@@ -104,7 +104,7 @@ def studies(quick: bool) -> tuple[Study, ...]:
 
 
 class Sensitivity(Experiment):
-    """Figure 8 of the paper, and the studies that it describes in words."""
+    """Figure 8 of the paper, and the studies that its text describes."""
 
     name, title = "sensitivity", "Sensitivity: alpha and C (Figure 8), variances, joint testing"
     metrics = (ACCURACY, WITHIN, FEATURES)
@@ -116,7 +116,7 @@ class Sensitivity(Experiment):
         self.studies = {study.title: study for study in studies(quick)}
 
     def protocol(self) -> Sequence[str]:
-        """Return what is done."""
+        """Return the protocol, in paragraphs."""
         return (
             "One thing is varied at a time; everything else is at the defaults of the estimators, with truncation "
             f"{self.n_components}, so levels may be below those of the tables. Splits are those of `table2`, `school` "
@@ -125,7 +125,7 @@ class Sensitivity(Experiment):
         )
 
     def data(self, kind: str) -> Dataset:
-        """Return the data set of a kind of study."""
+        """Return the data set for a kind of study."""
         if kind == MULTIWAY:
             return samples.digits(self.quick)
         return (samples.multilabel if kind == LABELS else samples.ragged)(self.quick)[0]
@@ -159,11 +159,11 @@ class Sensitivity(Experiment):
         ]
 
     def rank(self, cell: Cell) -> int:
-        """Return 1 for stand-ins, and otherwise 0."""
+        """Return 1 for stand-ins, otherwise 0."""
         return int(bool(self.dataset(cell.dataset).stands_for))
 
     def work(self, cell: Cell) -> float:
-        """Return the size of one fit."""
+        """Return the approximate cost of one fit."""
         return float(self.dataset(cell.dataset).sample.X.size) ** SCALING
 
     def evaluate(self, cell: Cell) -> Record:

@@ -1,4 +1,4 @@
-"""The systems: every row of the paper's tables by its name there, and other methods on the same splits."""
+"""The systems: all rows of the paper's tables, under their names there, and additional methods."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from regbayes_paper.printed_ilsvm import PrintedILSVMClassifier
 from regbayes_paper.printed_mt_ilsvm import PrintedMTILSVMClassifier
 
 LINEAR_CS = (0.001, 0.01, 0.1, 1.0)
-HARMONIUM_SIZES = (20, 40)  # a finite model has no truncation to be generous with; the paper has 40
+HARMONIUM_SIZES = (20, 40)  # numbers of hidden units for cross-validation; the paper has 40
 
 
 def _plain(cls: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a maker of estimators that have neither a truncation nor a start."""
+    """Return a factory of estimators without truncation level and random state."""
     return lambda _, **settings: cls(**settings)
 
 
@@ -45,7 +45,7 @@ def _linear_svc(context: Context, C: float, scale: bool = True) -> Any:
 
 
 def _rbf_svm(context: Context, C: float, gamma: float) -> Any:
-    """Gamma is that of standardized inputs, per input."""
+    """Make an RBF SVM on standardized inputs; gamma is divided by the number of inputs."""
     return _scaled(SVC(C=C, gamma=gamma / context.n_inputs))
 
 
@@ -74,7 +74,7 @@ def _efh_svm(context: Context, C: float, n_components: int) -> Any:
 
 
 def _mmh(context: Context, **settings: Any) -> Any:
-    """Return the objective of Chen, Zhu and Xing (2010): the likelihood with weight 1, and the hinge."""
+    """Make an MMH with the objective of Chen, Zhu and Xing (2010): likelihood weight 1 and hinge loss."""
     model = baselines.MaxMarginHarmoniumClassifier(
         generative_weight=1.0, loss="hinge", noise_variance="residual", random_state=context.seed, **settings
     )
@@ -190,7 +190,7 @@ MULTILABEL: tuple[System, ...] = (
     peer("RBF-SVM", _per_label(_rbf_svm), grid(C=(1.0, 3.0, 10.0), gamma=(0.3, 1.0)), grid(C=(3.0,), gamma=(1.0,))),
 )
 
-# --- A number in each of many tasks (Figures 7 to 9)
+# --- Regression in many tasks (Figures 7 to 9)
 
 MT_SHARING = (1.0, 5.0)
 REFERENCE = "ridge + task deviations"

@@ -1,4 +1,4 @@
-"""Table 1 and Figure 3: multi-way classification, and the number of features of finite models."""
+"""Table 1 and Figure 3: multi-class classification, and the number of features of finite models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Table1(Experiment):
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, F1, FEATURES)
     drawn: ClassVar[tuple[str, ...]] = ("accuracy", "f1")
     systems, kind = systems.MULTIWAY, tuning.MULTIWAY
-    sizes = (300, 20)  # the paper's truncation
+    sizes = (300, 20)  # 300 is the paper's truncation level
     seeds = (3, 1)
     paper: ClassVar[Mapping[str, Any]] = {  # Table 1 of the paper
         "TRECVID2003": {
@@ -48,7 +48,7 @@ class Table1(Experiment):
     }
 
     def protocol(self) -> Sequence[str]:
-        """Return what is done."""
+        """Return the protocol, in paragraphs."""
         return (
             f"Truncation {self.n_components}. Sets without a published split are split in random halves for each seed, "
             "so ± is over splits; with a published split ± is over random starts; a system without one runs once. "
@@ -61,12 +61,12 @@ class Table1(Experiment):
         )
 
     def datasets(self) -> Sequence[Dataset]:
-        """Return the paper's sets or their stand-ins."""
+        """Return the paper's data sets or their stand-ins."""
         return samples.multiway(self.quick)
 
 
 def _of_size(name: str, full: tuple[Mapping[str, Any], ...], **quick: Any) -> System:
-    """Return a system of the table with other settings, the number of features not among them."""
+    """Return a system of the table with other settings, which exclude the number of features."""
     return replace(named(systems.MULTIWAY, name)[0], grid=full, quick_grid=grid(**quick))
 
 
@@ -80,7 +80,7 @@ FINITE = ("MMH", "EFH+SVM")
 
 
 class HarmoniumSize(Table1):
-    """Figure 3 of the paper: MMH with different numbers of latent features, and others with as many."""
+    """Figure 3 of the paper: MMH and other models with a fixed number of latent features."""
 
     name, title = "mmh-k", "Figure 3: accuracy against the number of latent features"
     drawn: ClassVar[tuple[str, ...]] = ("accuracy", "features")
@@ -88,7 +88,7 @@ class HarmoniumSize(Table1):
     paper: ClassVar[Mapping[str, Any]] = {}
 
     def protocol(self) -> Sequence[str]:
-        """Return what is done."""
+        """Return the protocol, in paragraphs."""
         return (
             "Finite models have K latent features, IBP+SVM and iLSVM at most K. Other settings are chosen by "
             f"{self.n_folds}-fold cross-validation at each K, as in `table1`.",
@@ -97,7 +97,7 @@ class HarmoniumSize(Table1):
         )
 
     def datasets(self) -> Sequence[Dataset]:
-        """Return the first two sets of the table."""
+        """Return the first two data sets of the table."""
         return samples.multiway(self.quick)[:2]
 
     def settings(self, system: System) -> Sequence[str]:
@@ -106,7 +106,7 @@ class HarmoniumSize(Table1):
         return [f"K = {size}" for size in sizes] if system in SWEPT else [""]
 
     def at(self, cell: Cell) -> tuple[System, int]:
-        """Return a system with the number of features of a cell, which finite models take as a setting."""
+        """Return the system of a cell with its number of features."""
         system = named(self.systems, cell.row)[0]
         if not cell.setting:
             return system, self.n_components
@@ -117,10 +117,10 @@ class HarmoniumSize(Table1):
         return system, size
 
     def remarks(self, records: Sequence[Record]) -> Sequence[str]:
-        """Return by how much joint learning is ahead with as many features."""
+        """Describe the advantage of joint learning at each number of features."""
         return paired(records, "iLSVM", "IBP+SVM", ACCURACY)
 
     def drawings(self, records: Sequence[Record]) -> dict[str, Callable[[], Figure]]:
-        """Return accuracy and features against K."""
+        """Draw accuracy and features in use against K."""
         label = "latent features K"
         return {self.stem: lambda: draw_lines(self, records, lambda setting: float(setting.split()[-1]), label)}

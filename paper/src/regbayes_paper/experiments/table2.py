@@ -27,7 +27,7 @@ class Table2(Experiment):
     )
     drawn: ClassVar[tuple[str, ...]] = ("accuracy", "f1_micro", "f1_macro")
     systems, kind = systems.MULTILABEL, tuning.LABELS
-    sizes = (50, 10)  # the paper needs fewer than 50 features
+    sizes = (50, 10)  # the paper reports fewer than 50 features
     paper: ClassVar[Mapping[str, Any]] = {  # Table 2 of the paper
         "Yeast": {
             "YaXue": _printed("0.5106", "0.3897", "0.4022"),
@@ -46,7 +46,7 @@ class Table2(Experiment):
     }
 
     def protocol(self) -> Sequence[str]:
-        """Return what is done."""
+        """Return the protocol, in paragraphs."""
         return (
             f"The published split. Truncation {self.n_components}. Each seed is a random start; a system without one "
             f"is run once. One setting for all labels, by {self.n_folds}-fold cross-validation in the training part: "
@@ -59,5 +59,5 @@ class Table2(Experiment):
         )
 
     def datasets(self) -> Sequence[Dataset]:
-        """Return Yeast and Scene, or a stand-in."""
+        """Return Yeast and Scene, or their stand-in."""
         return samples.multilabel(self.quick)

@@ -1,4 +1,4 @@
-"""Tables in Markdown, made of records alone."""
+"""Markdown tables from records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COSTS = (
 
 
 def render(experiment: Experiment, records: Sequence[Record], discussion: str = "", figures: str = ".") -> str:
-    """Return the section of an experiment: what is done, tables next to the paper's numbers, figures, and remarks."""
+    """Return the section of an experiment: protocol, tables with the paper's numbers, figures and remarks."""
     blocks, groups = experiment.blocks(records), by_line(records)
     parts = [f"## {experiment.title}", *([QUICK] if experiment.quick else []), *experiment.protocol()]
     metrics = {metric.key: metric for block in blocks for metric in block.metrics}.values()
@@ -29,7 +29,7 @@ def render(experiment: Experiment, records: Sequence[Record], discussion: str = 
 
 
 def render_block(block: Block, groups: Mapping[tuple[str, str, str], list[Record]]) -> str:
-    """Return one table. The paper's numbers stand below ours."""
+    """Return one table, with the paper's numbers below ours."""
     rows = [["", *(metric.label for metric in block.metrics), "n", "fit s", "search s"]]
     blank, group = [""] * (len(rows[0]) - 1), ""
     for line in block.lines:
@@ -56,14 +56,14 @@ def _number(metric: Metric, records: Sequence[Record]) -> str:
 
 
 def _sources(records: Sequence[Record]) -> str:
-    """Return the commits and the machine's versions that the records come from."""
+    """Describe the commits and versions of the records."""
     names = ("commit", "python", "numpy", "scikit-learn", "date")
     found = sorted({", ".join(f"{name} {r.provenance.get(name, '?')}" for name in names) for r in records})
     return "Measured with " + "; ".join(found) + "." if found else ""
 
 
 def show(metric: Metric, mean: float, std: float | None = None) -> str:
-    """Return a number as a table has it."""
+    """Format a number for a table."""
     factor = 100.0 if metric.percent else 1.0
     text = f"{factor * mean:.{metric.digits}f}"
     return text if std is None else f"{text} ± {factor * std:.{metric.digits}f}"

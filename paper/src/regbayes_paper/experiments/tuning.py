@@ -1,4 +1,4 @@
-"""Choosing settings inside the training part, and one score on the test part: the same for every system."""
+"""Cross-validation of settings on the training part, and evaluation on the test part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regbayes_paper.experiments.samples import Sample
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of problem: what models put out, what settings are chosen by, and what is reported."""
+    """A kind of problem: model outputs, selection criterion, and reported metrics."""
 
     outputs: Callable[[Any, Sample], Any]
     choose_by: Callable[[Sample, Any], float]
@@ -29,7 +29,7 @@ class Kind:
 
 
 def fit(estimator: Any, sample: Sample) -> Any:
-    """Fit without showing warnings. A model that Ctrl-C has cut short is not scored."""
+    """Fit without showing warnings; raise if Ctrl-C stopped the fit."""
     arguments = (sample.X, sample.y) if sample.task is None else (sample.X, sample.y, sample.task)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -45,7 +45,7 @@ def predict(estimator: Any, sample: Sample) -> Any:
 
 
 def label_scores(estimator: Any, sample: Sample) -> Any:
-    """Return a score for every label, above zero for yes."""
+    """Return a score for every label, positive for predicted labels."""
     if hasattr(estimator, "decision_function"):
         return np.asarray(estimator.decision_function(sample.X)).reshape(len(sample), -1)
     pairs = zip(estimator.predict_proba(sample.X), estimator.classes_, strict=True)
@@ -80,12 +80,12 @@ LABELS = Kind(label_scores, lambda s, out: task_accuracy(s.y, (out > 0).astype(i
 
 
 def out_of_fold(make: Callable[[], Any], sample: Sample, n_folds: int, seed: int, kind: Kind) -> Any:
-    """Return outputs for every sample by a model that was fitted without it, with folds inside tasks or classes."""
+    """Return out-of-fold outputs, with folds stratified by task or class."""
     strata = sample.task if sample.task is not None else sample.y
     parts = (KFold if strata.ndim == 2 else StratifiedKFold)(n_folds, shuffle=True, random_state=seed)
     found: Any = None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a class or task smaller than the number of folds
+        warnings.simplefilter("ignore", UserWarning)  # classes or tasks with fewer samples than folds
         pairs = list(parts.split(sample.X, strata))
     for train, test in pairs:
         part = kind.outputs(fit(make(), sample.rows(train)), sample.rows(test))
@@ -106,7 +106,7 @@ def evaluate(
     quick: bool = False,
     n_folds: int = 5,
 ) -> Record:
-    """Choose among a system's settings by cross-validation, refit, and score the test part once."""
+    """Choose a system's settings by cross-validation, refit, and score the test part once."""
     settings = system.settings(quick)
 
     def make(i: int) -> Any:
@@ -127,7 +127,7 @@ def evaluate(
 
 
 def features_in_use(model: Any) -> dict[str, float]:
-    """Return how many latent features a model uses, if it says so."""
+    """Return the number of latent features in use, if the model reports it."""
     steps = [step for _, step in getattr(model, "steps", [])] or [model]
     counts = [float(step.n_components_) for step in steps if hasattr(step, "n_components_")]
     return {"features": counts[0]} if counts else {}

@@ -1,4 +1,4 @@
-"""Why numbers differ from the paper's: definitions of explained variance on School, intercepts on Yeast and Scene.
+"""Comparisons that explain differences from the paper's numbers.
 
 Run ``python -m regbayes_paper.experiments.why_other_numbers`` with the data sets in REGBAYES_DATA.
 """
@@ -39,7 +39,7 @@ THREE = {
 
 def main() -> None:
     """Print all comparisons."""
-    # --- School: about the task's mean, with variances over n - 1, about one mean
+    # --- School: explained variance relative to task means, with variances over n - 1, and relative to one mean
     school = load_school()
     sample = Sample(school.data, school.target, school.task)
     for models, n_splits in ((TEN, 10), (THREE, 3)):
