@@ -20,8 +20,8 @@ from sklearn.utils.validation import _check_y, check_array, check_consistent_len
 from regbayes.kernels.arrays import is_plain, is_sparse, lies_elsewhere, namespace_of, to_host, without_graph
 from regbayes.kernels.device_memory import free_bytes
 
-NO_LABELS = "no_validation"  # as scikit-learn says it
-ROW_ARRAYS = 7  # (samples, features and outputs) in memory during a fit, in addition to the inputs
+NO_LABELS = "no_validation"  # scikit-learn's name for "no labels"
+ROW_ARRAYS = 7  # arrays of shape (samples, features and outputs) that a fit needs in addition to the inputs
 
 NEEDS_HOST: dict[str, tuple[tuple[Any, ...], str]] = {
     "loss": (
@@ -34,15 +34,15 @@ NEEDS_HOST: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def name_place(array: Any) -> str:
-    """Return what an array is and where it lies, in words."""
+    """Return a description of an array's library and device."""
     library = type(array).__module__.partition(".")[0]
     return f"a {library} array on {getattr(array, 'device', 'the host')}"
 
 
 def is_elsewhere(X: Any) -> bool:
-    """Whether an array is to be worked on where it lies, by array operations; NumPy's and array-likes are not.
+    """Whether an array stays on its device; False for NumPy arrays and array-likes.
 
-    An array that NumPy cannot read is refused where dispatch is off.
+    Without array API dispatch, raise an error for an array that NumPy cannot read.
     """
     if is_plain(X):
         return False
@@ -63,19 +63,19 @@ def _is_readable(array: Any) -> bool:
 
 
 def work_here(estimator: Any, X: Any, what: str) -> None:
-    """Raise TypeError for arrays on a device, and copy fitted attributes to host memory."""
+    """Raise TypeError for arrays on a device; copy fitted attributes to host memory."""
     refuse_elsewhere(X, what)
     come_home(estimator)
 
 
 def refuse_elsewhere(X: Any, what: str) -> None:
-    """Refuse arrays that are not NumPy's where only the host will do."""
+    """Raise TypeError for arrays of other libraries."""
     if is_elsewhere(X):
         raise TypeError(f"{what} works on the host, and X is {name_place(X)}: give it as a NumPy array")
 
 
 def check_types(X: Any) -> None:
-    """Raise TypeError if X has dates, which NumPy would take as numbers or fail at with an unclear message."""
+    """Raise TypeError for dates, which NumPy would convert to numbers or reject with an unclear message."""
     kinds = {getattr(dtype, "kind", "") for dtype in np.ravel(getattr(X, "dtypes", getattr(X, "dtype", ())))}
     if kinds & {"m", "M"}:
         raise TypeError("X has dates or durations. Make numbers of them: year, month, days since a date.")
@@ -84,7 +84,7 @@ def check_types(X: Any) -> None:
 def check_indices(X: Any) -> None:
     """Raise ValueError if a sparse matrix has column numbers or row boundaries outside its shape.
 
-    Compiled code trusts them, and SciPy does not look at arrays that were changed in place.
+    Compiled code does not check them, and SciPy does not notice arrays that were changed in place.
     """
     if issparse(X) and hasattr(X, "check_format"):
         try:
@@ -94,7 +94,7 @@ def check_indices(X: Any) -> None:
 
 
 def to_dense(X: Any) -> Any:
-    """Return a sparse matrix as an array, and anything else as it is."""
+    """Return a sparse matrix as an array, and anything else unchanged."""
     if not issparse(X):
         return X
     check_indices(X)
@@ -109,7 +109,7 @@ def to_dense(X: Any) -> Any:
 
 
 def read_there(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
-    """Validate rows of another library, and labels if there are any, which come to the host."""
+    """Validate samples of another library; copy their labels, if any, to host memory."""
     if not getattr(type(estimator), "_takes_devices", False):
         refuse_elsewhere(X, type(estimator).__name__)
     if is_sparse(X):
@@ -127,7 +127,7 @@ def read_there(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> An
 
 
 def check_numbers(X: Any) -> None:
-    """Refuse types of numbers that sums over rows cannot be taken of."""
+    """Raise an error for number types that do not support sums over samples."""
     xp, kind = namespace_of(X), str(X.dtype)
     if "complex" in kind:
         raise ValueError(f"Complex data not supported: X has type {kind}")
@@ -136,7 +136,7 @@ def check_numbers(X: Any) -> None:
 
 
 def read_features(X: Any) -> Any:
-    """Validate features of rows, wherever they lie."""
+    """Validate features of samples on any device."""
     if not is_elsewhere(X):
         return check_array(X, dtype=np.float64, ensure_min_features=0)
     xp = namespace_of(X)
@@ -144,9 +144,9 @@ def read_features(X: Any) -> Any:
 
 
 def bring_beside(values: Any, X: Any, name: str) -> Any:
-    """Return what belongs to rows, on the host, having seen that it lay where they do.
+    """Return values of samples in host memory; raise an error if they are not on the samples' device.
 
-    Text is NumPy's in any case, and lists lie nowhere.
+    Text and lists are always accepted.
     """
     if is_plain(X):
         return bring_here(values, name)
@@ -160,9 +160,9 @@ def bring_beside(values: Any, X: Any, name: str) -> Any:
 
 
 def bring_here(values: Any, name: str) -> Any:
-    """Return what belongs to rows of the host, having seen that it lies there.
+    """Return values of samples in host memory; raise an error if they are on a device.
 
-    Where dispatch is off, arrays of other libraries that NumPy can read are array-likes.
+    Without array API dispatch, arrays of other libraries that NumPy can read are accepted.
     """
     if is_plain(values):
         return values
@@ -174,17 +174,17 @@ def bring_here(values: Any, name: str) -> Any:
 
 
 def bring_targets(X: Any, **given: Any) -> list[Any]:
-    """Return what belongs to rows, on the host; None where nothing was given."""
+    """Return values of samples in host memory; None for missing arguments."""
     return [None if values is None else bring_beside(values, X, name) for name, values in given.items()]
 
 
 def on_host(*given: Any) -> list[Any]:
-    """Return arrays of other libraries as NumPy's, and everything else as it is."""
+    """Return arrays of other libraries as NumPy arrays, and everything else unchanged."""
     return [values if is_plain(values) else to_host(values) for values in given]
 
 
 def check_options(estimator: Any) -> None:
-    """Refuse parameters that a fit on a device does not have."""
+    """Raise an error for parameters that a fit on a device does not support."""
     for name, (refused, reason) in NEEDS_HOST.items():
         value = getattr(estimator, name, None)
         if any(value is one or (isinstance(one, str) and value == one) for one in refused):
@@ -193,28 +193,28 @@ def check_options(estimator: Any) -> None:
 
 @contextmanager
 def working_on(estimator: Any, X: Any) -> Iterator[None]:
-    """Fit where rows of another library lie: in the end fitted attributes follow them there."""
+    """Move the fitted attributes to the device of X after a fit."""
     check_options(estimator)
     yield
     follow(estimator, X)
 
 
 def follow(estimator: Any, X: Any) -> None:
-    """Put the fitted attributes that are numbers where rows lie; floats have their precision."""
+    """Move numeric fitted attributes to the device of the samples, in their precision."""
     for name, value in list(vars(estimator).items()):
         if name.endswith("_") and not name.startswith("_") and isinstance(value, np.ndarray):
             setattr(estimator, name, put_beside(value, X))
 
 
 def come_home(estimator: Any) -> None:
-    """Bring fitted attributes to the host, where the rows are now: the reverse of `follow`."""
+    """Copy fitted attributes to host memory: the reverse of `follow`."""
     for name, value in list(vars(estimator).items()):
         if name.endswith("_") and not name.startswith("_") and not is_plain(value):
             setattr(estimator, name, to_host(value))
 
 
 def at_home(estimator: Any) -> Any:
-    """Return an estimator whose fitted attributes are on the host: itself, or a copy that shares what it can."""
+    """Return the estimator, or a shallow copy with its fitted attributes in host memory."""
     if all(map(is_plain, vars(estimator).values())):
         return estimator
     found = copy.copy(estimator)
@@ -230,7 +230,7 @@ def answer_beside(values: Any, X: Any) -> Any:
 
 
 def put_beside(values: NDArray[Any], X: Any) -> Any:
-    """Return numbers as an array where others lie, of their precision; text as it is."""
+    """Return numbers on the device of X in its precision, and text unchanged."""
     if values.dtype.kind not in "biuf" or is_plain(X):
         return values
     dtype = X.dtype if values.dtype.kind == "f" else None
@@ -238,7 +238,7 @@ def put_beside(values: NDArray[Any], X: Any) -> Any:
 
 
 def pick_classes_there(scores: Any, classes: Any) -> Any:
-    """Return the class that scores name where they lie: (n,) of two classes, (n, n_classes) of more."""
+    """Return predicted classes on the device of the scores: (n,) for two classes, (n, n_classes) for more."""
     xp, known = namespace_of(scores), to_host(classes)
     best = xp.astype(scores > 0, xp.int64) if scores.ndim == 1 else xp.argmax(scores, axis=1)
     if known.dtype.kind not in "biuf":
@@ -248,7 +248,7 @@ def pick_classes_there(scores: Any, classes: Any) -> Any:
 
 
 def describe_room(estimator: Any, X: Any) -> str:
-    """Say how many rows fit into a device's memory, as far as it can be known: those of a fit, the most there is."""
+    """Return a message about how many samples fit into a device's memory, an upper bound for a fit."""
     size, (n_rows, n_inputs) = 4 if "32" in str(X.dtype) else 8, X.shape
     n_outputs = len(getattr(estimator, "_outputs", getattr(estimator, "classes_", ())))
     copies = 2 if getattr(type(estimator), "_standardizes", False) else 1

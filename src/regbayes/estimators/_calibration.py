@@ -1,14 +1,14 @@
-"""Turn the scores of a classifier into probabilities, by a curve with two numbers fitted to held-out scores.
+"""Calibrate the scores of a classifier with a two-parameter curve fitted to held-out scores.
 
-An *output* is one label, or one target of several classes, with a temperature T and a bias b of its own:
+An *output* is one label, or one target of several classes. It has a temperature T and a bias b:
 
-- of three or more classes with scores ``s_c``, ``p(c)`` is proportional to ``sigmoid(s_c / T + b)``; the softmax of
-  ``s_c / T`` is its limit for small b,
-- of two classes with one score s, ``p = sigmoid(s / T + b)`` (Platt, 1999). Where this contradicts the sign of s, p is
-  1/2 up to a slope of 1e-9, so that probabilities rank samples as scores do.
+- for three or more classes with scores ``s_c``, ``p(c)`` is proportional to ``sigmoid(s_c / T + b)``, whose limit for
+  small b is the softmax of ``s_c / T``,
+- for two classes with score s, ``p = sigmoid(s / T + b)`` (Platt, 1999). If this contradicts the sign of s, p is 1/2
+  up to a slope of 1e-9, so that probabilities rank samples as scores do.
 
-The most probable class is the predicted one. T and b minimize the log-loss of held-out samples and of one sample
-more, whose scores are those of all samples and whose class is any: otherwise T would be zero where every prediction is
+The most probable class is the predicted one. T and b minimize the log-loss of the held-out samples and of
+one pseudo-sample, spread evenly over these samples and all classes. Without it, T would be zero if all predictions are
 right.
 """
 
@@ -26,13 +26,13 @@ from sklearn.utils import _safe_indexing
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
 
-SCALE_BOUNDS = (1e-3, 1e6)  # of 1 / T, in units of the mean absolute score
+SCALE_BOUNDS = (1e-3, 1e6)  # bounds of 1 / T, in units of the mean absolute score
 BIAS_BOUNDS = (-30.0, 30.0)
-LEAST_SLOPE = 1e-9  # of the log-odds of two classes, in units of 1 / T
+LEAST_SLOPE = 1e-9  # smallest slope of the log-odds of two classes, in units of 1 / T
 
 
 def log_probabilities(logits: Floats) -> Floats:
-    """Return the log-probability of each class, (n, classes), of logits (n, classes), or (n, 1) of two classes."""
+    """Return the log-probability of each class, (n, classes), from logits (n, classes), or (n, 1) for two classes."""
     if logits.shape[1] == 1:
         return np.hstack([log_expit(-logits), log_expit(logits)])
     return np.asarray(log_softmax(log_expit(logits), axis=1))
@@ -40,7 +40,7 @@ def log_probabilities(logits: Floats) -> Floats:
 
 def fit_curve(scores: Floats, codes: Integers, weights: Floats | None = None) -> tuple[float, float]:
     """Return the temperature and the bias of one output."""
-    from scipy.optimize import minimize  # predictions do without it
+    from scipy.optimize import minimize  # imported here because predictions do not need it
 
     counts = np.where(codes >= 0, 1.0 if weights is None else weights, 0.0)
     seen = counts > 0
@@ -59,7 +59,7 @@ def fit_curve(scores: Floats, codes: Integers, weights: Floats | None = None) ->
         slopes = slopes[:, 1:] if n_classes == 2 else slopes * expit(-logits)
         return -float(np.sum(targets * logs)), np.array([np.sum(slopes * inputs), np.sum(slopes)])
 
-    # The bias starts where the curve of several classes is nearly a softmax; for two classes the problem is convex.
+    # The bias starts where the curve of several classes is nearly a softmax. For two classes the problem is convex.
     found = minimize(loss, (1.0, -4.0), method="L-BFGS-B", tol=1e-12, jac=True, bounds=(SCALE_BOUNDS, BIAS_BOUNDS))
     return float(unit / found.x[0]), float(found.x[1])
 
@@ -67,13 +67,13 @@ def fit_curve(scores: Floats, codes: Integers, weights: Floats | None = None) ->
 @persistable
 @dataclass(frozen=True)
 class Calibration:
-    """How the scores of a classifier become probabilities."""
+    """Map from the scores of a classifier to probabilities."""
 
     temperatures: Floats  # (outputs,)
     biases: Floats  # (outputs,)
-    widths: Integers  # (outputs,): scores of each; 1 of two classes
+    widths: Integers  # (outputs,): number of scores of each; 1 for two classes
     several: bool  # whether there are several outputs: labels, or tasks that are columns of y
-    n_samples: int  # held-out samples that the curves were fitted to
+    n_samples: int  # number of held-out samples in the fit
 
     @classmethod
     def fit(cls, scores: Floats, codes: Integers, widths: Integers, several: bool, weights: Any = None) -> Calibration:
@@ -82,11 +82,11 @@ class Calibration:
         Parameters
         ----------
         scores : (n,) or (n, sum of widths)
-            Of held-out samples.
+            Scores of held-out samples.
         codes : (n, outputs)
-            The true classes, -1 where they are not known.
+            True classes, -1 where unknown.
         weights : (n,) or None
-            How often each sample counts.
+            Sample weights.
         """
         blocks = split_columns(scores, widths)
         curves = [fit_curve(block, column, weights) for block, column in zip(blocks, codes.T, strict=True)]
@@ -113,13 +113,13 @@ class Calibration:
                 logits = np.where(positive, np.maximum(logits, least), np.minimum(logits, least))
                 predicted = positive[:, 0].astype(int)
             shares = np.exp(log_probabilities(logits))
-            shares[np.arange(len(block)), predicted] = np.nextafter(shares.max(axis=1), 1.0)  # also above its equals
+            shares[np.arange(len(block)), predicted] = np.nextafter(shares.max(axis=1), 1.0)  # above ties
             found.append(shares)
         return found
 
 
 def split_columns(scores: Floats | list[Floats], widths: Integers) -> list[Floats]:
-    """Return the scores of each output, (n, width): they are side by side, or the items of a list."""
+    """Return the scores of each output, (n, width), from adjacent columns or a list."""
     if not isinstance(scores, list):
         return np.split(np.reshape(scores, (len(scores), -1)), np.cumsum(widths)[:-1], axis=1)
     return [np.reshape(block, (len(block), -1)) for block in scores]
@@ -143,12 +143,12 @@ def codes_of(labels: NDArray[Any], classes: Any) -> Integers:
 
 
 def read_outputs(y: Any, classes: Any, n_scores: int) -> tuple[Integers, Integers] | None:
-    """Return the true classes as numbers, (n, outputs), and how many scores each output has."""
+    """Return the class codes, (n, outputs), and the number of scores of each output."""
     y = y.toarray() if hasattr(y, "toarray") else np.asarray(y)
     columns = y[:, None] if y.ndim == 1 else y
     of_each = classes if isinstance(classes, list) else [np.asarray(classes)] * columns.shape[1]
     if y.ndim == 2 and not isinstance(classes, list) and n_scores == columns.shape[1] and len(of_each[0]) != 2:
-        of_each = [np.array([0, 1])] * n_scores  # indicators: the classes are the labels' numbers
+        of_each = [np.array([0, 1])] * n_scores  # indicators: the classes are 0 and 1
     widths = np.array([1 if len(known) == 2 else len(known) for known in of_each])
     if len(of_each) != columns.shape[1] or widths.sum() != n_scores:
         return None
@@ -157,19 +157,19 @@ def read_outputs(y: Any, classes: Any, n_scores: int) -> tuple[Integers, Integer
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Scores of the samples that the fits of one setting had not seen."""
+    """Held-out scores of all fits of one setting."""
 
     rows: Integers  # (n,)
     scores: Floats  # (n,) or (n, sum of widths)
-    codes: Integers  # (n, outputs): the true classes
-    widths: Integers  # (outputs,)
+    codes: Integers  # (n, outputs): true classes
+    widths: Integers  # (outputs,): number of scores of each
     several: bool
 
     @classmethod
     def collect(cls, classifier: Any, records: Sequence[Any], y: Any) -> HeldOutScores | None:
-        """Put the folds of a search together, except those whose training part lacked a class.
+        """Collect the folds of a search, except those whose training part lacks a class.
 
-        None where no fold is left, or where the classifier has no scores, or probabilities of its own.
+        Return None without such folds, or if the classifier has no scores or has its own probabilities.
         """
         if not hasattr(classifier, "decision_function") or hasattr(classifier, "predict_proba"):
             return None
@@ -185,13 +185,13 @@ class HeldOutScores:
         return cls(rows, scores, codes, found[0][3], np.ndim(records[0].predictions) == 2)
 
     def calibrate(self, weights: Any = None) -> Calibration:
-        """Find how such scores become probabilities; weights are those of all samples."""
+        """Fit the calibration to these scores; ``weights`` are those of all samples."""
         counts = None if weights is None else np.asarray(weights, dtype=np.float64)[self.rows]
         return Calibration.fit(self.scores, self.codes, self.widths, self.several, counts)
 
 
 class NoProbabilities:
-    """Stands for the missing ``predict_proba`` of a classifier: the error names the ways to get one."""
+    """Placeholder for ``predict_proba`` whose error names the alternatives."""
 
     def __init__(self, search: str = "PathSearchCV") -> None:
         self.search = search

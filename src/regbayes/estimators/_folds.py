@@ -1,4 +1,4 @@
-"""Folds: rows without a target are in every training part, and none leaves a task unseen."""
+"""Folds in which samples without a target stay in training, and every task is seen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_FOLDS = 5
 
 
 def split_rows(cv: Any, rows: Integers, y: NDArray[Any], *, classifier: bool = False) -> Iterator[Fold]:
-    """Yield folds of some rows of a table: a splitter divides them, and of listed folds they are what is left."""
+    """Yield folds of some rows; folds from an iterable are restricted to these rows."""
     if cv is None or isinstance(cv, Integral) or hasattr(cv, "split"):
         for train, test in check_cv(cv, y[rows], classifier=classifier).split(np.zeros(len(rows)), y[rows]):
             yield rows[train], rows[test]
@@ -28,7 +28,7 @@ def split_rows(cv: Any, rows: Integers, y: NDArray[Any], *, classifier: bool = F
 
 
 def split_scored(cv: Any, y: NDArray[Any], scored: Flags, *, classifier: bool = False) -> Iterator[Fold]:
-    """Yield folds over the rows that can be scored; the others are in every training part."""
+    """Yield folds of the samples that can be scored; the others are in every training part."""
     rest = np.flatnonzero(~scored)
     for train, test in split_rows(cv, np.flatnonzero(scored), y, classifier=classifier):
         yield np.sort(np.concatenate([train, rest])), test
@@ -37,7 +37,7 @@ def split_scored(cv: Any, y: NDArray[Any], scored: Flags, *, classifier: bool = 
 def multitask_folds(
     cv: Any, X: Floats, targets: Targets, kinds: Integers, random: np.random.RandomState
 ) -> Iterator[Fold]:
-    """Yield folds over the rows with targets; rows that some kind of target cannot do without stay in training."""
+    """Yield folds of the samples with targets; samples needed to represent a task or class stay in training."""
     rows, first = np.unique(targets.rows, return_index=True)
     rest = np.setdiff1d(np.arange(len(X)), rows)
     strata = np.zeros(len(X), dtype=np.int64)
@@ -61,7 +61,7 @@ def multitask_folds(
 def _random_folds(
     n_folds: int | None, rows: Integers, strata: Integers, random: np.random.RandomState
 ) -> Iterator[Fold]:
-    """Yield folds of rows, random and even over the strata."""
+    """Yield random folds, stratified by ``strata``."""
     n, n_folds = len(rows), DEFAULT_FOLDS if n_folds is None else int(n_folds)
     if not 2 <= n_folds <= n:
         raise ValueError(f"cv={n_folds} folds need that many rows with targets, and at least 2; there are {n}")

@@ -1,4 +1,4 @@
-"""Labels of several tasks: classes, factors on C, the model's outputs for them, and the base of the classifiers."""
+"""Labels of several tasks: classes, factors on C, observations of the model, and the base of the classifiers."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from regbayes.margins.targets import Observations, ObservedMatrix, Outputs, fill
 
 @dataclass(frozen=True)
 class Labels:
-    """Observed labels as codes into the classes of their task."""
+    """Observed labels as codes of the classes of their task."""
 
-    classes: list[NDArray[Any]]  # of each task
+    classes: list[NDArray[Any]]  # classes of each task
     codes: Integers  # (n,)
 
     @property
@@ -50,15 +50,15 @@ class Labels:
 
     @property
     def common_classes(self) -> NDArray[Any] | list[NDArray[Any]]:
-        """The classes of all tasks, or those of each if they differ."""
+        """The common classes of all tasks, or a list by task if they differ."""
         return self.classes[0] if self.alike else self.classes
 
     def places(self, tasks: Integers) -> Integers:
-        """Return where labels of such tasks are among the classes of all tasks, one task after another."""
+        """Return the indices of labels among the classes of all tasks, one task after another."""
         return np.asarray(np.concatenate([[0], np.cumsum(self.widths)])[tasks] + self.codes, dtype=np.int64)
 
     def count(self, targets: Targets, sample_weight: Floats | None) -> Floats:
-        """Return what the labels of each class of each task count together, one task after another."""
+        """Return the total weight of each class of each task, one task after another."""
         counted = None if sample_weight is None else sample_weight[targets.rows]
         counts = np.bincount(self.places(targets.tasks), counted, minlength=int(self.widths.sum()))
         return counts.astype(np.float64)
@@ -67,9 +67,8 @@ class Labels:
 def read_labels(targets: Targets) -> Labels:
     """Return the classes of each task and the labels as codes.
 
-    Ragged tasks ask one question of many groups, so all of them have all the classes. The columns of a matrix may ask
-    different ones: each has the classes seen in it. If there are but two classes in the whole matrix, as in an
-    indicator matrix, each column has both, also if only one was seen.
+    Ragged tasks share all classes. Each column of a matrix has the classes observed in it. If the whole matrix has only
+    two classes, as an indicator matrix has, each column has both.
     """
     if targets.layout != "matrix":
         values = natural(targets.values, "y")
@@ -89,7 +88,7 @@ def read_labels(targets: Targets) -> Labels:
 def observe_label_matrix(
     targets: TargetMatrix, class_weight: Any, cost: ArrayLike | None, sample_weight: Floats | None
 ) -> tuple[ObservedMatrix, Outputs, Labels]:
-    """Return what `observe_labels` does for one task after another, as a matrix, and their classes."""
+    """Return the observations of `observe_labels` as a matrix, read one task at a time, and their classes."""
     n_rows, n_tasks = targets.values.shape
     found = []
     for task in range(n_tasks):
@@ -118,7 +117,7 @@ def observe_label_matrix(
 
 
 def complete_classes(found: list[NDArray[Any]], ids: NDArray[Any]) -> list[NDArray[Any]]:
-    """Give tasks in which one class or none was seen the classes of the others, if these are unique."""
+    """Give tasks with one class or none the classes of the others, if these are unique."""
     observed = [classes for classes in found if len(classes)]
     distinct = {tuple(classes.tolist()) for classes in observed}
     union = {label for labels in distinct for label in labels}
@@ -140,7 +139,7 @@ def complete_classes(found: list[NDArray[Any]], ids: NDArray[Any]) -> list[NDArr
 
 
 def check_two(n_classes: int) -> None:
-    """Refuse a single class."""
+    """Raise an error for a single class."""
     if n_classes < 2:
         raise ValueError(f"labels of at least 2 classes are needed, got {n_classes} class(es)")
 
@@ -151,7 +150,7 @@ def observe_labels(
     factors: Floats | None = None,
     cost: ArrayLike | None = None,
 ) -> tuple[Observations, Outputs]:
-    """Return the model's observations and outputs. Tasks share weights, class by class, if they have the same classes.
+    """Return the model's observations and outputs; tasks with the same classes share weights by class.
 
     ``factors`` on C are those of `class_factors`. Sample weights are passed to the model separately.
     """
@@ -166,7 +165,7 @@ def observe_labels(
 
 
 def class_factors(class_weight: Any, classes: Sequence[NDArray[Any]], counts: Floats) -> Floats | None:
-    """Return the factor on C of each class of each task, one task after another; None where all are 1."""
+    """Return the factor on C of each class of each task, one task after another; None if all are 1."""
     if class_weight is None:
         return None
     widths, n_tasks = [len(own) for own in classes], len(classes)
@@ -201,16 +200,17 @@ def _check_known(per_task: Sequence[Mapping[Any, float]], classes: Sequence[NDAr
 
 
 def _common_cost(cost: ArrayLike, labels: Labels) -> Floats:
-    """Return the costs of wrong predictions in tasks that all have the same classes."""
+    """Return the costs of wrong predictions of tasks that all have the same classes."""
     if not labels.alike:
         raise ValueError("cost needs tasks with the same classes; use class_weight for tasks with different ones")
     return cost_matrix(cost, int(labels.widths[0]))
 
 
 def scores_of_tasks(scores: Floats, layout: Layout, outputs: Outputs) -> Floats | list[Floats]:
-    """Lay the scores of all outputs out by task, where rows belong to every task.
+    """Arrange the scores of all outputs by task, for samples that belong to every task.
 
-    One task has a vector or a column per class. Several have a matrix, or a list of such if some have more classes.
+    A single task has a vector or a column per class. Several tasks have a matrix, or a list if some have more than two
+    classes.
     """
     if layout == "single":
         return scores[:, 0] if scores.shape[1] == 1 else scores
@@ -224,19 +224,19 @@ def scores_of_tasks(scores: Floats, layout: Layout, outputs: Outputs) -> Floats 
 def labels_of_tasks(
     scores: Floats | list[Floats], layout: Layout, classes: NDArray[Any] | list[NDArray[Any]]
 ) -> NDArray[Any]:
-    """Return the labels that scores name: a column per task of a matrix, one per row otherwise."""
+    """Return the predicted labels: a column per task of a matrix, one per sample otherwise."""
     if layout != "matrix":
         return pick_classes(np.asarray(scores), np.asarray(classes))
     by_task = scores if isinstance(scores, list) else list(scores.T)
     classes = classes if isinstance(classes, list) else [classes] * len(by_task)
     columns = [pick_classes(*pair) for pair in zip(by_task, classes, strict=True)]
-    if len({column.dtype.kind in "US" for column in columns}) > 1:  # text and numbers
+    if len({column.dtype.kind in "US" for column in columns}) > 1:  # text and numbers together
         columns = [column.astype(object) for column in columns]
     return np.stack(columns, axis=1)
 
 
 class TaskClassifier(ClassifierMixin, TaskModel):
-    """Labels of several tasks."""
+    """Base of the classifiers of several tasks."""
 
     cost: Any = None  # every wrong class costs the same
     predict_proba = NoProbabilities()
@@ -257,13 +257,13 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         return observe_labels(targets, labels, factors, self.cost)
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
-        """Return scores: above zero for the second of two classes; a column for each of more.
+        """Return scores: positive for the second of two classes, or a column for each of more classes.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` had ``task``.
+            The task of each sample, if ``fit`` received ``task``.
 
         Returns
         -------
@@ -274,9 +274,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
 
     def _decide(self, X: ArrayLike, task: ArrayLike | None) -> Floats | list[Floats]:
         scores, _ = self._score_rows(X, task)
-        layout: Layout = (
-            "matrix" if self._layout == "matrix" else "single"
-        )  # with ``task``, a sample has one prediction
+        layout: Layout = "matrix" if self._layout == "matrix" else "single"  # with ``task`` a sample has one prediction
         return scores_of_tasks(scores, layout, self._outputs)
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
@@ -286,7 +284,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         ----------
         X : array-like of shape (n_samples, n_features)
         task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` had ``task``.
+            The task of each sample, if ``fit`` received ``task``.
         """
         scores = self._decide(X, task)
         classes = self.classes_ if isinstance(self.classes_, list) else to_host(self.classes_)
@@ -303,11 +301,11 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples, n_tasks) or (n_samples,)
-            Labels; missing ones count as right, and samples without any label are left out.
+            Labels; missing ones count as correct, and samples without any label are left out.
         task : array-like of shape (n_samples,), default=None
-            The task of each sample, if ``fit`` had ``task``.
+            The task of each sample, if ``fit`` received ``task``.
         sample_weight : array-like of shape (n_samples,), default=None
-            How much each sample counts.
+            Weight of each sample.
         """
         y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
         return subset_accuracy(y, predicted, unlabeled=self.unlabeled, sample_weight=sample_weight)

@@ -1,12 +1,11 @@
-"""The classes of scikit-learn that may be saved, as parts of a pipeline around an estimator.
+"""The scikit-learn classes that can be saved as parts of a pipeline around an estimator.
 
-The list is closed: classes whose attributes are numbers, strings, arrays and one another. A part that would run a
-function of the user's is saved only without it. Where a string steers what is read or run, the values that it may have
-are listed: a regular expression of an untrusted file can take forever, ``input="filename"`` opens files, and
-a cache is a folder of pickles.
+The list is closed: the attributes of these classes are numbers, strings, arrays and one another. Parts with a user's
+function are not saved. Strings that control what is read or run are restricted to listed values. For example, a regular
+expression of an untrusted file can take forever, ``input="filename"`` opens files, and a cache is a folder of pickles.
 
-Attributes of these classes are scikit-learn's own affair and may differ between its versions; parameters that a file
-lacks take their defaults.
+Attributes of these classes may differ between versions of scikit-learn. Parameters that a file lacks take their
+defaults.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from regbayes._registry import persistable
 
 __all__ = ["PLAIN", "TOKEN_PATTERNS"]
 
-# scikit-learn's own, and words that begin with a letter.
+# scikit-learn's default pattern, and words that begin with a letter
 TOKEN_PATTERNS = (r"(?u)\b\w\w+\b", r"(?u)\b[^\W\d_]\w+\b")
 
 PLAIN: tuple[type, ...] = (
@@ -81,7 +80,7 @@ _WORDS: dict[str, tuple[str | None, ...]] = {
 
 
 def _check_vectorizer(vectorizer: Any) -> None:
-    """Raise ValueError unless words have the column numbers 0, 1, ..., which SciPy's compiled code trusts."""
+    """Raise ValueError unless words have the column numbers 0, 1, ..., which SciPy's compiled code does not check."""
     words = getattr(vectorizer, "vocabulary_", None)
     if words is not None and sorted(words.values()) != list(range(len(words))):
         raise ValueError("the numbers of the words in vocabulary_ must be 0, 1, ...")
@@ -100,6 +99,6 @@ for _cls in (CountVectorizer, HashingVectorizer, TfidfVectorizer):
     persistable(_cls, skip=_CALLBACKS, only=_WORDS, check=_check_vectorizer)
 persistable(Pipeline, skip=_CALLBACKS, only={"memory": (None,)})
 persistable(FunctionTransformer, skip=_CALLBACKS, only={"func": (None,), "inverse_func": (None,)})
-# What was said with set_fit_request. The owner is the estimator itself, and is used in messages alone.
+# requests of set_fit_request; the owner, which is the estimator itself, is used in messages only
 for _cls in (MetadataRequest, MethodMetadataRequest):
     persistable(_cls, replace={"owner": _class_name})

@@ -1,8 +1,7 @@
 """Cross-validation along paths, as functions: settings, warm-started fits, records, results.
 
-A search is a `Plan` and `Samples`. `iter_records` makes the fits and yields a record of each, `summarize` turns records
-into scikit-learn's table, `refit` fits one setting to all rows. None of them keeps anything; `regbayes.PathSearchCV`
-and the other searches do.
+A search has a `Plan` and `Samples`. `iter_records` fits the settings and yields a record of each fit. `summarize` turns
+records into scikit-learn's table, and `refit` fits one setting on all samples. The functions keep no state.
 """
 
 from __future__ import annotations
@@ -39,30 +38,30 @@ from regbayes._types import Floats, Integers
 from regbayes.estimators._bases import InterruptedWarning
 from regbayes.estimators.search_records import FoldRecord, Setting, is_number, setting_key
 
-Fold = tuple[Integers, Integers]  # rows to fit, rows to score
+Fold = tuple[Integers, Integers]  # training and test indices
 Scorer = Callable[..., float] | None  # None is the estimator's own score
 Grid = Mapping[str, Sequence[Any]]
-Records = Mapping[tuple[str, int], FoldRecord]  # by FoldRecord.key
+Records = Mapping[tuple[str, int], FoldRecord]  # keyed by FoldRecord.key
 
 NUMBER = Interval(Real, None, None, closed="neither")
 
 
 class GridEdgeWarning(ConvergenceWarning):
-    """The best value of a parameter is at the end of the list of values that were tried."""
+    """The best value of a parameter is the first or last of its list."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What the estimator's methods are given, row by row."""
+    """Samples and the metadata of the estimator's methods."""
 
     X: Any
     y: Any
     fit: Mapping[str, Any] = field(default_factory=dict)  # further arguments of fit, by name
-    predict: Mapping[str, Any] = field(default_factory=dict)  # likewise predict and decision_function
-    score: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # likewise each scorer
+    predict: Mapping[str, Any] = field(default_factory=dict)  # further arguments of predict and decision_function
+    score: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # further arguments of each scorer
 
     def take(self, rows: Integers) -> Samples:
-        """Return some of the rows."""
+        """Return a subset of the samples."""
 
         def some(metadata: Mapping[str, Any]) -> dict[str, Any]:
             return _check_method_params(self.X, metadata, rows)
@@ -78,43 +77,43 @@ class Samples:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is tried on what."""
+    """Settings and folds of a search."""
 
     estimator: Any
-    settings: Sequence[Setting]  # in the order of the results; along a path the parameter goes up
-    path_length: int  # so many settings after one another are a path
-    descending: bool  # whether the first fit of a path is that of its last setting
-    warm_start: str | None  # the parameter that warm-starts a fit; None: every path has length 1
+    settings: Sequence[Setting]  # in the order of the results; the parameter of a path increases
+    path_length: int  # number of consecutive settings in a path
+    descending: bool  # whether paths are fitted from the last setting to the first
+    warm_start: str | None  # name of the warm-start parameter; None: every path has length 1
     folds: Sequence[Fold]
     scorers: Mapping[str, Scorer]
 
     def path_to(self, index: int) -> list[Setting]:
-        """Return the settings up to one, in the order in which they are fitted."""
+        """Return the settings of a path up to one of them, in the order of the fits."""
         first = index - index % self.path_length
         if self.descending:
             return list(self.settings[index : first + self.path_length])[::-1]
         return list(self.settings[first : index + 1])
 
     def paths(self) -> list[list[Setting]]:
-        """Return all paths, each in the order in which it is fitted."""
+        """Return all paths, each in the order of its fits."""
         ends = range(0 if self.descending else self.path_length - 1, len(self.settings), self.path_length)
         return [self.path_to(end) for end in ends]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A path on a fold: settings to fit one after another, and which of them to score."""
+    """A path on a fold: the settings to fit in order, and which of them to score."""
 
     fold: int
     settings: Sequence[Setting]
     wanted: Sequence[bool]
 
 
-# --- what is tried
+# --- Settings
 
 
 def list_settings(grid: Grid, along: str | None) -> list[Setting]:
-    """Return all combinations of the values; the parameter that paths go along changes fastest, and goes up."""
+    """Return all combinations of the values; the parameter of the paths changes fastest and increases."""
     ordered = {name: list(values) for name, values in grid.items() if name != along}
     if along is not None:
         ordered[along] = sorted(grid[along])
@@ -122,7 +121,7 @@ def list_settings(grid: Grid, along: str | None) -> list[Setting]:
 
 
 def resolve_scorers(estimator: Any, scoring: Any) -> dict[str, Scorer]:
-    """Return the scorers that ``scoring`` names: one called "score", or several under their own names."""
+    """Return the scorers of ``scoring``: one called "score", or several under their own names."""
     if isinstance(scoring, list | tuple):
         scoring = {name: name for name in scoring}
     named = scoring if isinstance(scoring, Mapping) else {"score": scoring}
@@ -131,14 +130,14 @@ def resolve_scorers(estimator: Any, scoring: Any) -> dict[str, Scorer]:
 
 
 def accepted(method: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata that a method, or a scorer, names among its parameters."""
-    function = getattr(method, "_score_func", method)  # of a scorer that scikit-learn made of a metric
+    """Return the metadata that a method or a scorer accepts by name."""
+    function = getattr(method, "_score_func", method)  # the metric of a scorer that scikit-learn made
     named = {name for name, one in signature(function).parameters.items() if one.kind is not Parameter.VAR_KEYWORD}
     return {name: value for name, value in metadata.items() if name in named}
 
 
 def check_lists(estimator: Any, grid: Grid, lists: Mapping[str, str], along: str | None, *, caller: str) -> None:
-    """Check every value of every list, before hours are spent on the others."""
+    """Validate every value of every list before the first fit."""
     constraints = getattr(estimator, "_parameter_constraints", {})
     for name, values in grid.items():
         if len(values) == 0:
@@ -159,7 +158,7 @@ def make_plan(
     along: str | None = None,
     descending: bool = False,
 ) -> Plan:
-    """Return what is tried: all combinations of the values, as paths along one of the parameters."""
+    """Return the plan of all combinations of the values, as paths along one of the parameters."""
     if along is None:
         return Plan(estimator, list_settings(grid, None), 1, False, None, list(folds), scorers)
     step, dashes, _ = along.rpartition("__")  # a step of a pipeline has its own warm_start
@@ -173,7 +172,7 @@ def make_plan(
 
 
 def usable_records(plan: Plan, records: Iterable[FoldRecord]) -> dict[tuple[str, int], FoldRecord]:
-    """Return earlier records that are of settings and folds of this search, by their keys."""
+    """Return the earlier records whose settings and folds belong to this search, by key."""
     wanted = {setting_key(setting) for setting in plan.settings}
     usable = {}
     for record in records:
@@ -189,17 +188,17 @@ def usable_records(plan: Plan, records: Iterable[FoldRecord]) -> dict[tuple[str,
     return usable
 
 
-# --- the fits
+# --- Fits
 
 
 def iter_records(
     plan: Plan, samples: Samples, *, n_jobs: int | None = None, done: Records | None = None
 ) -> Generator[FoldRecord, None, None]:
-    """Fit every setting on every fold and yield a record of each as it arrives.
+    """Fit every setting on every fold and yield the record of each fit as it arrives.
 
-    All folds of a path come before the next path, so that whatever ends the search early leaves settings that were
-    tried on every fold. A single process yields after each fit; several yield what is done whenever one of them has
-    finished a path, and on Ctrl-C.
+    All folds of a path are fitted before the next path, so that an interrupted search has settings with scores on all
+    folds. A single process yields after each fit. Several processes yield whenever one of them has finished a path, and
+    on Ctrl-C.
     """
     jobs = list_jobs(plan, done or {})
     if effective_n_jobs(n_jobs) == 1:
@@ -207,7 +206,7 @@ def iter_records(
             yield from fit_path(plan, samples, job)
         return
     with tempfile.TemporaryDirectory(prefix="regbayes-") as folder:
-        with _undisturbed():  # processes that begin here ignore Ctrl-C: the search hears it, and ends them
+        with _undisturbed():  # worker processes ignore Ctrl-C; the search handles it and ends them
             found = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
                 delayed(_leave_records)(plan, samples, job, folder, os.getpid()) for job in jobs
             )
@@ -215,18 +214,18 @@ def iter_records(
             for _ in found:
                 yield from _collect_records(folder)
         except KeyboardInterrupt:
-            yield from _collect_records(folder)  # fits of paths that were not at their end
+            yield from _collect_records(folder)  # records of unfinished paths
             raise
         finally:
             with _undisturbed():
-                found.close()  # ends the processes that are still fitting
+                found.close()  # ends the worker processes
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C, which a terminal sends to all processes, while others are begun and ended.
+    """Ignore Ctrl-C, which a terminal sends to all processes, while worker processes start or end.
 
-    joblib calls a program to end them, which a second Ctrl-C would end first.
+    joblib ends them with another program, which a second Ctrl-C would interrupt.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -239,17 +238,17 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _leave_records(plan: Plan, samples: Samples, job: Job, folder: str, owner: int) -> None:
-    """Fit along a path in a process of its own, and leave each record where the search finds it."""
-    if os.getpid() != owner:  # a process of an earlier search may not ignore it yet
+    """Fit along a path in a worker process, and write each record to the search's folder."""
+    if os.getpid() != owner:  # a worker of an earlier search may not ignore it yet
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     for i, record in enumerate(fit_path(plan, samples, job)):
         name = os.path.join(folder, f"{id(job)}-{os.getpid()}-{time.monotonic_ns()}-{i}")
         joblib.dump(record, f"{name}.part")
-        os.rename(f"{name}.part", f"{name}.record")  # whole, or not there
+        os.rename(f"{name}.part", f"{name}.record")  # atomic: the search never reads a partial file
 
 
 def _collect_records(folder: str) -> Iterator[FoldRecord]:
-    """Yield the records that are there, in the order in which they were left, and take them away."""
+    """Yield the records in a folder in the order in which they were written, and remove them."""
     for path in sorted(glob.glob(os.path.join(folder, "*.record")), key=os.path.getmtime):
         record = joblib.load(path)
         os.remove(path)
@@ -257,7 +256,7 @@ def _collect_records(folder: str) -> Iterator[FoldRecord]:
 
 
 def list_jobs(plan: Plan, done: Records) -> list[Job]:
-    """Return the paths to fit on each fold, as far as the last setting that is not done."""
+    """Return the paths to fit on each fold, each up to the last setting without a record."""
     jobs = []
     for path in plan.paths():
         keys = [setting_key(setting) for setting in path]
@@ -270,7 +269,7 @@ def list_jobs(plan: Plan, done: Records) -> list[Job]:
 
 
 def fit_path(plan: Plan, samples: Samples, job: Job) -> Iterator[FoldRecord]:
-    """Fit along a path on one fold, each fit from the last, and score those that are wanted."""
+    """Fit along a path on one fold with warm starts, and score the settings without a record."""
     rows, left_out = plan.folds[job.fold]
     train, test = samples.take(rows), samples.take(left_out)
     estimator = _at_start(plan)
@@ -292,7 +291,7 @@ def _set(estimator: Any, setting: Setting) -> Any:
 
 
 def fit_quietly(estimator: Any, samples: Samples) -> Any:
-    """Fit inside a search: no warnings, since the refitted model's are enough, and Ctrl-C ends more than this fit."""
+    """Fit inside a search, without warnings (the final fit repeats them); Ctrl-C ends the search."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("error", InterruptedWarning)
@@ -303,7 +302,7 @@ def fit_quietly(estimator: Any, samples: Samples) -> Any:
 
 
 def _record(estimator: Any, setting: Setting, fold: int, plan: Plan, test: Samples, fit_seconds: float) -> FoldRecord:
-    """Score a fitted estimator on the samples that were left out."""
+    """Score a fitted estimator on held-out samples."""
     began = time.perf_counter()
     model = _answer_once(estimator, test)
     predictions = np.asarray(model.predict(test.X)) if hasattr(model, "predict") else None
@@ -331,9 +330,9 @@ def _record(estimator: Any, setting: Setting, fold: int, plan: Plan, test: Sampl
 
 
 def _answer_once(estimator: Any, test: Samples) -> Any:
-    """Return a copy of a fitted estimator that predicts held-out samples once, with their metadata.
+    """Return a copy of a fitted estimator that caches its predictions for held-out samples.
 
-    Several scorers ask for the same predictions, and none of them knows the tasks of samples.
+    Several scorers need the same predictions. The copy passes metadata such as tasks, which scorers do not have.
     """
     model = copy.copy(estimator)
 
@@ -350,14 +349,14 @@ def _answer_once(estimator: Any, test: Samples) -> Any:
 
         return ask
 
-    for name in ("decision_function", "predict_proba", "predict"):  # `predict` asks the first of them
+    for name in ("decision_function", "predict_proba", "predict"):  # `predict` calls the first of them
         if hasattr(estimator, name):
             setattr(model, name, remember(getattr(model, name)))
     return model
 
 
 def count_features(estimator: Any) -> int | None:
-    """Return how many latent features a fitted estimator, or the last step of a pipeline, uses; None if none."""
+    """Return the number of latent features in use of a fitted estimator or pipeline; None if it has none."""
     model = getattr(estimator, "steps", [("", estimator)])[-1][1]
     if hasattr(model, "n_components_"):
         return int(model.n_components_)
@@ -365,7 +364,7 @@ def count_features(estimator: Any) -> int | None:
 
 
 def refit(plan: Plan, samples: Samples, path: Sequence[Setting], n_jobs: int | None = None) -> Any:
-    """Fit the settings of a path to all samples, each from the one before it; one fit at a time has all the jobs."""
+    """Fit the settings of a path on all samples in sequence, with warm starts and all jobs."""
     estimator = _at_start(plan)
     before = estimator.get_params()
     threads = {"n_jobs": n_jobs} if "n_jobs" in before and before["n_jobs"] is None else {}
@@ -379,19 +378,19 @@ def refit(plan: Plan, samples: Samples, path: Sequence[Setting], n_jobs: int | N
 
 
 def reseed(estimator: Any, seed: int) -> Any:
-    """Return an unfitted copy with another seed, in every step of a pipeline."""
+    """Return an unfitted copy with another seed in every step of a pipeline."""
     fresh = clone(estimator)
     names = [name for name in fresh.get_params() if name.rpartition("__")[2] == "random_state"]
     return fresh.set_params(**dict.fromkeys(names, seed))
 
 
-# --- the results
+# --- Results
 
 
 def summarize(plan: Plan, records: Records) -> dict[str, Any]:
-    """Return the results of all settings as scikit-learn does; NaN where a fold was not tried.
+    """Return scikit-learn's table of results, with NaN for missing folds.
 
-    Ranks are of settings that were tried on every fold; the others come last.
+    Settings with scores on every fold are ranked first.
     """
     shape = (len(plan.settings), len(plan.folds))
     keys = [setting_key(setting) for setting in plan.settings]
@@ -414,12 +413,14 @@ def summarize(plan: Plan, records: Records) -> dict[str, Any]:
         results |= {f"split{i}_test_{name}": scores[:, i] for i in range(shape[1])}
         results |= {f"mean_test_{name}": mean, f"std_test_{name}": scores.std(axis=1)}
         losses = np.where(np.isnan(mean), np.inf, -mean)
-        results[f"rank_test_{name}"] = np.searchsorted(np.sort(losses), losses).astype(np.int32) + 1  # equals share
+        results[f"rank_test_{name}"] = (
+            np.searchsorted(np.sort(losses), losses).astype(np.int32) + 1
+        )  # ties have the same rank
     return results
 
 
 def _column(values: list[Any]) -> NDArray[Any]:
-    """Return the values of one parameter: numbers as numbers, and anything else as it is."""
+    """Return the values of one parameter, as an array of numbers if possible."""
     if len({type(value) for value in values}) == 1 and isinstance(values[0], Real | np.bool_):
         return np.array(values)
     column = np.empty(len(values), dtype=object)
@@ -429,7 +430,7 @@ def _column(values: list[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Edge:
-    """A parameter whose best value is at the end of its list and beats the others."""
+    """A parameter whose best value is at the end of its list and better than the others."""
 
     name: str
     value: Any
@@ -438,7 +439,7 @@ class Edge:
 
 
 def find_edges(results: Mapping[str, Any], best: int, score: str, names: Iterable[str]) -> list[Edge]:
-    """Return the parameters, among some, whose best value is at the end of its list, with the value to try next."""
+    """Return the parameters whose best value is at the end of its list, with the value to try next."""
     mean = np.nan_to_num(results[f"mean_test_{score}"], nan=-np.inf)
     found = []
     for name in names:
@@ -451,13 +452,13 @@ def find_edges(results: Mapping[str, Any], best: int, score: str, names: Iterabl
             continue
         end, more = ("smallest", numbers[:2]) if value == numbers[0] else ("largest", numbers[:-3:-1])
         further = _next_value(*more) if isinstance(value, float) else max(round(_next_value(*more)), 1)
-        if further != value and (further > 0 or numbers[0] < 0):  # most parameters have nothing below zero
+        if further != value and (further > 0 or numbers[0] < 0):  # most parameters must be positive
             found.append(Edge(name, value, end, further))
     return found
 
 
 def describe_edges(results: Mapping[str, Any], best: int, score: str, lists: Mapping[str, str]) -> list[str]:
-    """Return what to try next, for every parameter whose best value is at the end of its list and beats the others."""
+    """Return advice for every parameter whose best value is at the end of its list and better than the others."""
     return [
         f"{edge.name}={edge.value} is the {edge.end} value that was tried: add {edge.further} to {lists[edge.name]}"
         for edge in find_edges(results, best, score, lists)
@@ -465,6 +466,6 @@ def describe_edges(results: Mapping[str, Any], best: int, score: str, lists: Map
 
 
 def _next_value(end: float, neighbour: float) -> float:
-    """Return the next value of a list beyond its end: as far as the last step, by factor if all are positive."""
+    """Return the next value beyond the end of a list, by the last ratio if all are positive, or else difference."""
     step = end * end / neighbour if min(end, neighbour) > 0 else 2 * end - neighbour
     return float(f"{step:.2g}")

@@ -1,4 +1,4 @@
-"""Summaries of samples that a fit needs before it begins, as sums over blocks of any source."""
+"""Summaries of samples that a fit needs before it begins, as sums over blocks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from regbayes.kernels.arrays import ROOM, gather, is_plain, namespace_of, pieces
 
 @dataclass(frozen=True)
 class Moments:
-    """Weight, mean and spread of columns; those of two blocks are joined without cancellation (Chan et al. 1983)."""
+    """Weight, mean and spread of columns, merged without cancellation (Chan et al. 1983)."""
 
     weight: Any  # of all samples; (D,) if not every sample has every column
-    mean: Floats  # (D,)
+    mean: Floats  # weight of all samples; (D,) if some columns have missing values
     squares: Floats  # (D,): weighted sum of squared differences from the mean
 
     def __add__(self, other: Moments) -> Moments:
@@ -53,9 +53,9 @@ class Moments:
         return cls(total, mean, squares)
 
     def rounded(self) -> Moments:
-        """Return the moments to 40 bits, which do not depend on how samples are cut into blocks.
+        """Return the moments rounded to 40 bits, so that they do not depend on the blocks of samples.
 
-        A structure search amplifies rounding; then it begins at the same bits for any blocks.
+        The structure search amplifies rounding errors.
         """
         size = np.abs(self.mean) + np.sqrt(self.squares / self.weight)
         return Moments(self.weight, _round_to(self.mean, size), _round_to(self.squares, self.squares))
@@ -83,7 +83,7 @@ class Spread(RowSums):
     ranges: Ranges
 
     def measure(self, scaled: bool) -> tuple[Floats, Floats]:
-        """Return mean and scale: 1 for a constant column, its size for one that is constant up to rounding."""
+        """Return mean and scale; a constant column has scale 1, one constant up to rounding its largest value."""
         moments, (lowest, highest) = self.moments, self.ranges.array()
         fixed, size = lowest == highest, np.maximum(np.abs(lowest), np.abs(highest))
         spread = np.sqrt(moments.squares / np.where(moments.weight > 0, moments.weight, 1.0))
@@ -105,12 +105,12 @@ class Spread(RowSums):
 
 @dataclass(frozen=True)
 class Labels:
-    """The classes of samples: how many samples each has, and what they count."""
+    """The classes of samples, with their counts and weights."""
 
     classes: NDArray[Any]
     counts: Integers  # (classes,)
     weights: Floats  # (classes,)
-    n_rest: int = 0  # samples without a label
+    n_rest: int = 0  # number of unlabeled samples
     rest_weight: float = 0.0
 
     def __add__(self, other: Labels) -> Labels:
@@ -138,18 +138,18 @@ class Labels:
         return cls(classes, counts.astype(np.int64), totals.astype(np.float64), len(rest), float(rest.sum()))
 
     def check(self, estimator: Any, unlabeled: Any = None) -> None:
-        """Raise an error if there are not at least two classes."""
+        """Raise an error for fewer than two classes."""
         if self.n_rest and not len(self.classes):
             raise ValueError(f"no row has a label: all of y is {unlabeled!r}, the value of unlabeled")
         check_several(estimator, self.classes)
 
     def weights_by_class(self, class_weight: Any) -> Floats:
-        """Return the factor of each class that scikit-learn's ``class_weight`` stands for."""
+        """Return the factor of each class for scikit-learn's ``class_weight``."""
         return weights_by_class(class_weight, self.classes, np.arange(len(self.classes)), self.weights)
 
 
 def join_classes(one: NDArray[Any], other: NDArray[Any], name: str = "labels in y are") -> NDArray[Any]:
-    """Return the classes, or the tasks, of two blocks as one array."""
+    """Return the classes or tasks of two blocks as one array."""
     if not len(one) or not len(other):
         return one if len(one) else other
     if isinstance(one.tolist()[0], str) != isinstance(other.tolist()[0], str):
@@ -161,7 +161,7 @@ def join_classes(one: NDArray[Any], other: NDArray[Any], name: str = "labels in 
 
 
 def code_labels(block: Samples, classes: NDArray[Any], unlabeled: Any, rest: int) -> Integers:
-    """Return the class of each sample as a number, ``rest`` for samples without a label."""
+    """Return the class code of each sample, ``rest`` for unlabeled samples."""
     assert block.y is not None
     codes = np.full(len(block), rest, dtype=np.int64)
     labeled = np.ones(len(block), dtype=bool) if unlabeled is None else np.asarray(block.y != unlabeled, dtype=bool)

@@ -340,7 +340,7 @@ class TopicSearch(ModelSearch):
 class MedLDAClassifierCV(TopicSearch):
     """Choose the number of topics and C of `MedLDAClassifier` by cross-validation.
 
-    By default folds are random, and stratified for classes.
+    List at least as many topics as classes. By default folds are random, and stratified for classes.
     """
 
     _model = MedLDAClassifier
@@ -440,10 +440,10 @@ class MultiTaskILSVMClassifierCV(TaskSearch):
 
     A path goes from the smallest C up, and each fit is warm-started from the previous one.
 
-    By default folds are stratified by task, and by class if there is one label per sample. Samples without a label are
-    in every training part, and so are samples that are needed to represent a task or a class. A ``scoring`` name
-    requires all labels to be observed. With ``task=`` a scorer receives an estimator that already has the tasks. For
-    rare labels, see `MultiLabelThresholdCV`.
+    By default folds are random, and stratified by task and class if there is one label per sample. Samples without a
+    label are in every training part, and so are samples that are needed to represent a task or a class. A ``scoring``
+    name requires all labels to be observed. With ``task=`` a scorer receives an estimator that already has the tasks.
+    For rare labels, see `MultiLabelThresholdCV`.
     """
 
     _model = MultiTaskILSVMClassifier

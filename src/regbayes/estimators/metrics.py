@@ -1,7 +1,7 @@
-"""Metrics for targets of several tasks, missing ones among them.
+"""Metrics for targets of several tasks, which may be missing.
 
-Targets are given as to the estimators: a matrix with a column per task and NaN where a target is missing, or one
-target for each sample, and its task in addition.
+Targets have the form that the estimators accept: a matrix with a column per task and NaN where a target is missing, or
+one target and one task for each sample.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def task_accuracy(
 ) -> float:
     """Return the accuracy per label: the share of observed labels that are predicted.
 
-    Of an indicator matrix it is 1 minus the Hamming loss.
+    For an indicator matrix it is 1 minus the Hamming loss.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ def task_accuracy(
         Labels, NaN or None where missing.
     y_pred : array-like of the same shape
     unlabeled : object, default=None
-        A further value of ``y_true`` that marks a missing label.
+        Another value of ``y_true`` that marks a missing label.
     sample_weight : array-like of shape (n_samples,), default=None
-        How much the labels of each row count.
+        Weight of each sample's labels.
     """
     targets, predicted = _take_observed(y_true, y_pred, None, numeric=False, unlabeled=unlabeled)
     return float(np.average(targets.values == predicted, weights=_weights(sample_weight, y_pred, targets)))
@@ -45,7 +45,7 @@ def subset_accuracy(
 ) -> float:
     """Return the share of samples whose observed labels are all predicted, as scikit-learn's ``accuracy_score``.
 
-    The parameters are those of `task_accuracy`; samples without a label are left out.
+    The parameters are those of `task_accuracy`. Samples without a label are left out.
     """
     targets, predicted = _take_observed(y_true, y_pred, None, numeric=False, unlabeled=unlabeled)
     wrong = np.bincount(targets.rows, targets.values != predicted, minlength=len(np.asarray(y_pred)))
@@ -57,23 +57,23 @@ def subset_accuracy(
 def explained_variance_pooled(
     y_true: ArrayLike, y_pred: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
 ) -> float:
-    """Return ``1 - SSE / sum (y - mean of all y)^2`` over all observed targets, whatever their task.
+    """Return ``1 - SSE / sum (y - mean of all y)^2`` over all observed targets of all tasks.
 
-    What sets one task apart from another counts as variance to explain, so predicting every task's mean already
-    explains some. Not to be confused with scikit-learn's ``explained_variance_score``, which forgives a bias.
+    Differences between tasks count as variance, so predicting the means of tasks that differ scores above 0. Unlike
+    scikit-learn's ``explained_variance_score``, the score decreases with a bias of the predictions.
 
     Parameters
     ----------
     y_true, y_pred : array-like of shape (n_samples,) or (n_samples, n_tasks)
         Targets, NaN where missing, and predictions.
     task : array-like of shape (n_samples,), default=None
-        Not needed; accepted so that both readings are called alike.
+        Ignored; accepted for consistency with `explained_variance_within_tasks`.
     sample_weight : array-like of shape (n_samples,), default=None
-        How much the targets of each row count.
+        Weight of each sample's targets.
 
     See Also
     --------
-    explained_variance_within_tasks : What is explained beyond the tasks' means.
+    explained_variance_within_tasks : Share of the variance within tasks that is explained.
     """
     targets, predicted = _take_observed(y_true, y_pred, task)
     weights = _weights(sample_weight, y_pred, targets)
@@ -85,20 +85,20 @@ def explained_variance_within_tasks(
 ) -> float:
     """Return ``1 - SSE / sum (y - mean of its task's y)^2`` over all observed targets.
 
-    Predicting every task's mean explains nothing. This is never above `explained_variance_pooled`.
+    Predicting every task's mean has a score of 0. The score is at most that of `explained_variance_pooled`.
 
     Parameters
     ----------
     y_true, y_pred : array-like of shape (n_samples,) or (n_samples, n_tasks)
         Targets, NaN where missing, and predictions.
     task : array-like of shape (n_samples,), default=None
-        The task of each row, where there is one target per row. Columns of a matrix are tasks.
+        The task of each sample, if there is one target per sample. Columns of a matrix are tasks.
     sample_weight : array-like of shape (n_samples,), default=None
-        How much the targets of each row count.
+        Weight of each sample's targets.
 
     See Also
     --------
-    explained_variance_pooled : What is explained beyond one mean for all.
+    explained_variance_pooled : Share of the variance around the overall mean that is explained.
     """
     targets, predicted = _take_observed(y_true, y_pred, task)
     weights, n_tasks = _weights(sample_weight, y_pred, targets), len(targets.ids)
@@ -110,13 +110,13 @@ def explained_variance_within_tasks(
 
 def _explain_variance(values: Floats, predicted: Floats, centres: Floats | float, weights: Floats) -> float:
     error, spread = weights @ (values - predicted) ** 2, weights @ (values - centres) ** 2
-    if spread == 0:  # as scikit-learn's r2_score: nothing to explain
+    if spread == 0:  # as in scikit-learn's r2_score, for constant targets
         return 1.0 if error == 0 else 0.0
     return float(1.0 - error / spread)
 
 
 def _weights(sample_weight: ArrayLike | None, y_pred: ArrayLike, targets: Targets) -> Floats:
-    """Return the weight of each observed target: that of its row."""
+    """Return the weight of each observed target."""
     weights = _check_sample_weight(sample_weight, y_pred, dtype=np.float64, ensure_non_negative=True)[targets.rows]
     if not weights.any():
         raise ValueError("sample_weight is zero for every row with an observed target")
@@ -126,7 +126,7 @@ def _weights(sample_weight: ArrayLike | None, y_pred: ArrayLike, targets: Target
 def _take_observed(
     y_true: ArrayLike, y_pred: ArrayLike, task: ArrayLike | None, *, numeric: bool = True, unlabeled: Any = None
 ) -> tuple[Targets, NDArray[Any]]:
-    """Return the observed targets and the predictions of them."""
+    """Return the observed targets and their predictions."""
     predicted = np.asarray(y_pred)
     check_consistent_length(y_true, predicted)
     targets = read_targets(y_true, task, predicted, numeric=numeric, unlabeled=unlabeled)
