@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from regbayes._registry import declare_provider
 
-# The names below are imported when they are first used, so that the command line starts at once. Type checkers and
-# editors read this list; at run time _HOMES says where each name lives, and a test holds the two together.
+# Names are imported when they are first used, so that the command line starts fast. Type checkers and editors read this
+# list; at run time _HOMES gives the module of each name, and a test checks that both agree.
 if TYPE_CHECKING:
     from regbayes import datasets, metrics, plots, ppl, regularizers, report, search
     from regbayes.estimators._bases import PoorFitWarning, TruncationWarning, UnscaledWarning
@@ -92,8 +92,8 @@ _HOMES = {
 _MODULES = ("datasets", "metrics", "plots", "ppl", "regularizers", "report", "search")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-# A saved file may hold classes of any of these modules. They are imported when a file names a class that is not known
-# yet, those that have the name first.
+# Modules whose classes a saved file may contain. They are imported when a file names an unknown class, those with a
+# class of that name first.
 for _home, _names in _HOMES.items():
     declare_provider(_home, tuple(f"regbayes.{_name}" for _name in _names))
 declare_provider("regbayes.estimators._scikit_learn_parts", ("sklearn.",))

@@ -1,4 +1,4 @@
-"""Simulated data, drawn from the priors of the models."""
+"""Simulated data from the priors of the models."""
 
 from __future__ import annotations
 

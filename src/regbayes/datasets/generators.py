@@ -1,4 +1,4 @@
-"""Data drawn from the models' own priors, so that the truth is known."""
+"""Simulated data with known ground truth, drawn from the models' own priors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draw_indian_buffet(n_rows: int, n_components: int, alpha: float, rng: np.ran
     -------
     features : array of shape (n_rows, n_components)
     probabilities : array of shape (n_components,)
-        Of each feature, falling: products of Beta(alpha, 1) sticks.
+        Prior probability of each feature, decreasing: products of Beta(alpha, 1) sticks.
     """
     probabilities = np.asarray(np.cumprod(rng.beta(alpha, 1.0, n_components)), dtype=np.float64)
     return rng.random((n_rows, n_components)) < probabilities, probabilities
@@ -56,15 +56,15 @@ def make_ibp_classification(
     label_noise: float = 0.1,
     random_state: Any = None,
 ) -> Bunch:
-    """Draw labelled rows from iLSVM's model: on/off features, loadings, and a linear classifier on the features.
+    """Draw labeled samples from iLSVM's model: binary features, loadings, and a linear classifier on the features.
 
     Parameters
     ----------
     n_samples, n_features, n_classes : int
     n_components : int, default=20
-        Where the Indian buffet process is cut off; the later features have few rows or none.
+        Truncation of the Indian buffet process; late features occur in few samples or none.
     alpha : float, default=4.0
-        Concentration: about ``alpha`` features per row.
+        Controls the number of features: about ``alpha`` per sample.
     noise : float, default=0.5
         Standard deviation of the noise on the inputs; loadings are standard normal.
     label_noise : float, default=0.1
@@ -74,8 +74,8 @@ def make_ibp_classification(
     Returns
     -------
     Bunch
-        ``data``, ``target``, ``features`` (the true on/off features of rows), ``components`` (their loadings) and
-        ``coef`` (the classifier's weights).
+        ``data``, ``target``, ``features`` (the true binary features), ``components`` (their loadings) and ``coef`` (the
+        classifier's weights).
     """
     rng = np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
     features, probabilities = draw_indian_buffet(n_samples, n_components, alpha, rng)
@@ -113,28 +113,28 @@ def make_ibp_multitask(
     classes: bool = False,
     random_state: Any = None,
 ) -> Bunch:
-    """Draw targets of related tasks from MT-iLSVM's model: features are sets of inputs that all tasks share.
+    """Draw targets of related tasks from MT-iLSVM's model, whose features are subsets of the inputs.
 
     Parameters
     ----------
     n_samples, n_features, n_tasks : int
     n_components : int, default=8
-        Where the Indian buffet process over the inputs is cut off.
+        Truncation of the Indian buffet process over the inputs.
     alpha : float, default=4.0
-        Concentration: about ``alpha`` features per input.
+        Controls the number of features: about ``alpha`` per input.
     noise : float, default=0.5
-        Standard deviation of the noise on inputs and on targets, which have unit variance before it.
+        Standard deviation of the noise on inputs and on targets, which have unit variance without it.
     missing : float, default=0.0
-        Share of the targets that are left out (NaN), at random.
+        Share of the targets that are missing (NaN), at random.
     classes : bool, default=False
-        Whether targets are 0 and 1, cut at their median, and not numbers.
+        Whether targets are 0 and 1, split at their median, instead of numbers.
     random_state : int, RandomState instance or None, default=None
 
     Returns
     -------
     Bunch
-        ``data``; ``target`` of shape (n_samples, n_tasks); ``features``, of shape (n_features, n_components), which
-        inputs each feature has; ``coef``, of shape (n_tasks, n_components), the tasks' weights.
+        ``data``; ``target`` of shape (n_samples, n_tasks); ``features`` of shape (n_features, n_components), the inputs
+        of each feature; and ``coef`` of shape (n_tasks, n_components), the tasks' weights.
     """
     rng = np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
     features, _ = draw_indian_buffet(n_features, n_components, alpha, rng)

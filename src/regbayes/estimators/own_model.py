@@ -1,4 +1,4 @@
-"""The scikit-learn shell around a user's own model: validate, delegate, unpack."""
+"""`MarginClassifier`: scikit-learn's interface to a user's own model."""
 
 from __future__ import annotations
 
@@ -35,44 +35,44 @@ from regbayes.margins.targets import Classes, Signs, zero_one_cost
 class MarginClassifier(
     Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
 ):
-    """Large-margin classifier on the features of your own model, learned together with it.
+    """Max-margin classifier on the features of your own model, learned jointly with it.
 
     Parameters
     ----------
     model : OwnModel
-        From `regbayes.adapters.from_torch` or `regbayes.adapters.from_jax`. It holds code, so it is not saved: give it
-        again to a loaded estimator, ``classifier.set_params(model=model)``. A fit does not change it.
+        The result of `regbayes.adapters.from_torch` or `regbayes.adapters.from_jax`. A fit does not change it. It
+        contains code and is not saved: pass it to a loaded estimator with ``classifier.set_params(model=model)``.
     C : float, default=1.0
-        Penalty on a missed margin, squared.
+        Controls the penalty on squared margin violations. Larger values fit the training labels more closely.
     multi_class : {"crammer_singer", "ovr"}, default="crammer_singer"
-        Margins of the row's class against each other class, whose largest violation counts; or one for each class,
-        which is the row's or not. Two classes have one margin either way.
+        Controls the margins of a sample: against the best wrong class, or one-vs-rest for each class. Two classes have
+        one margin in either case.
     batch_size : int, default=None
-        Rows of a mini-batch. By default every step sees all rows, takes a step of L-BFGS and lowers the objective.
-        Encoders with dropout need mini-batches: what is drawn is drawn once otherwise.
+        Number of samples of a mini-batch. None uses all samples in each step of L-BFGS, which decreases the objective.
+        Encoders with dropout need mini-batches, because full-batch steps draw their random numbers only once.
     learning_rate : float, default=1e-3
-        Of mini-batches: the size of Adam's first steps.
+        Controls the size of Adam's first steps, with mini-batches.
     max_iter : int, default=200
-        Steps at most; passes over all rows where they come in mini-batches.
+        Maximum number of steps, or of passes over the samples with mini-batches.
     tol : float, default=1e-4
-        A fit on all rows ends when the objective falls by less than this per row, three times in a row.
+        Decrease of the objective per sample below which three steps in a row stop a full-batch fit.
     random_state : int, Generator, RandomState or None, default=None
-        Of what encoder and generative loss draw, and of the order of the rows. The parameters start where the model has
-        them.
+        Controls the random numbers of encoder and generative loss, and the order of the samples. The parameters start
+        at their values in the model.
     verbose : int, default=0
 
     Attributes
     ----------
     arrays_ : dict of str to array
-        The parameters of the model, by the names that they have there.
+        Fitted parameters of the model, by name.
     params_ : array of shape (P,)
-        The same in one array, as ``model.load`` takes them.
+        The same parameters in one array, for ``model.load``.
     head_ : LinearHead
     classes_ : array
     row_shape_ : tuple of int
-        Shape of a row.
+        Shape of a sample.
     trace_ : Trace
-        Terms of the objective, step by step.
+        History of the terms of the objective.
     n_iter_ : int
     """
 
@@ -116,10 +116,10 @@ class MarginClassifier(
         Parameters
         ----------
         X : array-like of shape (n_samples, ...)
-            Rows of any shape that the encoder takes, from anywhere: they go to where the model's parameters are.
+            Samples of any shape that the encoder accepts; they are moved to the device of the model's parameters.
         y : array-like of shape (n_samples,)
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts, in the generative loss and in the margins: two is as if it were there twice.
+            Weight of each sample in the generative loss and the margins: 2 counts the sample twice.
         """
         X, y = validate_data(self, _bring_home(X), _bring_home(y), dtype=np.float64, allow_nd=True)
         check_labels(y)
@@ -139,7 +139,7 @@ class MarginClassifier(
             fitted = self._attributes(result.state) | {"trace_": result.trace, "n_iter_": result.n_iter}
             for name, value in fitted.items():
                 setattr(self, name, value)
-        if self.batch_size is None:  # mini-batches end when their passes do
+        if self.batch_size is None:  # mini-batches stop after max_iter passes
             warn_of_status(self, result)
             if self.model.has_noise(X):
                 warnings.warn(
@@ -170,9 +170,9 @@ class MarginClassifier(
         return len(self.head_.centre)
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the features of rows, shape (n_samples, n_components); no labels are needed."""
+        """Return the features of samples, shape (n_samples, n_components)."""
         params, X = self.params_, _bring_home(X)
-        if len(np.shape(X)) != 1 + len(self.row_shape_):  # n_features_in_ says little of rows with several axes
+        if len(np.shape(X)) != 1 + len(self.row_shape_):  # n_features_in_ does not describe samples with several axes
             raise ValueError(
                 f"X must have rows of shape {tuple(self.row_shape_)}, as in fit, got X of shape {np.shape(X)}"
             )
@@ -180,16 +180,16 @@ class MarginClassifier(
         return self.model.encode(X, params).astype(np.float64)
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, or the difference of two."""
+        """Return the score of each class, or for two classes their difference."""
         features = self.transform(X)
         scores = self.head_.scores(features)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the class of each row."""
+        """Return the class of each sample."""
         return pick_classes(self.decision_function(X), self.classes_)
 
 
 def _bring_home(array: Any) -> Any:
-    """Return an array of another library as NumPy's: the model itself says where its rows lie."""
+    """Return an array of another library as a NumPy array."""
     return array if is_plain(array) else to_host(array)

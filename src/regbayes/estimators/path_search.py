@@ -1,4 +1,4 @@
-"""`PathSearchCV`: any estimator with parameters chosen by cross-validation, fits going on from one another."""
+"""`PathSearchCV`: cross-validation of any estimator, with warm starts along a parameter."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ NOT_SAVED = ("cv", "scoring", "scorer_", "records_")  # the first three may be o
 
 
 def best_has(method: str) -> Callable[[Any], bool]:
-    """Return a check that an estimator to search, or the one that was found, has a method."""
+    """Return a check that the best estimator, or before the fit the one to search, has a method."""
     return lambda search: hasattr(search._searched(), method)
 
 
 def has_probabilities(search: Any) -> bool:
-    """Whether a search has probabilities of its estimator, or scores that become some; before the fit they may."""
+    """Whether a search provides probabilities, by its estimator or by calibration; before the fit it may."""
     if best_has("predict_proba")(search):
         return True
     calibrated = vars(search).get("calibration_") is not None or "cv_results_" not in vars(search)
@@ -60,7 +60,7 @@ def has_probabilities(search: Any) -> bool:
 
 
 def copy_tags(tags: Any, model: Any) -> Any:
-    """Return the tags of a search: it takes and says what its model does."""
+    """Return the tags of a search: its input and output are those of its model."""
     inner = get_tags(model)
     tags.estimator_type = inner.estimator_type
     tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
@@ -70,10 +70,10 @@ def copy_tags(tags: Any, model: Any) -> Any:
 
 
 class BaseSearch(Saveable, BaseEstimator):
-    """A search that is itself an estimator: it predicts as the best estimator that it found.
+    """Base of the searches, which predict with the best estimator.
 
-    Subclasses make a `Plan` and call `_search`. All fitted attributes of the best estimator are here too, and so are
-    the values chosen: the attribute ``C_`` is the C of ``best_params_``.
+    Subclasses make a `Plan` and call `_search`. A search has the fitted attributes of the best estimator, and the
+    chosen values: the attribute ``C_`` is the C of ``best_params_``.
     """
 
     __metadata_request__fit: ClassVar[dict[str, Any]] = {"records": UNUSED, "on_result": UNUSED}
@@ -89,7 +89,7 @@ class BaseSearch(Saveable, BaseEstimator):
         chooser: str = "score",
         refitted: bool = True,
     ) -> Self:
-        """Make the fits, keep the results, and fit the best setting to all rows."""
+        """Run the fits, set the results, and fit the best setting on all samples."""
         for name in ("best_estimator_", "calibration_"):
             self.__dict__.pop(name, None)
         done, interrupted = self._gather(plan, samples, usable_records(plan, records or ()), on_result)
@@ -131,7 +131,7 @@ class BaseSearch(Saveable, BaseEstimator):
     def _gather(
         self, plan: Plan, samples: Samples, done: dict[tuple[str, int], FoldRecord], on_result: OnResult | None
     ) -> tuple[dict[tuple[str, int], FoldRecord], bool]:
-        """Return all records, those that are done among them, and whether Ctrl-C ended the fits early."""
+        """Return all records, earlier ones included, and whether Ctrl-C interrupted the fits."""
         found = iter_records(plan, samples, n_jobs=self.n_jobs, done=done)
         done = dict(done)
         total = len(plan.settings) * len(plan.folds)
@@ -146,7 +146,7 @@ class BaseSearch(Saveable, BaseEstimator):
             except KeyboardInterrupt:
                 return done, True
             finally:
-                found.close()  # ends the processes that are still fitting
+                found.close()  # ends the worker processes
         return done, False
 
     def __getattr__(self, name: str) -> Any:
@@ -171,12 +171,12 @@ class BaseSearch(Saveable, BaseEstimator):
         return self.best_estimator_
 
     def _searched(self) -> Any:
-        """Return the best estimator, or the one to search before the fit; None where there will be none."""
+        """Return the best estimator, or before the fit the one to search; None if no best one was fitted."""
         raise NotImplementedError
 
     @available_if(best_has("predict"))
     def predict(self, X: Any, *given: Any, **metadata: Any) -> NDArray[Any]:
-        """Predict with the best estimator, whose ``predict`` gets further arguments, as in the methods below."""
+        """Predict with the best estimator; its method receives all further arguments."""
         return self._best().predict(X, *given, **metadata)
 
     @available_if(best_has("decision_function"))
@@ -186,9 +186,9 @@ class BaseSearch(Saveable, BaseEstimator):
 
     @available_if(has_probabilities)
     def predict_proba(self, X: Any, *given: Any, **metadata: Any) -> Any:
-        """Return the probabilities of the best estimator, or those that its scores have by ``calibration_``.
+        """Return the probabilities of the best estimator, or those of its scores by ``calibration_``.
 
-        The most probable class is that of `predict`; a label that is predicted has a probability above 1/2.
+        The most probable class is that of `predict`; predicted labels have a probability above 1/2.
         """
         best = self._best()
         if hasattr(best, "predict_proba"):
@@ -207,77 +207,76 @@ class BaseSearch(Saveable, BaseEstimator):
 
     @available_if(best_has("score"))
     def score(self, X: Any, y: Any = None, *given: Any, **metadata: Any) -> float:
-        """Return the best estimator's own score, whatever ``scoring`` is."""
+        """Return the score of the best estimator's ``score`` method, for any ``scoring``."""
         return float(self._best().score(X, y, *given, **metadata))
 
 
 @persistable(skip=NOT_SAVED)
 class PathSearchCV(MetaEstimatorMixin, BaseSearch):
-    """Chooses the parameters of an estimator by cross-validation, with warm starts along one of them.
+    """Choose the parameters of an estimator by cross-validation, with warm starts along one of them.
 
-    Every combination of the listed values is tried on every fold, and the best is fitted to all samples. With
-    ``along``, fits that differ in that parameter alone form a path: each is warm-started from the last one on its fold,
-    and the fit to all samples goes along the path too. Results arrive one by one and can be kept, so that an
-    interrupted search can be resumed.
+    Every combination of the listed values is fitted on every fold, and the best one on all samples. With ``along``,
+    fits that differ only in that parameter form a path: each is warm-started from the previous one on its fold. The
+    final fit follows the path too. Results arrive one by one and can be stored, so that an interrupted search can be
+    resumed.
 
     Parameters
     ----------
     estimator : estimator
-        What is fitted; it is cloned.
+        The estimator to fit; it is cloned.
     param_grid : dict
-        From names of parameters to lists of values.
+        Lists of values by parameter name.
     along : str or None, default=None
-        The parameter that paths go along; its values are numbers. The estimator must have ``warm_start`` (for
-        ``along="step__C"`` of a pipeline, that step must). None: every fit has its own start.
+        The parameter of the paths, whose values are numbers. The estimator (or for ``along="step__C"`` that step of a
+        pipeline) must have ``warm_start``. None: all fits are cold starts.
     descending : bool, default=False
-        Whether paths go from the largest value down.
+        Whether paths go from the largest value to the smallest.
     cv : int, splitter or iterable, default=None
         Folds, as in scikit-learn; 5 by default, stratified for classifiers.
     scoring : str, callable, list, dict or None, default=None
-        As in scikit-learn: a name, a function of (estimator, X, y), or several under their names; None is the
-        estimator's ``score``.
+        As in scikit-learn: a name, a function of (estimator, X, y), or several by name. None is the estimator's
+        ``score``.
     refit : bool or str, default=True
-        Whether to fit the best setting to all rows. Of several scores, the name of the one that chooses.
+        Whether to fit the best setting on all samples. With several scores, the name of the one that chooses.
     random_state : int, RandomState instance or None, default=None
-        For the estimator, all of whose fits have the same; None leaves its own.
+        Seed of the estimator in all fits; None keeps the estimator's own.
     n_jobs : int or None, default=None
-        Processes over paths and folds; threads of the last fit, where the estimator has ``n_jobs`` and it is not set.
+        Number of processes over paths and folds. It also sets ``n_jobs`` of the final fit if the estimator's is None.
     verbose : int, default=0
         Whether to show a progress bar with the time left.
 
     Attributes
     ----------
     best_estimator_ : estimator
-        Fitted to all rows; its fitted attributes are here too.
+        Fitted on all samples; its fitted attributes are also attributes of the search.
     best_params_ : dict
-        The values chosen; each is here under its own name too, as in ``C_``.
+        The chosen values; each is also an attribute such as ``C_``.
     best_score_ : float
         Mean score of the best setting over the folds.
     best_index_ : int
-        Its place in ``cv_results_``.
+        Index of the best setting in ``cv_results_``.
     cv_results_ : dict of arrays
-        One entry per setting, as in scikit-learn: ``params``, ``param_...``, ``split0_test_score`` ...,
-        ``mean_test_score``, ``std_test_score``, ``rank_test_score``, times, and ``mean_n_features``, how many latent
-        features were in use. Of several scores each has its name in the place of ``score``.
+        An entry per setting, as in scikit-learn: ``params``, ``param_...``, ``split0_test_score`` ...,
+        ``mean_test_score``, ``std_test_score``, ``rank_test_score``, times, and ``mean_n_features``, the mean number of
+        latent features in use. Several scores have their names in place of ``score``.
     out_of_fold_ : OutOfFold
-        What the fits of the best setting said of the rows that they had not seen: ``rows``, ``predictions`` and
-        ``decisions``.
+        Held-out predictions of the best setting: ``rows``, ``predictions`` and ``decisions``.
     calibration_ : Calibration or None
-        Of a classifier with ``decision_function`` and no ``predict_proba``: how its scores become probabilities, found
-        from ``out_of_fold_``. ``temperatures`` has a row for each score.
+        Map from scores to probabilities, fitted to ``out_of_fold_``, for classifiers with ``decision_function`` and
+        without ``predict_proba``. ``temperatures`` has an entry per output.
     records_ : list of FoldRecord
-        One for each setting and fold; not saved with the search.
+        A record for each setting and fold; not saved with the search.
     refit_time_ : float
-        Seconds of the last fit.
+        Duration of the final fit in seconds.
     n_splits_ : int
-        Folds.
+        Number of folds.
     scorer_ : dict
-        The scorers by name; None is the estimator's ``score``.
+        Scorers by name; None is the estimator's ``score``.
 
     See Also
     --------
-    ILSVMClassifierCV, MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV : The same with lists that do well.
-    regbayes.search : Records of a search in files.
+    ILSVMClassifierCV, MultiTaskILSVMClassifierCV, MultiTaskILSVMRegressorCV : Searches with default lists of values.
+    regbayes.search : Reads and writes records.
 
     Examples
     --------
@@ -342,24 +341,24 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         on_result: OnResult | None = None,
         **metadata: Any,
     ) -> Self:
-        """Try every setting on every fold, and fit the best to all rows.
+        """Fit every setting on every fold, and the best one on all samples.
 
-        Ctrl-C ends the search. If some settings were tried on every fold by then, the best of them is fitted, with a
-        warning; otherwise `regbayes.search.SearchInterrupted`, a KeyboardInterrupt, carries the records.
+        Ctrl-C ends the search. If some settings have scores on every fold, the best of them is fitted, with a warning.
+        Otherwise the records are in the exception `regbayes.search.SearchInterrupted`, a KeyboardInterrupt.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
         records : iterable of FoldRecord, default=None
-            Of an earlier search on the same rows and folds: its fits are not made again, except where one that is
-            missing is warm-started from them.
+            Records of an earlier search on the same samples and folds. Their fits are only repeated to warm-start a
+            missing one.
         on_result : callable, default=None
-            Is called with the record of each fit as it arrives.
+            Called with the record of each fit as it arrives.
         **metadata : array-like of shape (n_samples,)
-            Given to the estimator's ``fit``, fold by fold; to ``score``, ``predict`` and scorers where they name it
-            among their parameters, as ``sample_weight`` and ``task``. ``groups`` are for ``cv``. With scikit-learn's
-            metadata routing enabled, the requests decide.
+            Passed to ``fit`` by fold, and to ``score``, ``predict`` and scorers that accept it by name, such as
+            ``sample_weight`` and ``task``. ``groups`` are for ``cv``. With scikit-learn's metadata routing enabled, the
+            requests decide.
 
         Returns
         -------
@@ -412,7 +411,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
     def _route(
         self, X: Any, y: Any, estimator: Any, scorers: Mapping[str, Scorer], metadata: Mapping[str, Any]
     ) -> tuple[Samples, dict[str, Any]]:
-        """Say which method is given which metadata; the second part is for the splitter."""
+        """Return the metadata for each method, and the metadata for the splitter."""
         if _routing_enabled():
             routed = process_routing(self, "fit", **metadata)
             of_score = {
@@ -429,7 +428,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         return Samples(X, y, others, of_predict, of_score), of_split
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Say who may be given metadata: the estimator, the scorers and the splitter."""
+        """Return the routing of metadata to the estimator, the scorers and the splitter."""
         calls = MethodMapping().add(caller="fit", callee="fit").add(caller="fit", callee="predict")
         scorers = resolve_scorers(self.estimator, self.scoring)
         if None in scorers.values():
@@ -452,7 +451,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
 
     @available_if(best_has("transform"))
     def fit_transform(self, X: Any, y: Any = None, **given: Any) -> Any:
-        """Search, and return the features of the same rows."""
+        """Search, and return the features of the samples."""
         return self.fit(X, y, **given).transform(X)
 
     def __sklearn_tags__(self) -> Any:

@@ -1,4 +1,4 @@
-"""Records of a search: what each fit scored and said of rows that it had not seen, kept in memory or in a file."""
+"""Records of a search: scores and held-out predictions of each fit, in memory or in a file."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Setting = dict[str, Any]
 
 @dataclass(frozen=True)
 class FoldRecord:
-    """One setting on one fold."""
+    """Result of one setting on one fold."""
 
     params: Setting
     fold: int
-    scores: Mapping[str, float]  # by the name of the scorer, "score" where there is one
+    scores: Mapping[str, float]  # by the name of the scorer, "score" for a single one
     fit_seconds: float
     score_seconds: float
-    n_features: int | None  # in use after the fit; None where the estimator does not say
-    rows: Integers  # (n,): the rows of the fold that were left out of the fit
-    predictions: NDArray[Any] | None  # (n,) or (n, outputs): what the fit said of them
-    decisions: Floats | None  # (n,) or (n, k): decision values, or probabilities; of several outputs side by side
+    n_features: int | None  # number in use after the fit; None if the estimator has none
+    rows: Integers  # (n,): indices of the held-out samples
+    predictions: NDArray[Any] | None  # (n,) or (n, outputs): held-out predictions
+    decisions: Floats | None  # (n,) or (n, k): decision values or probabilities; columns of all outputs
 
     @property
     def score(self) -> float:
@@ -44,22 +44,22 @@ class FoldRecord:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells the record from others of its search."""
+        """Identifier of the record in its search."""
         return setting_key(self.params), self.fold
 
 
 @persistable
 @dataclass(frozen=True)
 class OutOfFold:
-    """What the fits of one setting said of the rows that they had not seen, fold by fold put together."""
+    """Held-out predictions of all fits of one setting, in the order of the samples."""
 
-    rows: Integers  # (n,): in order; a row that was left out several times is there as often
+    rows: Integers  # (n,): sorted indices of the samples; repeated for samples that were held out several times
     predictions: NDArray[Any] | None  # (n,) or (n, outputs)
     decisions: Floats | None  # (n,) or (n, k)
 
     @classmethod
     def collect(cls, records: Sequence[FoldRecord]) -> OutOfFold:
-        """Put the folds of one setting together."""
+        """Combine the folds of one setting."""
         rows = np.concatenate([record.rows for record in records])
         order = np.argsort(rows, kind="stable")
         predictions = _stack([record.predictions for record in records], order)
@@ -67,7 +67,7 @@ class OutOfFold:
 
 
 def _stack(parts: Sequence[NDArray[Any] | None], order: Integers) -> NDArray[Any] | None:
-    """Put the folds' arrays together; None where one is missing or a fold has seen fewer classes than another."""
+    """Combine the folds' arrays; None if one is missing or a fold has seen fewer classes than another."""
     found = [part for part in parts if part is not None]
     if len(found) < len(parts) or len({part.shape[1:] for part in found}) > 1:
         return None
@@ -75,12 +75,12 @@ def _stack(parts: Sequence[NDArray[Any] | None], order: Integers) -> NDArray[Any
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """Ctrl-C before any setting had been tried on every fold.
+    """Ctrl-C interrupted the search before any setting had scores on every fold.
 
     Attributes
     ----------
     records : list of FoldRecord
-        Of the fits that were done; ``fit(..., records=...)`` continues from them.
+        Records of the finished fits; ``fit(..., records=...)`` continues from them.
     """
 
     def __init__(self, records: Sequence[FoldRecord]) -> None:
@@ -89,9 +89,9 @@ class SearchInterrupted(KeyboardInterrupt):
 
 
 def best_so_far(records: Iterable[FoldRecord], score: str | None = None) -> Setting:
-    """Return the setting with the best mean score among those that were tried on most folds.
+    """Return the setting with the best mean score among those with scores on the most folds.
 
-    What a search that was interrupted early knows. ``score`` names one of several; None is the first.
+    Use it for a search that was interrupted early. ``score`` names one of several scores; None is the first.
 
     Raises
     ------
@@ -112,12 +112,12 @@ def best_so_far(records: Iterable[FoldRecord], score: str | None = None) -> Sett
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of a parameter is a number; yes and no are none."""
+    """Whether a value of a parameter is a number; booleans are not."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def setting_key(params: Mapping[str, Any]) -> str:
-    """Return a text that is the same for equal settings, also after a file has turned an integer into a float."""
+    """Return a string that is equal for equal settings, also if a file has turned an integer into a float."""
     return json.dumps({name: _plain(value) for name, value in params.items()}, sort_keys=True, default=repr)
 
 
@@ -128,20 +128,20 @@ def _plain(value: Any) -> Any:
 
 
 def write_records(records: Iterable[FoldRecord], path: str | os.PathLike[str], *, append: bool = False) -> None:
-    """Write records to a file of JSON lines, one for each.
+    """Write records to a file of JSON lines, one per record.
 
     Parameters
     ----------
     records : iterable of FoldRecord
     path : str or path-like
     append : bool, default=False
-        Whether to go on at the end of the file: a search that appends each record as it arrives can be resumed from
-        what was written, whatever ended it.
+            Whether to append to the file. A search that appends each record as it arrives can be resumed after any
+            interruption.
 
     Raises
     ------
     ValueError
-        If a setting holds what JSON has no word for: an estimator, a function.
+        If a setting has a value that JSON does not support, such as an estimator or a function.
     """
     with Path(path).open("a" if append else "w", encoding="utf-8") as file:
         for record in records:
@@ -149,7 +149,7 @@ def write_records(records: Iterable[FoldRecord], path: str | os.PathLike[str], *
 
 
 def read_records(path: str | os.PathLike[str]) -> list[FoldRecord]:
-    """Read the records that `write_records` wrote; a last line that was cut short is left out.
+    """Read the records of `write_records`, without an incomplete last line.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def read_records(path: str | os.PathLike[str]) -> list[FoldRecord]:
     found = []
     *lines, _ = (
         Path(path).read_text(encoding="utf-8").split("\n")
-    )  # after the last line break: nothing, or a line cut short
+    )  # the rest after the last line break is empty or an incomplete line
     for number, line in enumerate(lines, start=1):
         try:
             found.append(_decode(line))
@@ -213,7 +213,7 @@ def _decode(line: str) -> FoldRecord:
 
 
 def _encode_array(values: NDArray[Any] | None) -> Any:
-    """Return an array as the bytes of a ``.npy`` file, or as a list where it holds objects: labels of several types."""
+    """Return an array as the bytes of a ``.npy`` file, or as a list if it holds objects."""
     if values is None:
         return None
     if values.dtype.kind == "O":

@@ -19,28 +19,28 @@ from regbayes._registry import Saveable, persistable
 from regbayes._types import Floats, Integers
 from regbayes.estimators._search import Samples, fit_quietly, reseed
 
-CONSTANT = 1e-3  # of the largest standard deviation, below which a feature is constant
+CONSTANT = 1e-3  # share of the largest standard deviation below which a feature is constant
 STABLE = 0.8  # share of the fits in which a stable feature recurs
 
 
 @persistable(name="regbayes.FeatureStability")
 @dataclass(frozen=True, eq=False, repr=False)
 class FeatureStability(Saveable):
-    """How often the features of a model recur in fits to other samples, and how similar they are then.
+    """How often the features of a model recur in fits to other samples, and with which similarity.
 
-    Make one with `feature_stability`. The similarity of a feature is its absolute correlation with the feature that it
-    was matched with, on the same samples: 1 is the same feature, or its complement; 0 means that none was left.
+    `feature_stability` returns it. The similarity of a feature is its absolute correlation with the matched feature of
+    another fit, on the same samples. 1 is the same feature or its complement; 0 means that there was no match.
 
     Parameters
     ----------
     numbers : array of shape (n_features,)
-        Which features of the model they are: columns of ``transform`` that vary.
+        Column numbers of the features in ``transform``; constant columns are left out.
     similarity : array of shape (n_fits, n_features)
-        Of each feature in each of the other fits.
+        Similarity of each feature in each of the other fits.
     n_found : array of shape (n_fits,)
         Number of features of each of the other fits.
     threshold : float
-        Similarity from which on a feature has recurred.
+        Similarity at which a feature counts as recurred.
     """
 
     numbers: Integers
@@ -60,7 +60,7 @@ class FeatureStability(Saveable):
 
     @property
     def match(self) -> float:
-        """Median over the fits of the median similarity of features in a fit; a surplus on either side counts as 0."""
+        """Median over the fits of the median similarity in a fit, where features without a match count as 0."""
         if not len(self.numbers):
             return 0.0
         most = np.maximum(self.n_found, len(self.numbers))
@@ -68,7 +68,7 @@ class FeatureStability(Saveable):
         return float(np.median([np.median(one) for one in padded]))
 
     def table(self) -> dict[str, NDArray[Any]]:
-        """Return the columns of a table with a row per feature, as a data frame takes them."""
+        """Return the columns of a table with a row per feature, for a data frame."""
         return {
             "feature": self.numbers,
             "returned": self.returned,
@@ -111,39 +111,38 @@ def feature_stability(
     n_jobs: int | None = None,
     **metadata: Any,
 ) -> FeatureStability:
-    """Fit a model to random parts of the samples, and find which of its features recur.
+    """Refit a model to random subsamples, and measure which of its features recur.
 
-    Features have no order and no sign, so those of two fits are matched: one to one, so that the absolute correlations
-    of their values on the same samples add up to the most (the Hungarian method).
+    Features have no order and no sign. The features of two fits are matched one to one, so that the sum of the absolute
+    correlations on the same samples is largest (the Hungarian method).
 
     Parameters
     ----------
     estimator : estimator with ``transform``
-        Its own features are judged if it is fitted, otherwise those of a fit to all samples. Also a pipeline, whose
-        last step may be a classifier after the features; a fitted search stands for its best estimator. It is not
-        changed.
+        The model whose features are compared; it is fitted to all samples if it is not fitted. It may be a pipeline
+        with a final classifier, or a fitted search, which stands for its best estimator. It is not changed.
     X : array-like or sparse matrix of shape (n_samples, n_features)
-        What the model is, or was, fitted to.
+        The training samples of the model.
     y : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
     n_resamples : int, default=10
-        Number of fits to random parts of the samples, each with a seed of its own.
+        Number of refits to random subsamples, each with its own seed.
     subsample : float, default=0.9
-        Share of the samples in a part.
+        Share of the samples in a subsample.
     threshold : float, default=0.8
-        Absolute correlation from which on a feature has recurred.
+        Absolute correlation at which a feature counts as recurred.
     X_compare : array-like, default=None
-        Samples on which features are compared; X by default. New ones are the stricter judge.
+        Samples on which features are compared. None is ``X``; new samples are a stricter test.
     random_state : int, RandomState instance or None, default=None
-        For the parts and the seeds.
+        Controls the subsamples and the seeds.
     n_jobs : int or None, default=None
         Number of processes over the fits.
     **metadata : array-like of shape (n_samples,)
-        Given to ``fit``, sample by sample: ``sample_weight``, ``task``.
+        Passed to ``fit``, restricted to the subsample: ``sample_weight``, ``task``.
 
     Returns
     -------
     FeatureStability
-        Printed, it is a table; `regbayes.report.collect` takes it as ``stability=``.
+        Prints as a table; `regbayes.report.collect` accepts it as ``stability=``.
 
     Examples
     --------
@@ -156,7 +155,7 @@ def feature_stability(
     True
     """
     random, n = check_random_state(random_state), _num_samples(X)
-    if hasattr(y, "to_numpy") and not hasattr(y, "iloc"):  # pandas' arrays, which scikit-learn cannot take rows of
+    if hasattr(y, "to_numpy") and not hasattr(y, "iloc"):  # arrays of pandas, which scikit-learn cannot index by row
         y = y.to_numpy()
     samples = Samples(X, y, {name: value for name, value in metadata.items() if value is not None})
     seeds = random.randint(np.iinfo(np.int32).max, size=n_resamples + 1)
@@ -178,9 +177,9 @@ def feature_stability(
 
 
 def match_features(first: Floats, second: Floats) -> Floats:
-    """Return the absolute correlation of each feature of the first with the one of the second it is matched with.
+    """Return the absolute correlation of each feature of the first fit with its match in the second.
 
-    Zero where none is left. Rows are the same samples.
+    It is 0 for features without a match. The rows of both are the same samples.
     """
     similarity = np.zeros(first.shape[1])
     if first.shape[1] and second.shape[1]:
@@ -192,14 +191,14 @@ def match_features(first: Floats, second: Floats) -> Floats:
 
 
 def _standardize(values: Floats) -> Floats:
-    """Return columns of mean zero and length one; constant ones are zero."""
+    """Return columns with mean 0 and length 1; constant columns are 0."""
     centred = values - values.mean(axis=0)
     lengths = np.linalg.norm(centred, axis=0)
     return np.divide(centred, lengths, out=np.zeros_like(centred), where=lengths > 0)
 
 
 def _varying_features(model: Any, X: Any) -> tuple[Integers, Floats]:
-    """Return the numbers and the values of the features that are not constant, of the last step that has any."""
+    """Return the numbers and values of the features that are not constant, of the last step with ``transform``."""
     while isinstance(model, Pipeline) and not hasattr(model, "transform"):
         model = model[:-1]
     if not hasattr(model, "transform"):

@@ -24,7 +24,7 @@ from regbayes.estimators.metrics import subset_accuracy
 
 
 def draw_resamples(n: int, n_resamples: int, random: np.random.RandomState, weights: Any = None) -> list[Floats]:
-    """Draw samples with replacement and return how often each counts, (n,); of 0 resamples, the samples themselves."""
+    """Return how often each sample counts, (n,), in each bootstrap resample; 1 for all samples with 0 resamples."""
     drawn = [np.bincount(random.randint(n, size=n), minlength=n).astype(np.float64) for _ in range(n_resamples)]
     return [counts if weights is None else counts * weights for counts in drawn or [np.ones(n)]]
 
@@ -34,14 +34,14 @@ def find_threshold(
 ) -> float:
     """Return the threshold with the highest F1, averaged over resamples.
 
-    The best threshold of a sample jumps with a few examples. So the number of scores above the best one is averaged
-    over the resamples; a mean of numbers depends on the order of the scores alone. Of thresholds that are equally good,
-    the one nearest to ``default`` counts, which is also the result without any score.
+    The best threshold of a sample is sensitive to single examples. Therefore the number of scores above it is averaged
+    over the resamples, which depends only on the order of the scores. Ties are broken by the distance to ``default``,
+    which is also the result without scores.
 
     Parameters
     ----------
     scores, positive, rows : (n,)
-        Scores, true labels, and the samples that they belong to.
+        Scores, true labels, and the indices of their samples.
     resamples : sequence of (n_samples,)
         How often each sample counts.
     """
@@ -70,23 +70,23 @@ def find_threshold(
 class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Choose the thresholds of a multi-label classifier by cross-validation.
 
-    The classifier that is right most often predicts rare labels almost never. For F1 a lower threshold is better. This
-    estimator finds one threshold for each label, or one for all, from the scores of held-out samples, and fits the
-    classifier to all samples. Thresholds change predictions, not probabilities: for these use ``estimator_``. For one
-    binary label, and for other metrics, use scikit-learn's ``TunedThresholdClassifierCV``.
+    Accuracy favors classifiers that rarely predict rare labels; F1 favors lower thresholds. This estimator chooses one
+    threshold per label, or one for all, from held-out scores, and fits the classifier on all samples. Thresholds change
+    predictions but not probabilities; for these use ``estimator_``. For one binary label, or other metrics, use
+    scikit-learn's ``TunedThresholdClassifierCV``.
 
     Parameters
     ----------
     estimator : classifier
-        With ``decision_function`` or ``predict_proba``; a `MultiTaskILSVMClassifier`, a ``OneVsRestClassifier``, ...
+        It must have ``decision_function`` or ``predict_proba``, such as `MultiTaskILSVMClassifier`.
     thresholds : {"per_label", "shared"}, default="per_label"
-        One threshold for each label maximizes F1-macro, a shared one F1-micro.
+        Controls the target: a threshold per label maximizes macro F1, a shared one micro F1.
     n_resamples : int, default=50
-        Controls how steady the thresholds are: F1 is maximized on so many resamples of the samples, and the threshold
-        has the mean number of positive predictions. 0 maximizes F1 of the samples themselves.
+        Controls the variance of the thresholds: F1 is maximized on this many bootstrap resamples, and the threshold
+        gives the mean number of positive predictions. 0 maximizes F1 of the samples themselves.
     cv : int, splitter or iterable, default=None
-        Folds. None and a number (5 by default) make random folds. Whatever the folds, samples without which a label
-        would have only one class in training are not scored. Repeated folds steady the thresholds further. Not saved.
+        Folds. None (5 folds) and a number give random folds. Samples that are needed for both classes of a label in
+        training are not scored. Repeated folds reduce the variance of the thresholds. Not saved.
     random_state : int, RandomState instance or None, default=None
         Controls the folds and resamples.
     n_jobs : int or None, default=None
@@ -95,9 +95,9 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
     Attributes
     ----------
     estimator_ : classifier
-        Fitted to all samples.
+        Fitted on all samples.
     thresholds_ : array of shape (n_labels,)
-        Labels with a score above it are predicted.
+        Labels with a score above their threshold are predicted.
     classes_ : array of shape (2,)
         The negative and the positive class.
     n_features_in_, feature_names_in_
@@ -105,7 +105,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
 
     See Also
     --------
-    sklearn.model_selection.TunedThresholdClassifierCV : The threshold of one binary label, for any metric.
+    sklearn.model_selection.TunedThresholdClassifierCV : Threshold of one binary label, for any metric.
 
     Examples
     --------
@@ -148,15 +148,15 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Score held-out samples, choose the thresholds, and fit to all samples.
+        """Score held-out samples, choose the thresholds, and fit on all samples.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples, n_labels) or (n_samples,)
-            Two classes, NaN where missing (if the estimator takes it).
+            Two classes, NaN where missing (if the estimator accepts it).
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts, in the estimator's fits, which must take it, and in F1. Samples of weight 0
+            How often each sample counts, in F1 and in the estimator's fits, which must accept it. Samples of weight 0
             are left out. Folds and resamples are drawn without weights.
 
         Returns
@@ -202,7 +202,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         return self
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Return scores less thresholds, shape (n_samples, n_labels), or (n_samples,) after a vector y."""
+        """Return scores minus thresholds, shape (n_samples, n_labels), or (n_samples,) after a vector y."""
         check_is_fitted(self, "thresholds_")
         scores = _responses(self.estimator_, X, len(self.thresholds_) == 1) - self.thresholds_
         return scores[:, 0] if self._one_label else scores
@@ -227,7 +227,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
 
 
 def _score_fold(estimator: Any, samples: Samples, fold: Fold) -> Floats:
-    """Fit to one part and score the other."""
+    """Fit on the training part of a fold and score its test part."""
     train, test = fold
     fitted = fit_quietly(clone(estimator), samples.take(train))
     return _responses(fitted, _safe_indexing(samples.X, test), np.shape(samples.y)[1:] in ((), (1,)))
@@ -239,6 +239,6 @@ def _responses(fitted: Any, X: Any, one_label: bool) -> Floats:
         scores = np.asarray(fitted.decision_function(X), dtype=np.float64)
         return scores[:, None] if scores.ndim == 1 else scores
     found = fitted.predict_proba(X)
-    if isinstance(found, list):  # one array of two columns per label
+    if isinstance(found, list):  # a list of arrays with two columns, one per label
         return np.stack([part[:, 1] for part in found], axis=1)
     return np.asarray(found[:, 1:] if one_label and found.shape[1] == 2 else found, dtype=np.float64)
