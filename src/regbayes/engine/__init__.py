@@ -1,4 +1,4 @@
-"""The training loop, executors, sources of samples and the line search. No model is known here."""
+"""Model-independent training loop, executors, sources of samples and line search."""
 
 from __future__ import annotations
 

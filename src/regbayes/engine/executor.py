@@ -1,8 +1,8 @@
-"""Executors call a function for every block of samples: in the caller's thread, or in several threads.
+"""Executors call a function for every block of samples, in the caller's thread or in several threads.
 
-Blocks do not depend on the executor and sums are taken in their order, so a result has the same bits for any number
-of workers. Threads call NumPy and compiled kernels, which release the interpreter lock. Numba's own ``prange`` is not
-used: two of its three threading layers fail when the caller itself uses threads or forks, as joblib and web servers do.
+Blocks do not depend on the executor and sums are taken in block order, so results are bitwise identical for any number
+of workers. Threads call NumPy and compiled kernels, which release the interpreter lock. Numba's ``prange`` is not used
+because two of its three threading layers fail if the caller uses threads or forks, as joblib and web servers do.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, Protocol, Self, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-BLOCK_ROWS = 2048  # whatever the number of workers, so that sums over blocks do not depend on it
-WIDE_ROWS, MIN_WIDE = 8192, 16  # rows of a block at most where little is done with each; blocks before they are wider
-AHEAD = 2  # blocks per thread that are handed out at once: no thread waits for the next, and few results wait
+BLOCK_ROWS = 2048  # rows per block for any number of workers, so that sums do not depend on it
+WIDE_ROWS, MIN_WIDE = 8192, 16  # maximum rows of a block for cheap work per row, and number of blocks before they widen
+AHEAD = 2  # blocks per thread submitted ahead, to keep threads busy with few pending results
 NO_BLOCKS = "map_reduce needs at least one block."
 
 
 class Addable(Protocol):
-    """What can be summed: numbers, arrays, and dataclasses of statistics with an ``__add__``."""
+    """Type with addition: numbers, arrays, and dataclasses of statistics with an ``__add__``."""
 
     def __add__(self, other: Self, /) -> Any: ...
 
@@ -36,18 +36,18 @@ Sum = TypeVar("Sum", bound=Addable)
 
 
 class Executor(Protocol):
-    """Calls a function for every block."""
+    """Interface to call a function for every block."""
 
     def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
         """Return the function's results, in the order of the blocks."""
 
     def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
-        """Return ``((f(b_0) + f(b_1)) + f(b_2)) + ...``; few of the results are held at once."""
+        """Return ``((f(b_0) + f(b_1)) + f(b_2)) + ...`` with few results in memory at once."""
 
 
 @dataclass(frozen=True)
 class Serial:
-    """One block after another, in the caller's thread."""
+    """Process one block after another in the caller's thread."""
 
     def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
         """Return the function's results, in the order of the blocks."""
@@ -62,16 +62,16 @@ class Serial:
 
 @dataclass(frozen=True)
 class Threads:
-    """Several blocks at once, in threads of this process.
+    """Process several blocks at once in threads of this process.
 
-    The function is called concurrently, so it may write only to what belongs to its block. Threads help as far as it
-    releases the interpreter's lock, as NumPy and the compiled kernels do. An exception in a block, an interrupt among
-    them, is raised in the caller once the blocks that have begun are over; no further one begins.
+    The function is called concurrently, so it may write only to data of its block. Threads speed it up as far as it
+    releases the interpreter lock, as NumPy and the compiled kernels do. An exception in a block, including an
+    interrupt, stops submission and is raised in the caller once the running blocks have finished.
 
     Parameters
     ----------
     n_threads : int
-        How many; 1 is the caller's own.
+        Number of threads; 1 uses the caller's thread.
     """
 
     n_threads: int
@@ -110,15 +110,15 @@ class Threads:
 
 
 def make_executor(n_threads: int) -> Executor:
-    """Return who takes the blocks: the caller's thread, or several."""
+    """Return a serial or threaded executor."""
     return Serial() if n_threads == 1 else Threads(n_threads)
 
 
 def row_blocks(n_rows: int, wide: bool = False) -> list[slice]:
-    """Return the slices, in order, that partition ``range(n_rows)``; they depend on nothing else.
+    """Partition ``range(n_rows)`` into ordered slices that depend on the arguments only.
 
-    Wide ones are for work that takes a row less than a microsecond: between two blocks a thread needs the interpreter's
-    lock, and many threads would wait for it.
+    Wide slices are for work of less than a microsecond per row. Threads need the interpreter lock between blocks, so
+    many threads would wait for it with small blocks.
     """
     width = max(BLOCK_ROWS, min(WIDE_ROWS, -(-n_rows // MIN_WIDE))) if wide else BLOCK_ROWS
     ends = [*range(width, n_rows, width), n_rows]
@@ -127,10 +127,10 @@ def row_blocks(n_rows: int, wide: bool = False) -> list[slice]:
 
 @contextmanager
 def one_blas_thread() -> Iterator[int]:
-    """Keep BLAS in the thread that calls it, and yield the number of threads that it would use otherwise.
+    """Limit BLAS to one thread, and yield the number of threads that it would use otherwise.
 
-    Products of blocks are shared out between threads of our own. BLAS threads on top of them gain little, and cost
-    much where other processes use the same cores.
+    Block products already run in our own threads. Additional BLAS threads gain little and cost much if other processes
+    use the same cores.
     """
     pools = _thread_pools()
     counts = [library.num_threads for library in pools.lib_controllers if library.user_api == "blas"]
@@ -140,4 +140,4 @@ def one_blas_thread() -> Iterator[int]:
 
 @cache
 def _thread_pools() -> ThreadpoolController:
-    return ThreadpoolController()  # looks at every loaded library, which takes milliseconds
+    return ThreadpoolController()  # cached because inspecting all loaded libraries takes milliseconds

@@ -1,4 +1,4 @@
-"""Backtracking line search: the first of a sequence of step lengths that lowers an objective enough."""
+"""Backtracking line search with Armijo's condition."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-ARMIJO = 1e-4  # of the fall that the slope promises, which a step has to reach
-SHORTEST, LONGEST = 0.1, 0.5  # factors on a length that failed
+ARMIJO = 1e-4  # required fraction of the decrease predicted by the slope
+SHORTEST, LONGEST = 0.1, 0.5  # minimum and maximum factor on a rejected length
 
 
 class Point(Protocol):
-    """What an evaluation returns."""
+    """Result of an evaluation."""
 
     @property
     def objective(self) -> float:
-        """The value there."""
+        """Objective at the point."""
 
 
 Found = TypeVar("Found", bound=Point)
@@ -31,34 +31,34 @@ def backtrack(
     noise: float = 0.0,
     shortest: float = SHORTEST,
 ) -> tuple[float, Found] | None:
-    """Return the first length that meets Armijo's condition and the point there; None if none of the trials does.
+    """Return the first length that meets Armijo's condition and its point, or None if no trial does.
 
     Parameters
     ----------
     evaluate : callable
-        From a length to a point. None stands for one that is not defined, or known not to be lower.
+        Maps a length to a point, or to None if undefined or known not to decrease the objective.
     value, slope : float
-        Objective at length 0 and its derivative by the length, not positive. With slope 0 the objective may not rise.
+        Objective at length 0 and its nonpositive derivative. With slope 0 the objective must not increase.
     max_trials : int
     length : float, default=1.0
         The first length to try.
     noise : float, default=0.0
-        A rise that rounding explains.
+        Increase of the objective that rounding can explain.
     shortest : float, default=0.1
-        Factor on the length at least, from one trial to the next.
+        Minimum factor on the length from one trial to the next.
     """
     for _ in range(max_trials):
         point = evaluate(length)
         rise = math.inf if point is None else point.objective - value
         if point is not None and rise <= ARMIJO * length * slope + noise:
             return length, point
-        del point  # the next trial needs the memory
+        del point  # frees memory for the next trial
         length = shorten(length, rise, slope, shortest)
     return None
 
 
 def shorten(length: float, rise: float, slope: float, shortest: float = SHORTEST) -> float:
-    """Return the minimum of the parabola through value, slope and rise, within factors of the last length."""
+    """Minimize the parabola through value, slope and increase, within factors of the last length."""
     curve = rise - slope * length
     best = -slope * length**2 / (2.0 * curve) if math.isfinite(curve) and curve > 0 else 0.0
     return min(max(best, shortest * length), LONGEST * length)

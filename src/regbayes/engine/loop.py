@@ -1,7 +1,7 @@
-"""The one training loop of the package, ``run``. It knows no model.
+"""The model-independent training loop, ``run``.
 
-A fit is a pure step from state to state, an objective of named terms, and a stopping rule. How it ended is data
-(`Status`), and the caller decides whether to warn.
+A fit consists of a pure step from state to state, an objective with named terms, and a stopping rule. The loop returns
+how it ended as a `Status`, and the caller decides whether to warn.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True)
 class StepResult(Generic[State]):
-    """The result of one step, which must not write into the arrays of the state before: it may be the best one."""
+    """Result of one step, which must not modify the arrays of the previous state."""
 
     state: State
-    terms: Mapping[str, float] | None = None  # of the objective at the new state; None: the loop computes them
-    diagnostics: Mapping[str, float] = field(default_factory=dict)  # further numbers for the trace, such as a gap
-    status: Status | None = None  # of a step that knows that the fit is over
+    terms: Mapping[str, float] | None = None  # terms of the objective at the new state; None: the loop computes them
+    diagnostics: Mapping[str, float] = field(default_factory=dict)  # additional values for the trace, such as a gap
+    status: Status | None = None  # ends the fit if not None
 
 
 @dataclass(frozen=True)
 class Progress(Generic[State]):
-    """What a callback sees after an iteration."""
+    """Argument of callbacks after an iteration."""
 
     iteration: int  # iterations completed: 1 after the first
     max_iter: int
@@ -79,17 +79,17 @@ class Progress(Generic[State]):
     diagnostics: Mapping[str, float]
     elapsed: float  # seconds since the loop began
     view: Callable[[], State] = field(repr=False)  # returns ``state``
-    stage: str = ""  # the part of the fit that this is an iteration of
+    stage: str = ""  # name of the stage of the fit
 
     @cached_property
     def state(self) -> State:
-        """The state after this iteration, which need not be the best one; it is made when it is first used."""
+        """The state after this iteration, computed on first use; not necessarily the best state."""
         return self.view()
 
 
 @dataclass(frozen=True)
 class Record:
-    """The numbers of one iteration."""
+    """Recorded values of one iteration."""
 
     iteration: int
     objective: float
@@ -100,34 +100,34 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Rises:
-    """The iterations at which the objective increased, and by how much; exact methods have none but rounding."""
+    """Increases of the objective by iteration; those of exact methods are rounding errors."""
 
     iterations: Integers  # (rises,)
-    sizes: Floats  # (rises,), all positive
+    sizes: Floats  # (rises,), positive
 
     @property
     def count(self) -> int:
-        """How many rises there were."""
+        """Number of increases."""
         return int(self.sizes.size)
 
     @property
     def largest(self) -> float:
-        """The largest rise; 0 if there was none."""
+        """Largest increase, 0 without any."""
         return float(self.sizes.max(initial=0.0))
 
     @property
     def total(self) -> float:
-        """The sum of all rises."""
+        """Sum of all increases."""
         return float(self.sizes.sum())
 
 
 @persistable(name="regbayes.engine.Trace")
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The history of a fit. The arrays are read-only and have one entry per recorded iteration.
+    """History of a fit, with read-only arrays that have one entry per recorded iteration.
 
-    The start is iteration 0 if its objective is known. Where the objective itself changed between two runs, the
-    iteration in between has two entries.
+    The initial state is iteration 0 if its objective is available. If the objective function changes between two runs,
+    the iteration in between has two entries.
     """
 
     iterations: Integers  # (records,)
@@ -145,7 +145,7 @@ class Trace:
 
     @property
     def rises(self) -> Rises:
-        """The rises between consecutive finite objectives, except between two entries of one iteration."""
+        """Increases between consecutive finite objectives, except between two entries of one iteration."""
         with np.errstate(invalid="ignore"):  # inf - inf at an infeasible start
             change = np.diff(self.objective)
         up = np.flatnonzero(np.isfinite(change) & (change > 0) & (np.diff(self.iterations) > 0))
@@ -153,7 +153,7 @@ class Trace:
 
     @classmethod
     def joined(cls, traces: Sequence[Trace]) -> Trace:
-        """Lay traces of runs that followed each other end to end: iterations and seconds count on."""
+        """Concatenate traces of consecutive runs, with cumulative iterations and seconds."""
         iterations, elapsed, before, began = [], [], 0, 0.0
         for trace in traces:
             iterations.append(before + trace.iterations)
@@ -175,18 +175,18 @@ class Trace:
 
 @dataclass(frozen=True)
 class FitResult(Generic[State]):
-    """The result of a fit."""
+    """Result of a fit."""
 
-    state: State  # with the lowest objective, or the last one
+    state: State  # state with the lowest objective, or the last state
     trace: Trace
     status: Status  # why the loop ended
     n_iter: int
-    kept_iteration: int  # that ``state`` comes from; 0 is the start
-    objective: float  # of ``state``; ``inf`` if none was finite
+    kept_iteration: int  # iteration of ``state``; 0 is the initial state
+    objective: float  # objective of ``state``; ``inf`` if none was finite
 
 
 class _Rule:
-    """When to stop. Its first field is the largest change that counts as small, its second a number of changes."""
+    """Stopping rule; its first field is the largest small change, its second a number of changes."""
 
     def __post_init__(self) -> None:
         small, span = fields(self)[:2]  # type: ignore[arg-type] # rules are dataclasses
@@ -200,20 +200,20 @@ class _Rule:
 class AbsoluteChange(_Rule):
     """Converged once the last ``patience`` changes of the objective were all within a limit.
 
-    For objectives with constants of any size, such as those of a Gaussian likelihood.
+    Suitable for objectives with additive constants of any size, such as those of a Gaussian likelihood.
     """
 
     limit: float  # in units of the objective; 0: no change at all
     patience: int = 1
 
     def limits(self, objectives: Floats) -> Floats | float:
-        """Return the largest change that counts as small, of each change."""
+        """Return the largest small change at each objective."""
         return self.limit
 
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
         recent = np.array(objectives[-self.patience - 1 :])
-        # A change from an infeasible start, worth +inf, is not small.
+        # A change from an infeasible start, whose objective is +inf, is not small.
         if len(recent) <= self.patience or not np.all(np.isfinite(recent)):
             return None
         return Status.CONVERGED if np.all(np.abs(np.diff(recent)) <= self.limits(recent)) else None
@@ -223,26 +223,26 @@ class AbsoluteChange(_Rule):
 class RelativeChange(AbsoluteChange):
     """Converged once the last ``patience`` changes were all small relative to the objective.
 
-    A change from ``f`` to ``f'`` is small if ``|f' - f| <= limit * max(|f|, |f'|, 1)``. The floor of one nat serves
-    objectives that pass through zero.
+    A change from ``f`` to ``f'`` is small if ``|f' - f| <= limit * max(|f|, |f'|, 1)``. The floor of one nat is for
+    objectives that cross zero.
     """
 
     def limits(self, objectives: Floats) -> Floats | float:
-        """Return the largest change that counts as small, of each change."""
+        """Return the largest small change at each objective."""
         sizes = np.maximum(np.abs(objectives), 1.0)
         return self.limit * np.maximum(sizes[1:], sizes[:-1])
 
 
 @dataclass(frozen=True)
 class DiminishingReturns(_Rule):
-    """Converged once the last ``window`` iterations together lowered the objective by a small share of all so far.
+    """Converged once the last ``window`` iterations achieved only a small share of the total decrease.
 
-    For objectives that fall quickly at first and slowly afterwards, whatever constants they contain.
+    Suitable for objectives that decrease quickly at first and slowly later, with any additive constants.
     """
 
-    tol: float  # largest share that counts as small; 0 leaves the end to the iteration limit
+    tol: float  # largest small share; 0 disables the rule
     window: int = 5
-    least: float = 1e-6  # a smaller relative gain of the window is none, for starts next to the end
+    least: float = 1e-6  # relative decrease of a window that counts as zero, for starts near the optimum
 
     def __call__(self, objectives: Sequence[float]) -> Status | None:
         """Return ``Status.CONVERGED`` if the objectives so far meet the rule, None if they do not."""
@@ -272,34 +272,34 @@ def run(  # noqa: PLR0913 - options, all by name
 ) -> FitResult[State]:
     """Repeat a step until it converges, and return the best state.
 
-    After every iteration the objective is recorded and callbacks are called. The loop then ends at an objective that is
-    not finite (``DIVERGED``), the step's own status, the stopping rule, a callback that returns True, or the iteration
-    limit, in this order. ``KeyboardInterrupt`` ends the loop (``INTERRUPTED``); other exceptions pass through.
+    After every iteration the objective is recorded and callbacks are called. The loop ends, in this order of priority,
+    at a non-finite objective (``DIVERGED``), the step's own status, the stopping rule, a callback that returns True, or
+    the iteration limit. ``KeyboardInterrupt`` ends the loop (``INTERRUPTED``); other exceptions propagate.
 
     Parameters
     ----------
     step : callable
-        ``step(state) -> StepResult``. Anything random in it was drawn before and travels in the state.
+        ``step(state) -> StepResult``. It must be deterministic: random numbers are drawn before and are in the state.
     state : State
-        The start.
+        Initial state.
     max_iter : int
-        The iteration limit; 0 gives the start back.
+        Iteration limit; 0 returns the initial state.
     objective : callable, optional
-        ``objective(state)`` gives the named terms at a state. It is called for the start, which is then recorded as
-        iteration 0 and may be the best state, and after every step that reports no terms itself. Without it the start
-        is kept only until the first iteration is over.
+        ``objective(state)`` returns the named terms at a state. It is called for the initial state, which is then
+        iteration 0 and a candidate for the best state, and after every step without terms. Without it, the initial
+        state is returned only if no iteration completes.
     stop : callable, optional
-        Called with the objectives recorded so far; a status ends the loop. :class:`RelativeChange` is the usual one.
-        None leaves the end to the step and the limit.
+        Called with the objectives so far; a status ends the loop. :class:`RelativeChange` is the usual choice. With
+        None only the step, a callback or the iteration limit ends the loop.
     callbacks : sequence of callable
-        Each is called with a :class:`Progress` after every iteration and may return True to stop.
+        Each is called with a :class:`Progress` after every iteration and may return True to stop the loop.
     view : callable, optional
-        From a state to ``Progress.state``, for instance a fitted model; called only if a callback uses it.
+        Maps a state to ``Progress.state``, for example a fitted model; called only if a callback uses it.
     stage : str, default=""
-        Name of the part of a fit that these iterations are, which callbacks see as ``Progress.stage``.
+        Name of the stage, available as ``Progress.stage``.
     keep : {"best", "last"}, default="best"
-        Whether the state with the lowest objective is returned, or the last with a finite one, for objectives of
-        iterations that cannot be compared, as in a Markov chain.
+        Whether to return the state with the lowest objective or the last state with a finite one. Use "last" if
+        objectives of iterations cannot be compared, as in a Markov chain.
 
     Returns
     -------
@@ -314,7 +314,7 @@ def run(  # noqa: PLR0913 - options, all by name
     try:
         if objective is not None:
             start = log.add(0, state, objective(state), {})
-            # An infeasible start is worth +inf and may still be repaired; nothing good follows NaN or -inf.
+            # An infeasible start has objective +inf and may become feasible; NaN or -inf cannot recover.
             if math.isnan(start.objective) or start.objective == -math.inf:
                 return log.result(Status.DIVERGED)
         for iteration in range(1, max_iter + 1):
@@ -336,7 +336,7 @@ def run(  # noqa: PLR0913 - options, all by name
                 stage=stage,
             )
             asked = False
-            for callback in callbacks:  # each hears of every iteration, also when another has asked to stop
+            for callback in callbacks:  # every callback is called, even if an earlier one requests a stop
                 asked |= callback(progress) is True
             ended = result.status if math.isfinite(record.objective) else Status.DIVERGED
             if ended is None and stop is not None:
@@ -355,17 +355,17 @@ def _show(state: State) -> State:
 
 @dataclass
 class _Log(Generic[State]):
-    """The loop's memory. Each field changes by a single operation, so an interrupt finds it consistent."""
+    """Log of the loop; each field changes in a single operation, so it is consistent after an interrupt."""
 
     keep: Literal["best", "last"]
-    kept: tuple[int, State]  # the iteration and its state
+    kept: tuple[int, State]  # iteration and state that would be returned
     objective: float = math.inf  # of that state
     records: list[Record] = field(default_factory=list)
     objectives: list[float] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
 
     def add(self, iteration: int, state: State, terms: Terms, diagnostics: Mapping[str, float]) -> Record:
-        """Record an iteration and decide whether its state is the one to keep."""
+        """Record an iteration and decide whether to keep its state."""
         if self.records and terms.keys() != self.records[0].terms.keys():
             raise ValueError(
                 f"the objective's terms changed: iteration {iteration} has {sorted(terms)}, "
@@ -388,7 +388,7 @@ class _Log(Generic[State]):
         return record
 
     def result(self, status: Status) -> FitResult[State]:
-        """Return the state that was kept, with the trace of all iterations."""
+        """Return the kept state with the trace of all iterations."""
         n = len(self.records)
         iterations, objective, elapsed = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
         terms: dict[str, Floats] = {}
@@ -396,7 +396,7 @@ class _Log(Generic[State]):
         for place, record in enumerate(self.records):
             iterations[place], objective[place], elapsed[place] = record.iteration, record.objective, record.elapsed
             for columns, values in ((terms, record.terms), (diagnostics, record.diagnostics)):
-                for name, value in values.items():  # not every step reports every diagnostic
+                for name, value in values.items():  # steps may omit diagnostics
                     columns.setdefault(name, np.full(n, np.nan))[place] = value
         kept_iteration, state = self.kept
         return FitResult(

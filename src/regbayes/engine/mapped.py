@@ -1,4 +1,4 @@
-"""Samples of a memory-mapped file, which are standardized when they are read."""
+"""Samples of a memory-mapped file, standardized when they are read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from regbayes.kernels.arrays import is_plain
 
 @dataclass(frozen=True, eq=False)
 class StandardRows:
-    """Stands for an array of standardized samples; blocks of it are read when they are needed and not kept."""
+    """Array-like of standardized samples whose blocks are read on demand and not cached."""
 
-    source: NDArray[Any]  # (N, D): as the file has them, in 32 or 64 bits
+    source: NDArray[Any]  # (N, D): values in the file, in 32 or 64 bits
     mean: Floats  # (D,)
     scale: Floats  # (D,)
-    places: Integers | None = None  # (n,): samples of the source; None: all, in their order
+    places: Integers | None = None  # (n,): indices of samples of the source; None: all in order
 
     def __len__(self) -> int:
         return len(self.source) if self.places is None else len(self.places)
@@ -30,8 +30,8 @@ class StandardRows:
         return len(self), int(self.source.shape[1])
 
     def __getitem__(self, rows: Any) -> StandardRows:
-        """Return some of the samples; nothing is read."""
-        if isinstance(rows, tuple):  # all columns
+        """Select samples without reading them."""
+        if isinstance(rows, tuple):  # the column index selects all columns
             rows = rows[0]
         if self.places is not None:
             return replace(self, places=self.places[rows])
@@ -48,5 +48,5 @@ class StandardRows:
 
 
 def as_array(rows: Any) -> Any:
-    """Return samples as an array; those of a file are read."""
+    """Return samples as an array, reading those of a file."""
     return np.asarray(rows, dtype=np.float64) if is_plain(rows) else rows

@@ -1,8 +1,8 @@
-"""Where samples are: arrays in memory, in a file or on a device here; other packages add others.
+"""Sources of samples: arrays in memory, in a file or on a device; other packages add more.
 
-A fit takes what it has to know of all samples (`Source.summarize`), a sample of them in local memory (`Source.sample`),
-and then leaves the blocks where they are, in the form that the model takes (`Source.persist`). From then on a pass over
-all samples is a function of a block whose results add up (`Blocks.map_sum`).
+A fit computes statistics of all samples (`Source.summarize`), copies a subsample to local memory (`Source.sample`), and
+converts the blocks in place to the form that the model takes (`Source.persist`). Every further pass over all samples
+sums a function of blocks (`Blocks.map_sum`).
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from regbayes._types import Floats, Integers
 from regbayes.engine.executor import Executor, Serial, row_blocks
 from regbayes.kernels.arrays import find_ranges, is_plain, join, pieces, take_rows, to_host
 
-DEVICE_BLOCK_ROWS = 1 << 20  # work on a block is launched operation by operation: few large ones
+DEVICE_BLOCK_ROWS = 1 << 20  # samples per block on a device, where few large operations are faster
 
 
 class Blocks(Protocol):
-    """Blocks of samples that stay where they are."""
+    """Blocks of samples that stay on their device or worker."""
 
     @property
     def is_local(self) -> bool:
         """Whether results of the size of the samples may be gathered."""
 
     def broadcast(self, value: Any) -> Any:
-        """Return what stands for a value in the arguments of several calls, so that it is sent only once."""
+        """Return a handle of a value for the arguments of several calls, so that it is sent only once."""
 
     def map_sum(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum of ``function(block, *arguments)`` in the order of blocks, for any number of workers."""
+        """Return the sum of ``function(block, *arguments)`` in block order, for any number of workers."""
 
     def gather(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Return ``function(block, *arguments)`` of every block, in their order."""
+        """Return ``function(block, *arguments)`` of every block, in order."""
 
 
 class Source(Protocol):
-    """Samples, wherever they are."""
+    """Samples on any device or worker."""
 
     def __len__(self) -> int: ...
 
     def summarize(self, measure: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the sum of ``measure(samples, *arguments)`` over blocks of samples, in their order."""
+        """Return the sum of ``measure(samples, *arguments)`` over blocks of samples, in order."""
 
     def sample(self, n_samples: int, strata: Strata) -> Samples:
-        """Return about so many samples in local memory, in an order of which every beginning is a sample."""
+        """Return about ``n_samples`` samples in local memory, ordered so that every prefix is a sample."""
 
     def persist(self, make: Callable[..., Any], *arguments: Any) -> Blocks:
-        """Return ``make(samples, *arguments)`` of every block, kept where the block is."""
+        """Return the blocks ``make(samples, *arguments)``, kept on the device or worker of each block."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Samples:
     X: Any  # (n, D), dense or sparse, in memory, in a mapped file or on a device
     y: NDArray[Any] | None = None  # (n,) or (n, outputs)
     weights: Floats | None = None  # (n,), positive
-    task: NDArray[Any] | None = None  # (n,): the task of each sample, where it has one
+    task: NDArray[Any] | None = None  # (n,): the task of each sample in multi-task data
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
     def take(self, rows: Any) -> Samples:
-        """Return some of the samples."""
+        """Return selected samples."""
         if is_plain(self.X):
             X = self.X[rows]
         else:
@@ -76,12 +76,12 @@ class Samples:
 
 
 def join_samples(parts: Sequence[Samples]) -> Samples:
-    """Return samples of one library in a row."""
+    """Concatenate samples whose arrays are of one library."""
     parts = [part for part in parts if len(part)] or parts[:1]
     if len(parts) == 1:
         return parts[0]
     arrays = [part.X for part in parts]
-    if hasattr(arrays[0], "concat"):  # documents on a device
+    if hasattr(arrays[0], "concat"):  # only documents on a device have this method
         X = arrays[0].concat(arrays)
     else:
         X = vstack(arrays, format="csr") if issparse(arrays[0]) else join(arrays)
@@ -98,8 +98,8 @@ class LocalBlocks:
     blocks : sequence
     executor : Executor, default=Serial()
     make : callable, default=None
-        Makes the block that functions see from one of the sequence, such as a slice of the samples of a file, in each
-        call. By default blocks are those of the sequence.
+        Converts an item of ``blocks``, such as a slice of a file, to the block that functions receive, in each call. By
+        default blocks are passed directly.
     """
 
     blocks: Sequence[Any]
@@ -124,14 +124,14 @@ class LocalBlocks:
 
 
 def cut_rows(X: Any, wide: bool = False) -> list[slice]:
-    """Return the slices of samples in blocks, which depend on their number and on where they are."""
+    """Return the slices of blocks of samples, which depend on their number and device only."""
     n = int(X.shape[0])
     return row_blocks(n, wide) if is_plain(X) else pieces(n, DEVICE_BLOCK_ROWS)
 
 
 @dataclass(frozen=True)
 class ArraySource:
-    """Samples of arrays: in memory, in a mapped file, or on a device."""
+    """Samples as arrays in memory, in a mapped file, or on a device."""
 
     samples: Samples
     executor: Executor = field(default_factory=Serial)
@@ -140,7 +140,7 @@ class ArraySource:
         return len(self.samples)
 
     def blocks(self) -> list[Samples]:
-        """Return the samples in blocks of fixed size; nothing is copied."""
+        """Return the samples in blocks of fixed size, without copies."""
         return list(map(self.samples.take, cut_rows(self.samples.X)))
 
     def summarize(self, measure: Callable[..., Any], *arguments: Any) -> Any:
@@ -148,7 +148,7 @@ class ArraySource:
         return LocalBlocks(self.blocks(), self.executor).map_sum(measure, *arguments)
 
     def sample(self, n_samples: int, strata: Strata) -> Samples:
-        """Return about so many samples, in an order of which every beginning is a sample."""
+        """Return about ``n_samples`` samples, ordered so that every prefix is a sample."""
         drawn = draw(self.samples, 0, strata.of, strata.limits(n_samples))
         found = drawn.samples.take(strata.select([drawn], n_samples))
         return found if is_plain(found.X) else replace(found, X=to_host(found.X).astype(np.float64))
@@ -161,7 +161,7 @@ class ArraySource:
 
 @dataclass(frozen=True)
 class Ranges:
-    """The lowest and highest value of every column."""
+    """Minimum and maximum of every column."""
 
     lowest: Floats  # (k,)
     highest: Floats  # (k,)
@@ -170,12 +170,12 @@ class Ranges:
         return Ranges(np.minimum(self.lowest, other.lowest), np.maximum(self.highest, other.highest))
 
     def array(self) -> Floats:
-        """Return two rows that have these ranges, (2, k)."""
+        """Return two rows with these ranges, (2, k)."""
         return np.stack([self.lowest, self.highest])
 
     @classmethod
     def of(cls, parts: Sequence[Any]) -> Ranges:
-        """Return those of arrays (n, k) with rows, on any namespace."""
+        """Return the ranges over nonempty arrays (n, k) of any library."""
         plain = isinstance(parts[0], np.ndarray)
         lowest, highest = zip(
             *((part.min(axis=0), part.max(axis=0)) if plain else find_ranges(part) for part in parts), strict=True
@@ -183,33 +183,33 @@ class Ranges:
         return cls(np.min(lowest, axis=0), np.max(highest, axis=0))
 
 
-# --- samples of samples: the same ones however blocks are cut
+# --- subsamples that do not depend on the blocks
 
 
 @dataclass(frozen=True)
 class Strata:
-    """Kinds of samples, each of which a sample shall have its share of."""
+    """Strata of the samples, sampled in proportion to their sizes."""
 
-    sizes: Integers  # (kinds,): samples of each kind
-    of: Callable[[Samples], Integers]  # the kind of each sample of a block
+    sizes: Integers  # (kinds,): number of samples of each stratum
+    of: Callable[[Samples], Integers]  # returns the stratum of each sample of a block
 
     @classmethod
     def alone(cls, n_samples: int) -> Strata:
-        """Return a single kind."""
+        """Return a single stratum."""
         return cls(np.array([n_samples]), same_stratum)
 
     def wanted(self, n_samples: int) -> Integers:
-        """Return how many samples of each kind there are to be, (kinds,): one at least."""
+        """Return the target number of samples of each stratum, (kinds,), at least one."""
         n_all = max(int(self.sizes.sum()), 1)
         return np.minimum(np.ceil(self.sizes * min(1.0, n_samples / n_all)), self.sizes).astype(np.int64)
 
     def limits(self, n_samples: int) -> Floats:
-        """Return the share of each kind to draw, (kinds,): more than are wanted, as chance makes it safe."""
+        """Return the fraction of each stratum to draw, (kinds,), larger than needed to allow for chance."""
         wanted = self.wanted(n_samples)
         return (wanted + 5.0 * np.sqrt(wanted) + 10.0) / np.maximum(self.sizes, 1)
 
     def select(self, drawn: Sequence[Drawn], n_samples: int) -> Integers:
-        """Return which of the samples drawn to keep, in an order of which every beginning is a sample."""
+        """Select from the drawn samples, ordered so that every prefix is a sample."""
         kinds, keys = np.concatenate([part.kinds for part in drawn]), np.concatenate([part.keys for part in drawn])
         order, wanted = np.lexsort((keys, kinds)), self.wanted(n_samples)
         starts = np.searchsorted(kinds[order], np.arange(len(self.sizes)))
@@ -219,7 +219,7 @@ class Strata:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Samples that were drawn from a block."""
+    """Samples drawn from a block."""
 
     samples: Samples
     kinds: Integers  # (n,)
@@ -227,14 +227,14 @@ class Drawn:
 
 
 def draw(block: Samples, first: int, kinds_of: Callable[[Samples], Integers], limits: Floats) -> Drawn:
-    """Draw a share of the samples of each kind by their numbers, which begin at ``first``."""
+    """Draw a fraction of each stratum by hashing the sample numbers, which begin at ``first``."""
     keys, kinds = uniform(np.arange(first, first + len(block))), kinds_of(block)
     drawn = np.flatnonzero(keys < limits[kinds])
     return Drawn(block.take(drawn), kinds[drawn], keys[drawn])
 
 
 def uniform(numbers: Integers) -> Floats:
-    """Return a number in [0, 1) for each sample number, by the finalizer of SplitMix64."""
+    """Hash sample numbers to [0, 1) with the finalizer of SplitMix64."""
     mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
@@ -242,12 +242,12 @@ def uniform(numbers: Integers) -> Floats:
 
 
 def same_stratum(block: Samples) -> Integers:
-    """Return the kind of samples that are all of one."""
+    """Return zero for every sample of a single stratum."""
     return np.zeros(len(block), dtype=np.int64)
 
 
 def order_sample(kinds: Integers | None, n_rows: int) -> Integers:
-    """Return rows in an order of which every beginning has its share of each kind, shape (n,)."""
+    """Return an order of the rows in which every prefix is stratified, shape (n,)."""
     shuffled = np.random.default_rng(0).permutation(n_rows)
     if kinds is None:
         return shuffled

@@ -1,6 +1,6 @@
-"""Features learned together with a linear head under margins, written once for every model.
+"""Joint learning of latent features and a linear max-margin head, for any model.
 
-The objective is ``J = generative terms(params, stats) + head(features(params))``. A model says how features of rows are
-inferred without their labels, how a gradient by features becomes one by parameters, and what its terms are
-(`JointModel`); descent, line search, tolerances, blocks of rows and callbacks are here.
+The objective is ``J = generative terms(params, stats) + head(features(params))``. A model implements label-free
+inference of features, backpropagation through it, and its generative terms (`JointModel`). This package implements
+descent, line search, tolerances, blocks of samples and callbacks.
 """

@@ -1,8 +1,8 @@
-"""The paper's alternation: margins on the posterior of the training rows, each block solved at the others.
+"""The paper's alternation, with margins on the posterior of the training samples.
 
-A round updates the features of all rows, tilted by the multipliers; then the parameters in closed form; then the head.
-With the multipliers held fixed while the features move, the blocks descend a Lagrangian and not J, which can rise; the
-trace records it, and the training loop keeps the best state.
+An iteration updates the features of all samples at fixed multipliers, then the parameters in closed form, then the
+head. Since multipliers are fixed while the features change, the updates descend a Lagrangian, and J can increase. The
+trace records increases, and the training loop keeps the best state.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from regbayes.margins.head import Tolerance
 
 
 class AlternatingModel(Protocol):
-    """What a `JointModel` has in addition to be fitted by alternation."""
+    """Methods that alternation needs in addition to those of a `JointModel`."""
 
     def update_features(self, rows: Any, params: Any, features: Any, gradient: Floats | None) -> Any:
-        """Return better features of a block of rows, given the gradient of the head's value by them."""
+        """Return updated features of a block of samples, given the head's gradient with respect to them."""
 
     def summarize(self, rows: Any, features: Any) -> Any:
-        """Sum what the other blocks need to know of rows whose features are given; sums add up."""
+        """Return additive statistics of samples with given features, for the other updates."""
 
     def update_params(self, params: Any, summary: Any) -> tuple[Any, Any]:
-        """Return the parameters that fit the features best, and the statistics at these parameters."""
+        """Return the optimal parameters for the features, and the statistics at these parameters."""
 
 
 @dataclass(frozen=True)
 class Round(Generic[Params, Stats]):
-    """The blocks after a round, with the objective there."""
+    """State after an iteration, with its objective."""
 
     at: Evaluation[Params, Stats]
-    features: list[Reals]  # of the training rows, block by block: their posterior
+    features: list[Reals]  # posterior of the training samples, by block
 
 
 def start(
     problem: JointProblem[Any, Params, Stats], params: Params, warm_start: Any, tolerance: Tolerance
 ) -> Round[Params, Stats]:
-    """Begin with the features that are inferred without labels."""
+    """Initialize with label-free features."""
     at, inference = problem.evaluate(params, warm_start, tolerance)
     return Round(at, problem.features(inference))
 
@@ -49,8 +49,8 @@ def start(
 def step(
     problem: JointProblem[Any, Params, Stats], state: Round[Params, Stats], tolerance: Tolerance
 ) -> StepResult[Round[Params, Stats]]:
-    """Update features, parameters and head: one round."""
-    model: Any = problem.model  # an AlternatingModel as well
+    """Run one iteration: update features, parameters and head."""
+    model: Any = problem.model  # also an AlternatingModel
     at = state.at
 
     def update(pair: tuple[RowBlock[Any], Reals]) -> Reals:

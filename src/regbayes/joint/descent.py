@@ -1,11 +1,11 @@
-"""Descent on J: L-BFGS with the exact gradient and a backtracking line search, so that J never rises.
+"""Descent on J with L-BFGS, exact gradients and a backtracking line search, so that J never increases.
 
-Every evaluation infers the features of all samples and solves for the head from the last accepted multipliers; the
-gradient goes back through the inference. The head is solved to a duality gap that follows what steps gain. If no step
-lowers J, the gap may have hidden the gain, and the head is solved more accurately before the descent ends.
+Every evaluation infers the features of all samples and solves for the head from the last accepted multipliers. The
+gradient is backpropagated through the inference. The head's duality gap is tied to the gain of recent steps. If no step
+lowers J, the head is solved more accurately before the descent ends, since the gap may have hidden a gain.
 
-Features are the largest arrays. They are needed from an evaluation to its gradient only, so they stay with the blocks
-of samples (`regbayes.joint.problem.RowBlock`).
+Features are the largest arrays and are needed only from an evaluation to its gradient, so they stay with the blocks of
+samples (`regbayes.joint.problem.RowBlock`).
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from regbayes.joint.problem import Evaluation, Inference, JointProblem
 from regbayes.kernels.arrays import sum_of
 from regbayes.margins.head import Tolerance
 
-History = tuple[tuple[Reals, Reals], ...]  # (change of position, change of gradient), the oldest first
+History = tuple[tuple[Reals, Reals], ...]  # pairs (change of position, change of gradient), oldest first
 
-MEMORY = 10  # pairs that L-BFGS remembers
-CURVED = 1e-10  # cosine between a move and the change of the gradient, at least, for the pair to be kept
-LONGER, SHORTER = 2.0, 0.7  # factors on the passes, if the gap was larger than the gain and if not
+MEMORY = 10  # number of pairs that L-BFGS stores
+CURVED = 1e-10  # minimum cosine between the changes of position and gradient of a stored pair
+LONGER, SHORTER = 2.0, 0.7  # factors on the maximum passes if the gap was larger than the gain, and if not
 
 
 @dataclass(frozen=True)
 class ToleranceSchedule:
-    """How accurately the head is solved, following what steps gain.
+    """Accuracy of the head as a function of the gain of recent steps.
 
-    J is too high by the duality gap of the head at most. A gap well below what a step gains suffices to judge the step.
+    J exceeds its minimum over heads by at most the duality gap, so a gap well below the gain suffices to judge a step.
     """
 
     first: Tolerance
-    gap_share: float  # of what the last step gained: the gap that the next one is judged with
-    gap_range: tuple[float, float]  # relative to the value
+    gap_share: float  # gap for the next step, relative to the gain of the last one
+    gap_range: tuple[float, float]  # minimum and maximum gap relative to the value
     epoch_range: tuple[float, float]
 
     def after(self, before: Tolerance, gained: float, value: float, gap: float) -> Tolerance:
-        """Return the tolerance for the step after one that gained so much, and whose solution has a value and a gap."""
+        """Return the tolerance after a step with this gain and with this value and gap of its head."""
         smallest, largest = self.gap_range
         epochs = before.max_epochs * (LONGER if gap > gained else SHORTER)
-        wide = self.gap_share * gained >= largest * value  # also where nothing is left to be paid
+        wide = self.gap_share * gained >= largest * value  # also if the value is zero
         relative = largest if wide else max(self.gap_share * (gained / value), smallest)
         return Tolerance(relative, float(np.clip(epochs, *self.epoch_range)))
 
@@ -60,29 +60,29 @@ DEFAULT_SCHEDULE = ToleranceSchedule(
 
 @dataclass(frozen=True)
 class DescentOptions:
-    """How to descend. Everything is a number."""
+    """Options of the descent."""
 
-    tolerance: ToleranceSchedule = DEFAULT_SCHEDULE  # of the head
-    max_trials: int = 10  # lengths that a line search tries
-    memory: int = MEMORY  # pairs that L-BFGS remembers
-    blocks_every: int = 0  # steps between updates in closed form; 0: never
-    blocks_below: float = -np.inf  # a gain so small asks for them as well
-    flat: float = 0.0  # norm of the gradient at which nothing is left to do
+    tolerance: ToleranceSchedule = DEFAULT_SCHEDULE  # accuracy of the head
+    max_trials: int = 10  # maximum step lengths that a line search tries
+    memory: int = MEMORY  # number of pairs that L-BFGS stores
+    blocks_every: int = 0  # steps between closed-form updates; 0: never
+    blocks_below: float = -np.inf  # gain of a step at which closed-form updates are also tried
+    flat: float = 0.0  # norm of the gradient at convergence
 
 
 @dataclass(frozen=True)
 class Search(Generic[Params, Stats]):
-    """An accepted point, its gradient, and what L-BFGS remembers."""
+    """An accepted point, its gradient, and the history of L-BFGS."""
 
     at: Evaluation[Params, Stats]
     gradient: Reals
-    tolerance: Tolerance  # to which the head is solved next
+    tolerance: Tolerance  # accuracy of the next head
     history: History = ()
     n_steps: int = 0
 
 
 def start(problem: JointProblem[Any, Params, Stats], params: Params, warm_start: Any = None) -> Search[Params, Stats]:
-    """Evaluate the start, from the warm start of an earlier fit on the same rows if there is one."""
+    """Evaluate the initial parameters, optionally with the warm start of an earlier fit on the same samples."""
     at, inferred = problem.evaluate(params, warm_start, problem.options.tolerance.first)
     return Search(at, problem.gradient(at, inferred), problem.options.tolerance.first)
 
@@ -98,7 +98,7 @@ def fit_joint(
     view: Callable[[Search[Params, Stats]], Any] | None = None,
     stage: str = "",
 ) -> FitResult[Search[Params, Stats]]:
-    """Learn features under a head: descend from given parameters until J converges; J never rises.
+    """Learn features under a head by descent from given parameters until J converges.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def fit_joint(
     max_iter, stop, callbacks, view, stage
         As in `regbayes.engine.run`.
     warm_start : optional
-        What the head's first solve may start from.
+        Warm start for the first solve of the head.
     """
     return run(
         partial(step, problem),
@@ -122,9 +122,9 @@ def fit_joint(
 
 
 def step(problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats]) -> StepResult[Search[Params, Stats]]:
-    """Take one L-BFGS step and, now and then, update the blocks that have closed forms.
+    """Take one L-BFGS step and periodically update the blocks with closed forms.
 
-    Where no step lowers J, try once more without memory, then with a head that is solved more accurately.
+    If no step lowers J, it first clears the L-BFGS history and then solves the head more accurately.
     """
     options, model, found = problem.options, problem.model, None
     while found is None and np.sqrt(dot(search.gradient, search.gradient)) > options.flat:
@@ -150,7 +150,7 @@ def step(problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats
     change = model.position(moved.params) - position
     history = update_history(search.history, change, gradient - search.gradient, options.memory)
     gained, tolerance = search.at.objective - moved.objective, search.tolerance
-    if moved.head is not None:  # gaps shall not hide what is gained
+    if moved.head is not None:  # tighten the gap as gains decrease
         tolerance = options.tolerance.after(tolerance, gained, moved.head.value, moved.head.gap)
     after = Search(moved, gradient, tolerance, history, search.n_steps + 1)
     due = options.blocks_every > 0 and after.n_steps % options.blocks_every == 0
@@ -178,15 +178,15 @@ def _try(
 def _tighten(
     problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats], tolerance: Tolerance
 ) -> Search[Params, Stats]:
-    """Solve for the head more accurately: what looked like a rise may have been the gap."""
+    """Solve for the head more accurately, since the gap may have looked like an increase."""
     at, inferred = problem.evaluate(search.at.params, search.at.warm_start, tolerance)
     tighter = replace(search, tolerance=tolerance, gradient=problem.gradient(at, inferred))
-    # A smaller gap can come with a slightly higher primal value. The lower value is kept, with the better gradient.
+    # A smaller gap can have a slightly higher primal value. Keep the lower value with the more accurate gradient.
     return tighter if at.objective > search.at.objective else replace(tighter, at=at)
 
 
 def _update_blocks(problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats]) -> Search[Params, Stats]:
-    """Update blocks in closed form at the current features; keep them only where J, inference rerun, did not rise."""
+    """Update blocks in closed form at the current features; keep them only if J does not increase after inference."""
     at = search.at
     params = problem.model.update_blocks(at.params, at.stats)
     if params is None:
@@ -201,12 +201,12 @@ def _update_blocks(problem: JointProblem[Any, Params, Stats], search: Search[Par
 
 
 def dot(a: Any, b: Any) -> float:
-    """Return the inner product of two arrays, wherever they lie."""
+    """Return the inner product of two arrays on any device."""
     return float(np.vdot(a, b)) if isinstance(a, np.ndarray) else float(sum_of(a * b))
 
 
 def update_history(history: History, move: Reals, change: Reals, memory: int = MEMORY) -> History:
-    """Return the pairs with one more: a move, and the change of the gradient along it, if it shows curvature."""
+    """Append a change of position and the change of the gradient along it, if its curvature is positive."""
     lengths = np.sqrt(dot(move, move)) * np.sqrt(dot(change, change))
     return (*history, (move, change))[-memory:] if dot(move, change) > CURVED * lengths else history
 
@@ -223,12 +223,12 @@ def direction(
     ----------
     gradient : array
     history : sequence of (move, change of the gradient)
-        The oldest first, from `update_history`.
+        Pairs from `update_history`, oldest first.
     first_length : float, default=None
-        Length of the direction where there is no history. By default it is that of the preconditioned gradient.
+        Length of the direction without a history. By default it is that of the preconditioned gradient.
     precondition : callable, default=None
-        First guess at the inverse curvature: takes an array like the gradient and returns a new one, linear, symmetric
-        and positive definite, scaled to the curvature along the last move where there is one. By default the identity.
+        Initial inverse curvature: maps an array like the gradient to a new one; linear, symmetric and positive
+        definite. It is scaled to the curvature along the last move, if any. By default the identity.
     """
     q, shares = gradient, []
     for move, change in reversed(history):

@@ -1,4 +1,4 @@
-"""What a model writes to be learned under a head."""
+"""Interface of models that are learned under a head."""
 
 from __future__ import annotations
 
@@ -19,86 +19,86 @@ Rows = TypeVar("Rows")
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums over rows, for dataclasses of numbers and arrays: those of two blocks are added field by field."""
+    """Sums over samples, for dataclasses of numbers and arrays that are added field by field."""
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def scale(self, factor: float) -> Self:
-        """Return the sums times a number: what rows that stand for others sum up to."""
+        """Return the sums times a factor, for a sample that represents more data."""
         return type(self)(*(factor * getattr(self, f.name) for f in fields(self)))
 
 
 @dataclass(frozen=True)
 class Inferred(Generic[Stats]):
-    """What inference finds for a block of rows."""
+    """Result of inference for a block of samples."""
 
-    features: Reals  # (n, K): what the head sees
+    features: Reals  # (n, K): input of the head
     stats: Stats
-    cache: Any = None  # what `pull_back` would otherwise compute again
+    cache: Any = None  # intermediate results for `pull_back`
 
 
 class Fitted(Protocol):
-    """A head that was solved for at the features of all rows."""
+    """A head solved at the features of all samples."""
 
     @property
     def terms(self) -> Mapping[str, float]:
-        """What it adds to the objective."""
+        """Terms of the head in the objective."""
 
     @property
     def value(self) -> float:
-        """Their sum."""
+        """Sum of the terms."""
 
     @property
     def gap(self) -> float:
-        """The value is above its minimum by this at most."""
+        """Upper bound on the value minus its minimum."""
 
     @property
     def warm_start(self) -> Any:
-        """What the next solve may start from."""
+        """Warm start of the next solve."""
 
     def gradient(self, rows: slice, features: Reals) -> Floats:
-        """Return the derivative of the value by the features of a block of rows, which are given again, (n, K)."""
+        """Return the derivative of the value with respect to the given features of a block of samples, (n, K)."""
 
 
 class Head(Protocol):
-    """What is asked of the features of the rows with targets: a large-margin problem."""
+    """Large-margin problem on the features of the samples with targets."""
 
     def solve(
         self, features: Reals | Sequence[Reals], warm_start: Any, tolerance: Tolerance, executor: Executor | None = None
     ) -> Fitted:
-        """Solve it at the features of all rows, in one array or in blocks, from where an earlier solve ended."""
+        """Solve at the features of all samples, in one array or in blocks, from a warm start."""
 
 
 class JointModel(ABC, Generic[Rows, Params, Stats, Pulled]):
-    """A generative model with features of rows, inferred without labels.
+    """A generative model with label-free inference of features.
 
-    Samples come in blocks; functions of a block are pure, and their sums add up, so threads, clusters and mini-batches
-    call the same functions. Descent moves one array of the parameters, `position`; others may have closed forms
-    (`update_blocks`).
+    Samples come in blocks. Functions of a block are pure and their sums are additive, so threads, clusters and
+    mini-batches call the same functions. Descent moves one array of the parameters, `position`; other parameters may
+    have closed-form updates (`update_blocks`).
     """
 
     @abstractmethod
     def infer(self, rows: Rows, params: Params) -> Inferred[Stats]:
-        """Infer the features of rows without their labels, and sum what the rest of the model needs."""
+        """Infer the features of samples without their labels, and compute the sufficient statistics."""
 
     @abstractmethod
     def pull_back(self, rows: Rows, params: Params, inferred: Inferred[Stats], gradient: Floats | None) -> Pulled:
-        """Turn a gradient by the features into sums that `gradient` takes.
+        """Backpropagate a gradient by the features to sums for `gradient`.
 
         Parameters
         ----------
         rows : Rows
         params : Params
         inferred : Inferred
-            What `infer` returned for these rows and parameters.
+            Result of `infer` for these samples and parameters.
         gradient : array of shape (n, K), or None
-            Of the head's value, a new array that may be overwritten. None: there is no head.
+            Gradient of the head's value, a new array that may be overwritten; None without a head.
         """
 
     @abstractmethod
     def terms(self, params: Params, stats: Stats) -> Mapping[str, float]:
-        """Return the named generative terms of the objective, constants kept; ``inf`` where there is no such model."""
+        """Return the named generative terms of the objective, including constants; ``inf`` if infeasible."""
 
     @abstractmethod
     def gradient(self, params: Params, stats: Stats, pulled: Pulled) -> Reals:
@@ -106,24 +106,24 @@ class JointModel(ABC, Generic[Rows, Params, Stats, Pulled]):
 
     @abstractmethod
     def position(self, params: Params) -> Reals:
-        """Return the array that descent moves."""
+        """Return the array that the descent optimizes."""
 
     @abstractmethod
     def move(self, params: Params, position: Reals) -> Params:
-        """Return the parameters with another position."""
+        """Return the parameters at another position."""
 
     def for_blocks(self, params: Params) -> tuple[JointModel[Any, Any, Any, Any], Any]:
-        """Return what `infer` and `pull_back` need of the model and the parameters, which is sent to the blocks."""
+        """Return the model and parameters that `infer` and `pull_back` need, which are sent to the blocks."""
         return self, params
 
     def precondition(self, params: Params, stats: Stats) -> Callable[[Reals], Reals] | None:
-        """Return a first guess at the inverse curvature, linear and positive definite; the identity by default."""
+        """Return an initial inverse curvature, linear and positive definite; None for the identity."""
         return None
 
     def first_length(self, params: Params) -> float | None:
-        """Return the length of the first step, where nothing is known of the curvature; by default the gradient's."""
+        """Return the length of the first step; None for the norm of the gradient."""
         return None
 
     def update_blocks(self, params: Params, stats: Stats) -> Params | None:
-        """Return the parameters with other blocks in closed form; tried now and then, kept where J does not rise."""
+        """Return closed-form updates of other blocks, or None; kept only if J does not increase."""
         return None

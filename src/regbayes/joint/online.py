@@ -1,13 +1,13 @@
-"""Learning from batches of samples that are seen once and not kept.
+"""Mini-batch learning from batches of samples that are seen once and then discarded.
 
-The parameters take a step for every batch, scaled by the model's curvature and by the size of gradients (Adam: Kingma
-and Ba 2015). The weights solve a quadratic problem: each batch gives a quadratic approximation of its losses near the
-current weights, and these are averaged with decreasing weights, as natural parameters are in stochastic variational
-inference (Hoffman et al., JMLR 2013). The weights need no step length, and their noise averages out.
+Each batch updates the parameters by a step scaled by the model's curvature and the size of gradients (Adam: Kingma and
+Ba 2015). The weights solve a quadratic problem. Each batch gives a quadratic approximation of its losses near the
+current weights, and approximations are averaged with decreasing rates, like natural parameters in stochastic
+variational inference (Hoffman et al., JMLR 2013). The weights need no step length, and their noise averages out.
 
-Learning begins at the parameters, and perhaps the weights, of an earlier fit. Approximations and statistics are per
-sample and count as often as samples were seen, so the prior counts less and less. In the end the weights can be solved
-for exactly, at features that are fixed.
+Learning starts at the parameters, and optionally the weights, of an earlier fit. Approximations and statistics are per
+sample and are multiplied by the number of samples seen, so the influence of the prior decreases. The weights can
+finally be solved for exactly at fixed features.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ Rows = TypeVar("Rows")
 
 @dataclass(frozen=True)
 class OnlineOptions:
-    """How to step. Everything is a number."""
+    """Options of the steps."""
 
-    step: float = 1.0  # of the parameters, relative to the first step of a descent
-    full_batch: float = 64.0  # rows of a batch that makes a whole step; fewer make less of one
-    step_delay: float = 50.0  # batches after which it is 1/sqrt(2) of that
-    forget_delay: float = 2.0  # batches whose pictures of the losses are soon forgotten
-    forget_power: float = 0.7  # a batch after t as large ones has the weight (1 + t / delay)^-power
+    step: float = 1.0  # step length of the parameters, relative to the first step of a descent
+    full_batch: float = 64.0  # samples of a batch for a full step; smaller batches take smaller steps
+    step_delay: float = 50.0  # batches after which the step is multiplied by 1/sqrt(2)
+    forget_delay: float = 2.0  # initial batches whose loss approximations are forgotten quickly
+    forget_power: float = 0.7  # a batch after t equal ones has the rate (1 + t / forget_delay)^-power
     momentum: float = 0.9
     scale_memory: float = 0.99
-    blocks_every: int = 10  # batches between updates in closed form
-    smoothing: float = 0.1  # of the squared multi-class hinge
+    blocks_every: int = 10  # batches between closed-form updates
+    smoothing: float = 0.1  # smoothing of the squared multi-class hinge
 
 
 @persistable(name="regbayes.online.Picture")
 @dataclass(frozen=True)
 class Picture:
-    """The losses near the weights of the moment, as of one row: a quadratic function of the weights."""
+    """Quadratic approximation of the losses near the current weights, per sample."""
 
-    curvature: Floats  # (outputs, d, d), or (outputs, d, outputs, d) where outputs mix
-    linear: Floats  # (outputs, d): minus the gradient at no weights
+    curvature: Floats  # (outputs, d, d), or (outputs, d, outputs, d) if outputs are coupled
+    linear: Floats  # (outputs, d): minus the gradient at zero weights
 
     def _check_loaded(self) -> None:
         check_arrays(self, linear="OD", curvature="ODOD" if self.curvature.ndim == 4 else "ODD")
 
     def blend(self, other: Picture, rate: float) -> Picture:
-        """Return the average with another one."""
+        """Return the weighted average with another approximation."""
         return Picture(
             (1.0 - rate) * self.curvature + rate * other.curvature, (1.0 - rate) * self.linear + rate * other.linear
         )
 
     def minimise(self, total: float) -> Floats:
-        """Return the best weights for so many rows, if they are standard normal a priori."""
+        """Return the optimal weights for ``total`` samples and a standard normal prior."""
         shape, d = self.linear.shape, self.linear.shape[1]
         if self.curvature.ndim == 4:
             n = self.linear.size
@@ -69,24 +69,24 @@ class Picture:
         return found.astype(np.float64, copy=False)
 
     def settle(self, weights: Floats, total: float) -> Picture:
-        """Return the picture with the same curvature of which given weights are the best ones for so many rows."""
+        """Return an approximation with the same curvature whose optimum for ``total`` samples is ``weights``."""
         return Picture(self.curvature, _multiply(self.curvature, weights) + weights / total)
 
 
 @persistable(name="regbayes.online.State")
 @dataclass(frozen=True)
 class OnlineState(Generic[Params]):
-    """Where learning from batches stands."""
+    """State of mini-batch learning."""
 
     params: Params
-    weights: Floats | None  # (outputs, d) of the head, standard normal a priori; None without a head
+    weights: Floats | None  # (outputs, d) weights of the head, with a standard normal prior; None without a head
     centre: Floats  # (K,): running mean of the features
-    stats: Any  # running statistics, as of one row
+    stats: Any  # running statistics per sample
     picture: Picture | None
-    mean: Reals  # of gradients
-    square: Reals  # of their squares
+    mean: Reals  # running mean of gradients
+    square: Reals  # running mean of squared gradients
     n_batches: int
-    n_rows: float  # seen so far
+    n_rows: float  # weighted number of samples seen so far
 
     def _check_loaded(self) -> None:
         sizes = check_arrays(self, centre="K", **({} if self.weights is None else {"weights": "OD"}))
@@ -105,7 +105,7 @@ class OnlineState(Generic[Params]):
         weight_variance: float = 1.0,
         n_rows: float = 0.0,
     ) -> OnlineState[Params]:
-        """Return the state before the first batch, at a head that so many rows found if there is one."""
+        """Return the state before the first batch, optionally with a head fitted to ``n_rows`` samples."""
         nothing = np.zeros_like(model.position(params))
         weights, centre = None, np.zeros(n_features)
         if head is not None:
@@ -113,7 +113,7 @@ class OnlineState(Generic[Params]):
         return cls(params, weights, centre, None, None, nothing, nothing, 0, n_rows)
 
     def settle(self, head: LinearHead, weight_variance: float) -> OnlineState[Params]:
-        """Return the state with a head that was solved for separately."""
+        """Return the state with a head that was solved separately."""
         weights = head.weights / np.sqrt(weight_variance)
         picture = None if self.picture is None else self.picture.settle(weights, self.n_rows)
         return replace(self, weights=weights, centre=head.centre, picture=picture)
@@ -121,11 +121,11 @@ class OnlineState(Generic[Params]):
 
 @dataclass(frozen=True)
 class Observed(Generic[Params]):
-    """A batch, seen at the parameters of the moment."""
+    """A batch evaluated at the current parameters."""
 
-    state: OnlineState[Params]  # statistics and weights know of it, parameters do not
+    state: OnlineState[Params]  # includes the batch in statistics and weights, but not in the parameters
     inferred: Inferred[Any]
-    by_features: Floats | None  # gradient of the head's value by the features
+    by_features: Floats | None  # gradient of the head's value with respect to the features
 
 
 def observe(
@@ -137,7 +137,7 @@ def observe(
     total: float,
     options: OnlineOptions,
 ) -> Observed[Params]:
-    """Let the statistics and the weights know of a batch; the parameters are as in `step`."""
+    """Update the statistics and the weights with a batch; the arguments are those of `step`."""
     rate = (1.0 + state.n_rows / (n_rows * options.forget_delay)) ** -options.forget_power
     inferred = model.infer(rows, state.params)
     mean_stats = inferred.stats.scale(1.0 / n_rows)
@@ -153,7 +153,7 @@ def observe(
         if weights is None:
             weights = np.zeros((head.targets.n_outputs, head.n_columns(features.shape[1])))
         seen = _draw_picture(block, weights, n_rows)
-        # Where only weights are known of earlier rows, they were the best: the losses of these rows are flat there.
+        # If only the weights of earlier samples are available, assume that these weights were optimal.
         earlier = seen.settle(weights, total) if picture is None else picture
         picture = seen if state.n_rows == 0 else earlier.blend(seen, rate)
         weights = picture.minimise(total)
@@ -180,9 +180,9 @@ def step(
     state : OnlineState
     rows : Rows
     head : Head or None
-        What the rows of this batch ask for.
+        Head of the samples in this batch.
     n_rows, total : float
-        What the rows of the batch count together, and what all rows do, for which they stand.
+        Sum of the sample weights of the batch, and of all samples that it represents.
     options : OnlineOptions
     """
     observed = observe(model, state, rows, head, n_rows, total, options)
@@ -195,7 +195,7 @@ def step(
     slope = slope if precondition is None else precondition(slope)
     mean = options.momentum * state.mean + (1.0 - options.momentum) * slope
     square = options.scale_memory * state.square + (1.0 - options.scale_memory) * np.square(slope)
-    sure = 1.0 - options.scale_memory ** (t + 1)  # not so the mean: first steps are short, for a start that is good
+    sure = 1.0 - options.scale_memory ** (t + 1)  # bias correction, not for the mean: first steps are short
     position = model.position(params)
     first = model.first_length(params)
     size = float(np.linalg.norm(position)) if first is None else first
@@ -210,19 +210,19 @@ def step(
 
 
 def linear_head(state: OnlineState[Any], fit_intercept: bool, weight_variance: float = 1.0) -> LinearHead:
-    """Return the head as it stands."""
+    """Return the current head."""
     assert state.weights is not None
     return LinearHead(float(np.sqrt(weight_variance)) * state.weights, state.centre, fit_intercept)
 
 
 def _draw_picture(block: Any, weights: Floats, n_rows: float) -> Picture:
-    """Return the losses of a batch near given weights, as of one row."""
+    """Return the quadratic approximation of the losses of a batch at given weights, per sample."""
     curvature = block.curvature(weights) / n_rows
     return Picture(curvature, _multiply(curvature, weights) + block.sums(weights).pulled / n_rows)
 
 
 def _multiply(curvature: Floats, weights: Floats) -> Floats:
-    """Return the product of second derivatives with weights, (outputs, d)."""
+    """Multiply second derivatives by weights, (outputs, d)."""
     if curvature.ndim == 4:
         return np.einsum("idje,je->id", curvature, weights)
     return np.einsum("ide,ie->id", curvature, weights)

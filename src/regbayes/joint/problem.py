@@ -1,10 +1,10 @@
-"""J and its gradient over blocks of samples, in memory, in a file, on a device or on a cluster.
+"""J and its gradient over blocks of samples in memory, in a file, on a device or on a cluster.
 
-Work on a block is a pure function, and its results add up. Features of a block stay with it from an evaluation to its
-gradient (`RowBlock`) as a cache: a block that is recomputed, because its worker was lost, infers the same ones.
+Work on a block is a pure function with additive results. Features are cached with their block from an evaluation to its
+gradient (`RowBlock`). A block that is recomputed, because its worker was lost, infers the same features.
 
-An evaluation infers features, then solves for the head. A `Head` sees the features of all samples, in local blocks. A
-`SampledHead` takes Newton steps on sums over any blocks, with the curvature of a sample in local memory.
+An evaluation infers features, then solves for the head. A `Head` uses the features of all samples in local blocks. A
+`SampledHead` takes Newton steps on sums over any blocks, with the curvature of a subsample in local memory.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ if TYPE_CHECKING:
     from regbayes.joint.descent import DescentOptions
 
 Rows = TypeVar("Rows")
-ByFeatures = Callable[["RowBlock[Any]", list[Any]], Sequence[Any]]  # gradients of the pieces, from their features
+ByFeatures = Callable[["RowBlock[Any]", list[Any]], Sequence[Any]]  # maps the features of pieces to gradients
 
-_numbers = count()  # of parameters, in this process
+_numbers = count()  # version numbers of parameters in this process
 
 
 @dataclass
 class RowBlock(Generic[Rows]):
-    """A block of samples where it is, as the model takes it, with the features of the last parameters."""
+    """A block of samples on its device, in the form that the model takes, with its current features."""
 
-    pieces: Sequence[Rows]  # that fit a cache
-    lengths: tuple[int, ...]  # samples of each piece
-    head: Sequence[HeadBlock] | None = None  # of each piece, where no head sees the features of all
-    first: int = 0  # place of the first sample, where one head does
+    pieces: Sequence[Rows]  # parts small enough for a CPU cache
+    lengths: tuple[int, ...]  # number of samples of each piece
+    head: Sequence[HeadBlock] | None = None  # head of each piece, for a `SampledHead`
+    first: int = 0  # index of the first sample, for a `Head`
     inferred: tuple[int, list[Inferred[Any]]] | None = field(default=None, repr=False, compare=False)
 
     def infer(self, version: Version) -> list[Inferred[Any]]:
-        """Return what inference finds for each piece; the last result is kept."""
+        """Return the inference of each piece and cache it."""
         if self.inferred is None or self.inferred[0] != version.number:
-            self.inferred = None  # the memory is needed
+            self.inferred = None  # frees memory first
             self.inferred = version.number, [version.model.infer(rows, version.params) for rows in self.pieces]
         return self.inferred[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "inferred": None}  # a cache does not travel
+        return {**self.__dict__, "inferred": None}  # the cache is not pickled
 
 
 @dataclass(frozen=True)
 class Version:
-    """Parameters that are sent once and then named by their number."""
+    """Parameters with a version number, sent once."""
 
     number: int
     model: JointModel[Any, Any, Any, Any]
@@ -65,7 +65,7 @@ class Version:
 
 
 def hold_rows(parts: Sequence[Rows], executor: Executor | None = None) -> LocalBlocks:
-    """Return blocks in this process, each of one part of the rows, in order."""
+    """Return local blocks with one part of the samples each, in order."""
     lengths = [int(part.shape[0]) if hasattr(part, "shape") else len(part) for part in parts]  # type: ignore[arg-type]
     firsts = accumulate(lengths, initial=0)
     blocks = [RowBlock([part], (n,), first=first) for part, n, first in zip(parts, lengths, firsts, strict=False)]
@@ -73,7 +73,7 @@ def hold_rows(parts: Sequence[Rows], executor: Executor | None = None) -> LocalB
 
 
 def hold(block: Samples, head_of: Callable[[Samples], Head] | None) -> RowBlock[Any]:
-    """Return samples as a model takes them that works on arrays, with their part of the head."""
+    """Convert samples for a model that works on arrays, with their part of the head."""
     pieces = [block.X[rows, :] for rows in cut_rows(block.X)]
     lengths = tuple(int(piece.shape[0]) for piece in pieces)
     return RowBlock(pieces, lengths, None if head_of is None else head_of(block).blocks(lengths, block.X))
@@ -84,10 +84,10 @@ def hold(block: Samples, head_of: Callable[[Samples], Head] | None) -> RowBlock[
 
 @dataclass(frozen=True)
 class InferSums(RowSums):
-    """Sums over samples whose features were inferred."""
+    """Sums over samples after inference."""
 
     stats: Any
-    features: FeatureSums  # of the samples with targets
+    features: FeatureSums  # sums of the samples with targets
 
 
 def infer_rows(block: RowBlock[Any], version: Version) -> InferSums:
@@ -102,7 +102,7 @@ def infer_rows(block: RowBlock[Any], version: Version) -> InferSums:
 
 
 def list_features(block: RowBlock[Any], version: Version) -> list[Reals]:
-    """Return the features of a block, piece by piece."""
+    """Return the features of a block by piece."""
     return [part.features for part in block.infer(version)]
 
 
@@ -114,7 +114,7 @@ def evaluate_rows(block: RowBlock[Any], version: Version, what: str, view: View,
 
 
 def pull_back(block: RowBlock[Any], version: Version, by_features: ByFeatures | None) -> Any:
-    """Return the model's sums for the head's gradient by features. The features are not needed any more."""
+    """Return the model's sums for the head's gradient, and free the features."""
     inferred, block.inferred = block.infer(version), None
     gradients: Sequence[Any] = [None] * len(inferred)
     if by_features is not None:
@@ -125,7 +125,7 @@ def pull_back(block: RowBlock[Any], version: Version, by_features: ByFeatures | 
 
 @dataclass(frozen=True)
 class HeadOfAll:
-    """Gradients by the features of blocks of one piece, from a head that saw the features of all."""
+    """Gradients by the features of single-piece blocks, from a head that used the features of all samples."""
 
     head: Fitted
 
@@ -137,7 +137,7 @@ class HeadOfAll:
 
 @dataclass(frozen=True)
 class HeadOfParts:
-    """Gradients by the features of a block, from the weights."""
+    """Gradients by the features of a block, computed from the weights."""
 
     slope: Slope
 
@@ -152,28 +152,28 @@ class HeadOfParts:
 
 @dataclass(frozen=True)
 class Inference:
-    """What inference found at some parameters; features stay with the blocks."""
+    """Result of inference at some parameters; features stay with the blocks."""
 
     version: Version
-    shared: Any  # the version as functions of blocks take it
+    shared: Any  # handle of the version for functions of blocks
     sums: InferSums
 
 
 @dataclass(frozen=True)
 class Evaluation(Generic[Params, Stats]):
-    """J at some parameters, and what was computed on the way."""
+    """J at some parameters, with intermediate results."""
 
     params: Params
     stats: Stats
-    head: Any  # what the head's `solve` returned (`Fitted`); None without a head
+    head: Any  # result of the head's `solve` (`Fitted`); None without a head
     terms: Mapping[str, float]
     objective: float  # their sum
     gap: float = 0.0  # duality gap of the head: J is above its minimum over heads by at most this
-    warm_start: Any = None  # what the head's next solve may start from
+    warm_start: Any = None  # warm start of the head's next solve
 
     @classmethod
     def of(cls, params: Params, stats: Stats, terms: Mapping[str, float], head: Fitted | None) -> Self:
-        """Put together generative terms and a solved head, if there is one."""
+        """Combine generative terms and an optional solved head."""
         if head is None:
             return cls(params, stats, None, terms, sum(terms.values()))
         terms = {**terms, **head.terms}
@@ -182,16 +182,16 @@ class Evaluation(Generic[Params, Stats]):
 
 @dataclass(frozen=True)
 class SampledHead:
-    """A head that sees sums over blocks, and whose Newton steps take the curvature from a sample.
+    """A head with Newton steps on sums over blocks and the curvature of a subsample.
 
     Parameters
     ----------
     problem : Head
-        Of the sample; its options are those of all heads.
+        Head of the subsample, whose options apply to all samples.
     sample : RowBlock
-        In local memory, in an order of which every beginning is a sample.
+        Subsample in local memory, ordered so that every prefix is a sample.
     share : float, or (outputs,)
-        Of all samples with targets that the sample is, or of the targets of each output: then all of it is taken.
+        Subsampling fraction of the targets, overall or by output; by output, the whole subsample is used.
     """
 
     problem: Head
@@ -209,7 +209,7 @@ class SampledHead:
         """Solve for the weights at inferred features."""
         problem, lengths, sums = self.problem, self.sample.lengths, inference.sums.features
         n_here, version, parts = sum(lengths), inference.version, problem.blocks(lengths)
-        seen: list[Floats] = []  # of pieces of the sample, from the first on, as far as they were needed
+        seen: list[Floats] = []  # features of the leading pieces of the subsample, computed on demand
 
         def sample(level: int, view: View) -> list[Any] | None:
             n_rows = problem.n_sampled(level, len(sums.features))
@@ -228,7 +228,7 @@ class SampledHead:
         return problem.solve_sums(map_sum, sums, sample, warm_start, tolerance)
 
     def by_features(self, fitted: SolvedHead) -> HeadOfParts:
-        """Return the gradients by the features of a block at a solution."""
+        """Return the function that computes gradients by the features of a block at a solution."""
         return HeadOfParts(fitted.slope)
 
 
@@ -240,9 +240,9 @@ class JointProblem(Generic[Rows, Params, Stats]):
     ----------
     model : JointModel
     blocks : Blocks
-        Of `RowBlock`: `hold_rows` makes those in memory.
+        Blocks of `RowBlock`; `hold_rows` makes those in memory.
     head : Head, SampledHead or None
-        A `Head` of all samples is for `hold_rows`, a `SampledHead` for any blocks. None: the generative model alone.
+        Use a `Head` of all samples with `hold_rows`, a `SampledHead` with any blocks, None for the generative model.
     options : DescentOptions
     """
 
@@ -260,9 +260,9 @@ class JointProblem(Generic[Rows, Params, Stats]):
         options: DescentOptions,
         n_sampled: int = 10_000,
     ) -> Self:
-        """Return J over the samples of a source: memory, a file, a device or a cluster.
+        """Return J over the samples of a source in memory, in a file, on a device or on a cluster.
 
-        ``head_of`` makes the head of a block of samples; its losses are squared. The curvature comes from a sample.
+        ``head_of`` makes the head of a block of samples, with squared losses. The curvature comes from a subsample.
         """
         head = None
         if head_of is not None:
@@ -272,17 +272,17 @@ class JointProblem(Generic[Rows, Params, Stats]):
 
     @property
     def executor(self) -> Executor:
-        """Who takes the blocks, where they are in this process."""
+        """Executor of local blocks."""
         return self.blocks.executor if isinstance(self.blocks, LocalBlocks) else Serial()
 
     def infer(self, params: Params) -> Inference:
-        """Infer the features of all samples, which stay where these are."""
+        """Infer the features of all samples, which stay with their blocks."""
         version = Version(next(_numbers), *self.model.for_blocks(params))
         shared = self.blocks.broadcast(version)
         return Inference(version, shared, self.blocks.map_sum(infer_rows, shared))
 
     def features(self, inference: Inference) -> list[Reals]:
-        """Return the features of all samples, block by block, where blocks are local."""
+        """Return the features of all samples by block, if blocks are local."""
         return [part for block in self.blocks.gather(list_features, inference.shared) for part in block]
 
     def solve(self, inference: Inference, warm_start: Any, tolerance: Tolerance) -> Any:
@@ -294,7 +294,7 @@ class JointProblem(Generic[Rows, Params, Stats]):
     def evaluate(
         self, params: Params, warm_start: Any, tolerance: Tolerance
     ) -> tuple[Evaluation[Params, Stats], Inference]:
-        """Compute J: inference, statistics, terms, head. Return it with what inference found."""
+        """Compute J by inference, statistics, terms and head; return it with the inference."""
         inference = self.infer(params)
         stats = inference.sums.stats
         terms = self.model.terms(params, stats)

@@ -1,1 +1,1 @@
-"""The large-margin step, once for everybody: targets, a loss and a solver give weights with a certificate."""
+"""Large-margin solvers: targets and a loss give weights with a certificate."""
