@@ -1,12 +1,12 @@
-"""Dual coordinate ascent: multipliers of a dual form, improved one row at a time until the duality gap is small.
+"""Dual coordinate ascent: update the multipliers of one row at a time until the duality gap is small.
 
-What is solved is the large-margin problem of weights that are standard normal a priori: their posterior mean is a sum
-of features weighted by multipliers, and the multipliers solve a quadratic program over a box (binary margins,
-epsilon-insensitive regression, hard bounds; one task or several that share weights) or over one simplex per row
-(multi-class margins, docs/math.md eq. (26)).
+It solves the large-margin problem for weights with a standard normal prior. Their posterior mean is a sum of features
+weighted by multipliers, which solve a quadratic program. Constraints are a box (binary margins, epsilon-insensitive
+regression, hard bounds; one task or several that share weights) or one simplex per row (multi-class margins,
+docs/math.md eq. (26)).
 
-A pass over all rows finds those that can still move. Cheap passes over those alone follow until their part of the gap
-is small against what it was, and then comes a pass over all rows again.
+A pass over all rows finds those whose multipliers can still change. Cheap passes over those rows follow until their
+part of the gap has decreased enough, then another pass over all rows.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from regbayes.kernels.simplex import SimplexRows, SimplexState, simplex_check, s
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual
 
 DEFAULT_MAX_EPOCHS = 1000.0
-# Passes over the samples in play end when their gap has fallen by this factor, or after so many.
+# Factor on the gap at which passes over active samples end, and maximum number of these passes.
 SHRINK_FACTOR, MAX_SHORT_PASSES = 0.2, 100
-CHECK_FACTOR = 3.0  # a pass sees the gap before its steps: below so many times the goal the gap itself is computed
-CACHED_ROWS, BLOCK_ROWS = 30_000, 32  # more rows than a cache holds are visited in random order within random blocks
-# A hard margin's loss is infinite until it is met. Its gap is measured with a penalty per unit of violation that is
-# this many times the largest multiplier: any penalty above the largest has the same solution.
+CHECK_FACTOR = 3.0  # multiple of the target gap below which the current gap is computed exactly
+CACHED_ROWS, BLOCK_ROWS = 30_000, 32  # rows that a CPU cache holds, and rows of a random block beyond that
+# The loss of an unmet hard margin is infinite. Its gap is measured with a penalty per unit of violation, a multiple of
+# the largest multiplier: any penalty above the largest has the same solution.
 PENALTY_FACTOR = 10.0
 
 
 @dataclass(frozen=True)
 class MarginSolution:
-    """The multipliers, the weights they imply and the certificate."""
+    """Multipliers, weights and certificate."""
 
     dual: Floats  # (n,) or (n, classes): u of a box, omega of simplexes
     weights: Floats  # (tasks, d) or (classes, d): posterior means of the weights
-    primal: float  # squared norm of the weights, halved, plus loss
-    gap: float  # above the minimum by this at most
+    primal: float  # half the squared norm of the weights, plus loss
+    gap: float  # upper bound on the primal objective minus its minimum
     n_epochs: float  # row visits divided by rows
-    status: Status  # CONVERGED, ITERATION_LIMIT, or DIVERGED: hard margins that cannot be met
+    status: Status  # CONVERGED, ITERATION_LIMIT, or DIVERGED: infeasible hard margins
 
 
 @dataclass(frozen=True)
 class TaskLayout:
-    """The sample and the task of each multiplier of a box."""
+    """Sample and task of each multiplier of a box."""
 
     feature_row: Indices  # (n,): the row of the features; the labels of one sample share it
     task: Indices  # (n,)
-    group: Indices  # (tasks,): tasks of one group share weights, ``own_t + sharing * common_group(t)``
-    sharing: float = 0.0  # rho; own and common weights are standard normal a priori
+    group: Indices  # (tasks,): group of each task; weights are ``own_t + sharing * common_group(t)``
+    sharing: float = 0.0  # rho; own and common weights have standard normal priors
 
 
 class SimplexAscent:
-    """A multi-class large-margin problem: passes over rows that each hold a simplex of multipliers.
+    """A multi-class large-margin problem with a simplex of multipliers per row.
 
     ``min_w 1/2 sum_c |w_c|^2 + sum_n h_n(x_n)``, with ``x_nc = <w_c - w_label(n), features_n>`` and ``form`` the
     conjugate of ``sum_n h_n``; its dual is docs/math.md eq. (26).
@@ -69,7 +69,7 @@ class SimplexAscent:
     labels : (n,)
         The true classes.
     warm_start : (n, classes), optional
-        Multipliers of an earlier solution; where they break the constraints of this one they are scaled to meet them.
+        Multipliers of an earlier solution, scaled if necessary to meet the constraints.
     """
 
     epoch = staticmethod(simplex_epoch)
@@ -105,11 +105,11 @@ class SimplexAscent:
         return self.state.omega
 
     def expected_weights(self) -> Floats:
-        """Return the posterior means of the weights, (classes, d)."""
+        """Return the posterior mean weights, (classes, d)."""
         return self.state.weights
 
     def squared_norm(self) -> float:
-        """Return twice the part of the primal objective that is not loss."""
+        """Return twice the primal objective without the loss."""
         return float(np.vdot(self.state.weights, self.state.weights))
 
     def certificate(self) -> tuple[float, float]:
@@ -122,7 +122,7 @@ class SimplexAscent:
 
 
 class BoxAscent:
-    """A large-margin problem over a box, for one task or several that share weights: passes over multipliers.
+    """A large-margin problem over a box, for one task or several that share weights.
 
     For one task it is ``min_w 1/2 |w|^2 + sum_i h_i(-<x_i, w>)``, where ``form`` is the conjugate of ``sum_i h_i``.
     The dual is ``min_u 1/2 |sum_i u_i x_i|^2 + form(u)``, and ``w = sum_i u_i x_i``.
@@ -135,7 +135,7 @@ class BoxAscent:
         n multipliers.
     layout : TaskLayout
     warm_start : (n,), optional
-        Multipliers of an earlier solution; they are clipped to the box.
+        Multipliers of an earlier solution, clipped to the box.
     """
 
     epoch = staticmethod(box_epoch)
@@ -170,14 +170,14 @@ class BoxAscent:
         return self.state.dual
 
     def expected_weights(self) -> Floats:
-        """Return the posterior means of the tasks' weights, those they share included, (tasks, d)."""
+        """Return the posterior mean weights of the tasks, including shared weights, (tasks, d)."""
         if self.rows.sharing == 0.0:
             return self.state.weights
         common = sum_by_group(self.state.weights, self.rows.group)
         return self.state.weights + (self.rows.sharing * common)[self.rows.group]
 
     def squared_norm(self) -> float:
-        """Return twice the part of the primal objective that is not loss."""
+        """Return twice the primal objective without the loss."""
         return float(np.vdot(self.state.weights, self.expected_weights()))
 
     def certificate(self) -> tuple[float, float]:
@@ -195,14 +195,14 @@ def ascend(problem: SimplexAscent | BoxAscent, tol: float, max_epochs: float, se
     Parameters
     ----------
     problem : SimplexAscent or BoxAscent
-        Its multipliers are written.
+        Its multipliers are updated in place.
     tol : float
         Bound on the gap relative to the primal objective.
     max_epochs : float
-        Limit on row visits, in units of the number of rows. With zero nothing moves; otherwise at least one pass over
-        all rows is made.
+        Maximum row visits in units of the number of rows. Zero makes no update; otherwise at least one pass over all
+        rows is made.
     seed : int
-        For the order of visits, drawn for every pass.
+        Seed of the random order of visits in each pass.
     """
     epoch: Any = problem.epoch
     rng, everything = np.random.default_rng(seed), np.arange(problem.n_rows)
@@ -239,9 +239,9 @@ def ascend(problem: SimplexAscent | BoxAscent, tol: float, max_epochs: float, se
 
 
 def shuffled(rows: Indices, rng: np.random.Generator) -> Indices:
-    """Return rows in random order; many of them in random blocks, and in random order within each.
+    """Shuffle rows; large sets are shuffled by blocks, and within each block.
 
-    Memory is then read block by block. Neighbors in ``rows`` stay close, so passes over fewer and fewer rows do too.
+    Memory is then read block by block. Neighbors in ``rows`` stay close, also in passes over fewer rows.
     """
     if rows.size <= CACHED_ROWS:
         return rng.permutation(rows)
@@ -258,7 +258,7 @@ def sum_by_group(weights: Floats, group: Indices) -> Floats:
 
 
 def _feasible_simplexes(form: SimplexDual, labels: Indices, warm_start: Floats | None) -> Floats:
-    """Return multipliers that meet the constraints: the warm start, scaled, or all weight on the true class."""
+    """Return feasible multipliers: the scaled warm start, or all weight on the true class."""
     shape = labels.size, form.linear.shape[1]
     is_fixed = np.isfinite(form.total)
     if warm_start is None:
@@ -280,7 +280,7 @@ def _feasible_simplexes(form: SimplexDual, labels: Indices, warm_start: Floats |
 
 
 def _as_rows(features: Reals) -> Reals:
-    """Return a C-contiguous matrix of floats, not to be written to, as a user's may be; single precision is kept."""
+    """Return a read-only C-contiguous matrix of floats, keeping single precision."""
     features = np.asarray(features)
     if features.ndim != 2:
         raise ValueError(f"features must be a matrix; got {features.ndim} dimensions")
@@ -289,5 +289,5 @@ def _as_rows(features: Reals) -> Reals:
 
 
 def _are_below(index: Indices, bound: int) -> bool:
-    """Whether all places lie in an array of a length, where compiled code reads it unchecked."""
+    """Return whether all indices are within bounds, since compiled code does not check them."""
     return not index.size or bool(index.min() >= 0 and index.max() < bound)

@@ -1,7 +1,7 @@
-"""What a linear head sees of samples: centred features, inputs in addition, and a constant.
+"""Columns of a linear head: centered features, optional inputs, and a constant.
 
-Nothing is copied: scores and sums are products with the features and inputs where they lie. Arrays of any library have
-one path; arrays of the size of the weights come to the host.
+Nothing is copied: scores and sums are products with the features and inputs on their device. All array libraries use
+one code path, and arrays of the size of the weights are returned in host memory.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device
 
 @dataclass(frozen=True)
 class Inputs:
-    """Input features that a head sees in addition: samples less a mean, times a factor."""
+    """Additional input columns of a head: centered samples times a factor."""
 
-    X: Any  # (n, D): an array of any library, or samples of a file
+    X: Any  # (n, D): array of any library, or samples of a file
     mean: Floats | None = None  # (D,)
     factor: float = 1.0
 
     @property
     def n_columns(self) -> int:
-        """Number of inputs."""
+        """Number of input columns."""
         return int(self.X.shape[1])
 
     def __getitem__(self, rows: Any) -> Inputs:
         return replace(self, X=_take(self.X, rows))
 
     def look(self) -> Any:
-        """Return the samples as an array, in double precision if it is NumPy's."""
+        """Return the samples as an array, in double precision if NumPy's."""
         return _floats(self.X)
 
 
 @dataclass(frozen=True)
 class Design:
-    """The columns ``[features - centre, factor (inputs - mean), 1]``, times a scale, as products with them."""
+    """Implicit matrix ``[features - centre, factor (inputs - mean), 1]`` times a scale."""
 
     features: DeviceArray  # (n, K)
     centre: Floats | None = None  # (K,)
@@ -50,17 +50,17 @@ class Design:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Samples and columns."""
+        """Numbers of samples and columns."""
         n_inputs = 0 if self.inputs is None else self.inputs.n_columns
         return int(self.features.shape[0]), int(self.features.shape[1]) + n_inputs + int(self.fit_intercept)
 
     def __getitem__(self, rows: Any) -> Design:
-        """Return a slice of the samples, or those at some places."""
+        """Select samples by a slice or by indices."""
         inputs = None if self.inputs is None else self.inputs[rows]
         return replace(self, features=_take(self.features, rows), inputs=inputs)
 
     def scores(self, weights: Floats) -> DeviceArray:
-        """Return the products with weights (outputs, d), shape (outputs, n)."""
+        """Multiply the columns by weights (outputs, d), shape (outputs, n)."""
         features, scaled = _floats(self.features), self.scale * weights
         K = features.shape[1]
         constant = scaled[:, -1].copy() if self.fit_intercept else np.zeros(len(scaled))
@@ -77,7 +77,7 @@ class Design:
         return found
 
     def combine(self, coefficients: DeviceArray) -> Floats:
-        """Return the sums of samples with coefficients (outputs, n), shape (outputs, d), on the host."""
+        """Sum the samples with coefficients (outputs, n), shape (outputs, d), in host memory."""
         features, inputs = _floats(self.features), self.inputs
         parts = [arrays.sum_of(coefficients, axis=1), arrays.multiply_rows(coefficients, features.T)]
         if inputs is not None:
@@ -93,7 +93,7 @@ class Design:
         return found if self.scale == 1.0 else self.scale * found
 
     def array(self) -> DeviceArray:
-        """Return what is seen of the samples as an array of their library, (n, d)."""
+        """Return the columns as an array of the features' library, (n, d)."""
         features = _floats(self.features)
         if self.shape[1] == features.shape[1] and self.centre is None and self.scale == 1.0:
             return features
@@ -110,7 +110,7 @@ class Design:
 
 
 def stack_designs(designs: Sequence[Design]) -> DeviceArray:
-    """Return what is seen of several blocks of samples as one array (n, d), without a second copy in host memory."""
+    """Stack the columns of several blocks in one array (n, d), without a second copy in host memory."""
     if not arrays.is_plain(designs[0].features):
         return arrays.join([design.array() for design in designs])
     lengths = [design.shape[0] for design in designs]
@@ -122,7 +122,7 @@ def stack_designs(designs: Sequence[Design]) -> DeviceArray:
 
 
 def _take(values: Any, rows: Any) -> Any:
-    """Return a slice of samples, or those at places on the host."""
+    """Select samples by a slice or by host indices."""
     if isinstance(rows, slice):
         if rows == slice(None):
             return values
@@ -131,5 +131,5 @@ def _take(values: Any, rows: Any) -> Any:
 
 
 def _floats(values: Any) -> Any:
-    """Return an array; in double precision where it is NumPy's, or of a file."""
+    """Return an array, in double precision if it is NumPy's or from a file."""
     return np.asarray(values, dtype=np.float64) if arrays.is_plain(values) else values

@@ -1,14 +1,14 @@
-"""A linear head under margins: from features of samples to weights, their value, and the gradient they send back.
+"""Linear max-margin head: weights from features, the value of the objective, and its gradient by the features.
 
-One convention of signs: a multiplier phi is positive where it pushes a score up. Weights are sums of ``phi_i x_i``, and
-the derivative of the value by a score is minus its multiplier.
+Sign convention: a positive multiplier phi increases its score. Weights are sums of ``phi_i x_i``, and the derivative of
+the value with respect to a score is minus its multiplier.
 
-The head sees the features of a sample, inputs in addition if there are any, and a constant if there is an intercept.
-The intercept is the weight of that constant and is penalized as others are, so features can be centered first: it
-should not have to make up for features that are far from zero. Outputs of several tasks may share weights.
+The columns of the head are the features of a sample, optional inputs, and a constant for the intercept. The intercept
+is penalized like other weights, so features can be centered first to keep it small. Outputs of several tasks may share
+weights.
 
-There are two solvers. Dual coordinate ascent takes any loss, and needs what the head sees of all samples in one array.
-Newton's method takes squared losses and needs nothing but sums over samples, which may be in blocks anywhere.
+There are two solvers. Dual coordinate ascent takes any loss, and needs the columns of all samples in one array.
+Newton's method takes squared losses and needs only sums over samples, which may be in blocks on other devices.
 `Head.prefers_ascent` chooses.
 """
 
@@ -35,23 +35,23 @@ from regbayes.margins.rows import BlockLosses, MarginRows
 from regbayes.margins.targets import Cells, Classes, Numbers, Signs, Targets
 from regbayes.regularization.dual_forms import DualForm, SimplexDual
 
-SMALLEST_GAP, PATIENT_EPOCHS = 1e-8, 300.0  # of a solution that decides whether a step lowers the objective
-MIN_PASSES = 12.0  # over the samples, that Newton's method may take
+SMALLEST_GAP, PATIENT_EPOCHS = 1e-8, 300.0  # relative gap and passes of the most accurate solve in a descent
+MIN_PASSES = 12.0  # minimum limit on the passes of Newton's method over the samples
 
 
 @dataclass(frozen=True)
 class HeadPolicy:
-    """Which solver a head uses, and how many samples its curvature comes from.
+    """Choice of the solver, and size of the subsample for the curvature.
 
     ``benchmarks/bench_heads.py`` prints the times of both solvers.
     """
 
-    max_ascent_scores: int = 100_000  # targets of which coordinate ascent is faster, if few passes are allowed
-    max_ascent_epochs: float = 2.0  # passes for which it is; the loss of classes, which Newton smooths, is exempt
-    max_ascent_penalty: float = 1_000.0  # mean C: a squared loss is nearly a hard margin beyond
-    max_curvature: int = 20_000_000  # numbers in the second derivatives of all outputs, for Newton's method
-    max_class_weights: int = 2_000  # weights of a multi-class margin, for Newton's method
-    sample_per_weight: int = 30  # samples that the curvature comes from, for each weight of an output
+    max_ascent_scores: int = 100_000  # targets up to which coordinate ascent is faster, if few passes are allowed
+    max_ascent_epochs: float = 2.0  # passes up to which it is faster; does not apply to multi-class losses
+    max_ascent_penalty: float = 1_000.0  # mean C above which a squared loss is nearly a hard margin
+    max_curvature: int = 20_000_000  # maximum entries of the second derivatives for Newton's method
+    max_class_weights: int = 2_000  # maximum weights of a multi-class head for Newton's method
+    sample_per_weight: int = 30  # initial samples for the curvature, per weight of an output
 
 
 HEAD_POLICY = HeadPolicy()
@@ -59,14 +59,14 @@ HEAD_POLICY = HeadPolicy()
 
 @dataclass(frozen=True)
 class Tolerance:
-    """When a large-margin step is good enough."""
+    """Accuracy of the large-margin solve."""
 
-    gap: float  # duality gap, relative to the value
-    max_epochs: float  # passes over the samples
-    smoothing: float = 0.1  # of the squared multi-class hinge, where Newton's method solves it
+    gap: float  # duality gap relative to the value
+    max_epochs: float  # maximum passes over the samples
+    smoothing: float = 0.1  # smoothing of the squared multi-class hinge in Newton's method
 
     def tighten(self) -> Tolerance | None:
-        """Return the tolerance to look again with where no step lowers the objective; None where that is hopeless."""
+        """Return a smaller tolerance for when no step lowers the objective, or None at the limit."""
         if self.gap <= SMALLEST_GAP:
             return None
         return replace(self, gap=max(0.1 * self.gap, SMALLEST_GAP), max_epochs=PATIENT_EPOCHS)
@@ -75,14 +75,14 @@ class Tolerance:
 @persistable(name="regbayes.LinearHead")
 @dataclass(frozen=True)
 class LinearHead:
-    """Weights of outputs on features, inputs and a constant: all that prediction needs."""
+    """Weights of outputs on features, inputs and a constant, for prediction."""
 
     weights: Floats  # (outputs, K [+ D] [+ 1])
-    centre: Floats  # (K,): taken off the features
+    centre: Floats  # (K,): subtracted from the features
     fit_intercept: bool  # whether the last weight is that of a constant
 
     def scores(self, features: DeviceArray, inputs: Inputs | None = None) -> DeviceArray:
-        """Return the scores of samples where their features are, shape (n, outputs)."""
+        """Return the scores of samples on the device of their features, shape (n, outputs)."""
         return Design(features, self.centre, inputs, self.fit_intercept).scores(self.weights).T
 
     @property
@@ -93,15 +93,15 @@ class LinearHead:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Where an earlier solve ended, as far as it is known."""
+    """Result of an earlier solve, where available."""
 
     weights: Floats | None = None  # (outputs, d), as those of a `LinearHead`
-    multipliers: Floats | None = None  # of all targets, as coordinate ascent left them
+    multipliers: Floats | None = None  # multipliers of all targets from coordinate ascent
 
 
 @dataclass(frozen=True)
 class FeatureSums:
-    """What the samples with targets count together, and the sum of their features. Sums of two blocks add up."""
+    """Total weight of the samples with targets, and the additive sum of their features."""
 
     weight: float
     features: Floats  # (K,)
@@ -112,48 +112,48 @@ class FeatureSums:
 
 @dataclass(frozen=True)
 class View:
-    """How a head sees samples: all but its weights."""
+    """Preprocessing of samples by a head."""
 
-    centre: Floats | None  # (K,): taken off the features
-    smoothing: float  # of the squared multi-class hinge
+    centre: Floats | None  # (K,): subtracted from the features
+    smoothing: float  # smoothing of the squared multi-class hinge
 
 
 @dataclass(frozen=True)
 class Slope:
-    """What samples need to know of a solved head to differentiate its value by their features."""
+    """Quantities of a solved head for differentiating its value by the features of samples."""
 
     view: View
-    weights: Floats  # (outputs, d), standard normal a priori
-    common: Floats | None  # (K,): what centering adds to the gradient of a sample that counts once
+    weights: Floats  # (outputs, d), with standard normal prior
+    common: Floats | None  # (K,): term of the gradient from centering, for a sample of weight one
 
 
 @dataclass(frozen=True)
 class HeadBlock:
-    """The targets of a block of samples, and what a head sees of these, where the samples are."""
+    """Targets of a block of samples, and the inputs of its head, on the device of the samples."""
 
-    n_rows: int  # with targets or without
-    rows: Integers | None  # which of them have targets; None: all
-    losses: BlockLosses | None  # squared ones
-    inputs: Inputs | None  # of the samples with targets
-    weight: float  # what the samples with targets count together
-    row_weights: DeviceArray | None  # how often each counts in the mean
+    n_rows: int  # samples with or without targets
+    rows: Integers | None  # indices of the samples with targets; None: all
+    losses: BlockLosses | None  # squared losses
+    inputs: Inputs | None  # inputs of the samples with targets
+    weight: float  # total weight of the samples with targets
+    row_weights: DeviceArray | None  # weight of each in the mean of the features
     fit_intercept: bool
     scale: float
 
     def design(self, features: DeviceArray, view: View) -> Design:
-        """Return what the head sees of the samples with targets."""
+        """Return the columns of the samples with targets."""
         seen = features if self.rows is None else features[self.rows]
         return Design(seen, view.centre, self.inputs, self.fit_intercept, self.scale)
 
     def sum_features(self, features: DeviceArray) -> FeatureSums:
-        """Return the sum of the features of samples with targets."""
+        """Return the sum of the features of the samples with targets."""
         seen = features if self.rows is None else features[self.rows]
         if self.row_weights is not None:
             seen = seen * self.row_weights[:, None]
         return FeatureSums(self.weight, arrays.gather(arrays.sum_of(seen, axis=0))[0])
 
     def see(self, features: DeviceArray, view: View, factor: float = 1.0) -> MarginRows:
-        """Return the samples as Newton's method sees them, with losses times a factor."""
+        """Return the samples in the form of Newton's method, with losses times a factor."""
         assert self.losses is not None
         found = self.losses.see(self.design(features, view), view.smoothing)
         return found if factor == 1.0 else found.scale(factor)
@@ -161,13 +161,13 @@ class HeadBlock:
     def gradient(self, features: DeviceArray, slope: Slope) -> DeviceArray:
         """Return the derivative of the head's value by the features, by Danskin's theorem, (n, K).
 
-        Features that are centered are so on their own mean: what a sample gains all samples with targets share.
+        Features are centered on their own mean, which adds a common term to the gradient of all samples with targets.
         """
         latent = self.scale * slope.weights[:, : features.shape[1]]
         return self.spread(self.see(features, slope.view).pull_back(slope.weights, -latent), slope.common)
 
     def spread(self, found: DeviceArray, common: Floats | None) -> DeviceArray:
-        """Return values of samples with targets, to which those that centering adds are added, among all samples."""
+        """Add the common term to values of the samples with targets, and insert zeros for other samples."""
         if common is not None:
             shared = arrays.to_device(common[None], found)
             found += shared if self.row_weights is None else self.row_weights[:, None] * shared
@@ -180,42 +180,42 @@ class HeadBlock:
 
 @dataclass(frozen=True)
 class SolvedHead:
-    """The solved large-margin problem at given features: the head, its certificate, and what it sends back.
+    """Solved large-margin problem at given features: head, certificate and gradients.
 
-    Newton's method solves the multi-class loss as it is smoothed, and value, gap and gradient are those of that loss.
+    Newton's method smooths the multi-class loss; value, gap and gradient are those of the smoothed loss.
     """
 
     head: LinearHead
-    shared: Floats  # (groups, d): the part of the weights that the outputs of a group have in common
-    terms: Mapping[str, float]  # kl_weights: divergence of the weights from their prior; margin: the loss
-    gap: float  # the value is above its minimum by this at most
+    shared: Floats  # (groups, d): common part of the weights of each group
+    terms: Mapping[str, float]  # kl_weights: KL divergence of the weights from their prior; margin: the loss
+    gap: float  # upper bound on the value minus its minimum
     status: Status
-    n_passes: float  # over the samples
+    n_passes: float  # passes over the samples
     slope: Slope
-    bias: float = 0.0  # what smoothing adds to the gap of the loss itself
-    dual: Floats | None = None  # the multipliers of all targets, where coordinate ascent found them
-    problem: Head | None = None  # where samples are in this process
+    bias: float = 0.0  # increase of the gap of the exact loss by smoothing
+    dual: Floats | None = None  # multipliers of all targets from coordinate ascent
+    problem: Head | None = None  # None if the samples are remote
 
     @property
     def value(self) -> float:
-        """The minimum, as it was found."""
+        """The minimum found."""
         return sum(self.terms.values())
 
     @property
     def warm_start(self) -> WarmStart:
-        """Where the next solve may start."""
+        """Warm start of the next solve."""
         return WarmStart(self.head.weights, self.dual)
 
     @cached_property
     def _by_row(self) -> Any:
-        """The multipliers of the samples with targets, (n, outputs): an array, or a sparse one."""
+        """Multipliers of the samples with targets as a dense or sparse array, (n, outputs)."""
         assert self.dual is not None
         assert self.problem is not None
         targets = self.problem.targets
         return targets.by_row(self.dual) if isinstance(targets, Cells) else self.dual
 
     def gradient(self, rows: slice, features: DeviceArray) -> DeviceArray:
-        """Return the derivative of the value by the features of a slice of the samples, (n, K)."""
+        """Return the derivative of the value by the features of a slice of samples, (n, K)."""
         assert self.problem is not None
         block = self.problem.block(rows, features)
         if self.dual is None:
@@ -225,27 +225,27 @@ class SolvedHead:
 
 @dataclass(frozen=True)
 class Head:
-    """Targets of samples, the loss of missing them, and what a linear head sees of the samples.
+    """Targets of samples with their loss, and the columns of a linear head.
 
     Parameters
     ----------
     targets : Targets or Cells
-        Of the samples that have any.
+        Targets of the labeled samples.
     squared : bool
         Whether losses are squared.
     fit_intercept : bool, default=True
     centred : bool, default=True
-        Whether features are seen less their mean over the samples with targets, where there is an intercept.
+        Whether to subtract the mean of the features over samples with targets, if there is an intercept.
     weight_variance : float, default=1.0
-        Of the weights a priori.
+        Prior variance of the weights.
     inputs : Inputs, default=None
-        What the head sees in addition, of all samples.
+        Additional columns for all samples.
     rows : (n,), default=None
-        Which samples have targets, ascending; all by default.
+        Ascending indices of the samples with targets; all by default.
     row_weights : (n,), default=None
-        How often each sample with targets counts in the mean that is taken off; C has the factor already.
+        Weights of the samples with targets in the mean of the features. C must already include them.
     groups : (outputs,), default=None
-        Outputs of one group share weights: ``own + sharing * common``, all standard normal a priori.
+        Outputs of one group share weights ``own + sharing * common``, with standard normal priors.
     sharing : float, default=0.0
     """
 
@@ -265,41 +265,41 @@ class Head:
         if self.rows is not None and np.any(np.diff(self.rows) <= 0):
             raise ValueError("rows must ascend.")
 
-    # --- what is asked of blocks of samples
+    # --- blocks of samples
 
     @property
     def mixes(self) -> bool:
-        """Whether outputs mix in a sample's loss: that of several classes."""
+        """Whether the outputs of a sample are coupled by a multi-class loss."""
         return isinstance(self.targets, Classes)
 
     @cached_property
     def form(self) -> DualForm:
-        """Conjugate of the loss of all samples: of differences to the true class's score, or of minus the scores."""
+        """Conjugate of the total loss, in differences to the true class's score or in negative scores."""
         return self.targets.dual_form(self.squared)
 
     @cached_property
     def prior(self) -> SharedPrior:
-        """The prior of the weights that the solvers see."""
+        """Prior of the weights in the solvers."""
         return SharedPrior(np.arange(self.targets.n_outputs) if self.groups is None else self.groups, self.sharing)
 
     @property
     def scale(self) -> float:
-        """Factor on all that the head sees, with which weights are standard normal a priori."""
+        """Factor on all columns that makes the prior of the weights standard normal."""
         return float(np.sqrt(self.weight_variance))
 
     def n_columns(self, n_features: int) -> int:
-        """Return how many columns the head sees with so many features, these included."""
+        """Return the number of columns of the head, including ``n_features`` features."""
         return n_features + int(self.fit_intercept) + (0 if self.inputs is None else self.inputs.n_columns)
 
     def place(self, rows: slice) -> slice:
-        """Return where the targets of a slice of the samples are among all targets."""
+        """Return the slice of the targets of a slice of samples."""
         if self.rows is None:
             return rows
         first, end, _ = rows.indices(int(self.rows[-1]) + 1 if rows.stop is None else rows.stop)
         return slice(*np.searchsorted(self.rows, [first, end]).tolist())
 
     def blocks(self, lengths: tuple[int, ...], like: DeviceArray = None) -> list[HeadBlock]:
-        """Return the targets of blocks of so many samples, where an array is; kept, because a descent asks often."""
+        """Return the targets of blocks of these lengths on the device of an array, cached for a descent."""
         if ("blocks", lengths) not in self._kept:
             slices = [slice(first, end) for first, end in pairwise(np.cumsum([0, *lengths]).tolist())]
             found = [self._make_block(own, self._cut(own), like) for own in slices]
@@ -308,7 +308,7 @@ class Head:
         return list(self._kept["blocks", lengths])
 
     def block(self, rows: slice, features: DeviceArray) -> HeadBlock:
-        """Return the targets of a slice of the samples, where their features are."""
+        """Return the targets of a slice of samples, on the device of their features."""
         first, end, _ = rows.indices(features.shape[0] if rows.stop is None else rows.stop)
         if ("block", first, end) not in self._kept:
             self._kept["block", first, end] = self._make_block(
@@ -329,7 +329,7 @@ class Head:
         inputs = None if self.inputs is None else self.inputs[rows]
         if own is not None and is_plain and inputs is not None:
             inputs = inputs[own]
-        if own is not None and not is_plain:  # samples without targets have no loss, and count nothing
+        if own is not None and not is_plain:  # samples without targets have zero loss and weight
             targets = targets.spread(own, n_rows)
             there = np.zeros(n_rows)
             there[own] = 1.0 if weights is None else weights
@@ -343,17 +343,17 @@ class Head:
         return HeadBlock(n_rows, own, losses, inputs, weight, weights, self.fit_intercept, self.scale)
 
     def view(self, sums: FeatureSums, smoothing: float) -> View:
-        """Return how the head sees samples whose features have such sums."""
+        """Return the preprocessing for samples with these sums of features."""
         is_centred = self.fit_intercept and self.centred and sums.weight > 0
         return View(sums.features / sums.weight if is_centred else None, smoothing)
 
     # --- solvers
 
     def prefers_ascent(self, features: DeviceArray, tolerance: Tolerance) -> bool:
-        """Whether coordinate ascent is faster, or Newton's method impossible: for losses that are not squared.
+        """Return whether coordinate ascent is faster, or Newton's method impossible because losses are not squared.
 
-        Newton's method smooths the loss of classes, which is left to ascent where scores are few. A large C, such as
-        from survey weights, is left to Newton's method, whose steps do not depend on them.
+        Newton's method smooths multi-class losses, so coordinate ascent solves them if there are few scores. Newton's
+        method solves problems with large C, such as from survey weights, since its steps do not depend on C.
         """
         if not arrays.is_plain(features):
             return False
@@ -383,11 +383,11 @@ class Head:
         Parameters
         ----------
         features : array, or sequence of them
-            Of one library.
+            Features as arrays of one library.
         warm_start : WarmStart or None
         tolerance : Tolerance
         executor : Executor, default=None
-            Takes the blocks.
+            Executes the blocks.
         """
         blocks: list[Any] = [features] if hasattr(features, "shape") else list(features)
         if not self.prefers_ascent(blocks[0], tolerance):
@@ -395,7 +395,7 @@ class Head:
         return self.ascend(blocks, warm_start, tolerance)
 
     def ascend(self, blocks: Sequence[Reals], warm_start: WarmStart | None, tolerance: Tolerance) -> SolvedHead:
-        """Solve by dual coordinate ascent over one array of what the head sees of the samples."""
+        """Solve by dual coordinate ascent on one array of the columns of all samples."""
         parts = self.blocks(tuple(map(len, blocks)))
         pairs = list(zip(parts, blocks, strict=True))
         sums = Serial().map_reduce(lambda pair: pair[0].sum_features(pair[1]), pairs)
@@ -426,7 +426,7 @@ class Head:
 
     @cached_property
     def _layout(self) -> TaskLayout:
-        """Of the scores, target by target."""
+        """Layout of the scores, target by target."""
         targets = self.targets
         if isinstance(targets, Cells):
             return TaskLayout(targets.cells.rows, targets.cells.outputs, self.prior.group, self.sharing)
@@ -440,7 +440,7 @@ class Head:
         tolerance: Tolerance,
         executor: Executor | None = None,
     ) -> SolvedHead:
-        """Solve by Newton's method, over samples in blocks."""
+        """Solve by Newton's method on blocks of samples."""
         executor = executor or Serial()
         parts = self.blocks(tuple(int(block.shape[0]) for block in blocks), blocks[0])
         pairs = list(zip(parts, blocks, strict=True))
@@ -472,17 +472,17 @@ class Head:
         warm_start: WarmStart | None,
         tolerance: Tolerance,
     ) -> SolvedHead:
-        """Solve by Newton's method, over samples that are somewhere else.
+        """Solve by Newton's method on remote samples.
 
         Parameters
         ----------
         map_sum : callable
-            ``map_sum(what, view, factor, *at)`` is the sum over all blocks of ``getattr(rows, what)(*at)``, where rows
-            are `HeadBlock.see` at the view, with losses times a factor.
+            ``map_sum(what, view, factor, *at)`` is the sum over all blocks of ``getattr(rows, what)(*at)``, where
+            ``rows`` is `HeadBlock.see` for this view and factor.
         sums : FeatureSums
-            Of all samples.
+            Sums of all samples.
         sample : callable
-            From a level and a view to samples that the curvature comes from (`sample_rows`); None where all are wanted.
+            Maps a level and a view to the subsample for the curvature (`sample_rows`), or to None for all samples.
         warm_start, tolerance
             As in `solve`.
         """
@@ -491,13 +491,13 @@ class Head:
         return self._minimize([rows], sums, view, lambda level: sample(level, view), warm_start, tolerance, Serial())
 
     def n_sampled(self, level: int, n_features: int) -> int:
-        """Return how many samples the curvature is taken from."""
+        """Return the number of samples for the curvature."""
         per_column = self.targets.n_outputs if self.mixes else 1.0 / self._least_share
         return int(HEAD_POLICY.sample_per_weight * self.n_columns(n_features) * per_column * 2**level)
 
     @cached_property
     def _least_share(self) -> float:
-        """Share of the samples that have the output that fewest have."""
+        """Smallest share of samples among the outputs."""
         if not isinstance(self.targets, Cells):
             return 1.0
         counts = np.diff(self.targets.observed.edges(self.targets.n_outputs))
@@ -505,23 +505,23 @@ class Head:
 
     @cached_property
     def _order(self) -> Integers:
-        """The targets in an order of which every beginning has its share of each class."""
+        """Order of the targets in which every prefix is stratified by class."""
         targets = self.targets
         kinds = targets.labels if isinstance(targets, Classes) else None
         return order_sample(targets.signs.argmax(1) if isinstance(targets, Signs) else kinds, len(targets))
 
     def sample_rows(self, columns: DeviceArray, drawn: Integers, view: View, share: Any) -> list[Rows]:
-        """Return some samples as if they were all, in pieces that threads can share.
+        """Return a subsample scaled to represent all samples, in pieces for threads.
 
         Parameters
         ----------
         columns : (n, d)
-            What the head sees of them.
+            Columns of the subsample.
         drawn : (n,)
-            Which of the targets are theirs, ascending.
+            Ascending indices of its targets.
         view : View
         share : float, or (outputs,)
-            Of all targets that these are.
+            Fraction of all targets in the subsample.
         """
         key = "sample", len(drawn)
         if key not in self._kept:
@@ -564,7 +564,7 @@ class Head:
     def _solved(
         self, weights: Floats, value: float, view: View, sums: FeatureSums, totals: Floats | None, **certificate: Any
     ) -> SolvedHead:
-        """Return a solution at weights that are standard normal a priori."""
+        """Return the solution for weights in the scale of the standard normal prior."""
         penalty = 0.5 * float(np.vdot(self.prior.precision(weights), weights))
         centre = np.zeros(len(sums.features)) if view.centre is None else view.centre
         head = LinearHead(self.scale * weights, centre, self.fit_intercept)
@@ -576,7 +576,7 @@ class Head:
 
 @dataclass(frozen=True)
 class RemoteRows:
-    """All samples as one block of Newton's method, wherever they are: every look at them is an ordered sum."""
+    """All remote samples as one block of Newton's method, evaluated by ordered sums."""
 
     map_sum: Callable[..., Any]
     view: View
@@ -602,14 +602,14 @@ class RemoteRows:
 
 
 def score_multipliers(omega: Floats, labels: Integers) -> Floats:
-    """Return multipliers of scores from those of a simplex: they push the true class's score up, and others' down."""
+    """Convert multipliers of simplexes to multipliers of scores, positive for the true class."""
     phi = -omega
     phi[np.arange(len(phi)), labels] += omega.sum(axis=1)
     return phi
 
 
 def simplex_multipliers(phi: Floats, labels: Integers, form: SimplexDual) -> Floats:
-    """Return multipliers of a simplex from those of scores; where their sum is fixed the true class has the rest."""
+    """Convert multipliers of scores to multipliers of simplexes; the true class gets the remainder of a fixed sum."""
     omega = np.maximum(-phi, 0.0)
     rows = np.arange(len(phi))
     omega[rows, labels] = 0.0

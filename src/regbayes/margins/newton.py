@@ -1,15 +1,14 @@
-"""Newton's method on the primal, for squared losses: weights are the only state, and samples lie in blocks anywhere.
+"""Newton's method on the primal for squared losses, with samples in blocks on any device.
 
-Squared losses are piecewise quadratic in the weights, and a few Newton steps (Mangasarian 2002; Keerthi and DeCoste,
-JMLR 2005) end where coordinate ascent would still creep: many samples, few features, large C. A step needs nothing but
-sums over samples, so blocks may be taken by threads, lie on a device or on other machines. Sums are taken in the order
-of the blocks.
+Squared losses are piecewise quadratic in the weights. A few Newton steps (Mangasarian 2002; Keerthi and DeCoste, JMLR
+2005) converge where coordinate ascent is slow: many samples, few features, large C. A step needs only sums over
+samples, so threads, devices or other machines may process the blocks. Sums are taken in block order.
 
-The certificate is free. The multipliers are the slopes of the losses at the scores, and at those the duality gap is
-``1/2 <g, covariance g>`` for the gradient g of the primal: Fenchel's inequality is an equality for every loss.
+The certificate needs no extra work. The multipliers are the slopes of the losses at the scores, where the duality gap
+is ``1/2 <g, covariance g>`` for the gradient g of the primal, because Fenchel's inequality is an equality.
 
-Only the certificate needs all samples. The curvature may come from some of them (Byrd, Chin, Neveitt and Nocedal 2011):
-a step is then a pass with two products, and where it gains too little, the sample doubles.
+Only the certificate needs all samples. The curvature may come from a subsample (Byrd, Chin, Neveitt and Nocedal 2011).
+A step is then a pass with two products, and the subsample doubles when a step gains too little.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from regbayes.margins.ascent import sum_by_group
 from regbayes.margins.rows import BlockSums
 
 MAX_STEPS = 100
-EASED, EASED_TOL = tuple(4.0**-k for k in range(7, -1, -1)), 1e-3  # factors on C in turn, and the gap until the last
-ROUNDING = 1e-14  # of the objective: what a step may seem to raise it by
-MIN_PROGRESS = 0.25  # of the gap: a step on a sample's curvature that leaves more doubles the sample
+EASED, EASED_TOL = tuple(4.0**-k for k in range(7, -1, -1)), 1e-3  # successive factors on C, and gap before the last
+ROUNDING = 1e-14  # relative increase of the objective that rounding can explain
+MIN_PROGRESS = 0.25  # share of the gap above which a step doubles the subsample
 
 
 class Rows(Protocol):
-    """Some samples with their targets: `regbayes.margins.rows`, or all samples somewhere else."""
+    """Samples with targets: a block of `regbayes.margins.rows`, or all remote samples."""
 
     @property
     def mixes(self) -> bool:
-        """Whether outputs mix in the second derivative."""
+        """Whether the second derivative couples outputs."""
 
     def sums(self, weights: Floats) -> BlockSums:
         """Evaluate the samples at given weights (outputs, d)."""
@@ -49,7 +48,7 @@ class Rows(Protocol):
         """Return the loss's second derivative, (outputs, d, outputs, d), or its diagonal blocks, (outputs, d, d)."""
 
     def product(self, weights: Floats, direction: Floats) -> Floats:
-        """Return the loss's second derivative times a direction, (outputs, d), where outputs mix."""
+        """Return the loss's second derivative times a direction, (outputs, d), for coupled outputs."""
 
     def scale(self, factor: float) -> Self:
         """Return the samples with losses times a factor."""
@@ -57,10 +56,10 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class SharedPrior:
-    """Standard normal weights ``w_t = own_t + rho common_group(t)``.
+    """Prior of weights ``w_t = own_t + rho common_group(t)`` with standard normal parts.
 
-    Minus the log-density of a group is ``1/2 sum_t |w_t|^2 - c/2 |sum_t w_t|^2``, ``c = rho^2 / (1 + rho^2 tasks)``:
-    the Newton system has one block per task plus a term that only their sum sees.
+    The negative log-density of a group is ``1/2 sum_t |w_t|^2 - c/2 |sum_t w_t|^2``, ``c = rho^2 / (1 + rho^2 tasks)``.
+    The Newton system has one block per task plus a term that depends on the sum of the tasks.
     """
 
     group: Integers  # (tasks,)
@@ -76,17 +75,17 @@ class SharedPrior:
         return weights - self.shared(weights)[self.group] if self.sharing > 0.0 else weights
 
     def covariance(self, pulled: Floats) -> Floats:
-        """Return the prior covariance times what the multipliers sum up to: the weights that they imply."""
+        """Multiply summed multipliers by the prior covariance, which gives the implied weights."""
         if self.sharing == 0.0:
             return pulled
         return pulled + self.sharing**2 * sum_by_group(pulled, self.group)[self.group]
 
     def shared(self, weights: Floats) -> Floats:
-        """Return what the likeliest split gives the groups: the part of its tasks' weights in common, (groups, d)."""
+        """Return the most likely common part of the weights of each group, (groups, d)."""
         return self.coupling[:, None] * sum_by_group(weights, self.group)
 
     def solve(self, curvature: DeviceArray, right: Floats) -> Floats:
-        """Solve ``(precision + curvature) x = right`` where the curvature lies, (tasks, d, d) or whole."""
+        """Solve ``(precision + curvature) x = right`` on the curvature's device, by task or for the full matrix."""
         xp, (n_tasks, d), there = namespace_of(curvature), right.shape, to_device(right, curvature)
         kind = {"dtype": curvature.dtype, "device": curvature.device}
         if curvature.ndim == 4:
@@ -108,16 +107,16 @@ class SharedPrior:
 
 @dataclass(frozen=True)
 class NewtonSolution:
-    """Weights and their certificate, with the loss as it is smoothed."""
+    """Weights and their certificate for the smoothed loss."""
 
     weights: Floats  # (outputs, d)
-    value: float  # of the primal
-    gap: float  # above the minimum by this at most
+    value: float  # value of the primal objective
+    gap: float  # upper bound on the value minus its minimum
     pulled: Floats  # (outputs, d): sum_i phi_i x_i
-    n_passes: int  # points looked at, and products with the curvature of all samples
+    n_passes: int  # evaluations, and products with the curvature of all samples
     status: Status  # CONVERGED, ITERATION_LIMIT or STALLED
-    excess: float  # the value less that of the loss itself
-    bias: float  # what smoothing adds to the gap
+    excess: float  # increase of the value by smoothing
+    bias: float  # increase of the gap by smoothing
 
 
 Sample = Callable[[int], Sequence[Rows] | None]
@@ -136,9 +135,9 @@ def minimize(
 ) -> NewtonSolution:
     """Minimize squared losses plus the prior, to a duality gap of ``tol`` times the value.
 
-    Where all margins can be met and C is large, the solution lies in a corner of many pieces of the loss, and a step
-    leads little farther than to the next piece. Solutions for smaller C are close to each other, so steps that did not
-    converge start again from the smallest of a sequence of C.
+    If all margins can be met and C is large, the solution is at a corner of many pieces of the loss, and each step gets
+    little farther than the next piece. Solutions for smaller C are close to each other. If steps do not converge, they
+    restart from the smallest of a sequence of C.
 
     Parameters
     ----------
@@ -147,9 +146,9 @@ def minimize(
     start : (outputs, d)
     tol, max_passes : float
     executor : Executor, default=None
-        Takes the blocks; one after another by default.
+        Executes the blocks, serially by default.
     sample : callable, default=None
-        Where the curvature comes from; by default it is all samples.
+        Subsample for the curvature by level; by default all samples.
     """
     problem = _Problem(rows, prior, executor or Serial(), sample)
     first = found = _descend(problem, start, tol, max_passes)
@@ -174,7 +173,7 @@ class _Point:
 
 @dataclass
 class _Problem:
-    """The primal objective as a function of the weights, over all blocks."""
+    """Primal objective as a function of the weights, over all blocks."""
 
     rows: Sequence[Rows]
     prior: SharedPrior
@@ -187,7 +186,7 @@ class _Problem:
         self.sampled = None if self.sample is None else self.sample(0)
 
     def refine(self) -> bool:
-        """Take the curvature from more samples from now on; return whether there are more."""
+        """Use more samples for the curvature; return whether there are more."""
         if self.sample is None or self.sampled is None:
             return False
         self.level += 1
@@ -203,7 +202,7 @@ class _Problem:
         return _Point(weights, 0.5 * float(np.vdot(held, weights)) + sums.loss, sums, gradient, gap)
 
     def direction(self, at: _Point) -> Floats:
-        """Return the Newton direction; by conjugate gradients where the classes' curvatures mix and are many."""
+        """Return the Newton direction, by conjugate gradients for many coupled classes."""
         rows = self.rows if self.sampled is None else self.sampled
         curvature = self.executor.map_reduce(methodcaller("curvature", at.weights), rows)
         if not rows[0].mixes or curvature.ndim == 4:
@@ -221,15 +220,15 @@ class _Problem:
             return (self.prior.precision(v) + bent).ravel()
 
         size, right = at.gradient.size, -at.gradient.ravel()
-        # The less a step can gain of the objective, the more closely the system is solved.
+        # Solve the system more accurately as the expected gain decreases.
         share = min(0.3, float(np.sqrt(right @ precondition(right) / max(at.objective, 1e-300))))
-        # Without a type SciPy would find it by a product.
+        # SciPy would compute a product to infer the dtype.
         system, inverse = (LinearOperator((size, size), f, dtype=np.float64) for f in (multiply, precondition))
         found, _ = cg(system, right, rtol=share, M=inverse)
         return found.reshape(shape)
 
     def step(self, at: _Point) -> _Point | None:
-        """Return a better point in the Newton direction; None where there is none."""
+        """Return a better point in the Newton direction, or None."""
         direction = self.direction(at)
         slope, noise = float(np.vdot(at.gradient, direction)), ROUNDING * abs(at.objective)
         move = lambda length: self.at(at.weights + length * direction)  # noqa: E731

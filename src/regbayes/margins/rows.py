@@ -1,9 +1,9 @@
-"""Samples with targets at given weights: sums, curvature and products, on the library of their arrays.
+"""Samples with targets at given weights: sums, curvature and products, for any array library.
 
-A squared loss of one output at a time (`CellRows`) has a second derivative for each output. That of classes
-(`ClassRows`) mixes them; it is the multi-class hinge smoothed inside each sample: a share delta of the ridge acts on
-the squares of a sample's multipliers and the rest on the square of their sum. With delta to 0 that is the loss itself,
-at 1 a margin for each class. What the smoothing adds to the gap is measured.
+A squared loss by output (`CellRows`) has a separate second derivative for each output. The multi-class loss
+(`ClassRows`) couples them. It is smoothed within each sample: a share delta of the ridge acts on the squares of a
+sample's multipliers and the rest on the square of their sum. As delta goes to 0 it is the exact loss, and at 1 it is
+one margin per class. The increase of the gap by smoothing is computed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from regbayes.kernels.box import score_cells, sum_cells
 from regbayes.kernels.losses import ClassLosses, Losses, LossSums, TubeLosses, true_classes, weigh_grams
 from regbayes.margins.design import Design
 
-MAX_CACHED, MAX_HELD = 1 << 17, 1 << 27  # scores held at once: of NumPy, which a cache holds, and on devices
-MAX_DENSE = 1000  # weights of classes: of more, their second derivative is never held as a whole
+MAX_CACHED, MAX_HELD = 1 << 17, 1 << 27  # scores in memory at once, for NumPy (CPU cache) and on devices
+MAX_DENSE = 1000  # class weights up to which the full second derivative is stored
 
 
 @dataclass(frozen=True)
 class BlockSums:
-    """What Newton's method needs to know of some samples. Sums of two blocks are those of both."""
+    """Additive sums over samples for Newton's method."""
 
-    loss: float  # smoothed, where it is
-    excess: float  # of the smoothed loss over the loss itself
-    bias: float  # what smoothing adds to the duality gap
+    loss: float  # smoothed if the loss is smoothed
+    excess: float  # smoothed loss minus exact loss
+    bias: float  # increase of the duality gap by smoothing
     pulled: Floats  # (outputs, d): sum_i phi_i x_i, minus the gradient of the loss
 
     def __add__(self, other: BlockSums) -> BlockSums:
@@ -43,7 +43,7 @@ class BlockSums:
 
 @dataclass(frozen=True)
 class CellList:
-    """Which samples and outputs have a target, ordered by output and then by sample."""
+    """Pairs of sample and output with a target, ordered by output and then by sample."""
 
     rows: Integers  # (cells,)
     outputs: Integers  # (cells,)
@@ -57,14 +57,14 @@ class CellList:
 
 @dataclass(frozen=True)
 class BlockLosses:
-    """Squared losses of a block of samples: a matrix of targets (outputs, n), or a list (1, cells) where few exist."""
+    """Squared losses of a block: a matrix of targets (outputs, n), or a list (1, cells) if few exist."""
 
     losses: Losses
-    outputs: slice | Integers = field(default_factory=lambda: slice(None))  # of the matrix
-    cells: CellList | None = None  # of the list
+    outputs: slice | Integers = field(default_factory=lambda: slice(None))  # outputs of the matrix
+    cells: CellList | None = None  # cells of the list
 
     def see(self, design: Design, smoothing: float) -> MarginRows:
-        """Return the samples at what a head sees of them."""
+        """Combine the losses with the columns of a head."""
         if isinstance(self.losses, ClassLosses):
             return ClassRows(design, replace(self.losses, smoothing=smoothing))
         if self.cells is None:
@@ -77,11 +77,11 @@ class MarginRows(ABC):
     """Samples with their targets."""
 
     design: Design
-    losses: Any  # of `regbayes.kernels.losses`
+    losses: Any  # losses of `regbayes.kernels.losses`
     mixes: ClassVar[bool] = False
 
     def scale(self, factor: float | Floats) -> Self:
-        """Return the samples with losses times a factor, or one for each output."""
+        """Multiply the losses by a factor, or by one for each output."""
         return replace(self, losses=self.losses.scale(factor))
 
     @abstractmethod
@@ -90,7 +90,7 @@ class MarginRows(ABC):
 
     @abstractmethod
     def curvature(self, weights: Floats) -> DeviceArray:
-        """Return the loss's second derivative where the samples are."""
+        """Return the loss's second derivative on the device of the samples."""
 
     @abstractmethod
     def pull_back(self, weights: Floats, matrix: Floats) -> DeviceArray:
@@ -99,12 +99,12 @@ class MarginRows(ABC):
 
 @dataclass(frozen=True)
 class MatrixRows(MarginRows):
-    """Samples that have most of some outputs; looked at in pieces, so that not all scores are held."""
+    """Samples with a dense matrix of targets, evaluated in pieces to limit memory."""
 
     outputs: slice | Integers = field(default_factory=lambda: slice(None))
 
     def evaluate(self, weights: Floats) -> Iterator[tuple[Design, Any, LossSums]]:
-        """Look at the samples at given weights (outputs, d): what is seen of a piece, its losses and their sums."""
+        """Yield the columns, losses and loss sums of each piece at given weights (outputs, d)."""
         own, n = weights[self.outputs], self.design.shape[0]
         most = MAX_CACHED if arrays.is_plain(self.design.features) else MAX_HELD
         for rows in arrays.pieces(n, max(1, most // max(len(own), 1))):
@@ -127,15 +127,15 @@ class MatrixRows(MarginRows):
         own, features = matrix[self.outputs], self.design.features
         if arrays.is_plain(features):
             return arrays.join([seen.multipliers.T @ own for _, _, seen in self.evaluate(weights)])
-        right = to_device(own.T, features)  # (k, n) in memory, as the rest of the work on devices has features
+        right = to_device(own.T, features)  # (k, n) in memory, the layout of features on devices
         return arrays.join([right @ seen.multipliers for _, _, seen in self.evaluate(weights)], axis=1).T
 
 
 class CellRows(MatrixRows):
-    """Samples whose outputs are judged one by one: signs or numbers, some of them missing."""
+    """Samples with separate losses by output, for signs or numbers that may be missing."""
 
     def curvature(self, weights: Floats) -> DeviceArray:
-        """Return the loss's second derivative in each output's weights, shape (outputs, d, d)."""
+        """Return the loss's second derivative for each output, shape (outputs, d, d)."""
         total: Any = None
         for design, losses, seen in self.evaluate(weights):
             columns, bent = design.array(), losses.bend(seen.multipliers)
@@ -160,7 +160,7 @@ def _sum_squares(columns: Floats, bent: Floats, losses: Any) -> Floats:
 
 
 def _sum_active(columns: Floats, weights: Floats) -> Floats:
-    """Return ``sum_n weights_n x_n x_n'`` of the samples that have a weight."""
+    """Return ``sum_n weights_n x_n x_n'`` over samples with nonzero weight."""
     among = np.flatnonzero(weights)
     scaled = columns[among] * np.sqrt(weights[among])[:, None]
     found: Floats = scaled.T @ scaled
@@ -169,7 +169,7 @@ def _sum_active(columns: Floats, weights: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class ListedRows(MarginRows):
-    """Samples in memory that have few of the outputs that any of them has."""
+    """Samples in host memory with a sparse list of targets."""
 
     cells: CellList
 
@@ -185,7 +185,7 @@ class ListedRows(MarginRows):
         return BlockSums(float(seen.loss), 0.0, 0.0, pulled)
 
     def curvature(self, weights: Floats) -> Floats:
-        """Return the loss's second derivative in each output's weights, shape (outputs, d, d)."""
+        """Return the loss's second derivative for each output, shape (outputs, d, d)."""
         columns, found = self.design.array(), np.zeros((*weights.shape, weights.shape[1]))
         bent = self.losses.bend(self._evaluate(columns, weights).multipliers)[0]
         active = np.flatnonzero(bent)
@@ -196,26 +196,26 @@ class ListedRows(MarginRows):
         return found
 
     def pull_back(self, weights: Floats, matrix: Floats) -> Floats:
-        """Return the sum over each sample's outputs of multipliers times a matrix (outputs, k), shape (n, k)."""
+        """Sum multipliers times a matrix (outputs, k) over each sample's outputs, shape (n, k)."""
         phi = self._evaluate(self.design.array(), weights).multipliers[0]
         found = np.zeros((self.design.shape[0], matrix.shape[1]))
         sum_cells(matrix, self.cells.outputs, self.cells.rows, phi, found)
         return found
 
     def scale(self, factor: float | Floats) -> Self:
-        """Return the samples with losses times a factor, or one for each output."""
+        """Multiply the losses by a factor, or by one for each output."""
         if isinstance(factor, np.ndarray):
             return replace(self, losses=replace(self.losses, C=self.losses.C * factor[self.cells.outputs]))
         return super().scale(factor)
 
 
 class ClassRows(MatrixRows):
-    """Samples that belong to one of several classes each."""
+    """Samples with one of several classes each."""
 
     mixes = True
 
     def curvature(self, weights: Floats) -> DeviceArray:
-        """Return the loss's second derivative: whole, or its diagonal blocks where there are too many weights."""
+        """Return the full second derivative of the loss, or its diagonal blocks if there are too many weights."""
         whole, total = weights.size <= MAX_DENSE, None
         for design, losses, seen in self.evaluate(weights):
             columns, signed, own, shared = design.array(), *_sign_classes(losses, seen.multipliers)
@@ -233,10 +233,10 @@ class ClassRows(MatrixRows):
 
 
 def _sign_classes(losses: Any, phi: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    """Return 1 for classes with a multiplier and minus their number for the true one, (classes, n), and slopes.
+    """Return signs, (classes, n), and slopes: 1 for active classes, minus their number for the true class.
 
-    The second derivative by a sample's scores is, where ``active`` are the wrong classes with a multiplier and y the
-    true one, ``own (diag(active) - e_y active' - active e_y' + count e_y e_y') - shared signed signed'``.
+    Let ``active`` be the wrong classes with a multiplier and y the true class. The second derivative by a sample's
+    scores is ``own (diag(active) - e_y active' - active e_y' + count e_y e_y') - shared signed signed'``.
     """
     xp, active = namespace_of(phi), phi < 0.0
     own, shared, count = losses.differentiate(active)
@@ -244,7 +244,7 @@ def _sign_classes(losses: Any, phi: DeviceArray) -> tuple[DeviceArray, DeviceArr
 
 
 def _sum_active_pairs(x: Floats, signed: Floats, own: Floats, shared: Floats, whole: bool) -> Floats:
-    """Return the sums over samples for pairs of classes; a sample enters those of its few active classes alone."""
+    """Sum over samples for pairs of classes, using only the active classes of each sample."""
     L, d = len(signed), x.shape[1]
     found = np.zeros((L, d, L, d) if whole else (L, d, d))
     for c in range(L):
@@ -266,7 +266,7 @@ def _sum_active_pairs(x: Floats, signed: Floats, own: Floats, shared: Floats, wh
 
 
 def _sum_pairs(x: DeviceArray, signed: DeviceArray, own: DeviceArray, shared: DeviceArray, whole: bool) -> DeviceArray:
-    """Return the sums over samples for pairs of classes, of all samples for each."""
+    """Sum over all samples for each pair of classes."""
     xp, L = namespace_of(signed), signed.shape[0]
     diagonal = own * xp.abs(signed) - shared * signed * signed
     if not whole:

@@ -1,13 +1,13 @@
-"""Targets of samples: classes, signs or numbers, and the loss of missing them.
+"""Targets of samples (classes, signs or numbers) and their losses.
 
-A loss is a regularizer of the scores of all samples. Coordinate ascent sees its dual form
+A loss is a regularizer of the scores of all samples. Coordinate ascent uses its dual form
 (`regbayes.regularization.dual_forms`), Newton's method its values and derivatives (`regbayes.kernels.losses`). C is
-part of the targets: nothing is required where it is zero.
+part of the targets; cells with C = 0 have no loss.
 
-Samples of several tasks have some outputs and not others (`Cells`). A task with numbers or with two classes has one
-output, a task with more classes one for each: "this class or another?". One-vs-rest rather than one simplex of
-multipliers per sample, because then every problem is the same box-constrained dual, a multi-class task is exactly the
-multi-label problem of its indicator matrix, and weights can be shared between tasks class by class.
+In multi-task data samples have targets for some outputs only (`Cells`). A task with numbers or two classes has one
+output, and a task with more classes has a one-vs-rest output per class. Unlike a simplex of multipliers per sample,
+this makes every problem the same box-constrained dual. A multi-class task equals the multi-label problem of its
+indicator matrix, and tasks can share weights class by class.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from regbayes.kernels.losses import ClassLosses, HingeLosses, TubeLosses
 from regbayes.margins.rows import BlockLosses, CellList
 from regbayes.regularization.dual_forms import BoxDual, SimplexDual, classes_form, hinge_form, tube_form
 
-MIN_SHARE = 0.25  # of the cells of a block's samples and outputs: fewer are looked at output by output
+MIN_SHARE = 0.25  # minimum share of observed cells for a dense matrix of targets
 
 
 def zero_one_cost(n_classes: int) -> Floats:
@@ -38,18 +38,18 @@ def zero_one_cost(n_classes: int) -> Floats:
 
 @dataclass(frozen=True)
 class SampleTargets:
-    """Targets that all samples have, in arrays whose first axis is that of the samples."""
+    """Targets that all samples have, as arrays with samples on the first axis."""
 
     def _map(self, change: Callable[[Any], Any]) -> Self:
         names = ("labels", "signs", "values", "C")
         return replace(self, **{name: change(getattr(self, name)) for name in names if hasattr(self, name)})
 
     def take(self, rows: Any) -> Self:
-        """Return the targets of some of the samples."""
+        """Return the targets of selected samples."""
         return self._map(lambda values: values[rows])
 
     def spread(self, rows: Integers, n_rows: int) -> Self:
-        """Return the targets of so many samples; those without a target have no loss."""
+        """Return the targets of ``n_rows`` samples, with zero loss for the others."""
 
         def put(values: Array) -> Array:
             found = np.zeros((n_rows, *values.shape[1:]), dtype=values.dtype)
@@ -61,7 +61,7 @@ class SampleTargets:
 
 @dataclass(frozen=True)
 class Classes(SampleTargets):
-    """One of several classes for each sample: its score should exceed the others by their cost."""
+    """Class labels; the score of the true class should exceed the others by their cost."""
 
     labels: Integers  # (n,)
     cost: Floats  # (classes, classes): cost[true, predicted], zero on the diagonal
@@ -79,21 +79,21 @@ class Classes(SampleTargets):
 
     @property
     def n_outputs(self) -> int:
-        """Scores of a sample."""
+        """Number of scores of a sample."""
         return len(self.cost)
 
     def dual_form(self, squared: bool) -> SimplexDual:
-        """Return the conjugate of the multi-class hinge, or its square, of scores less that of the true class."""
+        """Return the conjugate of the (squared) multi-class hinge, in scores minus that of the true class."""
         return classes_form(self.cost, self.labels, self.C, squared)
 
     def block_losses(self) -> BlockLosses:
-        """Return the squared losses, not smoothed yet."""
+        """Return the squared losses without smoothing."""
         is_plain = np.array_equal(self.cost, zero_one_cost(self.n_outputs))
         cost = np.ones((1, 1)) if is_plain else np.ascontiguousarray(self.cost.T)
         return BlockLosses(ClassLosses(self.C, self.labels, cost, smoothing=1.0))
 
     def one_vs_rest(self) -> Signs:
-        """Return a sign for each class: whether it is the sample's. Costs are not used."""
+        """Return one-vs-rest signs for each class, without costs."""
         signs = np.full((len(self), self.n_outputs), -1, dtype=np.int8)
         signs[np.arange(len(self)), self.labels] = 1
         return Signs(signs, np.broadcast_to(self.C[:, None], signs.shape))
@@ -101,7 +101,7 @@ class Classes(SampleTargets):
 
 @dataclass(frozen=True)
 class Signs(SampleTargets):
-    """A sign for each sample and output: ``sign * score`` should be at least the margin."""
+    """A sign for each sample and output; ``sign * score`` should be at least the margin."""
 
     signs: NDArray[Any]  # (n, outputs): 1 or -1
     C: Floats  # (n, outputs)
@@ -112,11 +112,11 @@ class Signs(SampleTargets):
 
     @property
     def n_outputs(self) -> int:
-        """Scores of a sample."""
+        """Number of scores of a sample."""
         return int(self.signs.shape[1])
 
     def dual_form(self, squared: bool) -> BoxDual:
-        """Return the conjugate of the hinge, or its square, of minus the scores, laid out row by row."""
+        """Return the conjugate of the (squared) hinge, in negative scores, row by row."""
         return hinge_form(self.C.ravel(), squared, self.signs.ravel(), self.margin)
 
     def block_losses(self) -> BlockLosses:
@@ -127,7 +127,7 @@ class Signs(SampleTargets):
 
 @dataclass(frozen=True)
 class Numbers(SampleTargets):
-    """A number for each sample and output: scores farther from it than epsilon have a loss."""
+    """A number for each sample and output; scores farther away than epsilon have a loss."""
 
     values: Floats  # (n, outputs)
     C: Floats  # (n, outputs)
@@ -138,11 +138,11 @@ class Numbers(SampleTargets):
 
     @property
     def n_outputs(self) -> int:
-        """Scores of a sample."""
+        """Number of scores of a sample."""
         return int(self.values.shape[1])
 
     def dual_form(self, squared: bool) -> BoxDual:
-        """Return the conjugate of the epsilon-insensitive loss, or its square, of minus the scores, row by row."""
+        """Return the conjugate of the (squared) epsilon-insensitive loss, in negative scores, row by row."""
         return tube_form(-self.values.ravel(), self.epsilon, self.C.ravel(), squared)
 
     def block_losses(self) -> BlockLosses:
@@ -152,7 +152,7 @@ class Numbers(SampleTargets):
 
 
 def _few(C: Floats) -> Floats:
-    """Return C (outputs, n) once where it is the same for all outputs, or for all cells."""
+    """Compress C (outputs, n) if it is the same for all outputs, or for all cells."""
     if not C.size or not np.ptp(C):
         return np.full((1, 1), C[0, 0] if C.size else 0.0)
     return np.ascontiguousarray(C if np.any(np.ptp(C, axis=0)) else C[:1])
@@ -161,11 +161,11 @@ def _few(C: Floats) -> Floats:
 @persistable(name="regbayes.MultiTaskOutputs")
 @dataclass(frozen=True)
 class Outputs:
-    """What the outputs of several tasks stand for."""
+    """Meaning of the outputs of several tasks."""
 
     tasks: Integers  # (M,): the task of each output
-    classes: Integers  # (M,): the class whose score it is; the second of two classes; 0 for a number
-    groups: Integers  # (M,): outputs of one group may share weights
+    classes: Integers  # (M,): class of the score; the second of two classes; 0 for a number
+    groups: Integers  # (M,): group of each output, which may share weights
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -178,44 +178,44 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Observations:
-    """Targets that some rows have for some outputs, ordered by output and then by row."""
+    """Sparse targets of rows and outputs, ordered by output and then by row."""
 
     rows: Integers  # (n,)
     outputs: Integers  # (n,)
     targets: Floats  # (n,): -1 or 1 for classes, a number for regression
-    weights: Floats  # (n,): what multiplies C, positive
+    weights: Floats  # (n,): positive factors on C
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, cells: Any) -> Observations:
-        """Return some of them."""
+        """Return selected observations."""
         return Observations(self.rows[cells], self.outputs[cells], self.targets[cells], self.weights[cells])
 
     def edges(self, n_outputs: int) -> Integers:
-        """Return where the observations of each output begin, and where the last end, (n_outputs + 1,)."""
+        """Return the boundaries of the observations of each output, (n_outputs + 1,)."""
         return np.searchsorted(self.outputs, np.arange(n_outputs + 1))
 
     def between(self, first: int, end: int, n_outputs: int) -> Observations:
-        """Return those of the rows from a first to an end, counted from the first."""
+        """Return the observations of a range of rows, renumbered from its first row."""
         edges = self.edges(n_outputs).tolist()
         places = [np.searchsorted(self.rows[a:b], [first, end]) + a for a, b in pairwise(edges)]
         found = self.take(np.concatenate([np.arange(*place) for place in places]))
         return replace(found, rows=found.rows - first)
 
     def count(self, sample_weight: Floats) -> tuple[Observations, float]:
-        """Return them with rows counted so many times, and how many they are then."""
+        """Multiply by sample weights; return the observations and their weighted number."""
         counts = sample_weight[self.rows]
         return replace(self, weights=counts * self.weights), float(counts.sum())
 
     def find_rows(self, n_rows: int) -> Flags:
-        """Return which rows have any, (n_rows,)."""
+        """Return which rows have observations, (n_rows,)."""
         found = np.zeros(n_rows, dtype=np.bool_)
         found[self.rows] = True
         return found
 
     def keep_rows(self, kept: Flags) -> Observations:
-        """Return them with rows numbered among those that are kept, which all have to be."""
+        """Renumber the rows after dropping rows without observations."""
         return replace(self, rows=np.cumsum(kept)[self.rows] - 1)
 
     def as_list(self) -> Observations:
@@ -225,19 +225,19 @@ class Observations:
 
 @dataclass(frozen=True)
 class ObservedMatrix:
-    """Many observations as a matrix with missing values: a byte for a label, eight for a number.
+    """Dense matrix of observations with missing values, stored as bytes for labels and doubles for numbers.
 
-    Cells are numbered as those of the list would be.
+    Cells are numbered like those of the equivalent list.
     """
 
-    targets: NDArray[Any]  # (M, n): -1 or 1, and 0 where there is none; numbers, and NaN where there is none
-    weights: Floats  # of a shape that goes with that
+    targets: NDArray[Any]  # (M, n): -1 or 1, 0 if missing; or numbers, NaN if missing
+    weights: Floats  # broadcasts to the shape of targets
 
     def __len__(self) -> int:
         return int(self._edges[-1])
 
     def is_seen(self, rows: slice = slice(None)) -> Flags:
-        """Return which targets of some rows exist."""
+        """Return the mask of observed targets for some rows."""
         given = self.targets[:, rows]
         return given != 0 if given.dtype == np.int8 else ~np.isnan(given)
 
@@ -246,32 +246,32 @@ class ObservedMatrix:
         return np.cumsum([0, *np.count_nonzero(self.is_seen(), axis=1)])
 
     def edges(self, n_outputs: int) -> Integers:
-        """Return where the observations of each output begin, and where the last end, (n_outputs + 1,)."""
+        """Return the boundaries of the observations of each output, (n_outputs + 1,)."""
         return self._edges
 
     def between(self, first: int, end: int, n_outputs: int) -> Observations:
-        """Return those of the rows from a first to an end, counted from the first, as a list."""
+        """Return the observations of a range of rows, renumbered from its first row, as a list."""
         outputs, rows = np.nonzero(self.is_seen(slice(first, end)))
         found = self._at(rows + first, outputs)
         return replace(found, rows=rows)
 
     def count(self, sample_weight: Floats) -> tuple[ObservedMatrix, float]:
-        """Return them with rows counted so many times, and how many they are then."""
+        """Multiply by sample weights; return the observations and their weighted number."""
         total = np.count_nonzero(self.is_seen(), axis=0) @ sample_weight
         return replace(self, weights=self.weights * sample_weight), float(total)
 
     def find_rows(self, n_rows: int) -> Flags:
-        """Return which rows have any, (n_rows,)."""
+        """Return which rows have observations, (n_rows,)."""
         found: Flags = np.any(self.is_seen(), axis=0)
         return found
 
     def keep_rows(self, kept: Flags) -> ObservedMatrix:
-        """Return them with rows numbered among those that are kept, which all have to be."""
+        """Renumber the rows after dropping rows without observations."""
         own = self.weights if self.weights.shape[1] == 1 else self.weights[:, kept]
         return ObservedMatrix(self.targets[:, kept], own)
 
     def as_list(self) -> Observations:
-        """Return all of them as a list."""
+        """Return all observations as a list."""
         outputs, rows = np.nonzero(self.is_seen())
         return self._at(rows, outputs)
 
@@ -282,7 +282,7 @@ class ObservedMatrix:
 
 @dataclass(frozen=True)
 class Cells:
-    """Targets that some samples have for some outputs: an observation costs ``C weight`` times its loss."""
+    """Targets of some samples and outputs; an observation costs ``C weight`` times its loss."""
 
     observed: Observations | ObservedMatrix
     n_rows: int
@@ -299,7 +299,7 @@ class Cells:
         return self.observed.as_list()
 
     def take(self, rows: Integers) -> Cells:
-        """Return the targets of some of the samples, which ascend."""
+        """Return the targets of samples at ascending indices."""
         if isinstance(self.observed, ObservedMatrix):
             given: Any = self.observed
             weights = given.weights if given.weights.shape[1] == 1 else given.weights[:, rows]
@@ -310,18 +310,18 @@ class Cells:
         return replace(self, observed=replace(found, rows=place[found.rows]), n_rows=len(rows))
 
     def between(self, first: int, end: int) -> Cells:
-        """Return the targets of the samples from a first to an end."""
+        """Return the targets of a range of samples."""
         return replace(self, observed=self.observed.between(first, end, self.n_outputs), n_rows=end - first)
 
     def dual_form(self, squared: bool) -> BoxDual:
-        """Return the conjugate of the losses of minus the scores, docs/math.md eq. (44)."""
+        """Return the conjugate of the losses in negative scores, docs/math.md eq. (44)."""
         prices, targets = self.C * self.cells.weights, self.cells.targets
         if self.epsilon is None:
             return hinge_form(prices, squared, targets, margin=1.0)
         return tube_form(-targets, self.epsilon, prices, squared)
 
     def block_losses(self, whole: bool = False) -> BlockLosses:
-        """Return the squared losses: as a matrix where most of it exists or it must be whole, or else as a list."""
+        """Return the squared losses as a matrix if dense or ``whole``, otherwise as a list."""
         seen = self.cells
         present = np.unique(seen.outputs)
         if whole or len(seen) >= MIN_SHARE * self.n_rows * len(present) > 0:
@@ -333,7 +333,7 @@ class Cells:
         return BlockLosses(self._losses(place, (1, len(seen))), cells=CellList(seen.rows, seen.outputs))
 
     def _losses(self, place: tuple[Integers, Integers], shape: tuple[int, int]) -> HingeLosses | TubeLosses:
-        """Return the losses of the observations at places of a matrix (outputs, n), and none at other places."""
+        """Return the losses in a matrix (outputs, n), zero for missing observations."""
         seen = self.cells
         prices, is_full = self.C * seen.weights, len(seen) == shape[0] * shape[1]
         by_row = np.zeros(shape[1])
@@ -350,7 +350,7 @@ class Cells:
         return HingeLosses(C, values) if self.epsilon is None else TubeLosses(C, values, self.epsilon)
 
     def by_row(self, dual: Floats) -> Floats | csr_matrix:
-        """Return multipliers of the observations as a matrix (n_rows, outputs), dense where all exist."""
+        """Return the multipliers as a matrix (n_rows, outputs), dense if all are observed."""
         if len(dual) == self.n_outputs * self.n_rows:
             return dual.reshape(self.n_outputs, self.n_rows).T
         edges = self.cells.edges(self.n_outputs)
@@ -363,7 +363,7 @@ Targets = Classes | Signs | Numbers
 def fill_matrix(
     parts: Iterable[tuple[int, Observations]], n_outputs: int, n_rows: int, numbers: bool
 ) -> ObservedMatrix:
-    """Return observations of one task after another, with the first output of each, as a matrix."""
+    """Collect observations by task, each given with the task's first output, in a matrix."""
     targets = np.full((n_outputs, n_rows), np.nan) if numbers else np.zeros((n_outputs, n_rows), dtype=np.int8)
     weights = np.ones((1, 1))
     for first, own in parts:
@@ -379,16 +379,16 @@ def fill_matrix(
 def observe_numbers(
     rows: Integers, tasks: Integers, targets: Floats, n_tasks: int, weights: Floats | None = None
 ) -> tuple[Observations, Outputs]:
-    """Return the observations of numbers: an output per task, all in one group.
+    """Return the observations of numbers, with one output per task in a single group.
 
     Parameters
     ----------
     rows, tasks : (n,)
-        Where each observed target belongs.
+        Row and task of each observed target.
     targets : (n,)
     n_tasks : int
     weights : (n,), optional
-        Weight of each target's loss; those of weight 0 are left out.
+        Weight of each target's loss; targets with weight 0 are dropped.
     """
     nothing = np.zeros(n_tasks, dtype=np.int64)
     return _order(rows, tasks, np.asarray(targets, dtype=np.float64), weights), Outputs(
@@ -409,17 +409,17 @@ def observe_classes(
     Parameters
     ----------
     rows, tasks : (n,)
-        Where each observed label belongs.
+        Row and task of each observed label.
     labels : (n,)
         Codes ``0 .. n_classes[task] - 1``.
     n_classes : (n_tasks,)
-        Classes of each task, at least two. Outputs of two-class tasks form one group; those of larger tasks are
-        grouped by code, so code them alike where tasks share their classes.
+        Number of classes of each task, at least two. Outputs of two-class tasks form one group. Outputs of larger tasks
+        are grouped by code, so use the same codes for tasks with the same classes.
     weights : (n,), optional
-        Weight of each label's losses; those of weight 0 are left out.
+        Weight of each label's losses; labels with weight 0 are dropped.
     costs : sequence of (classes, classes), optional
         For each task the cost of predicting column when row is true, 1 by default. It multiplies the loss of the wrong
-        class's output; the loss of the true class's output, or of the only one, is multiplied by the mean cost of
+        class's output. The loss of the true class's output, or of the only output, is multiplied by the mean cost of
         wrong classes.
     """
     width = np.where(n_classes == 2, 1, n_classes)  # outputs per task
@@ -430,7 +430,7 @@ def observe_classes(
     group_names = np.where(width[tasks_of] == 1, -1, offset)
     outputs = Outputs(tasks_of, classes, np.unique(group_names, return_inverse=True)[1].astype(np.int64))
 
-    copies = width[tasks]  # a label is one observation for every output of its task
+    copies = width[tasks]  # each label gives one observation per output of its task
     source = np.repeat(np.arange(len(rows)), copies)
     ends = np.cumsum(copies)
     within = np.arange(len(source)) - np.repeat(ends - copies, copies)
@@ -446,7 +446,7 @@ def observe_classes(
 def _costs_of(
     costs: Sequence[Floats], tasks: Integers, labels: Integers, predicted: Integers, is_mean: Flags
 ) -> Floats:
-    """Return what predicting a class costs, or the mean over wrong classes where that is asked for."""
+    """Return the cost of predicting a class, or the mean over wrong classes where ``is_mean``."""
     widest = max(len(table) for table in costs)
     tables, means = np.zeros((len(costs), widest, widest)), np.zeros((len(costs), widest))
     for task, table in enumerate(costs):
@@ -457,7 +457,7 @@ def _costs_of(
 
 
 def _order(rows: Integers, outputs: Integers, targets: Floats, weights: Floats | None) -> Observations:
-    """Sort by output and row, so that a fit does not depend on the order in which targets were given."""
+    """Sort by output and row, so that a fit does not depend on the order of the targets."""
     weights = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
     order = np.lexsort((rows, outputs))
     order = order[weights[order] > 0]
