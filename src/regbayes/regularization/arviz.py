@@ -1,4 +1,4 @@
-"""Weighted draws as equally weighted ones: systematic resampling, and the way back to ArviZ."""
+"""Systematic resampling of weighted draws, and conversion to ArviZ."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def systematic_indices(log_weights: ArrayLike, size: int, rng: np.random.Generat
     cumulated = np.cumsum(np.exp(weights - weights.max()))
     offset = 0.5 if rng is None else rng.random()
     targets = (np.arange(size) + offset) * (cumulated[-1] / size)
-    # Rounding may put the last target on the total; the last draw that has any weight is then the one meant.
+    # Rounding may put the last target at the total, which selects the last draw with positive weight.
     last = np.flatnonzero(weights > -np.inf)[-1]
     indices: Integers = np.minimum(np.searchsorted(cumulated, targets, side="right"), last)
     return indices
@@ -126,7 +126,7 @@ def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | in
 
 
 def _resample_group(group: Any, indices: Integers, grid: tuple[int, int], sampled: dict[str, Any]) -> Any:
-    """Return a group with the chosen draws in place of its own, or as it is where it has not the same draws."""
+    """Return a group with the chosen draws, or unchanged if it has other draws."""
     if (group.sizes.get("chain"), group.sizes.get("draw")) != grid:
         return group
     chain, draw = np.unravel_index(indices, grid)

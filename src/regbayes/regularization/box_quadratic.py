@@ -1,9 +1,9 @@
-"""Minimize ``1/2 v'Hv + g*(v)`` where g* is a box: the model of a Newton step, by a primal-dual interior point.
+"""Minimize ``1/2 v'Hv + g*(v)`` for a box g* by an interior point method.
 
-The number of its steps hardly grows with the number of multipliers (a dozen or two, each with one factorization),
-however large penalties are. H is a matrix, or a thin factor, whose systems cost the square of its width (a Gaussian of
-few dimensions with thousands of margins). In the end, multipliers that lie on a bound are put there exactly, and a step
-on the others alone takes the last digits: the multiplier of a constraint that holds anyway is zero.
+This is the quadratic model of a Newton step. The method takes a dozen or two steps, each with one factorization, for
+any number of multipliers and any penalty. H is a matrix, or a thin factor if the features outnumber the dimensions of a
+Gaussian. Finally, multipliers at a bound are set to it exactly, and an exact step on the others reduces the rounding
+error: the multiplier of an inactive constraint is exactly zero.
 
 Mehrotra's predictor and corrector: S. Mehrotra (1992), SIAM Journal on Optimization 2(4), 575-601. Thin factors:
 M. C. Ferris and T. S. Munson (2002), SIAM Journal on Optimization 13(3), 783-804.
@@ -22,19 +22,19 @@ from regbayes._types import Flags, Floats
 from regbayes.regularization.dual_forms import BoxDual
 
 MAX_STEPS = 60
-PATIENCE = 3  # steps that may pass without progress once it is close: rounding is all that is left
+PATIENCE = 3  # steps without progress after which a nearly converged iteration stops
 TO_BOUNDARY = 0.995
-EXACT = 1e-15  # of the scale of the problem: a residual or complementarity that is rounding
-RUNAWAY = 1e30  # in units where H has unit diagonal
+EXACT = 1e-15  # residual or complementarity, relative to the problem's scale, that is rounding
+RUNAWAY = 1e30  # size of an iterate that indicates an unbounded problem, in units where H has unit diagonal
 POLISH_ROUNDS = 8
 TINY = 1e-300
-MOST_DENSE = 1000  # multipliers strictly inside their bounds that the last step solves for as a matrix
-SMALL_DIAGONAL = 1e-5  # that a thin factor may divide by, in units where H has unit diagonal
+MOST_DENSE = 1000  # largest number of multipliers inside their bounds for which the last step uses a dense matrix
+SMALL_DIAGONAL = 1e-5  # smallest diagonal entry that a thin factor divides by, in units where H has unit diagonal
 
 
 @dataclass(frozen=True)
 class Curvature:
-    """``H = matrix + diag(diagonal)``, or ``factor factor' + diag(diagonal)`` where a factor is thinner."""
+    """``H = matrix + diag(diagonal)`` or ``factor factor' + diag(diagonal)``."""
 
     diagonal: Floats  # (M,)
     matrix: Floats | None = None  # (M, M)
@@ -55,7 +55,7 @@ class Curvature:
         return Curvature(diagonal, matrix=self.matrix * np.outer(scale, scale))
 
     def take(self, among: Flags) -> Curvature:
-        """Return rows and columns of some of the multipliers."""
+        """Return the rows and columns of some multipliers."""
         if self.factor is not None:
             return Curvature(self.diagonal[among], factor=self.factor[among])
         assert self.matrix is not None
@@ -69,7 +69,7 @@ class Curvature:
         return np.asarray(np.diag(self.matrix) + self.diagonal)
 
     def solver(self, more: Floats | float, among: Flags | None = None) -> Callable[[Floats], Floats]:
-        """Factor ``H + diag(more)``, or its rows and columns ``among`` alone; return what solves with it."""
+        """Factor ``H + diag(more)``, or its rows and columns ``among``; return its solver."""
         extra = self.diagonal + more
         if among is not None:
             extra = extra[among]
@@ -86,10 +86,10 @@ class Curvature:
 
 
 def _thin_solver(factor: Floats, diagonal: Floats) -> Callable[[Floats], Floats]:
-    """``(F F' + D)^-1`` by Sherman, Morrison and Woodbury, as far as D is not small.
+    """Solve with ``F F' + D`` by the Sherman-Morrison-Woodbury formula.
 
-    Entries of D vanish for multipliers strictly inside their bounds, at most about as many as F has columns: these keep
-    a matrix of their own, for dividing by them would cancel all digits.
+    Entries of D vanish for multipliers strictly inside their bounds. They are eliminated as a dense matrix, since
+    dividing by them would cancel all digits. There are about as many of them as columns of F.
     """
     small = diagonal < SMALL_DIAGONAL
     if int(small.sum()) > MOST_DENSE:
@@ -119,7 +119,7 @@ def _thin_solver(factor: Floats, diagonal: Floats) -> Callable[[Floats], Floats]
 
 
 def _dense_solver(matrix: Floats) -> Callable[[Floats], Floats]:
-    """Cholesky in units where the diagonal is one; pseudo-inverse where it breaks down."""
+    """Cholesky in units with unit diagonal; pseudo-inverse if it fails."""
     size = np.sqrt(np.maximum(matrix.diagonal(), TINY))
     scaled = matrix / size / size[:, None]
     root, failed = dpotrf(scaled, lower=1, clean=0)
@@ -129,13 +129,13 @@ def _dense_solver(matrix: Floats) -> Callable[[Floats], Floats]:
             return np.asarray(dpotrs(root, right / size, lower=1)[0] / size)
 
         return solve
-    if not np.all(np.isfinite(scaled)):  # an interior point that has left the range of numbers: nothing solves it
+    if not np.all(np.isfinite(scaled)):  # an interior point that has overflowed
         return lambda right: np.full_like(right, np.nan)
     values, vectors = np.linalg.eigh(scaled)
     most = max(float(values[-1]), TINY)
 
     def solve_singular(right: Floats) -> Floats:
-        # Directions of the last digits are left out, unless the solution lies in them.
+        # Drop directions below rounding, unless the solution lies in them.
         coefficients = vectors.T @ (right / size)
         for least in (1e-11, 1e-15 * len(values)):
             used = values > least * most
@@ -148,7 +148,7 @@ def _dense_solver(matrix: Floats) -> Callable[[Floats], Floats]:
 
 
 class _Split:
-    """The box as variables between bounds: a coordinate with a kink at zero is the difference of two."""
+    """The box in variables between bounds; a coordinate with a kink is split in two."""
 
     def __init__(self, form: BoxDual) -> None:
         n = len(form)
@@ -165,14 +165,14 @@ class _Split:
         return np.bincount(self.parent, self.sign * w, minlength=self.n).astype(np.float64)
 
     def interior(self, start: Floats, room: float) -> Floats:
-        """A point well inside the bounds near a start."""
+        """Return a point well inside the bounds near a start."""
         w = np.maximum(self.sign * start[self.parent], np.where(self.sign < 0, 0.0, -np.inf))
         width = self.upper - self.lower
         inset = np.minimum(room, 0.3 * width)
         return np.clip(w, self.lower + inset, self.upper - inset)
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # NaN is never taken
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a NaN iterate is never accepted
 def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats) -> Floats:
     """Minimise ``1/2 v'Hv + form*(v)``.
 
@@ -193,7 +193,7 @@ def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats) -> 
         return v
     whole = Curvature(hessian.diagonal + form.ridge, hessian.matrix, hessian.factor)
     scale = 1 / np.sqrt(np.maximum(whole.sizes(), TINY))
-    # In these units H has unit diagonal, so no feature's unit matters; penalties and bounds are measured in them too.
+    # In these units H has unit diagonal, so that units of features do not matter. Bounds are rescaled accordingly.
     problem = _Model(
         whole.scaled(scale),
         BoxDual(form.low * scale, form.high * scale, form.ridge, form.lower / scale, form.upper / scale),
@@ -201,7 +201,7 @@ def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats) -> 
     size = 1 + float(np.max(np.abs([problem.box.low, problem.box.high]), initial=0.0))
     found, error = start / scale, np.inf
     if len(form) <= MOST_DENSE:
-        # From the step before it is mostly known what lies on a bound: then a system or two are all there is to do.
+        # The previous step often has the same active bounds, so that one or two linear systems suffice.
         found = _polish(problem, found, problem.forward_backward(found))
         error = problem.residual(found)
         if error <= EXACT * size:
@@ -213,7 +213,7 @@ def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats) -> 
 
 @dataclass(frozen=True)
 class _Model:
-    """The problem in units where H has about unit diagonal."""
+    """The problem in units where H has approximately unit diagonal."""
 
     hessian: Curvature
     box: BoxDual
@@ -229,12 +229,12 @@ class _Model:
 
 
 def _interior_point(problem: _Model, start: Floats) -> tuple[Floats, Floats]:
-    """Return a point near the solution; and the same with what its multipliers hold at a bound or kink put there."""
+    """Return a point near the solution, and the same with exact active bounds."""
     hessian, box = problem.hessian, problem.box
     split = _Split(box)
     if not np.any(split.has_lower | split.has_upper):
         v, solve = start, hessian.solver(0.0)
-        for _ in range(3):  # the later ones take rounding back
+        for _ in range(3):  # iterative refinement
             v = v - solve(hessian @ v + box.low)
         return v, v
     inner = _Interior(problem, split, start)
@@ -243,7 +243,7 @@ def _interior_point(problem: _Model, start: Floats) -> tuple[Floats, Floats]:
     for _ in range(MAX_STEPS):
         error = inner.evaluate()
         if not (np.isfinite(error) and np.max(np.abs(inner.w)) < RUNAWAY * inner.size):
-            break  # without bound
+            break  # unbounded
         since_best += 1
         if error < best_error:
             best, snapped, best_error, since_best = split.joined(inner.w), inner.snapped(), error, 0
@@ -254,7 +254,7 @@ def _interior_point(problem: _Model, start: Floats) -> tuple[Floats, Floats]:
 
 
 class _Interior:
-    """A point between the bounds with a multiplier for each of them, and Mehrotra's step from it."""
+    """A point between the bounds with multipliers, and Mehrotra's step."""
 
     def __init__(self, problem: _Model, split: _Split, start: Floats) -> None:
         self.hessian, self.split = problem.hessian, split
@@ -265,13 +265,13 @@ class _Interior:
         self.w = split.interior(np.clip(start, -size, size), 0.1 * size)
         self.to_low = np.where(self.low, self.w - split.lower, 1.0)
         self.to_high = np.where(self.high, split.upper - self.w, 1.0)
-        # Products of distances and multipliers, equal at the start however far a bound is.
+        # Products of distances and multipliers start equal, for near and distant bounds.
         level = 0.1 * size * size
         self.z_low = self.low * level / self.to_low
         self.z_high = self.high * level / self.to_high
 
     def evaluate(self) -> float:
-        """Take slopes and complementarity; return how far from a solution they are."""
+        """Compute slopes and complementarity; return the error."""
         split = self.split
         slope = self.hessian @ split.joined(self.w)
         self.slope = split.sign * slope[split.parent] + split.cost
@@ -280,12 +280,12 @@ class _Interior:
         return max(float(np.max(np.abs(residual))) / self.size, self.mu / self.size / self.size)
 
     def snapped(self) -> Floats:
-        """The point with what is closer to its bound than the bound's multiplier put on it."""
+        """Return the point with a bound active if its multiplier exceeds the distance."""
         at_high = np.where(self.z_high > self.to_high, self.split.upper, self.w)
         return self.split.joined(np.where(self.z_low > self.to_low, self.split.lower, at_high))
 
     def step(self) -> None:
-        """Predict with no complementarity left, see how far that leads, and correct."""
+        """Take a predictor step without complementarity, then a corrector step."""
         low, high, parent, n = self.low, self.high, self.split.parent, self.split.n
         barrier = self.z_low / self.to_low + self.z_high / self.to_high
         self.inverse = np.where(self.free, 1.0, 1 / np.maximum(barrier, TINY))
@@ -310,7 +310,7 @@ class _Interior:
         self.to_high = np.where(high, np.maximum(self.to_high - length_w * dw, TINY), 1.0)
 
     def _direction(self, push_low: Floats, push_high: Floats) -> tuple[Floats, Floats, Floats]:
-        """Newton's step towards products of distances and multipliers that equal the pushes."""
+        """Return Newton's direction to products of distance and multiplier."""
         parent, sign, n = self.split.parent, self.split.sign, self.split.n
         rho = self.slope - push_low / self.to_low + push_high / self.to_high
         right = np.bincount(parent, sign * rho * self.inverse, minlength=n)
@@ -329,13 +329,13 @@ class _Interior:
 
 
 def _reach(value: Floats, change: Floats, used: Flags) -> float:
-    """How many times a change can be added before a value that must stay positive vanishes."""
+    """Return how far a change can go until a positive value reaches zero."""
     falls = used & (change < 0)
     return float(np.min(-value[falls] / change[falls], initial=np.inf))
 
 
 def _polish(problem: _Model, v: Floats, snapped: Floats) -> Floats:
-    """Solve exactly for what is not on a bound or a kink; the better of that and v."""
+    """Solve exactly for coordinates not on a bound or kink; return the better of both."""
     hessian, box = problem.hessian, problem.box
     error = problem.residual(v)
     guess = snapped

@@ -1,11 +1,10 @@
-"""Minimise ``1/2 v'Hv + c'v + sum_b g_b*(v_b)``: a small quadratic and conjugates known by their proximal maps.
+"""Minimize ``1/2 v'Hv + c'v + sum_b g_b*(v_b)`` by proximal maps of the g_b.
 
-This is the model that a proximal Newton step minimises (`dual`) and what the proximal map of a sum comes down to.
-Two methods share the work. A semismooth Newton step on the fixed-point equation of the proximal gradient map finishes
-at once when the active pieces are right. Where they are not, proximal points find them: each is the minimum of a
-smooth, strongly convex function of as many variables as H has directions, which a Newton method with a line search
-always reaches, however singular H is (the semismooth Newton augmented Lagrangian method of Li, Sun and Toh, SIAM
-Journal on Optimization 28(1), 2018).
+This is the quadratic model of a proximal Newton step (`dual`), and the proximal map of a sum has the same form. A
+semismooth Newton step on the fixed-point equation of the proximal gradient map is exact if the active pieces are
+right. Otherwise, proximal points identify them. Each is the minimum of a smooth, strongly convex function with as many
+variables as the rank of H. Newton's method with a line search converges on it for any H (the semismooth Newton
+augmented Lagrangian method of Li, Sun and Toh, SIAM Journal on Optimization 28(1), 2018).
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from regbayes.regularization.dual_forms import BoxDual, SimplexDual, join_boxes
 from regbayes.regularization.regularizers.base import Atom, Regularizer
 from regbayes.regularization.regularizers.targets import AtLeast, AtMost, Interval
 
-DETOUR = 5  # Newton steps in a row that may be worse than the best: a step that changes the active pieces often is
-PATIENCE = 8  # proximal points that may pass without progress
+DETOUR = 5  # consecutive Newton steps that may be worse than the best, as after a change of active pieces
+PATIENCE = 8  # proximal points without progress after which the iteration stops
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Piece:
 
     @cached_property
     def form(self) -> BoxDual | SimplexDual | None:
-        """The dual form, where there is one."""
+        """The dual form, or None."""
         return self.regularizer.dual_form(self.stop - self.start)
 
     @property
@@ -48,15 +47,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Stack:
-    """A regularizer's elementary parts laid end to end: sums see a coordinate of the expectations more than once."""
+    """Elementary parts of a regularizer, concatenated; sums repeat coordinates."""
 
     n_features: int
     pieces: tuple[Piece, ...]
-    index: NDArray[np.intp]  # (M,): the coordinate of the expectations that each stacked one is
+    index: NDArray[np.intp]  # (M,): expectation that each stacked coordinate refers to
 
     @classmethod
     def of(cls, regularizer: Regularizer, n_features: int) -> Stack:
-        """Split a regularizer of so many expectations."""
+        """Split a regularizer of this many expectations."""
         atoms = _join_bounds(regularizer.atoms(n_features))
         starts = list(accumulate((len(atom.index) for atom in atoms), initial=0))
         runs = zip(atoms, pairwise(starts), strict=True)
@@ -68,12 +67,12 @@ class Stack:
 
     @cached_property
     def box(self) -> BoxDual | None:
-        """The stacked conjugate as a box, where every part's is one."""
+        """The stacked conjugate as a box, or None if a part is not one."""
         return join_boxes([p.form for p in self.pieces])
 
     @cached_property
     def targets(self) -> Floats:
-        """What equalities ask for, shape (M,); NaN for all other parts."""
+        """Targets of equalities, shape (M,); NaN for all other parts."""
         found = np.full(len(self), np.nan)
         for p in self.pieces:
             if isinstance(p.form, BoxDual) and p.form.is_linear:
@@ -81,20 +80,20 @@ class Stack:
         return found
 
     def model(self, stacked: Floats) -> BoxDual | None:
-        """The stacked conjugate's quadratic model about a point as a box, where every part has one."""
+        """Quadratic model of the stacked conjugate as a box; None if a part has none."""
         if self.box is not None:
             return self.box
         return join_boxes([p.regularizer.dual_model(stacked[p.start : p.stop]) for p in self.pieces])
 
     @cached_property
     def domain(self) -> tuple[Floats, Floats]:
-        """Ends of each stacked coordinate's domain, as far as it does not depend on other coordinates."""
+        """Domain of each stacked coordinate; infinite if it depends on other coordinates."""
         ends = [p.regularizer.domain(p.stop - p.start) for p in self.pieces]
         return np.concatenate([low for low, _ in ends]), np.concatenate([high for _, high in ends])
 
     @cached_property
     def blocks(self) -> Indices:
-        """A number for each feature, the same for those whose units must be the same, shape (n_features,)."""
+        """Block number of each feature, shape (n_features,); a block shares a unit."""
         label = np.arange(self.n_features)
         for p in self.pieces:
             size = p.block_size
@@ -105,7 +104,7 @@ class Stack:
         return label
 
     def add_up(self, stacked: Floats) -> Floats:
-        """Return the sum over the stacked entries of each coordinate of the expectations, shape (n_features,)."""
+        """Sum the stacked entries of each expectation, shape (n_features,)."""
         if self.n_features == len(self.index) == 1:
             return stacked
         return np.bincount(self.index, stacked, minlength=self.n_features).astype(np.float64)
@@ -115,19 +114,19 @@ class Stack:
         return self.box.conjugate(stacked) if self.box is not None else conjugate_of(self.pieces, stacked)
 
     def start(self) -> Floats:
-        """Return where the solver starts, in the domain of the conjugate."""
+        """Return a starting point in the domain of the conjugate."""
         if self.box is not None:
             return np.clip(0.0, self.box.lower, self.box.upper)
         return np.concatenate([p.regularizer.dual_start(p.stop - p.start) for p in self.pieces])
 
     def clip(self, stacked: Floats) -> Floats:
-        """Undo the rounding that leaves the domain of the conjugate by the last digit."""
+        """Project u onto the conjugate's domain to remove rounding."""
         if self.box is not None:
             return stacked if self.box.is_smooth else np.clip(stacked, self.box.lower, self.box.upper)
         return clip_to_domain(self.pieces, stacked)
 
     def slack(self, x: Floats) -> Floats:
-        """Return by how much each expectation lies inside the domain, shape (n_features,)."""
+        """Return how far each expectation lies inside the domain, shape (n_features,)."""
         least = np.full(self.n_features, np.inf)
         for p in self.pieces:
             i = self.index[p.start : p.stop]
@@ -145,12 +144,14 @@ class Stack:
 
 
 def _join_bounds(atoms: list[Atom]) -> list[Atom]:
-    """Make one interval of a lower and an upper bound of the same expectations: one multiplier in place of two.
+    """Merge a lower and an upper bound of the same expectations into one interval.
 
-    Of two multipliers for bounds that are close, only the difference would be determined.
+    If the bounds are close, only the difference of two multipliers would be determined.
     """
     kept: list[Atom] = []
-    waiting: dict[tuple[type, bytes], tuple[int, Floats]] = {}  # bounds by the kind that would complete them
+    waiting: dict[
+        tuple[type, bytes], tuple[int, Floats]
+    ] = {}  # bounds, by the type and index of the bound that would complete them
     for atom in atoms:
         g, key = atom.regularizer, atom.index.tobytes()
         if isinstance(g, AtLeast | AtMost):
@@ -170,7 +171,7 @@ def conjugate_of(pieces: Sequence[Piece], v: Floats) -> float:
 
 
 def prox_conjugate(pieces: Sequence[Piece], v: Floats, step: Floats) -> Floats:
-    """Proximal map of the stacked conjugate, by Moreau's identity for parts without a dual form."""
+    """Proximal map of the stacked conjugate, by Moreau's identity without a dual form."""
     out = np.empty_like(v)
     for p in pieces:
         s = slice(p.start, p.stop)
@@ -178,18 +179,18 @@ def prox_conjugate(pieces: Sequence[Piece], v: Floats, step: Floats) -> Floats:
             out[s] = p.form.prox_dual(v[s], step[s])
             continue
         x = v[s] / step[s]
-        # In this order: where prox changes nothing the result is zero, not rounding.
+        # This order of operations gives exact zeros where prox does not change its argument.
         out[s] = p.regularizer.clip_dual(step[s] * (x - p.regularizer.prox(x, 1.0 / step[s])))
     return out
 
 
 def clip_to_domain(pieces: Sequence[Piece], v: Floats) -> Floats:
-    """Undo the rounding of a change of units, which can leave a bound by the last digit."""
+    """Project onto the domain, which a change of units can leave by rounding."""
     return np.concatenate([p.regularizer.clip_dual(v[p.start : p.stop]) for p in pieces])
 
 
 def block_scale(pieces: Sequence[Piece], diagonal: Floats) -> Floats:
-    """One over the root of H's diagonal, made constant within blocks, so that no feature's unit matters."""
+    """Return one over the root of H's diagonal, constant within blocks."""
     level = np.empty(len(diagonal))
     for p in pieces:
         block = diagonal[p.start : p.stop].reshape(-1, p.block_size).mean(axis=1)
@@ -199,7 +200,7 @@ def block_scale(pieces: Sequence[Piece], diagonal: Floats) -> Floats:
 
 
 class _Scaled:
-    """The problem in units where H has about unit diagonal."""
+    """The problem in units where H has approximately unit diagonal."""
 
     def __init__(self, hessian: Floats, linear: Floats, pieces: Sequence[Piece]) -> None:
         self.pieces = pieces
@@ -209,7 +210,7 @@ class _Scaled:
         self.rounding = 1e-15 * float(np.max(np.abs(self.linear), initial=0.0))
 
     def solved(self, v: Floats, residual: float, tol: float) -> bool:
-        """Whether the residual at v is below the tolerance, or as small as rounding lets it be."""
+        """Whether the residual at v is below the tolerance or rounding."""
         return residual <= tol + self.rounding + 1e-14 * float(np.max(np.abs(v), initial=0.0))
 
     def gradient(self, v: Floats) -> Floats:
@@ -227,8 +228,8 @@ class _Scaled:
     def prox_jacobian(self, v: Floats, step: float = 1.0) -> Floats:
         """Generalized Jacobian of the proximal map at v, block-diagonal.
 
-        By Moreau's identity it is one minus that of the regularizer's own proximal map; units are equal within blocks
-        and drop out.
+        By Moreau's identity it is one minus that of the regularizer's proximal map; units are equal within blocks and
+        cancel.
         """
         jacobian = np.eye(len(v))
         for p in self.pieces:
@@ -283,10 +284,10 @@ def minimize_composite(
 
 
 def _proximal_point(problem: _Scaled, root: Floats, start: Floats, step: float) -> Floats:
-    """Minimise the problem plus ``||v - start||^2 / (2 step)``, in the space of H's directions.
+    """Minimize the problem plus ``||v - start||^2 / (2 step)`` in the range of H.
 
-    With ``1/2 v'Hv = max_w <w, F'v> - 1/2 w'w`` the minimum over v is a proximal map, and what is left is a smooth,
-    strongly convex function of w: a semismooth Newton method with a line search cannot fail on it.
+    With ``1/2 v'Hv = max_w <w, F'v> - 1/2 w'w``, the minimum over v is a proximal map. The remaining function of w is
+    smooth and strongly convex, so that a semismooth Newton method with a line search converges.
     """
 
     def at(w: Floats) -> tuple[float, Floats, Floats]:
@@ -326,7 +327,7 @@ def _residual(problem: _Scaled, v: Floats) -> float:
 
 
 def _newton(problem: _Scaled, v: Floats, residual: float, tol: float, detour: int) -> tuple[Floats, float]:
-    """Semismooth Newton steps on the fixed-point equation; the best point is returned, also after worse ones."""
+    """Take semismooth Newton steps on the fixed-point equation; return the best point."""
     identity = np.eye(len(v))
     best, best_residual, since_best = v, residual, 0
     while since_best <= detour and not problem.solved(best, best_residual, tol):
@@ -343,8 +344,8 @@ def _newton(problem: _Scaled, v: Floats, residual: float, tol: float, detour: in
 
 
 def _solve_linear(system: Floats, right: Floats) -> Floats:
-    """Solve, in the least-squares sense where the system is singular (redundant constraints)."""
-    if not np.all(np.isfinite(system)):  # out of the range of numbers: nothing solves it
+    """Solve; in the least-squares sense if singular (redundant constraints)."""
+    if not np.all(np.isfinite(system)):  # overflow
         return np.full_like(right, np.nan)
     try:
         step = np.linalg.solve(system, right)

@@ -1,4 +1,4 @@
-"""The readable spelling of constraints: ``E(psi) <= b``, ``E(psi) == b``, ``E(psi).within(eps, of=b)``."""
+"""Constraint expressions, such as ``E(psi) <= b`` and ``E(psi) == b``."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ HARD: dict[str, Callable[[ArrayLike], Regularizer]] = {"<=": AtMost, ">=": AtLea
 
 @dataclass(frozen=True, eq=False)
 class Constraint:
-    """What must hold of some expectations: features, and a regularizer of their expectations."""
+    """A constraint: features and a regularizer of their expectations."""
 
     features: Any
     regularizer: Regularizer
-    name: str  # of the features
-    relation: str  # how it reads, with {} for the name of the features, {value} and {upper} for what they must meet
-    values: Floats | None = None  # what each expectation is compared with, where there is one number for each
-    upper: Floats | None = None  # the second such number, of `between`
+    name: str  # name of the features
+    relation: str  # label template with {} for the features' name and {value}, {upper} for the bounds
+    values: Floats | None = None  # value that each expectation is compared with, if there is one
+    upper: Floats | None = None  # the upper value of `between`
     named: bool = False  # whether the user gave the name
 
     def label(self, which: str | None = None) -> str:
-        """Return how the constraint reads for all its expectations, named ``which``."""
+        """Return the label of the constraint for all its expectations."""
         value, upper = ("" if numbers is None else _short(numbers) for numbers in (self.values, self.upper))
         return self.relation.format(which or self.name, value=value, upper=upper)
 
     def label_each(self, names: Sequence[str]) -> list[str]:
-        """Return how the constraint reads for each of its expectations, by their names."""
+        """Return a label for each expectation, by their names."""
         values, uppers = (_each(numbers, len(names)) for numbers in (self.values, self.upper))
         write = self.relation.format
         each = zip(names, values, uppers, strict=True)
@@ -113,10 +113,10 @@ Made = TypeVar("Made")
 
 
 class _Statistic(Generic[Made]):
-    """A statistic of the posterior: comparing it with a number builds a constraint."""
+    """A statistic of the posterior; comparing it with a number builds a constraint."""
 
     __hash__ = None  # type: ignore[assignment]  # == builds a constraint
-    __array_ufunc__ = None  # so that `array <= E(psi)` asks E and does not loop over the array
+    __array_ufunc__ = None  # so that NumPy does not broadcast `array <= E(psi)` over the array
 
     def _compare(self, sign: Literal["<=", ">=", "=="], value: Any) -> Made:
         raise NotImplementedError
@@ -171,7 +171,7 @@ class E(_Statistic[Constraint]):
         self.features = features
         self.name = name or _guess_name(features)
         self._named = name is not None
-        self._names: tuple[str, ...] = (self.name,)  # of the parts, where this is a combination
+        self._names: tuple[str, ...] = (self.name,)  # names of the parts of a combination
 
     def __getitem__(self, index: Any) -> E:
         """One of several expectations: ``E("theta")[0]``, ``E("theta")["Choate"]``, ``E(f)[:2]``."""
@@ -179,7 +179,7 @@ class E(_Statistic[Constraint]):
         picked._named = self._named
         return picked
 
-    def __iter__(self) -> NoReturn:  # or Python would ask for [0], [1], ... without end
+    def __iter__(self) -> NoReturn:  # otherwise Python would index without end
         raise TypeError("E(psi) is not a sequence: how many features it has is known once it meets a posterior")
 
     def given(self, event: Any, name: str | None = None) -> Conditional:
@@ -317,7 +317,7 @@ class Conditional(_Statistic[Constraint]):
         self._named = expectation._named
 
     def on_event(self, level: ArrayLike) -> OnEvent:
-        """Return the features less a level where the event holds, and zero otherwise."""
+        """Return the features minus a level on the event, and zero otherwise."""
         return OnEvent(self.features, self.event, np.atleast_1d(np.asarray(_number(level), dtype=np.float64)))
 
     def between(self, low: ArrayLike, high: ArrayLike) -> list[Constraint]:
@@ -338,7 +338,7 @@ class Conditional(_Statistic[Constraint]):
 
 @dataclass(frozen=True, eq=False)
 class MomentConstraint:
-    """What must hold of a variance or a correlation, which are not linear in the posterior."""
+    """Constraint on a variance or a correlation, nonlinear in the posterior."""
 
     features: tuple[Any, ...]  # one for a variance, two for a correlation
     sign: str  # <=, >= or ==
@@ -392,7 +392,7 @@ class Corr(_Moment):
 
 
 def inside(features: Any) -> Any:
-    """Return the features inside E(...), and anything else as it is."""
+    """Return the features inside E(...), and any other object unchanged."""
     return features.features if isinstance(features, E) else features
 
 
@@ -416,7 +416,7 @@ def _shown(value: Any) -> str:
 
 
 def _each(numbers: Floats | None, n: int) -> list[str]:
-    """Return numbers as text, one for each of n expectations; empty where there are none."""
+    """Return numbers as text, one for each of n expectations; empty for None."""
     if numbers is None:
         return [""] * n
     written = [f"{number:g}" for number in numbers.tolist()]
@@ -424,7 +424,7 @@ def _each(numbers: Floats | None, n: int) -> list[str]:
 
 
 def _short(numbers: Floats) -> str:
-    """Several numbers in one line, or the number itself where there is one for all."""
+    """Return several numbers in one line, or one number if they are equal."""
     if numbers.size == 1:
         return f"{numbers.item():g}"
     with np.printoptions(precision=4, threshold=6):

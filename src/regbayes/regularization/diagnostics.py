@@ -38,18 +38,20 @@ from regbayes.kernels.arrays import DeviceArray, find_ranges, sum_squares, to_ho
 if TYPE_CHECKING:
     from regbayes.regularization.posteriors import Samples
 
-MIN_TAIL = 5  # a generalised Pareto distribution is not fitted to fewer exceedances than this [2]
-MIN_DRAWS = 8  # in a chain: halves of fewer say nothing about autocorrelation
-MAX_LENGTH = 1024  # of a chain: longer ones are averaged in batches first, which leaves the error of the mean as it is
-FIRST_LAGS = 12  # that are summed directly, before a Fourier transform gives all
-MIN_EFFECTIVE_DRAWS = 100  # of each chain: with fewer, estimates of the errors themselves are rough [4]
-MAX_TAIL_INDEX = 1 / 3  # above, weights have no third moment, which the normal approximation of errors needs [5]
-EVEN_SHARES = 4.0  # no draw has more times its share than this: the variance of averages is bounded by as much
-HEAVY_TAIL = 0.05  # shape of a score's tail, two standard errors taken off, above which it is called heavy
-NO_VARIANCE = 0.5  # shape of a tail from which on a mean has no variance
-LARGEST_SHARE = 0.05  # of all squares that one draw has then; clumps of values have odd shapes, but no such draw
-FIRST_DRAWS = 10_000  # that show of most features that no draw has such a share
-STRONG_TILT = 1.0  # nats between the top score and the average one; below, the tail does not matter
+MIN_TAIL = 5  # smallest number of exceedances to which a generalized Pareto distribution is fitted [2]
+MIN_DRAWS = 8  # smallest chain length for which autocorrelation is estimated
+MAX_LENGTH = 1024  # largest chain length; longer chains are averaged in batches, which keeps the error of the mean
+FIRST_LAGS = 12  # lags that are summed directly before a Fourier transform computes all of them
+MIN_EFFECTIVE_DRAWS = 100  # per chain; with fewer, Monte Carlo errors are rough themselves [4]
+MAX_TAIL_INDEX = 1 / 3  # largest index with a third moment of the weights, which normal errors require [5]
+EVEN_SHARES = 4.0  # largest weight relative to uniform at which weights count as even and need no tail check
+HEAVY_TAIL = 0.05  # shape of a score's tail, minus two standard errors, above which it is reported
+NO_VARIANCE = 0.5  # shape of a tail above which its variance is infinite
+LARGEST_SHARE = (
+    0.05  # share of the sum of squares that one draw has if the variance is infinite, but not for discrete values
+)
+FIRST_DRAWS = 10_000  # draws that suffice to exclude such a share for most features
+STRONG_TILT = 1.0  # nats between the largest and the mean score; for smaller tilts the tail does not matter
 _LOG_TINY = math.log(np.finfo(np.float64).tiny)
 
 
@@ -75,7 +77,7 @@ def autocorrelation_time(chains: ArrayLike) -> float:
     largest = max(highest, -lowest)
     if values.shape[1] < MIN_DRAWS or highest - lowest <= 1e-15 * largest:
         return 1.0
-    if not 1e-100 < largest < 1e100:  # so that squares neither overflow nor vanish
+    if not 1e-100 < largest < 1e100:  # squares must not overflow or underflow
         values = values / largest
     if values.shape[1] > MAX_LENGTH:
         means = average_batches(values)
@@ -131,12 +133,12 @@ def _r_hat_of_ranks(halves: Floats) -> float:
 
 
 def batch_length(n_draws: int) -> int:
-    """Return how many draws of a chain are averaged to one."""
+    """Return the number of consecutive draws that are averaged."""
     return -(-n_draws // MAX_LENGTH)
 
 
 def average_batches(series: Floats) -> Floats:
-    """Average long chains, (n_chains, n_draws, ...), in batches: what is left has the same mean with the same error."""
+    """Average long chains, (n_chains, n_draws, ...), in batches."""
     batch = batch_length(series.shape[1])
     if batch == 1:
         return series
@@ -146,24 +148,24 @@ def average_batches(series: Floats) -> Floats:
 
 
 def _sum_correlations(correlation: Floats) -> float:
-    """Integrated autocorrelation time by Geyer's initial monotone sequence, in the steps of [4] and of ArviZ."""
+    """Integrated autocorrelation time by Geyer's initial monotone sequence [4]."""
     n_pairs = (len(correlation) - 1) // 2
     pairs = correlation[: 2 * n_pairs].reshape(-1, 2).sum(axis=1)
     negative = np.flatnonzero(pairs < 0)
     kept = max(int(negative[0]) if negative.size else n_pairs - 1, 1)
-    last = max(float(correlation[2 * kept]), 0.0)  # of the pair at which the sum stops, the even lag where positive
+    last = max(float(correlation[2 * kept]), 0.0)  # the even lag of the pair at which the sum stops, if positive
     return -1.0 + 2.0 * float(np.minimum.accumulate(pairs[:kept]).sum()) + last
 
 
 def _sum_first_correlations(halves: Floats, between: float) -> float | None:
-    """Return the same where it ends within a few lags, as it does for nearly independent draws: no Fourier transform.
+    """Return the same from the first few lags, or None if more are needed.
 
-    ``halves`` are chains less their means, ``between`` is the variance of the means. None where more lags are needed.
+    ``halves`` are centered chains, ``between`` is the variance of their means.
     """
     n_chains, half = halves.shape
     if half < 4 * FIRST_LAGS:
         return None
-    padded = np.zeros((n_chains, half + FIRST_LAGS))  # lags along all chains at once, and none across two of them
+    padded = np.zeros((n_chains, half + FIRST_LAGS))  # zero padding separates the chains
     padded[:, :half] = halves
     series = padded.ravel()
     variance = float(series @ series) / halves.size
@@ -183,7 +185,7 @@ def _sum_first_correlations(halves: Floats, between: float) -> float | None:
 
 
 def monte_carlo_error(chains: ArrayLike) -> float:
-    """Monte Carlo standard error of the mean of chains, shape (n_chains, n_draws): ArviZ's ``mcse(method="mean")``."""
+    """Monte Carlo standard error of a mean, as ArviZ's ``mcse(method="mean")``."""
     values = average_batches(np.asarray(chains, dtype=np.float64))
     if values.size < 2 or not np.all(np.isfinite(values)):
         return math.nan
@@ -303,12 +305,12 @@ def tail_index(log_weights: ArrayLike, n_draws: int | None = None) -> float:
 
 
 def tail_size(n_draws: int, relative_efficiency: float = 1.0) -> int:
-    """Return how many of the largest weights are the tail."""
+    """Return the number of largest weights in the tail."""
     return min(math.ceil(min(0.2 * n_draws, 3.0 * math.sqrt(n_draws / relative_efficiency))), n_draws - 1)
 
 
 def _fit_tail(weights: Floats, relative_efficiency: float, n_draws: int | None = None) -> tuple[float, float, float]:
-    """Shape, scale and threshold of the tail of log-weights whose largest is 0; shape -inf is none, inf unknown."""
+    """Fit shape (-inf: no tail, inf: unknown), scale and threshold of log-weights."""
     if weights.min() == 0.0:
         return -math.inf, math.nan, 0.0
     n = tail_size(n_draws or weights.size, relative_efficiency)
@@ -319,7 +321,7 @@ def _fit_tail(weights: Floats, relative_efficiency: float, n_draws: int | None =
     tail = top[top > cutoff]
     if tail.size < MIN_TAIL:
         return math.inf, math.nan, cutoff
-    # exp(tail) - exp(cutoff), without cancellation where the weights are nearly equal
+    # exp(tail) - exp(cutoff), without cancellation for nearly equal weights
     shape, scale = _fit_generalized_pareto(-np.exp(tail) * np.expm1(cutoff - tail))
     prior_count, prior_shape = 10.0, 0.5
     return (tail.size * shape + prior_count * prior_shape) / (tail.size + prior_count), scale, cutoff
@@ -357,7 +359,7 @@ def score_tail(scores: ArrayLike, relative_efficiency: float = 1.0) -> tuple[flo
 
 
 def reliable_threshold(n_draws: int) -> float:
-    """Largest k-hat at which ``n_draws`` weighted draws are reliable: ``min(1 - 1 / log10(n_draws), 0.7)`` [2]."""
+    """Largest reliable k-hat for n_draws: ``min(1 - 1 / log10(n_draws), 0.7)`` [2]."""
     if n_draws < 1:
         raise ValueError(f"n_draws must be at least 1, got {n_draws}.")
     if n_draws == 1:
@@ -366,13 +368,13 @@ def reliable_threshold(n_draws: int) -> float:
 
 
 def _fit_generalized_pareto(exceedances: Floats) -> tuple[float, float]:
-    """Posterior-mean estimate of shape and scale from sorted positive exceedances over the threshold [3]."""
+    """Posterior mean of shape and scale for sorted exceedances over the threshold [3]."""
     n = exceedances.size
     n_grid = 30 + int(math.sqrt(n))
     quartile, largest = exceedances[int(n / 4 + 0.5) - 1], exceedances[-1]
-    if not quartile > 0.0:  # underflow: the exceedances span more than the range of a double
+    if not quartile > 0.0:  # underflow: the exceedances exceed the range of float64
         return math.inf, math.nan
-    # b = -k / sigma on the quantiles of its prior; every b is below 1 / largest, where the likelihood ends
+    # b = -k / sigma at the quantiles of its prior; the likelihood is zero for b above 1 / largest
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         grid = 1.0 / largest + (1.0 - np.sqrt(n_grid / (np.arange(n_grid) + 0.5))) / (3.0 * quartile)
         shapes = np.log1p(-np.outer(grid, exceedances)).mean(axis=1)
@@ -395,7 +397,7 @@ def _check_log_weights(log_weights: ArrayLike) -> Floats:
     weights = np.asarray(log_weights, dtype=np.float64)
     if weights.ndim != 1 or weights.size == 0:
         raise ValueError(f"log_weights must be one-dimensional and not empty, got an array of shape {weights.shape}.")
-    highest = weights.max()  # NaN where any is
+    highest = weights.max()  # NaN if any weight is NaN
     if not highest < np.inf:
         n_bad = int(np.count_nonzero(np.isnan(weights) | (weights == np.inf)))
         raise ValueError(
@@ -410,15 +412,15 @@ def _check_log_weights(log_weights: ArrayLike) -> Floats:
 def judge_weights(
     samples: Any, effective: float, n_chains: int
 ) -> tuple[Literal["reliable", "doubtful", "unreliable"], str]:
-    """Return whether weighted draws, in memory or on a cluster, are reliable, and why not.
+    """Return the reliability of weighted draws, and the reason.
 
-    ``effective`` is their effective number for the expectation that has the fewest.
+    ``effective`` is the smallest effective sample size of the expectations.
     """
     n, logs = samples.n_atoms, samples.log_weights
     alive, largest = n, samples.max_log_weight if not isinstance(logs, np.ndarray) else logs.max()
     if isinstance(logs, np.ndarray):
         alive = int(np.count_nonzero(np.isfinite(logs)))
-    # Weights that are about even have no tail whose shape could matter.
+    # Nearly equal weights have no relevant tail.
     even = alive >= MIN_EFFECTIVE_DRAWS and float(largest) + math.log(alive) < math.log(EVEN_SHARES)
     k_hat = -math.inf if even else samples.pareto_k
     limit = max(reliable_threshold(alive), 0.0)
@@ -439,7 +441,7 @@ def judge_weights(
 
 
 def find_heavy_tail(samples: Samples, base: Samples) -> str | None:
-    """Return a message where the tail of ``<multipliers, psi>`` looks too heavy for its exponential to have a mean."""
+    """Return a message if ``exp<multipliers, psi>`` may have no mean."""
     alive = np.isfinite(samples.log_weights)
     scores = samples.log_weights[alive] - base.log_weights[alive]
     shape, error = score_tail(scores, samples.relative_efficiency)
@@ -455,15 +457,15 @@ def find_heavy_tail(samples: Samples, base: Samples) -> str | None:
 
 @np.errstate(over="ignore", invalid="ignore")
 def find_wild_mean(samples: Samples, values: DeviceArray, mean: Floats, labels: Sequence[str]) -> str | None:
-    """Return a message where a few draws make the mean of a feature, (n, m), whatever their weights are.
+    """Return a message if a few draws determine the mean of a feature, (n, m).
 
-    A feature between 0 and 1 at every draw is taken for a probability, which has a mean.
+    A feature between 0 and 1 at every draw is treated as a probability, which has a mean.
     """
     weights = samples.weights
     low, high = find_ranges(values)
     at_most = float(weights.max()) * np.maximum(high - mean, mean - low) ** 2
     few = slice(0, min(len(weights), FIRST_DRAWS))
-    some = sum_squares(values[few, :], mean, weights[few])  # at most the squares of all draws
+    some = sum_squares(values[few, :], mean, weights[few])  # a lower bound of the sum over all draws
     for j in map(int, np.flatnonzero(at_most > LARGEST_SHARE * some)):
         centered = to_host(values[:, j]).astype(np.float64) - mean[j]
         squares = weights * centered**2

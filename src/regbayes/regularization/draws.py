@@ -1,8 +1,8 @@
-"""Draws from a posterior, however they came: arrays, dicts of arrays, or ArviZ and xarray objects.
+"""Draws from a posterior: arrays, dicts of arrays, ArviZ and xarray objects.
 
-Everything in the framework sees one form, :class:`Draws`: named arrays whose leading axis is the draw, with the chains
-one after another, and the names and labels that the way back needs. ArviZ and xarray are touched only when the caller
-passes one of their objects or asks for one; neither is needed to import or to use this module with arrays.
+All formats are converted to :class:`Draws`: named arrays with the draws of all chains along the first axis, and the
+names and labels required to convert back. ArviZ and xarray are imported only for their own objects; arrays need
+neither.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from regbayes.kernels import arrays
 
 Kind = Literal["array", "dict", "inferencedata", "datatree", "dataset"]
 
-UNNAMED = "x"  # the name that draws given as a plain array get
-SAMPLE = "sample"  # the dimension of all draws, chain after chain, in what feature functions get
-FEW = 16  # rows: an array of fewer, all wider, is more likely to have chains in its rows than draws
+UNNAMED = "x"  # name of draws given as a plain array
+SAMPLE = "sample"  # dimension of all draws, chain after chain, in xarray objects passed to feature functions
+FEW = 16  # arrays with fewer rows than this and than columns probably have chains as rows
 _ACCEPTED = (
     "an array of shape (n,) or (n, d), a dict of arrays with the draws on the leading axis, NumPyro's MCMC, an ArviZ "
     "InferenceData or xarray DataTree with a posterior group, or an xarray Dataset with the dimensions chain and draw"
@@ -43,11 +43,11 @@ class Draws:
 
     variables: dict[str, Array]  # each (n_chains * n_draws, *shape)
     n_chains: int
-    n_draws: int  # in each chain
+    n_draws: int  # per chain
     dims: dict[str, tuple[str, ...]]  # variable -> names of the axes after the draw axis
     coords: dict[str, tuple[tuple[str, ...], Array]]  # coordinate -> (its dimensions, its labels), as xarray has it
-    kind: Kind  # what the draws were before
-    source: Any = field(default=None, repr=False, compare=False)  # the ArviZ object with all its groups; not saved
+    kind: Kind  # the format that the draws were given in
+    source: Any = field(default=None, repr=False, compare=False)  # the original ArviZ object; not saved
 
     @property
     def size(self) -> int:
@@ -56,18 +56,18 @@ class Draws:
 
     @property
     def named(self) -> bool:
-        """Whether the variables have names of the user's, so that functions of them get a mapping."""
+        """Whether the variables have names; feature functions then get a mapping."""
         return self.kind != "array"
 
     @property
     def labelled(self) -> bool:
-        """Whether the draws came with dimensions and coordinates, so that functions of them get xarray's arrays."""
+        """Whether the draws have coordinates; feature functions then get xarray objects."""
         return self.kind in ("inferencedata", "datatree", "dataset")
 
     def view(self, labelled: bool | None = None) -> Any:
-        """Return what a feature function receives: the array itself, or the named variables.
+        """Return the argument of feature functions: the array, or the named variables.
 
-        ``labelled=False`` asks for plain arrays where xarray's would be given.
+        ``labelled=False`` returns plain arrays instead of xarray objects.
         """
         if not self.named:
             return self.variables[UNNAMED]
@@ -86,11 +86,11 @@ class Draws:
 
     @property
     def groups(self) -> list[str]:
-        """Names of the other groups that the draws came with."""
+        """Names of the other groups of the source."""
         return list(group_datasets(self.source))
 
     def group(self, name: str, variables: Sequence[str] | None = None) -> Draws:
-        """Return another group that the draws came with, such as ``posterior_predictive``, as draws."""
+        """Return another group of the source, such as ``posterior_predictive``, as draws."""
         groups = group_datasets(self.source)
         if name not in groups:
             came = f"they came with {listed(groups)}" if groups else "they came without other groups, or from a file"
@@ -104,13 +104,13 @@ class Draws:
         return found
 
     def missing(self, name: str) -> str:
-        """Say that there is no such variable, and which there are."""
+        """Return a message that the variable does not exist, with the available ones."""
         groups = self.groups
         others = f"; other groups: {', '.join(groups)}" if groups else ""
         return f"no variable {name!r}; available: {', '.join(self.variables)}{others}"
 
     def column_names(self, variable: str) -> list[str]:
-        """Name every scalar in ``variable``, in C order: ``["mu"]``, or ``["theta[Choate]", ...]`` where labelled."""
+        """Return the names of all scalars of a variable, in C order."""
         shape = self.variables[variable].shape[1:]
         if not shape:
             return [variable]
@@ -123,10 +123,10 @@ class Draws:
 
 
 class Variables(Mapping[str, Any]):
-    """Named draws as a feature function sees them: ``v["theta"]`` or ``v.theta``, each of shape (n, ...).
+    """Named draws for feature functions: ``v["theta"]`` or ``v.theta``.
 
-    Where the draws came with dimensions and coordinates each is an xarray DataArray of dimensions (sample, ...), and
-    ``v.theta.sel(school="Choate")`` works. ``v.posterior_predictive.y`` is a variable of another group.
+    Draws with coordinates are xarray DataArrays of dimensions (sample, ...), so that ``v.theta.sel(school="Choate")``
+    works. ``v.posterior_predictive.y`` is a variable of another group.
     """
 
     def __init__(self, draws: Draws, labelled: bool) -> None:
@@ -143,7 +143,7 @@ class Variables(Mapping[str, Any]):
         return self._made[name]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # copy and pickle look for these before __init__ has run
+        if name.startswith("_"):  # copy and pickle access these before __init__ has run
             raise AttributeError(name)
         if name in self._draws.variables:
             return self[name]
@@ -249,7 +249,7 @@ def _from_mapping(draws: Mapping[Any, Any], names: Sequence[str] | None, chains:
 
 
 def _posterior_group(tree: Any) -> tuple[Any, Kind]:
-    """Return the posterior's Dataset and the kind of ``tree``."""
+    """Return the posterior's Dataset and the format of ``tree``."""
     if _is_a(tree, "arviz", "InferenceData"):
         groups = list(tree.groups())
         if "posterior" in groups:
@@ -298,7 +298,7 @@ def _from_dataset(dataset: Any, kind: Kind, names: Sequence[str] | None) -> Draw
 
 
 def _plain_labels(labels: Array) -> Array | None:
-    """Labels as an array that can be stored without pickling, or None (a MultiIndex, say): then axes are numbered."""
+    """Return labels storable without pickle, or None for others such as a MultiIndex."""
     if labels.dtype.kind != "O":
         return labels
     return labels.astype(str) if all(isinstance(label, str) for label in labels.flat) else None
@@ -323,7 +323,7 @@ def _build(
     coords: dict[str, tuple[tuple[str, ...], Array]],
     kind: Kind,
 ) -> Draws:
-    """Check what all kinds have in common, and flatten the chains."""
+    """Validate the variables and flatten the chains."""
     first, *_ = given
     leading = given[first].shape[:n_leading]
     label = "draws" if kind == "array" else f"draws[{first!r}]"
@@ -354,7 +354,7 @@ def _build(
 
 
 def numeric_array(values: Any, argument: str, accepted: str = "an array of numbers") -> Array:
-    """``values`` as an array of booleans, integers or floats; one on a device stays there."""
+    """Return booleans, integers or floats; device arrays stay on the device."""
     values = arrays.without_graph(values)
     if arrays.is_sparse(values):
         raise TypeError(f"{argument} is sparse; give it as a dense array.")
@@ -369,7 +369,7 @@ def numeric_array(values: Any, argument: str, accepted: str = "an array of numbe
         return cast("Array", values)
     try:
         array = np.asarray(values)
-    except ValueError as error:  # NumPy says "inhomogeneous shape" of ragged lists
+    except ValueError as error:  # NumPy's message for ragged lists is "inhomogeneous shape"
         raise ValueError(f"{argument} cannot be read as an array ({error}); it may be {accepted}.") from error
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         what = f"of type {type(values).__name__}" if array.ndim == 0 else f"an array of dtype {array.dtype}"
@@ -381,8 +381,8 @@ def count_not_finite(values: Array) -> int:
     """Count the NaN and infinite values."""
     if arrays.lies_elsewhere(values):
         return arrays.count_not_finite(values)
-    # A sum of squares is NaN or infinite when any number is: one pass, no mask. Finite ones may overflow it, hence the
-    # count.
+    # The sum of squares is NaN or infinite if any number is, which takes one pass without a mask. It may overflow
+    # for finite numbers, hence the count.
     if values.dtype.kind != "f":
         return 0
     flat = values.ravel(order="K")
@@ -400,7 +400,7 @@ def is_labelled(draws: Any) -> bool:
 
 
 def has_samples(draws: Any) -> bool:
-    """Whether this is a sampler that holds draws by chain, as NumPyro's ``MCMC`` does."""
+    """Whether this is a sampler with draws by chain, like NumPyro's ``MCMC``."""
     return hasattr(draws, "get_samples") and "group_by_chain" in inspect.signature(draws.get_samples).parameters
 
 
@@ -410,17 +410,17 @@ def is_data_array(value: Any) -> bool:
 
 
 def _is_a(value: Any, package: str, name: str) -> bool:
-    """Whether ``value`` is an instance of a class of that package, without importing the package."""
+    """Whether ``value`` is an instance of a package's class, without importing it."""
     return any(cls.__name__ == name and cls.__module__.split(".")[0] == package for cls in type(value).__mro__)
 
 
 def described(variables: Mapping[str, Array]) -> str:
-    """Names and shapes, for messages."""
+    """Return names and shapes, for messages."""
     return ", ".join(f"{name}: {values.shape}" for name, values in variables.items())
 
 
 def listed(names: Iterable[Any], at_most: int = 12) -> str:
-    """Quote the names for a message, the first few of many."""
+    """Quote the first names for a message."""
     names = [repr(name) for name in names]
     if not names:
         return "none"

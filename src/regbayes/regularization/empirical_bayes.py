@@ -1,7 +1,7 @@
-"""Empirical Bayes (paper, appendix A, extension 1): alternate the posterior and the model's parameters.
+"""Empirical Bayes (paper, appendix A): alternate posterior and model parameters.
 
-Minimises ``KL(q(M) || p(M, D | theta)) + g(E_q[psi])`` over q and theta in turn, docs/math.md eq. (8). Each half
-lowers the objective, so it never rises.
+Minimize ``KL(q(M) || p(M, D | theta)) + g(E_q[psi])`` over q and theta in turn, docs/math.md eq. (8). The objective
+never increases.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from regbayes.regularization.regularizers import Regularizer
 from regbayes.regularization.result import RegularizedPosterior
 
 Theta = TypeVar("Theta")
-ROUNDING = 1e-9  # rise of the objective, relative to its size, that is attributed to rounding and the duality gap
+ROUNDING = 1e-9  # increase of the objective, relative to its size, that is attributed to rounding and the duality gap
 
 
 class Model(Protocol[Theta]):
-    """What `empirical_bayes` asks of a model: the posterior at given parameters, and parameters for a posterior."""
+    """Interface of models: the posterior at given parameters, and their update."""
 
     def posterior(self, theta: Theta) -> Posterior:
         """Return the posterior of the model given its parameters, with its ``log_evidence``."""
 
     def update(self, q: Posterior) -> Theta:
-        """Return the parameters that maximise ``E_q[log p(M, D | theta)]``."""
+        """Return the parameters that maximize ``E_q[log p(M, D | theta)]``."""
 
 
 @persistable
 @dataclass(frozen=True, eq=False)
 class EmpiricalBayesResult(Saveable, Generic[Theta]):
-    """Parameters, the regularized posterior at them, and the objective's course."""
+    """Parameters, their regularized posterior, and the history of the objective."""
 
     theta: Theta
     regularized: RegularizedPosterior

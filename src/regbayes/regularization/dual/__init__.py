@@ -1,8 +1,8 @@
-"""The dual solver: maximise ``-A(phi) - g*(-phi)``, docs/math.md eq. (2).
+"""The dual solver: maximize ``-A(phi) - g*(-phi)``, docs/math.md eq. (2).
 
-Written in ``u = -phi``, stacked over the elementary regularizers so that a sum needs no conjugate of its own, the
-dual is a smooth convex function of ``u`` plus conjugates known as a box or by their proximal maps. `conditioning` looks
-at equalities that are nearly combinations of others, and `newton` minimizes.
+The variable ``u = -phi`` is stacked over the elementary regularizers, so that a sum needs no conjugate of its own. The
+dual is a smooth convex function of ``u`` plus conjugates given as a box or by their proximal maps. `conditioning`
+transforms nearly collinear equalities, and `newton` minimizes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Equalities that are combinations of others, or nearly: looked at once, before the dual is solved.
+"""Transform equalities that are combinations of others, exactly or nearly.
 
-Shares that sum to one, all of which are constrained, or two features that agree to eight digits: in the covariance of
-such features, what is left of one given the others is rounding. Their values still have it. A QR factorization of the
-values, not of the covariance, gives uncorrelated combinations of the equalities, and these are solved for. An equality
-that follows from others up to rounding is dropped, and its multiplier is zero.
+Examples are shares that sum to one, and two features that agree in eight digits. The covariance of such features loses
+the variance of one given the others to rounding, but their values do not. A QR factorization of the values gives
+uncorrelated combinations of the equalities, for which the dual is solved. An equality implied by others up to rounding
+is dropped, and its multiplier is zero.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from regbayes.regularization.dual.problem import DualSolution
 from regbayes.regularization.log_partition import GaussianAffine, LogPartition, WeightedAtoms
 from regbayes.regularization.regularizers.targets import Equal
 
-COLLINEAR = 1e-3  # standard deviation of a feature given others, in its own: the covariance has lost six digits of it
-FEATURE_ROUNDINGS = 32.0  # noise of a feature that was computed in a few dozen steps
-TARGET_ROUNDINGS = 4.0  # noise of a target
-NEGLIGIBLE = 1e-9  # standard deviations: noise below it does not decide which equality follows from which
-ALIKE = 3.0  # orders of magnitude, of noise that does not decide either
-FLAT_NATS = 30.0  # range that log-weights keep here: atoms without mass say how features are related, too
+COLLINEAR = 1e-3  # conditional relative to marginal standard deviation below which the covariance loses six digits
+FEATURE_ROUNDINGS = 32.0  # rounding error of a feature computed in a few dozen steps, in units of its last digit
+TARGET_ROUNDINGS = 4.0  # rounding error of a target, in units of its last digit
+NEGLIGIBLE = 1e-9  # standard deviations: smaller noise does not affect the order of the equalities
+ALIKE = 3.0  # orders of magnitude of noise that are ranked equal
+FLAT_NATS = 30.0  # largest range of log-weights here, so that atoms without mass also determine collinearity
 
 
 @dataclass(frozen=True, eq=False)
 class Conditioned:
-    """A problem with uncorrelated combinations of its equalities, followed by the features of the other parts."""
+    """A problem with uncorrelated combinations of equalities, then other features."""
 
     partition: LogPartition
     stack: Stack
-    places: Indices  # (k,): stacked coordinates of the equalities, in the problem that was given
+    places: Indices  # (k,): stacked coordinates of the equalities in the given problem
     rest: Indices  # (M - k,): the other stacked coordinates
-    kept: Indices  # (r,): numbers among the k equalities, in the order of the combinations
-    triangle: Floats  # (r, r): scaled features that are kept are combinations times this
+    kept: Indices  # (r,): indices of the kept equalities, in the order of the combinations
+    triangle: Floats  # (r, r): kept scaled features = combinations times this matrix
     values: Floats  # (n, k) of atoms or (d, k) of a Gaussian: the scaled features of all equalities
     center: Floats  # (k,)
     unit: Floats  # (k,)
-    coarse: Floats  # (k,): how far rounding may put what is reached, in these units
-    feature: Indices  # (k,): of each equality, its feature
+    coarse: Floats  # (k,): rounding error of the attained targets, in these units
+    feature: Indices  # (k,): feature of each equality
     others: Indices  # features of the other parts
     n_features: int
 
@@ -61,7 +61,7 @@ class Conditioned:
 
     @property
     def back(self) -> Floats:
-        """The matrix (m, k) from multipliers of this problem's features to those of the given features."""
+        """The matrix (m, k) from multipliers of this problem to those of the given one."""
         r, m = len(self.kept), self.n_features
         back = np.zeros((m, self.stack.n_features))
         own = scipy.linalg.solve_triangular(self.triangle, np.eye(r), check_finite=False)
@@ -70,9 +70,9 @@ class Conditioned:
         return back
 
     def solution(self, found: DualSolution, given: Stack, most: float) -> DualSolution | None:
-        """Return the solution of the given problem; None where it misses a dropped equality by more than ``most``.
+        """Return the solution of the given problem; None if it misses a dropped equality.
 
-        ``most`` is in standard deviations; rounding of the features is granted in addition.
+        ``most`` is the tolerance in standard deviations, to which the rounding of the features is added.
         """
         stacked, log_weights, kl, move = self.to_given(found.stacked), None, None, None
         if isinstance(self.partition, WeightedAtoms):
@@ -102,9 +102,9 @@ class Conditioned:
 
 
 def condition(partition: LogPartition, stack: Stack) -> Conditioned | None:
-    """Combine equalities that are nearly combinations of others; None where there are none.
+    """Combine nearly collinear equalities.
 
-    Also None where equalities of the same combination have different targets.
+    None if no equalities are nearly collinear, or if targets of redundant equalities differ.
     """
     places = np.flatnonzero(np.isfinite(stack.targets))
     if len(places) < 2 or not isinstance(partition, WeightedAtoms | GaussianAffine):
@@ -150,23 +150,23 @@ def _with_combinations(partition: WeightedAtoms | GaussianAffine, combined: Floa
 
 
 def _factor(partition: WeightedAtoms | GaussianAffine, index: Indices, unit: Floats) -> tuple[Floats, ...]:
-    """Return scaled features, their centers and noise, and the triangle of a QR factorization of the features."""
+    """Return scaled features, centers, noise and the triangle of their QR."""
     if isinstance(partition, GaussianAffine):
         values = (partition.factor[index] / unit[:, None]).T
         noise = np.full(len(index), FEATURE_ROUNDINGS * np.finfo(np.float64).eps)
         return values, partition.mean[index], noise, scipy.linalg.qr(values, mode="r", check_finite=False)[0]
-    # About medians: one atom far out takes the mean with it, and what is left of the others is rounding.
+    # Center at medians: a single outlier would move the mean so far that the other values lose their digits.
     chosen = partition.features[:, index]
     center = np.median(chosen, axis=0)
     values, noise = (chosen - center) / unit, FEATURE_ROUNDINGS * partition.grain[index] / unit
     flatter = partition.log_weights * min(1.0, FLAT_NATS / max(float(np.ptp(partition.log_weights)), 1.0))
     roots = np.exp(0.5 * (flatter - np.logaddexp.reduce(flatter)))[:, None]
     triangle = scipy.linalg.qr(np.hstack([roots, values * roots]), mode="r", check_finite=False)[0]
-    return values, center, noise, triangle[1:, 1:]  # of what is left without a constant
+    return values, center, noise, triangle[1:, 1:]  # the triangle without the constant
 
 
 def _is_collinear(partition: WeightedAtoms | GaussianAffine, index: Indices) -> bool:
-    """Whether some features are nearly combinations of others, by their covariance before any tilt."""
+    """Whether some features are nearly collinear in the untilted covariance."""
     unit = partition.unit[index]
     if isinstance(partition, WeightedAtoms):
         correlation = partition.base_covariance[np.ix_(index, index)] / unit / unit[:, None]
@@ -180,9 +180,9 @@ def _is_collinear(partition: WeightedAtoms | GaussianAffine, index: Indices) -> 
 def _find_independent(
     triangle: Floats, values: Floats, aim: Floats, noise: Floats, exact: Floats, has_offset: bool
 ) -> tuple[Indices | None, Floats]:
-    """Return the equalities that do not follow from earlier or less noisy ones, and the rounding of those that do.
+    """Return equalities not implied by less noisy ones, and rounding of the others.
 
-    None where the targets of the others disagree. ``noise`` is that of the values and ``exact`` that of the targets.
+    None if the targets of the others are inconsistent. ``noise`` is the noise of the values, ``exact`` of the targets.
     """
     kept: list[int] = []
     coarse = np.zeros(len(aim))

@@ -1,8 +1,8 @@
 """Proximal Newton steps on the dual.
 
-The quadratic model is solved by `box_quadratic` or `composite`, a line search makes every step a descent step, and the
-duality gap is the stopping rule. An iteration takes one covariance of the features, a pass over them for each point
-that the line search tries, and the quadratic model.
+`box_quadratic` or `composite` minimizes the quadratic model, a line search ensures descent, and the duality gap is the
+stopping criterion. Each iteration computes one covariance of the features, evaluates the dual at the line search's
+points, and minimizes the quadratic model.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from regbayes.regularization.log_partition import GaussianAffine, WeightedAtoms
 
 ARMIJO = 1e-4
 MAX_HALVINGS = 60
-MAX_SHORTENED = 20  # times that a step is halved before A is looked at
-MIN_DAMPING = 1e-20  # in variances before the tilt; a Gaussian needs none
-DIVERGING_NATS = 60.0  # a tilt that spans this many more than the weights did is looked at: is there a limit?
-MIN_STEPS = 4  # before that look
-PATIENCE = 25  # steps that may pass without progress: the curvature vanishes between two atoms far apart in mass
-ARRIVES = 0.3  # share of the violation that a step leaves, below which there is a limit
-LAST_STEP = 1e-4  # error from which one more step, whose error is about the square, should be the last, or nearly
-SLOW_LOOK = 20  # steps after which a violation that is left is looked at in any case
+MAX_SHORTENED = 20  # halvings of a step by the conjugates alone, before A is evaluated
+MIN_DAMPING = 1e-20  # in variances before the tilt; a Gaussian needs no damping
+DIVERGING_NATS = 60.0  # span of a tilt, in addition to that of the weights, above which divergence is checked
+MIN_STEPS = 4  # smallest number of steps before that check
+PATIENCE = 25  # steps without progress before stalling: the curvature vanishes between atoms of very different mass
+ARRIVES = 0.3  # ratio of successive violations below which the iteration converges
+LAST_STEP = 1e-4  # error below which the next step, with about its square as error, is probably the last
+SLOW_LOOK = 20  # steps after which a remaining violation is always checked
 
 
 def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> DualSolution:
-    """Step until the certificate is good enough, or a sign that it will not be."""
+    """Iterate until the certificate is within the tolerance or progress stops."""
     point = problem.at(start)
     damping = least_damping = 0.0 if isinstance(problem.partition, GaussianAffine) else MIN_DAMPING
     certificates: list[Certificate] = []
     objectives: list[float] = []
-    reached: DualSolution | None = None  # within the tolerance, but not settled
-    best: DualSolution | None = None  # settled, with a gap that may become smaller
+    reached: DualSolution | None = None  # within the tolerance, but `is_settled` is false
+    best: DualSolution | None = None  # `is_settled` is true, with a gap that may become smaller
     for n_iter in range(max_iter + 1):
         found = problem.certificate(point)
         certificates.append(found)
@@ -58,8 +58,8 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
             status = Status.ITERATION_LIMIT
             break
         error = min(1e-3, max(found.violation, found.gap / (1 + abs(point.objective))))
-        unit = problem.unit  # a feature that the tilt has made constant keeps its unit
-        if reached is not None:  # the remaining step is small compared with an atom far out that has lost its mass
+        unit = problem.unit  # keeps the unit of a feature that has become constant under the tilt
+        if reached is not None:  # an outlier that has lost its mass would make the remaining step appear small
             variances = problem.partition.covariance(point.phi).diagonal()[problem.index]
             unit = np.sqrt(np.where(variances > 0, variances, np.square(unit)))
         accepted, damping = _newton_step(problem, point, damping, unit, error)
@@ -72,14 +72,14 @@ def run_newton(problem: Dual, start: Floats, max_iter: int, watch: bool) -> Dual
 
 
 def _diverges(problem: Dual, point: Point, certificates: list[Certificate]) -> bool:
-    """Whether the tilt spans so many nats that its multipliers may have no limit.
+    """Whether the tilt spans so many nats that the multipliers may diverge.
 
-    A heavy tail spans many nats too. There the last steps are about to arrive, each with far less to go than the one
-    before; multipliers without limit gain a nat or so with each, a factor of e.
+    A heavy tail spans many nats too, but its violation decreases quickly in the last steps. Multipliers that diverge
+    grow by about a nat per step, and the violation falls by a factor of e only.
     """
     partition, violation, n_iter = problem.partition, certificates[-1].violation, len(certificates) - 1
     if not isinstance(partition, WeightedAtoms):
-        return violation > MOST_VIOLATION  # one step solves a Gaussian with equalities or bounds that can be met
+        return violation > MOST_VIOLATION  # one step solves a Gaussian with feasible equalities or bounds
     if n_iter == SLOW_LOOK and violation > MOST_VIOLATION:
         return True
     if violation < ARRIVES * certificates[-2].violation:
@@ -92,13 +92,13 @@ def _diverges(problem: Dual, point: Point, certificates: list[Certificate]) -> b
 
 
 def _runs_away(certificates: list[Certificate]) -> bool:
-    """Whether multipliers grow without bringing the expectations any closer to the domain: a dual without bound."""
+    """Whether multipliers grow and the violation stays: an unbounded dual."""
     now = certificates[-1].violation
     return len(certificates) > 25 and now > 1e-6 and now > 0.5 * certificates[-16].violation
 
 
 def _stalls(objectives: list[float], certificates: list[Certificate]) -> bool:
-    """Whether the last steps did so little for the objective and the gap that rounding must be all that is left."""
+    """Whether the last steps made no progress in the objective and the gap."""
     if len(objectives) <= PATIENCE:
         return False
     gap, before = certificates[-1].gap, min(found.gap for found in certificates[:-PATIENCE])
@@ -106,7 +106,7 @@ def _stalls(objectives: list[float], certificates: list[Certificate]) -> bool:
 
 
 def _model_minimum(problem: Dual, point: Point, damping: float, unit: Floats, error: float) -> Floats:
-    """Minimise the quadratic model of A plus the conjugates, damped in some units of the features."""
+    """Minimize the damped quadratic model of A plus the conjugates."""
     index, partition, stack = problem.index, problem.partition, problem.stack
     x, box, floor = problem.seen(point), stack.model(point.u), damping * unit**2
     if box is not None and isinstance(partition, GaussianAffine) and 2 * partition.factor.shape[1] < len(index):
@@ -130,13 +130,13 @@ def _model_minimum(problem: Dual, point: Point, damping: float, unit: Floats, er
 
 
 def _newton_step(problem: Dual, point: Point, damping: float, unit: Floats, error: float) -> tuple[Point | None, float]:
-    """One proximal Newton step with backtracking; None when no step descends any further."""
+    """One proximal Newton step with backtracking; None if no step descends."""
     target = _model_minimum(problem, point, damping, unit, error)
     noise = 4e-15 * (1 + abs(point.objective)) + 2 * problem.rounding(point).gap
     direction = target - point.u
     predicted = _predict_change(problem, point, target)
     if problem.stack.box is None and not predicted < -noise:
-        # The model of a logarithm is none beyond a point: go as far as the conjugates themselves fall.
+        # The quadratic model of a logarithm is invalid outside its domain: shorten while the conjugates decrease.
         for _ in range(MAX_SHORTENED):
             shorter = point.u + 0.5 * direction
             change = _predict_change(problem, point, shorter)
@@ -144,7 +144,7 @@ def _newton_step(problem: Dual, point: Point, damping: float, unit: Floats, erro
                 break
             direction, target, predicted = 0.5 * direction, shorter, change
     if not predicted < -noise:
-        # The objective is too coarse to tell by how much it would fall; the certificate is not.
+        # The decrease is below the objective's rounding; compare the certificates instead.
         trial = problem.at(target, last=True)
         if 0.98 * max(problem.certificate(point)) > max(problem.certificate(trial)):
             return trial, damping / 10
@@ -161,15 +161,15 @@ def _newton_step(problem: Dual, point: Point, damping: float, unit: Floats, erro
 
 
 def _predict_change(problem: Dual, point: Point, target: Floats) -> float:
-    """How the objective would change if A were linear."""
+    """Return the change of the objective for a linear A."""
     here, there = point.objective - point.log_partition, problem.stack.conjugate(target)
     return there - here - float(problem.seen(point) @ (target - point.u))
 
 
 def _lengthen(problem: Dual, point: Point, direction: Floats, length: float, trial: Point) -> Point:
-    """Double the step along a direction as long as the objective falls: a careful step may have been too careful.
+    """Double the step while the objective falls, after a step that was too careful.
 
-    Where one atom has all the mass there is no curvature, and the next one may be thousands of nats away.
+    If one atom has all the mass, the curvature vanishes although the next atom may be thousands of nats away.
     """
     while 2 * length < 1:
         length *= 2
@@ -181,10 +181,10 @@ def _lengthen(problem: Dual, point: Point, direction: Floats, length: float, tri
 
 
 def _careful_length(problem: Dual, direction: Floats) -> float:
-    """A step that the log-partition can bear: as many nats as the logarithm of what was asked for.
+    """Return a step length for which the log-partition's curvature is informative.
 
-    A log-sum-exp changes its curvature by a factor of e for every nat that the scores move apart. One atom may be
-    ahead by hundreds: the curvature there is e^-100, and a Newton step 10^40 too long.
+    The curvature of a log-sum-exp can change by a factor of e per nat. If one atom leads by hundreds of nats, the
+    curvature there is e^-100, and a Newton step is too long by many orders of magnitude.
     """
     if not isinstance(problem.partition, WeightedAtoms):
         return 0.5

@@ -1,4 +1,4 @@
-"""The stacked dual ``A(-L'u) + g*(u)`` of eq. (2), docs/math.md: its value at a point, and the certificate there."""
+"""The stacked dual ``A(-L'u) + g*(u)``, docs/math.md eq. (2), and certificates."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from regbayes.regularization.log_partition import GaussianAffine, LogPartition, 
 from regbayes.regularization.regularizers.base import TINY_STEP, Regularizer
 
 EPSILON = 8 * float(np.finfo(np.float64).eps)
-MOST_VIOLATION = 1e-4  # standard deviations: however coarse the tolerance, a hard constraint is met as well as this
-DEAD_NATS = 16.0  # an atom this far behind the first one, about 1e-7 of its mass, counts as dead
-MOST_ROUNDING = 1e-8  # of a gap or a violation that rounding may account for
+MOST_VIOLATION = 1e-4  # standard deviations: largest violation of a hard constraint at any tolerance
+DEAD_NATS = 16.0  # an atom this far behind the first one, about 1e-7 of its mass, is negligible
+MOST_ROUNDING = 1e-8  # largest relative gap or violation that may be attributed to rounding
 FALLS_QUICKLY = (
     0.2  # share of an error that a step may leave for its covariance to be corrected instead of computed again
 )
@@ -25,21 +25,21 @@ FALLS_QUICKLY = (
 
 @dataclass(frozen=True)
 class DualSolution:
-    """Where the dual solver stopped, with its certificate."""
+    """Final iterate of the dual solver and its certificate."""
 
-    stacked: Floats  # (M,): u, one entry per elementary regularizer's coordinate; a warm start for the next solve
+    stacked: Floats  # (M,): u, one entry per coordinate of the elementary regularizers; a warm start
     multipliers: Floats  # (m,): phi, the tilt
     expectation: Floats  # (m,): E_q[psi]
     log_partition: float  # A(phi)
     primal: float
     dual: float
     gap: float
-    violation: float  # how far E_q[psi] lies outside the regularizer's domain, in standard deviations
-    status: Status  # CONVERGED, STALLED, ITERATION_LIMIT, or DIVERGED: multipliers that grow without limit
+    violation: float  # distance of E_q[psi] from the regularizer's domain, in standard deviations
+    status: Status  # CONVERGED, STALLED, ITERATION_LIMIT, or DIVERGED (unbounded multipliers)
     n_iter: int
-    log_weights: Floats | None = None  # (supported atoms,): of the tilt, where the multipliers alone would lose digits
+    log_weights: Floats | None = None  # (supported atoms,): set if the multipliers alone would lose precision
     kl: float | None = None  # KL(q || p), likewise
-    move: Floats | None = None  # (d,): the same of a Gaussian: how far its mean moves, as a standard one's
+    move: Floats | None = None  # (d,): the same for a Gaussian: the change of its mean in standard units
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,10 @@ class Point:
 
 
 class Certificate(NamedTuple):
-    """How far a point may be from the optimum, and its expectations from the domain.
+    """Upper bounds of the optimality gap and of the constraint violation.
 
-    ``gap`` takes each part where rounding leaves it: a steep penalty is taken at the kink that the expectation misses
-    by its last digits. ``bound`` takes each part at the expectation where it is finite there: value minus dual. Only
-    where that is not within the tolerance, what rounding of the expectation costs is left out of it.
+    ``gap`` evaluates a steep penalty at a kink within rounding of the expectation. ``bound`` evaluates each part at the
+    expectation if it is finite there. If this exceeds the tolerance, the cost of rounding is excluded.
     """
 
     gap: float
@@ -67,7 +66,7 @@ class Certificate(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A covariance, and where it belongs."""
+    """A covariance and the point at which it was computed."""
 
     covariance: Floats
     phi: Floats
@@ -80,11 +79,11 @@ class Dual:
 
     def __init__(self, partition: LogPartition, stack: Stack, tol: float) -> None:
         self.partition, self.stack, self.index = partition, stack, stack.index
-        # Whether every feature is seen once, in order: then nothing has to be picked.
+        # If each feature occurs once, in order, no indexing is required.
         self.whole = len(stack) == stack.n_features and bool((stack.index == np.arange(len(stack))).all())
         self.unit = partition.unit if self.whole else partition.unit[stack.index]
         self.tol, self.most_violation = tol, min(tol, MOST_VIOLATION)
-        # Whether the dual is smooth everywhere: a Newton step is then one linear system.
+        # If the dual is smooth everywhere, a Newton step is one linear system.
         self.smooth = stack.box is not None and stack.box.is_smooth
         self.step = np.empty(0) if stack.box is not None else block_scale(stack.pieces, 1 / self.unit**2) ** 2
         self.along, self.constant = self.unit, None
@@ -92,23 +91,23 @@ class Dual:
         if constant.any():
             self.along, self.constant = self._along(constant[stack.index]), self._constants(constant[stack.index])
         self._held: _Held | None = None
-        self._certified: tuple[Point, Certificate] | None = None  # the last certificate, and of which point
-        self._rounded: tuple[Point, Certificate] | None = None  # the same of the rounding
+        self._certified: tuple[Point, Certificate] | None = None  # the last certificate and its point
+        self._rounded: tuple[Point, Certificate] | None = None  # the last rounding error and its point
         if isinstance(partition, WeightedAtoms):
             self.magnitude = np.maximum(np.abs(partition.lowest), np.abs(partition.highest))
             self.most_units = float(((partition.highest - partition.lowest) / partition.unit).max())
 
     def _constants(self, constant: Flags) -> tuple[Flags, Floats] | None:
-        """Features that no tilt moves, whose multipliers are known: what their regularizers say of that one value."""
+        """Return constant features and multipliers that the regularizers determine."""
         if self.stack.box is None:
             return None
         known = self.stack.box.derivatives(self.partition.lowest[self.index])
         return constant & np.isfinite(known), np.where(constant & np.isfinite(known), known, 0.0)
 
     def _along(self, constant: Flags) -> Floats:
-        """Units in which the way to a domain is measured: a constant takes that of what varies in its block.
+        """Return units of violations; a constant gets the largest unit of its block.
 
-        Its own unit is its size, compared with which the moves of other features may be negligible.
+        Its own unit is its magnitude, relative to which changes of other features may be negligible.
         """
         if self.stack.box is not None:
             return self.unit
@@ -129,13 +128,13 @@ class Dual:
         return replace(box, lower=np.where(at, value, box.lower), upper=np.where(at, value, box.upper))
 
     def at(self, u: Floats, last: bool = False) -> Point:
-        """Evaluate the dual; ``last`` says that the covariance there will hardly be asked for."""
+        """Evaluate the dual; ``last`` if the covariance is probably not needed there."""
         phi = -u if self.whole else -self.stack.add_up(u)
         value, expectation = self.partition.evaluate(phi, last)
         return Point(u, phi, value, expectation, value + self.stack.conjugate(u))
 
     def enter_domain(self, u: Floats) -> Floats:
-        """Return u where the conjugates are finite, and otherwise a point well inside their domain near u."""
+        """Return u, or a nearby point inside the conjugates' domain."""
         if np.isfinite(self.stack.conjugate(u)):
             return u
         if self.stack.box is not None:
@@ -148,10 +147,10 @@ class Dual:
         return point.expectation if self.whole else point.expectation[self.index]
 
     def covariance(self, point: Point, slope: Floats) -> Floats:
-        """The Hessian of A at a point of such a slope, or a good enough one.
+        """Return the Hessian of A, or an approximation that is good enough.
 
-        Many atoms with many features: a covariance costs several evaluations. While errors fall quickly, the last one
-        is corrected by what the expectations did since (Broyden, Fletcher, Goldfarb and Shanno).
+        With many atoms and features, a covariance is as expensive as several evaluations. While errors fall quickly, a
+        BFGS update of the last covariance is used.
         """
         partition, held = self.partition, self._held
         if not isinstance(partition, WeightedAtoms):
@@ -170,7 +169,7 @@ class Dual:
         return found
 
     def certificate(self, point: Point) -> Certificate:
-        """Return a bound on the Fenchel-Young gap, and the violation in standard deviations; docs/math.md eq. (7)."""
+        """Return bounds of the Fenchel-Young gap and the violation; docs/math.md eq. (7)."""
         if self._certified is None or self._certified[0] is not point:
             self._certified = point, self._certify(point)
         return self._certified[1]
@@ -185,18 +184,18 @@ class Dual:
             s = slice(p.start, p.stop)
             near = nearest_in_domain(p.regularizer, x[s], self.unit[s])
             own, off, value = self._charge(p, near, x[s], point.u[s])
-            # A large penalty times the last digit of x is a gap that nothing closes: the edge is taken, as for a box.
+            # A steep penalty times rounding is an irreducible gap, so that the edge is used, as for a box.
             edge = np.asarray(p.regularizer.prox(x[s] + self.step[s] * point.u[s], self.step[s]), dtype=np.float64)
             if np.all(np.abs(edge - x[s]) <= self.most_violation * self.along[s]):
                 at_edge, off_edge, _ = self._charge(p, edge, x[s], point.u[s])
                 own, off = (at_edge, off_edge) if at_edge < own else (own, off)
                 if value > self.tol and np.all(np.abs(edge - x[s]) <= EPSILON * (np.abs(x[s]) + self.along[s])):
-                    value = own  # the cost of rounding
+                    value = own  # excludes the cost of rounding
             gap, violation, bound = gap + own, max(violation, off), bound + value
         return Certificate(gap, violation, bound)
 
     def _charge(self, p: Piece, y: Floats, x: Floats, u: Floats) -> Certificate:
-        """The gap of one part at y instead of x, with what its multipliers ask for the way; and that way."""
+        """Return the certificate of one part at y instead of x, plus the cost of the move."""
         away = np.abs(y - x)
         gap = abs(p.regularizer.fenchel_young(y, u))
         if not np.any(away):
@@ -206,9 +205,9 @@ class Dual:
         return Certificate(gap, float(np.max(off)), gap)
 
     def rounding(self, point: Point) -> Certificate:
-        """How far off rounding alone may put the gap and the violation: features far from zero have few digits left.
+        """Return the gap and the violation that rounding may cause.
 
-        Weights of a tilt over many nats are known to fewer digits too; only a small share is attributed to that.
+        Log-weights over many nats are rounded more, but only a small share is attributed to it.
         """
         if self._rounded is None or self._rounded[0] is not point:
             self._rounded = point, self._round(point)
@@ -222,18 +221,18 @@ class Dual:
             nats = float(np.abs(point.phi) @ self.magnitude)
             gap, violation = gap + nats, violation + nats * self.most_units
         elif isinstance(self.partition, GaussianAffine):
-            # Multipliers of more features than there are dimensions cancel each other in the sum over features.
+            # If features outnumber dimensions, their multipliers cancel each other in the sum over features.
             size = np.abs(self.partition.factor)
             added = (size @ (size.T @ np.abs(point.phi)))[self.index]
             gap, violation = gap + float(np.abs(point.u) @ added), violation + float(np.max(added / self.unit))
         return Certificate(EPSILON * gap, EPSILON * violation, EPSILON * gap)
 
     def as_solution(self, point: Point, found: Certificate, status: Status, n_iter: int) -> DualSolution:
-        """Write down where a solver stopped; without a certificate, rounding counts against the lower bound."""
+        """Build the solution; if not converged, rounding lowers the dual bound."""
         dual, gap = -point.objective, found.bound
         if status is not Status.CONVERGED:
             lost = self._round(point).gap
-            if isinstance(self.partition, WeightedAtoms | GaussianAffine):  # targets are known no better than features
+            if isinstance(self.partition, WeightedAtoms | GaussianAffine):  # targets are rounded like features
                 lost += 8 * float(np.abs(point.u) @ self.partition.grain[self.index])
             dual, gap = dual - lost, gap + lost
         return DualSolution(
@@ -255,29 +254,28 @@ class Dual:
             return False
         size = 1 + abs(point.objective)
         if found.gap > (self.tol + MOST_ROUNDING) * size or found.violation > self.most_violation + MOST_ROUNDING:
-            return False  # whatever rounding did
+            return False  # exceeds any rounding error
         slack = self.rounding(point)
         close = found.gap <= self.tol * size + slack.gap
         return close and found.violation <= self.most_violation + slack.violation
 
     def is_settled(self, point: Point) -> bool:
-        """Whether what is left of the violations is also negligible for the atoms that still have mass.
+        """Whether the remaining violations are negligible for atoms with mass.
 
-        One atom may be a billion times farther out than all others. The standard deviation before the tilt is that
-        atom's, and a billionth of it all that was asked for. Going ``x`` from a tilt of variance ``v`` costs about
-        ``x^2 / 2v``.
+        With one extreme outlier, the standard deviation before the tilt is the outlier's, and a tiny fraction of it may
+        be the whole constraint. Moving an expectation of variance ``v`` by ``x`` costs about ``x^2 / 2v``.
         """
         partition = self.partition
         if not isinstance(partition, WeightedAtoms):
             return True
         if np.abs(point.phi) @ (partition.highest - partition.lowest) < DEAD_NATS:
-            return True  # all atoms that had mass have some
+            return True  # no atom has lost its mass
         x = self.seen(point)
         away = np.maximum(np.abs(x - np.clip(x, *self.stack.domain)) - EPSILON * np.abs(x), 0.0)
         if not away.any() or partition.log_weight_range(point.phi) < DEAD_NATS:
             return True
         variances = partition.living_variances(point.phi, DEAD_NATS)
-        varies = (variances > np.square(4 * partition.grain))[self.index]  # others move with the dead ones alone
+        varies = (variances > np.square(4 * partition.grain))[self.index]  # others vary through negligible atoms only
         cost = np.sum(np.square(away[varies]) / variances[self.index][varies])
         return bool(cost <= 2 * self.tol * (1 + abs(point.objective)))
 
@@ -285,10 +283,10 @@ class Dual:
 def _box_certificate(
     box: BoxDual, domain: tuple[Floats, Floats], u: Floats, x: Floats, unit: Floats, most: float, close: float
 ) -> Certificate:
-    """The certificate of a box, coordinate by coordinate.
+    """Return the certificate of a box.
 
-    A hard constraint is met up to rounding, and so is a steep one that is met exactly: its penalty times the last digit
-    of x would be a gap that nothing can close. Both are taken at the edge, and the way there is charged for.
+    Hard constraints are met up to rounding. A steep penalty times rounding would be an irreducible gap. Both are
+    evaluated at the edge, and the move to it is charged.
     """
     if box.is_linear:  # equalities
         away = np.abs(x - box.low)
@@ -303,7 +301,7 @@ def _box_certificate(
     off = np.where(at_edge < at_inside, np.abs(to_edge - x), np.abs(inside - x)) / unit
     squares = 0.5 * np.square((inside - x) / unit)
     gap, bound = (float(np.sum(own + squares)) for own in (np.minimum(at_inside, at_edge), at_inside))
-    if bound > close:  # the cost of rounding
+    if bound > close:  # exclude the cost of rounding
         rounded = np.abs(edge - x) <= EPSILON * (np.abs(x) + unit)
         bound = float(np.sum(np.where(rounded, np.minimum(at_inside, at_edge), at_inside) + squares))
     return Certificate(gap, float(np.max(off, initial=0.0)), bound)
@@ -312,16 +310,16 @@ def _box_certificate(
 def _fenchel_young(box: BoxDual, u: Floats, x: Floats) -> Floats:
     """``g_i(x_i) + g_i*(u_i) - u_i x_i`` of each coordinate, for x in the domain."""
     near = np.clip(x, box.low, box.high)
-    excess, side = np.abs(x - near), np.where(x > near, box.upper, -box.lower)  # how steep g may be on this side
+    excess, side = np.abs(x - near), np.where(x > near, box.upper, -box.lower)  # largest slope of g on this side
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         best = np.where(excess > 0, np.minimum(excess / box.ridge, side), 0.0)
         value = np.where(np.isfinite(best), best * excess - 0.5 * box.ridge * best**2, 0.0)
-    # g*(u) - u x is u times the way from x to the edge that u supports.
+    # g*(u) - u x is u times the distance from x to the edge on the side of u.
     return np.abs(value + u * (np.where(u > 0, box.high, box.low) - x) + 0.5 * box.ridge * u**2)
 
 
 def _in_deviations(away: Floats, unit: Floats, block: int) -> Floats:
-    """A move of each block in standard deviations along it: features of one ball may have different units."""
+    """Return each block's move in standard deviations along its direction."""
     rows, units = away.reshape(-1, block), unit.reshape(-1, block)
     longest = np.max(rows, axis=1, keepdims=True)
     rows = np.divide(rows, longest, out=np.zeros_like(rows), where=longest > 0)
@@ -331,7 +329,7 @@ def _in_deviations(away: Floats, unit: Floats, block: int) -> Floats:
 
 
 def nearest_in_domain(regularizer: Regularizer, x: Floats, unit: Floats) -> Floats:
-    """A regularizer's nearest point of its domain; x itself where it is in the domain."""
+    """Return the nearest point of a regularizer's domain."""
     if np.isfinite(regularizer.value(x)):
         return x
     step = TINY_STEP * float(np.mean(unit)) ** 2
