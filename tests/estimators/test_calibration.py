@@ -1,4 +1,4 @@
-"""Calibration against known curves, SciPy and brute force; the most probable class is always the predicted one."""
+"""Test calibration against known curves, SciPy and brute force."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_fit_curve_recovers_known_temperature_and_bias():
 def test_fit_curve_has_the_least_log_loss(k, unit):
     scores = RNG.normal(size=(400, k))
     codes = (RNG.random(400) < expit(2 * scores[:, 0])) if k == 1 else draw(softmax(2 * scores, axis=1))
-    targets = np.full((400, max(k, 2)), 1 / 400 / max(k, 2))  # one sample more, of any class
+    targets = np.full((400, max(k, 2)), 1 / 400 / max(k, 2))  # smoothing: one extra sample, shared by the classes
     targets[np.arange(400), codes.astype(int)] += 1
 
     def loss(at):
@@ -64,7 +64,7 @@ finite_scores = st.lists(
 
 @settings(deadline=None, max_examples=150)
 @given(finite_scores, st.floats(1e-3, 1e3), st.sampled_from([0.0, -30.0, -3.0, 2.0]))
-def test_the_most_probable_class_is_the_predicted_one(rows, temperature, bias):
+def test_calibration_most_probable_class_is_predicted(rows, temperature, bias):
     scores = np.array(rows)
     (classes,) = Calibration(np.array([temperature]), np.array([bias]), np.array([3]), False, 1).by_output(scores)
     assert_array_equal(classes.argmax(axis=1), scores.argmax(axis=1))
@@ -82,7 +82,7 @@ def test_the_most_probable_class_is_the_predicted_one(rows, temperature, bias):
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_weight_of_two_is_the_sample_twice_and_of_zero_none(several):
+def test_calibration_sample_weights_match_copies(several):
     scores = RNG.normal(size=(120, 3))
     codes = draw(softmax(2 * scores, axis=1))
     codes = np.column_stack([codes > 0, codes > 1, codes == 0]).astype(int) if several else codes[:, None]
@@ -95,7 +95,7 @@ def test_a_weight_of_two_is_the_sample_twice_and_of_zero_none(several):
         assert_allclose(found, expected, atol=1e-4)
 
 
-def test_samples_without_a_label_are_left_out():
+def test_calibration_ignores_unlabeled_samples():
     scores = RNG.normal(size=(200, 2))
     codes = (scores + RNG.normal(size=(200, 2)) > 0).astype(int)
     codes[::3, 1] = -1
@@ -107,24 +107,26 @@ def test_samples_without_a_label_are_left_out():
 
 
 @pytest.mark.parametrize("n", [4, 40, 400])
-def test_doubt_is_half_a_sample_where_all_are_right(n):
-    """At the minimum the slope of the loss with respect to 1 / T is zero."""
+def test_calibration_of_separable_scores_is_smoothed(n):
+    """The weighted error probability is half a sample: the loss has zero slope in 1 / T at its minimum."""
     score = np.linspace(-2, 2, n)
     found = Calibration.fit(score, (score > 0).astype(int)[:, None], np.array([1]), False).probabilities(score)
     assert_allclose(np.average(found.min(axis=1), weights=np.abs(score)), 0.5 / (n + 1), rtol=1e-2)
 
 
-def test_outputs_are_read_as_classifiers_arrange_their_scores():
+def test_read_outputs_matches_layout_of_decision_function():
     codes, widths = read_outputs(np.array(["b", "a", "c"]), np.array(["a", "b", "c"]), 3)
     assert_array_equal(codes[:, 0], [1, 0, 2])
     assert widths.tolist() == [3]
-    codes, widths = read_outputs(np.array([[0, 1, 1], [1, 0, 0]]), np.arange(3), 3)  # indicators
+    codes, widths = read_outputs(np.array([[0, 1, 1], [1, 0, 0]]), np.arange(3), 3)  # indicator matrix
     assert_array_equal(codes, [[0, 1, 1], [1, 0, 0]])
     assert widths.tolist() == [1, 1, 1]
     table = np.array([["x", 1.0], ["z", None], ["y", 2.0]], dtype=object)
     codes, widths = read_outputs(table, [np.array(["x", "y", "z"]), np.array([1, 2])], 4)
     assert_array_equal(codes, [[0, 0], [2, -1], [1, 1]])
     assert widths.tolist() == [3, 1]
-    assert read_outputs(np.array(["b", "a", "c"]), np.array(["a", "b", "c"]), 1) is None  # a fold with two classes
+    assert (
+        read_outputs(np.array(["b", "a", "c"]), np.array(["a", "b", "c"]), 1) is None
+    )  # the training fold had only two classes
     codes, widths = read_outputs(np.array([[0, 2], [1, 0]]), np.arange(3), 6)
     assert widths.tolist() == [3, 3]

@@ -1,4 +1,4 @@
-"""The course of a fit as its user sees it: stages, callbacks, bars, warnings, interrupts, warm starts."""
+"""Test stages of a fit, callbacks, progress bars, warnings, interrupts, memory and warm starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def count_starting_tasks(make, X, y, **parameters):
     return watch.parents.count("warm-up")
 
 
-# --- callbacks, bars, warnings
+# --- callbacks, progress bars, warnings
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def count_starting_tasks(make, X, y, **parameters):
     ],
     ids=["iLSVM", "IBP", "iLSVM posterior", "tasks", "tasks posterior"],
 )
-def test_a_callback_sees_every_iteration_and_every_stage(model, parameters, stages):
+def test_callback_is_called_for_every_iteration_and_stage(model, parameters, stages):
     (make, X, y), watch = model, Watch()
     fitted = make(**parameters).set_callbacks(watch).fit(X, y)
     n_starting = watch.parents.count("warm-up")
@@ -60,12 +60,14 @@ def test_a_callback_sees_every_iteration_and_every_stage(model, parameters, stag
 
 @every_model
 @pytest.mark.parametrize("where", ["warm-up", "descent"])
-def test_a_callback_can_stop_a_fit_in_every_stage(make, X, y, where):
+def test_callback_can_stop_fit_in_every_stage(make, X, y, where):
     given = {"tol": 0.0, "max_iter": 15}
-    n_tasks = 2 if where == "warm-up" else count_starting_tasks(make, X, y, **given) + 3  # a stage is a task too
+    n_tasks = (
+        2 if where == "warm-up" else count_starting_tasks(make, X, y, **given) + 3
+    )  # the end of a stage is a task, too
     watch = Watch(stop_after=n_tasks)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # whoever asked to stop knows
+        warnings.simplefilter("error")  # a fit that a callback stops must not warn
         fitted = make(**given).set_callbacks(watch).fit(X, y)
     assert fitted.n_iter_ == (0 if where == "warm-up" else 2)
     if where == "warm-up":
@@ -75,7 +77,7 @@ def test_a_callback_can_stop_a_fit_in_every_stage(make, X, y, where):
 
 
 class CtrlC(Watch):
-    """A user who interrupts after some tasks."""
+    """Callback that raises KeyboardInterrupt after `stop_after` tasks."""
 
     def on_fit_task_end(self, estimator, context, *, X=None, y=None, fitted_estimator=None):
         self.tasks.append(context.task_name)
@@ -85,7 +87,7 @@ class CtrlC(Watch):
 
 @every_model
 @pytest.mark.parametrize("when", ["during its warm-up", "after 2 iterations"])
-def test_an_interrupted_fit_keeps_what_it_has_and_says_so_once(make, X, y, when):
+def test_interrupted_fit_keeps_best_state_and_warns_once(make, X, y, when):
     given = {"tol": 0.0, "max_iter": 15}
     n_tasks = 2 if "warm-up" in when else count_starting_tasks(make, X, y, **given) + 3
     model = make(**given).set_callbacks(CtrlC(n_tasks))
@@ -98,7 +100,7 @@ def test_an_interrupted_fit_keeps_what_it_has_and_says_so_once(make, X, y, when)
 
 
 @every_model
-def test_verbose_shows_a_bar_for_each_stage(make, X, y, capsys):
+def test_verbose_shows_progress_bar_per_stage(make, X, y, capsys):
     fitted = make(verbose=1).fit(X, y)
     shown, name = capsys.readouterr().err, type(fitted).__name__
     assert re.search(rf"{name} warm-up: [^\n]*[1-9]", shown)
@@ -107,7 +109,7 @@ def test_verbose_shows_a_bar_for_each_stage(make, X, y, capsys):
     assert not capsys.readouterr().err
 
 
-def test_an_interrupted_transductive_fit_does_not_go_on():
+def test_interrupted_transductive_fit_stops():
     labels = np.where(np.arange(len(y)) % 3, y, -1)
     user = CtrlC(5)
     fitted = ilsvm(transductive=True, unlabeled=-1).set_callbacks(user).fit(X, labels)
@@ -115,7 +117,7 @@ def test_an_interrupted_transductive_fit_does_not_go_on():
     assert fitted.n_iter_ == 0
 
 
-def test_scikit_learns_monitor_logs_every_iteration():
+def test_scoring_monitor_logs_every_iteration():
     monitor = ScoringMonitor(scoring="accuracy")
     fitted = ilsvm().set_callbacks(monitor).fit(X, y)
     log = monitor.get_logs().data
@@ -124,7 +126,7 @@ def test_scikit_learns_monitor_logs_every_iteration():
     assert whole["accuracy"] == fitted.score(X, y)
 
 
-def test_warnings_say_what_to_do():
+def test_fit_warnings_name_a_remedy():
     X_tasks, Y = labels()
     with pytest.warns(ConvergenceWarning, match=r"max_iter=2 .* Raise max_iter, or tol"):
         ilsvm(max_iter=2).fit(X, y)
@@ -138,10 +140,10 @@ def test_warnings_say_what_to_do():
         ibp(temperature=1e6).fit(X)
 
 
-def test_features_that_factor_analysis_switches_off_come_back_and_are_warned_of_where_they_cannot():
+def test_white_data_needs_targets_to_keep_features():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 10))
-    # White: without the targets there is nothing to find, in whatever directions a factor analysis starts to look.
+    # Whitened data: factor analysis without targets finds no structure in any direction.
     X = np.sqrt(200) * np.linalg.qr(X - X.mean(axis=0))[0]
     Y = X[:, :2] + 0.5 * rng.standard_normal((200, 2))
     given = {"alpha": 0.01, "temperature": 0.01, "max_iter": 60}
@@ -153,14 +155,14 @@ def test_features_that_factor_analysis_switches_off_come_back_and_are_warned_of_
     assert joint.score(X, Y) > alone.score(X, Y)
 
 
-def test_the_folds_of_a_cross_validation_keep_quiet():
+def test_search_folds_do_not_warn():
     with pytest.warns(ConvergenceWarning) as warned:
         ilsvm_cv(max_iter=1).fit(X, y)
     of_fits = [one for one in warned if not issubclass(one.category, GridEdgeWarning)]
-    assert len(of_fits) <= 2  # of the refitted model alone
+    assert len(of_fits) <= 2  # only the refitted model may warn
 
 
-def test_an_interrupt_ends_a_search(monkeypatch):
+def test_interrupt_ends_search(monkeypatch):
     X, Y = labels()
     started = []
 
@@ -173,20 +175,20 @@ def test_an_interrupt_ends_a_search(monkeypatch):
         started.clear()
         with pytest.raises(KeyboardInterrupt):
             search.fit(X, Y)
-        assert len(started) == 1  # no other candidate, no other fold
+        assert len(started) == 1  # no further candidate or fold was fitted
 
 
 # --- memory
 
 
 @pytest.mark.parametrize("make", [partial(ilsvm, C=1e-3, temperature=0.01), ibp], ids=["iLSVM", "IBP"])
-def test_a_fit_needs_memory_for_a_few_arrays_of_features_and_no_copy_of_x(make):
+def test_fit_does_not_copy_X(make):
     rng = np.random.default_rng(0)
     there = rng.random((24_000, 30)) < 0.5
     rows = there @ rng.standard_normal((30, 50)) + rng.standard_normal((24_000, 50))
     labels = np.argmax(rows[:, :4], axis=1)
     model = make(30, max_iter=2, tol=0.0)
-    model.fit(rows, labels)  # compiles
+    model.fit(rows, labels)  # compile the Numba kernels before measuring
     tracemalloc.start()
     try:
         model.fit(rows, labels)
@@ -194,15 +196,15 @@ def test_a_fit_needs_memory_for_a_few_arrays_of_features_and_no_copy_of_x(make):
     finally:
         tracemalloc.stop()
     assert model.embedding_.shape == (24_000, 30)
-    assert np.all(np.any(model.components_ != 0.0, axis=1))  # none was left out: the arrays are as large as they can be
-    assert peak / model.embedding_.nbytes < 4.5  # a copy of X would be 1.7 more
+    assert np.all(np.any(model.components_ != 0.0, axis=1))  # all features are in use
+    assert peak / model.embedding_.nbytes < 4.5  # a copy of X would add 1.7
 
 
 # --- warm starts
 
 
 @every_model
-def test_a_warm_start_goes_on(make, X, y):
+def test_warm_start_continues_descent(make, X, y):
     fitted = make(max_iter=4, tol=0.0, warm_start=True).fit(X, y)
     ends = [fitted.trace_.objective[-1]]
     for _ in range(3):
@@ -215,7 +217,7 @@ def test_a_warm_start_goes_on(make, X, y):
     assert len(fitted.set_params(n_components=5).fit(X, y).components_) <= 5
 
 
-def test_a_warm_start_takes_other_settings():
+def test_warm_start_uses_changed_settings():
     fitted = ilsvm(warm_start=True).fit(X, y)
     loadings, psi = fitted.components_, fitted.embedding_
     fitted.set_params(max_iter=0, temperature=0.02, noise_variance=3.0, prior_variance=5.0).fit(X, y)
@@ -224,19 +226,19 @@ def test_a_warm_start_takes_other_settings():
     assert np.mean(fitted.embedding_ * (1 - fitted.embedding_)) < 0.5 * np.mean(psi * (1 - psi))
 
 
-def test_a_warm_start_takes_other_rows_classes_and_sizes():
+def test_warm_start_accepts_other_samples_classes_and_sizes():
     fitted = ilsvm(warm_start=True).fit(X, y)
     assert fitted.fit(X[:100], y[:100]).embedding_.shape == (100, fitted.n_components_)
     assert fitted.fit(X, y > 1).coef_features_.shape == (1, fitted.n_components_)
     assert fitted.set_params(n_components=4).fit(X, y).n_components_ <= 4
     shuffled = np.random.default_rng(0).permutation(y)
-    fitted.fit(X, y).fit(X, shuffled)  # multipliers of other labels are only a start
+    fitted.fit(X, y).fit(X, shuffled)  # the old dual variables only initialize the new fit
     cold = ilsvm(4, warm_start=True, max_iter=0).fit(X, y)
     assert fitted.trace_.objective[-1] < cold.fit(X, shuffled).trace_.objective[0]
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_a_warm_start_of_a_converged_fit_changes_nearly_nothing(make):
+def test_warm_start_of_converged_fit_changes_little(make):
     X, Y = numbers() if make is regressor else labels()
     model = make(max_iter=300, warm_start=True).fit(X, Y)
     assert model.n_iter_ < 300
@@ -244,10 +246,7 @@ def test_a_warm_start_of_a_converged_fit_changes_nearly_nothing(make):
     before, components = answer(X), model.components_
     watch = Watch()
     model.set_callbacks(watch).fit(X, Y)
-    assert model.n_iter_ == 2  # two small changes are needed to tell
+    assert model.n_iter_ == 2  # the stopping rule needs two small changes
     assert watch.tasks == ["iteration", "iteration", "descent", "fit"]  # no second warm-up
     np.testing.assert_allclose(model.components_, components, atol=2e-2)
     np.testing.assert_allclose(answer(X), before, atol=2e-2 * np.abs(before).max())
-
-
-# --- the path of a cross-validation

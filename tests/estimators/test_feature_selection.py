@@ -1,4 +1,4 @@
-"""scikit-learn's selectors of columns: weights of latent features are no weights of the inputs."""
+"""Test scikit-learn's feature selectors with weights of latent and of input features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regbayes_paper.baselines import MaxMarginHarmoniumClassifier, SingleTaskReg
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-TELLING = [1, 4]  # columns that know the class; the others are small and know nothing
+TELLING = [1, 4]  # columns that depend on the class; the others are noise
 
 
 def data():
@@ -42,8 +42,8 @@ OF_COUNTS = [MedLDAClassifier(**SMALL), MedLDARegressor(**SMALL)]
 
 @pytest.mark.parametrize("selector", [SelectFromModel, RFE])
 @pytest.mark.parametrize("model", CLASSIFIERS + REGRESSORS + OF_COUNTS, ids=lambda model: type(model).__name__)
-def test_weights_of_features_select_no_inputs(selector, model):
-    """Four features and six inputs: their numbers say nothing about each other."""
+def test_selector_rejects_weights_of_latent_features(selector, model):
+    """The four latent features do not correspond to the six input features."""
     X, y = data()
     with pytest.raises((AttributeError, ValueError), match="should have `coef_` or `feature_importances_`"):
         selector(model).fit(np.round(np.abs(X)) if model in OF_COUNTS else X, y).get_support()
@@ -51,15 +51,15 @@ def test_weights_of_features_select_no_inputs(selector, model):
 
 @pytest.mark.parametrize("selector", [lambda *m, **o: SelectFromModel(*m, max_features=2, threshold=-np.inf, **o), RFE])
 @pytest.mark.parametrize("model", [CLASSIFIERS[0], REGRESSORS[0]], ids=lambda model: type(model).__name__)
-def test_inputs_are_selected_by_the_features_that_decide(selector, model):
-    """As docs/models/ilsvm.md says how."""
+def test_importance_getter_selects_informative_inputs(selector, model):
+    """The importance getter is that of docs/models/ilsvm.md."""
     X, y = data()
     options = {"n_features_to_select": 2} if selector is RFE else {}
     chosen = selector(model, importance_getter=lambda model: model.coef_features_ @ model.components_, **options)
     np.testing.assert_array_equal(np.flatnonzero(chosen.fit(X, y).get_support()), TELLING)
 
 
-def test_weights_of_inputs_select_as_ever():
+def test_selector_uses_coef_of_linear_baseline():
     X, _ = data()
     chosen = SelectFromModel(SingleTaskRegressor(), max_features=1, threshold=-np.inf).fit(X, 2.0 * X[:, 3])
     np.testing.assert_array_equal(np.flatnonzero(chosen.get_support()), [3])

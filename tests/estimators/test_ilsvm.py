@@ -1,4 +1,4 @@
-"""iLSVM's estimators keep scikit-learn's promises: checks, shapes, names, labels, callbacks, saving."""
+"""Test the API of iLSVM's estimators: shapes, names, labels, decisions and reproducibility."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ MAKERS = {"iLSVM": ilsvm, "iLSVM CV": ilsvm_cv, "IBP": ibp}
 every_estimator = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 
 
-# --- scikit-learn's own checks
-
-
 # --- features
 
 
 @every_estimator
-def test_fit_transform_is_fit_and_transform_and_the_embedding_is_that_of_the_training_rows(make):
+def test_fit_transform_and_embedding_match_transform(make):
     fitted = make().fit(X, y)
     np.testing.assert_array_equal(make().fit_transform(X, y), fitted.transform(X))
     np.testing.assert_allclose(fitted.embedding_, fitted.transform(X), rtol=1e-14)
@@ -34,25 +31,25 @@ def test_fit_transform_is_fit_and_transform_and_the_embedding_is_that_of_the_tra
 
 
 @pytest.mark.parametrize("options", [{"margins": "posterior"}, {"n_sweeps": 2}, {"include_inputs": True}], ids=str)
-def test_the_embedding_is_label_free_whatever_the_options(options):
+def test_embedding_does_not_use_labels(options):
     fitted = ilsvm(**options).fit(X, y)
     np.testing.assert_allclose(fitted.embedding_, fitted.transform(X), rtol=1e-14)
 
 
-def test_rows_are_inferred_one_by_one():
+def test_transform_treats_samples_independently():
     fitted = ilsvm().fit(X, y)
     order = np.random.default_rng(0).permutation(len(X))
     np.testing.assert_allclose(fitted.transform(X[order]), fitted.transform(X)[order], rtol=1e-12)
     np.testing.assert_allclose(fitted.transform(X[:1]), fitted.transform(X)[:1], rtol=1e-12)
 
 
-def test_the_best_estimator_of_a_search_knows_the_names_too():
+def test_best_estimator_of_search_predicts_class_of_frame():
     frame = pd.DataFrame(X).add_prefix("pixel ")
     search = ilsvm_cv(Cs=(1.0,)).fit(frame, y)
     np.testing.assert_array_equal(search.best_estimator_.predict(frame), search.predict(frame))
 
 
-def test_a_failed_fit_does_not_look_like_a_fitted_one():
+def test_failed_fit_leaves_estimator_unfitted():
     model = ilsvm(cost=np.zeros((2, 2)))
     with pytest.raises(ValueError, match="cost"):
         model.fit(X, y)
@@ -66,7 +63,7 @@ def test_a_failed_fit_does_not_look_like_a_fitted_one():
 @pytest.mark.parametrize("n_classes", [2, 4])
 @pytest.mark.parametrize("include_inputs", [False, True])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_decisions_are_linear_in_what_the_classifier_sees(n_classes, include_inputs, fit_intercept):
+def test_decision_function_is_linear_in_features(n_classes, include_inputs, fit_intercept):
     X, y = digits(n_classes, 100)
     fitted = ilsvm(include_inputs=include_inputs, fit_intercept=fit_intercept, max_iter=5).fit(X, y)
     rows = 1 if n_classes == 2 else n_classes
@@ -80,14 +77,14 @@ def test_decisions_are_linear_in_what_the_classifier_sees(n_classes, include_inp
         assert not hasattr(fitted, "coef_inputs_")
     decisions = fitted.decision_function(X)
     assert decisions.shape == ((len(X),) if n_classes == 2 else (len(X), n_classes))
-    unused = 0.0 if fit_intercept else 0.05  # features that are not in use vary by at most 0.1
+    unused = 0.0 if fit_intercept else 0.05  # unused features vary by at most 0.1
     np.testing.assert_allclose(decisions, scores[:, 0] if n_classes == 2 else scores, rtol=1e-9, atol=1e-9 + unused)
     best = (decisions > 0).astype(int) if n_classes == 2 else decisions.argmax(axis=1)
     np.testing.assert_array_equal(fitted.predict(X), fitted.classes_[best])
 
 
 def crammer_singer_value(weights, rows, y, C):
-    """Return the primal value of a multi-class hinge without intercept: (classes, d) weights."""
+    """Return the primal value of a Crammer-Singer SVM without intercept for (classes, d) weights."""
     scores = rows @ weights.T
     right = scores[np.arange(len(y)), y]
     worst = np.max(scores + 1.0 - np.eye(weights.shape[0])[y], axis=1)
@@ -96,14 +93,14 @@ def crammer_singer_value(weights, rows, y, C):
 
 @pytest.mark.parametrize("C", [0.05, 1.0])
 @pytest.mark.parametrize("n_hidden", [0, 100])
-def test_the_classifier_on_its_features_is_liblinears(C, n_hidden):
+def test_classifier_on_features_matches_liblinear(C, n_hidden):
     X, y = overlapping()
     fitted = ilsvm(loss="hinge", C=C, tol=1e-4, unlabeled=-1).fit(X, np.where(np.arange(300) < n_hidden, -1, y))
-    features, y = fitted.embedding_[n_hidden:], y[n_hidden:]  # rows without a label have no margin
+    features, y = fitted.embedding_[n_hidden:], y[n_hidden:]  # unlabeled samples have no margin
     centre = features.mean(axis=0)
     rows = np.column_stack([features - centre, np.ones(len(y))])
     oracle = LinearSVC(multi_class="crammer_singer", C=C, fit_intercept=False, tol=1e-6, max_iter=100_000).fit(rows, y)
-    # The intercept belongs to the features as they are; the oracle's to centred ones.
+    # The intercept refers to uncentered features, the oracle's to centered ones.
     own = np.column_stack([fitted.coef_features_, fitted.intercept_ + fitted.coef_features_ @ centre])
     best = crammer_singer_value(oracle.coef_, rows, y, C)
     assert best <= crammer_singer_value(own, rows, y, C) * (1 + 1e-6) <= best * (1 + 1e-3)
@@ -116,7 +113,7 @@ def test_the_classifier_on_its_features_is_liblinears(C, n_hidden):
     [np.array(["zero", "one"]), np.array([7, -3]), np.array([True, False]), np.array(["a", "b"], dtype=object)],
     ids=["str", "int", "bool", "object"],
 )
-def test_labels_come_back_as_they_were(names):
+def test_predict_returns_labels_of_original_type(names):
     X, y = digits(2, 80)
     fitted = ilsvm(max_iter=4).fit(X, names[y])
     assert fitted.classes_.dtype == names.dtype
@@ -125,7 +122,7 @@ def test_labels_come_back_as_they_were(names):
     assert fitted.score(X, names[y]) == 1.0
 
 
-def test_names_of_classes_do_not_matter():
+def test_fit_does_not_depend_on_class_names():
     rename = np.array(["d", "b", "a", "c"])
     fitted, renamed = ilsvm().fit(X, y), ilsvm().fit(X, rename[y])
     np.testing.assert_allclose(renamed.components_, fitted.components_, rtol=1e-4, atol=1e-5)
@@ -142,9 +139,9 @@ def everything(fitted):
 
 
 @pytest.mark.parametrize("make", [ilsvm, ibp], ids=["iLSVM", "IBP"])
-def test_threads_do_not_change_a_bit(make):
+def test_fit_is_bitwise_identical_for_any_n_jobs(make):
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((5000, 4))  # three chunks of rows
+    X = rng.standard_normal((5000, 4))  # more samples than one block
     y = (X[:, 0] > X[:, 1]).astype(int) + (X[:, 2] > 0)
     with threadpool_limits(2, user_api="blas"):
         several = everything(make(4, max_iter=3, n_jobs=3).fit(X, y))
@@ -154,8 +151,8 @@ def test_threads_do_not_change_a_bit(make):
         np.testing.assert_array_equal(left, right)
 
 
-def test_threads_do_not_change_a_bit_however_often_they_are_tried():
-    """Threads put arrays in ever new places, and sums must not depend on where."""
+def test_transform_with_threads_is_bitwise_reproducible():
+    """Threads change the memory alignment of arrays, which must not affect sums."""
     X = np.random.default_rng(0).standard_normal((6000, 50))
     fitted = ibp(23, max_iter=0, n_jobs=1).fit(X[:200])
     expected = fitted.transform(X)
@@ -164,15 +161,12 @@ def test_threads_do_not_change_a_bit_however_often_they_are_tried():
 
 
 @every_estimator
-def test_the_seed_decides_nothing_where_all_rows_are_looked_at(make):
+def test_seed_has_no_effect_without_subsampling(make):
     first, other = (make(random_state=seed).fit(X, y) for seed in (3, 4))
     np.testing.assert_array_equal(first.components_, other.components_)
 
 
-def test_the_seed_decides_where_the_paper_s_way_starts():
+def test_seed_sets_initialization_of_posterior_margins():
     first, again, other = (ilsvm(margins="posterior", random_state=seed).fit(X, y) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first.components_, again.components_)
     assert not np.allclose(first.components_, other.components_)
-
-
-# --- saving, copying, looking

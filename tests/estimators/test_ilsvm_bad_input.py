@@ -1,4 +1,4 @@
-"""Input that is bad, or only unusual: it works, or the message says what is wrong with it."""
+"""Test unusual and invalid input of iLSVM's estimators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_one(value):
     return broken
 
 
-# --- rows
+# --- X
 
 
 @every_estimator
@@ -44,17 +44,17 @@ def with_one(value):
     ],
     ids=["nan", "inf", "dates", "durations", "no columns", "1d", "3d", "overflow", "underflow"],
 )
-def test_rows_that_cannot_be_fitted(make, rows, error, message):
+def test_fit_with_invalid_X_raises(make, rows, error, message):
     with pytest.raises(error, match=message):
         make().fit(rows, y)
 
 
 @every_estimator
-def test_sparse_rows_are_their_dense_ones(make):
+def test_sparse_X_matches_dense_X(make):
     sparse = scipy.sparse.csr_array(X)
     fitted, dense = make(max_iter=3).fit(sparse, y), make(max_iter=3).fit(X, y)
     np.testing.assert_array_equal(fitted.transform(sparse), dense.transform(X))
-    sparse.indices[5] = 10**7  # compiled code would read foreign memory
+    sparse.indices[5] = 10**7  # compiled code would read out of bounds
     for method in (lambda: make().fit(sparse, y), lambda: fitted.transform(sparse)):
         with pytest.raises(ValueError, match="not a valid sparse matrix"):
             method()
@@ -62,7 +62,7 @@ def test_sparse_rows_are_their_dense_ones(make):
 
 @every_estimator
 @pytest.mark.parametrize("rows", [with_one(np.nan), with_one(np.inf), X[:, 1:]], ids=["nan", "inf", "narrow"])
-def test_rows_that_cannot_be_inferred(make, rows):
+def test_transform_with_invalid_X_raises(make, rows):
     fitted = make(max_iter=1).fit(X, y)
     with pytest.raises(ValueError, match=r"contains|expecting 64 features"):
         fitted.transform(rows)
@@ -83,15 +83,15 @@ def test_rows_that_cannot_be_inferred(make, rows):
     ],
     ids=["int", "float32", "uint8", "F-order", "object", "read-only", "strided", "list"],
 )
-def test_the_kind_of_array_does_not_matter(make, change):
-    """Digits are whole numbers, so every kind holds them exactly."""
+def test_fit_does_not_depend_on_array_type(make, change):
+    """Digits are integers, which every dtype represents exactly."""
     fitted, other = make().fit(X, y), make().fit(change(X), y)
     np.testing.assert_allclose(other.components_, fitted.components_, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(other.transform(change(X)), fitted.transform(X), rtol=1e-6, atol=1e-8)
 
 
 @every_estimator
-def test_fits_leave_their_input_alone(make):
+def test_fit_does_not_modify_input(make):
     rows, labels = X.copy(), y.copy()
     make().fit(rows, labels).transform(rows)
     np.testing.assert_array_equal(rows, X)
@@ -110,7 +110,7 @@ def test_fits_leave_their_input_alone(make):
     ],
     ids=["constant column", "equal columns", "equal rows", "far from zero", "one column"],
 )
-def test_unusual_rows_are_fitted(make, rows):
+def test_fit_with_unusual_X_descends(make, rows):
     fitted = make().fit(rows, y)
     assert np.all(np.isfinite(fitted.components_))
     assert np.all(np.isfinite(fitted.transform(rows)))
@@ -118,7 +118,7 @@ def test_unusual_rows_are_fitted(make, rows):
     assert np.all(np.diff(fitted.trace_.objective) <= 1e-9 * np.abs(fitted.trace_.objective[0]))
 
 
-def test_a_constant_column_has_no_loadings():
+def test_constant_column_has_zero_loadings():
     fitted = ilsvm(max_iter=40).fit(np.column_stack([X, np.full(len(X), 3.0)]), y)
     assert np.abs(fitted.components_[:, -1]).max() < 1e-6 * np.abs(fitted.components_).max()
 
@@ -126,7 +126,7 @@ def test_a_constant_column_has_no_loadings():
 @pytest.mark.parametrize(
     "rows", [np.zeros((20, 3)), np.full((20, 3), 0.1), np.ones((20, 600))], ids=["zeros", "constant", "many inputs"]
 )
-def test_rows_that_are_all_the_same_say_so(rows):
+def test_constant_X_warns(rows):
     labels = np.arange(20) % 2
     for make in (ilsvm, ibp):
         with pytest.warns(ConvergenceWarning, match="no feature is in use.* whether X varies"):
@@ -135,7 +135,7 @@ def test_rows_that_are_all_the_same_say_so(rows):
     assert ilsvm().fit(rows, labels > 0).score(rows, labels) == 0.5
 
 
-def test_two_kinds_of_rows_are_told_apart_without_a_word():
+def test_two_distinct_samples_are_classified():
     kinds = np.array([[0.0, 0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 2.0, 3.0, 4.0]])
     labels = np.arange(200) // 100
     assert ilsvm().fit(kinds[labels], labels).score(kinds, [0, 1]) == 1.0
@@ -143,14 +143,14 @@ def test_two_kinds_of_rows_are_told_apart_without_a_word():
 
 @every_classifier
 @pytest.mark.parametrize("n_rows", [4, 8])
-def test_fewer_rows_than_features(make, n_rows):
+def test_fit_with_fewer_samples_than_features(make, n_rows):
     X, y = digits(2, 40)
     rows = np.concatenate([np.flatnonzero(y == label)[: n_rows // 2] for label in (0, 1)])
     fitted = make(20).fit(X[rows], y[rows])
     assert fitted.score(X[rows], y[rows]) == 1.0
 
 
-def test_two_rows_are_enough_and_one_is_not():
+def test_fit_needs_two_samples():
     rows = [0, 1]
     assert ilsvm().fit(X[rows], y[rows]).score(X[rows], y[rows]) == 1.0
     assert len(ibp().fit(X[rows]).transform(X)) == 160
@@ -168,7 +168,7 @@ def text_and_numbers(first):
     return labels
 
 
-def test_rows_without_labels_may_be_of_another_type():
+def test_unlabeled_marker_may_have_another_type():
     labels = np.where(y % 2 == 0, "even", "odd").astype(object)
     labels[::5] = -1
     assert ilsvm(unlabeled=-1).fit(X, labels).classes_.tolist() == ["even", "odd"]
@@ -188,13 +188,13 @@ def test_rows_without_labels_may_be_of_another_type():
     ],
     ids=["one class", "regression", "short", "nan", "none", "text first", "number first"],
 )
-def test_labels_that_cannot_be_learned(make, labels, message):
+def test_fit_with_invalid_y_raises(make, labels, message):
     with pytest.raises(ValueError, match=message):
         make().fit(X, labels)
 
 
 @every_classifier
-def test_rows_without_labels_everywhere(make):
+def test_fit_with_too_few_labels_raises(make):
     with pytest.raises(ValueError, match="no row has a label: all of y is -1"):
         make(unlabeled=-1).fit(X, np.full(160, -1))
     with pytest.raises(ValueError, match="at least 2 classes, got 1"):
@@ -228,7 +228,7 @@ def test_rows_without_labels_everywhere(make):
     ],
     ids=str,
 )
-def test_parameters_out_of_range_are_named(parameters, message):
+def test_invalid_parameter_raises(parameters, message):
     with pytest.raises(ValueError, match=message):
         ilsvm(**parameters).fit(X, y)
 
@@ -247,17 +247,17 @@ def test_parameters_out_of_range_are_named(parameters, message):
     ],
     ids=str,
 )
-def test_lists_to_search_are_checked_before_anything_is_fitted(parameters, message):
+def test_search_checks_lists_before_fits(parameters, message):
     with pytest.raises(ValueError, match=message):
         ilsvm_cv(**parameters).fit(X, y)
 
 
-def test_features_that_melt_say_so():
+def test_very_high_temperature_warns():
     with pytest.warns(ConvergenceWarning, match="no feature is in use.* Lower temperature"):
         ilsvm(temperature=1e9).fit(X, y)
 
 
 @pytest.mark.parametrize("parameters", [{"C": 1e-8}, {"C": 1e6}, {"temperature": 1e-4}, {"alpha": 1e3}], ids=str)
-def test_extreme_parameters_give_finite_classifiers(parameters):
+def test_extreme_parameters_give_finite_decisions(parameters):
     fitted = ilsvm(**parameters, max_iter=3).fit(X, y)
     assert np.all(np.isfinite(fitted.decision_function(X)))

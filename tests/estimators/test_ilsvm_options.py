@@ -1,4 +1,4 @@
-"""What the options of iLSVM's estimators do, and what changes nothing."""
+"""Test the effect of the options of iLSVM's estimators, and their invariances."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X, y = digits()
 # --- costs and weights
 
 
-def test_an_expensive_error_is_made_less_often():
+def test_higher_cost_reduces_errors():
     X, y = overlapping()
     dear = 1.0 - np.eye(3)
     dear[0, 1] = 8.0
@@ -31,8 +31,8 @@ def test_an_expensive_error_is_made_less_often():
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_costs_and_weights_enter_the_classifier_as_they_are_defined(loss):
-    """CVXPY, given the features, finds no better classifier."""
+def test_cost_and_class_weight_match_cvxpy(loss):
+    """CVXPY finds no better classifier on the same features."""
     X, y = overlapping(90)
     cost = np.array([[0.0, 3.0, 1.0], [0.5, 0.0, 1.0], [1.0, 2.0, 0.0]])
     price = {0: 0.3, 1: 2.0, 2: 1.0}
@@ -51,19 +51,19 @@ def test_costs_and_weights_enter_the_classifier_as_they_are_defined(loss):
     assert best <= value.value * (1 + 1e-6) <= best * (1 + 1e-3)
 
 
-def test_a_cost_of_one_is_the_default():
+def test_unit_cost_is_the_default():
     np.testing.assert_array_equal(
         ilsvm(cost=1.0 - np.eye(4)).fit(X, y).coef_features_, ilsvm().fit(X, y).coef_features_
     )
 
 
-def test_a_heavier_class_is_predicted_more_often():
+def test_higher_class_weight_is_predicted_more_often():
     X, y = overlapping()
     shares = [np.mean(ilsvm(class_weight=weight).fit(X, y).predict(X) == 1) for weight in (None, {1: 5.0})]
     assert shares[1] > shares[0] + 0.1
 
 
-def test_balanced_weights_are_those_of_the_formula():
+def test_balanced_class_weight_matches_formula():
     rows = np.concatenate([np.flatnonzero(y == 0), np.flatnonzero(y > 0)[:40]])
     X_few, y_few = X[rows], y[rows]
     counts = np.bincount(y_few)
@@ -73,16 +73,16 @@ def test_balanced_weights_are_those_of_the_formula():
     np.testing.assert_allclose(balanced.components_, same.components_, rtol=1e-12)
 
 
-def test_weights_on_all_classes_are_a_larger_price():
+def test_equal_class_weights_match_larger_C():
     dear = ilsvm(C=3.0, generative_weight=0.1).fit(X, y)
     heavy = ilsvm(C=1.0, generative_weight=0.1, class_weight=dict.fromkeys(range(4), 3.0)).fit(X, y)
     np.testing.assert_allclose(heavy.coef_features_, dear.coef_features_, rtol=1e-9)
 
 
-# --- rows without a label
+# --- unlabeled samples
 
 
-def test_rows_without_a_label_shape_the_features_and_are_no_class():
+def test_unlabeled_samples_affect_features_but_add_no_class():
     hidden = np.arange(len(y)) % 2 == 0
     by_number = ilsvm(unlabeled=-1).fit(X, np.where(hidden, -1, y))
     by_name = ilsvm(unlabeled="?").fit(X, np.where(hidden, "?", y.astype(str)))
@@ -94,12 +94,12 @@ def test_rows_without_a_label_shape_the_features_and_are_no_class():
     assert not np.allclose(alone.components_, by_number.components_)
 
 
-def test_without_a_marker_every_value_is_a_class():
+def test_without_unlabeled_every_value_is_a_class():
     labels = np.where(y == 0, -1, y)
     np.testing.assert_array_equal(ilsvm(max_iter=2).fit(X, labels).classes_, [-1, 1, 2, 3])
 
 
-def test_a_transductive_fit_moves_unlabelled_rows_away_from_the_boundary():
+def test_transductive_fit_increases_margins_of_unlabeled():
     X, y = overlapping(200)
     X, y = X[y < 2], y[y < 2]
     labels = np.where(np.arange(len(y)) < 40, y, -1)
@@ -110,7 +110,7 @@ def test_a_transductive_fit_moves_unlabelled_rows_away_from_the_boundary():
     assert distances[1] > 1.05 * distances[0]
 
 
-def test_guessed_labels_have_the_weight_of_their_class():
+def test_transductive_labels_use_class_weight():
     labels = np.where(np.arange(160) < 60, y, -1)
     same = {"unlabeled": -1, "transductive": True, "generative_weight": 0.1, "max_iter": 5}
     dear = ilsvm(C=3.0, **same).fit(X, labels)
@@ -119,24 +119,24 @@ def test_guessed_labels_have_the_weight_of_their_class():
     np.testing.assert_allclose(heavy.coef_features_, dear.coef_features_, rtol=1e-5, atol=1e-8)
 
 
-def test_a_transductive_fit_with_all_labels_is_an_ordinary_one():
+def test_transductive_has_no_effect_with_all_labels():
     np.testing.assert_array_equal(ilsvm(transductive=True).fit(X, y).coef_features_, ilsvm().fit(X, y).coef_features_)
 
 
-# --- the dial, and variances
+# --- temperature, variances and automatic settings
 
 
 @pytest.mark.parametrize("make", [ilsvm, ibp], ids=["iLSVM", "IBP"])
-def test_cooler_features_are_nearer_to_on_and_off(make):
+def test_lower_temperature_gives_more_binary_features(make):
     spreads = []
-    for temperature in (0.2, 0.01):  # in between there may be more features, less decided
+    for temperature in (0.2, 0.01):  # not monotone in between: the number of features varies
         fitted = make(temperature=temperature, max_iter=40).fit(X, y)
         psi = fitted.embedding_[:, np.any(fitted.components_ != 0.0, axis=1)]
         spreads.append(np.mean(psi * (1 - psi)))
     assert spreads[0] > 1.44 * spreads[1]
 
 
-def test_auto_is_a_number_that_can_be_written():
+def test_auto_matches_documented_values():
     auto = ilsvm().fit(X, y)
     variance = 0.5 * np.mean((X - X.mean(axis=0)) ** 2)
     written = ilsvm(
@@ -158,12 +158,12 @@ def test_auto_is_a_number_that_can_be_written():
     ],
     ids=["cold", "warm", "inputs", "costs", "margins"],
 )
-def test_auto_depends_on_the_other_options(options, written):
+def test_auto_depends_on_other_options(options, written):
     auto, by_hand = (ilsvm(**o).fit(X, y) for o in (options, options | written))
     np.testing.assert_allclose(by_hand.components_, auto.components_, rtol=1e-6, atol=1e-8)
 
 
-def test_weights_of_inputs_go_when_the_inputs_do():
+def test_refit_without_inputs_removes_coef_inputs():
     fitted = ilsvm(include_inputs=True, max_iter=3).fit(X, y)
     assert fitted.coef_inputs_.shape == (4, X.shape[1])
     assert not hasattr(fitted.set_params(include_inputs=False).fit(X, y), "coef_inputs_")
@@ -173,7 +173,7 @@ def test_weights_of_inputs_go_when_the_inputs_do():
 
 
 @pytest.mark.parametrize("n_sweeps", [1, 2])
-def test_without_a_price_on_margins_the_features_are_those_of_factor_analysis(n_sweeps):
+def test_tiny_C_matches_factor_analysis(n_sweeps):
     same = {"temperature": 0.05, "n_sweeps": n_sweeps, "max_iter": 10, "tol": 0.0}
     free = ilsvm(C=1e-10, generative_weight=1.0, **same).fit(X, y)
     alone = ibp(**same).fit(X)
@@ -181,7 +181,7 @@ def test_without_a_price_on_margins_the_features_are_those_of_factor_analysis(n_
     np.testing.assert_allclose(free.components_, alone.components_, atol=1e-3 * np.abs(alone.components_).max())
 
 
-def test_two_classes_have_one_margin():
+def test_two_classes_with_inputs_match_crammer_singer():
     some = y < 2
     auto, by_hand = (
         ilsvm(include_inputs=True, multi_class=margin).fit(X[some], y[some]) for margin in ("auto", "crammer_singer")
@@ -189,28 +189,28 @@ def test_two_classes_have_one_margin():
     np.testing.assert_array_equal(by_hand.coef_features_, auto.coef_features_)
 
 
-def test_rows_without_a_label_weigh_less_in_the_generative_part():
+def test_auto_generative_weight_drops_with_unlabeled_share():
     hidden = np.where(np.arange(160) < 120, -1, y)
     auto = ilsvm(unlabeled=-1).fit(X, hidden)
     by_hand = ilsvm(unlabeled=-1, generative_weight=0.03 * 0.25**0.75).fit(X, hidden)
     np.testing.assert_allclose(by_hand.components_, auto.components_, rtol=1e-6, atol=1e-8)
 
 
-def test_variances_stay_as_given():
+def test_given_variances_are_kept():
     given = ilsvm(noise_variance=9.0, prior_variance=4.0).fit(X, y)
     assert (given.noise_variance_, given.prior_variance_) == (9.0, 4.0)
 
 
-def test_variances_are_estimated():
+def test_estimated_variances_improve_score():
     estimated = ibp(20, noise_variance="estimate", prior_variance="estimate", temperature=0.02, max_iter=60).fit(X)
-    # The noise is what the features leave over, their own uncertainty included.
+    # The noise variance includes the posterior uncertainty of the features.
     left_over = np.mean((X - estimated.offset_ - estimated.embedding_ @ estimated.components_) ** 2)
     assert left_over < estimated.noise_variance_ < np.mean((X - estimated.mean_) ** 2)
     assert estimated.score(X) > ibp(20, temperature=0.02, max_iter=60).fit(X).score(X)
 
 
 @pytest.mark.parametrize("make", [ilsvm, ibp], ids=["iLSVM", "IBP"])
-def test_one_variance_can_be_a_number_while_the_other_is_estimated(make):
+def test_one_variance_can_be_given_and_one_estimated(make):
     options = {"temperature": 0.02, "max_iter": 40}
     noise = make(noise_variance="estimate", prior_variance=4.0, **options).fit(X, y)
     prior = make(noise_variance=9.0, prior_variance="estimate", **options).fit(X, y)
@@ -221,7 +221,7 @@ def test_one_variance_can_be_a_number_while_the_other_is_estimated(make):
     assert prior.prior_variance_ != pytest.approx(9.0 / 0.3)
 
 
-# --- the course of a fit
+# --- objective
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_one_variance_can_be_a_number_while_the_other_is_estimated(make):
     ],
     ids=str,
 )
-def test_the_objective_is_the_sum_of_its_terms_and_never_rises(options):
+def test_objective_sums_its_terms_and_never_rises(options):
     trace = ilsvm(max_iter=25, **options).fit(X, y).trace_
     terms = {"likelihood", "kl_features", "kl_loadings", "kl_sticks", "kl_weights", "margin"}
     assert set(trace.terms) == terms
@@ -246,13 +246,13 @@ def test_the_objective_is_the_sum_of_its_terms_and_never_rises(options):
     assert trace.objective[-1] < trace.objective[0]
 
 
-def test_the_unsupervised_objective_has_no_margins_and_never_rises():
+def test_unsupervised_objective_has_no_margin_and_never_rises():
     trace = ibp().fit(X).trace_
     assert set(trace.terms) == {"likelihood", "kl_features", "kl_loadings", "kl_sticks"}
     assert trace.rises.count == 0
 
 
-def test_margins_on_the_posterior_report_their_rises():
+def test_posterior_margins_report_rises_of_objective():
     fitted = ilsvm(margins="posterior", max_iter=60).fit(X, y)
     changes = np.diff(fitted.trace_.objective)
     assert fitted.trace_.rises.count == np.sum(changes > 0)
@@ -262,15 +262,15 @@ def test_margins_on_the_posterior_report_their_rises():
 
 
 @pytest.mark.parametrize("temperature", ["auto", 1 / 64], ids=["soft", "plain posterior"])
-def test_margins_on_the_posterior_do_not_collapse(temperature):
-    """As the paper prints it, nearly every feature would be off in every row and the classifier near chance."""
+def test_posterior_margins_do_not_collapse(temperature):
+    """With the paper's updates nearly every feature would be off and the classifier near chance."""
     fitted = ilsvm(margins="posterior", temperature=temperature).fit(X, y)
     assert fitted.n_components_ >= 4
     assert 0.2 < fitted.embedding_.mean() < 0.8
     assert fits_its_rows(fitted.predict(X), y)
 
 
-def test_more_sweeps_approach_a_fixed_point():
+def test_more_sweeps_approach_fixed_point():
     fitted = ilsvm(warm_start=True).fit(X, y).set_params(max_iter=0)
     once, many, more = (fitted.set_params(n_sweeps=n).fit(X, y).transform(X) for n in (1, 60, 61))
     assert np.abs(more - many).max() < 1e-3 * np.abs(many - once).max()
@@ -279,15 +279,15 @@ def test_more_sweeps_approach_a_fixed_point():
 # --- symmetries
 
 
-def test_the_order_of_input_columns_does_not_matter():
+def test_fit_does_not_depend_on_column_order():
     order = np.random.default_rng(0).permutation(X.shape[1])
     fitted, permuted = ilsvm(max_iter=8).fit(X, y), ilsvm(max_iter=8).fit(X[:, order], y)
     np.testing.assert_allclose(permuted.components_, fitted.components_[:, order], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(permuted.coef_features_, fitted.coef_features_, rtol=1e-3, atol=1e-4)
 
 
-def test_the_order_of_rows_does_not_matter_from_the_same_start():
-    """The random start is made of the rows in their order, so both fits get the one of other rows."""
+def test_fit_does_not_depend_on_sample_order():
+    """The random initialization depends on the sample order, so both fits start from the same one."""
     order = np.random.default_rng(0).permutation(len(X))
     fits = [ibp(warm_start=True, max_iter=0).fit(X[:50]).set_params(max_iter=8) for _ in range(2)]
     fits[0].fit(X)
@@ -298,7 +298,7 @@ def test_the_order_of_rows_does_not_matter_from_the_same_start():
 
 @pytest.mark.parametrize("factor", [1e8, 1e-8, 2.0**-20])
 @pytest.mark.parametrize("include_inputs", [False, True])
-def test_the_unit_of_the_inputs_does_not_matter(factor, include_inputs):
+def test_fit_does_not_depend_on_units(factor, include_inputs):
     options = {"include_inputs": include_inputs, "max_iter": 8, "tol": 0.0}
     fitted, scaled = ilsvm(**options).fit(X, y), ilsvm(**options).fit(factor * X, y)
     np.testing.assert_allclose(scaled.embedding_, fitted.embedding_, rtol=1e-3, atol=1e-5)
@@ -307,15 +307,15 @@ def test_the_unit_of_the_inputs_does_not_matter(factor, include_inputs):
 
 
 @pytest.mark.parametrize("factor", [0.01, 1000.0])
-def test_a_close_race_of_rotations_ends_alike_in_every_unit(factor):
-    """Units add a constant to every objective, and a share of that would decide the race of wine's rotations."""
+def test_choice_of_rotation_does_not_depend_on_units(factor):
+    """Units add a constant to every objective, which must not affect the near tie between wine's rotations."""
     rows, labels = load_wine(return_X_y=True)
     rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
     fitted, scaled = (ILSVMClassifier(10, max_iter=8, tol=0.0).fit(c * rows, labels) for c in (1.0, factor))
     np.testing.assert_allclose(scaled.embedding_, fitted.embedding_, rtol=1e-3, atol=1e-5)
 
 
-def test_shifted_inputs_give_the_same_features():
+def test_fit_does_not_depend_on_shift_of_inputs():
     fitted, shifted = ilsvm(max_iter=8).fit(X, y), ilsvm(max_iter=8).fit(X + 1000.0, y)
     np.testing.assert_allclose(shifted.mean_, fitted.mean_ + 1000.0)
     np.testing.assert_allclose(shifted.components_, fitted.components_, rtol=1e-3, atol=1e-4)
@@ -324,7 +324,7 @@ def test_shifted_inputs_give_the_same_features():
 # --- the unsupervised model
 
 
-def test_rows_are_rebuilt_from_their_features():
+def test_inverse_transform_reconstructs_X():
     fitted = ibp(20, temperature=0.02, max_iter=60).fit(X)
     rebuilt = fitted.inverse_transform(fitted.transform(X))
     np.testing.assert_allclose(rebuilt, fitted.embedding_ @ fitted.components_ + fitted.offset_)
@@ -333,8 +333,8 @@ def test_rows_are_rebuilt_from_their_features():
         fitted.inverse_transform(X)
 
 
-def test_the_score_is_a_lower_bound_on_the_log_density():
-    """Every one of the 2^K sets of features enumerated, at the expected loadings and sticks."""
+def test_score_samples_is_lower_bound_on_log_density():
+    """The log density enumerates all 2^K feature vectors at the expected loadings and sticks."""
     rows = X[:, 20:24]
     fitted = ibp(5, temperature=0.3, max_iter=10).fit(rows)
     sets = (np.arange(2**fitted.n_components_)[:, None] >> np.arange(fitted.n_components_)) & 1
@@ -345,11 +345,11 @@ def test_the_score_is_a_lower_bound_on_the_log_density():
     variance = fitted.noise_variance_
     log_density = logsumexp(log_prior - 0.5 * squares / variance, axis=1) - 2 * np.log(2 * np.pi * variance)
     bounds = fitted.score_samples(rows)
-    assert np.all(bounds <= log_density + 0.1)  # expectations of logarithms are below logarithms of expectations
+    assert np.all(bounds <= log_density + 0.1)  # by Jensen's inequality
     assert fitted.score(rows) == pytest.approx(bounds.mean())
 
 
-def test_features_can_be_inferred_warmer_than_they_were_learned():
+def test_transform_temperature_affects_transform_only():
     warm = ibp(temperature=0.02, transform_temperature=0.2).fit(X)
     same = ibp(temperature=0.02).fit(X)
     np.testing.assert_array_equal(warm.embedding_, same.embedding_)
@@ -360,7 +360,7 @@ def test_features_can_be_inferred_warmer_than_they_were_learned():
 # --- defaults
 
 
-def test_untouched_settings_fit_the_digits_without_a_warning():
+def test_defaults_fit_digits_without_warning():
     X, y = digits(10, 1797)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

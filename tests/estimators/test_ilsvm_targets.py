@@ -1,4 +1,4 @@
-"""iLSVM for numbers and for several labels: oracles of the head, the start and the rule for C, and invariances."""
+"""Test iLSVM regression and multi-label classification against oracles, and their invariances."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def data_of(values, weights=None):
 
 
 @pytest.mark.parametrize("slab", SLABS)
-def test_weights_are_those_of_ridge_on_the_features(slab):
-    """The intercept is penalized, too; targets are standardized, so it is nearly zero."""
+def test_regressor_weights_match_ridge_on_features(slab):
+    """The intercept is penalized, too, but nearly zero for standardized targets."""
     model = ILSVMRegressor(10, C=0.4, temperature=0.2, slab=slab, max_iter=5).fit(X, two_outputs())
     C = 0.4 if slab is None else 0.4 * 0.2 * 10 / 3
     Y = (two_outputs() - two_outputs().mean(axis=0)) / two_outputs().std(axis=0)
     design = np.column_stack([model.embedding_ - model.embedding_.mean(axis=0), np.ones(len(X))])
     oracle = Ridge(alpha=1.0 / (2.0 * C), fit_intercept=False).fit(design, Y)
     scaled = model.coef_features_ / two_outputs().std(axis=0)[:, None]
-    rounding = 1e-6 if slab is None else 0.05  # the model's features that are not in use vary by at most 0.1
+    rounding = 1e-6 if slab is None else 0.05  # unused features vary by at most 0.1
     np.testing.assert_allclose(scaled, oracle.coef_[:, :-1], atol=rounding * np.abs(oracle.coef_).max())
     lowest, highest = model.target_range_
     scores = model.transform(X) @ model.coef_features_.T + model.intercept_
     np.testing.assert_allclose(model.predict(X), np.clip(scores, lowest, highest), rtol=rounding)
 
 
-def test_weights_of_labels_are_those_of_a_classifier_for_each():
-    """Of samples without some label, the other labels count; features are centered on samples with any."""
+def test_label_weights_match_binary_classifiers():
+    """A sample contributes its observed labels; features are centered on samples with at least one."""
     X, Y = labels()
     known = Y.astype(float)
     known[:40, 1], known[30:50] = np.nan, np.nan
@@ -69,10 +69,10 @@ def test_weights_of_labels_are_those_of_a_classifier_for_each():
     np.testing.assert_array_equal(model.predict(X), model.decision_function(X) > 0)
 
 
-# --- the start
+# --- initialization
 
 
-def test_inputs_are_ordered_by_what_they_and_their_squares_explain():
+def test_explained_by_inputs_matches_quadratic_regression():
     weights = np.random.default_rng(0).integers(1, 4, 60).astype(float)
     data = data_of(two_outputs()[:60], weights)
     found = starts.explained_by_inputs(data.X, starts.contrast_targets(data))
@@ -83,14 +83,14 @@ def test_inputs_are_ordered_by_what_they_and_their_squares_explain():
         assert found[j] == pytest.approx(r2_score(two_outputs()[:60], fitted, sample_weight=weights), abs=1e-9)
 
 
-def test_a_target_that_is_a_square_of_an_input_is_found():
+def test_regressor_fits_square_of_input():
     rng = np.random.default_rng(1)
     Z = rng.standard_normal((600, 8))
     target = Z[:, 3] ** 2 + 0.1 * rng.standard_normal(600)
     assert ILSVMRegressor().fit(Z[:400], target[:400]).score(Z[400:], target[400:]) > 0.5
 
 
-def test_labels_start_at_the_differences_of_two_means():
+def test_label_contrasts_are_differences_of_class_means():
     X, Y = labels()
     prices = np.ones(Y.shape)
     data = Data(centre_rows(X), Signs(2 * Y - 1, prices))
@@ -105,7 +105,7 @@ def test_labels_start_at_the_differences_of_two_means():
 
 
 @pytest.mark.parametrize("n_rows", [40, 8])
-def test_ridge_residual_is_the_error_of_leave_one_out(n_rows):
+def test_ridge_residual_matches_leave_one_out_error(n_rows):
     x = (X[:n_rows] - X[:n_rows].mean(axis=0)) / X[:n_rows].std(axis=0)
     target = two_outputs()[:n_rows]
     errors = []
@@ -115,7 +115,7 @@ def test_ridge_residual_is_the_error_of_leave_one_out(n_rows):
     assert ridge_residual(data_of(target)) == pytest.approx(min(errors), rel=0.2)
 
 
-def test_ridge_residual_takes_a_sample_of_weight_two_as_two():
+def test_ridge_residual_sample_weights_match_copies():
     times = np.random.default_rng(0).integers(1, 4, 60)
     weighted = ridge_residual(data_of(two_outputs()[:60], times.astype(float)))
     rows = np.repeat(np.arange(60), times)
@@ -127,7 +127,7 @@ def test_ridge_residual_takes_a_sample_of_weight_two_as_two():
 
 
 @pytest.mark.parametrize("slab", SLABS)
-def test_units_of_inputs_and_targets_do_not_matter(slab):
+def test_regressor_does_not_depend_on_units(slab):
     model = ILSVMRegressor(10, slab=slab, max_iter=20)
     plain = model.fit(X, y).predict(X)
     scales = np.logspace(-3, 3, X.shape[1])
@@ -135,13 +135,13 @@ def test_units_of_inputs_and_targets_do_not_matter(slab):
     np.testing.assert_allclose(other, 100.0 * plain - 7.0, rtol=1e-4)
 
 
-def test_predictions_are_within_the_range_of_the_targets():
+def test_regressor_predicts_within_range_of_targets():
     model = ILSVMRegressor(slab="half-normal").fit(X, y)
     far = model.predict(1e6 * np.random.default_rng(0).standard_normal((50, X.shape[1])))
     assert y.min() <= far.min() <= far.max() <= y.max()
 
 
-def test_missing_numbers_are_left_out():
+def test_regressor_ignores_missing_targets():
     Y = two_outputs()
     Y[:100, 1], Y[250:] = np.nan, np.nan
     model = ILSVMRegressor(C=1.0).fit(X, Y)
@@ -150,10 +150,10 @@ def test_missing_numbers_are_left_out():
         ILSVMRegressor().fit(X, np.column_stack([y, np.full(len(y), np.nan)]))
 
 
-# --- batches and files
+# --- mini-batches and memory-mapped files
 
 
-def test_batches_of_numbers_approach_a_fit_to_all():
+def test_regressor_partial_fit_approaches_fit():
     Z, target = make_friedman1(3000, noise=0.5, random_state=1)
     model = ILSVMRegressor(random_state=0)
     for first in range(0, 2000, 500):
@@ -166,7 +166,7 @@ def test_batches_of_numbers_approach_a_fit_to_all():
         model.partial_fit(Z[:50], np.column_stack([target, target])[:50])
 
 
-def test_batches_of_labels_approach_a_fit_to_all():
+def test_multilabel_partial_fit_approaches_fit():
     X, Y = labels(1500)
     model = ILSVMClassifier(random_state=0)
     for first in (0, 500):
@@ -177,7 +177,7 @@ def test_batches_of_labels_approach_a_fit_to_all():
     assert right[0] > right[1] - 0.03
 
 
-def test_samples_of_a_file_give_the_same_fit(tmp_path):
+def test_regressor_fit_of_memory_map_matches_array(tmp_path):
     np.save(tmp_path / "X.npy", X)
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     plain = ILSVMRegressor(8, max_iter=5).fit(X, y)
@@ -186,10 +186,10 @@ def test_samples_of_a_file_give_the_same_fit(tmp_path):
     )
 
 
-# --- searches, bad input
+# --- searches, invalid input
 
 
-def test_searches_choose_C_for_numbers_and_labels():
+def test_search_supports_numbers_and_labels():
     found = ILSVMRegressorCV(10, Cs=(0.01, 1.0), cv=3, max_iter=10).fit(X, y)
     assert found.C_ == 1.0
     Z, Y = labels()
@@ -211,7 +211,7 @@ def test_searches_choose_C_for_numbers_and_labels():
     ],
     ids=["cost", "class_weight", "multi_class", "transductive", "other classes"],
 )
-def test_several_labels_refuse_what_is_for_classes(options, label, message):
+def test_multilabel_fit_with_class_options_raises(options, label, message):
     X, Y = labels()
     Y[0, 0] = label
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Rows of a mapped file: blocks of them are converted when they are looked at, and the fit is that of an array."""
+"""Test fits of memory-mapped files: blocks are converted on access, and results match those of arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHTS = np.random.default_rng(3).integers(1, 4, size=N).astype(float)
 
 
 def draw(dtype, folder, n=N):
-    """A file of rows, in which the same few columns are repeated, and three classes."""
+    """Return a memory map whose few distinct columns are repeated, and labels of three classes."""
     rng = np.random.default_rng(0)
     loadings = 2.0 * rng.normal(size=(3, D))
     rows = (rng.random((n, 3)) < 0.4) @ loadings + 0.5 * rng.normal(size=(n, D)) + 3.0
@@ -39,7 +39,7 @@ def make(kind, **options):
 
 @pytest.fixture
 def few_copied(monkeypatch):
-    """What is copied whatever the number of rows is little beside these, and so is a block."""
+    """Make blocks and subsamples small relative to the data, so that peaks measure copies of the data."""
     monkeypatch.setattr(executor, "BLOCK_ROWS", 512)
     monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(POLICY, sample_rows=400))
     monkeypatch.setattr(head, "HEAD_POLICY", head.HeadPolicy(max_ascent_scores=1000, sample_per_weight=10))
@@ -65,18 +65,18 @@ def peak_of(call):
     ],
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_fit_and_answers_take_a_third_of_the_rows(kind, dtype, tmp_path, few_copied):
-    X, y = draw(dtype, tmp_path, 2 * N if kind == "inputs" else N)  # weights of inputs have large second derivatives
-    limit = 8 * X.size / 3  # as numbers in double precision; the curvature comes from a growing sample
+def test_fit_and_predict_need_a_third_of_the_size_of_X(kind, dtype, tmp_path, few_copied):
+    X, y = draw(dtype, tmp_path, 2 * N if kind == "inputs" else N)  # the second derivatives for input weights are large
+    limit = 8 * X.size / 3  # bytes: a third of X in double precision
     estimator = make(kind)
-    estimator.fit(X, y)  # what is loaded and compiled once
+    estimator.fit(X, y)  # import and compile before measuring
     peaks = {"fit": peak_of(lambda: estimator.fit(X, y)), "transform": peak_of(lambda: estimator.transform(X))}
     if kind == "features":
         peaks["score_samples"] = peak_of(lambda: estimator.score_samples(X))
     else:
         peaks["predict"] = peak_of(lambda: estimator.predict(X))
     if kind == "classes" and dtype == np.float32:
-        again = make(kind, n_init=2)  # from half of the rows, if they were in memory
+        again = make(kind, n_init=2)  # restarts subsample half of an in-memory X
         peaks["starts"] = peak_of(lambda: again.fit(X, y))
         peaks["weights"] = peak_of(lambda: estimator.fit(X, y, sample_weight=WEIGHTS))
     assert all(peak < limit for peak in peaks.values()), {name: peak / limit for name, peak in peaks.items()}
@@ -86,7 +86,7 @@ def test_a_fit_and_answers_take_a_third_of_the_rows(kind, dtype, tmp_path, few_c
 @pytest.mark.parametrize("kind", ["classes", "inputs", "features"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int16])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_the_fit_is_that_of_an_array_in_double_precision(kind, dtype, weights, tmp_path):
+def test_fit_of_memory_map_matches_double_precision_array(kind, dtype, weights, tmp_path):
     X, y = draw(dtype, tmp_path)
     X = X[:, :D]
     here = make(kind).fit(np.array(X, dtype=np.float64), y, sample_weight=weights)
@@ -102,7 +102,7 @@ def test_the_fit_is_that_of_an_array_in_double_precision(kind, dtype, weights, t
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_unlabelled_rows_and_their_inputs_stay_in_the_file(tmp_path):
+def test_fit_of_memory_map_with_unlabeled_matches_array(tmp_path):
     X, y = draw(np.float32, tmp_path)
     X, y = X[:, :D], np.where(np.arange(N) % 3 == 0, -1, y)
     here, there = (make("inputs", unlabeled=-1).fit(rows, y) for rows in (np.array(X, dtype=np.float64), X))
@@ -110,7 +110,7 @@ def test_unlabelled_rows_and_their_inputs_stay_in_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("estimator", [ILSVMClassifier(2), MultiTaskILSVMRegressor(2)], ids=["ilsvm", "tasks"])
-def test_what_is_not_finite_in_a_file_is_refused(estimator, tmp_path):
+def test_fit_of_memory_map_with_nan_raises(estimator, tmp_path):
     X, y = draw(np.float32, tmp_path)
     X = np.array(X[:100])
     X[7, 3] = np.nan
@@ -120,7 +120,7 @@ def test_what_is_not_finite_in_a_file_is_refused(estimator, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_numbers_of_several_tasks_take_any_type_of_a_file(tmp_path):
+def test_multitask_fit_of_integer_memory_map_matches_array(tmp_path):
     X, _ = draw(np.int16, tmp_path)
     X = X[:3000, :D]
     Y = X[:, :2] + np.random.default_rng(1).normal(size=(3000, 2))
@@ -130,7 +130,7 @@ def test_numbers_of_several_tasks_take_any_type_of_a_file(tmp_path):
     np.testing.assert_allclose(there.coef_features_, here.coef_features_, rtol=1e-6, atol=1e-8)
 
 
-def test_rows_that_are_standardised_when_they_are_looked_at_are_those_of_an_array():
+def test_standard_rows_match_standardized_array():
     rng = np.random.default_rng(2)
     X, mean, scale = rng.normal(size=(5000, 3)).astype(np.float32), rng.normal(size=3), rng.uniform(1, 2, size=3)
     whole, lazy = (X.astype(float) - mean) / scale, StandardRows(X, mean, scale)

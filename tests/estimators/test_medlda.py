@@ -1,4 +1,4 @@
-"""MedLDA's estimators: scikit-learn's promises, documents drawn from the model, chains that go on, bad input."""
+"""Test MedLDA's estimators with Gibbs sampling: simulated documents, weights, mini-batches, invalid input."""
 
 from __future__ import annotations
 
@@ -34,13 +34,10 @@ def regressor(n_components=4, **parameters):
 BOTH = pytest.mark.parametrize(("make", "y"), [(classifier, LABELS), (regressor, NUMBERS)], ids=["classes", "numbers"])
 
 
-# --- scikit-learn's own checks
-
-
 # --- what is learned
 
 
-def test_topics_that_generated_the_documents_are_found():
+def test_fit_recovers_simulated_topics():
     X, _, topics = draw_documents(400, length=80)
     fitted = classifier(max_iter=60, C=0).fit(X, np.arange(400) % 2)
     found = fitted.components_ / fitted.components_.sum(axis=1, keepdims=True)
@@ -49,7 +46,7 @@ def test_topics_that_generated_the_documents_are_found():
     assert distance[ours, theirs].max() < 0.1
 
 
-def test_without_a_price_it_is_latent_dirichlet_allocation():
+def test_zero_C_matches_latent_dirichlet_allocation():
     held_out, _, _ = draw_documents(200, seed=0)
     train, test = held_out[:100], held_out[100:]
     ours = classifier(C=0, max_iter=60).fit(train, np.arange(100) % 2)
@@ -59,7 +56,7 @@ def test_without_a_price_it_is_latent_dirichlet_allocation():
     assert ours.perplexity(test) < 1.05 * theirs.perplexity(test)
 
 
-def test_perplexity_is_the_bound_of_scikit_learn_at_the_same_topics():
+def test_perplexity_matches_bound_of_scikit_learn():
     fitted, counts = classifier().fit(X, LABELS), X.astype(float)
     theirs = LatentDirichletAllocation(4, doc_topic_prior=0.1, topic_word_prior=0.1, max_doc_update_iter=200).fit(
         counts
@@ -75,8 +72,8 @@ def test_perplexity_is_the_bound_of_scikit_learn_at_the_same_topics():
     assert fitted.perplexity(X) == pytest.approx(expected, rel=5e-3)
 
 
-def test_labels_move_the_topics():
-    """Two classes whose difference explains few words: topics without labels overlook it."""
+def test_supervised_topics_predict_better_than_unsupervised():
+    """The classes differ in so few words that topics without labels miss the difference."""
     rng = np.random.default_rng(0)
     X, _, _ = draw_documents(300, n_words=50, length=60, seed=3)
     y = rng.integers(0, 2, 300)
@@ -85,10 +82,10 @@ def test_labels_move_the_topics():
     X = np.hstack([X.toarray(), signal])
     supervised = classifier(8, max_iter=30).fit(X[:150], y[:150]).score(X[150:], y[150:])
     pipeline = make_pipeline(classifier(8, max_iter=30, C=0), LinearSVC()).fit(X[:150], y[:150]).score(X[150:], y[150:])
-    assert is_nearer_to(1.0, pipeline, supervised)  # the signal says which class it is
+    assert is_nearer_to(1.0, pipeline, supervised)  # the ten signal words determine the class
 
 
-def test_a_planted_linear_response_is_found():
+def test_regressor_recovers_simulated_linear_response():
     X, proportions, _ = draw_documents(500, length=120, seed=1)
     weights = np.array([2.0, -1.0, 0.5, 0.0])
     y = 10 + 5 * proportions @ weights
@@ -97,7 +94,7 @@ def test_a_planted_linear_response_is_found():
     assert np.max(np.abs(np.sort(fitted.coef_features_ + fitted.intercept_) - np.sort(10 + 5 * weights))) < 1.5
 
 
-def test_several_targets_at_once():
+def test_regressor_fits_several_targets():
     Y = np.column_stack([NUMBERS, -NUMBERS, 100 * PROPORTIONS[:, 1]])
     fitted = regressor(max_iter=30).fit(X[:200], Y[:200])
     assert fitted.coef_features_.shape == (3, 4)
@@ -105,7 +102,7 @@ def test_several_targets_at_once():
     np.testing.assert_allclose(fitted.predict(X), fitted.transform(X) @ fitted.coef_features_.T + fitted.intercept_)
 
 
-def test_several_labels_at_once():
+def test_classifier_fits_several_labels():
     Y = (PROPORTIONS > 0.25).astype(int)
     fitted = classifier(max_iter=30).fit(X[:200], Y[:200])
     assert fitted.decision_function(X).shape == fitted.predict(X).shape == (300, 4)
@@ -116,7 +113,7 @@ def test_several_labels_at_once():
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_decisions_are_linear_in_the_topics(n_classes):
+def test_decision_function_is_linear_in_topics(n_classes):
     kept = np.isin(LABELS, ["sport", "law"]) if n_classes == 2 else slice(None)
     fitted = classifier().fit(X[kept], LABELS[kept])
     scores = fitted.transform(X) @ fitted.coef_features_.T
@@ -128,7 +125,7 @@ def test_decisions_are_linear_in_the_topics(n_classes):
 
 
 @pytest.mark.parametrize("how", ["class_weight", "cost"])
-def test_prices_move_errors_between_classes(how):
+def test_costs_and_class_weights_change_errors(how):
     rng = np.random.default_rng(0)
     noisy = np.where(rng.random(300) < 0.3, rng.permutation(LABELS), LABELS)
     classes = np.unique(noisy).tolist()
@@ -146,16 +143,16 @@ def test_prices_move_errors_between_classes(how):
         np.testing.assert_allclose(same.coef_features_, after.coef_features_, rtol=1e-10)
 
 
-def test_balanced_class_weights():
+def test_balanced_class_weight_is_supported():
     fitted = classifier(class_weight="balanced").fit(X, LABELS)
     assert fits_its_rows(fitted.predict(X), LABELS)
 
 
-# --- documents as they come
+# --- containers and unusual documents
 
 
 @BOTH
-def test_any_container_of_counts(make, y):
+def test_fit_accepts_any_container_of_counts(make, y):
     expected = make().fit(X, y)
     dense = X.toarray()
     duplicates = csr_matrix((np.ones(int(X.sum())), np.repeat(X.indices, X.data), np.r_[0, np.cumsum(X.sum(axis=1))]))
@@ -166,7 +163,7 @@ def test_any_container_of_counts(make, y):
 
 
 @BOTH
-def test_empty_documents_short_ones_and_words_never_seen(make, y):
+def test_empty_short_and_unseen_documents_are_supported(make, y):
     Z = X.toarray().copy()
     Z[:5] = 0
     Z[5] = 0
@@ -184,14 +181,14 @@ def test_empty_documents_short_ones_and_words_never_seen(make, y):
     assert np.isfinite(fitted.perplexity(np.vstack([unseen, Z])))
 
 
-def test_documents_are_inferred_one_by_one():
+def test_transform_treats_documents_independently():
     fitted = classifier().fit(X, LABELS)
     order = np.random.default_rng(0).permutation(300)
     np.testing.assert_array_equal(fitted.transform(X[order]), fitted.transform(X)[order])
     np.testing.assert_array_equal(fitted.transform(X[:1]), fitted.transform(X)[:1])
 
 
-def test_words_have_names():
+def test_top_words_uses_vocabulary():
     texts = ["ball goal match", "goal team ball", "vote law party", "law vote court"] * 5
     vectorizer = CountVectorizer()
     counts = vectorizer.fit_transform(texts)
@@ -206,12 +203,12 @@ def test_words_have_names():
     assert list(named.transform(frame).columns) == ["medldaclassifier0", "medldaclassifier1"]
 
 
-# --- documents that count more than once
+# --- sample weights
 
 
 @BOTH
-def test_whole_weights_take_documents_so_often(make, y):
-    """The chain of documents that are repeated, in their order; the first of two portions too."""
+def test_integer_sample_weights_match_copies(make, y):
+    """The Markov chain is that of the repeated documents, also in a following `partial_fit`."""
     weights = np.random.default_rng(0).integers(0, 3, 300)
     rows = np.repeat(np.arange(300), weights)
     weighted, repeated = make().fit(X, y, sample_weight=weights), make().fit(X[rows], y[rows])
@@ -223,7 +220,7 @@ def test_whole_weights_take_documents_so_often(make, y):
 
 
 @BOTH
-def test_weights_that_cannot_be(make, y):
+def test_invalid_sample_weight_raises(make, y):
     with pytest.raises(ValueError, match=r'whole numbers; it has the value 0\.5\. inference="variational"'):
         make().fit(X, y, sample_weight=np.full(300, 0.5))
     for inference in ("gibbs", "variational"):
@@ -233,7 +230,7 @@ def test_weights_that_cannot_be(make, y):
             make(inference=inference).fit(X, y, sample_weight=np.ones(7))
 
 
-# --- bad input
+# --- invalid input
 
 
 @BOTH
@@ -252,7 +249,7 @@ def test_weights_that_cannot_be(make, y):
     ],
     ids=["negative", "fractions", "tf-idf", "empty", "huge", "texts", "series", "nan", "short"],
 )
-def test_counts_that_cannot_be_fitted(make, y, rows, message):
+def test_fit_with_invalid_counts_raises(make, y, rows, message):
     with pytest.raises(ValueError, match=message):
         make().fit(rows, y)
 
@@ -279,7 +276,7 @@ def test_counts_that_cannot_be_fitted(make, y, rows, message):
     ],
     ids=str,
 )
-def test_parameters_that_cannot_be(make, y, parameters):
+def test_invalid_parameter_raises(make, y, parameters):
     with pytest.raises(ValueError, match=next(iter(parameters))):
         make().set_params(**parameters).fit(X, y)
 
@@ -301,12 +298,12 @@ def test_parameters_that_cannot_be(make, y, parameters):
     ],
     ids=str,
 )
-def test_classes_that_cannot_be(change, y, message):
+def test_fit_with_invalid_classes_raises(change, y, message):
     with pytest.raises(ValueError, match=message):
         classifier(**change).fit(X, y)
 
 
-def test_portions_that_do_not_fit_together():
+def test_partial_fit_with_inconsistent_batch_raises():
     model = classifier().partial_fit(X[:50], LABELS[:50], classes=np.unique(LABELS))
     with pytest.raises(ValueError, match="the classes are"):
         model.partial_fit(X[:50], np.repeat("new", 50))
@@ -320,7 +317,7 @@ def test_portions_that_do_not_fit_together():
 
 
 @BOTH
-def test_what_is_asked_of_a_fitted_model(make, y):
+def test_methods_with_invalid_arguments_raise(make, y):
     with pytest.raises(NotFittedError):
         make().transform(X)
     assert not hasattr(make(), "components_")

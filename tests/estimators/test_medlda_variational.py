@@ -1,4 +1,4 @@
-"""MedLDA's estimators by mean field: scikit-learn's promises, planted topics, weights of words, bad input."""
+"""Test MedLDA's estimators with variational inference: simulated topics, sample weights, invalid input."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BOTH = pytest.mark.parametrize(("make", "y"), [(classifier, LABELS), (regressor,
 
 
 @QUIET
-def test_classes_labels_and_numbers_are_learned():
+def test_fit_learns_classes_labels_and_numbers():
     held_out, proportions, _ = draw_documents(500, length=80)
     train, test = slice(0, 300), slice(300, 500)
     names = np.array(["a", "b", "c"])[np.argmax(proportions[:, :3], axis=1)]
@@ -54,7 +54,7 @@ def test_classes_labels_and_numbers_are_learned():
 
 @BOTH
 @pytest.mark.parametrize("squared", [False, True])
-def test_defaults_converge_without_a_warning(make, y, squared):
+def test_defaults_converge_without_warning(make, y, squared):
     plain = "hinge" if make is classifier else "epsilon_insensitive"
     fitted = make(loss=f"squared_{plain}" if squared else plain).fit(X[:150], y[:150])
     assert fitted.trace_.rises.count == 0
@@ -62,7 +62,7 @@ def test_defaults_converge_without_a_warning(make, y, squared):
 
 
 @BOTH
-def test_scores_are_shares_times_weights(make, y):
+def test_predictions_are_linear_in_topics(make, y):
     fitted = make(max_iter=6, tol=1.0).fit(X, y)
     shares = fitted.transform(X)
     np.testing.assert_allclose(shares.sum(axis=1), 1)
@@ -74,7 +74,7 @@ def test_scores_are_shares_times_weights(make, y):
 
 
 @BOTH
-def test_weights_of_words_need_not_be_whole(make, y):
+def test_fit_accepts_fractional_counts(make, y):
     weighted = TfidfTransformer().fit_transform(X) * 10
     assert fits_its_rows(make().fit(weighted, y).predict(weighted), y)
     with pytest.raises(ValueError, match="whole counts"):
@@ -82,7 +82,7 @@ def test_weights_of_words_need_not_be_whole(make, y):
 
 
 @BOTH
-def test_without_a_price_the_weights_are_zero_and_topics_are_plain(make, y):
+def test_zero_C_gives_zero_weights_and_unsupervised_topics(make, y):
     starts = [make(C=0, topic_word_prior=0, random_state=seed).fit(X, y) for seed in range(3)]
     assert not any(np.any(fitted.coef_features_) for fitted in starts)
     best = min(fitted.perplexity(X) for fitted in starts)
@@ -91,11 +91,11 @@ def test_without_a_price_the_weights_are_zero_and_topics_are_plain(make, y):
 
 @QUIET
 @BOTH
-def test_a_document_that_counts_twice_is_there_twice(make, y):
-    """The start has the same objective: lengths, units, class weights and first topics count documents as often."""
+def test_sample_weights_match_copies(make, y):
+    """The initial objectives agree: lengths, scales, class weights and initial topics use sample weights."""
     weights = np.random.default_rng(0).integers(0, 4, 300)
     rows = np.repeat(np.arange(300), weights)
-    # A C at which the head is solved within its passes.
+    # At this C the head converges within its limit of passes.
     options = {"class_weight": "balanced"} if make is classifier else {"C": 0.03}
     models = [make(max_iter=1, **options) for _ in range(2)]
     weighted, repeated = models[0].fit(X, y, sample_weight=weights), models[1].fit(X[rows], y[rows])
@@ -103,13 +103,13 @@ def test_a_document_that_counts_twice_is_there_twice(make, y):
     for name in ("likelihood", "kl_proportions", "kl_topics"):
         assert ours.terms[name][0] == pytest.approx(theirs.terms[name][0], rel=1e-6)
     head = sum(theirs.terms[name][0] for name in ("kl_weights", "margin"))
-    assert ours.objective[0] == pytest.approx(theirs.objective[0], abs=2e-3 * head)  # two gaps
+    assert ours.objective[0] == pytest.approx(theirs.objective[0], abs=2e-3 * head)  # sum of both duality gaps
     np.testing.assert_allclose(weighted.components_.sum(), repeated.components_.sum(), rtol=1e-5)
 
 
 @QUIET
 @BOTH
-def test_fits_are_saved_cloned_and_repeated(make, y, tmp_path):
+def test_fit_is_reproducible_after_clone_and_load(make, y, tmp_path):
     fitted = make(max_iter=4, n_jobs=2).fit(X, y)
     again = clone(fitted).set_params(n_jobs=1).fit(X, y)
     np.testing.assert_array_equal(fitted.coef_features_, again.coef_features_)
@@ -121,18 +121,18 @@ def test_fits_are_saved_cloned_and_repeated(make, y, tmp_path):
 
 @QUIET
 @BOTH
-def test_warm_starts_go_on_from_the_topics(make, y):
+def test_warm_start_continues_from_topics(make, y):
     model = make(max_iter=10, warm_start=True).fit(X, y)
     before = model.trace_.objective
     model.fit(X, y)
     assert model.trace_.objective[0] < before[0]
     assert model.trace_.objective[0] == pytest.approx(before[-1], rel=1e-2)
-    model.set_params(n_components=3).fit(X, y)  # other topics: a new start
+    model.set_params(n_components=3).fit(X, y)  # another number of topics: a cold start
     assert model.components_.shape == (3, 60)
 
 
 @QUIET
-def test_long_short_and_empty_documents():
+def test_long_short_and_empty_documents_are_supported():
     rng = np.random.default_rng(0)
     long = rng.multinomial(100_000, TOPICS[0])[None]
     short = np.eye(60, dtype=int)[:2]
@@ -144,7 +144,7 @@ def test_long_short_and_empty_documents():
 
 
 @QUIET
-def test_large_vocabularies_and_unseen_words():
+def test_large_vocabulary_and_unseen_words_are_supported():
     wide = csr_array((X.data, X.indices * 1500, X.indptr), shape=(300, 100_000))
     fitted = classifier(max_iter=5).fit(wide, LABELS)
     unseen = csr_array(([3], ([0], [99_999])), shape=(1, 100_000))
@@ -157,7 +157,7 @@ def test_costs_and_class_weights_shift_predictions():
     plain = classifier(max_iter=10).fit(X, LABELS)
     heavy = classifier(max_iter=10, class_weight={"law": 20.0}).fit(X, LABELS)
     assert np.sum(heavy.predict(X) == "law") > np.sum(plain.predict(X) == "law")
-    cost = np.array([[0, 1, 1], [9, 0, 9], [1, 1, 0]])  # law, the second class, must not be missed
+    cost = np.array([[0, 1, 1], [9, 0, 9], [1, 1, 0]])  # missing "law", the second class, is expensive
     careful = classifier(max_iter=10, cost=cost).fit(X, LABELS)
     assert np.sum(careful.predict(X) == "law") > np.sum(plain.predict(X) == "law")
 
@@ -172,11 +172,11 @@ def test_costs_and_class_weights_shift_predictions():
         ({"loss": "squared"}, "loss"),
     ],
 )
-def test_bad_parameters_are_named(parameters, message):
+def test_invalid_parameter_raises(parameters, message):
     with pytest.raises(ValueError, match=message):
         classifier(**parameters).fit(X, LABELS)
 
 
-def test_counts_beyond_single_precision_are_refused():
+def test_counts_beyond_single_precision_raise():
     with pytest.raises(ValueError, match="must be at most 1e"):
         classifier().fit(X * 1e40, LABELS)

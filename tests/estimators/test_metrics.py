@@ -1,4 +1,4 @@
-"""Metrics of several tasks, against scikit-learn's and by hand."""
+"""Test metrics of several tasks against scikit-learn and explicit formulas."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def ragged(seed):
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_both_readings_against_scikit_learn(seed):
+def test_explained_variances_match_r2_score(seed):
     y, predicted, task = ragged(seed)
     assert explained_variance_pooled(y, predicted, task) == pytest.approx(r2_score(y, predicted))
-    # within tasks: R² of what is left when each task's mean is taken out of targets and predictions alike
+    # Within tasks: R² after centering targets and predictions by the task means of the targets.
     means = np.array([y[task == t].mean() for t in task])
     assert explained_variance_within_tasks(y, predicted, task) == pytest.approx(r2_score(y - means, predicted - means))
     assert explained_variance_within_tasks(y, predicted, task) <= explained_variance_pooled(y, predicted) + 1e-12
 
 
-def test_the_means_of_tasks_explain_something_pooled_and_nothing_within():
+def test_task_means_explain_variance_pooled_but_not_within():
     y, _, task = ragged(0)
     means = np.array([y[task == t].mean() for t in task])
     assert explained_variance_within_tasks(y, means, task) == pytest.approx(0.0)
@@ -36,7 +36,7 @@ def test_the_means_of_tasks_explain_something_pooled_and_nothing_within():
     assert explained_variance_pooled(y, np.full(len(y), y.mean())) == pytest.approx(0.0)
 
 
-def test_a_matrix_with_holes_is_the_same_cells_in_a_row():
+def test_matrix_with_missing_values_matches_long_format():
     rng = np.random.default_rng(1)
     Y = rng.standard_normal((20, 3)) + np.array([0.0, 5.0, -5.0])
     predicted = Y + rng.standard_normal(Y.shape)
@@ -48,12 +48,12 @@ def test_a_matrix_with_holes_is_the_same_cells_in_a_row():
     assert explained_variance_within_tasks(Y, predicted) == pytest.approx(within)
 
 
-def test_nothing_to_explain():
+def test_explained_variance_of_constant_target_is_one_or_zero():
     assert explained_variance_pooled([2.0, 2.0], [2.0, 2.0]) == 1.0
     assert explained_variance_pooled([2.0, 2.0], [2.0, 3.0]) == 0.0
 
 
-def test_accuracy_is_over_observed_labels():
+def test_accuracy_ignores_missing_labels():
     truth = np.array([["a", "b"], ["b", None], [None, "a"]], dtype=object)
     predicted = np.array([["a", "a"], ["b", "b"], ["a", "a"]])
     assert task_accuracy(truth, predicted) == pytest.approx(3 / 4)
@@ -68,14 +68,14 @@ def test_accuracy_is_over_observed_labels():
     assert subset_accuracy(Y, guesses, sample_weight=weights) == pytest.approx(expected)
 
 
-def test_shapes_must_agree():
+def test_metrics_with_different_shapes_raise():
     with pytest.raises(ValueError, match=r"y_pred has shape \(4, 2\), but y_true has \(4, 3\)"):
         explained_variance_pooled(np.zeros((4, 3)), np.zeros((4, 2)))
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         task_accuracy([1, 2], [1, 2, 3])
 
 
-def test_weights_are_numbers_of_copies():
+def test_metrics_sample_weights_match_copies():
     y, predicted, task = ragged(2)
     weights = np.arange(len(y)) % 4
     copies = np.repeat(np.arange(len(y)), weights)

@@ -1,4 +1,4 @@
-"""Awkward and bad inputs of the multi-task estimators."""
+"""Test unusual and invalid input of the multi-task estimators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_awkward_arrays_give_the_same_answer(make):
+def test_fit_does_not_depend_on_array_type(make):
     X, Y = data_for(make)
     X = X.astype(np.float32).astype(np.float64)
     plain = make().fit(X, Y).predict(X)
@@ -44,21 +44,21 @@ def test_awkward_arrays_give_the_same_answer(make):
 
 @pytest.mark.parametrize("make", [classifier, regressor])
 @pytest.mark.parametrize("unit", [1e-150, 1e-8, 1e8, 1e150])
-def test_units_of_the_inputs_do_not_matter(make, unit):
+def test_fit_does_not_depend_on_units(make, unit):
     X, Y = data_for(make)
     np.testing.assert_allclose(
         make(max_iter=5).fit(unit * X, Y).transform(unit * X), make(max_iter=5).fit(X, Y).transform(X), atol=1e-5
     )
 
 
-def test_values_too_large_to_square_are_refused():
+def test_values_too_large_to_square_raise():
     X, Y = labels()
     with pytest.raises(ValueError, match="too large to square"):
         classifier(scale_inputs=False).fit(1e200 * X, Y)
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_constant_columns_and_duplicated_rows_do_no_harm(make):
+def test_constant_columns_and_duplicate_samples_are_supported(make):
     X, Y = data_for(make)
     X = np.column_stack([X, np.full(len(X), 0.1), np.zeros(len(X)), 1e9 * (1 + 1e-16 * np.arange(len(X)))])
     X[1], Y[1] = X[0], Y[0]
@@ -72,7 +72,7 @@ def test_constant_columns_and_duplicated_rows_do_no_harm(make):
 
 @every_estimator
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_bad_inputs_are_refused(make, bad):
+def test_nonfinite_X_raises(make, bad):
     X, Y = data_for(make)
     broken = X.copy()
     broken[3, 2] = bad
@@ -83,7 +83,7 @@ def test_bad_inputs_are_refused(make, bad):
 
 
 @every_estimator
-def test_bad_targets_are_refused(make):
+def test_fit_with_invalid_y_raises(make):
     X, Y = data_for(make)
     with pytest.raises(ValueError, match="Input y contains infinity"):
         make().fit(X, np.where(np.isclose(Y, Y[0, 0]), np.inf, Y))
@@ -94,7 +94,7 @@ def test_bad_targets_are_refused(make):
 
 
 @every_estimator
-def test_sparse_inputs_are_their_dense_ones(make):
+def test_sparse_X_matches_dense_X(make):
     X, Y = data_for(make)
     sparse = csr_matrix(X)
     fitted = make().fit(sparse, Y)
@@ -105,7 +105,7 @@ def test_sparse_inputs_are_their_dense_ones(make):
 
 
 @pytest.mark.parametrize("layout", ["C", "F"])
-def test_standardising_is_exact_far_from_zero_and_may_sort_rows(layout):
+def test_standardized_is_accurate_far_from_zero(layout):
     rng = np.random.default_rng(0)
     X = np.array(1e7 + rng.standard_normal((5000, 3)) * [1.0, 100.0, 0.01], order=layout)
     order = rng.permutation(len(X))
@@ -120,20 +120,20 @@ def test_standardising_is_exact_far_from_zero_and_may_sort_rows(layout):
 
 @pytest.fixture(params=[np.float64, np.float32])
 def mapped(request, tmp_path):
-    """Rows in a file with targets, most of which are observed, and a task of each row."""
+    """Return a memory map, partly missing targets, and the task of each sample."""
     rng = np.random.default_rng(3)
     n, d = 12_000, 40
     X = (rng.random((n, 3)) < 0.4) @ rng.normal(size=(3, d)) + rng.normal(size=(n, d)) + np.linspace(-9.0, 9.0, d)
     Y = X[:, :6] + rng.normal(size=(n, 6))
     Y[rng.random(Y.shape) < 0.1] = np.nan
-    Y[-50:] = np.nan  # rows without any target
+    Y[-50:] = np.nan  # samples without any target
     np.save(tmp_path / "rows.npy", X.astype(request.param))
     return np.load(tmp_path / "rows.npy", mmap_mode="r"), Y, rng.integers(0, 3, n)
 
 
 @pytest.mark.parametrize("layout", ["matrix", "ragged", "weighted"])
 @pytest.mark.parametrize("inputs", [False, True])
-def test_rows_in_a_file_are_fitted_as_those_in_memory(mapped, layout, inputs):
+def test_fit_of_memory_map_matches_array(mapped, layout, inputs):
     X, Y, task = mapped
     model = MultiTaskILSVMRegressor(3, include_inputs=inputs, max_iter=3, random_state=0)
     y, given = (Y[:, 0], {"task": task}) if layout == "ragged" else (Y, {})
@@ -148,14 +148,14 @@ def test_rows_in_a_file_are_fitted_as_those_in_memory(mapped, layout, inputs):
 
 
 @pytest.mark.parametrize("inputs", [False, True])
-def test_rows_in_a_file_stay_there(mapped, inputs):
+def test_fit_of_memory_map_does_not_load_X(mapped, inputs):
     X, Y, _ = mapped
     shape, size = (5 * len(X), 3 * X.shape[1]), 8 * 15 * X.size
     large, targets = np.lib.format.open_memmap(f"{X.filename}.large", "w+", X.dtype, shape), np.tile(Y[:, :2], (5, 1))
     for first in range(0, len(large), len(X)):
         large[first : first + len(X)] = np.tile(X, 3)
     model = MultiTaskILSVMRegressor(3, include_inputs=inputs, max_iter=1, tol=0.1, random_state=0)
-    model.fit(large, targets)  # what is loaded and compiled once
+    model.fit(large, targets)  # import and compile before measuring
     for look in (partial(model.fit, y=targets), model.predict, model.transform):
         tracemalloc.start()
         look(large)
@@ -187,7 +187,7 @@ def targets_of(kind, n=9000, seed=5):
     ],
 )
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_matrix_of_targets_is_what_its_list_is(monkeypatch, kind, options, weighted):
+def test_matrix_and_list_of_targets_give_same_fit(monkeypatch, kind, options, weighted):
     X, Y, counts = targets_of(kind)
     kind_of = MultiTaskILSVMRegressor if kind == "numbers" else MultiTaskILSVMClassifier
     model = kind_of(**{"n_components": 3, "max_iter": 4, "random_state": 0} | options)
@@ -202,16 +202,18 @@ def test_a_matrix_of_targets_is_what_its_list_is(monkeypatch, kind, options, wei
 
 
 @pytest.mark.parametrize(("kind", "most"), [("labels", 16), ("numbers", 40)])
-def test_a_target_takes_few_bytes(kind, most):
+def test_fit_needs_few_bytes_per_target(kind, most):
     X, Y, _ = targets_of(kind, n=30_000)
     X, Y = X[:, :4].copy(), np.tile(Y, 4)
     if kind == "labels":
         Y = np.where(np.isnan(Y), -1, Y).astype(np.int8)
     kind_of = MultiTaskILSVMRegressor if kind == "numbers" else partial(MultiTaskILSVMClassifier, unlabeled=-1)
     model = kind_of(n_components=2, max_iter=1, tol=0.1, random_state=0)
-    model.fit(X, Y)  # what is loaded and compiled once
+    model.fit(X, Y)  # import and compile before measuring
     tracemalloc.start()
     model.fit(X, Y)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak / Y.size < most, f"{peak / Y.size:.1f} bytes"  # as a list 32 are held, and twice as many for a while
+    assert peak / Y.size < most, (
+        f"{peak / Y.size:.1f} bytes"
+    )  # a list of targets needs 32 bytes each, and 64 at its peak

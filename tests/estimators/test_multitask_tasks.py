@@ -1,4 +1,4 @@
-"""The two ways to give tasks, their classes, and targets that are missing."""
+"""Test the two formats of tasks, their classes, and missing targets."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from regbayes.models.mt_ilsvm.model import latent_features
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
-# --- the two ways in
+# --- matrix and ragged tasks
 
 
 @every_estimator
-def test_a_matrix_gives_a_column_per_task(make):
+def test_matrix_of_targets_has_one_task_per_column(make):
     X, Y = data_for(make)
     fitted = make().fit(X, Y)
     assert fitted.predict(X).shape == Y.shape
@@ -40,7 +40,7 @@ def test_a_matrix_gives_a_column_per_task(make):
 
 
 @every_estimator
-def test_ragged_tasks_give_one_answer_per_row_and_must_be_named(make):
+def test_ragged_tasks_predict_one_value_per_sample(make):
     X, y, task = ragged_for(make)
     fitted = make().fit(X, y, task=task)
     assert fitted.predict(X, task=task).shape == y.shape
@@ -54,7 +54,7 @@ def test_ragged_tasks_give_one_answer_per_row_and_must_be_named(make):
 
 
 @every_estimator
-def test_a_vector_is_one_task(make):
+def test_vector_of_targets_is_one_task(make):
     X, Y = data_for(make)
     vector, column = make().fit(X, Y[:, 0]), make().fit(X, Y[:, :1])
     assert vector.predict(X).shape == (len(X),)
@@ -64,7 +64,7 @@ def test_a_vector_is_one_task(make):
 @pytest.mark.parametrize("weight", [0.7, "auto"])
 @pytest.mark.parametrize("sharing", [0.0, 1.0])
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_a_complete_matrix_equals_stacked_rows_at_a_generative_weight_divided_by_the_tasks(make, sharing, weight):
+def test_complete_matrix_matches_stacked_ragged_tasks(make, sharing, weight):
     X, Y = data_for(make)
     n_rows, n_tasks = Y.shape
     given = {"task_sharing": sharing, "max_iter": 6} | ({"scale_targets": "pooled"} if make is regressor else {})
@@ -81,7 +81,7 @@ def test_a_complete_matrix_equals_stacked_rows_at_a_generative_weight_divided_by
 
 @pytest.mark.parametrize("make", [classifier, regressor])
 @pytest.mark.parametrize("sharing", [0.0, 1.0])
-def test_the_order_of_tasks_and_rows_does_not_matter(make, sharing):
+def test_fit_does_not_depend_on_order_of_tasks_and_samples(make, sharing):
     X, Y = data_for(make)
     Y = holes(Y)
     tasks, rows = [2, 0, 1], np.random.default_rng(3).permutation(len(X))
@@ -93,7 +93,7 @@ def test_the_order_of_tasks_and_rows_does_not_matter(make, sharing):
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_the_names_of_ragged_tasks_do_not_matter(make):
+def test_fit_does_not_depend_on_task_names(make):
     X, y, task = ragged_for(make)
     fitted = make().fit(X, y, task=task)
     other_names = {"north": 7, "south": 3, "east": 11, "west": 5}
@@ -105,7 +105,7 @@ def test_the_names_of_ragged_tasks_do_not_matter(make):
     )
 
 
-def test_task_needs_one_target_per_row():
+def test_fit_with_task_and_matrix_raises():
     X, Y = labels()
     with pytest.raises(ValueError, match="a column per task; with task= it must have one target per row"):
         classifier().fit(X, Y, task=np.zeros(len(X)))
@@ -119,7 +119,7 @@ def test_task_needs_one_target_per_row():
         classifier().fit(X, Y[:, 0], task=np.array(["a", 1] * (len(X) // 2), dtype=object))
 
 
-def test_columns_of_a_frame_name_the_tasks():
+def test_columns_of_frame_name_the_tasks():
     X, Y = labels()
     frame = pd.DataFrame(Y, columns=["calm", "happy", "sad"])
     for make in (classifier, classifier_cv):
@@ -129,7 +129,7 @@ def test_columns_of_a_frame_name_the_tasks():
 # --- classes
 
 
-def test_any_labels_will_do():
+def test_labels_may_have_any_type():
     X, Y = labels()
     plain = classifier().fit(X, Y)
     assert plain.classes_.tolist() == [0, 1]
@@ -142,7 +142,7 @@ def test_any_labels_will_do():
     assert set(np.unique(classifier().fit(X, with_holes).predict(X))) <= {"no", "yes"}
 
 
-def test_columns_may_have_different_classes():
+def test_tasks_may_have_different_classes():
     X, Y = numbers()
     mixed = np.empty(Y.shape, dtype=object)
     mixed[:, 0] = np.where(Y[:, 0] > 0, "yes", "no")
@@ -160,7 +160,7 @@ def test_columns_may_have_different_classes():
     assert fits_its_rows(predicted, mixed)
 
 
-def test_a_multi_class_task_is_the_multi_label_problem_of_its_indicator():
+def test_multiclass_task_matches_its_indicator_matrix():
     X, Y = numbers()
     y = Y.argmax(axis=1)
     one, many = classifier().fit(X, y), classifier().fit(X, np.eye(3, dtype=int)[y])
@@ -168,7 +168,7 @@ def test_a_multi_class_task_is_the_multi_label_problem_of_its_indicator():
     np.testing.assert_array_equal(one.predict(X), many.decision_function(X).argmax(axis=1))
 
 
-def test_ragged_tasks_with_several_classes(monkeypatch):
+def test_ragged_multiclass_tasks_infer_features_once(monkeypatch):
     X, y, task = groups()
     y = np.digitize(y, np.quantile(y, [0.3, 0.6]))
     fitted = classifier(C=1.0).fit(X, y, task=task)
@@ -181,7 +181,7 @@ def test_ragged_tasks_with_several_classes(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("regbayes.models.mt_ilsvm.model.latent_features", counting)
         scores = fitted.decision_function(X, task=task)
-    assert len(computed) == 1  # not once per class
+    assert len(computed) == 1  # once for all classes
     assert scores.shape == (len(X), 3)
     np.testing.assert_array_equal(fitted.predict(X, task=task), scores.argmax(axis=1))
     code = np.searchsorted(fitted.tasks_, task)
@@ -190,13 +190,13 @@ def test_ragged_tasks_with_several_classes(monkeypatch):
         np.testing.assert_allclose(scores[:, c], by_hand[np.arange(len(X)), 3 * code + c], rtol=1e-9, atol=1e-12)
 
 
-def test_a_label_that_is_never_on_is_learned_as_such():
+def test_label_that_is_always_zero_is_predicted_zero():
     X, Y = labels()
     Y[:, 1] = 0
     assert not classifier().fit(X, Y).predict(X)[:, 1].any()
 
 
-def test_too_few_classes_are_refused():
+def test_fit_with_too_few_classes_raises():
     X, Y = labels()
     with pytest.raises(ValueError, match="at least 2 classes"):
         classifier().fit(X, np.zeros(len(X)))
@@ -211,7 +211,7 @@ def test_too_few_classes_are_refused():
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_rows_without_targets_shape_the_features(make):
+def test_samples_without_targets_affect_features(make):
     X, Y = data_for(make)
     Y = np.where(np.arange(len(X))[:, None] < 30, Y, np.nan)
     with_all, labelled = make().fit(X, Y), make().fit(X[:30], Y[:30])
@@ -223,7 +223,7 @@ def test_rows_without_targets_shape_the_features(make):
     np.testing.assert_allclose(ragged.coef_features_, vector.coef_features_, atol=1e-6 * scale)
 
 
-def test_a_value_may_mark_missing_labels():
+def test_unlabeled_value_matches_nan():
     X, Y = labels()
     Y = holes(Y)
     marked = np.where(np.isnan(Y), -1, Y).astype(int)
@@ -233,7 +233,7 @@ def test_a_value_may_mark_missing_labels():
     assert other.score(X, marked) == plain.score(X, Y)
 
 
-def test_scores_are_over_observed_targets():
+def test_score_ignores_missing_targets():
     X, Y = labels()
     fitted, some = classifier().fit(X, Y), holes(Y)
     assert fitted.score(X, Y) == pytest.approx(accuracy_score(Y, fitted.predict(X)))
@@ -249,7 +249,7 @@ def test_scores_are_over_observed_targets():
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_tasks_without_targets_are_refused_or_served_by_the_shared_weights(make):
+def test_ragged_task_without_targets_needs_shared_weights(make):
     X, y, task = ragged_for(make)
     y = np.where(task == "west", np.nan, y)
     with pytest.raises(ValueError, match=r"no target is observed for task 'west'.*unseen_tasks='shared'"):
@@ -267,7 +267,7 @@ def test_tasks_without_targets_are_refused_or_served_by_the_shared_weights(make)
         make(unseen_tasks="shared", task_sharing=0).fit(X, y, task=task)
 
 
-def test_an_empty_column_is_refused_or_served_by_the_shared_weights():
+def test_column_without_targets_needs_shared_weights():
     X, Y = labels()
     Y = np.column_stack([Y, np.full(len(X), np.nan)])
     with pytest.raises(ValueError, match="no target is observed for task 3"):

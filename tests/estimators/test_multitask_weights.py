@@ -1,4 +1,4 @@
-"""What tasks see, what their weights are, and the prices of margins."""
+"""Test weights of tasks, costs, class weights and sample weights of the multi-task estimators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 @pytest.mark.parametrize("include_inputs", [False, True])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_answers_are_linear_in_what_tasks_see(make, fit_intercept, include_inputs):
+def test_predictions_are_linear_in_features(make, fit_intercept, include_inputs):
     X, Y = data_for(make)
     fitted = make(include_inputs=include_inputs, fit_intercept=fit_intercept).fit(X, Y)
     by_hand = fitted.transform(X) @ fitted.coef_features_.T + fitted.intercept_
@@ -38,7 +38,7 @@ def test_answers_are_linear_in_what_tasks_see(make, fit_intercept, include_input
 
 
 def seen_by(fitted, X):
-    """What tasks see, from the fitted attributes and the definition."""
+    """Return the design matrix of the tasks, computed from fitted attributes."""
     standardized = (X - X.mean(axis=0)) / X.std(axis=0)
     latent = standardized @ fitted.components_.T / np.sqrt(X.shape[1])
     np.testing.assert_allclose(fitted.transform(X), latent, rtol=1e-9)
@@ -47,7 +47,7 @@ def seen_by(fitted, X):
 
 @pytest.mark.parametrize("make", [classifier, regressor])
 @pytest.mark.parametrize("margins", ["consistent", "posterior", "decoupled"])
-def test_the_generative_part_cannot_be_left_out(make, margins):
+def test_zero_generative_weight_raises(make, margins):
     X, Y = data_for(make)
     with pytest.raises(ValueError, match="'generative_weight' parameter"):
         make(margins=margins, generative_weight=0.0).fit(X, Y)
@@ -55,7 +55,7 @@ def test_the_generative_part_cannot_be_left_out(make, margins):
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
 @pytest.mark.parametrize("include_inputs", [False, True])
-def test_decoupled_is_factor_analysis_and_then_liblinear(include_inputs, loss):
+def test_decoupled_classifier_matches_liblinear_on_factors(include_inputs, loss):
     X, Y = labels()
     given = {"margins": "decoupled", "include_inputs": include_inputs, "C": 0.5, "loss": loss}
     fitted = classifier(**given).fit(X, Y)
@@ -69,7 +69,7 @@ def test_decoupled_is_factor_analysis_and_then_liblinear(include_inputs, loss):
 
 
 @pytest.mark.parametrize("loss", ["squared_epsilon_insensitive", "epsilon_insensitive"])
-def test_decoupled_numbers_are_factor_analysis_and_then_liblinear(loss):
+def test_decoupled_regressor_matches_liblinear_on_factors(loss):
     X, Y = numbers()
     fitted = regressor(margins="decoupled", C=0.5, loss=loss, epsilon=0.2).fit(X, Y)
     seen = seen_by(fitted, X)
@@ -79,14 +79,14 @@ def test_decoupled_numbers_are_factor_analysis_and_then_liblinear(loss):
         np.testing.assert_allclose(fitted.predict(X)[:, task], predicted, atol=5e-2 * y.std())
 
 
-def test_prices_by_class():
+def test_cost_and_class_weight_change_predictions():
     X, Y = labels()
     rng = np.random.default_rng(5)
     Y = np.where(rng.random(Y.shape) < 0.3, 1 - Y, Y)
     heavy = {"class_weight": {1: 50.0}}
     plain, dear = classifier().fit(X, Y).predict(X), classifier(**heavy).fit(X, Y).predict(X)
     assert dear.mean() > plain.mean() + 0.1
-    # a cost on missed positives is a weight on positives
+    # a cost of false negatives equals a weight of the positive class
     cost = classifier(cost=[[0.0, 1.0], [50.0, 0.0]]).fit(X, Y)
     np.testing.assert_array_equal(cost.predict(X), dear)
     only_first = classifier(class_weight=[{1: 50.0}, {}, {}]).fit(X, Y).predict(X)
@@ -107,7 +107,7 @@ def test_prices_by_class():
         classifier(class_weight={0: 0.0, 1: 0.0}).fit(X, Y)
 
 
-def test_balanced_weights_are_those_of_each_task():
+def test_balanced_class_weight_is_computed_per_task():
     X, Y = labels()
     Y[:40, 0] = 0
     balanced = classifier(class_weight="balanced").fit(X, Y)
@@ -121,7 +121,7 @@ def test_balanced_weights_are_those_of_each_task():
 @pytest.mark.parametrize("layout", ["matrix", "ragged"])
 @pytest.mark.parametrize("options", [{}, {"margins": "decoupled", "temperature": "auto"}, {"include_inputs": True}])
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_a_row_of_weight_two_is_a_row_given_twice_and_one_of_weight_zero_none(make, layout, options):
+def test_sample_weights_match_copies(make, layout, options):
     if layout == "ragged":
         X, y, task = ragged_for(make)
     else:
@@ -129,7 +129,7 @@ def test_a_row_of_weight_two_is_a_row_given_twice_and_one_of_weight_zero_none(ma
         y, task = holes(y), None
     counts = np.random.default_rng(7).integers(0, 4, len(X))
     if layout == "ragged":
-        counts[task == "west"] = 0  # a task all of whose rows are left out is not there
+        counts[task == "west"] = 0  # a task without positive weights is dropped
     given = {"tol": 0.0, "C": 0.3, **options} | ({"class_weight": "balanced"} if make is classifier else {})
     weighted = make(**given).fit(X, y, task=task, sample_weight=counts)
     again = np.repeat(np.arange(len(X)), counts)
@@ -137,7 +137,7 @@ def test_a_row_of_weight_two_is_a_row_given_twice_and_one_of_weight_zero_none(ma
     assert weighted.tasks_.tolist() == repeated.tasks_.tolist()
     for name in ("mean_", "scale_", "components_", "coef_features_", "intercept_"):
         np.testing.assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-6, atol=1e-6)
-    # With tol=0 steps end where rounding hides what they gain, so there may be one more here or there.
+    # With tol=0 rounding decides when steps end, so the lengths of the traces may differ.
     courses = [model.trace_.objective for model in (weighted, repeated)]
     np.testing.assert_allclose(*(course[: min(map(len, courses))] for course in courses), rtol=1e-8)
     assert courses[0][-1] == pytest.approx(courses[1][-1], rel=1e-8)
@@ -145,7 +145,7 @@ def test_a_row_of_weight_two_is_a_row_given_twice_and_one_of_weight_zero_none(ma
     np.testing.assert_array_equal(plain.coef_features_, ones.coef_features_)
 
 
-def test_bad_weights_of_rows_are_refused():
+def test_invalid_sample_weight_raises():
     X, Y = labels()
     for bad, message in (
         (np.zeros(len(X)), "at least one non-zero number"),
@@ -157,7 +157,7 @@ def test_bad_weights_of_rows_are_refused():
             classifier().fit(X, Y, sample_weight=bad)
 
 
-def test_costs_say_which_mistakes_are_dear():
+def test_higher_cost_reduces_errors():
     rng = np.random.default_rng(0)
     y = np.arange(300) % 3
     X = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])[y] + rng.standard_normal((300, 2))
@@ -177,19 +177,21 @@ def test_costs_say_which_mistakes_are_dear():
         classifier(cost=cost).fit(X, np.column_stack([y, y > 0]))
 
 
-def test_sharing_pulls_a_small_task_to_the_others():
+def test_task_sharing_improves_small_task():
     rng = np.random.default_rng(8)
     X, slopes = rng.standard_normal((300, 5)), rng.standard_normal(5)
     task = np.where(np.arange(300) < 4, 9, np.arange(300) % 5)
     y = X @ slopes + 0.3 * rng.standard_normal(300)
     new = rng.standard_normal((200, 5))
     alone = regressor(8, task_sharing=0).fit(X, y, task=task).score(new, new @ slopes, task=[9] * 200)
-    shared = regressor(8).fit(X, y, task=task).score(new, new @ slopes, task=[9] * 200)  # auto: 1
+    shared = (
+        regressor(8).fit(X, y, task=task).score(new, new @ slopes, task=[9] * 200)
+    )  # the automatic task_sharing is 1
     assert shared > 0.8
     assert shared > alone + 0.1
 
 
-def test_epsilon_is_in_units_of_the_target():
+def test_epsilon_is_relative_to_scale_of_target():
     X, Y = numbers()
     for scale in (1e-3, 1e3):
         wide = regressor(epsilon=100.0).fit(X, scale * Y)

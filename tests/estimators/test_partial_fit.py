@@ -1,4 +1,4 @@
-"""``partial_fit`` and ``fit_weights``: a batch of everything is a fit, nothing is kept of rows, nothing is lost."""
+"""Test `partial_fit` and `fit_weights` of iLSVM: agreement with `fit`, memory and invalid input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N, D, CLASSES = 600, 12, np.array(["a", "b", "c"])
 
 
 def draw(n, seed, dtype=np.float64):
-    """Rows with planted features, and classes that depend on them."""
+    """Simulate samples with known binary features, and classes that depend on the features."""
     world, rng = np.random.default_rng(0), np.random.default_rng(seed)
     loadings, weights = 2.0 * world.normal(size=(5, D)), 2.0 * world.normal(size=(5, 3))
     features = rng.random((n, 5)) < 0.4
@@ -44,7 +44,7 @@ KNOWN = {}
 
 
 def first(model, rows=X, labels=y):
-    """Give a model its first batch; return a copy, because a fit takes longer than all that comes after it."""
+    """Return a copy of the model after its first batch, cached because this batch is slow."""
     key = repr(model), id(rows)
     if key not in KNOWN:
         given = {} if isinstance(model, IBPFactorAnalysis) else {"classes": CLASSES}
@@ -73,11 +73,11 @@ kinds = pytest.mark.parametrize(
 )
 
 
-# --- what it is
+# --- agreement with fit
 
 
 @kinds
-def test_one_batch_of_everything_is_a_fit(make):
+def test_partial_fit_of_all_samples_matches_fit(make):
     whole, part = make().fit(X, y), first(make())
     for name in ("components_", "embedding_", "stick_weights_", "mean_", "coef_features_", "intercept_"):
         if hasattr(whole, name):
@@ -87,7 +87,7 @@ def test_one_batch_of_everything_is_a_fit(make):
 
 
 @kinds
-def test_further_batches_move_the_features_and_keep_nothing_of_rows(make):
+def test_partial_fit_changes_features_and_stores_no_samples(make):
     model = first(make())
     before = model.components_
     size = len(pickle.dumps(model._batches))
@@ -101,7 +101,7 @@ def test_further_batches_move_the_features_and_keep_nothing_of_rows(make):
 
 
 @pytest.mark.parametrize("multi_class", ["crammer_singer", "ovr"])
-def test_batches_learn_what_a_small_first_one_does_not_show(multi_class):
+def test_partial_fit_improves_on_small_first_batch(multi_class):
     rows, labels = draw(3000, 3)
     fresh, truth = draw(4000, 4)
     model = first(ilsvm(multi_class=multi_class, max_iter=50), rows[:100], labels[:100])
@@ -115,7 +115,7 @@ def test_batches_learn_what_a_small_first_one_does_not_show(multi_class):
 
 
 @kinds
-def test_a_weight_of_two_is_the_row_twice(make):
+def test_partial_fit_sample_weights_match_copies(make):
     weighed, twice = first(make()), first(make())
     weighed.partial_fit(MORE[:100], more[:100], sample_weight=np.full(100, 2.0))
     twice.partial_fit(np.vstack([MORE[:100]] * 2), np.tile(more[:100], 2))
@@ -127,7 +127,7 @@ def test_a_weight_of_two_is_the_row_twice(make):
 
 @kinds
 @pytest.mark.parametrize("how", ["pickle", "file"])
-def test_a_model_that_was_stored_goes_on_as_if_it_had_not_been(make, how, tmp_path):
+def test_stored_model_continues_partial_fit_identically(make, how, tmp_path):
     model = first(make())
     model.partial_fit(MORE[:100], more[:100])
     if how == "pickle":
@@ -145,7 +145,7 @@ def test_a_model_that_was_stored_goes_on_as_if_it_had_not_been(make, how, tmp_pa
 
 
 @both
-def test_it_goes_on_from_a_fit_and_a_fit_begins_anew(make):
+def test_partial_fit_continues_from_fit_and_fit_resets(make):
     model, fitted = make().fit(X, y), make().fit(X, y)
     model.partial_fit(MORE[:100], more[:100])
     assert model.n_samples_seen_ == N + 100
@@ -159,7 +159,7 @@ def test_it_goes_on_from_a_fit_and_a_fit_begins_anew(make):
     assert not hasattr(model, "_batches")
 
 
-def test_rows_without_a_label_shape_the_features_alone():
+def test_unlabeled_batch_changes_features_only():
     labels = more.astype(object)
     labels[::2] = "?"
     model = first(ilsvm(unlabeled="?"))
@@ -170,10 +170,10 @@ def test_rows_without_a_label_shape_the_features_alone():
     np.testing.assert_array_equal(model.coef_features_, weights)
 
 
-# --- the second look
+# --- fit_weights
 
 
-def test_weights_are_those_of_a_linear_svm_on_the_features():
+def test_fit_weights_matches_linear_svc_on_features():
     model = first(ilsvm(multi_class="ovr"))
     for batch in batches():
         model.partial_fit(MORE[batch], more[batch])
@@ -186,7 +186,7 @@ def test_weights_are_those_of_a_linear_svm_on_the_features():
     np.testing.assert_allclose(model.decision_function(X), scores, atol=0.02 * np.abs(scores).max())
 
     def cost(scores):
-        """The objective of one-vs-rest margins, which the weights minimise."""
+        """Return the one-vs-rest squared hinge loss."""
         signs = np.where(y[:, None] == CLASSES, 1.0, -1.0)
         return np.sum(np.maximum(1.0 - signs * scores, 0.0) ** 2)
 
@@ -196,14 +196,14 @@ def test_weights_are_those_of_a_linear_svm_on_the_features():
 
 
 @pytest.mark.parametrize("multi_class", ["crammer_singer", "ovr"])
-def test_a_fit_has_its_weights_already(multi_class):
+def test_fit_weights_after_fit_changes_little(multi_class):
     model = ilsvm(multi_class=multi_class).fit(X, y)
     scores = model.decision_function(X)
     model.fit_weights(X, y)
     np.testing.assert_allclose(model.decision_function(X), scores, atol=0.05 * np.abs(scores).max())
 
 
-def test_weights_do_not_depend_on_where_the_rows_are(tmp_path):
+def test_fit_weights_of_memory_map_matches_array(tmp_path):
     rows, labels = draw(5000, 5, np.float32)
     model = first(ilsvm())
     path = tmp_path / "rows.npy"
@@ -219,7 +219,7 @@ def test_weights_do_not_depend_on_where_the_rows_are(tmp_path):
     )
 
 
-def test_memory_does_not_grow_with_the_rows(tmp_path):
+def test_partial_fit_memory_does_not_grow_with_file(tmp_path):
     peaks = []
     for n in (6000, 24_000):
         rows, labels = draw(n, 6)
@@ -236,12 +236,10 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
         tracemalloc.stop()
     file = 8 * 24_000 * 10 * D
     assert peaks[1] < 0.5 * file
-    assert (
-        peaks[1] - peaks[0] < 100 * 18_000
-    )  # labels, their codes, weights and order: not the rows, nor their features
+    assert peaks[1] - peaks[0] < 100 * 18_000  # bytes: labels, codes, weights and order, without X and features
 
 
-# --- bad input
+# --- invalid input
 
 
 def state_of(model):
@@ -270,7 +268,7 @@ def nan_rows():
         ((np.full((100, D), "x"), more[:100]), "could not convert"),
     ],
 )
-def test_a_batch_that_is_refused_leaves_the_model_as_it_was(given, message):
+def test_invalid_batch_leaves_model_unchanged(given, message):
     model = first(ilsvm())
     model.partial_fit(MORE[:100], more[:100])
     before = state_of(model)
@@ -289,12 +287,12 @@ def test_a_batch_that_is_refused_leaves_the_model_as_it_was(given, message):
         ({"n_components": 700, "multi_class": "crammer_singer"}, 'multi_class="ovr"'),
     ],
 )
-def test_what_batches_cannot_have_is_refused(parameters, message):
+def test_partial_fit_with_unsupported_options_raises(parameters, message):
     with pytest.raises(ValueError, match=message):
         first(ilsvm(**parameters))
 
 
-def test_the_first_call_needs_the_classes():
+def test_first_partial_fit_needs_classes():
     with pytest.raises(ValueError, match="first call of partial_fit needs classes="):
         ilsvm().partial_fit(X, y)
     with pytest.raises(ValueError, match="at least 2 classes"):
@@ -303,7 +301,7 @@ def test_the_first_call_needs_the_classes():
         ilsvm().partial_fit(X, y, classes=["a", "b"])
 
 
-def test_a_class_may_be_missing_from_the_first_batch():
+def test_class_may_be_missing_from_first_batch():
     model = first(ilsvm(), X[y != "c"], y[y != "c"])
     assert model.coef_features_.shape[0] == 3
     for _ in range(5):
@@ -314,12 +312,12 @@ def test_a_class_may_be_missing_from_the_first_batch():
 
 
 @both
-def test_a_small_first_batch_is_said(make):
+def test_small_first_batch_warns(make):
     with pytest.warns(FirstBatchWarning, match="first batch has 100 rows"):
         first(make(), X[:100], y[:100])
 
 
-def test_the_second_look_needs_a_model_a_squared_loss_and_known_classes():
+def test_fit_weights_with_invalid_model_or_classes_raises():
     with pytest.raises(NotFittedError):
         ilsvm().fit_weights(X, y)
     with pytest.raises(ValueError, match="squared_hinge"):
@@ -333,17 +331,17 @@ def test_the_second_look_needs_a_model_a_squared_loss_and_known_classes():
     assert state_of(model) == before
 
 
-# --- data larger than memory
+# --- memory-mapped files
 
 
 @both
-def test_a_fit_of_memory_mapped_rows_takes_a_quarter_of_them(make, tmp_path, monkeypatch):
+def test_fit_of_memory_map_needs_a_quarter_of_its_size(make, tmp_path, monkeypatch):
     monkeypatch.setattr(estimators.BinaryFeatures, "_policy", replace(POLICY, sample_rows=400))
     rows, labels = draw(20_000, 7)
     np.save(tmp_path / "rows.npy", np.tile(rows, 16))
     rows = np.load(tmp_path / "rows.npy", mmap_mode="r")
     model = make(n_components=4, max_iter=1)
-    model.fit(rows, labels)  # what is loaded and compiled once
+    model.fit(rows, labels)  # import and compile before measuring
     tracemalloc.start()
     model.fit(rows, labels)
     model.transform(rows)

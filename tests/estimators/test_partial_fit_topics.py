@@ -1,4 +1,4 @@
-"""MedLDA in batches by mean field, and the second look at the weights."""
+"""Test `partial_fit` and `fit_weights` of MedLDA with variational inference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ V, CLASSES = 60, np.array(["x", "y", "z"])
 
 
 def draw(n, seed):
-    """Documents of four topics; the class and the number depend on their shares."""
+    """Simulate documents of four topics whose proportions determine a class and a number."""
     world, rng = np.random.default_rng(0), np.random.default_rng(seed)
     topics, weights = world.dirichlet(np.full(V, 0.1), size=4), np.eye(4, 3)
     shares = rng.dirichlet(np.full(4, 0.3), size=n)
@@ -50,7 +50,7 @@ every = pytest.mark.parametrize(("make", "y", "more", "known"), KINDS.values(), 
 
 
 @every
-def test_one_batch_of_everything_is_a_fit(make, y, more, known):
+def test_partial_fit_of_all_documents_matches_fit(make, y, more, known):
     whole, part = make(random_state=0).fit(X, y), make(random_state=0).partial_fit(X, y, **known)
     np.testing.assert_array_equal(part.components_, whole.components_)
     np.testing.assert_array_equal(part.coef_features_, whole.coef_features_)
@@ -58,11 +58,11 @@ def test_one_batch_of_everything_is_a_fit(make, y, more, known):
 
 
 @every
-def test_a_model_that_was_stored_goes_on_as_if_it_had_not_been(make, y, more, known, tmp_path):
+def test_stored_model_continues_partial_fit_identically(make, y, more, known, tmp_path):
     model = make(random_state=0).partial_fit(X, y, **known)
     size = len(pickle.dumps(model))
     model.partial_fit(MORE[:200], more[:200])
-    assert len(pickle.dumps(model)) < size + 1000  # nothing is kept of documents
+    assert len(pickle.dumps(model)) < size + 1000  # no documents are stored
     model.save(tmp_path / "model.rb")
     for stored in (pickle.loads(pickle.dumps(model)), load(tmp_path / "model.rb")):
         again = pickle.loads(pickle.dumps(model)).partial_fit(MORE[200:], more[200:])
@@ -73,7 +73,7 @@ def test_a_model_that_was_stored_goes_on_as_if_it_had_not_been(make, y, more, kn
 
 
 @every
-def test_batches_learn_and_weights_are_solved_for(make, y, more, known):
+def test_partial_fit_and_fit_weights_improve_the_model(make, y, more, known):
     rows, labels, numbers = draw(2000, 3)
     targets = {"classes": labels, "two classes": labels == "x", "numbers": numbers}
     name = next(name for name, kind in KINDS.items() if kind[1] is y)
@@ -90,14 +90,14 @@ def test_batches_learn_and_weights_are_solved_for(make, y, more, known):
 
 @every
 @pytest.mark.parametrize("inference", ["variational", "gibbs"])
-def test_a_fit_has_its_weights_already(make, y, more, known, inference):
+def test_fit_weights_after_fit_changes_little(make, y, more, known, inference):
     model = make(random_state=0, inference=inference).fit(X, y)
     before = model.coef_features_
     model.fit_weights(X, y)
     np.testing.assert_allclose(model.coef_features_, before, atol=0.02 * np.abs(before).max())
 
 
-def test_it_goes_on_from_a_fit_and_a_fit_begins_anew():
+def test_partial_fit_continues_from_fit_and_fit_resets():
     model, fitted = classifier(random_state=0).fit(X, LABELS), classifier(random_state=0).fit(X, LABELS)
     model.partial_fit(MORE, MORE_LABELS)
     assert model.n_samples_seen_ == pytest.approx(1000, rel=1e-3)
@@ -107,7 +107,7 @@ def test_it_goes_on_from_a_fit_and_a_fit_begins_anew():
     assert not hasattr(model, "n_samples_seen_")
 
 
-def test_weights_are_unfolded_as_they_were_folded():
+def test_unfold_intercept_inverts_fold_intercept():
     rng = np.random.default_rng(0)
     centre = rng.dirichlet(np.ones(5))
     latent = rng.normal(size=(3, 5))
@@ -116,7 +116,7 @@ def test_weights_are_unfolded_as_they_were_folded():
     np.testing.assert_allclose(unfold_intercept(fold_intercept(head), centre).weights, head.weights, atol=1e-12)
 
 
-def test_documents_without_words_change_nothing():
+def test_partial_fit_of_empty_documents_changes_no_topics():
     model = classifier(random_state=0).partial_fit(X, LABELS, classes=CLASSES)
     before = model.components_
     model.partial_fit(csr_matrix((3, V)), LABELS[:3])
@@ -130,13 +130,13 @@ def test_documents_without_words_change_nothing():
         ({"class_weight": "balanced"}, "compute_class_weight"),
     ],
 )
-def test_what_batches_cannot_have_is_refused(parameters, message):
+def test_partial_fit_with_unsupported_options_raises(parameters, message):
     with pytest.raises(ValueError, match=message):
         classifier(**parameters).partial_fit(X, LABELS, classes=CLASSES)
 
 
 @every
-def test_batches_without_margins_learn_topics_alone(make, y, more, known):
+def test_partial_fit_with_zero_C_learns_topics_only(make, y, more, known):
     model = make(random_state=0, C=0.0).partial_fit(X, y, **known)
     before = model.perplexity(MORE[300:])
     for begin in (0, 100, 200):
@@ -145,7 +145,7 @@ def test_batches_without_margins_learn_topics_alone(make, y, more, known):
     assert not np.any(model.coef_features_)
     with pytest.raises(ValueError, match="fit_weights needs a positive C"):
         model.fit_weights(MORE, more)
-    # A price of later batches is paid from then on.
+    # A positive C applies from the next batch on.
     assert np.any(model.set_params(C=1.0).partial_fit(MORE, more).coef_features_)
 
 
@@ -159,7 +159,7 @@ def test_first_batch_warns_below_500_documents(n_documents, warns):
     assert all("has 499 documents" in message and "begin with 500 or more" in message for message in messages)
 
 
-def test_batches_that_are_refused_leave_the_model_as_it_was():
+def test_invalid_batch_leaves_model_unchanged():
     with pytest.raises(ValueError, match="needs classes="):
         classifier().partial_fit(X, LABELS)
     with pytest.warns(FirstBatchWarning):

@@ -1,4 +1,4 @@
-"""`PathSearchCV`: scikit-learn's own search is the oracle; what paths, records and interrupts add is done by hand."""
+"""Test `PathSearchCV` against `GridSearchCV`, and its paths, records and interrupts against explicit loops."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FOLDS = StratifiedKFold(3, shuffle=True, random_state=0)
 
 
 class Counting(ClassifierMixin, BaseEstimator):
-    """Predicts the most frequent class, whatever C is; a list knows of its fits, and one of them can be interrupted."""
+    """Majority-class baseline that logs its fits in `made` and can raise KeyboardInterrupt."""
 
     made: list[tuple[float, float, int]] = []  # noqa: RUF012 - shared by all clones
     interrupt_at = 10**9
@@ -82,15 +82,15 @@ def counting(monkeypatch):
 
 
 def middle(model, X, y):
-    """A score that likes C = 1 and other = 0."""
+    """Return a score with its maximum at C = 1 and other = 0."""
     return -abs(np.log10(model.C)) - model.other
 
 
-# --- the same as scikit-learn's search, where that has an answer
+# --- agreement with GridSearchCV
 
 
 @pytest.mark.parametrize("weights", [None, np.arange(90) % 3])
-def test_results_are_those_of_scikit_learn(weights):
+def test_cv_results_match_grid_search(weights):
     given = {} if weights is None else {"sample_weight": weights}
     model = LogisticRegression()
     with sklearn.config_context(enable_metadata_routing=True):
@@ -110,7 +110,7 @@ def test_results_are_those_of_scikit_learn(weights):
     assert np.all(ours.cv_results_["mean_fit_time"] > 0)
 
 
-def test_several_scores_are_those_of_scikit_learn():
+def test_several_scores_match_grid_search():
     scoring = {"right": "accuracy", "loss": "neg_log_loss"}
     theirs = GridSearchCV(LogisticRegression(), GRID, cv=FOLDS, scoring=scoring, refit="loss").fit(X, y)
     ours = PathSearchCV(LogisticRegression(), GRID, cv=FOLDS, scoring=scoring, refit="loss").fit(X, y)
@@ -125,7 +125,7 @@ def test_several_scores_are_those_of_scikit_learn():
         named.set_params(refit="f2").fit(X, y)
 
 
-def test_out_of_fold_answers_are_those_of_scikit_learn():
+def test_out_of_fold_predictions_match_cross_val_predict():
     ours = PathSearchCV(LogisticRegression(), {"C": [0.1]}, cv=FOLDS).fit(X, y)
     model = LogisticRegression(C=0.1)
     assert_array_equal(ours.out_of_fold_.rows, np.arange(90))
@@ -137,7 +137,7 @@ def test_out_of_fold_answers_are_those_of_scikit_learn():
     assert repeated.out_of_fold_.decisions is None
 
 
-def test_groups_are_for_the_folds():
+def test_groups_are_passed_to_splitter():
     names = np.repeat(np.arange(9), 10)
     search = PathSearchCV(LogisticRegression(), {"C": [1.0]}, cv=GroupKFold(3)).fit(X, y, groups=names)
     for record in search.records_:
@@ -147,7 +147,7 @@ def test_groups_are_for_the_folds():
     assert_array_equal(routed.cv_results_["mean_test_score"], search.cv_results_["mean_test_score"])
 
 
-def test_frames_sparse_rows_pipelines_and_transformers():
+def test_search_supports_frames_sparse_X_and_pipelines():
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     plain = PathSearchCV(LogisticRegression(), GRID, cv=FOLDS).fit(X, y)
     named = PathSearchCV(LogisticRegression(), GRID, cv=FOLDS).fit(frame, list(y))
@@ -171,7 +171,7 @@ def test_frames_sparse_rows_pipelines_and_transformers():
 
 
 @pytest.mark.parametrize("descending", [False, True])
-def test_every_fit_of_a_path_goes_on_from_the_last(descending):
+def test_path_warm_starts_each_fit_from_the_previous_one(descending):
     model = SGDClassifier(max_iter=2, tol=None, random_state=0)
     grid = {"alpha": [1e-2, 1e-4, 1e-3], "loss": ["hinge", "log_loss"]}
     search = PathSearchCV(model, grid, along="alpha", descending=descending, cv=FOLDS).fit(X, y)
@@ -196,7 +196,7 @@ def clone_fitted(model):
     return pickle.loads(pickle.dumps(model))
 
 
-def test_processes_change_nothing_and_the_last_fit_has_them_all():
+def test_search_does_not_depend_on_n_jobs():
     search = PathSearchCV(ilsvm(4, max_iter=3), {"C": [0.1, 1.0]}, along="C", descending=True, cv=2)
     heard = []
     one = clone(search).fit(X, y)
@@ -207,7 +207,7 @@ def test_processes_change_nothing_and_the_last_fit_has_them_all():
     assert two.best_estimator_.n_jobs is None
 
 
-def test_a_seed_reaches_every_step():
+def test_random_state_is_set_on_every_pipeline_step():
     steps = make_pipeline(PCA(2), SGDClassifier())
     search = PathSearchCV(steps, {"sgdclassifier__alpha": [1e-3]}, cv=2, random_state=3).fit(X, y)
     seeds = {search.best_estimator_[0].random_state, search.best_estimator_[1].random_state}
@@ -218,7 +218,7 @@ def test_a_seed_reaches_every_step():
 # --- metadata
 
 
-def test_tasks_reach_predictions_and_scores():
+def test_task_is_passed_to_predictions_and_scores():
     rows, values, task = groups()
     targets = read_targets(values, task, rows, numeric=True)
     random = np.random.RandomState(0)
@@ -234,7 +234,7 @@ def test_tasks_reach_predictions_and_scores():
     assert ours.score(rows, values, task=task) == theirs.score(rows, values, task)
 
 
-def test_weights_count_in_the_scores_that_take_them():
+def test_sample_weight_is_used_by_scorers_that_accept_it():
     weights = np.where(y == 0, 0.0, 1.0)
     weights[::7] = 2.0
     search = PathSearchCV(
@@ -252,7 +252,7 @@ def test_weights_count_in_the_scores_that_take_them():
 
 
 @pytest.mark.parametrize("margins", ["consistent", "decoupled"])
-def test_weights_of_several_tasks_count_in_fits_and_scores(margins):
+def test_multitask_sample_weight_is_used_in_fits_and_scores(margins):
     rows, values, task = groups()
     weights = (np.arange(len(rows)) % 4).astype(float)
     some = weights > 0
@@ -266,7 +266,7 @@ def test_weights_of_several_tasks_count_in_fits_and_scores(margins):
     assert np.all(once.cv_results_["mean_test_score"] != model.cv_results_["mean_test_score"])
 
 
-def test_listed_folds_are_rows_of_the_table():
+def test_listed_folds_are_indices_into_X():
     folds = [(np.arange(0, 90, 2), np.arange(1, 90, 2)), (np.arange(1, 90, 2), np.arange(0, 90, 2))]
     some = np.where(np.arange(90) % 3, y, -1)
     search = ilsvm_cv(Cs=(1.0,), cv=folds, unlabeled=-1).fit(X, some)
@@ -279,7 +279,7 @@ def test_listed_folds_are_rows_of_the_table():
     assert_array_equal(several.out_of_fold_.rows, [row for row in range(1, 120, 2) if row % 3])
 
 
-def test_a_fold_is_inferred_once():
+def test_search_predicts_each_fold_once_for_all_scores():
     asked = Counter()
 
     class Asked(LogisticRegression):
@@ -300,12 +300,12 @@ def search_of(counting, **parameters):
     return PathSearchCV(counting, grid, **{"along": "C", "cv": 2, "scoring": middle} | parameters)
 
 
-def test_records_arrive_after_each_fit(counting):
+def test_on_result_is_called_after_each_fit(counting):
     heard = []
     search = search_of(counting).fit(X, y, on_result=lambda record: heard.append((record, len(Counting.made))))
     assert [n for _, n in heard] == list(range(1, 13))
     assert [record for record, _ in heard] == search.records_
-    assert [record.fold for record, _ in heard] == [0, 0, 0, 1, 1, 1] * 2  # all folds of a path, then the next path
+    assert [record.fold for record, _ in heard] == [0, 0, 0, 1, 1, 1] * 2  # all folds of a path precede the next path
     assert [record.params["C"] for record, _ in heard[:3]] == [0.1, 1.0, 10.0]
     for record, _ in heard:
         assert record.score == record.scores["score"] == -abs(np.log10(record.params["C"])) - record.params["other"]
@@ -315,7 +315,7 @@ def test_records_arrive_after_each_fit(counting):
     assert np.all(np.isnan(search.cv_results_["mean_n_features"]))
 
 
-def test_records_are_written_and_read_again(tmp_path):
+def test_read_records_restores_written_records(tmp_path):
     rows, classes = digits()
     names = np.array(["zero", "one", "two", "three"])[classes]
     path = tmp_path / "records.jsonl"
@@ -330,7 +330,7 @@ def test_records_are_written_and_read_again(tmp_path):
         for name in ("rows", "predictions", "decisions"):
             assert_array_equal(getattr(old, name), getattr(new, name), strict=True)
     with path.open("a") as file:
-        file.write(path.read_text().split("\n")[0][:-5])  # the process ended while it wrote
+        file.write(path.read_text().split("\n")[0][:-5])  # simulates a process that was killed while writing
     assert len(read_records(path)) == 8
     write_records(found[:3], path)
     assert len(read_records(path)) == 3
@@ -356,7 +356,7 @@ def test_records_are_written_and_read_again(tmp_path):
     ],
     ids=str,
 )
-def test_a_line_that_is_no_record_is_named(change, message, tmp_path, counting):
+def test_read_records_with_invalid_line_raises(change, message, tmp_path, counting):
     path = tmp_path / "records.jsonl"
     records = search_of(counting).fit(X, y).records_
     write_records(records[:2], path)
@@ -367,7 +367,7 @@ def test_a_line_that_is_no_record_is_named(change, message, tmp_path, counting):
         read_records(path)
 
 
-def test_objects_in_a_file_are_not_unpickled(tmp_path, counting):
+def test_read_records_does_not_unpickle(tmp_path, counting):
     class Trap:
         def __reduce__(self):
             return (pytest.fail, ("the file ran code",))
@@ -385,7 +385,7 @@ def test_objects_in_a_file_are_not_unpickled(tmp_path, counting):
         read_records(path)
 
 
-def test_a_search_goes_on_from_records(counting):
+def test_search_resumes_from_records(counting):
     whole = search_of(counting).fit(X, y)
     records = whole.records_
 
@@ -400,8 +400,8 @@ def test_a_search_goes_on_from_records(counting):
         return [C for C, _, n in Counting.made if n < 90], [record.params["C"] for record in heard]
 
     assert made_again(records) == ([], [])
-    assert made_again(records[1:]) == ([0.1], [0.1])  # the first of a path
-    assert made_again(records[:2] + records[3:]) == ([0.1, 1.0, 10.0], [10.0])  # the last: others lead to it
+    assert made_again(records[1:]) == ([0.1], [0.1])  # only the first setting of a path is missing
+    assert made_again(records[:2] + records[3:]) == ([0.1, 1.0, 10.0], [10.0])  # the last setting needs the whole path
     assert made_again(records[:8]) == ([0.1, 1.0, 10.0] * 2, [10.0, 0.1, 1.0, 10.0])
     assert made_again([replace(one, params={"other": 7.0, "C": 0.1}) for one in records]) == (
         [0.1, 1.0, 10.0] * 4,
@@ -409,10 +409,10 @@ def test_a_search_goes_on_from_records(counting):
     )
     Counting.made.clear()
     search_of(counting, along=None).fit(X, y, records=records[:2] + records[3:])
-    assert [C for C, _, n in Counting.made if n < 90] == [10.0]  # no path leads to it
+    assert [C for C, _, n in Counting.made if n < 90] == [10.0]  # without a path only this fit is missing
 
 
-def test_records_of_something_else_are_refused(counting):
+def test_records_of_another_search_raise(counting):
     records = search_of(counting).fit(X, y).records_
     with pytest.raises(ValueError, match=r"records are of other folds: those of fold 0 left other rows out"):
         search_of(counting, cv=KFold(2, shuffle=True, random_state=1)).fit(X, y, records=records)
@@ -423,8 +423,8 @@ def test_records_of_something_else_are_refused(counting):
 # --- Ctrl-C
 
 
-def test_an_interrupt_keeps_the_best_setting_that_was_tried_on_every_fold(counting, monkeypatch):
-    monkeypatch.setattr(Counting, "interrupt_at", 5)  # before the last setting of the first path, on its second fold
+def test_interrupt_keeps_best_setting_tried_on_all_folds(counting, monkeypatch):
+    monkeypatch.setattr(Counting, "interrupt_at", 5)  # before the last fit of the first path
     heard = []
 
     def go_on(record):
@@ -449,7 +449,7 @@ def test_an_interrupt_keeps_the_best_setting_that_was_tried_on_every_fold(counti
     assert len([made for made in Counting.made if made[2] < 90]) == 3 + 6
 
 
-def test_an_interrupt_before_that_carries_the_records(counting, monkeypatch):
+def test_interrupt_in_first_fold_raises_with_records(counting, monkeypatch):
     monkeypatch.setattr(Counting, "interrupt_at", 2)
     search = search_of(counting)
     with pytest.raises(SearchInterrupted, match="interrupted after 2 fits") as stopped:
@@ -463,7 +463,7 @@ def test_an_interrupt_before_that_carries_the_records(counting, monkeypatch):
         best_so_far([])
 
 
-def test_the_best_so_far_is_judged_by_most_folds(counting):
+def test_best_so_far_prefers_settings_with_most_folds(counting):
     records = search_of(counting).fit(X, y).records_
     some = [r for r in records if r.params["C"] == 10.0] + [r for r in records if r.params["C"] == 1.0 and r.fold == 0]
     assert best_so_far(some) == {"other": 0.0, "C": 10.0}
@@ -494,7 +494,7 @@ except SearchInterrupted as stopped:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["this process", "all processes, as a terminal does"])
-def test_ctrl_c_ends_processes_too(send):
+def test_sigint_ends_worker_processes(send):
     command = [sys.executable, "-W", "ignore", "-c", SEARCH_FOR_EVER]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -508,11 +508,11 @@ def test_ctrl_c_ends_processes_too(send):
         process.kill()
     assert "fitted" in out, err
     assert process.returncode == 0, err
-    # A worker between two jobs may print its own end, which is joblib's; the search itself ends without one.
+    # An idle joblib worker may print a traceback of its own; the search must not.
     assert "Traceback" not in err or "LokyProcess" in err
 
 
-# --- what a user is told
+# --- warnings and errors
 
 
 @pytest.mark.parametrize(
@@ -521,12 +521,12 @@ def test_ctrl_c_ends_processes_too(send):
         ({"C": 10.0}, ["C=10.0 is the largest value that was tried: add 100.0 to param_grid['C']"]),
         ({"C": 0.1}, ["C=0.1 is the smallest value that was tried: add 0.01 to param_grid['C']"]),
         ({"C": 1.0, "other": 0.5}, ["other=0.5 is the largest value that was tried: add 1.0 to param_grid['other']"]),
-        ({"C": 1.0, "other": 0.0}, []),  # nothing is below zero
+        ({"C": 1.0, "other": 0.0}, []),  # zero is the lower bound, so nothing smaller can be tried
         ({"C": 1.0}, []),
     ],
     ids=str,
 )
-def test_a_best_value_at_the_end_of_its_list_is_warned_of(best, expected, counting):
+def test_best_value_at_edge_of_grid_warns(best, expected, counting):
     def scoring(model, X, y):
         return -sum(abs(getattr(model, name) - value) for name, value in best.items())
 
@@ -536,7 +536,7 @@ def test_a_best_value_at_the_end_of_its_list_is_warned_of(best, expected, counti
     assert [str(one.message) for one in heard] == [f"PathSearchCV: the best {text}." for text in expected]
 
 
-def test_the_lists_of_an_estimator_are_named_and_one_value_is_no_list():
+def test_grid_edge_warning_names_list_of_two_or_more_values():
     score = {"scoring": lambda model, X, y: model.C}
     with pytest.warns(GridEdgeWarning, match="ILSVMClassifierCV: the best C=1.0 .* add 10.0 to Cs"):
         ilsvm_cv(**score).fit(X, y)
@@ -548,7 +548,7 @@ def test_the_lists_of_an_estimator_are_named_and_one_value_is_no_list():
     with warnings.catch_warnings():
         warnings.simplefilter("error", GridEdgeWarning)
         ilsvm_cv(Cs=(1.0,), **score).fit(X, y)
-        ilsvm_cv(scoring=lambda model, X, y: 0.0).fit(X, y)  # another value is as good
+        ilsvm_cv(scoring=lambda model, X, y: 0.0).fit(X, y)  # a value inside the grid has the same score
         ilsvm_cv(Cs=(1.0,), include_inputs=(False, True), scoring=lambda model, X, y: model.include_inputs).fit(X, y)
 
 
@@ -568,13 +568,13 @@ def test_the_lists_of_an_estimator_are_named_and_one_value_is_no_list():
         ({"cv": 1}, ValueError, "'cv' parameter"),
     ],
 )  # fmt: skip
-def test_mistakes_are_named_before_anything_is_fitted(parameters, error, message):
+def test_search_with_invalid_parameters_raises(parameters, error, message):
     search = PathSearchCV(LogisticRegression(), GRID).set_params(**parameters)
     with pytest.raises(error, match=message):
         search.fit(X, y)
 
 
-def test_without_a_last_fit_there_are_results_alone():
+def test_refit_false_gives_results_without_best_estimator():
     search = PathSearchCV(LogisticRegression(), GRID, refit=False, cv=FOLDS).fit(X, y)
     assert search.best_params_ == PathSearchCV(LogisticRegression(), GRID, cv=FOLDS).fit(X, y).best_params_
     assert search.best_params_["C"] == search.C_
@@ -583,16 +583,16 @@ def test_without_a_last_fit_there_are_results_alone():
     assert search.out_of_fold_.predictions.shape == (90,)
 
 
-def test_a_setting_without_a_score_is_never_chosen(counting):
+def test_setting_with_nan_score_is_never_chosen(counting):
     search = search_of(counting, scoring=lambda model, X, y: np.nan if model.C == 1.0 else model.C).fit(X, y)
     assert search.best_params_["C"] == 10.0
     assert search.cv_results_["rank_test_score"].tolist() == [3, 5, 1, 3, 5, 1]
 
 
-# --- scikit-learn's manners
+# --- persistence
 
 
-def test_it_is_saved_pickled_and_cloned(tmp_path):
+def test_search_can_be_saved_pickled_and_cloned(tmp_path):
     search = PathSearchCV(ilsvm(4, max_iter=3), {"C": [0.1, 1.0], "temperature": ["auto", 0.1]}, cv=2).fit(X, y)
     search.save(tmp_path / "search.rb")
     for found in (regbayes.load(tmp_path / "search.rb"), pickle.loads(pickle.dumps(search))):
@@ -611,9 +611,9 @@ def test_it_is_saved_pickled_and_cloned(tmp_path):
 @pytest.mark.parametrize(
     "search", [ILSVMClassifierCV, MedLDAClassifierCV, MedLDARegressorCV, MultiTaskILSVMClassifierCV]
 )
-def test_every_parameter_of_a_model_can_be_searched_or_set(search):
+def test_search_has_every_parameter_of_its_model(search):
     parameters, own = search._model().get_params(), search().get_params()
-    alone = {"warm_start", "deterministic"}  # paths are warm-started, and a search runs on the CPU
+    alone = {"warm_start", "deterministic"}  # paths are always warm-started, and searches run on the CPU
     assert {search._lists.get(name, name) for name in parameters.keys() - alone} <= own.keys()
     for name in parameters.keys() & own.keys() - search._lists.keys():
         assert own[name] == parameters[name] or name == "verbose"
@@ -621,7 +621,7 @@ def test_every_parameter_of_a_model_can_be_searched_or_set(search):
 
 @pytest.mark.parametrize("make", [MedLDAClassifierCV, MedLDARegressorCV])
 @pytest.mark.parametrize("inference", ["gibbs", "variational"])
-def test_topics_are_searched_from_their_own_starts(make, inference):
+def test_topic_search_matches_separate_fits(make, inference):
     documents, shares, _ = draw_documents(60)
     targets = shares[:, 0] > 0.3 if make is MedLDAClassifierCV else shares[:, 0]
     weights = 1.0 + np.arange(60) % 2
@@ -641,7 +641,7 @@ def test_topics_are_searched_from_their_own_starts(make, inference):
     assert search.components_.shape[0] == search.n_components_
 
 
-def test_labels_of_documents_and_holes_of_tasks_are_searched_too():
+def test_search_supports_multilabel_and_missing_targets():
     documents, shares, _ = draw_documents(40)
     indicators = (shares > 0.3).astype(int)
     search = MedLDAClassifierCV((4,), Cs=(1.0,), max_iter=3, cv=2, random_state=0).fit(documents, indicators)
@@ -651,7 +651,7 @@ def test_labels_of_documents_and_holes_of_tasks_are_searched_too():
     assert found.out_of_fold_.predictions.shape == several.shape
 
 
-def test_rows_without_a_label_are_never_scored():
+def test_search_does_not_score_unlabeled_samples():
     X, y = digits()
     seen = []
 
@@ -666,7 +666,7 @@ def test_rows_without_a_label_are_never_scored():
     assert all(-1 not in classes for _, _, classes in seen)
 
 
-def test_named_scores_know_the_tasks():
+def test_named_scoring_uses_tasks():
     X, y, task = groups()
     own = regressor_cv().fit(X, y, task=task)
     named = regressor_cv(scoring="r2").fit(X, y, task=task)
@@ -677,9 +677,9 @@ def test_named_scores_know_the_tasks():
         regressor_cv(scoring="r2").fit(*(numbers()[0], holes(numbers()[1])))
 
 
-def test_folds_divide_every_task_and_leave_none_unseen():
+def test_multitask_folds_stratify_by_task():
     rng = np.random.default_rng(0)
-    task = np.concatenate([np.repeat(np.arange(5), 20), [7]])  # one task has a single row
+    task = np.concatenate([np.repeat(np.arange(5), 20), [7]])  # one task has a single sample
     y = rng.standard_normal(len(task))
     y[:4] = np.nan
     X = rng.standard_normal((len(task), 2))
@@ -689,8 +689,8 @@ def test_folds_divide_every_task_and_leave_none_unseen():
     for train, test in folds:
         assert not set(train) & set(test)
         assert set(train) | set(test) == set(range(len(task)))
-        assert set(range(4)) <= set(train)  # rows without a target
-        assert len(task) - 1 in train  # the only row of its task
+        assert set(range(4)) <= set(train)  # samples without a target
+        assert len(task) - 1 in train  # the only sample of its task
         assert np.ptp(np.bincount(task[test], minlength=5)) <= 1
     tested = np.concatenate([test for _, test in folds])
     assert sorted(tested) == list(range(4, len(task) - 1))

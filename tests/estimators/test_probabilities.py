@@ -1,4 +1,4 @@
-"""Probabilities of searches: who has them, that they agree with predict, and with what a user would do by hand."""
+"""Test `predict_proba` of searches: availability, agreement with `predict`, and calibration."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def words():
 
 
 def agrees(search, X, **task):
-    """Check that the most probable class is predict's, and that rows sum to one; return the probabilities."""
+    """Check that probabilities sum to one and agree with `predict`; return them."""
     found = search.predict_proba(X, **task)
     assert_array_equal(search.classes_[found.argmax(axis=1)], search.predict(X, **task))
     assert_allclose(found.sum(axis=1), 1)
@@ -61,13 +61,13 @@ def agrees(search, X, **task):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_the_most_probable_class_is_that_of_predict(classes):
+def test_predict_proba_agrees_with_predict(classes):
     kept = y < classes
     search = ilsvm_search().fit(X[kept][:, :2], NAMES[y[kept]])
     assert agrees(search, X[:, :2]).shape == (150, classes)
 
 
-def test_two_classes_have_the_curve_of_the_rows_left_out():
+def test_binary_calibration_uses_out_of_fold_scores():
     kept = y > 0
     search = ilsvm_search().fit(X[kept][:, :2], y[kept])
     seen = search.out_of_fold_
@@ -79,7 +79,7 @@ def test_two_classes_have_the_curve_of_the_rows_left_out():
     assert_allclose(search.predict_proba(X[:, :2])[:, 1], np.where((free > 0.5) == (score > 0), free, 0.5))
 
 
-def test_weights_and_rows_without_a_label_count_as_they_do_in_the_folds():
+def test_calibration_uses_weights_and_ignores_unlabeled():
     unlabeled = np.where(np.arange(150) % 5 == 0, -1, y)
     search = ilsvm_search(unlabeled=-1).fit(X[:, :2], unlabeled)
     agrees(search, X[:, :2])
@@ -97,7 +97,7 @@ def test_weights_and_rows_without_a_label_count_as_they_do_in_the_folds():
     )
 
 
-def test_labels_and_tasks():
+def test_predict_proba_supports_labels_and_tasks():
     X, Y = labels()
     holes = Y.astype(float)
     holes[::7, 1] = np.nan
@@ -117,7 +117,7 @@ def test_labels_and_tasks():
     assert agrees(search, X, task=task).shape == (120, 2)
 
 
-def test_documents():
+def test_predict_proba_supports_documents():
     counts, kind = words()
     search = MedLDAClassifierCV((4,), Cs=(1.0,), cv=3, max_iter=10, random_state=0).fit(counts, NAMES[kind])
     agrees(search, counts)
@@ -127,11 +127,11 @@ def test_documents():
     assert_array_equal(found > 0.5, search.predict(counts) == 1)
 
 
-def test_any_classifier_in_a_path_search():
+def test_path_search_calibrates_any_classifier():
     search = PathSearchCV(make_pipeline(StandardScaler(), LinearSVC()), {"linearsvc__C": [0.1, 1.0]}, cv=3).fit(X, y)
     agrees(search, X)
     forest = PathSearchCV(RandomForestClassifier(5, random_state=0), {"max_depth": [2]}, cv=3).fit(X, y)
-    assert forest.calibration_ is None  # it has its own
+    assert forest.calibration_ is None  # forests have their own `predict_proba`
     assert_array_equal(forest.predict_proba(X), forest.best_estimator_.predict_proba(X))
     X_tasks, Y = labels()
     task = np.arange(120) % 2
@@ -141,9 +141,9 @@ def test_any_classifier_in_a_path_search():
     assert not hasattr(PathSearchCV(model, {"C": [0.1]}, cv=3, refit=False).fit(X, y), "predict_proba")
 
 
-def test_folds_that_have_not_seen_every_class_say_nothing():
+def test_calibration_skips_folds_without_every_class():
     rare = y.copy()
-    rare[0] = 3  # one row: the fold that leaves it out has seen three classes
+    rare[0] = 3  # one sample: its test fold trains on three classes
     folds = [(np.arange(150)[np.arange(150) % 3 != i], np.arange(150)[np.arange(150) % 3 == i]) for i in range(3)]
     search = ilsvm_search(cv=folds).fit(X, rare)
     assert search.out_of_fold_.decisions is None
@@ -165,7 +165,7 @@ def test_folds_that_have_not_seen_every_class_say_nothing():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_classifiers_without_a_search_name_the_way(model, way):
+def test_predict_proba_without_search_raises_with_remedy(model, way):
     assert is_classifier(model)
     assert not hasattr(model, "predict_proba")
     with pytest.raises(AttributeError, match=rf"Use {way}, .*CalibratedClassifierCV"):
@@ -173,14 +173,14 @@ def test_classifiers_without_a_search_name_the_way(model, way):
     assert not hasattr(MultiTaskILSVMRegressorCV(), "predict_proba")
 
 
-def test_it_is_there_before_the_fit_and_gone_with_a_clone():
+def test_predict_proba_exists_before_fit_and_clone_resets():
     search = ilsvm_search()
     assert hasattr(search, "predict_proba")
     search.fit(X, y)
     assert not hasattr(clone(search), "calibration_")
 
 
-def test_it_is_saved(tmp_path):
+def test_saved_search_predicts_same_probabilities(tmp_path):
     X, Y = labels()
     for search, rows in ((ilsvm_search().fit(globals()["X"], y), globals()["X"]), (tasks_search().fit(X, Y), X)):
         search.save(tmp_path / "search")

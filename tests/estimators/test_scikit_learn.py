@@ -1,4 +1,4 @@
-"""Every estimator keeps scikit-learn's promises: its own checks, names, saving, clones, routing and failed fits."""
+"""Test scikit-learn's API contract: its checks, names, saving, cloning, routing and failed fits."""
 
 from __future__ import annotations
 
@@ -94,24 +94,24 @@ CHECKED = {
     "thresholds": (MultiLabelThresholdCV(LogisticRegression(), cv=2), ROWS),
     "thresholds of tasks": (MultiLabelThresholdCV(classifier(3, C=1.0, max_iter=2, temperature=0.0), cv=2), ROWS),
 }
-# The first runs where SCIPY_ARRAY_API is set; the second needs predict_proba.
+# The first check needs the variable SCIPY_ARRAY_API, the second `predict_proba`.
 SKIPPED = {"check_array_api_input", "check_classifiers_multilabel_output_format_predict_proba"}
 
 
-@pytest.mark.filterwarnings("ignore:The least populated class")  # scikit-learn's classes are of any size,
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # and infinite
+@pytest.mark.filterwarnings("ignore:The least populated class")  # check_estimator uses tiny classes
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # and infinite values
 @pytest.mark.parametrize(("estimator", "may_fail"), CHECKED.values(), ids=CHECKED)
-def test_all_of_scikit_learns_checks_pass(estimator, may_fail):
+def test_check_estimator_passes(estimator, may_fail):
     results = check_estimator(estimator, on_skip=None, on_fail=None, expected_failed_checks=may_fail)
     assert not {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
     assert {result["check_name"] for result in results if result["status"] == "skipped"} <= SKIPPED
     assert sum(result["status"] == "passed" for result in results) > 45
 
 
-def test_every_public_estimator_is_checked():
+def test_check_estimator_covers_public_estimators():
     public = {getattr(regbayes, name) for name in regbayes.__all__}
     estimators = {one for one in public if isinstance(one, type) and hasattr(one, "get_params")}
-    needs_a_model = {regbayes.MarginClassifier}  # its tests are those of the adapters
+    needs_a_model = {regbayes.MarginClassifier}  # tested in tests/adapters
     assert estimators - needs_a_model == {type(estimator) for estimator, _ in CHECKED.values()}
 
 
@@ -119,7 +119,7 @@ def test_every_public_estimator_is_checked():
 
 
 @every_estimator
-def test_features_and_inputs_have_names(make, X, y):
+def test_feature_names_are_set_and_checked(make, X, y):
     frame = pd.DataFrame(X).add_prefix("input ")
     fitted = make().set_output(transform="pandas").fit(frame, y)
     names = [f"{type(fitted).__name__.lower()}{k}" for k in range(fitted.components_.shape[0])]
@@ -131,7 +131,7 @@ def test_features_and_inputs_have_names(make, X, y):
 
 
 @every_estimator
-def test_what_was_fitted_is_saved_pickled_and_cloned(make, X, y, tmp_path):
+def test_estimator_can_be_saved_pickled_and_cloned(make, X, y, tmp_path):
     frame = pd.DataFrame(X).add_prefix("input ")
     fitted = make().set_output(transform="pandas").fit(frame, y)
     fitted.save(tmp_path / "model.rb")
@@ -147,7 +147,7 @@ def test_what_was_fitted_is_saved_pickled_and_cloned(make, X, y, tmp_path):
 
 
 @several_tasks
-def test_models_of_ragged_tasks_are_saved(make, tmp_path):
+def test_ragged_tasks_can_be_saved(make, tmp_path):
     X, y, task = ragged_for(make)
     fitted = make().fit(X, y, task=task)
     fitted.save(tmp_path / "model.rb")
@@ -157,14 +157,14 @@ def test_models_of_ragged_tasks_are_saved(make, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["iLSVM CV", "tasks CV", "numbers CV"])
-def test_a_search_with_a_splitter_and_a_scorer_is_saved(name, tmp_path):
+def test_search_with_splitter_and_scorer_can_be_saved(name, tmp_path):
     make, X, y = MODELS[name]
     search = make(cv=KFold(2, shuffle=True, random_state=0), scoring=lambda model, X, y: -len(X)).fit(X, y)
     search.save(tmp_path / "search.rb")
     np.testing.assert_array_equal(regbayes.load(tmp_path / "search.rb").predict(X), search.predict(X))
 
 
-def test_mixed_classes_are_saved(tmp_path):
+def test_classes_of_mixed_types_can_be_saved(tmp_path):
     X, Y = numbers()
     mixed = np.empty((len(X), 2), dtype=object)
     mixed[:, 0], mixed[:, 1] = np.where(Y[:, 0] > 0, "yes", "no"), np.digitize(Y[:, 1], [-1, 1])
@@ -173,7 +173,7 @@ def test_mixed_classes_are_saved(tmp_path):
     np.testing.assert_array_equal(regbayes.load(tmp_path / "model.rb").predict(X), fitted.predict(X))
 
 
-def test_callbacks_are_not_saved_and_loaded_models_are_fitted_further(tmp_path):
+def test_save_drops_callbacks_and_loaded_model_can_be_refit(tmp_path):
     fitted = ilsvm(max_iter=3, warm_start=True).set_callbacks(Watch()).fit(X, y)
     fitted.save(tmp_path / "model.rb")
     further, loaded = fitted.fit(X, y), regbayes.load(tmp_path / "model.rb").fit(X, y)
@@ -183,7 +183,7 @@ def test_callbacks_are_not_saved_and_loaded_models_are_fitted_further(tmp_path):
 # --- pipelines and routing
 
 
-def test_it_works_inside_pipelines_and_searches():
+def test_estimator_works_in_pipeline_and_grid_search():
     two_stage = make_pipeline(ibp(), LinearSVC()).fit(X, y)
     assert two_stage[:-1].get_feature_names_out()[0] == "ibpfactoranalysis0"
     search = GridSearchCV(ilsvm(max_iter=3), {"temperature": [0.05, "auto"]}, cv=2).fit(X, y)
@@ -191,7 +191,7 @@ def test_it_works_inside_pipelines_and_searches():
 
 
 @several_tasks
-def test_tasks_are_routed_as_metadata(make):
+def test_task_is_routed_as_metadata(make):
     X, y, task = ragged_for(make)
     with sklearn.config_context(enable_metadata_routing=True):
         model = make().set_fit_request(task=True).set_score_request(task=True).set_predict_request(task=True)
@@ -204,7 +204,7 @@ def test_tasks_are_routed_as_metadata(make):
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_weights_of_rows_are_routed_as_metadata(make):
+def test_sample_weight_is_routed_as_metadata(make):
     X, y, task = ragged_for(make)
     weights = np.random.default_rng(3).integers(1, 4, len(X)).astype(float)
     with sklearn.config_context(enable_metadata_routing=True):
@@ -219,7 +219,7 @@ def test_weights_of_rows_are_routed_as_metadata(make):
 
 
 @several_tasks
-def test_scores_may_weigh_rows(make):
+def test_score_sample_weights_match_copies(make):
     X, Y = numbers() if make in (regressor, regressor_cv) else labels()
     model, weights = make().fit(X, Y), np.arange(len(X)) % 3
     repeated = np.repeat(np.arange(len(X)), weights)
@@ -234,7 +234,7 @@ def test_scores_may_weigh_rows(make):
 
 
 @every_estimator
-def test_an_estimator_that_is_not_fitted_says_so(make, X, y):
+def test_unfitted_estimator_raises(make, X, y):
     with pytest.raises(NotFittedError):
         make().transform(X)
     with pytest.raises(NotFittedError):
@@ -248,7 +248,7 @@ def test_an_estimator_that_is_not_fitted_says_so(make, X, y):
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])
-def test_a_fit_that_fails_inside_leaves_what_was_there(make):
+def test_failed_fit_leaves_attributes_unchanged(make):
     X, Y = numbers() if make is regressor else labels()
     constant, model = np.ones((len(X), 2)), make()
     for earlier in (None, X):
@@ -262,7 +262,7 @@ def test_a_fit_that_fails_inside_leaves_what_was_there(make):
     assert model.predict(X).shape == Y.shape
 
 
-def test_a_callback_that_fails_is_torn_down_and_leaves_nothing():
+def test_failing_callback_is_torn_down():
     heard = []
 
     class Failing:

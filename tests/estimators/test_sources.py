@@ -1,4 +1,4 @@
-"""Summaries of blocks add up to those of all samples."""
+"""Test that summaries of blocks add up to those of all samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regbayes.estimators._sources import Labels, Moments
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_moments_of_blocks_are_those_of_all_samples(weighted):
+def test_moments_of_blocks_match_all_samples(weighted):
     rng = np.random.default_rng(0)
     X, weights = rng.normal(size=(50, 3)) + 1e6, rng.uniform(0.5, 2.0, 50)
     own = weights if weighted else np.ones(50)
@@ -24,7 +24,7 @@ def test_moments_of_blocks_are_those_of_all_samples(weighted):
     np.testing.assert_allclose(joined.squares, own @ (X - mean) ** 2, rtol=1e-9)
 
 
-def test_labels_of_blocks_are_those_of_all_samples():
+def test_labels_of_blocks_match_all_samples():
     y, weights = np.array(["b", "a", "none", "c", "a", "none"]), np.arange(1.0, 7.0)
     joined = reduce(
         add, [Labels.of(Samples(y[a:b], y[a:b], weights[a:b]), "none") for a, b in [(0, 1), (1, 3), (3, 6)]]

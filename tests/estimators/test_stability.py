@@ -1,4 +1,4 @@
-"""`feature_stability`: a stand-in whose features come back always or never, and the models themselves."""
+"""Test `feature_stability` with a fake transformer of known stability, and with real models."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Y = (X[:, 0] > 0).astype(int)
 
 
 class Planted(TransformerMixin, BaseEstimator):
-    """Has the first columns of X as features in every fit, as shuffled and turned over as its seed says, and noise.
+    """Return columns of X, permuted and flipped by the seed, and noise columns.
 
-    ``lucky`` further columns come in fits with an even seed alone.
+    Fits with an even seed have ``lucky`` further columns.
     """
 
     def __init__(self, steady=2, lucky=0, noise=0, constant=0, random_state=None):
@@ -50,10 +50,10 @@ class Planted(TransformerMixin, BaseEstimator):
         return np.hstack([found, noise, np.full((len(X), self.constant), 0.3)])
 
 
-def test_features_that_always_and_never_come_back_are_told_apart():
+def test_stability_separates_recurring_features_from_noise():
     model = Planted(steady=3, noise=2, constant=4, random_state=0).fit(X)
     found = feature_stability(model, X, n_resamples=10, random_state=0)
-    assert_array_equal(found.numbers, np.arange(5))  # the constant ones are no features
+    assert_array_equal(found.numbers, np.arange(5))  # constant columns are excluded
     assert found.similarity.shape == (10, 5)
     assert_allclose(found.similarity[:, :3], 1.0)
     assert_allclose(found.returned[:3], 1.0)
@@ -62,7 +62,7 @@ def test_features_that_always_and_never_come_back_are_told_apart():
     assert_array_equal(found.n_found, 5)
 
 
-def test_a_feature_that_is_missing_has_no_similarity_and_its_share_is_that_of_the_fits_that_have_it():
+def test_stability_of_missing_feature_is_share_of_fits():
     model = Planted(steady=2, lucky=1, random_state=0).fit(X)
     found = feature_stability(model, X, n_resamples=20, random_state=1)
     lucky = int(np.flatnonzero(model.columns_ == 2)[0])
@@ -74,17 +74,19 @@ def test_a_feature_that_is_missing_has_no_similarity_and_its_share_is_that_of_th
     assert_allclose(found.similarity[:, steady], 1.0)
 
 
-def test_a_surplus_on_either_side_counts_in_the_match():
+def test_match_penalizes_surplus_features_on_either_side():
     few = feature_stability(Planted(steady=1, lucky=2, random_state=0).fit(X), X, n_resamples=9)
     assert set(few.n_found) <= {1, 3}
-    by_fit = [1.0 if n == 3 else 0.0 for n in few.n_found]  # one of three: the median is a surplus
+    by_fit = [
+        1.0 if n == 3 else 0.0 for n in few.n_found
+    ]  # if one of three features matches, the median similarity is zero
     assert few.match == pytest.approx(np.median(by_fit))
     more = regbayes.FeatureStability(np.arange(1), np.ones((2, 1)), np.array([3, 3]), 0.8)
     assert more.match == 0.0
     assert more.returned[0] == 1.0
 
 
-def test_matching_is_blind_to_order_sign_and_complement_and_leaves_no_better_pairing():
+def test_match_features_finds_optimal_pairing():
     values = RNG.random((50, 4))
     other = np.column_stack([1.0 - values[:, 2], values[:, 0], 3.0 - 2.0 * values[:, 3], values[:, 1]])
     assert_allclose(match_features(values, other), 1.0)
@@ -94,10 +96,10 @@ def test_matching_is_blind_to_order_sign_and_complement_and_leaves_no_better_pai
     best = max(sum(alike[i, j] for i, j in enumerate(order)) for order in permutations(range(4)))
     assert match_features(values, noisy).sum() == pytest.approx(best)
     assert np.count_nonzero(match_features(values, noisy[:, :2])) == 2
-    assert_allclose(match_features(values, np.ones((50, 4))), 0.0)  # what is constant is like nothing
+    assert_allclose(match_features(values, np.ones((50, 4))), 0.0)  # a constant feature has no similarity
 
 
-def test_resamples_are_parts_of_the_rows_with_their_metadata():
+def test_resamples_are_subsets_with_aligned_metadata():
     fits = []
 
     class Seen(Planted):
@@ -117,7 +119,7 @@ def test_resamples_are_parts_of_the_rows_with_their_metadata():
     assert not np.array_equal(parts[0][0], parts[1][0])
 
 
-def test_the_estimator_is_left_alone_and_the_same_seed_gives_the_same_answer():
+def test_stability_keeps_estimator_and_is_reproducible():
     model = Planted(noise=3, random_state=5).fit(X)
     before = dict(vars(model))
     found = [feature_stability(model, X, n_resamples=3, random_state=7).similarity for _ in range(2)]
@@ -127,7 +129,7 @@ def test_the_estimator_is_left_alone_and_the_same_seed_gives_the_same_answer():
     assert not np.array_equal(new, found[0])
 
 
-def test_labels_may_be_an_array_of_pandas():
+def test_stability_accepts_pandas_labels():
     pd = pytest.importorskip("pandas")
     texts = np.where(X[:, 0] > 0, "yes", "no")
     found = [
@@ -138,20 +140,20 @@ def test_labels_may_be_an_array_of_pandas():
     assert_array_equal(found[0], found[2])
 
 
-def test_pipelines_and_searches_are_seen_through():
+def test_stability_supports_pipelines_and_searches():
     pipeline = make_pipeline(StandardScaler(), PCA(2), LogisticRegression())
     stretched = X * [5.0, 3.0, 1.0, 1.0, 1.0, 1.0]
     found = feature_stability(
         make_pipeline(PCA(2), LogisticRegression()).fit(stretched, Y), stretched, Y, n_resamples=3
     )
-    assert np.all(found.similarity > 0.9)  # components of these variances are the same in every part
-    assert len(feature_stability(pipeline, X, Y, n_resamples=1).numbers) == 2  # not fitted yet
+    assert np.all(found.similarity > 0.9)  # well-separated variances give the same components
+    assert len(feature_stability(pipeline, X, Y, n_resamples=1).numbers) == 2  # the pipeline is not fitted yet
     search = PathSearchCV(ILSVMClassifier(12, max_iter=50), {"tol": [1e-2]}, cv=2, random_state=0)
     search.fit(X[:60], Y[:60])
     assert feature_stability(search, X[:60], Y[:60], n_resamples=2).similarity.shape[0] == 2
 
 
-def test_the_table_can_be_read():
+def test_stability_repr_is_a_table():
     found = feature_stability(Planted(steady=2, noise=1, random_state=0).fit(X), X, n_resamples=3)
     text = repr(found)
     assert "3 features, 3 resamples" in text
@@ -164,20 +166,20 @@ def test_the_table_can_be_read():
     assert {len(column) for column in found.table().values()} == {3}
 
 
-def test_it_is_saved_and_loaded(tmp_path):
+def test_stability_can_be_saved_and_loaded(tmp_path):
     found = feature_stability(Planted(random_state=0).fit(X), X, n_resamples=2)
     found.save(tmp_path / "stability")
     assert repr(regbayes.load(tmp_path / "stability")) == repr(found)
 
 
-def test_a_model_without_features_has_none():
+def test_stability_without_features_is_empty():
     found = feature_stability(Planted(steady=0, constant=2, random_state=0).fit(X), X, n_resamples=2)
     assert found.similarity.shape == (2, 0)
     assert found.match == 0.0
     assert "0 features" in repr(found)
 
 
-def test_nonsense_is_refused():
+def test_stability_with_invalid_options_raises():
     model = Planted(random_state=0)
     for option in ({"n_resamples": 0}, {"n_resamples": 1.5}, {"subsample": 1.5}, {"threshold": 0.0}):
         with pytest.raises(ValueError, match=f"The '{next(iter(option))}' parameter of feature_stability"):

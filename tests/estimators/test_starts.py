@@ -1,4 +1,4 @@
-"""Several starts of a fit, and the check of every fit: one that does poorly on its training rows starts again."""
+"""Test random restarts (`n_init`), and the restart of fits with a poor training error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from regbayes.models.ilsvm.model import BinaryFeatures, centre_rows
 from regbayes.models.indian_buffet import stick_expectations
 
 RNG = np.random.default_rng(0)
-LABELS = np.repeat(np.arange(4), [5, 25, 15, 25])  # as votes are: few abstain
+LABELS = np.repeat(np.arange(4), [5, 25, 15, 25])  # imbalanced classes
 X = RNG.normal(size=(70, 5)) + 1.5 * np.eye(4, 5)[LABELS]
 TASKS = np.column_stack([LABELS > 1, LABELS == 1]).astype(int)
 
@@ -45,11 +45,11 @@ def quiet_of_others(fit, *given, action="always"):
         return fit(*given)
 
 
-# --- the choice among starts, on fits of a number to a number
+# --- choice among restarts, with a fake estimator
 
 
 class Toy(IterativeEstimator):
-    """Every start ends where it is told to: at its objective, with its fault or none."""
+    """Estimator whose restarts end at the given objectives; those in `faulty` have a fault."""
 
     max_iter, tol = 3, 1e-6
 
@@ -67,17 +67,17 @@ class Toy(IterativeEstimator):
         return self
 
 
-def test_one_start_without_a_fault_is_all():
+def test_single_start_without_fault_is_not_repeated():
     assert Toy().learn([2.0, 1.0]).tried == [2.0]
 
 
-def test_of_several_starts_the_lowest_objective_is_kept():
+def test_restarts_keep_lowest_objective():
     model = Toy().learn([2.0, 1.0, 3.0, 0.0], n_init=3)
     assert model.tried == [2.0, 1.0, 3.0]
     assert model.state_ == model.objective_ == 1.0
 
 
-def test_a_fault_gets_another_start_and_a_fit_without_one_is_kept_whatever_its_objective():
+def test_restarts_prefer_fit_without_fault():
     model = Toy().learn([1.0, 2.0, 0.0], faulty=[1.0])
     assert model.tried == [1.0, 2.0]
     assert model.state_ == 2.0
@@ -88,7 +88,7 @@ def test_a_fault_gets_another_start_and_a_fit_without_one_is_kept_whatever_its_o
     assert only_faults.state_ == 4.0
 
 
-def test_a_fault_that_stays_is_said():
+def test_persistent_fault_warns():
     model = Toy()
     with pytest.warns(PoorFitWarning, match="Toy is at fault, from another start too"):
         model.learn([2.0, 1.0, 0.0], faulty=[1.0, 2.0])
@@ -96,13 +96,13 @@ def test_a_fault_that_stays_is_said():
     assert model.state_ == 1.0
 
 
-def test_a_fit_that_is_cut_short_is_not_judged_and_ends_the_attempts():
+def test_interrupted_fit_ends_restarts():
     assert Toy().learn([1.0, 2.0], faulty=[1.0], status={1.0: Status.STOPPED}).tried == [1.0]
     model = Toy()
     with pytest.warns(ConvergenceWarning, match="interrupted"):
         model.learn([2.0, 1.0, 0.0], n_init=3, status={1.0: Status.INTERRUPTED})
     assert model.tried == [2.0, 1.0]
-    assert model.state_ == 2.0  # what was finished
+    assert model.state_ == 2.0  # the result of the completed start
 
 
 # --- the models
@@ -116,12 +116,12 @@ def test_a_fit_that_is_cut_short_is_not_judged_and_ends_the_attempts():
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_more_starts_never_end_higher(model, targets):
+def test_objective_never_rises_with_n_init(model, targets):
     found = [quiet(model.set_params(n_init=n).fit, X, targets).objective_ for n in (1, 2, 4)]
     assert found[0] >= found[1] >= found[2]
 
 
-def test_a_fit_that_goes_on_from_another_has_one_start():
+def test_warm_start_skips_restarts():
     model = quiet(ILSVMClassifier(6, max_iter=5, n_init=3, warm_start=True, random_state=0).fit, X, LABELS > 1)
     calls = []
     model._start = lambda *given: calls.append(given)
@@ -129,8 +129,8 @@ def test_a_fit_that_goes_on_from_another_has_one_start():
     assert not calls
 
 
-def test_a_fit_with_a_fault_starts_again(monkeypatch):
-    """What happened to votes under balanced weights: one feature, and the largest class without an answer."""
+def test_fit_with_fault_restarts(monkeypatch):
+    """Regression test: balanced weights left one feature, and the largest class was never predicted."""
     starts, answers = [], []
 
     class Counted(ILSVMClassifier):
@@ -149,20 +149,22 @@ def test_a_fit_with_a_fault_starts_again(monkeypatch):
     assert len(starts) == 2
     assert_array_equal(answers[0].shape, LABELS.shape)
     quiet(model.fit, X, LABELS)
-    assert len(starts) == 3  # nothing is wrong with the third answer
+    assert len(starts) == 3  # the third start has no fault
 
 
-def test_a_model_that_can_only_give_one_answer_is_said_to():
-    """No start can help where the inputs do not vary."""
+def test_fit_of_constant_inputs_warns_of_unpredicted_classes():
+    """No restart helps if the inputs are constant."""
     model = ILSVMClassifier(3, class_weight="balanced", random_state=0)
     with pytest.warns(PoorFitWarning, match="never predicts .* from another start too"):
         quiet_of_others(model.fit, np.ones((70, 2)), LABELS)
-    few = np.r_[np.zeros(60), np.ones(10)]  # the frequent class for all: no better, and no worse
+    few = np.r_[np.zeros(60), np.ones(10)]  # always predicting the majority class is optimal
     quiet_of_others(ILSVMClassifier(3, random_state=0).fit, np.ones((70, 2)), few, action="error")
-    quiet_of_others(model.set_params(max_iter=0).fit, np.ones((70, 2)), LABELS, action="error")  # that is no fit
+    quiet_of_others(
+        model.set_params(max_iter=0).fit, np.ones((70, 2)), LABELS, action="error"
+    )  # without iterations there is nothing to check
 
 
-def test_fits_of_several_starts_tell_callbacks_of_all():
+def test_callbacks_are_called_for_every_restart():
     seen = []
 
     class Hear:
@@ -181,10 +183,10 @@ def test_fits_of_several_starts_tell_callbacks_of_all():
     assert seen.count("descent") == 4  # a fit that never predicts a class, and three restarts
 
 
-# --- what starts are compared by
+# --- objective for the comparison of restarts
 
 
-def test_the_prior_of_the_objective_is_normalised_over_on_and_off():
+def test_objective_normalizes_prior_over_binary_features():
     model = quiet(ILSVMClassifier(4, C=2.0, generative_weight=0.1, max_iter=10, random_state=0).fit, X, LABELS)
     params = model._state.params
     expected, T = stick_expectations(params.sticks), params.temperature
@@ -194,7 +196,7 @@ def test_the_prior_of_the_objective_is_normalised_over_on_and_off():
     assert model.objective_ == pytest.approx(model.trace_.objective[-1] + 0.1 * len(X) * per_row)
 
 
-def test_a_feature_without_loadings_adds_to_the_objective_what_normalising_takes_off():
+def test_objective_does_not_depend_on_unused_features():
     model = quiet(IBPFactorAnalysis(3, max_iter=10, random_state=0).fit, X)
     rows, few = centre_rows(X), model._state.params
     more = pad(few, 4, model.alpha)
@@ -205,42 +207,44 @@ def test_a_feature_without_loadings_adds_to_the_objective_what_normalising_takes
     def normalised(params, value):
         return joint.normalise(value, params, len(X))
 
-    # Loadings too small to matter: the feature counts as one that is there.
+    # With negligible nonzero loadings the added feature counts as used.
     there = replace(more, loadings=np.where(more.loadings.any(axis=1, keepdims=True), more.loadings, 1e-12))
     assert normalised(there, values[1]) == pytest.approx(normalised(few, values[0]))
 
 
-# --- what is a fault
+# --- find_fault
 
 
 COST = zero_one_cost(3)
 NAMES = np.array(["a", "b", "c"])
 
 
-def test_answers_that_cost_more_than_one_answer_for_all_are_a_fault():
+def test_predictions_worse_than_constant_are_a_fault():
     codes = np.repeat([0, 1, 2], [6, 2, 2])
     ones = np.ones(10)
     always = np.zeros(10, dtype=int)
-    worse = np.r_[1, 1, 1, 0, 0, 0, 1, 0, 2, 0]  # 5 wrong, against 4
+    worse = np.r_[1, 1, 1, 0, 0, 0, 1, 0, 2, 0]  # 5 errors; a constant prediction has 4
     assert "worse on its training samples than one class" in find_fault(codes, worse, COST, ones, NAMES)
     assert "'a' for every row 4" in find_fault(codes, worse, COST, ones, NAMES)
-    assert "never predicts 'b', 'c'" in find_fault(codes, always, COST, ones, NAMES)  # 40 % of the weight
+    assert "never predicts 'b', 'c'" in find_fault(codes, always, COST, ones, NAMES)  # 40% of the weight
     assert find_fault(codes, codes, COST, ones, NAMES) == ""
 
 
-def test_weights_and_costs_decide_what_an_answer_costs():
+def test_fault_depends_on_weights_and_costs():
     codes = np.repeat([0, 1], [9, 3])
     cost, names = zero_one_cost(2), NAMES[:2]
-    answers = np.r_[np.ones(4, dtype=int), np.zeros(5, dtype=int), np.ones(3, dtype=int)]  # 4 of 9 wrong, and no other
+    answers = np.r_[np.ones(4, dtype=int), np.zeros(5, dtype=int), np.ones(3, dtype=int)]  # 4 errors in 9
     assert find_fault(codes, answers, cost, np.ones(12), names)
     balanced = np.where(codes == 0, 1 / 9, 1 / 3)
     assert find_fault(codes, answers, cost, balanced, names) == ""
     assert find_fault(codes, answers, np.array([[0.0, 1.0], [5.0, 0.0]]), np.ones(12), names) == ""
-    assert find_fault(codes, np.zeros(12, dtype=int), cost, np.ones(12), names) == ""  # a quarter may go unanswered
+    assert (
+        find_fault(codes, np.zeros(12, dtype=int), cost, np.ones(12), names) == ""
+    )  # classes below the weight threshold may stay unpredicted
     assert "never predicts 'b'" in find_fault(codes, np.zeros(12, dtype=int), cost, balanced, names)
 
 
-def test_a_fault_does_not_depend_on_the_order_of_classes():
+def test_fault_does_not_depend_on_class_order():
     codes = RNG.integers(0, 3, 60)
     answers = np.where(RNG.random(60) < 0.4, codes, 0)
     weights = RNG.random(60)
@@ -251,7 +255,7 @@ def test_a_fault_does_not_depend_on_the_order_of_classes():
     assert bool(found) == bool(turned)
 
 
-def test_searches_hand_the_number_of_starts_on():
+def test_search_passes_n_init_to_best_estimator():
     search = quiet(ILSVMClassifierCV(4, Cs=(1.0,), n_init=2, max_iter=3, cv=2, random_state=0).fit, X, LABELS)
     assert search.best_estimator_.n_init == 2
     assert search.objective_ == search.best_estimator_.objective_

@@ -1,4 +1,4 @@
-"""Thresholds: an exact search against brute force, the estimator against what it promises."""
+"""Test threshold selection against brute force, and `MultiLabelThresholdCV`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def f1(truth, predicted, average="binary", weights=None):
 def scored(seed, n=12):
     rng = np.random.default_rng(seed)
     truth = rng.random(n) < 0.4
-    return np.round(truth + 1.5 * rng.standard_normal(n), 1), truth, np.arange(n)  # with ties
+    return np.round(truth + 1.5 * rng.standard_normal(n), 1), truth, np.arange(n)  # rounded to create ties
 
 
 def resampled(seed, n, n_resamples, weights=None):
@@ -52,15 +52,15 @@ def test_find_threshold_maximizes_weighted_f1(seed, weighted):
     assert f1(truth, scores > found, weights=weights) == pytest.approx(best)
 
 
-def test_find_threshold_keeps_the_default_where_nothing_is_better():
+def test_find_threshold_keeps_default_if_none_is_better():
     scores, rows = np.array([-2.0, -1.0, 1.0, 2.0]), np.arange(4)
     assert find_threshold(scores, scores > 0, rows, [np.ones(4)], 0.3) == 0.3
     assert find_threshold(scores, scores > 5, rows, [np.ones(4)]) == 0.0
     assert find_threshold(scores[:0], scores[:0] > 0, rows[:0], [np.ones(4)], 0.5) == 0.5
 
 
-def test_resamples_bring_thresholds_nearer_to_the_best_of_the_population():
-    """Scores are normal with mean 0 or 1.5, one label in ten is positive: F1 of every threshold is known."""
+def test_resampling_brings_threshold_closer_to_optimum():
+    """For normal scores and 10% positive labels the population F1 of every threshold is known."""
     cuts = np.linspace(-2, 4, 601)
     positive, negative = 0.1 * norm.sf(cuts - 1.5), 0.9 * norm.sf(cuts)
     best = cuts[np.argmax(2 * positive / (positive + negative + 0.1))]
@@ -75,7 +75,7 @@ def test_resamples_bring_thresholds_nearer_to_the_best_of_the_population():
     assert averaged < 0.8 * exact
 
 
-def test_samples_of_weight_zero_are_left_out():
+def test_zero_sample_weight_matches_removed_samples():
     X, Y = rare()
     weights = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
     there = weights > 0
@@ -107,7 +107,7 @@ INNER = {
 
 
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER.keys())
-def test_rare_labels_are_found_at_their_thresholds(inner):
+def test_tuned_thresholds_improve_f1_of_rare_labels(inner):
     X, Y = rare()
     tuned = MultiLabelThresholdCV(inner, cv=3, random_state=0).fit(X, Y)
     plain = clone(inner).fit(X, Y)
@@ -116,7 +116,7 @@ def test_rare_labels_are_found_at_their_thresholds(inner):
     np.testing.assert_array_equal(tuned.predict(X), tuned.decision_function(X) > 0)
 
 
-def test_probabilities_and_log_odds_are_cut_alike():
+def test_probabilities_and_log_odds_give_same_predictions():
     X, Y = rare()
     odds = MultiLabelThresholdCV(OneVsRestClassifier(LogisticRegression()), cv=3, random_state=0).fit(X, Y)
     shares = MultiLabelThresholdCV(MultiOutputClassifier(LogisticRegression()), cv=3, random_state=0).fit(X, Y)
@@ -127,15 +127,15 @@ def test_probabilities_and_log_odds_are_cut_alike():
         MultiLabelThresholdCV(odds.estimator, n_resamples=-1).fit(X, Y)
 
 
-def test_shared_thresholds_are_one_number():
+def test_shared_threshold_is_one_number():
     X, Y = rare()
     tuned = MultiLabelThresholdCV(classifier(), thresholds="shared", cv=3, random_state=0).fit(X, Y)
     assert len(set(tuned.thresholds_)) == 1
     assert f1(Y, tuned.predict(X), "micro") > f1(Y, tuned.estimator_.predict(X), "micro")
 
 
-def test_a_label_that_no_fold_can_score_keeps_the_default():
-    """With one positive and one negative, every fold that holds one of them out lacks a class in training."""
+def test_label_without_scorable_fold_keeps_default():
+    """A fold that holds out one of the two labeled samples lacks a class in training."""
     X, Y = rare()
     Y = Y.astype(float)
     Y[:, 0] = np.nan
@@ -145,7 +145,7 @@ def test_a_label_that_no_fold_can_score_keeps_the_default():
     assert np.all(tuned.thresholds_[1:] != 0.0)
 
 
-def test_missing_labels_are_left_out():
+def test_missing_labels_are_ignored():
     X, Y = rare()
     some = holes(Y)
     tuned = MultiLabelThresholdCV(classifier(), cv=3, random_state=0).fit(X, some)
@@ -159,7 +159,7 @@ def test_missing_labels_are_left_out():
         MultiLabelThresholdCV(classifier()).fit(X, marked)
 
 
-def test_saving(tmp_path):
+def test_thresholds_can_be_saved(tmp_path):
     X, Y = rare()
     tuned = MultiLabelThresholdCV(classifier(), cv=KFold(2), random_state=0).fit(X, Y)
     tuned.save(tmp_path / "tuned.regbayes")
