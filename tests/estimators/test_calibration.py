@@ -125,8 +125,6 @@ def test_read_outputs_matches_layout_of_decision_function():
     codes, widths = read_outputs(table, [np.array(["x", "y", "z"]), np.array([1, 2])], 4)
     assert_array_equal(codes, [[0, 0], [2, -1], [1, 1]])
     assert widths.tolist() == [3, 1]
-    assert (
-        read_outputs(np.array(["b", "a", "c"]), np.array(["a", "b", "c"]), 1) is None
-    )  # the training fold had only two classes
+    assert read_outputs(np.array(["b", "a", "c"]), np.array(["a", "b", "c"]), 1) is None  # trained on two classes
     codes, widths = read_outputs(np.array([[0, 2], [1, 0]]), np.arange(3), 6)
     assert widths.tolist() == [3, 3]

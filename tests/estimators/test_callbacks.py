@@ -62,9 +62,7 @@ def test_callback_is_called_for_every_iteration_and_stage(model, parameters, sta
 @pytest.mark.parametrize("where", ["warm-up", "descent"])
 def test_callback_can_stop_fit_in_every_stage(make, X, y, where):
     given = {"tol": 0.0, "max_iter": 15}
-    n_tasks = (
-        2 if where == "warm-up" else count_starting_tasks(make, X, y, **given) + 3
-    )  # the end of a stage is a task, too
+    n_tasks = 2 if where == "warm-up" else count_starting_tasks(make, X, y, **given) + 3  # stages count as tasks
     watch = Watch(stop_after=n_tasks)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a fit that a callback stops must not warn

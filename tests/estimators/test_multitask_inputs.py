@@ -214,6 +214,4 @@ def test_fit_needs_few_bytes_per_target(kind, most):
     model.fit(X, Y)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak / Y.size < most, (
-        f"{peak / Y.size:.1f} bytes"
-    )  # a list of targets needs 32 bytes each, and 64 at its peak
+    assert peak / Y.size < most, f"{peak / Y.size:.1f} bytes"  # a list of targets needs 32 bytes each, 64 at its peak

@@ -184,9 +184,7 @@ def test_task_sharing_improves_small_task():
     y = X @ slopes + 0.3 * rng.standard_normal(300)
     new = rng.standard_normal((200, 5))
     alone = regressor(8, task_sharing=0).fit(X, y, task=task).score(new, new @ slopes, task=[9] * 200)
-    shared = (
-        regressor(8).fit(X, y, task=task).score(new, new @ slopes, task=[9] * 200)
-    )  # the automatic task_sharing is 1
+    shared = regressor(8).fit(X, y, task=task).score(new, new @ slopes, task=[9] * 200)  # task_sharing is 1
     assert shared > 0.8
     assert shared > alone + 0.1
 

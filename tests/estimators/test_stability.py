@@ -77,9 +77,7 @@ def test_stability_of_missing_feature_is_share_of_fits():
 def test_match_penalizes_surplus_features_on_either_side():
     few = feature_stability(Planted(steady=1, lucky=2, random_state=0).fit(X), X, n_resamples=9)
     assert set(few.n_found) <= {1, 3}
-    by_fit = [
-        1.0 if n == 3 else 0.0 for n in few.n_found
-    ]  # if one of three features matches, the median similarity is zero
+    by_fit = [1.0 if n == 3 else 0.0 for n in few.n_found]  # the median is zero if one of three features matches
     assert few.match == pytest.approx(np.median(by_fit))
     more = regbayes.FeatureStability(np.arange(1), np.ones((2, 1)), np.array([3, 3]), 0.8)
     assert more.match == 0.0

@@ -159,9 +159,7 @@ def test_fit_of_constant_inputs_warns_of_unpredicted_classes():
         quiet_of_others(model.fit, np.ones((70, 2)), LABELS)
     few = np.r_[np.zeros(60), np.ones(10)]  # always predicting the majority class is optimal
     quiet_of_others(ILSVMClassifier(3, random_state=0).fit, np.ones((70, 2)), few, action="error")
-    quiet_of_others(
-        model.set_params(max_iter=0).fit, np.ones((70, 2)), LABELS, action="error"
-    )  # without iterations there is nothing to check
+    quiet_of_others(model.set_params(max_iter=0).fit, np.ones((70, 2)), LABELS, action="error")  # not checked
 
 
 def test_callbacks_are_called_for_every_restart():
@@ -238,9 +236,7 @@ def test_fault_depends_on_weights_and_costs():
     balanced = np.where(codes == 0, 1 / 9, 1 / 3)
     assert find_fault(codes, answers, cost, balanced, names) == ""
     assert find_fault(codes, answers, np.array([[0.0, 1.0], [5.0, 0.0]]), np.ones(12), names) == ""
-    assert (
-        find_fault(codes, np.zeros(12, dtype=int), cost, np.ones(12), names) == ""
-    )  # classes below the weight threshold may stay unpredicted
+    assert find_fault(codes, np.zeros(12, dtype=int), cost, np.ones(12), names) == ""  # 25% is below the threshold
     assert "never predicts 'b'" in find_fault(codes, np.zeros(12, dtype=int), cost, balanced, names)
 
 
