@@ -1,4 +1,4 @@
-"""What every test shares: which tests can run here, and how hypothesis behaves."""
+"""Fixtures, markers and Hypothesis profiles shared by all tests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# The first call of a Numba kernel compiles it, so a time limit per example says nothing about the code. On a build
-# server the examples are the same in every run, so that a red build is about the change that was pushed.
+# No deadline: the first call of a Numba kernel includes its compilation. On a build server the examples are
+# deterministic, so that a failure is due to the pushed change.
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _why_skip(marker: str, config: pytest.Config) -> str | None:
-    """Say why tests with this marker cannot run here; None if they can."""
+    """Return why tests with this marker are skipped; None if they run."""
     if marker == "data" and _data_folder() is None:
         return "needs the real data sets: set REGBAYES_DATA to their folder"
     if marker == "slow" and not config.getoption("--slow"):
@@ -47,7 +47,7 @@ def _why_skip(marker: str, config: pytest.Config) -> str | None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     markers = ("data", "slow", "numpyro", "pymc", "blackjax", "browser", "gpu")
-    why_skip = cache(_why_skip)  # asked of markers that some test has: to look for a device takes seconds
+    why_skip = cache(_why_skip)  # cached because the search for a GPU takes seconds
     for item in items:
         for marker in markers:
             if item.get_closest_marker(marker) is not None and (reason := why_skip(marker, config)) is not None:
@@ -80,7 +80,7 @@ def _chromium() -> str | None:
 
 @pytest.fixture(scope="session")
 def chromium_path() -> str:
-    """The browser; tests that use it are marked ``browser``."""
+    """Return the path of the browser; tests that use it are marked ``browser``."""
     found = _chromium()
     assert found is not None, "a test that needs a browser is not marked so"
     return found
@@ -88,7 +88,7 @@ def chromium_path() -> str:
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """Folder of the real data sets; tests that use it are marked ``data``."""
+    """Return the folder of the real data sets; tests that use it are marked ``data``."""
     folder = _data_folder()
     if folder is None:
         pytest.skip("needs the real data sets: set REGBAYES_DATA to their folder")
@@ -99,7 +99,7 @@ def data_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def dask_cluster() -> Iterator[Any]:
-    """Two processes that all tests of Dask share; one that is killed comes back."""
+    """Yield a cluster of two worker processes for all Dask tests; killed workers restart."""
     distributed = pytest.importorskip("distributed")
     with (
         warnings.catch_warnings(),
@@ -110,7 +110,7 @@ def dask_cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def client(dask_cluster: Any) -> Iterator[Any]:
-    """A client of the two processes."""
+    """Yield a client of the cluster once both workers run."""
     from distributed import Client
 
     with Client(dask_cluster) as client:
@@ -120,7 +120,7 @@ def client(dask_cluster: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def dispatch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let estimators take arrays of other libraries."""
+    """Enable scikit-learn's array API dispatch."""
     import sklearn
 
     monkeypatch.setenv("SCIPY_ARRAY_API", "1")

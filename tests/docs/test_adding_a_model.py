@@ -1,4 +1,4 @@
-"""The example of docs/adding_a_model.md: its gradient, its limits against scikit-learn, its descent, its estimator."""
+"""Test the example of docs/adding_a_model.md: likelihood, gradient, optimization and estimator."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pose(X, y, n_blocks=1):
     return JointProblem(PredictivePCA(0.5), hold_rows(blocks), Head(targets(y), squared=True), DescentOptions())
 
 
-def test_the_likelihood_and_the_features_are_those_of_the_joint_gaussian(data):
+def test_likelihood_and_features_match_joint_gaussian(data):
     X, _ = data
     params = some_params()
     W, covariance = params.loadings, params.loadings @ params.loadings.T + 0.7 * np.eye(5)
@@ -60,7 +60,7 @@ def test_the_likelihood_and_the_features_are_those_of_the_joint_gaussian(data):
 
 
 @pytest.mark.parametrize("with_head", [False, True])
-def test_the_gradient_is_that_of_finite_differences(data, with_head):
+def test_gradient_matches_finite_differences(data, with_head):
     problem = pose(*data) if with_head else replace(pose(*data), head=None)
     params, rng = some_params(), np.random.default_rng(2)
 
@@ -73,14 +73,14 @@ def test_the_gradient_is_that_of_finite_differences(data, with_head):
         assert np.vdot(gradient, direction) == pytest.approx((ahead - behind) / 2e-5, rel=1e-5)
 
 
-def test_blocks_of_rows_add_up(data):
+def test_objective_does_not_depend_on_blocks(data):
     one, three = (descent.start(pose(*data, n_blocks), some_params()) for n_blocks in (1, 3))
     assert one.at.objective == pytest.approx(three.at.objective, rel=1e-12)
     np.testing.assert_allclose(one.gradient, three.gradient, rtol=1e-9)
 
 
-def test_without_margins_it_is_probabilistic_principal_component_analysis(data):
-    """From any start, with the noise variance of scikit-learn's PCA, by which the likelihood is largest."""
+def test_fit_without_margins_matches_probabilistic_pca(data):
+    """The noise variance is fixed at its maximum-likelihood estimate from scikit-learn's PCA."""
     X, y = data
     pca = PCA(2).fit(X)
     pca.explained_variance_ *= 89 / 90  # maximum likelihood divides by n
@@ -95,7 +95,7 @@ def test_without_margins_it_is_probabilistic_principal_component_analysis(data):
     np.testing.assert_allclose(W @ W.T + pca.noise_variance_ * np.eye(5), expected, atol=1e-3)
 
 
-def test_descent_never_rises_and_ends_where_no_small_change_helps(data):
+def test_descent_never_rises_and_ends_at_local_minimum(data):
     X, y = data
     result = fit(ArraySource(Samples(X, y)), partial(class_head, n_classes=3, C=0.5), some_params(), **OPTIONS)
     assert result.trace.rises.count == 0
@@ -107,19 +107,19 @@ def test_descent_never_rises_and_ends_where_no_small_change_helps(data):
 
     lowest = value(params.loadings)
     changes = [value(params.loadings + size * rng.standard_normal((5, 2))) for size in (1e-3, 1e-2) for _ in range(10)]
-    assert min(changes) > lowest - 1e-5 * abs(lowest)  # the accuracy of the head
+    assert min(changes) > lowest - 1e-5 * abs(lowest)  # tolerance of the head's solver
 
 
 @pytest.fixture
 def stack():
-    """What is closed after a test."""
+    """Yield an ExitStack that is closed after the test."""
     with ExitStack() as stack:
         yield stack
 
 
 @pytest.fixture(params=["file", *(place.name for place in list_places()), "dask"])
 def source(request, data, tmp_path, stack):
-    """The same samples in memory, in a file, in arrays of other libraries, and on a Dask cluster."""
+    """Return the samples in a file, an array library or a Dask cluster, and a tolerance."""
     X, y = data
     if request.param == "file":
         np.save(tmp_path / "X.npy", X)
@@ -130,7 +130,7 @@ def source(request, data, tmp_path, stack):
     distributed, da = pytest.importorskip("distributed"), pytest.importorskip("dask.array")
     from regbayes.dask.source import DaskSource, Reader
 
-    quiet = {"processes": False, "dashboard_address": ":0"}  # threads, which have this module
+    quiet = {"processes": False, "dashboard_address": ":0"}  # worker threads can import this module, processes cannot
     cluster = stack.enter_context(distributed.LocalCluster(n_workers=2, threads_per_worker=1, **quiet))
     client = stack.enter_context(distributed.Client(cluster))
     chunks = (40, 0, 50)
@@ -138,7 +138,7 @@ def source(request, data, tmp_path, stack):
     return DaskSource(client, X, Reader(5), y), 1e-12
 
 
-def test_the_fit_is_the_same_wherever_the_samples_are(data, source):
+def test_fit_does_not_depend_on_backend(data, source):
     there, tol = source
     options = {"weight": 0.5, "max_iter": 5, "tol": 0.0}
     here = fit(ArraySource(Samples(*data)), partial(class_head, n_classes=3, C=0.5), some_params(), **options)
@@ -153,23 +153,23 @@ def test_the_fit_is_the_same_wherever_the_samples_are(data, source):
     np.testing.assert_allclose(*scores, atol=max(1e-3, 1000 * tol))
 
 
-def test_the_classifier_on_its_features_is_liblinears(data):
-    """Two classes: the squared hinge of the difference of two scores, each of which pays for half of it."""
+def test_classifier_on_features_matches_liblinear(data):
+    """For two classes the loss is the squared hinge of the difference between both scores."""
     X, y = data
     model = PredictivePCAClassifier(2, C=0.5, random_state=0).fit(X, y > 0)
     rows = model.transform(X)
     seen = np.column_stack([rows - rows.mean(axis=0), np.ones(len(rows))])
-    # 1/2 (|w_0|² + |w_1|²) with w_1 = -w_0 = v / 2 is 1/4 |v|²: twice the C of one weight vector v.
+    # With w_1 = -w_0 = v / 2 the penalty (|w_0|² + |w_1|²) / 2 is |v|² / 4, which doubles C for v.
     svm = LinearSVC(C=1.0, fit_intercept=False, tol=1e-12, max_iter=10**6).fit(seen, y > 0)
     np.testing.assert_allclose(model.decision_function(X), svm.decision_function(seen), atol=1e-3)
 
 
 @parametrize_with_checks([PredictivePCAClassifier()])
-def test_scikit_learn(estimator, check):
+def test_check_estimator_passes(estimator, check):
     check(estimator)
 
 
-def test_a_saved_model_predicts_as_before(data, tmp_path):
+def test_saved_model_predicts_as_before(data, tmp_path):
     X, y = data
     model = PredictivePCAClassifier(2, random_state=0).fit(X, y)
     model.save(tmp_path / "model")

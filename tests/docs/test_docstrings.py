@@ -1,4 +1,4 @@
-"""Examples in docstrings run as they stand, and warn of nothing."""
+"""Test that doctests pass without warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEEDS = {"regbayes.adapters.torch": "torch", "regbayes.adapters.jax": "jax"}
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_of_module_print_what_they_show(name, tmp_path, monkeypatch):
+def test_doctests_of_module_pass(name, tmp_path, monkeypatch):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
     monkeypatch.chdir(tmp_path)

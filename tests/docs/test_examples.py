@@ -1,11 +1,8 @@
-"""Examples outside the gallery run, and every number that a page quotes is one that its script printed.
+"""Test that example scripts run, and that pages quote their code and output correctly.
 
-`make docs` runs the gallery.
-
-A page's Python blocks must be in its script word for word, but for their imports (see test_pages.py).
-Its text blocks must be lines that the script printed, and each number with a decimal point in its prose must be in the
-output or in the script. Numbers are compared up to what another version of NumPy or BLAS may change: the last digits,
-the number of iterations, and whatever is only rounding.
+`make docs` runs the gallery. Python blocks of a page must occur in its script verbatim, except for imports. Text blocks
+must be printed lines, and decimal numbers in prose must occur in the output or the script. The comparison ignores
+what versions of NumPy or BLAS change: last digits, numbers of iterations and rounding errors.
 """
 
 from __future__ import annotations
@@ -26,8 +23,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parents[2]
-LONG = {"resample_model.py", "ilsvm_digits.py"}  # half a minute each: tables of many fits
-ALONE = {"dask_cluster.py", "dask_tasks.py", "new_model.py"}  # other processes import them, or a name is registered
+LONG = {"resample_model.py", "ilsvm_digits.py"}  # scripts of many fits, which take half a minute each
+ALONE = {"dask_cluster.py", "dask_tasks.py", "new_model.py"}  # run as processes: imported by workers, or register names
 EXAMPLES = [
     pytest.param(path, marks=pytest.mark.slow if path.name in LONG else (), id=path.name)
     for folder in ("examples", "paper/examples")
@@ -51,7 +48,7 @@ MEASURED = re.compile(r"<!-- measured by (\S+) -->.*?(?=\n## |\Z)", re.DOTALL)
 FENCE = re.compile(r"^([ ]*)```(\w+)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 RELATIVE, ROUNDING = 5e-3, 1e-6
-GENERAL = {"0.7"}  # the threshold of k-hat, quoted in prose
+GENERAL = {"0.7"}  # numbers that no script prints: the threshold of k-hat
 
 
 def run(*command: object) -> str:
@@ -71,14 +68,14 @@ def run(*command: object) -> str:
 
 
 def run_here(script: Path, *arguments: object) -> str:
-    """Run a script as a program, but in this process, which has imported most of what it needs."""
+    """Run a script in this process, which saves the time of its imports."""
     output, command, status = io.StringIO(), [str(script), *map(str, arguments)], None
     with warnings.catch_warnings(record=True), redirect_stdout(output), chdir(ROOT), threadpool_limits(1):
         warnings.resetwarnings()
         with mock.patch.object(sys, "argv", command):
             try:
                 runpy.run_path(str(script), run_name="__main__")
-            except SystemExit as end:  # of one that needs what is not installed, and has said so
+            except SystemExit as end:  # scripts exit if an optional dependency is missing
                 status = end.code
     assert not status
     if "matplotlib.pyplot" in sys.modules:
@@ -92,14 +89,14 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def without_imports(code: str) -> str:
-    """Return a block without the imports that it begins with."""
+    """Return a block without its leading imports."""
     lines = code.splitlines(keepends=True)
     body = [line.startswith(("import ", "from ")) or not line.strip() for line in lines].index(False)
     return "".join(lines[body:])
 
 
 def prose(page: str) -> str:
-    """The text of a page without its code, and without sections that say which benchmark their numbers are from."""
+    """Return the text of a page without code and without sections marked as benchmark results."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for benchmark in MEASURED.findall(text):
         assert (ROOT / benchmark).exists(), f"{page} names {benchmark}, which does not exist"
@@ -117,7 +114,7 @@ def close(quoted: str, printed: str) -> bool:
 
 
 def same_line(quoted: str, printed: str) -> bool:
-    """Whether two lines say the same, up to spaces and to what rounding may change in their numbers."""
+    """Return whether two lines are equal up to spaces and rounding of their numbers."""
     quoted, printed = (re.sub(r"in \d+ iterations", "in some iterations", line) for line in (quoted, printed))
     if NUMBER.sub("#", quoted).split() != NUMBER.sub("#", printed).split():
         return False
@@ -131,7 +128,7 @@ def missing_lines(quoted: str, output: str) -> list[str]:
 
 
 @pytest.mark.parametrize("script", EXAMPLES)
-def test_example(script, tmp_path):
+def test_example_runs_and_pages_quote_it(script, tmp_path):
     name = script.name
     figure = ["--figure", tmp_path / "figure.png"] if name in FIGURES else []
     output = (run if name in ALONE | LONG else run_here)(script, *figure)
@@ -149,13 +146,13 @@ def test_example(script, tmp_path):
         assert set(invented) <= GENERAL, f"{page}: numbers that {name} neither has nor prints"
 
 
-def test_figures_are_on_their_pages():
+def test_pages_show_their_figures():
     for page, script in PAGES.items():
         if script in FIGURES:
             assert f"figures/{FIGURES[script]}" in (ROOT / page).read_text(encoding="utf-8")
 
 
-def test_the_readme_shows_what_its_code_prints(tmp_path):
+def test_readme_shows_output_of_its_code(tmp_path):
     (code,), (quoted,) = blocks("README.md", "python"), blocks("README.md", "text")
     (tmp_path / "readme.py").write_text(code, encoding="utf-8")
     output = run(tmp_path / "readme.py")
@@ -172,7 +169,7 @@ DOCUMENTS = [
 
 
 @pytest.mark.parametrize("page", DOCUMENTS)
-def test_anchors_exist(page):
+def test_anchors_of_page_exist(page):
     for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]*)\)", prose(page)):
         text = ((ROOT / page).parent / target if target else ROOT / page).read_text(encoding="utf-8")
         headings = [
@@ -183,7 +180,7 @@ def test_anchors_exist(page):
         assert anchor in headings, f"{page} links to #{anchor}"
 
 
-def test_a_changed_number_is_noticed():
+def test_missing_lines_detects_changed_numbers():
     printed = "school  4.91  in 3 iterations, gap 1.2e-11\n"
     assert not missing_lines("school 4.91 in 7 iterations, gap 3.0e-12", printed)
     assert missing_lines("school 4.99 in 3 iterations, gap 1.2e-11", printed)
@@ -191,7 +188,7 @@ def test_a_changed_number_is_noticed():
     assert missing_lines("school 4.91 in 3 iterations, gap 1.2e-3", printed)
 
 
-def test_equations_are_numbered_once_and_those_that_the_code_cites_exist():
+def test_equation_numbers_are_unique_and_citations_exist():
     pages = (ROOT / "docs" / "theory").glob("*.md")
     tags = [tag for page in pages for tag in re.findall(r"\\tag\{(\d+)\}", page.read_text(encoding="utf-8"))]
     assert len(tags) == len(set(tags))

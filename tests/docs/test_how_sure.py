@@ -1,4 +1,4 @@
-"""The page *How sure is it?*: its code runs, and the sets and intervals hold what they promise."""
+"""Test the code of docs/how_sure.md, and the coverage of its prediction sets and intervals."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ PAGE = (Path(__file__).parents[2] / "docs" / "how_sure.md").read_text(encoding="
 
 @pytest.fixture(scope="module")
 def found():
-    """Return what the names on the page stand for, when its code has run."""
+    """Run the code of the page and return its variables by name."""
     names: dict = {}
     exec("\n".join(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)), names)
     return names
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_prediction_sets_hold_the_truth_as_often_as_they_say(found):
-    # The coverage given the conformal rows is a beta variable with mean 0.9; then rows are drawn. Five deviations.
+def test_prediction_sets_have_nominal_coverage(found):
+    # Coverage given the calibration set is beta distributed with mean 0.9; the bound is five standard deviations.
     n = len(found["y_conform"])
     assert n > 100
     for coverage in (found["holds_truth"], found["inside"]):
@@ -31,8 +31,8 @@ def test_prediction_sets_hold_the_truth_as_often_as_they_say(found):
     assert 0.8 < found["size"] < 3
 
 
-def test_sets_are_those_of_a_few_lines(found):
-    # Split-conformal sets by hand: classes whose 1 - p is not above the corrected quantile of the true classes' ones.
+def test_prediction_sets_match_split_conformal(found):
+    # Split conformal: classes whose score 1 - p is at most the corrected quantile of the calibration scores.
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

@@ -1,4 +1,4 @@
-"""The pages are true: files, folders, objects and links that they name exist, and code has what it uses."""
+"""Test that paths, names and links on the pages exist, and that their code runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
 def quoted(text: str) -> list[str]:
-    """Return what stands in backticks, blocks of code left out."""
+    """Return the inline code of a page."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
 
 
@@ -28,13 +28,13 @@ PATHS = sorted({name for name in quoted(ARCHITECTURE) if re.fullmatch(r"[\w./]*(
 NAMES = sorted({name for name in quoted(ARCHITECTURE) if re.fullmatch(r"(regbayes|joint|engine)(\.\w+)+", name)})
 
 
-def test_the_page_names_files_and_objects():
+def test_architecture_page_has_paths_and_names():
     assert len(PATHS) > 40
     assert "regbayes.engine.run" in NAMES
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_every_path_exists(name):
+def test_path_on_architecture_page_exists(name):
     if "/" in name.rstrip("/"):
         assert (ROOT / name).exists() or (PACKAGE / name).exists()
         return
@@ -44,7 +44,7 @@ def test_every_path_exists(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_exists(name):
+def test_name_on_architecture_page_exists(name):
     module, _, attribute = (name if name.startswith("regbayes.") else f"regbayes.{name}").rpartition(".")
     if not hasattr(importlib.import_module(module), attribute):
         importlib.import_module(f"{module}.{attribute}")
@@ -56,12 +56,12 @@ PAGES = ["README.md", "paper/README.md"] + [
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_to_files(page):
+def test_links_of_page_exist(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         if not re.match(r"[a-z]+:", target):
             path = os.path.normpath((ROOT / page).parent / target)
-            path = re.sub(r"docs/auto_examples/(.*)\.rst$", r"examples/\1.py", path)  # the gallery is built from these
+            path = re.sub(r"docs/auto_examples/(.*)\.rst$", r"examples/\1.py", path)  # sources of the gallery
             assert Path(path).exists(), target
 
 
@@ -80,14 +80,14 @@ CODE = re.compile(
 
 
 def code_blocks(page: str) -> list[tuple[str, str]]:
-    """Return the blocks of a page that can run, each after the package that it needs, which is empty for most."""
+    """Return pairs of the required package (or "") and the code, for each runnable block of a page."""
     found = CODE.finditer((ROOT / page).read_text(encoding="utf-8"))
     blocks = [((match["note"] or "").removeprefix("needs "), textwrap.dedent(match["code"])) for match in found]
     return [(needs, code) for needs, code in blocks if needs != "not run"]
 
 
 def names_without_origin(code: str) -> set[str]:
-    """Return names that code uses and neither defines nor imports."""
+    """Return names that the code uses but neither defines nor imports."""
     whole = symtable.symtable(code, "page", "exec")
     defined = {symbol.get_name() for symbol in whole.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     used, scopes = set(), [whole]
@@ -102,23 +102,23 @@ PAGES_WITH_CODE = [page for page in PAGES if page not in EXCERPTS and code_block
 
 
 @pytest.mark.parametrize(("page", "script"), EXCERPTS.items())
-def test_excerpts_are_in_their_script(page, script):
-    """Up to spaces: a block on a page has another indentation."""
+def test_code_of_page_is_in_its_script(page, script):
+    """The comparison ignores spaces, because the indentation differs."""
     source = "".join((ROOT / script).read_text(encoding="utf-8").split())
     for _, code in code_blocks(page):
         assert "".join(code.split()) in source
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE)
-def test_code_has_what_it_uses(page):
-    """Whoever copies the blocks of a page one after another has every name by the time it is used."""
+def test_code_of_page_defines_its_names(page):
+    """Every name is defined in the same block or an earlier one."""
     blocks = [code for _, code in code_blocks(page)]
     for n_copied in range(1, len(blocks) + 1):
         assert not names_without_origin("\n".join(blocks[:n_copied]))
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE)
-def test_what_code_imports_from_the_package_is_there(page):
+def test_imports_on_page_exist(page):
     for statement in ast.walk(ast.parse("\n".join(code for _, code in code_blocks(page)))):
         if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("regbayes"):
             module = importlib.import_module(statement.module)
@@ -127,8 +127,8 @@ def test_what_code_imports_from_the_package_is_there(page):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES_WITH_CODE)
-def test_code_runs(page, tmp_path, monkeypatch):
-    """And nothing that scikit-learn would swallow goes wrong on the way: fits or scores that fail are NaN there."""
+def test_code_of_page_runs(page, tmp_path, monkeypatch):
+    """Failed fits and scores of scikit-learn's searches, which only warn, are errors here."""
     pytest.importorskip("arviz", reason="pages load draws with ArviZ")
     pytest.importorskip("matplotlib", reason="pages plot").use("Agg")
     monkeypatch.chdir(tmp_path)

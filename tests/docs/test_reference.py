@@ -1,4 +1,4 @@
-"""The API reference lists every public name, and no other."""
+"""Test that the API reference lists exactly the public names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES += ["search", "testing"]
 
 
 def listed() -> dict[str, set[str]]:
-    """Return the names in the tables of the reference, by module."""
+    """Return the names listed in the API reference, by module."""
     names: dict[str, set[str]] = {}
     for page in FOLDER.glob("*.rst"):
         module = ""
@@ -35,11 +35,11 @@ def public_names(module: types.ModuleType) -> set[str]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_reference_lists_the_public_names_of_module(name):
+def test_reference_lists_public_names_of_module(name):
     module = importlib.import_module(f"regbayes.{name}")
     at_top = public_names(regbayes) if name == "persistence" else set()
     assert listed()[module.__name__] == public_names(module) - at_top
 
 
-def test_reference_lists_the_names_of_the_package():
+def test_reference_lists_public_names_of_package():
     assert listed()["regbayes"] == public_names(regbayes)

@@ -1,4 +1,4 @@
-"""The array libraries that tests of row work run on: those that are here, on the devices that are."""
+"""Array libraries and devices that are available for tests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Place:
-    """A library, a device and a precision: ``place(x)`` is x there."""
+    """Array library, device and precision; ``place(x)`` converts a NumPy array to them."""
 
     name: str
     make: Callable[[Any], Any]
-    tol: float  # relative to the results of NumPy
+    tol: float  # relative tolerance against the results of NumPy
 
     def __call__(self, values: Any) -> Any:
         values = np.ascontiguousarray(values)
@@ -26,10 +26,10 @@ class Place:
 
 
 def list_places() -> list[Place]:
-    """Return the places: NumPy and array-api-strict always, PyTorch and CuPy where they are installed."""
+    """List NumPy and array-api-strict, and PyTorch and CuPy if they are installed."""
     import array_api_strict
 
-    # A device that NumPy cannot read, and whose arrays do not mix with those of another: a graphics card in the strict.
+    # This device simulates a GPU: NumPy cannot read its arrays, and they do not mix with those of other devices.
     elsewhere = partial(array_api_strict.asarray, device=array_api_strict.Device("device1"))
     places = [Place("numpy", np.asarray, 1e-12), Place("strict", elsewhere, 1e-12)]
     try:
@@ -45,6 +45,6 @@ def list_places() -> list[Place]:
 
         if cupy.cuda.runtime.getDeviceCount() > 0:
             places += [Place("cupy", cupy.asarray, 1e-12), Place("cupy-single", cupy.asarray, 1e-5)]
-    except Exception:  # CuPy is not here, or has no device to work on
+    except Exception:  # CuPy is not installed or finds no device
         pass
     return places

@@ -1,4 +1,4 @@
-"""Sources of samples that one suite of tests runs on: how estimators, arrays and predictions look there."""
+"""Backends of the shared test suite: their estimators, arrays and predictions."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from regbayes.kernels.arrays import to_host
 
 @dataclass(frozen=True)
 class Backend:
-    """A source of samples."""
+    """Array library, memory-mapped files or Dask, with their conversions."""
 
     name: str
-    package: Any  # that has the estimators
-    place: Callable[[Any], Any]  # an array of NumPy, there
-    tol: float  # relative to NumPy
-    read: Callable[[Any], Any] = to_host  # an array there, as NumPy's
-    kind: type = np.ndarray  # of predictions
+    package: Any  # module that exports the estimators
+    place: Callable[[Any], Any]  # converts a NumPy array to this backend
+    tol: float  # relative tolerance against the results of NumPy
+    read: Callable[[Any], Any] = to_host  # converts an array of this backend to NumPy
+    kind: type = np.ndarray  # type of predictions
 
     def estimator(self, model: Any) -> Any:
-        """Return the same estimator, not fitted, for this source."""
+        """Return an unfitted copy of the estimator for this backend."""
         if self.package is regbayes:
             return clone(model)
         return getattr(self.package, type(model).__name__)(**model.get_params())
 
     def fit(self, model: Any, X: Any, y: Any = None, **others: Any) -> Any:
-        """Fit the same estimator to samples of this source. Integers stay integers."""
+        """Fit a copy of the estimator on this backend; integer targets stay integers."""
         place = getattr(self.place, "make", self.place)
         targets = () if y is None else (place(y),)
         weights = {name: self.place(values) for name, values in others.items()}
@@ -40,12 +40,12 @@ class Backend:
 
 
 def of_place(place: Place) -> Backend:
-    """Return the source of an array library."""
+    """Return the backend of an array library."""
     return Backend(place.name, regbayes, place, place.tol, to_host, type(place(np.zeros(1))))
 
 
 def of_files(folder: Any) -> Backend:
-    """Return the source of memory-mapped files."""
+    """Return the backend of memory-mapped files."""
 
     def write(values: Any) -> Any:
         path = folder / f"{len(list(folder.iterdir()))}.npy"
@@ -56,7 +56,7 @@ def of_files(folder: Any) -> Backend:
 
 
 def of_dask() -> Backend:
-    """Return the source of Dask collections, in blocks of different sizes, one of them empty."""
+    """Return the Dask backend, with chunks of different sizes, one of them empty."""
     import dask.array as da
 
     import regbayes.dask

@@ -1,4 +1,4 @@
-"""Simulation-based calibration (Talts et al. 2018): ranks of the truth among draws of a sampler are uniform."""
+"""Simulation-based calibration (Talts et al. 2018) of samplers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ N_DRAWS, THINNING, BURN_IN = 49, 4, 40
 
 
 def make_responses(kind, rng):
-    """Return responses that do not depend on the topics, with C = 1.5; None for no responses."""
+    """Return responses that are independent of the topics, with C = 1.5; None for other kinds."""
     C = np.full((N_DOCUMENTS, 1), 1.5)
     if kind == "margins":
         return Signs(rng.choice([-1.0, 1.0], C.shape), C, 0.6)
@@ -26,8 +26,7 @@ def make_responses(kind, rng):
 def simulate_documents(kind, s, rng):
     """Draw documents, topics, weights and responses of MedLDA.
 
-    The loss of the responses is a factor and not a distribution of them: a draw from the prior, with uniform responses,
-    is kept with the probability ``exp(-C loss)``.
+    This is rejection sampling: a draw from the prior is accepted with probability ``exp(-C loss)``.
     """
     while True:
         proportions = rng.dirichlet(np.full(N_TOPICS, s.doc_topic_prior), N_DOCUMENTS)
@@ -47,7 +46,7 @@ def simulate_documents(kind, s, rng):
 
 
 def summarize(shares, weights, responses):
-    """Return numbers that do not depend on the order of the topics."""
+    """Return statistics that are invariant to permutations of the topics."""
     scores = shares @ weights
     found = {"sum of squared shares": np.sum(shares**2), "first two documents": shares[0] @ shares[1]}
     if responses is not None:
@@ -57,7 +56,7 @@ def summarize(shares, weights, responses):
 
 
 def rank_topics(kind, seed):
-    """Return the share of draws of the Gibbs sampler below the truth, by quantity; ties are broken at random."""
+    """Return normalized ranks of the truth among draws of the Gibbs sampler, ties broken at random."""
     rng = np.random.default_rng(seed)
     s = settings(N_TOPICS, seed=seed, n_burn_in=10**9)
     counts, responses, truth = simulate_documents(kind, s, rng)
@@ -83,7 +82,7 @@ def _rank(truth, draws, rng):
 
 
 def rank_resampled(seed):
-    """Return the rank of a draw of the exact regularized posterior of a conjugate model among those of `resample`."""
+    """Return the normalized rank of a draw of the exact regularized posterior among those of `resample`."""
     rng = np.random.default_rng(seed)
     x = rng.normal(rng.normal(), 1.0, size=4)
     variance = 1.0 / (1.0 + len(x))
@@ -110,13 +109,13 @@ SAMPLERS = {
 
 
 def uniformity(ranks, n_bins=6):
-    """Return the p-value of a chi-squared test that ranks in [0, 1) are uniform."""
+    """Return the p-value of a chi-squared test for uniform ranks in [0, 1)."""
     return float(
         chisquare(np.bincount((np.array(ranks) * n_bins).astype(int).clip(0, n_bins - 1), minlength=n_bins)).pvalue
     )
 
 
 def calibrate(sampler, seeds):
-    """Return the p-value of each quantity of a sampler."""
+    """Return the p-value of each statistic of a sampler."""
     ranks = [sampler(seed) for seed in seeds]
     return {name: uniformity([rank[name] for rank in ranks]) for name in ranks[0]}

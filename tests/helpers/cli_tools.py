@@ -1,4 +1,4 @@
-"""What the tests of the command line share: running it here or as a process, and small files."""
+"""Helpers of the command-line tests: run commands and write small files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRAISE, BLAME = ["superb", "moving", "charming", "witty"], ["dull", "boring", "a
 
 @dataclass(frozen=True)
 class Run:
-    """How a command ended."""
+    """Exit status and output of a command."""
 
     code: int
     out: str
@@ -46,7 +46,7 @@ def run_here(*arguments: object) -> Run:
 def run_process(
     *arguments: object, stdin: str | None = None, folder: Path | None = None, stdout=subprocess.PIPE
 ) -> Run:
-    """Run a command as a user does."""
+    """Run a command in a new process."""
     command = [sys.executable, "-m", "regbayes", *map(str, arguments)]
     pipes = {"stdout": stdout, "stderr": subprocess.PIPE}
     done = subprocess.run(command, input=stdin, cwd=folder, text=True, check=False, timeout=300, **pipes)
@@ -54,7 +54,7 @@ def run_process(
 
 
 def flowers(n: int = 90, seed: int = 0) -> str:
-    """A CSV table of three kinds that two numbers tell apart, with a text column and a hole in it."""
+    """Return a CSV table of three separable classes; its text column has missing values."""
     rng = np.random.default_rng(seed)
     kind = rng.integers(3, size=n)
     size = rng.standard_normal(n) * 0.3 + kind
@@ -67,12 +67,12 @@ def flowers(n: int = 90, seed: int = 0) -> str:
 
 
 def document(words: list[str], rng: np.random.Generator, length: int = 12) -> str:
-    """Return a document of these words, among words that say nothing."""
+    """Return a document of stop words and random draws of the given words."""
     return " ".join(["the", "of", "and", "is", *rng.choice(words, length)])
 
 
 def reviews(n: int = 40, seed: int = 0) -> str:
-    """A CSV table of reviews: their subject, and stars that follow from the share of praise."""
+    """Return a CSV table of reviews with their subject and stars; stars rise with the share of praise."""
     rng = np.random.default_rng(seed)
     lines = ["id,review,subject,stars"]
     for i in range(n):
@@ -85,7 +85,7 @@ def reviews(n: int = 40, seed: int = 0) -> str:
 
 
 def write_mails(place: Path) -> Path:
-    """Write a folder with eight documents of each of two subjects."""
+    """Write eight documents for each of two subjects; return their folder."""
     for subject, words in (("sport", SPORT), ("law", LAW)):
         (place / "mails" / subject).mkdir(parents=True)
         for i in range(8):

@@ -1,7 +1,6 @@
-"""The same problems for CVXPY: ``min KL(q || p) + g(E_q[psi])`` over the probability simplex, written term by term.
+"""CVXPY formulation of ``min KL(q || p) + g(E_q[psi])`` over the probability simplex.
 
-Nothing of the package's own mathematics is used: each regularizer is spelled out from its definition, so that this is
-an independent oracle for values, expectations and divergences.
+Each regularizer is written from its definition, which makes this an independent oracle for values and expectations.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ Term = tuple[cp.Expression | float, list[cp.Constraint]]
 
 @dataclass(frozen=True)
 class Answer:
-    value: float  # the optimum of KL + g
+    value: float  # optimal value of KL + g
     probabilities: NDArray[np.float64]  # (n,)
     status: str
 
 
 def solve(features: NDArray[np.float64], probabilities: NDArray[np.float64], regularizer: Regularizer) -> Answer:
-    """Minimise over the simplex with CVXPY's interior-point solver."""
+    """Minimize over the simplex with the interior-point solver Clarabel."""
     features = np.atleast_2d(features.T).T
     q = cp.Variable(len(probabilities), nonneg=True)
     penalty, constraints = term(regularizer, features.T @ q)
-    # kl_div(a, b) = a log(a / b) - a + b; both sum to one
+    # kl_div(a, b) = a log(a / b) - a + b, whose sum is KL(q || p) because both sum to one
     problem = cp.Problem(cp.Minimize(cp.sum(cp.kl_div(q, probabilities)) + penalty), [cp.sum(q) == 1, *constraints])
     with warnings.catch_warnings():
-        # It warns when it stops a little short of these tolerances; the caller compares with its own.
+        # The solver warns if it misses these tight tolerances; callers compare with looser ones.
         warnings.filterwarnings("ignore", message="Solution may be inaccurate")
         problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
     values = np.full(len(probabilities), np.nan) if q.value is None else q.value
@@ -58,7 +57,7 @@ def solve(features: NDArray[np.float64], probabilities: NDArray[np.float64], reg
 
 
 def term(g: Regularizer, x: cp.Expression) -> Term:
-    """The regularizer as a cost and hard constraints."""
+    """Return the regularizer as a cost and hard constraints."""
     match g:
         case Affine():
             inner = cp.multiply(np.broadcast_to(g.scale, x.size), x) + g.offset
@@ -97,7 +96,7 @@ def _multi_class(g: MultiClassHinge | MultiClassSquaredHinge, x: cp.Expression) 
 
 
 def _priced(C: float | NDArray[np.float64], losses: cp.Expression, beyond: cp.Expression) -> Term:
-    """Losses times their prices, which may be infinite: then what is beyond zero is forbidden."""
+    """Return losses weighted by C; an infinite C gives the constraint ``beyond <= 0``."""
     prices = np.broadcast_to(C, losses.size)
     soft, hard = np.isfinite(prices), np.flatnonzero(np.isinf(prices))
     cost = cp.sum(cp.multiply(np.where(soft, prices, 0.0), losses))

@@ -1,4 +1,4 @@
-"""What tests of estimators on a Dask cluster share."""
+"""Helpers of the tests of estimators on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 
 
 def quiet_marks():
-    """Return marks for tests in which fits are cut short, and processes come and go."""
+    """Return marks that silence warnings of interrupted fits and restarted workers."""
     named = "sklearn.exceptions.ConvergenceWarning", "ResourceWarning", "DeprecationWarning:distributed"
     return [pytest.mark.filterwarnings(f"ignore::{name}") for name in named]
 
 
 def cut(array, sizes):
-    """Return an array in chunks along its first axis."""
+    """Return a Dask array with chunks along the first axis."""
     return da.from_array(array, chunks=(sizes, -1)[: array.ndim])
 
 
 class AfterIteration:
-    """A callback of scikit-learn that does something once, after an iteration of a fit."""
+    """Callback that runs an action once, after the given iteration of a fit."""
 
     def __init__(self, action: Callable[[], Any], iteration: int = 1, stage: str = "descent") -> None:
         self.action, self.remaining, self.stage = action, iteration, stage
@@ -42,7 +42,7 @@ class AfterIteration:
 
 
 def signal_workers(client: Any, number: signal.Signals, n_workers: int | None = None) -> list[int]:
-    """Send a signal to worker processes, by default to all of them; return their numbers."""
+    """Send a signal to worker processes, by default to all of them; return their PIDs."""
     pids = sorted(client.run(os.getpid).values())[:n_workers]
     for pid in pids:
         os.kill(pid, number)
@@ -50,7 +50,7 @@ def signal_workers(client: Any, number: signal.Signals, n_workers: int | None = 
 
 
 def kill_workers(client: Any, n_workers: int | None = None) -> list[int]:
-    """Kill worker processes, by default all of them."""
+    """Kill worker processes, by default all of them; return their PIDs."""
     return signal_workers(client, signal.SIGKILL, n_workers)
 
 

@@ -1,4 +1,4 @@
-"""Eight schools in NumPyro, and the exact posterior under a known mean effect, by quadrature."""
+"""Eight schools in NumPyro, and its posterior under a known mean effect by quadrature."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mean_effect(v: Any) -> Any:
 
 
 def exact_log_partition(phi: float) -> tuple[float, float]:
-    """``A(phi)`` and its derivative for the mean effect: given mu and tau all is Gaussian; a sum over a grid."""
+    """Return ``A(phi)`` and its derivative by quadrature over mu and log(tau)."""
     mu = np.linspace(-40, 60, 801)[:, None]
     u = np.linspace(-9, 7, 801)[None]
     tau = np.exp(u)
@@ -49,7 +49,7 @@ def exact_log_partition(phi: float) -> tuple[float, float]:
 
 
 def exact_answer() -> tuple[float, float]:
-    """The multiplier at which the mean effect is the target, and the divergence."""
+    """Return the multiplier that attains the target mean effect, and the KL divergence."""
     from scipy.optimize import brentq
 
     phi = float(brentq(lambda x: exact_log_partition(x)[1] - TARGET, 0, 3))

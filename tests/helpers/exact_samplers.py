@@ -1,4 +1,4 @@
-"""Samplers that draw exactly and independently, for tests of `resample`: a Gaussian, and one dimension on a grid."""
+"""Samplers with exact independent draws, for tests of `resample`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regbayes.ppl import Run, Sampler, Start, Tilt
 
 
 class ExactGaussian(Sampler):
-    """``x ~ N(mean, covariance)`` with features that are affine in x; the tilt moves the mean and nothing else."""
+    """Sampler of ``x ~ N(mean, covariance)`` for affine constraint functions, which only shift the mean."""
 
     def __init__(self, mean: Any, covariance: Any, n_chains: int = 4) -> None:
         self.mean, self.covariance = np.asarray(mean, dtype=float), np.asarray(covariance, dtype=float)
@@ -41,7 +41,7 @@ class ExactGaussian(Sampler):
 
 
 class ExactGrid(Sampler):
-    """One variable x on the points of a grid, with any features; draws are independent, expectations sums."""
+    """Sampler of one variable on a grid, for any constraint functions."""
 
     def __init__(self, grid: Any, log_density: Callable[[np.ndarray], np.ndarray], n_chains: int = 4) -> None:
         self.grid, self.plain, self.n_chains = np.asarray(grid, dtype=float), log_density, n_chains
@@ -60,7 +60,7 @@ class ExactGrid(Sampler):
 
 
 class StuckGrid(ExactGrid):
-    """The same where every chain stays on its side of zero, as chains between far modes do."""
+    """Grid sampler whose chains do not cross zero, like chains stuck in separate modes."""
 
     def __init__(self, grid: Any, log_density: Callable[[np.ndarray], np.ndarray], sides: Any) -> None:
         super().__init__(grid, log_density, len(sides))

@@ -1,4 +1,4 @@
-"""Heads and targets of every kind, for the tests of margins."""
+"""Classifier heads and targets of every kind, for the tests of margins."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ GROUPS, SHARING = np.array([0, 1, 0]), 0.8
 
 
 def make_targets(kind, rng, n=N, C=0.4):
-    """Targets with a price for each sample or observation; some observations have none."""
+    """Return targets with random values of C per observation, some of them zero or missing."""
     prices = C * rng.uniform(0.5, 1.5, (n, N_OUTPUTS))
     if kind in ("classes", "one_vs_rest"):
         cost = rng.uniform(0.5, 1.5, (N_OUTPUTS, N_OUTPUTS)) * zero_one_cost(N_OUTPUTS)
         classes = Classes(np.arange(n) % N_OUTPUTS, cost, prices[:, 0])
         return classes if kind == "classes" else classes.one_vs_rest()
-    if kind in ("cells", "list"):  # signs, most of which exist; numbers, one of a sample
+    if kind in ("cells", "list"):  # "cells": signs, 70% observed; "list": one number per sample
         seen = rng.random((n, N_OUTPUTS)) < 0.7 if kind == "cells" else np.arange(n)[:, None] * 3 // n == np.arange(3)
         outputs, rows = np.nonzero(seen.T)
         values = rng.choice([-1.0, 1.0], len(rows)) if kind == "cells" else rng.normal(size=len(rows))
@@ -36,7 +36,7 @@ def make_targets(kind, rng, n=N, C=0.4):
 
 
 def make_head(kind, squared, rng, *, inputs=False, rows=False, weighted=False, n=N, **options):
-    """A head over all samples, or over some of them, and the features of all samples."""
+    """Return a head over all samples or a subset, and the features of all samples."""
     own = np.sort(rng.permutation(n)[: n - 5]) if rows else None
     n_own = n if own is None else len(own)
     is_tasks = kind in ("cells", "list")
@@ -50,16 +50,16 @@ def make_head(kind, squared, rng, *, inputs=False, rows=False, weighted=False, n
         row_weights=rng.uniform(0.5, 2.0, n if is_tasks else n_own) if weighted else None,
         **options,
     )
-    if is_tasks and rows:  # samples without targets are among those of a task
+    if is_tasks and rows:  # heads of several tasks do not support a subset of samples
         return make_head(kind, squared, rng, inputs=inputs, weighted=weighted, n=n, **options)
     return head, rng.normal(size=(n, K)) + 0.5
 
 
 def all_options():
-    """Every view of samples: with an intercept, centered, inputs, samples without targets, samples that count more."""
+    """Yield all combinations of head options that differ in effect."""
     for intercept, centred, inputs, rows, weighted in product([False, True], repeat=5):
         if (centred and not intercept) or (weighted and not centred):
-            continue  # of no consequence
+            continue  # has no effect, or repeats another combination
         yield {
             "fit_intercept": intercept,
             "centred": centred,
@@ -73,7 +73,7 @@ OPTIONS = {"-".join(name for name, on in options.items() if on) or "bare": optio
 
 
 def seen_by(head, features):
-    """What a head sees of the samples with targets, written out."""
+    """Return the design matrix of a head for the samples with targets."""
     rows = slice(None) if head.rows is None else head.rows
     own = features[rows]
     mean = np.average(own, axis=0, weights=head.row_weights) if head.fit_intercept and head.centred else 0.0
@@ -86,7 +86,7 @@ def seen_by(head, features):
 
 
 def cvxpy_problem(head, features, smoothing=0.0):
-    """The objective as CVXPY has it, and the weights."""
+    """Return the objective of a head as a CVXPY expression, and its weights."""
     seen, v, power = seen_by(head, features), head.weight_variance, 2 if head.squared else 1
     own = cp.Variable((N_OUTPUTS, seen.shape[1]))
     weights, penalty = own, cp.sum_squares(own) / (2 * v)
@@ -98,7 +98,7 @@ def cvxpy_problem(head, features, smoothing=0.0):
 
 
 def _losses(targets, scores, power, smoothing):
-    """The loss as a CVXPY expression of the scores (n, outputs)."""
+    """Return the loss as a CVXPY expression of the scores (n, outputs)."""
     match targets:
         case Classes():
             truth = np.eye(N_OUTPUTS)[targets.labels]
@@ -121,10 +121,9 @@ def _losses(targets, scores, power, smoothing):
 
 
 def smoothed_hinges(missed, wrong, C, smoothing):
-    """The losses ``max_u <u, m> - ((1 - d) (sum u)^2 + d |u|^2) / (4 C)`` over u >= 0 of wrong classes.
+    """Return ``max_u <u, m> - ((1 - d) (sum u)^2 + d |u|^2) / (4 C)`` over u >= 0 of wrong classes.
 
-    The conjugate of a sum of two parts is the infimal convolution of theirs, and of the first only a level t is left:
-    ``min_t C t^2 / (1 - d) + C / d sum_c max(0, m_c - t)^2``.
+    As an infimal convolution this is ``min_t C t^2 / (1 - d) + C / d sum_c max(0, m_c - t)^2``.
     """
     if smoothing == 1.0:
         return cp.sum(cp.multiply(C[:, None] * wrong, cp.square(cp.pos(missed))))

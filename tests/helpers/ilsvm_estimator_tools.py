@@ -1,4 +1,4 @@
-"""What the tests of the iLSVM estimators share: small data, and estimators that fit it in milliseconds."""
+"""Small data and fast estimators for the tests of the iLSVM estimators."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from regbayes import IBPFactorAnalysis, ILSVMClassifier, ILSVMClassifierCV, ILSV
 
 
 def digits(n_classes: int = 4, n_rows: int = 160) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Rows of the first digits, in the order of the data set."""
+    """Return the first images of the digits data set, restricted to the first classes."""
     X, y = load_digits(n_class=n_classes, return_X_y=True)
     return X[:n_rows], y[:n_rows]
 
 
 def overlapping(n_rows: int = 300, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Three classes that overlap, so that every classifier makes errors of every kind."""
+    """Simulate three overlapping classes, for which every classifier makes errors of every kind."""
     rng = np.random.default_rng(seed)
     y = np.arange(n_rows) % 3
     centres = np.array([[0.0, 0.0, 0.0], [1.2, 0.0, 0.5], [0.0, 1.2, -0.5]])
@@ -48,7 +48,7 @@ def ibp(n_components: int = 6, **parameters: Any) -> IBPFactorAnalysis:
 
 
 class Watch:
-    """A callback that scores the estimator of every task and asks to stop after some."""
+    """Callback that records and scores every task, and stops the fit after `stop_after` tasks."""
 
     def __init__(self, stop_after=10**9):
         self.stop_after = stop_after

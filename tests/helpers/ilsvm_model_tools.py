@@ -1,4 +1,4 @@
-"""What the tests of the iLSVM model share: small problems, and settings for them."""
+"""Small problems and their settings for the tests of the iLSVM model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ESTIMATED = {"estimate_noise": True, "estimate_prior": True}
 
 
 def half_the_variance(X):
-    """Of an input, on average: what a fit puts down to noise when nothing is said."""
+    """Return half the average variance of the inputs, the default noise variance."""
     return 0.5 * X.totals.mean_square / X.n_inputs
 
 
@@ -57,14 +57,14 @@ def make_data(seed, n=60, D=7, n_classes=3, n_unlabeled=0, row_weights=None):
 
 
 def labels_of(data):
-    """Return the class of each sample, UNLABELED where there is none."""
+    """Return the class of each sample, or UNLABELED."""
     labels = np.full(len(data.X), UNLABELED)
     labels[data.labeled] = data.targets.labels
     return labels
 
 
 def repeat_rows(data, times):
-    """Return data with each sample of weight w as w samples."""
+    """Return unweighted data in which sample i is repeated ``times[i]`` times."""
     weights = np.ones(len(data.X))
     weights[data.labeled] = data.targets.C
     rows = np.repeat(np.arange(len(times)), times)
@@ -83,9 +83,9 @@ def start_of(problem, seed=0):
 
 
 def pad(params, n_components, alpha):
-    """Return the model with features without loadings behind its own, up to a number of them.
+    """Return the parameters with features of zero loadings appended, up to `n_components`.
 
-    Sticks depend on those before them alone: nothing changes for the other features.
+    A stick depends only on earlier ones, so the existing features do not change.
     """
     missing = n_components - len(params.loadings)
     prior = prior_sticks(alpha, missing)

@@ -1,4 +1,4 @@
-"""Losses as dual forms, and drawn data, for the tests of the large-margin step."""
+"""Dual forms of losses and simulated data for the tests of the SVM solvers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ LIBLINEAR = {"tol": 1e-9, "max_iter": 10_000_000, "random_state": 0}
 
 
 def hinge_loss(signs, C, squared, margin=1.0):
-    """Return ``sum_i C_i max(0, margin - sign_i score_i)``, or with squares, as a regularizer of scores."""
+    """Return the (squared) loss ``sum_i C_i max(0, margin - sign_i score_i)`` as a regularizer."""
     return Affine(Hinge(C, 2.0 if squared else 1.0).shift(-margin), scale=-signs)
 
 
 def tube_loss(values, C, squared, epsilon=0.0):
-    """Return ``sum_i C_i max(0, |score_i - value_i| - epsilon)``, or with squares, as a regularizer of scores."""
+    """Return the (squared) loss ``sum_i C_i max(0, |score_i - value_i| - epsilon)`` as a regularizer."""
     return EpsilonInsensitive(values, epsilon, C, 2.0 if squared else 1.0)
 
 
 def box_form(loss, n):
-    """What a solver sees of a loss of scores: the conjugate as a function of *minus* the scores."""
+    """Return the dual form of the loss as a function of the negative scores."""
     return loss.reflect().dual_form(n)
 
 
@@ -61,7 +61,7 @@ def squared_tube_form(targets, epsilon, C):
 
 
 def multi_class_form(labels, cost, C, *, squared=False, by_row=False):
-    """Costs by true class, (classes, classes), or by row, (n, classes)."""
+    """Return the dual form for costs by true class, (classes, classes), or by sample, (n, classes)."""
     row = np.arange(len(labels)) if by_row else labels
     return classes_form(np.asarray(cost, dtype=float), row, np.broadcast_to(C, len(labels)).astype(float), squared)
 
@@ -80,7 +80,7 @@ def one_task(n):
 
 
 def solve_tasks(features, form, layout, *, warm_start=None, tol=DEFAULT_TOL, max_epochs=DEFAULT_MAX_EPOCHS, seed=0):
-    """Solve a problem over a box."""
+    """Solve a box-constrained dual problem."""
     problem = BoxAscent(features, form, layout, warm_start)
     return ascend(problem, tol, max_epochs, seed)
 
@@ -102,7 +102,7 @@ def solve_classes(
     max_epochs=DEFAULT_MAX_EPOCHS,
     seed=0,
 ):
-    """Solve a multi-class problem."""
+    """Solve a multi-class dual problem."""
     problem = SimplexAscent(features, MULTI_CLASS[loss](labels, cost, C, by_row=by_row), labels, warm_start)
     return ascend(problem, tol, max_epochs, seed)
 
@@ -130,10 +130,10 @@ def multi_class_primal(X, labels, cost, C, weights, squared=False):
 
 
 def minimise(objective):
-    """Return CVXPY's minimum, to more digits than it gives by default."""
+    """Return CVXPY's minimum at tighter tolerances than its defaults."""
     problem = cp.Problem(cp.Minimize(objective))
     with warnings.catch_warnings():
-        # It warns when it stops a little short of these tolerances; the caller compares with its own.
+        # The solver warns if it misses these tight tolerances; callers compare with looser ones.
         warnings.filterwarnings("ignore", message="Solution may be inaccurate")
         problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
     assert problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
@@ -141,7 +141,7 @@ def minimise(objective):
 
 
 def missed_margins(X, labels, weights, cost):
-    """By how much each class comes too close to the true one, as an expression (n, classes), zero for that one."""
+    """Return the margin violation of each class as an expression (n, classes), zero for the true class."""
     scores = X @ weights.T
     own = cp.sum(cp.multiply(scores, np.eye(len(cost))[labels]), axis=1)
     return cost[labels] + scores - cp.reshape(own, (len(labels), 1), order="C")

@@ -1,4 +1,4 @@
-"""What the tests of MedLDA share: documents drawn from the model, and corpora small enough to enumerate."""
+"""Simulated documents and small corpora for the tests of MedLDA."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def draw_documents(
     seed: int = 0,
     concentration: float = 0.2,
 ) -> tuple[csr_array, NDArray[np.float64], NDArray[np.float64]]:
-    """Counts drawn from latent Dirichlet allocation, with the proportions of documents and the words of topics."""
+    """Simulate counts from latent Dirichlet allocation; return them, proportions and topics."""
     rng = np.random.default_rng(seed)
     topics = rng.dirichlet(np.full(n_words, 0.1), n_topics)
     proportions = rng.dirichlet(np.full(n_topics, concentration), n_documents)
@@ -31,7 +31,7 @@ def draw_documents(
 
 
 def responses_of(proportions: NDArray[np.float64]) -> dict[str, Classes | Signs | Numbers]:
-    """Responses that depend on the proportions of four topics: three classes, two labels, a number."""
+    """Return responses that depend on the topic proportions: three classes, two labels, a number."""
     signs = np.where(proportions[:, :2] > 0.3, 1.0, -1.0)
     numbers = (proportions @ [[2.0], [-1.0], [0.5], [0.0]] - 0.4) / 0.6
     return {
@@ -42,7 +42,7 @@ def responses_of(proportions: NDArray[np.float64]) -> dict[str, Classes | Signs 
 
 
 def documents_of(X: Any, dtype: Any = np.float32) -> WordCounts:
-    """Documents as models take them."""
+    """Return the documents in the format of the models."""
     X = csr_array(X)
     return WordCounts(X.indices.astype(np.int32), X.data.astype(dtype), X.indptr.astype(np.int64))
 
@@ -52,7 +52,7 @@ def corpus_of(X: Any, n_groups: int = 1) -> Corpus:
 
 
 def token_documents(corpus: Corpus) -> NDArray[np.int32]:
-    """The document of each token."""
+    """Return the document of each token."""
     return np.repeat(corpus.tokens.documents, np.diff(corpus.tokens.starts))
 
 
@@ -70,7 +70,7 @@ def settings(n_components: int = 2, **changes: Any) -> Settings:
 
 
 def log_words(X: NDArray[np.int64], topics: list[NDArray[np.int64]], s: Settings) -> float:
-    """The log-probability of words and topics by the chain rule: an urn for each document and each topic."""
+    """Return the log-probability of words and topics by the chain rule of Pólya urns."""
     K, V = s.n_components, X.shape[1]
     word_topic, total, found = np.zeros((V, K)), np.zeros(K), 0.0
     for row, of_document in zip(X, topics, strict=True):
@@ -85,7 +85,7 @@ def log_words(X: NDArray[np.int64], topics: list[NDArray[np.int64]], s: Settings
 
 
 def loss(responses: Responses, document: int, response: int, score: NDArray[np.float64]) -> NDArray[np.float64]:
-    """C times loss of a score, written out once more."""
+    """Return C times the loss of a score, from its definition."""
     C = responses.C[document, response]
     if isinstance(responses, Signs):
         return C * np.clip(responses.margin - responses.signs[document, response] * score, 0, None)

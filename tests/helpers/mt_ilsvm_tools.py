@@ -20,7 +20,7 @@ def is_regression(loss):
 
 
 def cells_of(Y, loss):
-    """The observations of a matrix of numbers or of 0/1 labels, NaN where missing."""
+    """Return the observed cells of a matrix of numbers or of 0/1 labels."""
     rows, tasks = np.nonzero(~np.isnan(Y))
     values = Y[rows, tasks]
     if is_regression(loss):
@@ -29,7 +29,7 @@ def cells_of(Y, loss):
 
 
 def toy(seed, n_rows=24, n_columns=5, n_tasks=3, loss="squared_hinge", missing=0.0):
-    """Correlated inputs and targets that depend on them."""
+    """Simulate correlated inputs and targets that depend on them."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_rows, n_columns)) @ rng.standard_normal((n_columns, n_columns))
     X = (X - X.mean(axis=0)) / X.std(axis=0)
@@ -53,24 +53,24 @@ def toy_problem(seed, loss="squared_hinge", missing=0.0, **settings):
 
 
 def fit(X, cells, outputs, settings, start, *, callbacks=(), **options):
-    """Fit rows in memory."""
+    """Fit the model to samples in memory."""
     return model_fit.fit(prepare(X, cells, outputs, settings, **options), start, callbacks)
 
 
 def exact(problem, latent, warm_start=None):
-    """J at given features, the head solved exactly."""
+    """Evaluate the objective at given features, with an exact head."""
     return problem.evaluate(problem.model.at(latent), warm_start, EXACT)
 
 
 def exact_gradient(problem, latent):
-    """The gradient of J by the logits, and what margins are worth to the probabilities."""
+    """Return the gradient of the objective by the parameters, and that of the margins by the probabilities."""
     at, inferred = exact(problem, latent)
     pulled = problem.pull_back(at, inferred)
     return problem.model.gradient(at.params, at.stats, pulled), pulled.psi
 
 
 def small_settings(loss="squared_hinge", **given):
-    """Settings of fits that are over soon; a tolerance of zero has the large-margin problems solved exactly."""
+    """Return settings of short fits; with tol=0 the SVM subproblems are solved exactly."""
     chosen = {
         "n_components": 3,
         "C": 0.3,

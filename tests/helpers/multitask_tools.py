@@ -1,4 +1,4 @@
-"""What the tests of the multi-task estimators share: small data, and estimators that fit it in milliseconds."""
+"""Small data and fast estimators for the tests of the multi-task estimators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUICK_SEARCH = {"temperatures": (0.05,), "cv": 2, "max_iter": 8, "random_state":
 
 
 def numbers(seed: int = 0, n_rows: int = 60, n_columns: int = 6, n_tasks: int = 3):
-    """Inputs in different units, and numbers that depend on them."""
+    """Simulate inputs of different scales, and targets that depend on them."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_rows, n_columns)) @ rng.standard_normal((n_columns, n_columns))
     Y = X @ rng.standard_normal((n_columns, n_tasks)) + rng.standard_normal((n_rows, n_tasks))
@@ -32,7 +32,7 @@ def labels(seed: int = 0, **sizes: int):
 
 
 def holes(Y: Any, share: float = 0.3, seed: int = 1):
-    """The same targets, some missing, though not the first two rows."""
+    """Return the targets with missing values, except in the first ten samples."""
     Y = np.array(Y, dtype=float)
     missing = np.random.default_rng(seed).random(Y.shape) < share
     missing[:10] = False
@@ -41,7 +41,7 @@ def holes(Y: Any, share: float = 0.3, seed: int = 1):
 
 
 def groups(seed: int = 0, n_rows: int = 120, n_groups: int = 4):
-    """One question asked in several groups: rows, numbers and the group of each row."""
+    """Simulate ragged tasks: inputs, one target per sample, and the task of each sample."""
     X, Y = numbers(seed, n_rows=n_rows, n_tasks=n_groups)
     names = np.array(["north", "south", "east", "west"])[:n_groups]
     code = np.random.default_rng(seed + 1).permutation(np.arange(n_rows) % n_groups)

@@ -1,4 +1,4 @@
-"""An encoder and a decoder, both linear, written out in NumPy: what adaptors of PyTorch and JAX are compared with."""
+"""Linear autoencoder in NumPy, the reference for the PyTorch and JAX adapters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIGHT = Tolerance(gap=1e-11, max_epochs=100_000.0)
 
 
 class LinearAutoencoder(JointModel):
-    """``z = A x``, loss ``1/2 |x - B z|²``: gradients by hand."""
+    """Autoencoder with ``z = A x``, loss ``1/2 |x - B z|²`` and analytic gradients."""
 
     def split(self, params):
         return params[: K * D].reshape(K, D), params[K * D :].reshape(D, K)
@@ -64,7 +64,7 @@ def pose(model, blocks, y):
 
 
 def check_same_problem(model, X, y, params):
-    """J and its gradient are those of the model written out by hand, with a head."""
+    """Check that the objective and its gradient match those of `LinearAutoencoder`."""
     ours = pose(model, model.blocks(X), y)
     by_hand = pose(LinearAutoencoder(), [X], y)
     at, inferred = ours.evaluate(params, None, TIGHT)
@@ -77,7 +77,7 @@ def check_same_problem(model, X, y, params):
 
 
 def check_finite_differences(problem, params, rng, rel=1e-5):
-    """The gradient of J is that of finite differences along a few directions."""
+    """Check the gradient of the objective against finite differences along three directions."""
     gradient = problem.gradient(*problem.evaluate(params, None, TIGHT))
     for direction in rng.standard_normal((3, params.size)):
         ahead, behind = (
@@ -88,7 +88,7 @@ def check_finite_differences(problem, params, rng, rel=1e-5):
 
 
 def check_weights_are_copies(model):
-    """J and its gradient, where rows count once, twice and three times, are those of rows that are there so often."""
+    """Check that sample weights 1, 2 and 3 match repeated samples."""
     X, y = make_data()
     weights = 1.0 + np.arange(len(X)) % 3
     often = np.repeat(np.arange(len(X)), weights.astype(int))
@@ -104,5 +104,5 @@ def check_weights_are_copies(model):
         weighted.gradient(at, inferred), copied.gradient(expected, of_copies), rtol=1e-6, atol=1e-8
     )
     first = fit(model, X, targets, weights=weights, max_iter=3, tol=0.0).trace.objective
-    largest = 1.2 * np.abs(np.diff(first)).max()  # half of it, which so many rows without weights allow, is too small
+    largest = 1.2 * np.abs(np.diff(first)).max()  # `tol` is per unit of total weight, not per sample
     assert fit(model, X, targets, weights=weights, tol=largest / weights.sum()).n_iter == 3

@@ -1,4 +1,4 @@
-"""What the tests of saving and loading share: exact comparison, and files made by hand."""
+"""Exact comparison and hand-crafted files for the tests of saving and loading."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import scipy.sparse
 
 from regbayes.persistence import FORMAT_VERSION, load, save
 
-VERSION_1 = Path(__file__).parents[1] / "persistence" / "version1"  # files that regbayes 0.1.0 wrote, of each model
+VERSION_1 = Path(__file__).parents[1] / "persistence" / "version1"  # files written by regbayes 0.1.0, one per model
 
 
 def round_trip(value: Any, folder: Path) -> Any:
@@ -36,7 +36,7 @@ def load_bytes(content: bytes, folder: Path) -> object:
 
 
 def assert_same(found: Any, expected: Any) -> None:
-    """Compare exactly: types, bits of floats (NaN and signed zero among them), dtypes, memory order, flags."""
+    """Check bitwise equality, including types, dtypes, memory order and flags."""
     assert type(found) is type(expected)
     if isinstance(expected, np.ndarray):
         _assert_same_array(found, expected)
@@ -68,7 +68,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """The attributes that are saved: not those that are computed when they are asked for."""
+    """Return the saved attributes, without cached properties."""
     cls = type(value)
     return {k: v for k, v in vars(value).items() if not isinstance(getattr(cls, k, None), functools.cached_property)}
 
@@ -88,12 +88,12 @@ def _assert_same_array(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def content_of(array: np.ndarray) -> bytes:
-    """The bytes of an array, as files have them."""
+    """Return the bytes of an array in C order, as files store them."""
     return array.tobytes()
 
 
 def entry(content: bytes, **changes: Any) -> dict[str, Any]:
-    """A header's entry for an array, by default for three 64-bit floats."""
+    """Return the header entry of an array, by default of three 64-bit floats."""
     honest = {
         "dtype": "<f8",
         "shape": [3],
@@ -105,22 +105,22 @@ def entry(content: bytes, **changes: Any) -> dict[str, Any]:
 
 
 def header_bytes(tree: Any, **changes: Any) -> bytes:
-    """A header, whatever it says. A tree given as bytes is put in as it is."""
+    """Return a header without validation; a tree of type bytes is inserted unchanged."""
     mark = "the tree goes here"
     header = json.dumps({"arrays": [], "object": mark} | changes).encode()
     return header.replace(json.dumps(mark).encode(), tree if isinstance(tree, bytes) else json.dumps(tree).encode())
 
 
 def first_line(header: bytes, version: Any = FORMAT_VERSION, writer: str = "0.2.0", **changes: Any) -> bytes:
-    """The line before a header, right in everything that is not changed."""
+    """Return the first line of a file, valid except for the given changes."""
     described = {"digest": hashlib.sha256(header).hexdigest(), "length": len(header)} | changes
     return f"regbayes {version} {writer} {described['digest']} {described['length']}\n".encode()
 
 
 def craft(path: Path, tree: Any, contents: Sequence[tuple[bytes, dict[str, Any]]] = (), **changes: Any) -> Path:
-    """Write a file by hand that is consistent in everything but what the caller makes wrong.
+    """Write a file that is valid except for the given changes to the keys of its header.
 
-    Arrays are given as their bytes and their entry in the header; changes are to the header's own keys.
+    Each array is given by its bytes and its header entry.
     """
     header = header_bytes(tree, **{"arrays": [described for _, described in contents]} | changes)
     path.write_bytes(first_line(header) + header + b"".join(content for content, _ in contents))

@@ -1,4 +1,4 @@
-"""What predictions are compared with: answers handed out to other rows, a constant, and one who knows the truth."""
+"""Comparison of predictions with shuffled targets, and of scores with two reference scores."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from numpy.typing import NDArray
 
 
 def fits_its_rows(predicted: Any, targets: Any, task: Any = None, n_shuffles: int = 199) -> bool:
-    """Whether predictions suit the targets of their rows better than those of other rows.
+    """Return whether predictions agree with the targets in a permutation test.
 
-    The rows of the targets are shuffled, within each task where tasks are given, and the predictions must agree less
-    with each shuffle than with the truth. Predictions that know nothing of the rows, a constant among them, pass once
-    in ``n_shuffles + 1`` times at most.
+    Predictions must agree better with the targets than with each of the random permutations (within tasks, if given).
+    Predictions that are independent of the targets pass with probability at most ``1 / (n_shuffles + 1)``.
 
     Parameters
     ----------
     predicted, targets : (rows,) or (rows, tasks)
-        Numbers agree by their squared distance, anything else where they are the same. NaN and None are no targets.
+        Agreement is the squared error for numbers and accuracy otherwise. NaN and None are missing targets.
     task : (rows,), optional
     """
     predicted, targets = np.asarray(predicted), np.asarray(targets)
@@ -29,13 +28,13 @@ def fits_its_rows(predicted: Any, targets: Any, task: Any = None, n_shuffles: in
 
 
 def is_nearer_to(knowing: float, constant: float, found: float) -> bool:
-    """Whether a score is nearer to that of one who knows the truth than to that of a constant prediction."""
+    """Return whether a score is closer to the oracle's score than to that of a constant prediction."""
     assert knowing > constant
     return knowing - found < found - constant
 
 
 def _shuffled(groups: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return an order of the rows that exchanges only rows of one group."""
+    """Return a random permutation of the samples within groups."""
     order = np.arange(len(groups))
     for group in np.unique(groups):
         mine = np.flatnonzero(groups == group)
@@ -46,5 +45,5 @@ def _shuffled(groups: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np
 def _agreement(predicted: NDArray[Any], targets: NDArray[Any]) -> float:
     if targets.dtype.kind == "f" and predicted.dtype.kind == "f":
         return -float(np.nanmean((predicted - targets) ** 2))
-    known = np.array([value is not None and value == value for value in targets.ravel()])  # NaN differs from itself
+    known = np.array([value is not None and value == value for value in targets.ravel()])  # NaN is not equal to itself
     return float(np.mean((predicted.ravel() == targets.ravel())[known]))

@@ -1,4 +1,4 @@
-"""Every regularizer and combination, by name: shared by the suite of regularizers and the tests of the solver."""
+"""All regularizers and combinations by name, for the tests of regularizers and of the dual solver."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ COMBINED: dict[str, tuple[Regularizer, int]] = {
     ),
 }
 
-# The conjugate and the proximal map of a sum are numerical: about 1e-8.
+# The conjugate and the proximal map of a sum are computed numerically, with an accuracy of about 1e-8.
 SUMS: dict[str, tuple[Regularizer, int]] = {
     "two bounds": (AtLeast([-0.5, 0.1]) + AtMost([0.3, 0.4]), 2),
     "two bounds that meet": (AtLeast([0.1, -0.3]) + AtMost([0.1, -0.3]), 2),

@@ -1,4 +1,4 @@
-"""What the tests of the report share: small fitted models and the pages about them, fitted once."""
+"""Small fitted models and their report data, cached for the tests of the report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTILE = (
 
 @cache
 def fitted(name: str) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """An estimator, rows, targets, and options of `collect`."""
+    """Return a fitted estimator, X, targets, and options of `collect`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return FITS[name]()
@@ -43,7 +43,7 @@ def data_of(name: str, **options: Any) -> ReportData:
 
 
 def payload(page: str) -> Any:
-    """The data that a page carries."""
+    """Return the JSON data embedded in an HTML report."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert found, "the page has no data"
     return json.loads(found[1])
@@ -51,7 +51,7 @@ def payload(page: str) -> Any:
 
 @cache
 def hostile_data() -> ReportData:
-    """What was collected about a model whose every name is an attack."""
+    """Return report data in which every name is a script injection."""
     X, y = overlapping(90)
     named = np.array(HOSTILE[:3])[y]
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Simulated rows whose latent features are known, and how features are matched with them."""
+"""Simulated data with known latent features, and matching of estimated features."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from scipy.optimize import linear_sum_assignment
 
 
 def planted(K, seed, n_new=500, by_input=False):
-    """Rows with signal to noise one, four inputs a feature, fifty rows a feature; and their features.
+    """Simulate binary features with signal-to-noise ratio one; return training and new data.
 
-    The noise of inputs is as large in all of them or, ``by_input``, as the signal in each.
+    There are four inputs and fifty samples per feature. The noise variance is the same for all inputs or, ``by_input``,
+    equal to the signal variance of each.
     """
     rng = np.random.default_rng(seed)
     n = 50 * K + n_new
@@ -22,7 +23,7 @@ def planted(K, seed, n_new=500, by_input=False):
 
 
 def matched(A, B):
-    """Absolute correlations of matched columns; a column without a partner has none."""
+    """Return absolute correlations of optimally matched columns; zero for unmatched columns."""
     corr = np.abs(np.corrcoef(A.T, B.T)[: A.shape[1], A.shape[1] :])
     found = np.zeros(max(corr.shape))
     rows, columns = linear_sum_assignment(-corr)
@@ -35,14 +36,14 @@ def loaded(model):
 
 
 def with_rare_feature():
-    """Rows of which four of five features stand out, and leave more of them than on/off features should."""
+    """Simulate five binary features, one of which is hard to recover; return X and loadings."""
     rng, shares = np.random.default_rng(221), np.linspace(0.1, 0.5, 5)
     signal = (rng.random((850, 5)) < shares) @ (loadings := rng.standard_normal((5, 20)))
     return (signal + signal.std(axis=0) * rng.standard_normal(signal.shape))[:250], loadings
 
 
 def draw_scores(kind, K=6, n=600, noise=0.5, nonnegative=False, seed=0):
-    """Rows that are sums of scores of a kind, with noise relative to the signal of each input; and the scores."""
+    """Simulate a noisy linear factor model with scores of the given distribution."""
     rng = np.random.default_rng(seed)
     on = rng.random((n, K)) < np.linspace(0.15, 0.5, K)
     scores = {

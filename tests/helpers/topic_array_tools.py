@@ -1,4 +1,4 @@
-"""What tests of topics on devices share: the libraries there are, and the way there and back."""
+"""Array libraries and conversions for the tests of topic models on devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIBRARIES = [
 
 
 def place(array: Any, library: str) -> Any:
-    """Return a NumPy array as one of a library."""
+    """Convert a NumPy array to a library."""
     if library == "numpy":
         return array
     if library == "cupy":
