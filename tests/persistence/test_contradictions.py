@@ -1,4 +1,4 @@
-"""A file whose checksums are right and whose numbers contradict each other raises, before compiled code reads them."""
+"""Test that files with valid checksums but inconsistent contents raise on load."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize("change", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_load_topics_that_contradict_each_other_raises(change, sampled, tmp_path):
+def test_load_inconsistent_topics_raises(change, sampled, tmp_path):
     save(sampled, tmp_path / "intact")
     model = load(tmp_path / "intact")
     change(model)
     refuses(model, tmp_path)
 
 
-def test_load_batches_of_other_words_raises(tmp_path):
+def test_load_batches_of_another_vocabulary_raises(tmp_path):
     model = MedLDAClassifier(3, inference="variational", random_state=0)
     with warnings.catch_warnings(action="ignore"):
         model.partial_fit(COUNTS, LABELS, classes=[0, 1])
@@ -73,19 +73,19 @@ def test_load_batches_of_other_words_raises(tmp_path):
 
 
 @pytest.mark.parametrize("number", [-(2**31), 0, 7])
-def test_load_vocabulary_with_wrong_numbers_raises(number, tmp_path):
+def test_load_vocabulary_with_invalid_index_raises(number, tmp_path):
     vectorizer = CountVectorizer().fit(["one two three"])
     vectorizer.vocabulary_["two"] = number
     refuses(vectorizer, tmp_path)
 
 
 @pytest.mark.parametrize("n_features", [0, -1, 2**40])
-def test_load_hashing_without_columns_raises(n_features, tmp_path):
+def test_load_hashing_with_invalid_n_features_raises(n_features, tmp_path):
     refuses(HashingVectorizer(n_features=n_features), tmp_path)
 
 
 @pytest.mark.parametrize(("part", "value"), [("indices", 10**7), ("indices", -5), ("indptr", 10**7)])
-def test_counts_with_indices_outside_the_matrix_raise(part, value, sampled):
+def test_counts_with_out_of_bounds_indices_raise(part, value, sampled):
     broken = COUNTS.copy()
     getattr(broken, part)[5] = value
     with pytest.raises(ValueError, match="not a valid sparse matrix"):
@@ -116,14 +116,14 @@ def change_state(model, part, **changes):
     ],
     ids=["features", "variance", "weights", "scale", "features in use", "means", "inputs"],
 )
-def test_load_tasks_that_contradict_each_other_raises(change, tmp_path):
+def test_load_inconsistent_tasks_raises(change, tmp_path):
     X = rng.normal(size=(60, 5))
     model = MultiTaskILSVMRegressor(3, max_iter=2, tol=1.0, random_state=0).fit(X, X[:, :2])
     change(model)
     refuses(model, tmp_path)
 
 
-def test_load_running_means_of_other_outputs_raises(tmp_path):
+def test_load_running_means_of_fewer_outputs_raises(tmp_path):
     model = MedLDAClassifier(3, inference="variational", random_state=0)
     with warnings.catch_warnings(action="ignore"):
         model.partial_fit(COUNTS, LABELS, classes=[0, 1])

@@ -1,4 +1,4 @@
-"""The file: its format, its versions; damage is noticed, and a failed save loses nothing."""
+"""Test the file format and its versions, detection of damage, and failed saves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = {"weights": np.array([0.5, -1.0, np.nan]), "labels": np.array(["κ", "b"
 
 
 def refused_or_same(content: bytes, expected: object, folder: Path) -> bool:
-    """Whether the file was refused; if not, it must give the same object. Nothing else may happen."""
+    """Return whether `load` raises; otherwise check that it returns the expected object."""
     try:
         found = load_bytes(content, folder)
     except PersistenceError:
@@ -43,7 +43,7 @@ def refused_or_same(content: bytes, expected: object, folder: Path) -> bool:
 # --- the format
 
 
-def test_the_file_can_be_read_without_the_package(tmp_path):
+def test_file_can_be_read_without_the_package(tmp_path):
     save(SMALL, tmp_path / "file")
     with (tmp_path / "file").open("rb") as file:
         name, version, _, digest, length = file.readline().split()
@@ -62,12 +62,12 @@ def test_the_file_can_be_read_without_the_package(tmp_path):
     np.testing.assert_array_equal(arrays[manifest["object"]["dict"]["labels"]["array"]], SMALL["labels"])
 
 
-def test_equal_objects_give_equal_files(tmp_path):
+def test_save_of_equal_objects_is_bitwise_identical(tmp_path):
     again = {"weights": SMALL["weights"].copy(), "labels": SMALL["labels"].copy(), "c": [1, 2.5, (None, "text")]}
     assert bytes_of(SMALL, tmp_path) == bytes_of(again, tmp_path)
 
 
-def test_files_by_hand_are_good_when_nothing_is_wrong(tmp_path):
+def test_crafted_file_loads(tmp_path):
     content = content_of(np.arange(3.0))
     found = load(craft(tmp_path / "file", [{"array": 0}, 1], [(content, entry(content))]))
     assert_same(found, [np.arange(3.0), 1])
@@ -76,17 +76,17 @@ def test_files_by_hand_are_good_when_nothing_is_wrong(tmp_path):
 # --- damage
 
 
-def test_every_damaged_byte_is_noticed_or_harmless(tmp_path):
+def test_load_detects_every_harmful_damaged_byte(tmp_path):
     content = bytes_of(SMALL, tmp_path)
     refused = 0
     for position in range(len(content)):
         damaged = bytearray(content)
         damaged[position] ^= 0xFF
         refused += refused_or_same(bytes(damaged), SMALL, tmp_path)
-    assert refused > 0.95 * len(content)  # the rest names the package that wrote the file
+    assert refused > 0.95 * len(content)  # the other bytes are the version of the writer
 
 
-def test_truncated_files_are_refused_at_any_length(tmp_path):
+def test_load_of_truncated_or_extended_file_raises(tmp_path):
     content = bytes_of(SMALL, tmp_path)
     for length in (*range(0, len(content), 7), *range(len(content) - 30, len(content))):
         with pytest.raises(PersistenceError, match=r"truncated or damaged|not a regbayes file"):
@@ -99,13 +99,13 @@ def test_truncated_files_are_refused_at_any_length(tmp_path):
 
 
 @given(junk=st.binary(max_size=200))
-def test_files_of_something_else_are_refused(junk, tmp_path_factory):
+def test_load_of_another_format_raises(junk, tmp_path_factory):
     for content in (junk, b"PK\x03\x04" + junk, b"regbayes " + junk, b"regbayes 2 0.2.0 " + junk):
         with pytest.raises(PersistenceError, match=r"not a regbayes file|truncated or damaged"):
             load_bytes(content, tmp_path_factory.getbasetemp())
 
 
-def test_damage_in_an_array_names_it(tmp_path):
+def test_load_of_damaged_array_names_it(tmp_path):
     content = bytes_of(SMALL, tmp_path)
     position = content.index(SMALL["weights"].tobytes())
     damaged = content[:position] + b"\x01" + content[position + 1 :]
@@ -113,7 +113,7 @@ def test_damage_in_an_array_names_it(tmp_path):
         load_bytes(damaged, tmp_path)
 
 
-def test_an_altered_header_is_noticed(tmp_path):
+def test_load_of_altered_header_raises(tmp_path):
     header = header_bytes(["honest"])
     assert load_bytes(first_line(header) + header, tmp_path) == ["honest"]
     with pytest.raises(PersistenceError, match="its header is damaged or was altered: its checksum does not match"):
@@ -123,7 +123,7 @@ def test_an_altered_header_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     "change", [{"length": 10**14}, {"length": 0}, {"length": -1}, {"digest": "0" * 63}, {"digest": ""}]
 )
-def test_an_altered_first_line_is_noticed(change, tmp_path):
+def test_load_of_altered_first_line_raises(change, tmp_path):
     header = header_bytes(["honest"])
     with pytest.raises(PersistenceError, match=r"truncated or damaged|not a regbayes file|was altered"):
         load_bytes(first_line(header, **change) + header, tmp_path)
@@ -133,13 +133,13 @@ def test_an_altered_first_line_is_noticed(change, tmp_path):
 
 
 @pytest.mark.parametrize("rest", [b"", b" abc 7", b' {"another": "layout"}'])
-def test_a_newer_format_says_what_to_do(rest, tmp_path):
+def test_load_of_newer_format_advises_upgrade(rest, tmp_path):
     message = r"written by format 3, this version reads format 2: upgrade regbayes \(.*written by regbayes 9\.9\)"
     with pytest.raises(PersistenceError, match=message):
         load_bytes(b"regbayes 3 9.9" + rest + b"\n[]", tmp_path)
 
 
-def test_unreadable_file_of_another_version_says_to_fit_again(tmp_path):
+def test_load_of_unreadable_version_advises_refit(tmp_path):
     header = header_bytes({"a kind of object": "that this version does not know"})
     with pytest.raises(PersistenceError, match=r"; regbayes 0\.1\.0 wrote it: fit the model again$"):
         load_bytes(first_line(header, writer="0.1.0") + header, tmp_path)
@@ -148,7 +148,7 @@ def test_unreadable_file_of_another_version_says_to_fit_again(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(VERSION_1.iterdir()), ids=lambda path: path.stem)
-def test_files_of_version_1_say_to_fit_again(path):
+def test_load_of_version_1_advises_refit(path):
     with pytest.raises(PersistenceError, match=rf"cannot load .*{path.name}: made by regbayes 0\.1\.0: fit again$"):
         load(path)
 
@@ -156,7 +156,7 @@ def test_files_of_version_1_say_to_fit_again(path):
 # --- paths, and saving over an existing file
 
 
-def test_paths_that_are_no_files_are_refused(tmp_path):
+def test_path_of_directory_or_pipe_raises(tmp_path):
     with pytest.raises(PersistenceError, match="there is no such file"):
         load(tmp_path / "nothing")
     with pytest.raises(PersistenceError, match="it is not a regular file"):
@@ -173,7 +173,7 @@ def test_paths_that_are_no_files_are_refused(tmp_path):
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt(), MemoryError()], ids=repr)
 @pytest.mark.parametrize("place", ["shutil.copymode", "os.fsync", "os.replace"])
-def test_a_save_that_fails_leaves_the_old_file(error, place, tmp_path, monkeypatch):
+def test_failed_save_keeps_old_file(error, place, tmp_path, monkeypatch):
     save("old", tmp_path / "file")
     before = (tmp_path / "file").read_bytes()
 
@@ -188,7 +188,7 @@ def test_a_save_that_fails_leaves_the_old_file(error, place, tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_an_object_that_cannot_be_saved_leaves_the_old_file(tmp_path):
+def test_save_of_unsupported_object_keeps_old_file(tmp_path):
     save("old", tmp_path / "file")
     with pytest.raises(PersistenceError, match="code cannot be saved"):
         save([np.arange(3), print], tmp_path / "file")
@@ -196,7 +196,7 @@ def test_an_object_that_cannot_be_saved_leaves_the_old_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_new_file_has_the_usual_mode_and_an_old_one_keeps_its_own(tmp_path):
+def test_save_sets_default_mode_and_keeps_existing_mode(tmp_path):
     (tmp_path / "usual").touch()
     save(1, tmp_path / "file")
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "usual").stat().st_mode
@@ -205,7 +205,7 @@ def test_a_new_file_has_the_usual_mode_and_an_old_one_keeps_its_own(tmp_path):
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
 
 
-def test_a_link_is_written_through(tmp_path):
+def test_save_follows_symbolic_link(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "file")
     save(1, tmp_path / "link")
     assert (tmp_path / "link").is_symlink()

@@ -1,4 +1,4 @@
-"""Every kind of value comes back as it was, bit for bit."""
+"""Test that values of every supported type round-trip bitwise."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ LEAVES = {
 
 
 @pytest.mark.parametrize("value", LEAVES.values(), ids=LEAVES)
-def test_leaves_come_back_exactly(value, tmp_path):
+def test_leaf_round_trips(value, tmp_path):
     assert_same(round_trip(value, tmp_path), value)
     assert_same(round_trip({"in": [value, (value,)]}, tmp_path), {"in": [value, (value,)]})
 
@@ -79,7 +79,7 @@ def arrays(dtypes: st.SearchStrategy) -> st.SearchStrategy:
 
 
 def lay_out(array, layout, writeable):
-    """The same values in another memory layout."""
+    """Return the array in another memory layout."""
     if layout == "strided" and array.ndim:
         array = np.repeat(array, 2, axis=-1)[..., ::2]
     else:
@@ -96,7 +96,7 @@ DTYPES = st.one_of(
 
 
 @given(array=arrays(DTYPES))
-def test_arrays_of_every_type_shape_and_order_come_back(array, tmp_path_factory):
+def test_array_of_any_dtype_shape_and_order_round_trips(array, tmp_path_factory):
     assert_same(round_trip(array, tmp_path_factory.getbasetemp()), array)
 
 
@@ -120,24 +120,24 @@ TREES = st.recursive(
 
 
 @given(tree=TREES)
-def test_nested_trees_come_back(tree, tmp_path_factory):
+def test_nested_containers_round_trip(tree, tmp_path_factory):
     assert_same(round_trip(tree, tmp_path_factory.getbasetemp()), tree)
 
 
-def test_wide_indices_of_a_sparse_matrix_stay_wide(tmp_path):
+def test_sparse_matrix_keeps_64_bit_indices(tmp_path):
     matrix = scipy.sparse.csr_matrix(np.eye(3))
     matrix.indices, matrix.indptr = matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)
     assert_same(round_trip(matrix, tmp_path), matrix)
 
 
-def test_an_array_met_twice_is_written_once_and_stays_one(tmp_path):
+def test_shared_array_is_saved_once_and_stays_shared(tmp_path):
     array = np.random.default_rng(0).normal(size=10_000)
     found = round_trip([array, {"again": array}], tmp_path)
     assert found[0] is found[1]["again"]
     assert (tmp_path / "object.regbayes").stat().st_size < 1.1 * array.nbytes
 
 
-def test_a_memory_map_comes_back_as_an_array(tmp_path):
+def test_memory_map_loads_as_array(tmp_path):
     np.save(tmp_path / "array.npy", np.arange(4.0))
     found = round_trip(np.load(tmp_path / "array.npy", mmap_mode="r"), tmp_path)
     assert type(found) is np.ndarray
@@ -191,14 +191,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("value", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_saved_is_named_with_its_place(value, message, tmp_path):
+def test_save_of_unsupported_value_names_its_place(value, message, tmp_path):
     with pytest.raises(PersistenceError, match=message) as raised:
         save({"here": [value]}, tmp_path / "object.regbayes")
     assert "dict['here'][0]" in str(raised.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_containers_that_contain_themselves_are_refused(tmp_path):
+def test_save_of_recursive_container_raises(tmp_path):
     loop: list = [1]
     loop.append({"back": loop})
     with pytest.raises(PersistenceError, match=r"list\[1\]\['back'\] contains itself"):
@@ -216,7 +216,7 @@ def nest(levels: int, innermost: object) -> object:
 CSR = scipy.sparse.csr_matrix(np.eye(2))
 
 
-def test_what_can_be_saved_can_be_loaded_at_any_depth(tmp_path):
+def test_saved_values_load_at_any_depth(tmp_path):
     for innermost in (None, "a", 7, math.nan, np.str_("a"), np.array(1.0), np.array(["a"], dtype=object), CSR):
         assert_same(round_trip(nest(62, innermost), tmp_path), nest(62, innermost))
         for levels in range(62, 66):
@@ -229,7 +229,7 @@ def test_what_can_be_saved_can_be_loaded_at_any_depth(tmp_path):
         save(nest(65, None), tmp_path / "object.regbayes")
 
 
-def test_more_values_than_a_file_may_hold_are_refused_when_saving(tmp_path, monkeypatch):
+def test_save_of_too_many_values_raises(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_VALUES", 1000)
     save([0] * 990, tmp_path / "file")
     with pytest.raises(PersistenceError, match="list has more than 1000 values outside arrays"):

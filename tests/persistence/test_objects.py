@@ -1,4 +1,4 @@
-"""Registered classes: dataclasses, slots, enums, scikit-learn estimators; and the registry itself."""
+"""Test registered classes (dataclasses, enums, estimators) and the registry."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class WithCallback:
 
 @persistable
 class RunsNothing:
-    """Every hook that a careless loader would call raises."""
+    """Class whose constructor, setters and properties raise during loading."""
 
     allowed = True
 
@@ -106,9 +106,9 @@ class Node:
         self.leaf = leaf
 
 
-def test_dataclasses_come_back_without_running_their_code(tmp_path):
+def test_dataclass_round_trips_without_post_init(tmp_path):
     inner = State(np.arange(2.0), Status.OPTIMAL)
-    object.__setattr__(inner, "total", -1.0)  # what __post_init__ would not compute
+    object.__setattr__(inner, "total", -1.0)  # differs from the value that __post_init__ computes
     state = State(np.array([0.1, np.nan]), Status.ITERATION_LIMIT, inner)
     assert state.doubled is state.doubled
     found = round_trip(state, tmp_path)
@@ -118,7 +118,7 @@ def test_dataclasses_come_back_without_running_their_code(tmp_path):
     assert_same(found.doubled, state.doubled)
 
 
-def test_enums_come_back_as_their_members(tmp_path):
+def test_enum_members_round_trip(tmp_path):
     values = [Status.OPTIMAL, Level.LOW, Parts.A]
     assert_same(round_trip(values, tmp_path), values)
     for value in (Parts.A | Parts.B, enum.Enum("Unknown", ["ONE"]).ONE):
@@ -128,12 +128,12 @@ def test_enums_come_back_as_their_members(tmp_path):
             save([value], tmp_path / "file")
 
 
-def test_skipped_attributes_are_left_out(tmp_path):
+def test_skipped_attributes_are_not_saved(tmp_path):
     found = round_trip(WithCallback(lambda: 1), tmp_path)
     assert vars(found) == {"kept": 1}
 
 
-def test_loading_runs_no_method_of_the_class(tmp_path):
+def test_load_runs_no_method_of_the_class(tmp_path):
     save(RunsNothing(), tmp_path / "file")
     RunsNothing.allowed = False
     try:
@@ -142,7 +142,7 @@ def test_loading_runs_no_method_of_the_class(tmp_path):
         RunsNothing.allowed = True
 
 
-def test_objects_met_twice_stay_one(tmp_path):
+def test_shared_object_stays_shared(tmp_path):
     node = Node(Node())
     first, second, third = round_trip([node, Node([node]), node.leaf], tmp_path)
     assert first is second.leaf[0]
@@ -150,21 +150,21 @@ def test_objects_met_twice_stay_one(tmp_path):
     assert third.leaf is None
 
 
-def test_objects_that_contain_themselves_are_refused(tmp_path):
+def test_save_of_recursive_object_raises(tmp_path):
     node = Node()
     node.leaf = [Node(node)]
     with pytest.raises(PersistenceError, match=r"Node\.leaf\[0\]\.leaf contains itself, which cannot be saved"):
         save(node, tmp_path / "file")
 
 
-def test_a_callable_attribute_is_named_by_its_path(tmp_path):
+def test_save_of_callable_attribute_names_its_path(tmp_path):
     node = Node()
     node.leaf = [WithCallback(None), {"kernel": lambda x: x}]
     with pytest.raises(PersistenceError, match=r"Node\.leaf\[1\]\['kernel'\] is a callable"):
         save(node, tmp_path / "file")
 
 
-def test_attributes_that_a_class_cannot_have_are_refused_when_saving(tmp_path):
+def test_save_of_invalid_attribute_raises(tmp_path):
     node = Node()
     vars(node)["__class__"] = 1
     with pytest.raises(PersistenceError, match="'__class__' is not the name of an attribute"):
@@ -188,7 +188,7 @@ def instance(cls: type, **state: object) -> dict:
 
 
 def name_of(cls: type) -> str:
-    """The default name: no modules between the top package and the class, so that they can be rearranged."""
+    """Return the default name of a class, which omits submodules so that classes can be moved."""
     return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
 
 
@@ -213,12 +213,12 @@ BAD_ATTRIBUTES = {
 
 
 @pytest.mark.parametrize(("tree", "message"), BAD_ATTRIBUTES.values(), ids=BAD_ATTRIBUTES)
-def test_attributes_that_a_class_cannot_have_are_refused_when_loading(tree, message, tmp_path):
+def test_load_of_invalid_attribute_raises(tree, message, tmp_path):
     with pytest.raises(PersistenceError, match=message):
         load(craft(tmp_path / "file", tree))
 
 
-def test_what_an_older_file_lacks_takes_its_default(tmp_path):
+def test_load_fills_missing_attributes_with_defaults(tmp_path):
     assert load(craft(tmp_path / "file", instance(Pair, value=1.0))) == Pair(1.0)
     found = load(craft(tmp_path / "file", instance(Classifier, C=2.0)))
     assert found.get_params() == Classifier(C=2.0).get_params()
@@ -269,7 +269,7 @@ def labels():
     return np.random.default_rng(2).choice(np.array(["cat", "dog", "eel"], dtype=object), 30)
 
 
-def test_estimators_come_back_fitted(tmp_path, frame, labels):
+def test_fitted_estimator_round_trips(tmp_path, frame, labels):
     base = Classifier().fit(frame, labels)
     fitted = Classifier(3, random_state=np.random.RandomState(4), base=base).fit(frame, labels)
     fitted.set_output(transform="pandas")
@@ -288,7 +288,7 @@ def test_estimators_come_back_fitted(tmp_path, frame, labels):
         found.predict(frame.rename(columns={"age": "other"}))
 
 
-def test_estimators_come_back_unfitted(tmp_path):
+def test_unfitted_estimator_round_trips(tmp_path):
     found = round_trip(Classifier(C=float("inf")), tmp_path)
     assert found.get_params() == Classifier(C=float("inf")).get_params()
     with pytest.raises(sklearn.exceptions.NotFittedError):
@@ -296,7 +296,7 @@ def test_estimators_come_back_unfitted(tmp_path):
 
 
 @pytest.mark.parametrize("make", [np.random.RandomState, np.random.default_rng])
-def test_random_generators_of_objects_are_saved_as_none(make, tmp_path):
+def test_random_generator_attribute_is_saved_as_none(make, tmp_path):
     classifier = Classifier(random_state=make(3), base=Classifier(random_state=7))
     found = round_trip(classifier, tmp_path)
     assert found.random_state is None
@@ -304,7 +304,7 @@ def test_random_generators_of_objects_are_saved_as_none(make, tmp_path):
     assert classifier.random_state is not None
 
 
-def test_metadata_requests_come_back(tmp_path):
+def test_metadata_requests_round_trip(tmp_path):
     with sklearn.config_context(enable_metadata_routing=True):
         estimator = Classifier().set_fit_request(sample_weight=True)
         found = round_trip(estimator, tmp_path)
@@ -313,13 +313,13 @@ def test_metadata_requests_come_back(tmp_path):
         assert_same(round_trip(found, tmp_path), found)
 
 
-def test_estimators_with_an_unregistered_part_are_refused(tmp_path, frame, labels):
+def test_save_of_estimator_with_unregistered_part_raises(tmp_path, frame, labels):
     fitted = Classifier(base=GaussianNB()).fit(frame, labels)
     with pytest.raises(PersistenceError, match=r"Classifier\.base has type sklearn.*GaussianNB"):
         save(fitted, tmp_path / "file")
 
 
-def test_a_subclass_is_not_covered_by_its_base(tmp_path):
+def test_save_of_unregistered_subclass_raises(tmp_path):
     class Special(Node):
         pass
 
@@ -345,17 +345,17 @@ class Abstract(ABC):
 
 
 @pytest.mark.parametrize("cls", [Named, Abstract, HasSlots, type("D", (dict,), {}), type("A", (np.ndarray,), {})])
-def test_classes_that_are_more_than_their_attributes_cannot_be_registered(cls):
+def test_persistable_with_unsupported_class_raises(cls):
     with pytest.raises(TypeError, match="cannot be rebuilt from its attributes"):
         persistable(cls)
 
 
-def test_two_classes_cannot_share_a_name():
+def test_persistable_with_duplicate_name_raises():
     with pytest.raises(ValueError, match=r"\.Node' is taken by .*\.Node; give .*\.Other another"):
         persistable(type("Other", (), {}), name=name_of(Node))
 
 
-def test_a_class_defined_again_takes_its_name_over(tmp_path):
+def test_redefined_class_replaces_its_registration(tmp_path):
     def define():
         @persistable(name="test_objects.Again")
         class Again:
@@ -365,10 +365,10 @@ def test_a_class_defined_again_takes_its_name_over(tmp_path):
 
     first, second = define(), define()
     assert type(round_trip(second(), tmp_path)) is second
-    assert type(round_trip(first(), tmp_path)) is second  # an object from before the class was defined again
+    assert type(round_trip(first(), tmp_path)) is second  # an instance of the class before its redefinition
 
 
-def test_an_alias_reads_files_under_an_old_name(tmp_path):
+def test_alias_loads_files_with_old_name(tmp_path):
     @persistable(name="test_objects.NewName", aliases=["test_objects.OldName"])
     class Renamed:
         pass
@@ -380,7 +380,7 @@ def test_an_alias_reads_files_under_an_old_name(tmp_path):
     assert b"test_objects.NewName" in (tmp_path / "file").read_bytes()
 
 
-def test_a_declared_provider_is_imported_when_a_name_is_missing(tmp_path, monkeypatch):
+def test_declared_provider_is_imported_for_missing_name(tmp_path, monkeypatch):
     module = "from regbayes.persistence import persistable\n\n@persistable\nclass Late:\n    pass\n"
     (tmp_path / "late_provider.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
@@ -390,14 +390,14 @@ def test_a_declared_provider_is_imported_when_a_name_is_missing(tmp_path, monkey
     with pytest.raises(PersistenceError, match=r"unknown type 'late_provider\.Late'"):
         load(tmp_path / "file")
     assert "late_provider" not in sys.modules
-    declare_provider("no_such_module")  # as where an extra is not installed
+    declare_provider("no_such_module")  # simulates an extra that is not installed
     with pytest.raises(ImportError, match="no_such_module"):
         load(tmp_path / "file")
     declare_provider("late_provider")
     assert type(load(tmp_path / "file")).__name__ == "Late"
 
 
-def test_values_of_an_attribute_can_be_limited(tmp_path):
+def test_persistable_only_limits_values_of_attribute(tmp_path):
     @persistable(name="test_objects.Limited", only={"mode": ("safe", None)}, replace={"parent": type})
     class Limited:
         def __init__(self, mode):

@@ -1,4 +1,4 @@
-"""What the package itself computes comes back, in this process and in a fresh one."""
+"""Test that results of the package can be saved and loaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def result(request):
     return regbayes.regularize(posterior, features, sizes)
 
 
-def test_results_come_back_with_their_certificate(result, tmp_path):
+def test_result_round_trips_with_certificate(result, tmp_path):
     result.save(tmp_path / "file")
     found = regbayes.load(tmp_path / "file")
     assert_same(found, result)
@@ -43,7 +43,7 @@ def test_results_come_back_with_their_certificate(result, tmp_path):
     assert_same(found.sample(np.random.default_rng(3)), result.sample(np.random.default_rng(3)))
 
 
-def test_constraints_hold_functions_but_their_results_do_not(tmp_path):
+def test_constraint_cannot_be_saved_but_its_result_can(tmp_path):
     constraint = E(lambda x: x[:, 0]) <= -0.1
     with pytest.raises(PersistenceError, match="cannot be saved"):
         save(constraint, tmp_path / "file")
@@ -52,7 +52,7 @@ def test_constraints_hold_functions_but_their_results_do_not(tmp_path):
     assert_same(regbayes.load(tmp_path / "file"), result)
 
 
-def test_a_fresh_process_loads_after_importing_the_package_alone(result, tmp_path):
+def test_new_process_loads_result(result, tmp_path):
     result.save(tmp_path / "file")
     program = "import regbayes, sys; print(regbayes.load(sys.argv[1]).multipliers.tobytes().hex())"
     command = [sys.executable, "-c", program, str(tmp_path / "file")]

@@ -1,4 +1,4 @@
-"""Pipelines of scikit-learn's own parts, from a closed list; nothing in them is code."""
+"""Test pipelines of scikit-learn estimators, of which a fixed list is supported."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def same_output(found, expected) -> None:
 
 @pytest.mark.filterwarnings("ignore:Your stop_words may be inconsistent")
 @pytest.mark.parametrize(("part", "inputs"), PARTS.values(), ids=PARTS)
-def test_parts_transform_as_before(part, inputs, tmp_path):
-    assert type(round_trip(part, tmp_path)) is type(part)  # before fit
+def test_loaded_estimator_transforms_as_before(part, inputs, tmp_path):
+    assert type(round_trip(part, tmp_path)) is type(part)  # an unfitted estimator can be saved, too
     part.fit(inputs)
     found = round_trip(part, tmp_path)
     assert vars(found).keys() == vars(part).keys()
@@ -126,7 +126,7 @@ def test_parts_transform_as_before(part, inputs, tmp_path):
         assert_same(found.get_feature_names_out(), part.get_feature_names_out())
 
 
-def test_every_class_on_the_list_is_tested():
+def test_parts_cover_registered_scikit_learn_classes():
     listed = {cls for cls in _BY_CLASS if cls.__module__.startswith("sklearn.")}
     assert listed - {type(part) for part, _ in PARTS.values()} == {
         MetadataRequest,
@@ -143,7 +143,7 @@ def frame():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore::regbayes.TruncationWarning")
-def test_a_pipeline_from_a_table_to_classes_comes_back(frame, tmp_path):
+def test_pipeline_with_column_transformer_round_trips(frame, tmp_path):
     columns = ColumnTransformer(
         [
             ("numbers", make_pipeline(SimpleImputer(strategy="median", add_indicator=True), StandardScaler()), ["age"]),
@@ -162,12 +162,12 @@ def test_a_pipeline_from_a_table_to_classes_comes_back(frame, tmp_path):
     assert_same(found.decision_function(frame), model.decision_function(frame))
     assert_same(found[0].transform(frame), model[0].transform(frame))
     assert_same(found[0].get_feature_names_out(), model[0].get_feature_names_out())
-    changed = frame.assign(colour="pink")  # an unknown category is refused as before
+    changed = frame.assign(colour="pink")  # the loaded encoder raises for unknown categories
     with pytest.raises(ValueError, match="unknown categories"):
         found.predict(changed)
 
 
-def test_a_choice_of_output_comes_back(frame, tmp_path):
+def test_set_output_round_trips(frame, tmp_path):
     numbers = frame[["age", "height", "weight"]]
     steps = make_pipeline(
         SimpleImputer(), ColumnTransformer([("a", StandardScaler(), ["age"])], remainder="passthrough")
@@ -176,7 +176,7 @@ def test_a_choice_of_output_comes_back(frame, tmp_path):
     assert round_trip(steps, tmp_path).transform(numbers).equals(steps.transform(numbers))
 
 
-def test_a_fresh_process_saves_and_loads_a_pipeline(tmp_path):
+def test_new_process_saves_and_loads_pipeline(tmp_path):
     save(make_pipeline(StandardScaler(), PCA(2)).fit(X), tmp_path / "file")
     program = (
         "import sys, regbayes; from regbayes.persistence import save; from sklearn.preprocessing import MaxAbsScaler;"
@@ -187,7 +187,7 @@ def test_a_fresh_process_saves_and_loads_a_pipeline(tmp_path):
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["PCA", "MaxAbsScaler"]
 
 
-def test_requests_of_an_estimator_come_back(tmp_path):
+def test_metadata_requests_of_step_round_trip(tmp_path):
     with sklearn.config_context(enable_metadata_routing=True):
         estimator = regbayes.ILSVMClassifier(3).set_fit_request(sample_weight=True)
         found = round_trip(make_pipeline(StandardScaler(), estimator), tmp_path)[-1]
@@ -197,7 +197,7 @@ def test_requests_of_an_estimator_come_back(tmp_path):
 
 
 class Own(BaseEstimator):
-    """A class of a user's."""
+    """User-defined estimator that is not registered."""
 
 
 REFUSED = {
@@ -228,7 +228,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("part", "message"), REFUSED.values(), ids=REFUSED)
-def test_code_and_what_works_like_it_is_refused_when_saving(part, message, tmp_path):
+def test_save_of_code_in_estimator_raises(part, message, tmp_path):
     with pytest.raises(PersistenceError, match=message):
         save(part, tmp_path / "file")
 
@@ -264,11 +264,11 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize(("tree", "message"), STRANGERS.values(), ids=STRANGERS)
-def test_code_and_what_works_like_it_is_refused_when_loading(tree, message, tmp_path):
+def test_load_of_code_in_estimator_raises(tree, message, tmp_path):
     with pytest.raises(PersistenceError, match=message):
         load(craft(tmp_path / "file", tree))
 
 
-def test_what_a_file_lacks_takes_scikit_learns_default(tmp_path):
+def test_load_fills_missing_parameters_of_scikit_learn(tmp_path):
     found = load(craft(tmp_path / "file", {"object": ["sklearn.TfidfVectorizer", {"min_df": 2}]}))
     assert found.get_params() == TfidfVectorizer(min_df=2).get_params()

@@ -1,4 +1,4 @@
-"""Files made by strangers: they run nothing, import nothing, write nothing and take no memory to refuse."""
+"""Test that untrusted files run no code, import nothing and need little memory to reject."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regbayes.persistence import tree as tree_module
 
 
 class Payload:
-    """Creates a file when it is unpickled."""
+    """Object whose unpickling creates a folder."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -31,13 +31,13 @@ class Payload:
 
 
 @pytest.mark.parametrize("claim", ["|O", "|O8", "O", "|V8", "<U0", "f8,O", "(2,)f8", "object", None, 8, ["<f8"]])
-def test_pickles_in_arrays_are_never_read(claim, tmp_path):
+def test_load_does_not_unpickle_arrays(claim, tmp_path):
     mark = tmp_path / "the payload ran"
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.array([Payload(mark), None, None], dtype=object))
     content = buffer.getvalue()
     np.load(io.BytesIO(content), allow_pickle=True)
-    assert mark.exists()  # so the payload works where pickles are read
+    assert mark.exists()  # the payload works if unpickled
     mark.rmdir()
     craft(tmp_path / "file", {"array": 0}, [(content, entry(content, dtype=claim))])
     with pytest.raises(PersistenceError, match="not allowed"):
@@ -47,7 +47,7 @@ def test_pickles_in_arrays_are_never_read(claim, tmp_path):
 
 @pytest.mark.parametrize("tag", ["object", "enum"])
 @pytest.mark.parametrize("name", ["stranger.Thing", "stranger", "os.system", "builtins.eval", "numpy.ndarray", 7, None])
-def test_types_in_a_file_are_never_imported(tag, name, tmp_path, monkeypatch):
+def test_load_does_not_import_unknown_types(tag, name, tmp_path, monkeypatch):
     mark = tmp_path / "the module ran"
     (tmp_path / "stranger.py").write_text(f"open({str(mark)!r}, 'w')\nclass Thing: pass\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -58,7 +58,7 @@ def test_types_in_a_file_are_never_imported(tag, name, tmp_path, monkeypatch):
     assert not mark.exists()
 
 
-def test_missing_and_extra_arrays_are_refused(tmp_path):
+def test_load_with_missing_or_extra_arrays_raises(tmp_path):
     content = content_of(np.arange(3.0))
     craft(tmp_path / "file", None, [(b"", entry(content))])
     with pytest.raises(PersistenceError, match="its arrays need 24 bytes, and it has 0"):
@@ -69,7 +69,7 @@ def test_missing_and_extra_arrays_are_refused(tmp_path):
 
 
 def peak_of_refusal(path: Path, message: str) -> int:
-    """The memory that it takes to refuse a file, in bytes."""
+    """Return the peak memory of a failing `load`, in bytes."""
     tracemalloc.start()
     try:
         with pytest.raises(PersistenceError, match=message):
@@ -79,8 +79,8 @@ def peak_of_refusal(path: Path, message: str) -> int:
         tracemalloc.stop()
 
 
-def test_archives_are_refused_before_they_are_read(tmp_path):
-    """Files of format 1 were archives: one that is a bomb, or claims to be ours, is not unpacked."""
+def test_load_of_zip_archive_raises_without_unpacking(tmp_path):
+    """Format 1 was a zip archive; zip bombs must not be unpacked."""
     for name in ("arrays/0.npy", "manifest.json"):
         with zipfile.ZipFile(tmp_path / "file", "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(name, b'{"manifest": {"format": "regbayes"' + bytes(20_000_000))
@@ -88,7 +88,7 @@ def test_archives_are_refused_before_they_are_read(tmp_path):
         assert peak_of_refusal(tmp_path / "file", "it is not a regbayes file") < 1_000_000
 
 
-def test_arrays_cannot_share_bytes(tmp_path):
+def test_load_with_overlapping_arrays_raises(tmp_path):
     content = content_of(np.zeros(100_000))
     described = entry(content, shape=[100_000])
     craft(tmp_path / "file", None, [(content, described)], arrays=[described] * 200)
@@ -96,7 +96,7 @@ def test_arrays_cannot_share_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["<U0", "|S0", "|f8", "<i3", "<M8[qq]", "|O8", "<f8,<f8"])
-def test_types_are_plain(dtype, tmp_path):
+def test_load_of_unsupported_dtype_raises(dtype, tmp_path):
     for shape in ([0], [10**12]):
         craft(tmp_path / "file", {"array": 0}, [(b"", entry(b"", dtype=dtype, shape=shape))])
         with pytest.raises(PersistenceError, match="are not allowed"):
@@ -105,25 +105,25 @@ def test_types_are_plain(dtype, tmp_path):
 
 @pytest.mark.parametrize("size", [10**12, 2**62, 10**30])
 @pytest.mark.parametrize("shape", [lambda n: [n], lambda n: [1, n, 2], lambda n: [0, n]], ids=["1-d", "3-d", "empty"])
-def test_absurd_shapes_are_refused_before_memory_is_taken(size, shape, tmp_path):
+def test_load_of_huge_shape_raises_before_allocation(size, shape, tmp_path):
     shape = shape(size)
     craft(tmp_path / "file", {"array": 0}, [(b"", entry(b"", shape=shape))])
     if size == 10**12 and shape[0] == 0:
-        assert load(tmp_path / "file").shape == (0, 10**12)  # odd, but it holds nothing
+        assert load(tmp_path / "file").shape == (0, 10**12)  # valid, because the array is empty
     else:
         message = "its arrays need|is not the shape of an array|malformed"
         assert peak_of_refusal(tmp_path / "file", message) < 5_000_000
 
 
 @pytest.mark.parametrize("shape", [[-1], [3.0], [True], "3", None, [[3]], {"0": 3}, [1] * 65, [2**63]])
-def test_shapes_are_lists_of_lengths(shape, tmp_path):
+def test_load_of_invalid_shape_raises(shape, tmp_path):
     content = content_of(np.arange(3.0))
     craft(tmp_path / "file", {"array": 0}, [(content, entry(content, shape=shape))])
     with pytest.raises(PersistenceError, match="is not the shape of an array"):
         load(tmp_path / "file")
 
 
-def test_files_larger_than_the_limit_are_refused(tmp_path):
+def test_load_above_max_bytes_raises(tmp_path):
     save(np.zeros(1000), tmp_path / "file")
     size = (tmp_path / "file").stat().st_size
     assert load(tmp_path / "file", max_bytes=size).shape == (1000,)
@@ -140,7 +140,7 @@ def test_files_larger_than_the_limit_are_refused(tmp_path):
     ],
     ids=["bool", "text", "big-endian text"],
 )
-def test_bytes_that_are_no_values_are_refused(array, bad, tmp_path):
+def test_load_of_invalid_array_contents_raises(array, bad, tmp_path):
     described = entry(bad, dtype=array.dtype.str, shape=list(array.shape))
     craft(tmp_path / "file", {"array": 0}, [(bad, described)])
     with pytest.raises(PersistenceError, match="holds bytes that are not"):
@@ -150,7 +150,7 @@ def test_bytes_that_are_no_values_are_refused(array, bad, tmp_path):
 @pytest.mark.parametrize(
     "tag", ["generator", "random_state", "seed_sequence", "set", "frozenset", "complex", "bytes", "int"]
 )
-def test_kinds_of_values_that_no_fitted_object_holds_are_unknown(tag, tmp_path):
+def test_load_of_unknown_kind_of_value_raises(tag, tmp_path):
     with pytest.raises(PersistenceError, match=f"unknown kind of value '{tag}'"):
         load(craft(tmp_path / "file", {tag: []}))
 
@@ -159,7 +159,7 @@ def test_kinds_of_values_that_no_fitted_object_holds_are_unknown(tag, tmp_path):
     ("indices", "indptr"),
     [([0, 7], [0, 1, 2]), ([0, -1], [0, 1, 2]), ([0, 1], [0, 2, 1]), ([0, 1], [0, 1, 9]), ([0, 1], [0, 1])],
 )
-def test_indices_of_sparse_matrices_stay_in_bounds(indices, indptr, tmp_path):
+def test_load_of_sparse_matrix_with_invalid_indices_raises(indices, indptr, tmp_path):
     matrix = scipy.sparse.csr_matrix(np.eye(2))
     matrix.indices, matrix.indptr = np.array(indices, np.int32), np.array(indptr, np.int32)
     save(matrix, tmp_path / "file")
@@ -167,7 +167,7 @@ def test_indices_of_sparse_matrices_stay_in_bounds(indices, indptr, tmp_path):
         load(tmp_path / "file")
 
 
-def test_indices_of_sparse_matrices_are_integers(tmp_path):
+def test_load_of_sparse_matrix_with_float_indices_raises(tmp_path):
     matrix = scipy.sparse.csr_matrix(np.eye(2))
     matrix.indices = matrix.indices.astype(float)
     save(matrix, tmp_path / "file")
@@ -182,11 +182,11 @@ def seconds_to_refuse(path: Path, message: str) -> float:
     return time.thread_time() - start
 
 
-PRIME = 2**61 - 1  # Python's hash of an integer is its remainder by this
+PRIME = 2**61 - 1  # modulus of Python's hash of integers
 
 
 @pytest.mark.parametrize("wide", [int, float])
-def test_keys_that_collide_are_refused_at_once(wide, tmp_path):
+def test_colliding_keys_do_not_slow_down_load(wide, tmp_path):
     keys = [wide(PRIME) * index for index in range(1, 40_000)]
     craft(tmp_path / "file", {"items": [[key, 0] for key in keys]})
     assert (tmp_path / "file").stat().st_size > 380_000
@@ -201,7 +201,7 @@ def test_keys_that_collide_are_refused_at_once(wide, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["<f16", "<c8", "<c16", "<M8[s]", "<m8[s]"])
-def test_keys_of_numpy_are_64_bits_at_most(kind, tmp_path):
+def test_load_of_key_wider_than_64_bits_raises(kind, tmp_path):
     zero = np.zeros(1, kind)[0]
     key = {"scalar": f"{zero.dtype.str} {zero.tobytes().hex()}"}
     assert_same(load(craft(tmp_path / "file", [key])), [zero])
@@ -210,7 +210,7 @@ def test_keys_of_numpy_are_64_bits_at_most(kind, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["[],", "{},", "0,", '"",', '{"a":0},', "[[[]]],"])
-def test_headers_of_too_many_values_are_refused_before_they_are_parsed(text, tmp_path):
+def test_header_with_too_many_values_raises_before_parsing(text, tmp_path):
     size = 30_000_000
     craft(tmp_path / "file", b"[" + text.encode() * (size // len(text)) + b"0]")
     assert peak_of_refusal(tmp_path / "file", "its header has more than 2000000 values") < 2 * size
@@ -220,7 +220,7 @@ HEAVY = {"lists": "[],", "tuples": '{"tuple":[]},', "numbers": "1000,", "keys": 
 
 
 @pytest.mark.parametrize("text", HEAVY.values(), ids=HEAVY)
-def test_memory_grows_with_the_number_of_values(text, tmp_path, monkeypatch):
+def test_load_memory_is_bounded_by_number_of_values(text, tmp_path, monkeypatch):
     limit = 50_000
     monkeypatch.setattr(files, "MAX_VALUES", limit)
     count = (limit - 100) // sum(text.count(mark) for mark in ",:[{")
@@ -295,13 +295,13 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("tree", MALFORMED.values(), ids=MALFORMED)
-def test_malformed_trees_are_refused(tree, tmp_path):
+def test_load_of_malformed_tree_raises(tree, tmp_path):
     with pytest.raises(PersistenceError):
         load(craft(tmp_path / "file", tree))
 
 
 @pytest.mark.parametrize("arrays", [None, 3, {}, [None], [{}], [[]], "a"])
-def test_malformed_lists_of_arrays_are_refused(arrays, tmp_path):
+def test_load_of_malformed_list_of_arrays_raises(arrays, tmp_path):
     craft(tmp_path / "file", {"array": 0}, arrays=arrays)
     with pytest.raises(PersistenceError, match="malformed"):
         load(tmp_path / "file")
@@ -310,6 +310,6 @@ def test_malformed_lists_of_arrays_are_refused(arrays, tmp_path):
 @pytest.mark.parametrize(
     "header", [b"[]", b"{}", b'{"object": 1}', b'{"arrays": []}', b"null", b"", b"\xff", b'{"arrays": [']
 )
-def test_headers_of_something_else_are_refused(header, tmp_path):
+def test_load_of_malformed_header_raises(header, tmp_path):
     with pytest.raises(PersistenceError, match="malformed"):
         load_bytes(first_line(header) + header, tmp_path)
