@@ -1,11 +1,11 @@
-"""Checks for your own regularizer: what the dual solver relies on, asserted at random points.
+"""Checks of user-defined regularizers at random points.
 
-`check_regularizer` is to a regularizer what scikit-learn's ``check_estimator`` is to an estimator. The package's own
-regularizers pass it in the test suite, and docs/adding_a_regularizer.md shows it on a new one.
+`check_regularizer` is the counterpart of scikit-learn's ``check_estimator``. See docs/adding_a_regularizer.md for an
+example. The regularizers of the package pass it in the test suite.
 
 All points come from the proximal map: ``v = prox(z, t)`` is in the domain of g, and ``u = (z - v) / t`` is a
-subgradient of g at v exactly if v minimizes ``g(v) + |v - z|^2 / (2 t)``. So the Fenchel-Young equality at (v, u) ties
-value, conjugate and proximal map to each other, and the inequality at mismatched pairs holds for convex functions only.
+subgradient of g at v if and only if v minimizes ``g(v) + |v - z|^2 / (2 t)``. The Fenchel-Young equality at (v, u)
+therefore relates value, conjugate and proximal map. The inequality at other pairs holds only for convex functions.
 """
 
 from __future__ import annotations
@@ -23,36 +23,41 @@ from regbayes.regularization.regularizers import Regularizer
 __all__ = ["check_regularizer"]
 
 
-SPREADS = (0.3, 1.0, 3.0, 30.0)  # standard deviations of the arguments of the proximal map
+SPREADS = (0.3, 1.0, 3.0, 30.0)  # standard deviations of random arguments of the proximal map
 STEPS = (0.05, 0.7, 4.0)
-LONG_STEPS = (1e2, 1e4, 1e6)  # lower bounds of an infinite supremum grow with the step
-FARTHEST_STEP = 1e13  # long enough to exceed a large number that stands for inf
-EDGE_WIDTH = 1e-4  # distance to step over the edge of the domain
+LONG_STEPS = (1e2, 1e4, 1e6)  # steps at which lower bounds of an infinite supremum must grow
+FARTHEST_STEP = 1e13  # step long enough to detect a large finite number in place of inf
+EDGE_WIDTH = 1e-4  # relative distance of a step beyond the boundary of the domain
 TINY_STEP = 1e-13  # step of a proximal map that only projects onto the domain
 
 
 @dataclass(frozen=True)
 class _Point:
-    """A point z, its proximal point v, and the subgradient of g at v that comes with it."""
+    """A point z, its proximal point v, and the corresponding subgradient u of g at v."""
 
     z: Floats  # (size,)
-    step: Floats  # (size,), equal within blocks
+    step: Floats  # (size,), constant within blocks
     v: Floats  # (size,)
     u: Floats  # (size,)
 
 
 def check_regularizer(regularizer: Regularizer, size: int, *, tol: float = 1e-8, seed: int = 0) -> None:
-    """Raise AssertionError, naming the point, where a regularizer breaks what the dual solver relies on.
+    """Check that a regularizer has the properties required by the dual solver.
 
     Parameters
     ----------
     regularizer : Regularizer
     size : int
-        Number of expectations to try it on. Try more than one size.
+        Number of expectations. Run the check for several sizes.
     tol : float, default=1e-8
-        Relative accuracy that value, conjugate and proximal map promise.
+        Relative accuracy of value, conjugate and proximal map.
     seed : int, default=0
         Seed of the random points.
+
+    Raises
+    ------
+    AssertionError
+        If a property fails. The message names the point.
 
     Examples
     --------
@@ -81,7 +86,7 @@ def _points(regularizer: Regularizer, size: int, rng: np.random.Generator) -> It
     assert size % block == 0, f"block_size is {block}, which does not divide the size {size}"
     for spread, base in itertools.product(SPREADS, STEPS):
         z = spread * rng.normal(size=size)
-        # Steps may differ between blocks, and the solver's do.
+        # The solver uses a different step for each block.
         step = np.repeat(base * rng.uniform(0.5, 2.0, size // block), block)
         before = z.copy()
         v = np.asarray(regularizer.prox(z, step), dtype=np.float64)
@@ -97,7 +102,7 @@ def _points(regularizer: Regularizer, size: int, rng: np.random.Generator) -> It
 
 
 def _check_fenchel_young(regularizer: Regularizer, points: Sequence[_Point], tol: float) -> None:
-    """``g(v) + g*(u) >= <u, v>``, with equality where u is a subgradient at v."""
+    """Check ``g(v) + g*(u) >= <u, v>``, with equality if u is a subgradient at v."""
     values = [regularizer.value(p.v) for p in points]
     conjugates = [regularizer.conjugate(p.u) for p in points]
     for (i, at), (j, by) in itertools.product(enumerate(points), enumerate(points)):
@@ -111,7 +116,7 @@ def _check_fenchel_young(regularizer: Regularizer, points: Sequence[_Point], tol
 
 
 def _check_convexity(regularizer: Regularizer, points: Sequence[_Point], tol: float) -> None:
-    """Value and conjugate lie below their chords."""
+    """Check that value and conjugate are convex at midpoints."""
     for name, function, places in (
         ("value", regularizer.value, [p.v for p in points]),
         ("conjugate", regularizer.conjugate, [p.u for p in points]),
@@ -127,11 +132,11 @@ def _check_convexity(regularizer: Regularizer, points: Sequence[_Point], tol: fl
 def _check_prox_jacobian(
     regularizer: Regularizer, points: Sequence[_Point], rng: np.random.Generator, tol: float
 ) -> None:
-    """The Jacobian of prox is its derivative and, at kinks too, symmetric with eigenvalues between 0 and 1."""
+    """Check the Jacobian of prox against differences, its symmetry and its eigenvalues in [0, 1]."""
     size = len(points[0].z)
     block = regularizer.block_size or size
     for p in points:
-        # Kinks are at proximal points; nearby points are on both sides of them.
+        # Proximal points are often kinks, so that random points nearby are on both sides of them.
         for x in (p.z, p.v, p.v + 0.01 * rng.normal(size=size)):
             jacobian = regularizer.prox_jacobian(x, p.step)
             assert jacobian.shape == (size // block, block, block), (
@@ -153,7 +158,7 @@ def _check_prox_jacobian(
 
 
 def _differences(regularizer: Regularizer, x: Floats, step: Floats, block: int, width: float) -> Floats:
-    """Differences of prox, in the layout of its Jacobian."""
+    """Return finite differences of prox in the layout of its Jacobian."""
     images = np.empty((block, len(x) // block, block))
     for j in range(block):
         moved = x.copy()
@@ -164,10 +169,9 @@ def _differences(regularizer: Regularizer, x: Floats, step: Floats, block: int, 
 
 
 def _check_suprema(regularizer: Regularizer, points: Sequence[_Point], rng: np.random.Generator, tol: float) -> None:
-    """The conjugate is the supremum it claims to be, finite or not, and the value is its conjugate in turn.
+    """Check that conjugate and value are the suprema that define each other.
 
-    Along proximal points of ever longer steps a supremum is approached from below; where it is infinite it is not
-    approached but passed.
+    Proximal points of increasing steps give increasing lower bounds, which diverge if the supremum is infinite.
     """
     size = len(points[0].z)
     start = points[0].v
@@ -203,7 +207,7 @@ def _check_suprema(regularizer: Regularizer, points: Sequence[_Point], rng: np.r
 
 
 def _check_edges(regularizer: Regularizer, points: Sequence[_Point]) -> None:
-    """Where the domain of g ends, value and proximal map agree on it, and the end belongs to it."""
+    """Check that value and prox have the same domain, and that it is closed."""
     for p in points:
         length = float(np.linalg.norm(p.z - p.v))
         if length == 0.0:
@@ -219,7 +223,7 @@ def _check_edges(regularizer: Regularizer, points: Sequence[_Point]) -> None:
             )
             continue
         inside, outside = p.v, beyond
-        for _ in range(1200):  # down to the smallest number, where the edge is zero
+        for _ in range(1200):  # enough bisections to reach the smallest float if the boundary is at zero
             middle = 0.5 * (inside + outside)
             if np.array_equal(middle, inside) or np.array_equal(middle, outside):
                 break
@@ -238,7 +242,7 @@ def _check_edges(regularizer: Regularizer, points: Sequence[_Point]) -> None:
 
 
 def _check_infinities(regularizer: Regularizer, points: Sequence[_Point], rng: np.random.Generator) -> None:
-    """At infinite arguments the result may be infinite, and is never nan."""
+    """Check that value and conjugate are never NaN at infinite arguments, and inf where they diverge."""
     size = len(points[0].z)
     patterns = list(itertools.product((-np.inf, 1.0, np.inf), repeat=size))
     if len(patterns) > 81:
@@ -260,7 +264,7 @@ def _check_infinities(regularizer: Regularizer, points: Sequence[_Point], rng: n
 
 
 def _check_precision(regularizer: Regularizer, points: Sequence[_Point]) -> None:
-    """Single precision in, single precision out; integers and lists are taken too."""
+    """Check single precision, and that integers and lists are accepted."""
     for p in points:
         single = p.z.astype(np.float32)
         found = regularizer.prox(single, p.step)
@@ -284,7 +288,7 @@ def _check_precision(regularizer: Regularizer, points: Sequence[_Point]) -> None
 
 
 def _check_dual_form(regularizer: Regularizer, size: int, rng: np.random.Generator, tol: float) -> None:
-    """Where the conjugate claims to be a box or a simplex it is that one, inside and outside."""
+    """Check the conjugate against `dual_form`, inside and outside of its domain."""
     form = regularizer.dual_form(size)
     for _ in range(20 if form is not None else 0):
         if isinstance(form, BoxDual):
@@ -331,7 +335,7 @@ def _simplex_points(form: SimplexDual, rng: np.random.Generator) -> tuple[Floats
 
 
 def _check_atoms(regularizer: Regularizer, points: Sequence[_Point], tol: float) -> None:
-    """The elementary regularizers add up to the whole."""
+    """Check that the values of all atoms add up to the value of the regularizer."""
     size = len(points[0].z)
     atoms = regularizer.atoms(size)
     seen = np.concatenate([atom.index for atom in atoms])
@@ -348,7 +352,7 @@ def _check_atoms(regularizer: Regularizer, points: Sequence[_Point], tol: float)
 
 
 def _check_slack(regularizer: Regularizer, points: Sequence[_Point]) -> None:
-    """Off the domain some slack is negative."""
+    """Check that some slack is negative outside of the domain."""
     for x in (*(p.v for p in points), *(p.z for p in points)):
         slack = regularizer.slack(x)
         assert slack.shape == x.shape, f"slack of {len(x)} expectations has shape {slack.shape}"

@@ -1,16 +1,15 @@
-"""Save and load every fitted object of the package: one file of arrays and JSON, and no pickle.
+"""Save fitted objects to one file of arrays and JSON, and load them without pickle.
 
-A file is a line of text, a JSON header and the bytes of the arrays, one after the other. The line has the format's
-version, and the length and SHA-256 of the header; the header has the tree of objects, and for each array its type,
-shape and SHA-256. A few lines of any language read it without this package.
+A file consists of a line of text, a JSON header and the bytes of the arrays. The line contains the format version and
+the length and SHA-256 of the header. The header contains the tree of objects, and the dtype, shape and SHA-256 of each
+array. The format is simple enough to read without this package.
 
-Loading an untrusted file runs no code of it. Types are names in a closed table (`persistable`), an
-object is made with ``object.__new__`` and its attributes are put back, and no byte of the file is unpickled,
-evaluated or imported. Arrays are no larger than the file, and the header holds a bounded number of values. The
-checksums tell damage, not forgery: a file made by hand may hold wrong numbers, as any file may, but it cannot run code.
+Loading an untrusted file cannot run code from it. Types must be registered (`persistable`), and objects are created by
+``object.__new__`` and assignment of their attributes. Nothing in the file is unpickled, evaluated or imported. Arrays
+cannot exceed the size of the file, and the number of values in the header is bounded. Checksums detect damage but not
+forgery: a crafted file can contain wrong numbers.
 
-The parts: `files` writes the file, reads it and checks it; `arrays` has the allowed arrays; `tree` turns objects into
-JSON and back.
+The module `files` reads, writes and checks files, `arrays` encodes arrays, and `tree` maps objects to and from JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The arrays of a file: plain fixed-width types, their bytes one after the other."""
+"""Arrays in a file: contiguous bytes of plain fixed-width dtypes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from regbayes.persistence.errors import PersistenceError
 
 __all__ = ["KINDS", "check_shape", "describe", "get_content", "parse_dtype", "read_arrays"]
 
-# bool, integers, floats, complex, bytes, text, timedelta64, datetime64: fixed-width and free of pointers.
+# Kinds of dtypes with a fixed width and without pointers, from bool to datetime64.
 KINDS = "biufcSUmM"
 _DTYPE = re.compile(rf"[<>|][{KINDS}][0-9]{{1,9}}(\[[0-9]*[a-zA-Z]{{1,2}}\])?")
-_MAX_DIMENSIONS = 64  # as NumPy
+_MAX_DIMENSIONS = 64  # the limit of NumPy
 
 Order = Literal["C", "F"]
 
 
 def get_content(array: NDArray[Any]) -> memoryview:
-    """Return the bytes of an array, in Fortran's order where it has that order and not C's."""
+    """Return the bytes of an array, in Fortran order if it is contiguous only in that order."""
     order = _order(array)
     return np.asarray(array, order=order).reshape(-1, order=order).view(np.uint8).data
 
 
 def describe(array: NDArray[Any], content: memoryview) -> dict[str, Any]:
-    """Return what the header says of an array."""
+    """Return the header entry of an array."""
     return {
         "dtype": array.dtype.str,
         "shape": list(array.shape),
@@ -46,7 +46,7 @@ def _order(array: NDArray[Any]) -> Order:
 
 
 def read_arrays(file: IO[bytes], entries: list[dict[str, Any]], available: int) -> list[NDArray[Any]]:
-    """Read the arrays that a header describes, from the place where their bytes begin."""
+    """Read the arrays described by a header from the current position of the file."""
     plans = [_plan(entry) for entry in entries]
     claimed = sum(size for _, size in plans)
     if claimed != available:
@@ -77,9 +77,9 @@ def _read(file: IO[bytes], make: Callable[[], NDArray[Any]], entry: dict[str, An
 
 
 def parse_dtype(text: Any) -> np.dtype[Any]:
-    """Return the dtype for text such as ``"<f8"``, and refuse everything that is not a plain fixed-width type."""
+    """Return the dtype for text such as ``"<f8"``; raise unless it is a plain fixed-width dtype."""
     if isinstance(text, str) and _DTYPE.fullmatch(text):
-        with suppress(TypeError):  # no such width or unit, on this machine at least
+        with suppress(TypeError):  # NumPy does not support this width or unit on this platform
             dtype = np.dtype(text)
             if dtype.str == text and dtype.itemsize > 0:
                 return dtype
@@ -87,7 +87,7 @@ def parse_dtype(text: Any) -> np.dtype[Any]:
 
 
 def check_shape(shape: Any) -> tuple[int, ...]:
-    """Return the shape from a file as a tuple, if it is one."""
+    """Return a shape from a file as a tuple; raise if it is invalid."""
     lengths = shape if isinstance(shape, list) and len(shape) <= _MAX_DIMENSIONS else [None]
     if not all(type(length) is int and 0 <= length < 2**63 for length in lengths):
         raise PersistenceError(f"{shape!r:.100} is not the shape of an array")
@@ -95,7 +95,7 @@ def check_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _check_content(array: NDArray[Any], index: int) -> None:
-    """Raise PersistenceError for bytes that are not values of the type: truth values above 1, text beyond Unicode."""
+    """Raise PersistenceError for booleans above 1 and for text beyond Unicode."""
     if array.dtype.kind == "b":
         worst, allowed = array.view(np.uint8).max(initial=0), 1
     elif array.dtype.kind == "U":

@@ -1,4 +1,4 @@
-"""The one error of saving and loading, and where in an object it happened."""
+"""Error of saving and loading, and the position in an object at which it occurred."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["PersistenceError", "Place", "Walk"]
 
-Place = str | tuple[Any]  # one step down: ".attribute", or an index or a key in a tuple
+Place = str | tuple[Any]  # one step into an object: ".attribute", or a 1-tuple of an index or key
 
 
 class PersistenceError(ValueError):
@@ -14,7 +14,7 @@ class PersistenceError(ValueError):
 
 
 class Walk:
-    """A walk through an object, which knows where it is."""
+    """Traversal of an object that keeps track of its position for error messages."""
 
     def __init__(self, start: str) -> None:
         self._start = start
@@ -22,6 +22,6 @@ class Walk:
 
     @property
     def here(self) -> str:
-        """The place in words. It is asked for by messages alone: keys in a file may be very long."""
+        """Text of the current position, with long keys truncated."""
         steps = (step if isinstance(step, str) else f"[{step[0]!r:.60}]" for step in self._place)
         return self._start + "".join(steps)

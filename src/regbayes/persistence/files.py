@@ -1,8 +1,8 @@
-"""The file: a line of text, a JSON header, the bytes of arrays; written in one piece, checked before it is believed.
+"""Write files atomically; read and check them.
 
-The line is ``regbayes 2 VERSION DIGEST LENGTH``: the format, the package that wrote it, and the SHA-256 and the length
-of the header. The header is ``{"arrays": [...], "object": ...}``. Arrays follow it in its order without gaps, so that
-they can neither overlap nor be larger than the file. Nothing is compressed.
+The first line is ``regbayes 2 VERSION DIGEST LENGTH``: the format, the version of the package that wrote it, and the
+SHA-256 and length of the header. The header is ``{"arrays": [...], "object": ...}``. The bytes of the arrays follow in
+this order without gaps, so that arrays cannot overlap or exceed the file. Nothing is compressed.
 """
 
 from __future__ import annotations
@@ -37,18 +37,17 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
     Parameters
     ----------
     obj : object
-        An object of a registered class (every fitted object of the package), or lists, tuples and dictionaries of
-        numbers, strings, arrays and such objects. A random generator in an attribute (``random_state``) is saved as
-        None: predictions do not draw from it.
+        An object of a registered class, such as a fitted estimator or result of the package, or lists, tuples and
+        dictionaries of these objects, numbers, strings and arrays. A random generator in an attribute
+        (``random_state``) is saved as None, because predictions do not use it.
     path : str or path-like
-        The file to write. A temporary file in the same folder is renamed when it is complete, so that a failure does
-        not change an existing file.
+        The file to write. An existing file is replaced only after the new one is complete.
 
     Raises
     ------
     PersistenceError
-        If something in the object cannot be saved (functions, types that are not registered; the message names the
-        attribute) or the file cannot be written.
+        If the object contains a function or a type that is not registered, or the file cannot be written. The message
+        names the attribute.
     """
     encoder = Encoder(type(obj).__name__)
     tree = encoder.encode(obj)
@@ -72,14 +71,14 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Any:
-    """Load what `save` wrote. An untrusted file cannot run code.
+    """Load an object from a file written by `save`; untrusted files cannot run code.
 
     Parameters
     ----------
     path : str or path-like
         The file.
     max_bytes : int, optional
-        Refuse a larger file before reading it. Arrays take no more memory than the file has bytes.
+        Maximum size of the file in bytes; larger files raise unread. Arrays need no more memory than the file's size.
 
     Returns
     -------
@@ -89,8 +88,8 @@ def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Any:
     Raises
     ------
     PersistenceError
-        If there is no such file, or it is not one of ours, or it is truncated, damaged, altered, or written by a
-        version whose format this one does not read.
+        If the file does not exist, has another format or an unsupported version of this format, or is truncated,
+        damaged or altered.
     """
     target = Path(path)
     if not target.exists():
@@ -108,7 +107,7 @@ def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Any:
 
 
 def _write(target: Path, parts: list[Any]) -> None:
-    """Write a new file in the target's folder and move it to the target, or remove it on failure."""
+    """Write a temporary file next to the target and rename it, or remove it on failure."""
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -126,7 +125,7 @@ def _write(target: Path, parts: list[Any]) -> None:
 
 
 def _package_version() -> str:
-    from regbayes import __version__  # the package's front imports this module
+    from regbayes import __version__  # a circular import at module level
 
     return __version__
 
@@ -140,7 +139,7 @@ def _read(file: IO[bytes], size: int) -> Any:
         raise PersistenceError("its header is damaged or was altered: its checksum does not match")
     if _count_values(header) > MAX_VALUES:
         raise PersistenceError(f"its header has more than {MAX_VALUES} values")
-    # Whatever a crafted header provokes in json, NumPy or SciPy is the file's fault, and is said so.
+    # A crafted header can raise any exception in json, NumPy or SciPy.
     other = "" if writer == _package_version() else f"; regbayes {writer} wrote it: fit the model again"
     with _blaming("the header is malformed", other):
         manifest = json.loads(header, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
@@ -149,7 +148,7 @@ def _read(file: IO[bytes], size: int) -> Any:
 
 
 def _read_line(file: IO[bytes]) -> tuple[str, str, int]:
-    """Return who wrote the file, and the digest and length of its header, if it is ours and of this format."""
+    """Return the writer's version, and the digest and length of the header."""
     line = file.readline(_LONGEST_LINE)
     found = _LINE.match(line)
     if found is None:
@@ -166,7 +165,7 @@ def _read_line(file: IO[bytes]) -> tuple[str, str, int]:
 
 
 def _explain_other_file(file: IO[bytes], line: bytes) -> str:
-    """Say what a file without our first line is; format 1 was a zip archive whose manifest begins with our name."""
+    """Return the error for a file without a valid first line; format 1 was a zip archive."""
     if line.startswith(b"PK"):
         with suppress(Exception), zipfile.ZipFile(file) as archive:
             info = archive.getinfo("manifest.json")
@@ -177,10 +176,10 @@ def _explain_other_file(file: IO[bytes], line: bytes) -> str:
 
 @contextmanager
 def _blaming(what: str, remedy: str) -> Iterator[None]:
-    """Turn any exception from content that is not to be trusted into a `PersistenceError`."""
+    """Convert exceptions from untrusted content to `PersistenceError`."""
     try:
         yield
-    except ImportError:  # an import fails in one of our own modules, not because of the file
+    except ImportError:  # imports fail in modules of the package, not because of the file
         raise
     except PersistenceError as error:
         raise PersistenceError(f"{error}{remedy}") from error
@@ -189,7 +188,7 @@ def _blaming(what: str, remedy: str) -> Iterator[None]:
 
 
 def _count_values(header: bytes) -> int:
-    """Return a bound on the number of values in JSON: each has one of these marks before it."""
+    """Return an upper bound on the number of JSON values, which follow one of these marks each."""
     return sum(header.count(mark) for mark in (b",", b":", b"[", b"{"))
 
 

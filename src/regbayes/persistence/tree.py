@@ -1,12 +1,11 @@
-"""Objects to JSON and back, for a closed set of types.
+"""Convert objects of supported types to JSON and back.
 
-JSON's own values stand for themselves; everything else is an object with one key, the tag, that says how to read
-the rest: ``{"tuple": [...]}``, ``{"array": 0}``, ``{"object": ["regbayes.Finite", {...}]}``.
-Types are compared exactly, so that loaded values have the type of saved ones; a subclass of ``dict`` or ``float``
-is either registered or refused, never silently flattened.
+None, booleans, numbers, strings and lists are plain JSON. All other values are JSON objects with one key, a tag that
+names the type: ``{"tuple": [...]}``, ``{"array": 0}``, ``{"object": ["regbayes.Finite", {...}]}``. Types are compared
+exactly, so that a subclass of ``dict`` or ``float`` raises unless it is registered.
 
-The attributes of a registered object, which are all in ``vars``, are read from and written to its dictionary directly:
-neither ``__init__`` nor a property nor ``__setattr__`` runs on data from a file.
+Attributes of registered objects are read from and written to ``vars`` directly: ``__init__``, properties and
+``__setattr__`` never run on data from a file.
 """
 
 from __future__ import annotations
@@ -31,22 +30,21 @@ from regbayes.persistence.errors import PersistenceError, Place, Walk
 
 __all__ = ["MAX_VALUES", "Decoder", "Encoder"]
 
-Node = Any  # what the json module reads and writes
+Node = Any  # value that the json module reads and writes
 
-MAX_DEPTH = 64  # levels of values in values; far above any model, far below the interpreter's stack
-MAX_VALUES = 2_000_000  # in a file, outside arrays; Python takes about a hundred bytes for each, however short its text
+MAX_DEPTH = 64  # levels of nesting; far above any model, far below Python's recursion limit
+MAX_VALUES = 2_000_000  # values outside arrays in a file, at roughly 100 bytes of memory each
 
 _SPARSE = {cls.__name__: cls for cls in (scipy.sparse.csr_matrix, scipy.sparse.csr_array)}
-# scikit-learn's encoders and vectorizers hold such a type in their parameter dtype.
+# Types of numbers may be saved, because encoders and vectorizers have a parameter `dtype`.
 _NUMBERS: tuple[type, ...] = (bool, int, float, np.bool_, *(np.dtype(code).type for code in "bhilqBHILQefd"))
 _NUMBER_TYPES = {f"{cls.__module__}.{cls.__name__}": cls for cls in _NUMBERS}
 
 
 def get_attributes(value: Any, registration: Registration, walk: Walk) -> dict[str, Any]:
-    """Return the attributes to save.
+    """Return the attributes to save, without cached properties and attributes in ``skip``.
 
-    Cached properties are left out, since they are computed again, and so are those registered under ``skip``. A random
-    generator becomes None: what draws from it is `fit`, and its state is not worth the trust it would need.
+    Random generators are replaced by None, because only `fit` uses them.
     """
     cls = registration.cls
     state = {}
@@ -65,7 +63,7 @@ def get_attributes(value: Any, registration: Registration, walk: Walk) -> dict[s
 
 
 def set_attributes(blank: Any, registration: Registration, state: dict[str, Any], walk: Walk) -> None:
-    """Fill an object made by ``object.__new__``; what is not in the file (skipped, or newer) takes its default."""
+    """Set the attributes of a blank object; those missing in the file take their defaults."""
     cls = registration.cls
     _check(registration, state, walk)
     for name, field in _fields(cls).items():
@@ -79,7 +77,7 @@ def set_attributes(blank: Any, registration: Registration, state: dict[str, Any]
 
 
 def _check(registration: Registration, state: dict[str, Any], walk: Walk) -> None:
-    """Refuse an attribute that would hide a method, that a dataclass does not have, or whose value is not allowed."""
+    """Raise for attributes that hide methods, are not dataclass fields, or have forbidden values."""
     cls, fields = registration.cls, _fields(registration.cls)
     for name in state:
         if not name.isidentifier() or (name.startswith("__") and name.endswith("__")):
@@ -102,7 +100,7 @@ def _check(registration: Registration, state: dict[str, Any], walk: Walk) -> Non
 
 @functools.cache
 def _get_parameters(cls: type) -> dict[str, Any]:
-    """Return the defaults of an estimator's parameters, each of which it stores under its own name."""
+    """Return the default parameters of an estimator class, and nothing for other classes."""
     parameters = inspect.signature(cls).parameters.values() if hasattr(cls, "get_params") else ()
     return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
 
@@ -121,15 +119,15 @@ def _class_attribute(cls: type, name: str) -> Any:
 
 
 class Encoder(Walk):
-    """Turns one object into JSON, and collects its arrays."""
+    """Converts one object to JSON and collects its arrays."""
 
     def __init__(self, start: str) -> None:
         super().__init__(start)
         self.arrays: list[NDArray[Any]] = []
-        self._objects: list[Any] = []  # kept alive: an id means something only while its object lives
-        self._numbers: dict[int, int] = {}  # of arrays and objects that are done, by id
-        self._brought: dict[int, tuple[Any, NDArray[Any]]] = {}  # device arrays and their copies in host memory
-        self._open: list[int] = []  # ids of the values around the one being encoded
+        self._objects: list[Any] = []  # encoded objects, kept alive because ids are reused after deletion
+        self._numbers: dict[int, int] = {}  # id of an encoded array or object -> its number in the file
+        self._brought: dict[int, tuple[Any, NDArray[Any]]] = {}  # id of a device array -> the array, its host copy
+        self._open: list[int] = []  # ids of the values that contain the current one
 
     def encode(self, value: Any) -> Node:
         """Return the JSON for a value."""
@@ -146,7 +144,7 @@ class Encoder(Walk):
         return node
 
     def encode_at(self, place: Place, value: Any) -> Node:
-        """Encode a part of the present value."""
+        """Encode a part of the current value."""
         self._place.append(place)
         node = self.encode(value)
         self._place.pop()
@@ -157,7 +155,7 @@ class Encoder(Walk):
         return [self.encode_at((index,), element) for index, element in enumerate(values)]
 
     def add_array(self, array: NDArray[Any]) -> int:
-        """Give an array a place in the file, and return its number; one that is met twice is written once."""
+        """Add an array to the file unless it is already there, and return its number."""
         if array.dtype.kind not in KINDS or array.dtype.itemsize == 0:
             raise PersistenceError(f"{self.here} is an array of type {array.dtype}, which cannot be saved")
         if id(array) not in self._numbers:
@@ -166,13 +164,13 @@ class Encoder(Walk):
         return self._numbers[id(array)]
 
     def bring_here(self, array: Any) -> NDArray[Any]:
-        """Return a device array as NumPy's, the same one if it is met twice."""
+        """Return the host copy of a device array, which is made only once."""
         if id(array) not in self._brought:
             self._brought[id(array)] = array, to_host(array)
         return self._brought[id(array)][1]
 
     def encode_object(self, value: Any) -> Node:
-        """Encode an object of a registered class; one that is met twice is written once."""
+        """Encode an object of a registered class; later occurrences refer to the first."""
         if id(value) in self._numbers:
             return {"ref": self._numbers[id(value)]}
         registration = registration_of(type(value))
@@ -186,14 +184,14 @@ class Encoder(Walk):
 
 
 def _find_encoder(value: Any) -> Callable[[Encoder, Any], Node]:
-    """Return how values of a family of types are encoded."""
+    """Return the encoder of a value whose exact type is not in the table."""
     if isinstance(value, np.generic):
         return _encode_scalar
     if isinstance(value, np.dtype):
         return _encode_dtype
     if isinstance(value, np.ndarray) and type(value).__module__.startswith("regbayes."):  # expectations
         return lambda encoder, array: _encode_array(encoder, np.asarray(array))
-    if not is_plain(value):  # of PyTorch or CuPy: they come to the host, and are NumPy's from then on
+    if not is_plain(value):  # PyTorch and CuPy arrays are saved as NumPy arrays
         return lambda encoder, array: _encode_array(encoder, encoder.bring_here(array))
     if isinstance(value, Enum):
         return _encode_enum
@@ -229,7 +227,7 @@ def _fits(value: int) -> bool:
 
 
 def _encode_float(_: Encoder, value: float) -> Node:
-    # repr round-trips every finite number; the bits keep the sign and payload of a NaN.
+    # JSON round-trips finite numbers exactly; the bits keep the sign and payload of a NaN.
     return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
 
 
@@ -246,10 +244,10 @@ def _encode_dict(encoder: Encoder, value: dict[Any, Any]) -> Node:
 
 
 def _is_label(value: Any) -> bool:
-    """Whether a value may be a key, or an element of an object array: what names a class, a task or a column.
+    """Return whether a value may be a dictionary key or an element of an object array.
 
-    Of numbers that pass, no more than a few hundred share a hash, and the hashes of strings differ from process to
-    process: a file cannot make a dictionary slow.
+    At most a few hundred of these numbers share a hash, and hashes of strings are randomized per process. A crafted
+    file can therefore not slow down dictionaries.
     """
     if isinstance(value, np.generic):
         return type(value) is np.str_ or (value.dtype.kind in "biuf" and value.dtype.itemsize <= 8)
@@ -271,7 +269,7 @@ def _encode_array(encoder: Encoder, value: NDArray[Any]) -> Node:
 
 def _encode_scalar(encoder: Encoder, value: np.generic) -> Node:
     if isinstance(value, np.str_):
-        return {"str": value[:]}  # str(value) would strip trailing null characters
+        return {"str": value[:]}  # str(value) strips trailing null characters
     if value.dtype.kind not in KINDS or value.dtype.kind == "S":
         raise PersistenceError(f"{encoder.here} is a NumPy scalar of type {value.dtype}, which cannot be saved")
     return {"scalar": f"{value.dtype.str} {value.tobytes().hex()}"}
@@ -309,7 +307,7 @@ _ENCODERS.update(dict.fromkeys(_SPARSE.values(), _encode_sparse))
 
 
 class Decoder(Walk):
-    """Turns the JSON of `Encoder` back into the object, given the arrays."""
+    """Converts the JSON of `Encoder` and the arrays back to the object."""
 
     def __init__(self, arrays: list[NDArray[Any]]) -> None:
         super().__init__("the object")
@@ -319,11 +317,11 @@ class Decoder(Walk):
         self._filled = 0
 
     def malformed(self) -> PersistenceError:
-        """Return the error for a header that no version of this package writes."""
+        """Return the error for a malformed header."""
         return PersistenceError(f"the header is malformed at {self.here}")
 
     def decode(self, node: Node) -> Any:
-        """Return the value that a JSON node stands for."""
+        """Return the value of a JSON node."""
         if not isinstance(node, list | dict):
             if type(node) is int and not _fits(node):
                 raise self.malformed()
@@ -342,7 +340,7 @@ class Decoder(Walk):
         return value
 
     def decode_at(self, place: Place, node: Node) -> Any:
-        """Decode a part of the present value."""
+        """Decode a part of the current value."""
         self._place.append(place)
         value = self.decode(node)
         self._place.pop()
@@ -355,11 +353,11 @@ class Decoder(Walk):
         return [self.decode_at((index,), node) for index, node in enumerate(nodes)]
 
     def find_array(self, body: Node) -> NDArray[Any]:
-        """Return an array of the file, the same one each time."""
+        """Return an array of the file by its number."""
         return self._pick(self._arrays, body)
 
     def find_object(self, body: Node) -> Any:
-        """Return an object met before. One that is not complete yet would contain itself, and is not found."""
+        """Return an already decoded object; references to incomplete objects raise."""
         return self._pick(self._objects, body)
 
     def _pick(self, known: list[Any], number: Node) -> Any:
@@ -368,7 +366,7 @@ class Decoder(Walk):
         return known[number]
 
     def decode_object(self, body: Node) -> Any:
-        """Make a registered object and fill it."""
+        """Create a registered object and set its attributes."""
         name, nodes = body
         registration = self.find_registration(name)
         if issubclass(registration.cls, Enum):
@@ -379,16 +377,16 @@ class Decoder(Walk):
         if registration.check is not None:
             try:
                 registration.check(value)
-            except Exception as error:  # of any kind: attributes of a file may have any type
+            except Exception as error:  # attributes from a file may have any type and raise any exception
                 raise PersistenceError(f"{self.here} contradicts itself: {error}") from error
         self._objects.append(value)
         self._filled += len(vars(value)) - len(state)
-        if self._filled > MAX_VALUES:  # an object without attributes is short in a file, and its defaults are many
+        if self._filled > MAX_VALUES:  # defaults need memory although they are not in the file
             raise self.malformed()
         return value
 
     def find_registration(self, name: Node) -> Registration:
-        """Look up a type named in a file, in the table and nowhere else."""
+        """Return the registration of a type name from a file; raise if it is unknown."""
         registration = class_named(name) if isinstance(name, str) else None
         if registration is None:
             raise PersistenceError(
@@ -431,12 +429,12 @@ def _decode_scalar(decoder: Decoder, body: Node) -> Any:
 def _decode_sparse(decoder: Decoder, body: Node) -> Any:
     name, shape, *parts = body
     data, indices, indptr = map(decoder.find_array, parts)
-    # SciPy's compiled code trusts indices, so they are checked to lie inside the matrix.
+    # SciPy's compiled code does not check bounds, so invalid indices must raise here.
     if (indices.dtype.kind, indptr.dtype.kind) != ("i", "i") or data.dtype.kind not in "biufc":
         raise decoder.malformed()
     matrix = _SPARSE[name]((data, indices, indptr), shape=check_shape(shape))
     matrix.check_format(full_check=True)
-    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr  # undo SciPy's narrowing of 64-bit indices
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr  # SciPy may narrow 64-bit indices
     return matrix
 
 
