@@ -100,7 +100,7 @@ def keep_on_failure(estimator: Any) -> Iterator[None]:
 
 
 def read_rows(estimator: Any, X: Any, y: Any = NO_LABELS, **options: Any) -> Any:
-    """Validate samples, and labels if there are any: NumPy arrays in double precision, or samples on their device.
+    """Validate samples and labels; return arrays in double precision or on their device.
 
     Sparse samples become dense. Memory-mapped samples keep their type, and their blocks are converted.
     """
@@ -340,7 +340,7 @@ def pick_classes(scores: Any, classes: Any) -> NDArray[Any]:
 
 
 def find_fault(codes: Integers, predicted: Integers, cost: Floats, weights: Floats, classes: NDArray[Any]) -> str:
-    """Return why the predictions for training samples are degenerate; an empty string if they are not.
+    """Return why predictions for training samples are degenerate, or an empty string.
 
     Predictions are degenerate if they cost more than the best constant prediction, or if classes with a large share of
     the weight are never predicted. Costs and weights are those of the fit.
@@ -377,7 +377,7 @@ class InterruptedWarning(ConvergenceWarning):
 
 
 class PoorFitWarning(ConvergenceWarning):
-    """The predictions for the training samples are degenerate, and restarts did not help."""
+    """Predictions for the training samples are degenerate after all restarts."""
 
 
 class FirstBatchWarning(ConvergenceWarning):
@@ -386,7 +386,7 @@ class FirstBatchWarning(ConvergenceWarning):
 
 @dataclass(eq=False)
 class FitReporter:
-    """Forward the engine's progress to scikit-learn's callbacks and, if verbose, to progress bars.
+    """Report the engine's progress to scikit-learn's callbacks and progress bars.
 
     It is the context of a fit and a callback of the engine. The fitted attributes are set before the context exits, so
     that the last hook gets a fitted estimator.
@@ -587,7 +587,7 @@ def fit_data(X: Any, y: Any = None, **metadata: Any) -> dict[str, Any]:
 
 
 class LatentModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
-    """Base of the estimators with latent features; ``_state`` is the state of the fitted model."""
+    """Base of the estimators with latent features; ``_state`` is the fitted model."""
 
     def _valid_rows(self, X: ArrayLike) -> Floats:
         check_is_fitted(self, "_state")

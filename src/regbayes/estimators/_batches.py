@@ -256,11 +256,12 @@ class BatchClassifier(LatentClassifier, BatchFeatures):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Solve for the weights of the classifier at the fitted features, for instance after ``partial_fit``.
+        """Solve for the weights of the classifier at the fitted features.
 
-        The features that `transform` returns do not change. Samples are read by blocks, in at most about a dozen
-        passes, so ``X`` may be a `numpy.memmap` that does not fit in memory. Other samples, other labels of the same
-        classes, another ``C`` or ``class_weight`` give another classifier on the same features.
+        Use it after ``partial_fit``. The features that `transform` returns do not change. Samples are read by blocks,
+        in at most about a dozen passes, so ``X`` may be a `numpy.memmap` that does not fit in memory. Other samples,
+        other labels of the same classes, another ``C`` or ``class_weight`` give another classifier on the same
+        features.
 
         Not valid with ``loss="hinge"``.
 

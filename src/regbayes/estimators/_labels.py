@@ -150,8 +150,9 @@ def observe_labels(
     factors: Floats | None = None,
     cost: ArrayLike | None = None,
 ) -> tuple[Observations, Outputs]:
-    """Return the model's observations and outputs; tasks with the same classes share weights by class.
+    """Return the model's observations and outputs.
 
+    Tasks with the same classes share weights by class.
     ``factors`` on C are those of `class_factors`. Sample weights are passed to the model separately.
     """
     weights = None if factors is None else factors[labels.places(targets.tasks)]
@@ -257,7 +258,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         return observe_labels(targets, labels, factors, self.cost)
 
     def decision_function(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats | list[Floats]:
-        """Return scores: positive for the second of two classes, or a column for each of more classes.
+        """Return scores: positive for the second of two classes, or a column per class.
 
         Parameters
         ----------
@@ -278,7 +279,7 @@ class TaskClassifier(ClassifierMixin, TaskModel):
         return scores_of_tasks(scores, layout, self._outputs)
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> NDArray[Any]:
-        """Return classes, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.
+        """Return classes, (n_samples, n_tasks) after ``fit(X, Y)`` or (n_samples,).
 
         Parameters
         ----------

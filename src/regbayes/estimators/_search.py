@@ -413,9 +413,7 @@ def summarize(plan: Plan, records: Records) -> dict[str, Any]:
         results |= {f"split{i}_test_{name}": scores[:, i] for i in range(shape[1])}
         results |= {f"mean_test_{name}": mean, f"std_test_{name}": scores.std(axis=1)}
         losses = np.where(np.isnan(mean), np.inf, -mean)
-        results[f"rank_test_{name}"] = (
-            np.searchsorted(np.sort(losses), losses).astype(np.int32) + 1
-        )  # ties have the same rank
+        results[f"rank_test_{name}"] = np.searchsorted(np.sort(losses), losses).astype(np.int32) + 1  # ties share
     return results
 
 

@@ -178,7 +178,7 @@ def take_weighted_rows(X: Floats, y: Any, task: Any, sample_weight: Any) -> tupl
 
 
 def in_order_of_tasks(targets: Any, n_rows: int) -> tuple[Any, Integers | None]:
-    """Return ragged targets for samples sorted by task, and the order of the samples; None without sorting.
+    """Return ragged targets sorted by task, and the order of the samples or None.
 
     The samples of a task are then adjacent in memory. Samples without a target come last.
     """
@@ -427,7 +427,7 @@ class TaskRegressor(RegressorMixin, TaskModel):
         return fill_matrix(map(observe, range(n_tasks)), n_tasks, n_rows, numbers=True), outputs
 
     def predict(self, X: ArrayLike, task: ArrayLike | None = None) -> Floats:
-        """Return predictions, shape (n_samples, n_tasks) after ``fit(X, Y)`` and (n_samples,) otherwise.
+        """Return predictions, (n_samples, n_tasks) after ``fit(X, Y)`` or (n_samples,).
 
         Parameters
         ----------
@@ -445,11 +445,11 @@ class TaskRegressor(RegressorMixin, TaskModel):
     def score(
         self, X: ArrayLike, y: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> float:
-        """Return R² over all observed targets, pooled: `regbayes.metrics.explained_variance_pooled`.
+        """Return R² over all observed targets, pooled.
 
-        Use it for targets of one unit. With several units, differences between the means of tasks count as explained
-        variance, so the score is near 1 for any model. `sklearn.metrics.r2_score` (``scoring="r2"``) averages over
-        targets.
+        It is `regbayes.metrics.explained_variance_pooled`. Use it for targets of one unit. With several units,
+        differences between the means of tasks count as explained variance, so the score is near 1 for any model.
+        `sklearn.metrics.r2_score` (``scoring="r2"``) averages over targets.
 
         Parameters
         ----------
@@ -461,9 +461,7 @@ class TaskRegressor(RegressorMixin, TaskModel):
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each sample's targets.
         """
-        from regbayes.estimators.metrics import (
-            explained_variance_pooled,
-        )  # imported here because `metrics` imports this module
+        from regbayes.estimators.metrics import explained_variance_pooled  # `metrics` imports this module
 
         y, predicted, sample_weight = on_host(y, self.predict(X, task), sample_weight)
         return explained_variance_pooled(y, predicted, sample_weight=sample_weight)
@@ -507,11 +505,11 @@ def standardized(
     stays: bool = False,
     name: str = "X",
 ) -> tuple[Any, Floats, Floats]:
-    """Return X with centered and, if ``scaled``, scaled columns, with means and scales; large values do not overflow.
+    """Return X with centered and optionally scaled columns, the means and the scales.
 
-    A constant column has scale 1. A column that is constant up to rounding is divided by its largest value, so that it
-    stays small. With ``order`` the samples are sorted. X is copied once, or not at all with ``stays``, which
-    standardizes its blocks when they are read.
+    Large values do not overflow. A constant column has scale 1. A column that is constant up to rounding is divided by
+    its largest value, so that it stays small. With ``order`` the samples are sorted. X is copied once, or not at all
+    with ``stays``, which standardizes its blocks when they are read.
     """
     if not is_plain(X):
         return standardized_there(X, scaled, order, sample_weight)

@@ -99,7 +99,7 @@ MANY_TOPICS = 4000  # topics times responses above which C grows during the burn
 
 
 class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEstimator):
-    """Base of the topic models: everything that does not depend on the type of response.
+    """Base of the topic models: the part that does not depend on the response's type.
 
     A subclass reads responses, makes `Targets` of them, and returns the fitted attributes in their units.
     """
@@ -214,9 +214,9 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
         return self._shares(X)
 
     def perplexity(self, X: ArrayLike) -> float:
-        """Return an upper bound on the perplexity of documents: exp of the negative log-probability per word.
+        """Return an upper bound on the perplexity of documents.
 
-        It is the mean-field bound for whole documents, given the topics.
+        The perplexity is exp of the negative log-probability per word. The bound is mean-field, given the topics.
         """
         documents, fitted = self._documents(X)
         n_words = float(lengths_of(documents).sum())
@@ -254,9 +254,9 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     @property
     def components_(self) -> Singles:
-        """Expected counts of words in topics plus ``topic_word_prior``, shape (n_components, n_features).
+        """Expected counts of words in topics plus ``topic_word_prior``.
 
-        Divide rows by their sums to get the topics' distributions over words.
+        The shape is (n_components, n_features). Divide rows by their sums to get the topics' distributions over words.
         """
         fitted: FittedTopics | None = getattr(self, "_fitted", None)
         if fitted is None:

@@ -245,9 +245,9 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
 
 @persistable(skip=NOT_SAVED)
 class ILSVMClassifierCV(ModelSearch):
-    """Choose the parameters of `ILSVMClassifier` by cross-validation, along paths of C.
+    """Choose the parameters of `ILSVMClassifier` by cross-validation.
 
-    A path goes from the largest C down, and each fit is warm-started from the previous one. A smaller C keeps fewer
+    Paths go from the largest C down, and each fit is warm-started from the previous one. A smaller C keeps fewer
     features, and features that a fit pruned do not return. The final fit follows the path of the best combination too.
     """
 
@@ -285,7 +285,7 @@ class ILSVMClassifierCV(ModelSearch):
 
 @persistable(skip=NOT_SAVED)
 class ILSVMRegressorCV(ModelSearch):
-    """Choose the parameters of `ILSVMRegressor` by cross-validation, along paths of C.
+    """Choose the parameters of `ILSVMRegressor` by cross-validation.
 
     Paths are as in `ILSVMClassifierCV`. Folds are random by default.
     """
@@ -315,7 +315,7 @@ class ILSVMRegressorCV(ModelSearch):
 
 
 class TopicSearch(ModelSearch):
-    """Base of the searches of MedLDA, without warm starts, because a chain keeps the topics of another C for long."""
+    """Base of the searches of MedLDA, whose fits are cold starts."""
 
     _along = None
 
@@ -355,7 +355,10 @@ class MedLDAClassifierCV(TopicSearch):
 
 @persistable(skip=NOT_SAVED)
 class MedLDARegressorCV(TopicSearch):
-    """Choose the number of topics and C of `MedLDARegressor` by cross-validation, by default on random folds."""
+    """Choose the number of topics and C of `MedLDARegressor` by cross-validation.
+
+    Folds are random by default.
+    """
 
     _model = MedLDARegressor
     _values = {"n_components": ("n_components", (10, 20, 40)), "C": ("Cs", (1.0, 3.0))}  # noqa: RUF012
@@ -436,9 +439,9 @@ class TaskSearch(ModelSearch):
 
 @persistable(skip=NOT_SAVED)
 class MultiTaskILSVMClassifierCV(TaskSearch):
-    """Choose the parameters of `MultiTaskILSVMClassifier` by cross-validation, along paths of C.
+    """Choose the parameters of `MultiTaskILSVMClassifier` by cross-validation.
 
-    A path goes from the smallest C up, and each fit is warm-started from the previous one.
+    Paths go from the smallest C up, and each fit is warm-started from the previous one.
 
     By default folds are random, and stratified by task and class if there is one label per sample. Samples without a
     label are in every training part, and so are samples that are needed to represent a task or a class. A ``scoring``
@@ -457,7 +460,7 @@ class MultiTaskILSVMClassifierCV(TaskSearch):
 
 @persistable(skip=NOT_SAVED)
 class MultiTaskILSVMRegressorCV(TaskSearch):
-    """Choose the parameters of `MultiTaskILSVMRegressor` by cross-validation, along paths of C.
+    """Choose the parameters of `MultiTaskILSVMRegressor` by cross-validation.
 
     Paths, folds and ``scoring`` are as in `MultiTaskILSVMClassifierCV`.
     """

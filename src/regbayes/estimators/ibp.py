@@ -201,7 +201,7 @@ class IBPFactorAnalysis(BinaryFeatures, UnsupervisedFeatures, BatchFeatures):
         return self
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the posterior means of the features in use, shape ``(n_samples, n_components_)``.
+        """Return posterior means of the features in use, ``(n_samples, n_components_)``.
 
         They are probabilities or, with ``slab``, expected values; see `feature_probabilities`.
         """

@@ -67,7 +67,7 @@ NOISE_VARIANCE = [POSITIVE, StrOptions({"auto", "estimate", "per_input"})]
 
 
 class BinaryFeatures(LatentModel):
-    """Base of the estimators with binary features: the part of a fit that does not depend on the targets.
+    """Base of the estimators with binary features: a fit for any type of target.
 
     A subclass turns training samples and parameters into data and settings in ``_prepare``.
     """
@@ -195,7 +195,7 @@ class BinaryFeatures(LatentModel):
         return judge_signs(wrong, *((prices * (signs == sign)).sum(axis=0) for sign in (-1, 1)))
 
     def feature_probabilities(self, X: ArrayLike) -> Floats:
-        """Return the probability of each feature in use, shape ``(n_samples, n_components_)``.
+        """Return the probability of each feature in use, ``(n_samples, n_components_)``.
 
         With ``slab`` it is the probability that the feature is not zero. Without, it is the feature at the temperature
         of the fit.
@@ -205,9 +205,10 @@ class BinaryFeatures(LatentModel):
             return take_columns(self._infer(rows, self._state.params.infer_probabilities), self._used)
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return posterior means of the features in use, inferred without targets, ``(n_samples, n_components_)``.
+        """Return posterior means of the features in use, ``(n_samples, n_components_)``.
 
-        They are probabilities or, with ``slab``, expected values; see `feature_probabilities`.
+        Targets are not used. The means are probabilities or, with ``slab``, expected values; see
+        `feature_probabilities`.
         """
         with room_for(self, X):
             return take_columns(self._infer(centre_rows(self._valid_rows(X), self.mean_)), self._used)
@@ -712,7 +713,9 @@ class ILSVMClassifier(BinaryFeatures, BatchClassifier):
         return put_beside(to_host(scores > 0).astype(np.int64), scores)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the accuracy; for several labels, the share of samples whose observed labels are all correct.
+        """Return the accuracy.
+
+        For several labels it is the share of samples whose observed labels are all predicted.
 
         Parameters
         ----------

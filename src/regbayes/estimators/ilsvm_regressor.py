@@ -276,9 +276,10 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from a batch of samples, which are not kept, as `ILSVMClassifier.partial_fit` does.
+        """Learn from a batch of samples, which are not kept.
 
-        The first batch determines the features, their number, and the scales of inputs and targets.
+        It works as `ILSVMClassifier.partial_fit`. The first batch determines the features, their number, and the scales
+        of inputs and targets.
 
         Parameters
         ----------
@@ -300,7 +301,9 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Solve for the weights of the targets at the fitted features, as `ILSVMClassifier.fit_weights` does.
+        """Solve for the weights of the targets at the fitted features.
+
+        It works as `ILSVMClassifier.fit_weights`.
 
         Parameters
         ----------

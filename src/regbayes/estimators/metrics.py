@@ -43,9 +43,10 @@ def task_accuracy(
 def subset_accuracy(
     y_true: ArrayLike, y_pred: ArrayLike, *, unlabeled: Any = None, sample_weight: ArrayLike | None = None
 ) -> float:
-    """Return the share of samples whose observed labels are all predicted, as scikit-learn's ``accuracy_score``.
+    """Return the share of samples whose observed labels are all predicted.
 
-    The parameters are those of `task_accuracy`. Samples without a label are left out.
+    Without missing labels it is scikit-learn's ``accuracy_score``. The parameters are those of `task_accuracy`. Samples
+    without a label are left out.
     """
     targets, predicted = _take_observed(y_true, y_pred, None, numeric=False, unlabeled=unlabeled)
     wrong = np.bincount(targets.rows, targets.values != predicted, minlength=len(np.asarray(y_pred)))
@@ -57,7 +58,7 @@ def subset_accuracy(
 def explained_variance_pooled(
     y_true: ArrayLike, y_pred: ArrayLike, task: ArrayLike | None = None, sample_weight: ArrayLike | None = None
 ) -> float:
-    """Return ``1 - SSE / sum (y - mean of all y)^2`` over all observed targets of all tasks.
+    """Return ``1 - SSE / sum (y - mean of all y)^2`` over all observed targets.
 
     Differences between tasks count as variance, so predicting the means of tasks that differ scores above 0. Unlike
     scikit-learn's ``explained_variance_score``, the score decreases with a bias of the predictions.

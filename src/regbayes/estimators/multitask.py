@@ -62,7 +62,7 @@ MULTITASK_CONSTRAINTS: dict[str, list[Any]] = {
 
 
 class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
-    """Base of MT-iLSVM's estimators: latent features shared by all tasks, learned jointly with the tasks' weights."""
+    """Base of MT-iLSVM's estimators, whose tasks share latent features."""
 
     _sorts_rows = True
     _remedy = SHARE_NEW

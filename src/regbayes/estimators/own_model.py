@@ -35,7 +35,7 @@ from regbayes.margins.targets import Classes, Signs, zero_one_cost
 class MarginClassifier(
     Saveable, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
 ):
-    """Max-margin classifier on the features of your own model, learned jointly with it.
+    """Max-margin classifier learned jointly with the features of your own model.
 
     Parameters
     ----------

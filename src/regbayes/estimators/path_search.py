@@ -186,9 +186,10 @@ class BaseSearch(Saveable, BaseEstimator):
 
     @available_if(has_probabilities)
     def predict_proba(self, X: Any, *given: Any, **metadata: Any) -> Any:
-        """Return the probabilities of the best estimator, or those of its scores by ``calibration_``.
+        """Return the probabilities of the best estimator.
 
-        The most probable class is that of `predict`; predicted labels have a probability above 1/2.
+        If it only has scores, ``calibration_`` maps them to probabilities. The most probable class is that of
+        `predict`; predicted labels have a probability above 1/2.
         """
         best = self._best()
         if hasattr(best, "predict_proba"):
@@ -213,7 +214,7 @@ class BaseSearch(Saveable, BaseEstimator):
 
 @persistable(skip=NOT_SAVED)
 class PathSearchCV(MetaEstimatorMixin, BaseSearch):
-    """Choose the parameters of an estimator by cross-validation, with warm starts along one of them.
+    """Choose the parameters of an estimator by warm-started cross-validation.
 
     Every combination of the listed values is fitted on every fold, and the best one on all samples. With ``along``,
     fits that differ only in that parameter form a path: each is warm-started from the previous one on its fold. The

@@ -89,9 +89,10 @@ class SearchInterrupted(KeyboardInterrupt):
 
 
 def best_so_far(records: Iterable[FoldRecord], score: str | None = None) -> Setting:
-    """Return the setting with the best mean score among those with scores on the most folds.
+    """Return the setting with the best mean score.
 
-    Use it for a search that was interrupted early. ``score`` names one of several scores; None is the first.
+    Only the settings with scores on the most folds are compared. Use it for a search that was interrupted early.
+    ``score`` names one of several scores; None is the first.
 
     Raises
     ------

@@ -26,7 +26,7 @@ STABLE = 0.8  # share of the fits in which a stable feature recurs
 @persistable(name="regbayes.FeatureStability")
 @dataclass(frozen=True, eq=False, repr=False)
 class FeatureStability(Saveable):
-    """How often the features of a model recur in fits to other samples, and with which similarity.
+    """How often the features of a model recur in fits to other samples.
 
     `feature_stability` returns it. The similarity of a feature is its absolute correlation with the matched feature of
     another fit, on the same samples. 1 is the same feature or its complement; 0 means that there was no match.
