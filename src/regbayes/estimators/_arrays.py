@@ -21,7 +21,7 @@ from regbayes.kernels.arrays import is_plain, is_sparse, lies_elsewhere, namespa
 from regbayes.kernels.device_memory import free_bytes
 
 NO_LABELS = "no_validation"  # scikit-learn's name for "no labels"
-ROW_ARRAYS = 7  # arrays of shape (samples, features and outputs) that a fit needs in addition to the inputs
+ROW_ARRAYS = 7  # number of (samples, features and outputs) arrays that a fit needs in addition to the inputs
 
 NEEDS_HOST: dict[str, tuple[tuple[Any, ...], str]] = {
     "loss": (
