@@ -66,15 +66,16 @@ def kill_while_searching(place: Path, model: Path, delay: float) -> int:
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
 def test_a_killed_search_continues_to_the_same_model(place, seed):
     """Kill it twice at random moments: the second time it must have begun with what the first one left."""
-    random, model = np.random.default_rng(seed), place / f"killed{seed}"
-    left = [kill_while_searching(place, model, random.uniform(0, 0.4)) for _ in range(2)]
+    random, model, left = np.random.default_rng(seed), place / f"killed{seed}", [0]
+    while len(left) < 3 and not model.exists():  # on a fast machine the fit may end before it is killed
+        left.append(kill_while_searching(place, model, random.uniform(0, 0.4)))
     if not model.exists():
-        assert 0 < left[0] <= left[1]
+        assert 0 < left[1] <= left[2]
         done = run_here("fit", place / "t.npz", "-o", model, *FIT, *GRID, "--resume")
         assert done.code == 0, done.err
-        assert re.search(rf"{left[1]} fits? of \S+ need not be made again", done.err)
+        assert re.search(rf"{left[2]} fits? of \S+ need not be made again", done.err)
+        assert records_of(model) == []
     assert_same_model(model, place / "whole")
-    assert records_of(model) == []
 
 
 def test_ctrl_c_keeps_the_records_and_resume_finishes_the_search(place, monkeypatch):
