@@ -56,9 +56,7 @@ def make_ibp_classification(
     label_noise: float = 0.1,
     random_state: Any = None,
 ) -> Bunch:
-    """Draw labeled samples from the iLSVM model.
-
-    It has binary features, loadings, and a linear classifier on the features.
+    """Draw labeled samples from iLSVM: binary features and a linear classifier.
 
     Parameters
     ----------
@@ -115,9 +113,7 @@ def make_ibp_multitask(
     classes: bool = False,
     random_state: Any = None,
 ) -> Bunch:
-    """Draw targets of related tasks from the MT-iLSVM model.
-
-    Its features are subsets of the inputs that all tasks share.
+    """Draw targets of related tasks from MT-iLSVM, with features that all tasks share.
 
     Parameters
     ----------

@@ -643,9 +643,8 @@ class UnsupervisedFeatures(LatentModel):
             Sparse samples become dense.
         y : ignored
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts: 2 counts the sample twice, 0 leaves it out. The sum of the weights is the size
-            of the data relative to the prior. Divide survey weights by their mean to keep the balance of an unweighted
-            fit.
+            How often each sample counts: 2 counts it twice, 0 leaves it out. The sum is the data's size relative to the
+            prior. Divide survey weights by their mean to keep the balance of an unweighted fit.
 
         Returns
         -------
@@ -698,9 +697,8 @@ class LatentClassifier(ClassifierMixin, LatentModel):
         y : array-like of shape (n_samples,)
             Labels.
         sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts: 2 counts the sample twice, 0 leaves it out. The sum of the weights is the size
-            of the data relative to the prior. Divide survey weights by their mean to keep the balance of an unweighted
-            fit.
+            How often each sample counts: 2 counts it twice, 0 leaves it out. The sum is the data's size relative to the
+            prior. Divide survey weights by their mean to keep the balance of an unweighted fit.
 
         Returns
         -------

@@ -210,8 +210,7 @@ def _common_cost(cost: ArrayLike, labels: Labels) -> Floats:
 def scores_of_tasks(scores: Floats, layout: Layout, outputs: Outputs) -> Floats | list[Floats]:
     """Arrange the scores of all outputs by task, for samples that belong to every task.
 
-    A single task has a vector or a column per class. Several tasks have a matrix, or a list if some have more than two
-    classes.
+    A single task has a vector or a column per class. Several have a matrix, or a list with more than two classes.
     """
     if layout == "single":
         return scores[:, 0] if scores.shape[1] == 1 else scores

@@ -207,8 +207,7 @@ class BinaryFeatures(LatentModel):
     def transform(self, X: ArrayLike) -> Floats:
         """Return posterior means of the features in use, ``(n_samples, n_components_)``.
 
-        Targets are not used. The means are probabilities or, with ``slab``, expected values; see
-        `feature_probabilities`.
+        Targets are not used. The means are probabilities or, with ``slab``, expected values.
         """
         with room_for(self, X):
             return take_columns(self._infer(centre_rows(self._valid_rows(X), self.mean_)), self._used)

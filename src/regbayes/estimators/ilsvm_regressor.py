@@ -301,9 +301,7 @@ class ILSVMRegressor(RegressorMixin, BinaryFeatures, BatchFeatures):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_weights(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Solve for the weights of the targets at the fitted features.
-
-        It works as `ILSVMClassifier.fit_weights`.
+        """Solve for the weights at the fitted features, as `ILSVMClassifier.fit_weights`.
 
         Parameters
         ----------
