@@ -99,7 +99,7 @@ def data_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def dask_cluster() -> Iterator[Any]:
-    """Yield a cluster of two worker processes for all Dask tests; killed workers restart."""
+    """Yield a cluster of two worker processes, which restart when killed."""
     distributed = pytest.importorskip("distributed")
     with (
         warnings.catch_warnings(),

@@ -1,4 +1,4 @@
-"""Test the example of docs/adding_a_model.md: likelihood, gradient, optimization and estimator."""
+"""Test the example of docs/adding_a_model.md."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_objective_does_not_depend_on_blocks(data):
 
 
 def test_fit_without_margins_matches_probabilistic_pca(data):
-    """The noise variance is fixed at its maximum-likelihood estimate from scikit-learn's PCA."""
+    """The noise variance is fixed at its maximum-likelihood estimate."""
     X, y = data
     pca = PCA(2).fit(X)
     pca.explained_variance_ *= 89 / 90  # maximum likelihood divides by n
@@ -119,7 +119,7 @@ def stack():
 
 @pytest.fixture(params=["file", *(place.name for place in list_places()), "dask"])
 def source(request, data, tmp_path, stack):
-    """Return the samples in a file, an array library or a Dask cluster, and a tolerance."""
+    """Return the samples in a file, array library or Dask cluster, and a tolerance."""
     X, y = data
     if request.param == "file":
         np.save(tmp_path / "X.npy", X)
@@ -154,7 +154,7 @@ def test_fit_does_not_depend_on_backend(data, source):
 
 
 def test_classifier_on_features_matches_liblinear(data):
-    """For two classes the loss is the squared hinge of the difference between both scores."""
+    """The loss of two classes is the squared hinge of the score difference."""
     X, y = data
     model = PredictivePCAClassifier(2, C=0.5, random_state=0).fit(X, y > 0)
     rows = model.transform(X)

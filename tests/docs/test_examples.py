@@ -1,4 +1,4 @@
-"""Test that example scripts run, and that pages quote their code and output correctly.
+"""Test that example scripts run, and that pages quote their code and output.
 
 `make docs` runs the gallery. Python blocks of a page must occur in its script verbatim, except for imports. Text blocks
 must be printed lines, and decimal numbers in prose must occur in the output or the script. The comparison ignores
@@ -96,7 +96,7 @@ def without_imports(code: str) -> str:
 
 
 def prose(page: str) -> str:
-    """Return the text of a page without code and without sections marked as benchmark results."""
+    """Return the text of a page without code and benchmark results."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for benchmark in MEASURED.findall(text):
         assert (ROOT / benchmark).exists(), f"{page} names {benchmark}, which does not exist"

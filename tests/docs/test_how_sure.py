@@ -1,4 +1,4 @@
-"""Test the code of docs/how_sure.md, and the coverage of its prediction sets and intervals."""
+"""Test the code of docs/how_sure.md and the coverage of its prediction sets."""
 
 from __future__ import annotations
 

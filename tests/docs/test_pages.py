@@ -80,7 +80,7 @@ CODE = re.compile(
 
 
 def code_blocks(page: str) -> list[tuple[str, str]]:
-    """Return pairs of the required package (or "") and the code, for each runnable block of a page."""
+    """Return the required package (or "") and the code of each runnable block."""
     found = CODE.finditer((ROOT / page).read_text(encoding="utf-8"))
     blocks = [((match["note"] or "").removeprefix("needs "), textwrap.dedent(match["code"])) for match in found]
     return [(needs, code) for needs, code in blocks if needs != "not run"]
@@ -128,7 +128,7 @@ def test_imports_on_page_exist(page):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES_WITH_CODE)
 def test_code_of_page_runs(page, tmp_path, monkeypatch):
-    """Failed fits and scores of scikit-learn's searches, which only warn, are errors here."""
+    """Failed fits and scores in scikit-learn's searches are errors here."""
     pytest.importorskip("arviz", reason="pages load draws with ArviZ")
     pytest.importorskip("matplotlib", reason="pages plot").use("Agg")
     monkeypatch.chdir(tmp_path)

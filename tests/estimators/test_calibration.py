@@ -108,7 +108,7 @@ def test_calibration_ignores_unlabeled_samples():
 
 @pytest.mark.parametrize("n", [4, 40, 400])
 def test_calibration_of_separable_scores_is_smoothed(n):
-    """The weighted error probability is half a sample: the loss has zero slope in 1 / T at its minimum."""
+    """At the minimum the weighted error probability is half a sample."""
     score = np.linspace(-2, 2, n)
     found = Calibration.fit(score, (score > 0).astype(int)[:, None], np.array([1]), False).probabilities(score)
     assert_allclose(np.average(found.min(axis=1), weights=np.abs(score)), 0.5 / (n + 1), rtol=1e-2)

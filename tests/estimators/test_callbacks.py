@@ -1,4 +1,4 @@
-"""Test stages of a fit, callbacks, progress bars, warnings, interrupts, memory and warm starts."""
+"""Test callbacks, progress bars, warnings, interrupts, memory and warm starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test scikit-learn's feature selectors with weights of latent and of input features."""
+"""Test scikit-learn's feature selectors with latent and input features."""
 
 from __future__ import annotations
 

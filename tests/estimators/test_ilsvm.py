@@ -1,4 +1,4 @@
-"""Test the API of iLSVM's estimators: shapes, names, labels, decisions and reproducibility."""
+"""Test iLSVM's estimators: shapes, labels, decisions and reproducibility."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_decision_function_is_linear_in_features(n_classes, include_inputs, fit_
 
 
 def crammer_singer_value(weights, rows, y, C):
-    """Return the primal value of a Crammer-Singer SVM without intercept for (classes, d) weights."""
+    """Return the primal value of a Crammer-Singer SVM without intercept."""
     scores = rows @ weights.T
     right = scores[np.arange(len(y)), y]
     worst = np.max(scores + 1.0 - np.eye(weights.shape[0])[y], axis=1)

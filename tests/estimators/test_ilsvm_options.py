@@ -263,7 +263,7 @@ def test_posterior_margins_report_rises_of_objective():
 
 @pytest.mark.parametrize("temperature", ["auto", 1 / 64], ids=["soft", "plain posterior"])
 def test_posterior_margins_do_not_collapse(temperature):
-    """With the paper's updates nearly every feature would be off and the classifier near chance."""
+    """With the paper's updates the features collapse to zero."""
     fitted = ilsvm(margins="posterior", temperature=temperature).fit(X, y)
     assert fitted.n_components_ >= 4
     assert 0.2 < fitted.embedding_.mean() < 0.8
@@ -287,7 +287,7 @@ def test_fit_does_not_depend_on_column_order():
 
 
 def test_fit_does_not_depend_on_sample_order():
-    """The random initialization depends on the sample order, so both fits start from the same one."""
+    """Both fits share one initialization, because it depends on the sample order."""
     order = np.random.default_rng(0).permutation(len(X))
     fits = [ibp(warm_start=True, max_iter=0).fit(X[:50]).set_params(max_iter=8) for _ in range(2)]
     fits[0].fit(X)
@@ -308,7 +308,7 @@ def test_fit_does_not_depend_on_units(factor, include_inputs):
 
 @pytest.mark.parametrize("factor", [0.01, 1000.0])
 def test_choice_of_rotation_does_not_depend_on_units(factor):
-    """Units add a constant to every objective, which must not affect the near tie between wine's rotations."""
+    """Units add a constant to every objective, which must not decide near ties."""
     rows, labels = load_wine(return_X_y=True)
     rows = (rows - rows.mean(axis=0)) / rows.std(axis=0)
     fitted, scaled = (ILSVMClassifier(10, max_iter=8, tol=0.0).fit(c * rows, labels) for c in (1.0, factor))
@@ -334,7 +334,7 @@ def test_inverse_transform_reconstructs_X():
 
 
 def test_score_samples_is_lower_bound_on_log_density():
-    """The log density enumerates all 2^K feature vectors at the expected loadings and sticks."""
+    """The density sums over all 2^K feature vectors at the expected parameters."""
     rows = X[:, 20:24]
     fitted = ibp(5, temperature=0.3, max_iter=10).fit(rows)
     sets = (np.arange(2**fitted.n_components_)[:, None] >> np.arange(fitted.n_components_)) & 1

@@ -1,4 +1,4 @@
-"""Test iLSVM regression and multi-label classification against oracles, and their invariances."""
+"""Test iLSVM regression and multi-label classification against oracles."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_regressor_weights_match_ridge_on_features(slab):
 
 
 def test_label_weights_match_binary_classifiers():
-    """A sample contributes its observed labels; features are centered on samples with at least one."""
+    """Features are centered on the samples with at least one observed label."""
     X, Y = labels()
     known = Y.astype(float)
     known[:40, 1], known[30:50] = np.nan, np.nan

@@ -1,4 +1,4 @@
-"""Test fits of memory-mapped files: blocks are converted on access, and results match those of arrays."""
+"""Test fits of memory-mapped files, whose blocks are converted on access."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHTS = np.random.default_rng(3).integers(1, 4, size=N).astype(float)
 
 
 def draw(dtype, folder, n=N):
-    """Return a memory map whose few distinct columns are repeated, and labels of three classes."""
+    """Return a memory map with repeated columns, and labels of three classes."""
     rng = np.random.default_rng(0)
     loadings = 2.0 * rng.normal(size=(3, D))
     rows = (rng.random((n, 3)) < 0.4) @ loadings + 0.5 * rng.normal(size=(n, D)) + 3.0
@@ -39,7 +39,7 @@ def make(kind, **options):
 
 @pytest.fixture
 def few_copied(monkeypatch):
-    """Make blocks and subsamples small relative to the data, so that peaks measure copies of the data."""
+    """Make blocks and subsamples small, so that peaks measure copies of the data."""
     monkeypatch.setattr(executor, "BLOCK_ROWS", 512)
     monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(POLICY, sample_rows=400))
     monkeypatch.setattr(head, "HEAD_POLICY", head.HeadPolicy(max_ascent_scores=1000, sample_per_weight=10))

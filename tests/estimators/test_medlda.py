@@ -1,4 +1,4 @@
-"""Test MedLDA's estimators with Gibbs sampling: simulated documents, weights, mini-batches, invalid input."""
+"""Test MedLDA's estimators with Gibbs sampling."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_perplexity_matches_bound_of_scikit_learn():
 
 
 def test_supervised_topics_predict_better_than_unsupervised():
-    """The classes differ in so few words that topics without labels miss the difference."""
+    """The classes differ in few words, which unsupervised topics miss."""
     rng = np.random.default_rng(0)
     X, _, _ = draw_documents(300, n_words=50, length=60, seed=3)
     y = rng.integers(0, 2, 300)
@@ -208,7 +208,7 @@ def test_top_words_uses_vocabulary():
 
 @BOTH
 def test_integer_sample_weights_match_copies(make, y):
-    """The Markov chain is that of the repeated documents, also in a following `partial_fit`."""
+    """The Markov chain is that of the repeated documents."""
     weights = np.random.default_rng(0).integers(0, 3, 300)
     rows = np.repeat(np.arange(300), weights)
     weighted, repeated = make().fit(X, y, sample_weight=weights), make().fit(X[rows], y[rows])

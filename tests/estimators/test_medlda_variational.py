@@ -1,4 +1,4 @@
-"""Test MedLDA's estimators with variational inference: simulated topics, sample weights, invalid input."""
+"""Test MedLDA's estimators with variational inference."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_zero_C_gives_zero_weights_and_unsupervised_topics(make, y):
 @QUIET
 @BOTH
 def test_sample_weights_match_copies(make, y):
-    """The initial objectives agree: lengths, scales, class weights and initial topics use sample weights."""
+    """Lengths, scales, class weights and initial topics use the sample weights."""
     weights = np.random.default_rng(0).integers(0, 4, 300)
     rows = np.repeat(np.arange(300), weights)
     # At this C the head converges within its limit of passes.

@@ -1,4 +1,4 @@
-"""Test weights of tasks, costs, class weights and sample weights of the multi-task estimators."""
+"""Test coefficients, costs and sample weights of the multi-task estimators."""
 
 from __future__ import annotations
 

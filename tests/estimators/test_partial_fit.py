@@ -1,4 +1,4 @@
-"""Test `partial_fit` and `fit_weights` of iLSVM: agreement with `fit`, memory and invalid input."""
+"""Test `partial_fit` and `fit_weights` of iLSVM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N, D, CLASSES = 600, 12, np.array(["a", "b", "c"])
 
 
 def draw(n, seed, dtype=np.float64):
-    """Simulate samples with known binary features, and classes that depend on the features."""
+    """Simulate samples with known binary features, which determine the classes."""
     world, rng = np.random.default_rng(0), np.random.default_rng(seed)
     loadings, weights = 2.0 * world.normal(size=(5, D)), 2.0 * world.normal(size=(5, 3))
     features = rng.random((n, 5)) < 0.4
@@ -44,7 +44,7 @@ KNOWN = {}
 
 
 def first(model, rows=X, labels=y):
-    """Return a copy of the model after its first batch, cached because this batch is slow."""
+    """Return a copy of the model after its first batch, which is cached."""
     key = repr(model), id(rows)
     if key not in KNOWN:
         given = {} if isinstance(model, IBPFactorAnalysis) else {"classes": CLASSES}

@@ -20,7 +20,7 @@ V, CLASSES = 60, np.array(["x", "y", "z"])
 
 
 def draw(n, seed):
-    """Simulate documents of four topics whose proportions determine a class and a number."""
+    """Simulate documents; their topic proportions determine a class and a number."""
     world, rng = np.random.default_rng(0), np.random.default_rng(seed)
     topics, weights = world.dirichlet(np.full(V, 0.1), size=4), np.eye(4, 3)
     shares = rng.dirichlet(np.full(4, 0.3), size=n)

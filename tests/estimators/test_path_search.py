@@ -1,4 +1,4 @@
-"""Test `PathSearchCV` against `GridSearchCV`, and its paths, records and interrupts against explicit loops."""
+"""Test `PathSearchCV` against `GridSearchCV` and explicit loops."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FOLDS = StratifiedKFold(3, shuffle=True, random_state=0)
 
 
 class Counting(ClassifierMixin, BaseEstimator):
-    """Majority-class baseline that logs its fits in `made` and can raise KeyboardInterrupt."""
+    """Majority-class baseline that logs its fits and can raise KeyboardInterrupt."""
 
     made: list[tuple[float, float, int]] = []  # noqa: RUF012 - shared by all clones
     interrupt_at = 10**9

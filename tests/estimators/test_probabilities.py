@@ -1,4 +1,4 @@
-"""Test `predict_proba` of searches: availability, agreement with `predict`, and calibration."""
+"""Test `predict_proba` of searches and its agreement with `predict`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test scikit-learn's API contract: its checks, names, saving, cloning, routing and failed fits."""
+"""Test scikit-learn's API contract: checks, names, saving, routing, failed fits."""
 
 from __future__ import annotations
 

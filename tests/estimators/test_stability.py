@@ -1,4 +1,4 @@
-"""Test `feature_stability` with a fake transformer of known stability, and with real models."""
+"""Test `feature_stability` with a fake transformer and with real models."""
 
 from __future__ import annotations
 

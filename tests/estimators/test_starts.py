@@ -1,4 +1,4 @@
-"""Test random restarts (`n_init`), and the restart of fits with a poor training error."""
+"""Test random restarts (`n_init`), and restarts after a poor fit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def quiet_of_others(fit, *given, action="always"):
 
 
 class Toy(IterativeEstimator):
-    """Estimator whose restarts end at the given objectives; those in `faulty` have a fault."""
+    """Estimator whose restarts end at given objectives, some of them with a fault."""
 
     max_iter, tol = 3, 1e-6
 
@@ -130,7 +130,7 @@ def test_warm_start_skips_restarts():
 
 
 def test_fit_with_fault_restarts(monkeypatch):
-    """Regression test: balanced weights left one feature, and the largest class was never predicted."""
+    """Regression test: with balanced weights the largest class was never predicted."""
     starts, answers = [], []
 
     class Counted(ILSVMClassifier):

@@ -60,7 +60,7 @@ def test_find_threshold_keeps_default_if_none_is_better():
 
 
 def test_resampling_brings_threshold_closer_to_optimum():
-    """For normal scores and 10% positive labels the population F1 of every threshold is known."""
+    """The scores are normal, so the population F1 of every threshold is known."""
     cuts = np.linspace(-2, 4, 601)
     positive, negative = 0.1 * norm.sf(cuts - 1.5), 0.9 * norm.sf(cuts)
     best = cuts[np.argmax(2 * positive / (positive + negative + 0.1))]

@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Place:
-    """Array library, device and precision; ``place(x)`` converts a NumPy array to them."""
+    """Array library, device and precision; ``place(x)`` converts NumPy arrays."""
 
     name: str
     make: Callable[[Any], Any]

@@ -16,7 +16,7 @@ N_DRAWS, THINNING, BURN_IN = 49, 4, 40
 
 
 def make_responses(kind, rng):
-    """Return responses that are independent of the topics, with C = 1.5; None for other kinds."""
+    """Return responses independent of the topics, with C = 1.5, or None."""
     C = np.full((N_DOCUMENTS, 1), 1.5)
     if kind == "margins":
         return Signs(rng.choice([-1.0, 1.0], C.shape), C, 0.6)
@@ -56,7 +56,7 @@ def summarize(shares, weights, responses):
 
 
 def rank_topics(kind, seed):
-    """Return normalized ranks of the truth among draws of the Gibbs sampler, ties broken at random."""
+    """Return normalized ranks of the truth among draws of the Gibbs sampler."""
     rng = np.random.default_rng(seed)
     s = settings(N_TOPICS, seed=seed, n_burn_in=10**9)
     counts, responses, truth = simulate_documents(kind, s, rng)
@@ -82,7 +82,7 @@ def _rank(truth, draws, rng):
 
 
 def rank_resampled(seed):
-    """Return the normalized rank of a draw of the exact regularized posterior among those of `resample`."""
+    """Return the normalized rank of an exact draw among the draws of `resample`."""
     rng = np.random.default_rng(seed)
     x = rng.normal(rng.normal(), 1.0, size=4)
     variance = 1.0 / (1.0 + len(x))

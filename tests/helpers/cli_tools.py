@@ -54,7 +54,7 @@ def run_process(
 
 
 def flowers(n: int = 90, seed: int = 0) -> str:
-    """Return a CSV table of three separable classes; its text column has missing values."""
+    """Return a CSV table of three classes; a text column has missing values."""
     rng = np.random.default_rng(seed)
     kind = rng.integers(3, size=n)
     size = rng.standard_normal(n) * 0.3 + kind
@@ -72,7 +72,7 @@ def document(words: list[str], rng: np.random.Generator, length: int = 12) -> st
 
 
 def reviews(n: int = 40, seed: int = 0) -> str:
-    """Return a CSV table of reviews with their subject and stars; stars rise with the share of praise."""
+    """Return a CSV table of reviews; stars rise with the share of praise."""
     rng = np.random.default_rng(seed)
     lines = ["id,review,subject,stars"]
     for i in range(n):

@@ -1,4 +1,4 @@
-"""CVXPY formulation of ``min KL(q || p) + g(E_q[psi])`` over the probability simplex.
+"""CVXPY formulation of ``min KL(q || p) + g(E_q[psi])`` over a simplex.
 
 Each regularizer is written from its definition, which makes this an independent oracle for values and expectations.
 """

@@ -1,4 +1,4 @@
-"""Eight schools in NumPyro, and its posterior under a known mean effect by quadrature."""
+"""Eight schools in NumPyro, and exact results by quadrature."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def exact_log_partition(phi: float) -> tuple[float, float]:
 
 
 def exact_answer() -> tuple[float, float]:
-    """Return the multiplier that attains the target mean effect, and the KL divergence."""
+    """Return the multiplier for the target mean effect, and the KL divergence."""
     from scipy.optimize import brentq
 
     phi = float(brentq(lambda x: exact_log_partition(x)[1] - TARGET, 0, 3))

@@ -12,7 +12,7 @@ from regbayes.ppl import Run, Sampler, Start, Tilt
 
 
 class ExactGaussian(Sampler):
-    """Sampler of ``x ~ N(mean, covariance)`` for affine constraint functions, which only shift the mean."""
+    """Sampler of ``x ~ N(mean, covariance)`` for affine constraint functions."""
 
     def __init__(self, mean: Any, covariance: Any, n_chains: int = 4) -> None:
         self.mean, self.covariance = np.asarray(mean, dtype=float), np.asarray(covariance, dtype=float)
@@ -60,7 +60,7 @@ class ExactGrid(Sampler):
 
 
 class StuckGrid(ExactGrid):
-    """Grid sampler whose chains do not cross zero, like chains stuck in separate modes."""
+    """Grid sampler whose chains do not cross zero, as if stuck in modes."""
 
     def __init__(self, grid: Any, log_density: Callable[[np.ndarray], np.ndarray], sides: Any) -> None:
         super().__init__(grid, log_density, len(sides))

@@ -17,7 +17,7 @@ GROUPS, SHARING = np.array([0, 1, 0]), 0.8
 
 
 def make_targets(kind, rng, n=N, C=0.4):
-    """Return targets with random values of C per observation, some of them zero or missing."""
+    """Return targets with random values of C, some of them zero or missing."""
     prices = C * rng.uniform(0.5, 1.5, (n, N_OUTPUTS))
     if kind in ("classes", "one_vs_rest"):
         cost = rng.uniform(0.5, 1.5, (N_OUTPUTS, N_OUTPUTS)) * zero_one_cost(N_OUTPUTS)
@@ -121,9 +121,10 @@ def _losses(targets, scores, power, smoothing):
 
 
 def smoothed_hinges(missed, wrong, C, smoothing):
-    """Return ``max_u <u, m> - ((1 - d) (sum u)^2 + d |u|^2) / (4 C)`` over u >= 0 of wrong classes.
+    """Return the smoothed hinge losses as a CVXPY expression.
 
-    As an infimal convolution this is ``min_t C t^2 / (1 - d) + C / d sum_c max(0, m_c - t)^2``.
+    Each is ``max_u <u, m> - ((1 - d) (sum u)^2 + d |u|^2) / (4 C)`` over u >= 0 of wrong classes, which equals
+    ``min_t C t^2 / (1 - d) + C / d sum_c max(0, m_c - t)^2``.
     """
     if smoothing == 1.0:
         return cp.sum(cp.multiply(C[:, None] * wrong, cp.square(cp.pos(missed))))

@@ -18,7 +18,7 @@ def digits(n_classes: int = 4, n_rows: int = 160) -> tuple[NDArray[np.float64], 
 
 
 def overlapping(n_rows: int = 300, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Simulate three overlapping classes, for which every classifier makes errors of every kind."""
+    """Simulate three overlapping classes, which every classifier confuses."""
     rng = np.random.default_rng(seed)
     y = np.arange(n_rows) % 3
     centres = np.array([[0.0, 0.0, 0.0], [1.2, 0.0, 0.5], [0.0, 1.2, -0.5]])
@@ -48,7 +48,7 @@ def ibp(n_components: int = 6, **parameters: Any) -> IBPFactorAnalysis:
 
 
 class Watch:
-    """Callback that records and scores every task, and stops the fit after `stop_after` tasks."""
+    """Callback that records and scores tasks and stops after `stop_after` of them."""
 
     def __init__(self, stop_after=10**9):
         self.stop_after = stop_after

@@ -83,7 +83,7 @@ def start_of(problem, seed=0):
 
 
 def pad(params, n_components, alpha):
-    """Return the parameters with features of zero loadings appended, up to `n_components`.
+    """Return the parameters padded with features of zero loadings.
 
     A stick depends only on earlier ones, so the existing features do not change.
     """

@@ -26,12 +26,12 @@ LIBLINEAR = {"tol": 1e-9, "max_iter": 10_000_000, "random_state": 0}
 
 
 def hinge_loss(signs, C, squared, margin=1.0):
-    """Return the (squared) loss ``sum_i C_i max(0, margin - sign_i score_i)`` as a regularizer."""
+    """Return ``sum_i C_i max(0, margin - sign_i score_i)``, or its squared form."""
     return Affine(Hinge(C, 2.0 if squared else 1.0).shift(-margin), scale=-signs)
 
 
 def tube_loss(values, C, squared, epsilon=0.0):
-    """Return the (squared) loss ``sum_i C_i max(0, |score_i - value_i| - epsilon)`` as a regularizer."""
+    """Return ``sum_i C_i max(0, |score_i - value_i| - epsilon)``, or squared."""
     return EpsilonInsensitive(values, epsilon, C, 2.0 if squared else 1.0)
 
 
@@ -61,7 +61,7 @@ def squared_tube_form(targets, epsilon, C):
 
 
 def multi_class_form(labels, cost, C, *, squared=False, by_row=False):
-    """Return the dual form for costs by true class, (classes, classes), or by sample, (n, classes)."""
+    """Return the dual form for costs by true class, or by sample (`by_row`)."""
     row = np.arange(len(labels)) if by_row else labels
     return classes_form(np.asarray(cost, dtype=float), row, np.broadcast_to(C, len(labels)).astype(float), squared)
 
@@ -141,7 +141,7 @@ def minimise(objective):
 
 
 def missed_margins(X, labels, weights, cost):
-    """Return the margin violation of each class as an expression (n, classes), zero for the true class."""
+    """Return the margin violation of each class as an expression (n, classes)."""
     scores = X @ weights.T
     own = cp.sum(cp.multiply(scores, np.eye(len(cost))[labels]), axis=1)
     return cost[labels] + scores - cp.reshape(own, (len(labels), 1), order="C")

@@ -22,7 +22,7 @@ def draw_documents(
     seed: int = 0,
     concentration: float = 0.2,
 ) -> tuple[csr_array, NDArray[np.float64], NDArray[np.float64]]:
-    """Simulate counts from latent Dirichlet allocation; return them, proportions and topics."""
+    """Simulate latent Dirichlet allocation; return counts, proportions, topics."""
     rng = np.random.default_rng(seed)
     topics = rng.dirichlet(np.full(n_words, 0.1), n_topics)
     proportions = rng.dirichlet(np.full(n_topics, concentration), n_documents)
@@ -31,7 +31,7 @@ def draw_documents(
 
 
 def responses_of(proportions: NDArray[np.float64]) -> dict[str, Classes | Signs | Numbers]:
-    """Return responses that depend on the topic proportions: three classes, two labels, a number."""
+    """Return classes, labels and numbers that depend on the topic proportions."""
     signs = np.where(proportions[:, :2] > 0.3, 1.0, -1.0)
     numbers = (proportions @ [[2.0], [-1.0], [0.5], [0.0]] - 0.4) / 0.6
     return {

@@ -63,14 +63,14 @@ def exact(problem, latent, warm_start=None):
 
 
 def exact_gradient(problem, latent):
-    """Return the gradient of the objective by the parameters, and that of the margins by the probabilities."""
+    """Return gradients of the objective by parameters, of margins by probabilities."""
     at, inferred = exact(problem, latent)
     pulled = problem.pull_back(at, inferred)
     return problem.model.gradient(at.params, at.stats, pulled), pulled.psi
 
 
 def small_settings(loss="squared_hinge", **given):
-    """Return settings of short fits; with tol=0 the SVM subproblems are solved exactly."""
+    """Return settings of short fits; tol=0 solves SVM subproblems exactly."""
     chosen = {
         "n_components": 3,
         "C": 0.3,

@@ -41,7 +41,7 @@ def holes(Y: Any, share: float = 0.3, seed: int = 1):
 
 
 def groups(seed: int = 0, n_rows: int = 120, n_groups: int = 4):
-    """Simulate ragged tasks: inputs, one target per sample, and the task of each sample."""
+    """Simulate ragged tasks: inputs, and the target and task of each sample."""
     X, Y = numbers(seed, n_rows=n_rows, n_tasks=n_groups)
     names = np.array(["north", "south", "east", "west"])[:n_groups]
     code = np.random.default_rng(seed + 1).permutation(np.arange(n_rows) % n_groups)

@@ -77,7 +77,7 @@ def check_same_problem(model, X, y, params):
 
 
 def check_finite_differences(problem, params, rng, rel=1e-5):
-    """Check the gradient of the objective against finite differences along three directions."""
+    """Check the gradient of the objective against finite differences."""
     gradient = problem.gradient(*problem.evaluate(params, None, TIGHT))
     for direction in rng.standard_normal((3, params.size)):
         ahead, behind = (

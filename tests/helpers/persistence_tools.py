@@ -118,7 +118,7 @@ def first_line(header: bytes, version: Any = FORMAT_VERSION, writer: str = "0.2.
 
 
 def craft(path: Path, tree: Any, contents: Sequence[tuple[bytes, dict[str, Any]]] = (), **changes: Any) -> Path:
-    """Write a file that is valid except for the given changes to the keys of its header.
+    """Write a file that is valid except for the changed keys of its header.
 
     Each array is given by its bytes and its header entry.
     """

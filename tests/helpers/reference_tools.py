@@ -1,4 +1,4 @@
-"""Comparison of predictions with shuffled targets, and of scores with two reference scores."""
+"""Comparison of predictions with shuffled targets and reference scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fits_its_rows(predicted: Any, targets: Any, task: Any = None, n_shuffles: in
 
 
 def is_nearer_to(knowing: float, constant: float, found: float) -> bool:
-    """Return whether a score is closer to the oracle's score than to that of a constant prediction."""
+    """Return whether a score is closer to the oracle's than to the baseline's."""
     assert knowing > constant
     return knowing - found < found - constant
 

@@ -1,4 +1,4 @@
-"""All regularizers and combinations by name, for the tests of regularizers and of the dual solver."""
+"""All regularizers and combinations by name, with numbers of expectations."""
 
 from __future__ import annotations
 

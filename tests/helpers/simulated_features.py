@@ -7,7 +7,7 @@ from scipy.optimize import linear_sum_assignment
 
 
 def planted(K, seed, n_new=500, by_input=False):
-    """Simulate binary features with signal-to-noise ratio one; return training and new data.
+    """Simulate binary features at signal-to-noise one; return training and new data.
 
     There are four inputs and fifty samples per feature. The noise variance is the same for all inputs or, ``by_input``,
     equal to the signal variance of each.
@@ -23,7 +23,7 @@ def planted(K, seed, n_new=500, by_input=False):
 
 
 def matched(A, B):
-    """Return absolute correlations of optimally matched columns; zero for unmatched columns."""
+    """Return absolute correlations of optimally matched columns, or zero."""
     corr = np.abs(np.corrcoef(A.T, B.T)[: A.shape[1], A.shape[1] :])
     found = np.zeros(max(corr.shape))
     rows, columns = linear_sum_assignment(-corr)
@@ -36,7 +36,7 @@ def loaded(model):
 
 
 def with_rare_feature():
-    """Simulate five binary features, one of which is hard to recover; return X and loadings."""
+    """Simulate five binary features, one hard to recover; return X and loadings."""
     rng, shares = np.random.default_rng(221), np.linspace(0.1, 0.5, 5)
     signal = (rng.random((850, 5)) < shares) @ (loadings := rng.standard_normal((5, 20)))
     return (signal + signal.std(axis=0) * rng.standard_normal(signal.shape))[:250], loadings

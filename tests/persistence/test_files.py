@@ -31,7 +31,7 @@ SMALL = {"weights": np.array([0.5, -1.0, np.nan]), "labels": np.array(["κ", "b"
 
 
 def refused_or_same(content: bytes, expected: object, folder: Path) -> bool:
-    """Return whether `load` raises; otherwise check that it returns the expected object."""
+    """Return whether `load` raises; if not, check the loaded object."""
     try:
         found = load_bytes(content, folder)
     except PersistenceError:

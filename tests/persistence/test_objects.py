@@ -188,7 +188,7 @@ def instance(cls: type, **state: object) -> dict:
 
 
 def name_of(cls: type) -> str:
-    """Return the default name of a class, which omits submodules so that classes can be moved."""
+    """Return the default name of a class, which omits submodules."""
     return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
 
 

@@ -1,4 +1,4 @@
-"""Test that untrusted files run no code, import nothing and need little memory to reject."""
+"""Test that untrusted files run no code and need little memory to reject."""
 
 from __future__ import annotations
 
