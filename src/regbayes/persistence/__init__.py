@@ -1,4 +1,4 @@
-"""Save fitted objects to one file of arrays and JSON, and load them without pickle.
+"""Save fitted objects to one file of arrays and JSON, without pickle.
 
 A file consists of a line of text, a JSON header and the bytes of the arrays. The line contains the format version and
 the length and SHA-256 of the header. The header contains the tree of objects, and the dtype, shape and SHA-256 of each

@@ -25,7 +25,7 @@ Order = Literal["C", "F"]
 
 
 def get_content(array: NDArray[Any]) -> memoryview:
-    """Return the bytes of an array, in Fortran order if it is contiguous only in that order."""
+    """Return the bytes of an array, in Fortran order if only that is contiguous."""
     order = _order(array)
     return np.asarray(array, order=order).reshape(-1, order=order).view(np.uint8).data
 
@@ -77,7 +77,7 @@ def _read(file: IO[bytes], make: Callable[[], NDArray[Any]], entry: dict[str, An
 
 
 def parse_dtype(text: Any) -> np.dtype[Any]:
-    """Return the dtype for text such as ``"<f8"``; raise unless it is a plain fixed-width dtype."""
+    """Return the plain fixed-width dtype of text such as ``"<f8"``, or raise."""
     if isinstance(text, str) and _DTYPE.fullmatch(text):
         with suppress(TypeError):  # NumPy does not support this width or unit on this platform
             dtype = np.dtype(text)

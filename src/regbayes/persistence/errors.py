@@ -10,7 +10,7 @@ Place = str | tuple[Any]  # one step into an object: ".attribute", or a 1-tuple 
 
 
 class PersistenceError(ValueError):
-    """An object that cannot be saved, or a file that cannot be written, read or trusted."""
+    """Raised if an object cannot be saved, or a file cannot be written or loaded."""
 
 
 class Walk:

@@ -37,9 +37,9 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
     Parameters
     ----------
     obj : object
-        An object of a registered class, such as a fitted estimator or result of the package, or lists, tuples and
-        dictionaries of these objects, numbers, strings and arrays. A random generator in an attribute
-        (``random_state``) is saved as None, because predictions do not use it.
+        An object of a registered class, such as a fitted estimator. Numbers, strings and arrays, and lists, tuples
+        and dictionaries of supported objects can be saved, too. A random generator in an attribute (``random_state``)
+        is saved as None, because predictions do not use it.
     path : str or path-like
         The file to write. An existing file is replaced only after the new one is complete.
 
@@ -107,7 +107,7 @@ def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Any:
 
 
 def _write(target: Path, parts: list[Any]) -> None:
-    """Write a temporary file next to the target and rename it, or remove it on failure."""
+    """Write a temporary file and rename it, or remove it on failure."""
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -165,7 +165,7 @@ def _read_line(file: IO[bytes]) -> tuple[str, str, int]:
 
 
 def _explain_other_file(file: IO[bytes], line: bytes) -> str:
-    """Return the error for a file without a valid first line; format 1 was a zip archive."""
+    """Return the error for an invalid first line; format 1 was a zip archive."""
     if line.startswith(b"PK"):
         with suppress(Exception), zipfile.ZipFile(file) as archive:
             info = archive.getinfo("manifest.json")
@@ -188,8 +188,8 @@ def _blaming(what: str, remedy: str) -> Iterator[None]:
 
 
 def _count_values(header: bytes) -> int:
-    """Return an upper bound on the number of JSON values, which follow one of these marks each."""
-    return sum(header.count(mark) for mark in (b",", b":", b"[", b"{"))
+    """Return an upper bound on the number of values in JSON."""
+    return sum(header.count(mark) for mark in (b",", b":", b"[", b"{"))  # a mark precedes every value
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ _NUMBER_TYPES = {f"{cls.__module__}.{cls.__name__}": cls for cls in _NUMBERS}
 
 
 def get_attributes(value: Any, registration: Registration, walk: Walk) -> dict[str, Any]:
-    """Return the attributes to save, without cached properties and attributes in ``skip``.
+    """Return the attributes to save, without cached properties and ``skip``.
 
     Random generators are replaced by None, because only `fit` uses them.
     """
@@ -63,7 +63,7 @@ def get_attributes(value: Any, registration: Registration, walk: Walk) -> dict[s
 
 
 def set_attributes(blank: Any, registration: Registration, state: dict[str, Any], walk: Walk) -> None:
-    """Set the attributes of a blank object; those missing in the file take their defaults."""
+    """Set the attributes of a blank object, or defaults if missing in the file."""
     cls = registration.cls
     _check(registration, state, walk)
     for name, field in _fields(cls).items():
@@ -77,7 +77,7 @@ def set_attributes(blank: Any, registration: Registration, state: dict[str, Any]
 
 
 def _check(registration: Registration, state: dict[str, Any], walk: Walk) -> None:
-    """Raise for attributes that hide methods, are not dataclass fields, or have forbidden values."""
+    """Raise for attributes with invalid names or forbidden values."""
     cls, fields = registration.cls, _fields(registration.cls)
     for name in state:
         if not name.isidentifier() or (name.startswith("__") and name.endswith("__")):
@@ -100,7 +100,7 @@ def _check(registration: Registration, state: dict[str, Any], walk: Walk) -> Non
 
 @functools.cache
 def _get_parameters(cls: type) -> dict[str, Any]:
-    """Return the default parameters of an estimator class, and nothing for other classes."""
+    """Return the default parameters of a class if it is an estimator."""
     parameters = inspect.signature(cls).parameters.values() if hasattr(cls, "get_params") else ()
     return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
 
