@@ -1,5 +1,5 @@
 """Compute kernels: arrays in, arrays out.
 
-A kernel knows no model, draws no random numbers and prints nothing. It says what it writes and returns a measure of
-progress. Each family is one module; ``tests/reference`` has its functions in plain NumPy, and tests compare the two.
+Kernels are independent of models, draw no random numbers and print nothing. They document what they write and return a
+measure of progress. Each family is one module; ``tests/reference`` implements its functions in plain NumPy.
 """

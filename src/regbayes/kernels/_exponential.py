@@ -1,4 +1,4 @@
-"""The exponential function in single precision, without branches, so that loops over it are vectorised."""
+"""Branch-free exponential function in single precision, so that loops over it are vectorized."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOWEST = np.float32(-50.0)
 """The lowest exponent, relative to the highest. Products of much smaller numbers leave the normal numbers of single
 precision, on which arithmetic is slow; a weight of exp(-50) is never drawn."""
 
-# 1 / log(2), log(2) in two parts, and 1.5 * 2^23: adding it rounds, and leaves the integer in the low bits
+# 1 / log(2), log(2) in two parts, and 1.5 * 2^23: adding it rounds and puts the integer in the low bits
 _REDUCTION = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4), np.float32(12582912.0)
 _P = tuple(
     map(np.float32, (1.98756915e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 0.16666665459, 0.50000001201))

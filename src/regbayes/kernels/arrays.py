@@ -1,14 +1,13 @@
-"""Arrays of any library that keeps to the array API: which library, the way to the host and back, sums and products.
+"""Helpers for arrays of any array API library: library detection, transfers to host memory, sums and products.
 
-PyTorch, CuPy, array-api-strict and NumPy: operations of the standard alone, so that arrays on a GPU are
-worked on there, or one operation of the library's own where that takes fewer passes over memory. Row work is written
-in these terms: `binary.py` and `slab.py` for latent features, `losses.py` for large margins,
-`arrays_topics.py` for topics, `arrays_atoms.py` for `regularize`. What belongs to rows stays where the rows are; sums
-over rows come to the host as NumPy arrays in double precision.
+PyTorch, CuPy, array-api-strict and NumPy use standard operations, so that arrays on a GPU stay there, or a library's
+own operation if it takes fewer passes over memory. The modules `binary` and `slab` use them for latent features,
+`losses` for large margins, `arrays_topics` for topics and `arrays_atoms` for `regularize`. Arrays with one entry per
+row stay on the device of the rows. Sums over rows are returned as NumPy arrays in double precision.
 
-Tests compare these functions with the NumPy implementations, to 1e-12 in double precision and to 1e-5 in single. Single
-precision is for storage and for what belongs to a row: sums over rows are taken in double precision, products with sums
-over rows in pieces of ``PIECE``.
+Tests compare these functions with NumPy to 1e-12 in double precision and to 1e-5 in single precision. Single precision
+is for storage and for arrays by row. Sums over rows use double precision, and products with sums over rows use pieces
+of ``PIECE`` rows.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from regbayes._types import Floats
 DeviceArray = Any
 """An array of any library that keeps to the array API, wherever it lies."""
 
-PIECE = 1 << 14  # rows whose sums single precision may hold
-WIDE = 1024  # numbers that NumPy compares side by side
-ROOM = 1 << 25  # numbers in work arrays that need not be as long as all rows and outputs together
-LIMIT = 708.0  # where the exponential function leaves the numbers; single precision has infinities there, and no harm
+PIECE = 1 << 14  # rows up to which sums may use single precision
+WIDE = 1024  # numbers per reshaped row in NumPy comparisons
+ROOM = 1 << 25  # maximum numbers in work arrays whose size may be limited
+LIMIT = 708.0  # argument at which exp overflows in double precision; single precision overflows to inf harmlessly
 
 
-# --- which library
+# --- library detection
 
 
 def is_plain(array: Any) -> bool:
-    """Whether an array is NumPy's own, or no array at all: then the compiled loops take it.
+    """Return whether compiled loops take an array: NumPy arrays, and objects that are not arrays.
 
-    This is the one place where it is decided which kernels run.
+    This is the only place that selects between kernels.
     """
     if isinstance(array, np.ndarray | np.generic | type):
         return True
@@ -44,7 +43,7 @@ def is_plain(array: Any) -> bool:
 
 
 def is_mapped(array: Any) -> bool:
-    """Whether an array of NumPy lies in a file."""
+    """Return whether a NumPy array is memory-mapped."""
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap):
             return True
@@ -53,34 +52,34 @@ def is_mapped(array: Any) -> bool:
 
 
 def is_torch(array: Any) -> bool:
-    """Whether an array is PyTorch's."""
+    """Return whether an array is PyTorch's."""
     return type(array).__module__.partition(".")[0] == "torch" and hasattr(array, "detach")
 
 
 def is_cupy(array: Any) -> bool:
-    """Whether an array, or a sparse matrix, is CuPy's."""
+    """Return whether an array or sparse matrix is CuPy's."""
     return type(array).__module__.startswith("cupy")
 
 
 def lies_elsewhere(array: Any) -> bool:
-    """Whether an array of PyTorch or CuPy lies where NumPy cannot read it."""
+    """Return whether a PyTorch or CuPy array is on a device that NumPy cannot read."""
     if is_cupy(array):
         return True
     return is_torch(array) and array.device.type != "cpu"
 
 
 def is_sparse(array: Any) -> bool:
-    """Whether a matrix of PyTorch or CuPy is sparse."""
+    """Return whether a PyTorch or CuPy matrix is sparse."""
     return type(array).__module__.startswith("cupyx") or "sparse" in str(getattr(array, "layout", ""))
 
 
 def without_graph(array: Any) -> Any:
-    """Return an array of PyTorch that remembers no derivatives, with the same memory; anything else as it is."""
+    """Detach a PyTorch array from its graph, without a copy; return anything else unchanged."""
     return array.detach() if getattr(array, "requires_grad", False) is True else array
 
 
 def namespace_of(array: DeviceArray) -> Any:
-    """Return the functions of the library that an array belongs to."""
+    """Return the namespace of an array's library."""
     if not is_torch(array) and not is_cupy(array):
         return array.__array_namespace__()
     try:
@@ -92,11 +91,11 @@ def namespace_of(array: DeviceArray) -> Any:
     return array_namespace(array)
 
 
-# --- the way to the host and back
+# --- transfers to and from host memory
 
 
 def to_host(array: Any) -> NDArray[Any]:
-    """Return an array, or what NumPy takes for one, as NumPy's."""
+    """Return an array or array-like as a NumPy array in host memory."""
     if isinstance(array, np.ndarray):
         return array
     if is_torch(array):
@@ -105,12 +104,12 @@ def to_host(array: Any) -> NDArray[Any]:
         return np.asarray(array.get())
     try:
         return np.asarray(array)
-    except RuntimeError:  # it lies on a device of its library
+    except RuntimeError:  # the array is on a device
         return np.from_dlpack(array)
 
 
 def gather(*arrays: DeviceArray) -> list[Floats]:
-    """Bring small arrays to the host, in double precision and in one transfer."""
+    """Copy small arrays to host memory, in double precision and in one transfer."""
     xp = namespace_of(arrays[0])
     if len(arrays) == 1:
         return [np.array(to_host(arrays[0]), dtype=np.float64)]
@@ -124,11 +123,11 @@ def gather(*arrays: DeviceArray) -> list[Floats]:
 
 
 def to_device(values: Any, like: DeviceArray, dtype: Any = None) -> DeviceArray:
-    """Return numbers of the host as an array where another lies, of its type unless one is given."""
+    """Copy host values to the device of another array, with its dtype by default."""
     plain, dtype = np.ascontiguousarray(values), like.dtype if dtype is None else dtype
-    plain = plain if plain.flags.writeable else plain.copy()  # PyTorch would have to trust us
+    plain = plain if plain.flags.writeable else plain.copy()  # PyTorch does not support read-only arrays
     if is_torch(like) and lies_elsewhere(like):
-        # What is in ordinary memory is read before the call returns: nothing but the device's own work is waited for.
+        # Pageable memory is read before the call returns, so a non-blocking copy is safe.
         return like.new_empty(plain.shape, dtype=dtype).copy_(_wrap(plain), non_blocking=True)
     return namespace_of(like).asarray(plain, dtype=dtype, device=like.device)
 
@@ -140,7 +139,7 @@ def _wrap(plain: NDArray[Any]) -> DeviceArray:
 
 
 def integers_to_device(values: Any, like: DeviceArray) -> DeviceArray:
-    """Return whole numbers of the host as an array where another lies."""
+    """Copy host integers to the device of another array."""
     return to_device(values, like, namespace_of(like).int64)
 
 
@@ -148,12 +147,12 @@ def integers_to_device(values: Any, like: DeviceArray) -> DeviceArray:
 
 
 def join(parts: Sequence[Any], axis: int = 0) -> Any:
-    """Return arrays of one library end to end."""
+    """Concatenate arrays of one library."""
     return parts[0] if len(parts) == 1 else namespace_of(parts[0]).concat(list(parts), axis=axis)
 
 
 def join_columns(parts: Sequence[Any]) -> Any:
-    """Return matrices side by side, having seen that all are of one library and on one device."""
+    """Concatenate matrices by columns after checking that they share library and device."""
     kinds = {(type(part).__module__.partition(".")[0], str(getattr(part, "device", ""))) for part in parts}
     if len(kinds) > 1:
         found = " and ".join(f"{library} arrays on {device}" for library, device in sorted(kinds))
@@ -162,17 +161,17 @@ def join_columns(parts: Sequence[Any]) -> Any:
 
 
 def take_rows(array: DeviceArray, rows: Any) -> DeviceArray:
-    """Return some of the rows, whose places are on the host."""
+    """Select rows by host indices."""
     return namespace_of(array).take(array, integers_to_device(rows, array), axis=0)
 
 
 def take_columns(array: DeviceArray, columns: Sequence[int]) -> DeviceArray:
-    """Return some of the columns."""
+    """Select columns."""
     return namespace_of(array).take(array, integers_to_device(np.asarray(columns), array), axis=1)
 
 
 def pieces(n: int, size: int) -> list[slice]:
-    """Return the slices of a length in pieces; the standard says nothing of slices that end beyond an array."""
+    """Split a length into slices within its bounds, since the standard does not define slices beyond an array."""
     return [slice(first, min(first + size, n)) for first in range(0, max(n, 1), size)]
 
 
@@ -186,7 +185,7 @@ def sum_of(array: DeviceArray, axis: int | None = None) -> DeviceArray:
 
 
 def sum_squares(array: DeviceArray, about: Floats, weights: Floats | None) -> Floats:
-    """Return the sum of squares of each column less a number, rows as often as weights on the host say, (k,)."""
+    """Return the sum of squares of each column minus a number, weighted by host weights, (k,)."""
     xp, found, (n, k) = namespace_of(array), [], array.shape
     for rows in pieces(n, max(1, ROOM // k)):
         away = xp.astype(array[rows, :], xp.float64, copy=False) - to_device(about, array, xp.float64)
@@ -197,7 +196,7 @@ def sum_squares(array: DeviceArray, about: Floats, weights: Floats | None) -> Fl
 
 
 def sum_products(one: DeviceArray, other: DeviceArray) -> DeviceArray:
-    """Return the sum of the products of two arrays' elements, in double precision."""
+    """Return the sum of the elementwise product of two arrays, in double precision."""
     xp = namespace_of(one)
     if one.dtype == xp.float64:
         return xp.reshape(one, (-1,)) @ xp.reshape(other, (-1,))
@@ -207,7 +206,7 @@ def sum_products(one: DeviceArray, other: DeviceArray) -> DeviceArray:
 def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
     """Return ``left @ right'`` of (a, n) and (b, n), a sum over rows, in double precision.
 
-    Inputs come first, (D, n): on an H200 that took 2.5 ms where features first took 2.8.
+    Passing the inputs (D, n) first was faster on an H200.
     """
     xp = namespace_of(left)
     if left.dtype == xp.float64:
@@ -215,7 +214,7 @@ def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
     n_pieces, a, b = left.shape[1] // PIECE, left.shape[0], right.shape[0]
     end = n_pieces * PIECE
     found = xp.astype(left[:, end:] @ right[:, end:].T, xp.float64)
-    for some in pieces(n_pieces, max(1, ROOM // (a * b))) if n_pieces else []:  # side by side: one operation for many
+    for some in pieces(n_pieces, max(1, ROOM // (a * b))) if n_pieces else []:  # batched in one operation
         rows = slice(some.start * PIECE, some.stop * PIECE)
         mine = xp.permute_dims(xp.reshape(left[:, rows], (a, -1, PIECE)), (1, 0, 2))
         other = xp.permute_dims(xp.reshape(right[:, rows], (b, -1, PIECE)), (1, 2, 0))
@@ -224,7 +223,7 @@ def multiply_rows(left: DeviceArray, right: DeviceArray) -> DeviceArray:
 
 
 def count_not_finite(array: DeviceArray) -> int:
-    """Count the NaN and infinite values, by pieces: flags and integers of all at once would be as much memory again."""
+    """Count NaN and infinite values by pieces, to limit the memory for flags and integers."""
     xp, n_bad = namespace_of(array), 0
     if not xp.isdtype(array.dtype, "real floating"):
         return 0
@@ -235,9 +234,9 @@ def count_not_finite(array: DeviceArray) -> int:
 
 
 def find_ranges(array: Any) -> tuple[Floats, Floats]:
-    """Return the smallest and the largest number of each column, (k,) both, on the host."""
+    """Return the minimum and maximum of each column, (k,) each, in host memory."""
     xp, (n, k) = namespace_of(array), array.shape
-    wide = max(1, WIDE // max(k, 1))  # rows side by side: NumPy is slow to compare short rows
+    wide = max(1, WIDE // max(k, 1))  # rows compared together, since NumPy is slow on short rows
     if isinstance(array, np.ndarray) and array.flags.c_contiguous and n > wide > 1:
         even = n // wide * wide
         blocks, rest = array[:even].reshape(-1, wide * k), array[even:]
@@ -247,20 +246,20 @@ def find_ranges(array: Any) -> tuple[Floats, Floats]:
     return lowest, highest
 
 
-# --- one pass over memory, where the library can
+# --- single-pass operations, if the library has them
 
 
 def find_sigmoid(xp: Any) -> Callable[..., DeviceArray]:
-    """Return the function 1 / (1 + exp(-x)): the library's own where it has one, as PyTorch, which takes one pass."""
+    """Return the sigmoid function, the library's own if available, such as PyTorch's single-pass one."""
     if hasattr(xp, "sigmoid"):
         return cast("Callable[..., DeviceArray]", xp.sigmoid)
     return lambda x: 1.0 / (1.0 + xp.exp(-xp.clip(x, -LIMIT, LIMIT)))
 
 
 def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
-    """Return the function -x log(x) - (1 - x) log(1 - x), 0 at 0 and 1; PyTorch has one that takes one pass.
+    """Return the function -x log(x) - (1 - x) log(1 - x), 0 at 0 and 1, in a single pass for PyTorch.
 
-    PyTorch's ends the process at NaN on a device, so NaN counts as 0 there. Other sums of the samples are NaN then.
+    PyTorch's function ends the process at NaN on a device, so NaN counts as 0. Other sums of the samples are NaN then.
     """
     if hasattr(xp, "nn"):
 
@@ -280,7 +279,7 @@ def find_entropy(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
 
 
 def add_product(total: DeviceArray, left: DeviceArray, right: DeviceArray) -> None:
-    """Add a product of matrices to an array in place: in one pass over it where the library can."""
+    """Add a matrix product to an array in place, in a single pass if the library supports it."""
     if is_torch(total):
         total.addmm_(left, right)
     else:

@@ -9,23 +9,23 @@ import numpy as np
 from regbayes._types import Floats
 from regbayes.kernels.arrays import ROOM, DeviceArray, gather, join, namespace_of, pieces, to_device
 
-NARROW = 16  # columns up to which NumPy is slow along the last axis
+NARROW = 16  # number of columns up to which NumPy is slow along the last axis
 
 
 class AtomSums(NamedTuple):
-    """What atoms add to the partition function, relative to their largest score."""
+    """Sums over atoms for the partition function, relative to their largest score."""
 
     top: float
     total: float
-    first: Floats  # (m,), about a reference point
-    second: Floats | None  # (m, m), the same
+    first: Floats  # (m,): first moments about a reference point
+    second: Floats | None  # (m, m): second moments about the reference point
     scores: DeviceArray  # (n,): <phi, psi>
 
 
 def sum_atoms(
     features: DeviceArray, log_weights: DeviceArray, phi: Floats, reference: Floats, second: bool
 ) -> AtomSums:
-    """Sum tilted weights of atoms, and with them features (n, m) less a reference, in double precision."""
+    """Sum reweighted atoms and their features (n, m) minus a reference, in double precision."""
     xp, moments = namespace_of(features), []
     part = xp.astype(features, xp.float64, copy=False)
     scores = part @ to_device(phi, part) if phi.any() else xp.zeros_like(log_weights)
@@ -50,7 +50,7 @@ def sum_atoms(
 
 
 def score_atoms(features: DeviceArray, phi: Floats) -> DeviceArray:
-    """Return ``features @ phi``, (n,), in double precision whatever the features are stored in."""
+    """Return ``features @ phi``, (n,), in double precision for any storage dtype."""
     xp, (n, m) = namespace_of(features), features.shape
     along = to_device(phi, features, xp.float64)
     if features.dtype == xp.float64:

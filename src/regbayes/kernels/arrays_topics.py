@@ -1,9 +1,9 @@
-"""Mean field of topic models for documents on any namespace: label-free sweeps and their derivative.
+"""Mean field of topic models for documents of any array library: label-free sweeps and their derivative.
 
-`infer_documents` and `reverse_documents` call the compiled loops for NumPy's documents in single precision,
-`meanfield.cu` on a CUDA device (`cuda`), and array operations otherwise: for arrays of other libraries, for NumPy's in
-double precision, and on a device for more topics than the kernels take. There single precision is for what belongs to a
-document, and sums over documents are taken in double precision.
+`infer_documents` and `reverse_documents` call the compiled loops for NumPy arrays in single precision, and
+`meanfield.cu` on a CUDA device (`cuda`). Array operations are used for other libraries, for NumPy in double precision,
+and on a device for more topics than the kernels support. They use single precision only for arrays by document, and
+double precision for sums over documents.
 """
 
 from __future__ import annotations
@@ -31,47 +31,47 @@ from regbayes.kernels.meanfield import (
     reverse_sweeps,
 )
 
-SORTED_ROOM = 1 << 27  # the same of the sorted second pass
-MOST_TYPICAL = 0.95  # share of the documents that have no more entries than a typical one
-SHIFT = 10  # digamma and its kin have series, from here on
+SORTED_ROOM = 1 << 27  # maximum entries times topics of a piece with sorted sums
+MOST_TYPICAL = 0.95  # quantile of the entries per document that counts as typical
+SHIFT = 10  # argument from which digamma and related functions use series
 
 
 class SortedEntries(NamedTuple):
-    """Where entries go so that those of a word are neighbours, for documents in pieces."""
+    """Positions of entries sorted by word, for documents in pieces."""
 
     documents: list[slice]  # the pieces
-    places: DeviceArray  # (entries,): among those of the piece
-    starts: list[DeviceArray]  # (V + 1,) for each piece: where words begin
+    places: DeviceArray  # (entries,): positions within the piece
+    starts: list[DeviceArray]  # (V + 1,) for each piece: first position of each word
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents as kernels take them."""
+    """Documents in the form that kernels take."""
 
     counts: WordCounts
-    order: SortedEntries | None = None  # None: sums over documents on a device may differ in their last bits
+    order: SortedEntries | None = None  # None: sums over documents on a device may differ by rounding
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     @cached_property
     def starts(self) -> Indices:
-        """Where documents begin, on the host, (N + 1,)."""
+        """First entry of each document, in host memory, (N + 1,)."""
         return to_host(self.counts.starts)
 
     @cached_property
     def typical(self) -> int:
-        """Entries that most documents have at most."""
+        """Maximum number of entries of most documents."""
         return int(np.quantile(np.diff(self.starts), MOST_TYPICAL)) if len(self) else 0
 
     @cached_property
     def lengths(self) -> Floats:
-        """Words of each document, on the host, (N,)."""
+        """Number of words of each document, in host memory, (N,)."""
         return lengths_of(self.counts)
 
     @property
     def has_loops(self) -> bool:
-        """Whether the compiled loops take them."""
+        """Whether the compiled loops take the documents."""
         return isinstance(self.counts.numbers, np.ndarray) and self.counts.numbers.dtype == np.float32
 
 
@@ -81,12 +81,12 @@ def hold_documents(counts: WordCounts, n_words: int, n_topics: int, in_order: bo
     Parameters
     ----------
     counts : WordCounts
-        32-bit words, numbers in the precision of the work, 64-bit starts.
+        Words are 32-bit, starts 64-bit, and numbers have the working precision.
     n_words : int
         The size of the vocabulary.
     n_topics : int
     in_order : bool, default=False
-        Whether sums over documents shall always be taken in the same order.
+        Whether sums over documents are always taken in the same order.
     """
     held = Documents(counts)
     if not (in_order and cuda.takes(counts.numbers, n_topics)):
@@ -101,12 +101,12 @@ def hold_documents(counts: WordCounts, n_words: int, n_topics: int, in_order: bo
         place[order] = xp.arange(words.shape[0], dtype=xp.int32, device=words.device)
         places.append(place)
         word_starts.append(xp.astype(xp.searchsorted(xp.take(words, order), edges), xp.int32))
-    first = xp.zeros(int(starts[0]), dtype=xp.int32, device=counts.words.device)  # entries of documents before
+    first = xp.zeros(int(starts[0]), dtype=xp.int32, device=counts.words.device)  # entries of preceding documents
     return Documents(counts, SortedEntries(pieces, xp.concat([first, *places]), word_starts))
 
 
 def _pieces(starts: Indices, most: int) -> Iterator[slice]:
-    """Cut documents into pieces of at most so many entries, or of a single document."""
+    """Cut documents into pieces of at most ``most`` entries, or of a single document."""
     first, n = 0, len(starts) - 1
     while first < n:
         last = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1
@@ -116,35 +116,35 @@ def _pieces(starts: Indices, most: int) -> Iterator[slice]:
 
 
 class InferredDocuments(NamedTuple):
-    """What label-free inference finds."""
+    """Result of label-free inference."""
 
     gammas: DeviceArray  # (N, kept, columns): Dirichlet parameters of the proportions after the last sweeps
     likelihoods: DeviceArray  # (N,), double: E[log p(w, z | theta) - log q(z)], docs/math.md eq. (68)
-    divergences: DeviceArray  # (N,), double: of the proportions from their prior
+    divergences: DeviceArray  # (N,), double: KL divergence of the proportions from their prior
 
     @property
     def gamma(self) -> DeviceArray:
-        """After the last sweep, (N, columns)."""
+        """Dirichlet parameters after the last sweep, (N, columns)."""
         return self.gammas[:, -1, :]
 
 
 def infer_documents(
     documents: Documents, topics: DeviceArray, doc_prior: Floats, n_sweeps: int, keep_all: bool = False
 ) -> InferredDocuments:
-    """Make a fixed number of sweeps from even proportions, without a look at responses.
+    """Run a fixed number of label-free sweeps from uniform proportions.
 
     Parameters
     ----------
     documents : Documents
     topics : (V, columns)
-        Where the documents are; positive, and padded with zeros for the compiled loops. Its precision is that of the
-        work.
+        Positive, on the device of the documents, and padded with zeros for the compiled loops. Its dtype is the working
+        precision.
     doc_prior : (K,)
         Positive Dirichlet parameters.
     n_sweeps : int
     keep_all : bool, default=False
-        Whether what every sweep found is kept, which `reverse_documents` needs, and not that of the last alone. The
-        compiled loops make the sweeps once more instead.
+        Whether to keep the result of every sweep, which `reverse_documents` needs, instead of the last only. The
+        compiled loops repeat the sweeps instead.
     """
     if documents.has_loops:
         return _infer_in_loops(documents, topics, doc_prior, n_sweeps)
@@ -176,18 +176,18 @@ def reverse_documents(
     grad: DeviceArray,
     weights: DeviceArray,
 ) -> DeviceArray:
-    """Differentiate through the sweeps of `infer_documents`; `meanfield.reverse_sweeps` says what.
+    """Differentiate through the sweeps of `infer_documents`; see `meanfield.reverse_sweeps`.
 
     Parameters
     ----------
     documents, topics, doc_prior, n_sweeps
         As in `infer_documents`.
     gammas : (N, kept, columns)
-        What the sweeps found.
+        Result of the sweeps.
     grad : (N, columns)
-        Derivatives of an objective by gamma, what the last one found.
+        Derivatives of an objective by the last gamma.
     weights : (N,)
-        How often each document's negative bound counts in the objective as well.
+        Weight of each document's negative bound in the objective.
 
     Returns
     -------
@@ -209,13 +209,13 @@ def reverse_documents(
     return table
 
 
-# --- in array operations: the topics of all entries of a piece are laid out
+# --- array operations on the topics of all entries of a piece
 
 
 class _Piece(NamedTuple):
-    rows: slice  # documents
-    n: int  # how many
-    document: DeviceArray  # (entries,): the document of each, among those of the piece
+    rows: slice  # slice of the documents
+    n: int  # number of documents
+    document: DeviceArray  # (entries,): index of the document within the piece
     words: DeviceArray  # (entries,)
     number: DeviceArray  # (entries,)
     p: DeviceArray  # (entries, K)
@@ -227,7 +227,7 @@ class _Piece(NamedTuple):
         return add_at(zeros, self.document, values)
 
     def multiply(self, vectors: DeviceArray) -> DeviceArray:
-        """Return the products of entries' topics with vectors of their documents (n, K), (entries,)."""
+        """Return the products of entries' topics with vectors of their documents (n, K), shape (entries,)."""
         xp = namespace_of(vectors)
         return xp.sum(self.p * xp.take(vectors, self.document, axis=0), axis=1)
 
@@ -295,7 +295,7 @@ def _reverse_piece(
 
 
 def add_at(table: DeviceArray, index: DeviceArray, values: DeviceArray) -> DeviceArray:
-    """Add values to rows of a table, several to one where the index says so; return it. The standard has no such."""
+    """Add values to rows of a table in place, with repeated indices; missing in the array API standard."""
     if isinstance(table, np.ndarray):
         np.add.at(table, index, values)
     elif hasattr(table, "index_add_"):
@@ -307,7 +307,7 @@ def add_at(table: DeviceArray, index: DeviceArray, values: DeviceArray) -> Devic
     return table
 
 
-# --- special functions, which the standard does not have either
+# --- special functions, which are missing in the standard
 
 
 def digamma(x: DeviceArray) -> DeviceArray:
@@ -332,7 +332,7 @@ def log_gamma(x: DeviceArray) -> DeviceArray:
 
 def _exp_digamma(x: DeviceArray) -> DeviceArray:
     xp = namespace_of(x)
-    lowest = -50.0 if x.dtype == xp.float32 else -600.0  # smaller factors would vanish
+    lowest = -50.0 if x.dtype == xp.float32 else -600.0  # smaller factors would underflow
     return xp.astype(xp.exp(xp.clip(digamma(xp.astype(x, xp.float64)), lowest, None)), x.dtype)
 
 
@@ -347,5 +347,5 @@ def _trigamma(x: DeviceArray) -> DeviceArray:
 
 
 def prior_divergence(doc_prior: Floats) -> float:
-    """Return what the divergences of all documents from their prior have in common."""
+    """Return the constant term of the divergence of a document's proportions from the prior."""
     return float(np.sum(gammaln(doc_prior)) - gammaln(doc_prior.sum()))

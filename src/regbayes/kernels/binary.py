@@ -1,7 +1,7 @@
-"""Sweeps over binary features: their label-free mean-field inference, and its reverse.
+"""Label-free mean-field sweeps over binary features, and their reverse.
 
-In host memory, compiled loops work on blocks of samples, transposed, so that every step in the sequential index k is a
-short loop that the compiler vectorizes. Arrays of other libraries have the same in operations of the array API.
+In host memory, compiled loops work on transposed blocks of samples, so that every step in the sequential index k is a
+short loop that the compiler vectorizes. Arrays of other libraries use the array API.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from regbayes.kernels.arrays import (
     to_device,
 )
 
-BLOCK = 64  # samples that compiled loops work on at a time
-COLUMNS = 10  # features on a device between which there is a loop; beyond, products of matrices
+BLOCK = 64  # samples per block of compiled loops
+COLUMNS = 10  # features per block in loops on a device; matrix products connect blocks
 MAX_SWEEPS = 10_000
 # exp(r) = (Q(r^2) + r P(r^2)) / (Q(r^2) - r P(r^2)) for |r| <= log(2) / 2: the rational approximation of Cephes
 # (Moshier, "Methods and Programs for Mathematical Functions", 1989), written so that the sigmoid needs one division.
 _P = 1.26177193074810590878e-4, 3.02994407707441961300e-2, 9.99999999999999999910e-1
 _Q = 3.00198505138664455042e-6, 2.52448340349684104192e-3, 2.27265548208155028766e-1, 2.0
-# 1 / log(2), log(2) in two parts, and 1.5 * 2^52: adding it rounds, and leaves the integer in the low bits
+# 1 / log(2), log(2) in two parts, and 1.5 * 2^52: adding it rounds and puts the integer in the low bits
 _REDUCTION = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6, 6755399441055744.0
 
 
 class SweepGradient(NamedTuple):
-    """What the reverse sweep finds; sums over samples are in host memory."""
+    """Result of the reverse sweep; sums over samples are in host memory."""
 
     theta: Reals
     """(n, k): gradient of theta."""
@@ -52,7 +52,7 @@ class SweepGradient(NamedTuple):
 
 
 class FeatureSums(NamedTuple):
-    """Sums over samples, each weighted, in host memory."""
+    """Weighted sums over samples, in host memory."""
 
     counts: Floats
     """(k,): sum of psi."""
@@ -125,7 +125,7 @@ def _subtract_inner_products(target: Floats, k: int, left: Floats, right: Floats
 
 @compiled_inline
 def _load(rows: Reals, first: int, n: int, block: Floats) -> None:
-    """Write rows ``first .. first + n`` into the columns of ``block`` and zero to the rest."""
+    """Copy rows ``first .. first + n`` to the columns of ``block``, padded with zeros."""
     n_features = block.shape[0]
     for r in range(n):
         for k in range(n_features):
@@ -137,7 +137,7 @@ def _load(rows: Reals, first: int, n: int, block: Floats) -> None:
 
 @compiled_inline
 def _store(block: Floats, first: int, n: int, rows: Reals) -> None:
-    """Write the first ``n`` columns of ``block`` to rows ``first .. first + n``."""
+    """Copy the first ``n`` columns of ``block`` to rows ``first .. first + n``."""
     n_features = block.shape[0]
     for r in range(n):
         for k in range(n_features):
@@ -146,7 +146,7 @@ def _store(block: Floats, first: int, n: int, rows: Reals) -> None:
 
 @compiled_inline
 def _load_start(start: Reals, first: int, n: int, block: Floats) -> None:
-    """Write the start of the sweeps into ``block``; a start with one row is shared by all."""
+    """Copy the initial state of the sweeps to ``block``; a single row is shared by all samples."""
     if start.shape[0] > 1:
         _load(start, first, n, block)
         return
@@ -157,11 +157,11 @@ def _load_start(start: Reals, first: int, n: int, block: Floats) -> None:
 
 @compiled_inline
 def _start_products(coupling: Floats, start: Reals) -> Floats:
-    """Return ``sum_{j > k} coupling[k, j] start[0, j]``: what a shared start contributes to the first sweep."""
+    """Return ``sum_{j > k} coupling[k, j] start[0, j]``, the contribution of a shared start to the first sweep."""
     n_features = coupling.shape[0]
     products = np.empty(n_features)
     for k in range(n_features):
-        total = 0.0  # a sum in an array is taken in one of two orders, by where the array happens to lie in memory
+        total = 0.0  # a sum in an array element has an order that depends on its address
         for j in range(k + 1, n_features):
             total += coupling[k, j] * start[0, j]
         products[k] = total
@@ -266,7 +266,7 @@ def _reverse_rows(
 
 def _sweep_columns(theta: DeviceArray, coupling: Floats, start: Floats, n_sweeps: int) -> list[DeviceArray]:
     """Return the states after each sweep, (k, n), from theta (k, n) and a start (k,) in host memory."""
-    later = np.triu(coupling, 1)  # on features after a feature, as they were before the sweep
+    later = np.triu(coupling, 1)  # coupling to later features, which have their values before the sweep
     mixing = to_device(find_mixing(coupling), theta)
     history = [_sweep_once(theta - to_device(later @ start, theta)[:, None], mixing)]
     above = to_device(later, theta) if n_sweeps > 1 else None
@@ -276,14 +276,14 @@ def _sweep_columns(theta: DeviceArray, coupling: Floats, start: Floats, n_sweeps
 
 
 def find_mixing(coupling: Floats) -> Floats:
-    """Return the weights of a feature's own logit and of those before it in a sweep, (k, k)."""
+    """Return the weights of a feature's own logit and of preceding features in a sweep, (k, k)."""
     return np.eye(len(coupling)) - np.tril(coupling, -1)
 
 
 def _sweep_once(logits: DeviceArray, mixing: DeviceArray) -> DeviceArray:
-    """Write ``psi_k = sigmoid(logits_k - sum_{j < k} coupling_kj psi_j)`` for k in order over the logits; return them.
+    """Overwrite logits with ``psi_k = sigmoid(logits_k - sum_{j < k} coupling_kj psi_j)`` for k in order; return them.
 
-    Rows before k have features by then, and row k has its logits: one product takes both.
+    When row k is updated, preceding rows contain features and row k its logits, so one product takes both.
     """
     to_probability, writes = find_sigmoid(namespace_of(logits)), is_torch(logits)
     for block in pieces(logits.shape[0], COLUMNS):
@@ -323,7 +323,7 @@ def _reverse_columns(
 
 
 def _reverse_once(incoming: DeviceArray, psi: DeviceArray, mixing: DeviceArray) -> DeviceArray:
-    """Write the gradient by the arguments of one sweep's sigmoids over the one by its state; return it."""
+    """Overwrite the gradient by the state with that by the arguments of the sigmoids of one sweep; return it."""
     K, back = psi.shape[0], _find_sigmoid_back(psi)
     for last in range(K, 0, -COLUMNS):
         first = max(last - COLUMNS, 0)
@@ -336,7 +336,7 @@ def _reverse_once(incoming: DeviceArray, psi: DeviceArray, mixing: DeviceArray) 
 
 
 def _find_sigmoid_back(like: DeviceArray) -> Callable[[DeviceArray, DeviceArray, DeviceArray], Any]:
-    """Return the function that writes ``gradient psi (1 - psi)``; PyTorch has one that takes one pass."""
+    """Return a function that writes ``gradient psi (1 - psi)``, in a single pass for PyTorch."""
     if is_torch(like):
         import torch
 
@@ -352,7 +352,7 @@ def _find_sigmoid_back(like: DeviceArray) -> Callable[[DeviceArray, DeviceArray,
 
 
 def check_sweep(samples: Any, coupling: Floats, n_sweeps: int, *vectors: Any) -> None:
-    """Raise a ValueError unless shapes fit each other: compiled code does not look at them."""
+    """Raise a ValueError unless shapes match, since compiled code does not check them."""
     n_features = samples.shape[1]
     fits = coupling.shape == (n_features, n_features) and all(one.shape[-1] == n_features for one in vectors)
     if not fits or not 1 <= n_sweeps <= MAX_SWEEPS:
@@ -361,23 +361,23 @@ def check_sweep(samples: Any, coupling: Floats, n_sweeps: int, *vectors: Any) ->
 
 
 def sweep_features(theta: Any, coupling: Floats, start: Reals, n_sweeps: int, out: Reals | None = None) -> Any:
-    """Return the state after some mean-field sweeps over the features of every sample, shape (n, k).
+    """Return the state after mean-field sweeps over the features of every sample, shape (n, k).
 
-    A sweep sets ``psi_k = sigmoid(theta_k - sum_{j != k} coupling_kj psi_j)`` for k in order, with the values of psi
-    in force at that moment, docs/math.md eq. (31).
+    A sweep sets ``psi_k = sigmoid(theta_k - sum_{j != k} coupling_kj psi_j)`` for k in order, with the current values
+    of psi, docs/math.md eq. (31).
 
     Parameters
     ----------
     theta : (n, k)
         In host memory or on a device.
     coupling : (k, k)
-        Its diagonal is not used; symmetry is not assumed.
+        The diagonal is ignored, and symmetry is not assumed.
     start : (1, k) or (n, k)
-        Where the sweeps start: one row shared by all or, in host memory, one per sample.
+        Initial state: one row shared by all samples or, in host memory, one row per sample.
     n_sweeps : int
         At least one.
     out : (n, k), default=None
-        Written, in host memory. It may be ``theta`` or a per-sample ``start``.
+        Output array in host memory. It may be ``theta`` or a per-sample ``start``.
     """
     check_sweep(theta, coupling, n_sweeps, start)
     if not isinstance(theta, np.ndarray):
@@ -397,17 +397,17 @@ def reverse_features(
     Parameters
     ----------
     grad : (n, k)
-        The gradient with respect to the state that ``sweep_features`` returned. On a device it is overwritten.
+        Gradient with respect to the result of ``sweep_features``. On a device it is overwritten.
     psi : (n, k)
-        That state.
+        Result of ``sweep_features``.
     theta : (n, k) or None
-        Needed to compute the states between sweeps again; with a single sweep there are none.
+        Needed to recompute the states between sweeps; not used with a single sweep.
     coupling, n_sweeps
-        As given to ``sweep_features``.
+        As in ``sweep_features``.
     start : (1, k)
-        The same.
+        As in ``sweep_features``.
     grad_theta : (n, k), default=None
-        Written, in host memory: the gradient with respect to theta. It may be ``grad``.
+        Output array in host memory for the gradient with respect to theta. It may be ``grad``.
     """
     check_sweep(psi, coupling, n_sweeps, grad, start)
     if theta is None and n_sweeps > 1:
@@ -417,7 +417,7 @@ def reverse_features(
         found = _reverse_columns(grad.T, [*history, psi.T], coupling, start[0])
         return found._replace(theta=found.theta.T)
     grad_theta = np.empty(psi.shape) if grad_theta is None else grad_theta
-    theta = psi if theta is None else theta  # with one sweep theta is not read
+    theta = psi if theta is None else theta  # theta is not read with one sweep
     if not psi.shape == grad.shape == theta.shape == grad_theta.shape or len(start) != 1:
         raise ValueError(f"`grad`, `theta` and `grad_theta` must have the shape of `psi`, {psi.shape}.")
     found = SweepGradient(grad_theta, np.zeros(coupling.shape), np.zeros(len(coupling)))
@@ -426,11 +426,11 @@ def reverse_features(
 
 
 def sum_features(psi: Any, theta: Any, weights: Any | None) -> FeatureSums:
-    """Sum what the objective needs to know of the features of samples; weights (n,) are where the samples are."""
+    """Sum statistics of the features over samples; weights (n,) are on the device of the samples."""
     xp, entropy_of = namespace_of(psi), find_entropy(namespace_of(psi))
     columns, weighed = psi.T, psi.T if weights is None else psi.T * weights
     by_theta, entropy = [], []
-    for block in pieces(columns.shape[0], COLUMNS):  # work arrays are as long as a block of features
+    for block in pieces(columns.shape[0], COLUMNS):  # work arrays have the size of a block of features
         by_theta.append(sum_products(weighed[block, :], theta.T[block, :]))
         each = entropy_of(columns[block, :])
         entropy.append(sum_of(each if weights is None else each * weights))

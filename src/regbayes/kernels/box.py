@@ -1,7 +1,7 @@
 """Dual coordinate ascent on a box: binary margins, epsilon-insensitive regression, hard bounds, coupled tasks.
 
-The method is that of LIBLINEAR (Hsieh et al., ICML 2008; Ho and Lin, JMLR 2012): a closed-form step per multiplier,
-and rows that cannot move are left out.
+The method is that of LIBLINEAR (Hsieh et al., ICML 2008; Ho and Lin, JMLR 2012), with a closed-form step per multiplier
+and shrinking: rows whose multipliers cannot change are skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regbayes.kernels.types import SATISFIED
 
 
 class BoxRows(NamedTuple):
-    """The box dual as data; see `box_epoch`. There are n rows, one multiplier each."""
+    """Data of the box dual with one multiplier per row; see `box_epoch`."""
 
     features: Reals
     """(f, d): rows may share features, as the labels of one example do."""
@@ -45,7 +45,7 @@ class BoxRows(NamedTuple):
 
 
 class BoxState(NamedTuple):
-    """What coordinate ascent on the box dual writes."""
+    """State of coordinate ascent on the box dual, updated in place."""
 
     dual: Floats
     """(n,): the multipliers u."""
@@ -75,7 +75,7 @@ def _score(features: Reals, f: int, weights: Floats, t: int, sharing: float, com
 def _best(
     linear: float, absolute: float, curvature: float, lower: float, upper: float, penalty: float, keep: float
 ) -> float:
-    """Return the u in the box that maximises ``-linear u - absolute |u| - curvature u^2 / 2``; ``keep`` if any does.
+    """Return the u in the box that maximizes ``-linear u - absolute |u| - curvature u^2 / 2``; ``keep`` if all do.
 
     Without curvature the result is a bound; an infinite one counts as ``penalty``.
     """
@@ -101,9 +101,9 @@ def _loss_and_gap(
 
 @compiled
 def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> tuple[float, float, float]:
-    """Visit rows once, minimising the box dual exactly over each multiplier.
+    """Visit rows once, minimizing the box dual exactly over each multiplier.
 
-    What is minimised over ``lower <= u <= upper`` is ``1/2 sum_t |weights_t|^2 + sharing / 2 sum_g |common_g|^2`` plus
+    The dual over ``lower <= u <= upper`` is ``1/2 sum_t |weights_t|^2 + sharing / 2 sum_g |common_g|^2`` plus
     ``sum_i linear_i u_i + absolute_i |u_i| + ridge_i u_i^2 / 2``, where ``weights_t`` sums ``u_i x_i`` over the rows of
     task t, ``x_i = features[feature_row_i]``, and ``common_g`` sums the weights of the tasks of group g.
 
@@ -113,16 +113,16 @@ def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> 
     order : (v,)
         The rows to visit.
     restart : bool
-        Visit rows that were left out too.
+        Whether to visit rows that were skipped too.
     state : BoxState
-        Written. A row is left out when both directions away from its multiplier lose.
+        Updated in place. A row is skipped if both directions away from its multiplier increase the dual.
 
     Returns
     -------
     violation, gap, loss : float
-        The largest violation of a row's optimality conditions, infinite when the dual is unbounded; the visited rows'
-        part of the duality gap; and their loss, after a restart, otherwise zero, since what is left out is not looked
-        at. Each row is seen as it was found, just before its step.
+        The largest violation of a row's optimality conditions, infinite if the dual is unbounded; the part of the
+        duality gap of the visited rows; and their loss after a restart, otherwise zero. Each row is evaluated just
+        before its step.
     """
     # Fields are unpacked once: reading one from a record inside the loop costs two atomic operations.
     features, norms, feature_row, task, group, linears, absolutes, ridges, lowers, uppers, sharing, penalty = rows
@@ -162,7 +162,7 @@ def box_epoch(rows: BoxRows, order: Indices, restart: bool, state: BoxState) -> 
 
 @compiled
 def box_check(rows: BoxRows, state: BoxState) -> tuple[float, float]:
-    """Return the loss and the duality gap at the state's multipliers and weights; nothing is written.
+    """Return the loss and the duality gap at the state's multipliers and weights, without changes.
 
     The primal objective is ``1/2 sum_t |weights_t|^2 + sharing / 2 sum_g |common_g|^2`` plus the loss.
     """
@@ -178,7 +178,7 @@ def box_check(rows: BoxRows, state: BoxState) -> tuple[float, float]:
     return loss, gap
 
 
-# --- cells: samples and outputs in pairs
+# --- cells: pairs of sample and output
 
 
 @compiled

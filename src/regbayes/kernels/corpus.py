@@ -1,13 +1,13 @@
-"""The tokens of a corpus: laid out in blocks that can be sampled at the same time, and counted.
+"""The tokens of a corpus, in blocks that can be sampled in parallel, and counts of tokens.
 
-Documents and words are each dealt into the same number of groups, and a block holds the tokens of one group of
-documents and one group of words. Blocks on one (broken) diagonal share neither documents nor words, so threads can work
-on them together; of all the counts only the topics' totals are then a diagonal old, and they are the ones that change
-least (Yan, Xu and Qi, NIPS 2009, "Parallel inference for latent Dirichlet allocation on graphics processing units").
-How a corpus is cut depends on the corpus alone, and so do the draws: the number of threads changes nothing. With one
-block nothing is old and the sampler is exact.
+Documents and words are each divided into the same number of groups. A block contains the tokens of one group of
+documents and one group of words. Blocks on one (broken) diagonal share neither documents nor words, so threads can
+sample them in parallel (Yan, Xu and Qi, NIPS 2009, "Parallel inference for latent Dirichlet allocation on graphics
+processing units"). Only the topic totals, which change least, are then outdated by one diagonal. Blocks depend on the
+corpus alone, and so do the draws, for any number of threads. With one block nothing is outdated and the sampler is
+exact.
 
-What is done with single tokens takes a few bytes for each and no more than two passes.
+Operations on single tokens use a few bytes per token and at most two passes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from regbayes.kernels.types import Assignments, CountTable, Tokens, Words
 
 TOKENS_PER_GROUP = 250_000
 MOST_GROUPS = 16
-FEWEST_GROUPS = 4  # of a large corpus, so that threads find work
-TOKENS_PER_RUN = 12  # of a document in a block, on average
+FEWEST_GROUPS = 4  # minimum number of groups of a large corpus, for parallel threads
+TOKENS_PER_RUN = 12  # average tokens of a document in a block
 
 
 class Layout(NamedTuple):
-    """Tokens in blocks of a group of documents and a group of words each."""
+    """Tokens in blocks of a group of documents and a group of words."""
 
     tokens: Tokens
     block_runs: Indices
@@ -40,7 +40,7 @@ class Layout(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where documents, or words, go: group by group."""
+    """New positions of documents or words, by group."""
 
     groups: Words
     """(documents or words,): the group of each."""
@@ -52,14 +52,14 @@ class Places(NamedTuple):
 def _tally(table: NDArray[np.signedinteger], found: Indices) -> None:
     n_zero = table.size
     for value in table:
-        if value:  # most are zero, and adding to one place over and over waits for itself
+        if value:  # most are zero, and repeated additions to one address are slow
             found[value] += 1
             n_zero -= 1
     found[0] = n_zero
 
 
 def tally(table: CountTable | Indices) -> Indices:
-    """Return how often each value occurs in a table of counts, up to its largest."""
+    """Return the frequency of each value in a table of counts, up to its maximum."""
     found = np.zeros(int(table.max()) + 1, dtype=np.int64)
     _tally(read_only(table.reshape(-1)), found)
     return found
@@ -77,7 +77,7 @@ def _count_tokens(
 
 
 def count_tokens(tokens: Tokens, topics: Assignments, doc_topic: CountTable, word_topic: CountTable) -> None:
-    """Add tokens to the tables of counts."""
+    """Add tokens to the tables of counts in place."""
     _count_tokens(
         read_only(tokens.words),
         read_only(tokens.documents),
@@ -95,7 +95,7 @@ def _count_words(words: NDArray[np.signedinteger], numbers: NDArray[np.signedint
 
 
 def count_words(words: NDArray[np.signedinteger], numbers: NDArray[np.signedinteger], n_words: int) -> Indices:
-    """Return how often each word occurs, shape (n_words,)."""
+    """Return the frequency of each word, shape (n_words,)."""
     found = np.zeros(n_words, dtype=np.int64)
     _count_words(read_only(words), read_only(numbers), found)
     return found
@@ -140,7 +140,7 @@ def _fill_blocks(
     starts: Indices,
     lengths: Indices,
 ) -> None:
-    """Write the tokens; ``next_token`` and ``next_run`` are where blocks begin, and are moved on."""
+    """Write the tokens; ``next_token`` and ``next_run`` are the positions in each block and are advanced."""
     seen = np.full(next_token.size, -1, np.int64)
     for row in range(indptr.size - 1):
         first_block, length = np.int64(document_groups[row]) * n_groups, 0
@@ -167,15 +167,15 @@ def lay_out(
     vocabulary: Places,
     n_groups: int,
 ) -> Layout:
-    """Write out the tokens of a matrix of counts in compressed rows, block by block.
+    """List the tokens of a matrix of counts in compressed rows, block by block.
 
-    Block ``i n_groups + j`` has the tokens of document group i and word group j, in the order of the rows.
+    Block ``i n_groups + j`` contains the tokens of document group i and word group j, in the order of the rows.
 
     Parameters
     ----------
     indptr : (documents + 1,)
     words, numbers : (entries,)
-        Columns, and how often they occur, at least once.
+        Columns and their counts, at least one.
     documents, vocabulary : Places
     n_groups : int
     """
@@ -211,34 +211,34 @@ def lay_out(
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokens in the order of sampling. Documents and words are renumbered, so that groups lie together in memory."""
+    """Tokens in sampling order, with documents and words renumbered so that groups are contiguous in memory."""
 
     tokens: Tokens
-    block_runs: Integers  # (groups^2 + 1,): where blocks begin among the runs; block (i, j) is number i groups + j
+    block_runs: Integers  # (groups^2 + 1,): first run of each block; block (i, j) is number i groups + j
     document_order: Integers  # (N,): the row of X that each document was
     word_order: Integers  # (V,): the column of X that each word was
     lengths: Integers  # (N,)
 
     @property
     def n_groups(self) -> int:
-        """Groups of documents, and of words."""
+        """Number of groups of documents, and of words."""
         return int(np.sqrt(len(self.block_runs) - 1))
 
     @property
     def n_tokens(self) -> int:
-        """All tokens."""
+        """Total number of tokens."""
         return len(self.tokens.words)
 
     def diagonals(self) -> list[list[int]]:
-        """The blocks, in an order in which those of each list can be sampled at the same time."""
+        """Lists of blocks that can be sampled in parallel."""
         n = self.n_groups
         return [[i * n + (i + shift) % n for i in range(n)] for shift in range(n)]
 
 
 def default_groups(n_tokens: int, n_documents: int) -> int:
-    """Return how many groups a corpus is cut into: a power of two, one for a small corpus.
+    """Return the number of groups for a corpus: a power of two, one for a small corpus.
 
-    What a document costs, whatever its length, it costs once in each group of words, so short ones have fewer groups.
+    Each document has a fixed cost in each group of words, so corpora of short documents have fewer groups.
     """
     most = min(MOST_GROUPS, max(FEWEST_GROUPS, n_tokens // (TOKENS_PER_RUN * max(n_documents, 1))))
     groups = 1
@@ -253,11 +253,11 @@ def build_corpus(documents: WordCounts, n_words: int, n_groups: int | None = Non
     Parameters
     ----------
     documents : WordCounts
-        Of whole numbers of words.
+        Counts must be whole numbers.
     n_words : int
         The size of the vocabulary, V.
     n_groups : int, default=None
-        Groups of documents, and of words; None is `default_groups`.
+        Number of groups of documents, and of words; `default_groups` by default.
     """
     indptr, indices = documents.starts, documents.words
     numbers = documents.numbers.astype(np.int32, copy=False)
@@ -276,7 +276,7 @@ def build_corpus(documents: WordCounts, n_words: int, n_groups: int | None = Non
 
 
 def _by_group(group: NDArray[np.int32]) -> tuple[Integers, NDArray[np.int32]]:
-    """Return the members in the order of their groups, and the place of each in it."""
+    """Return the members in the order of their groups, and the position of each in it."""
     order = np.argsort(group, kind="stable")
     place = np.empty_like(group)
     place[order] = np.arange(len(order))

@@ -1,4 +1,4 @@
-"""The memory of a device: how much of it is free, and what is said where it does not do."""
+"""Free memory of a device, and error messages when it is insufficient."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from regbayes.kernels.arrays import DeviceArray, is_plain
 
 @contextmanager
 def within_memory(X: Any, describe: Callable[[], str]) -> Iterator[None]:
-    """Say what fits where the memory of a device does not hold what is made of an array there.
+    """Raise an informative error if work on an array runs out of device memory.
 
-    The error that is the cause would keep the arrays of all the calls that it went through, and with them the memory,
-    for as long as someone looks at it: they are let go first.
+    The original error would keep the arrays of all calls in its traceback, and thus the memory, alive. It is therefore
+    released first.
     """
     try:
         yield
@@ -24,18 +24,18 @@ def within_memory(X: Any, describe: Callable[[], str]) -> Iterator[None]:
         if is_plain(X) or not is_out_of_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)
-        gc.collect()  # problems refer to themselves
+        gc.collect()  # problems contain reference cycles
         raise MemoryError(describe()) from error
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a device is out of memory: PyTorch and CuPy have a name for it, and NVIDIA's libraries have their own."""
+    """Return whether an error of PyTorch, CuPy or NVIDIA's libraries means that a device is out of memory."""
     said = str(error)
     return "OutOfMemory" in type(error).__name__ or "out of memory" in said or "ALLOC_FAILED" in said
 
 
 def free_bytes(X: DeviceArray) -> int | None:
-    """Return the free memory of the device that an array lies on, that which its library holds back among it."""
+    """Return the free memory of an array's device, including memory cached by its library."""
     library = type(X).__module__.partition(".")[0]
     if library == "torch" and "cuda" in str(X.device):
         import torch

@@ -1,7 +1,7 @@
-"""Squared losses of samples at given scores, (outputs, n), over arrays of any library: values and derivatives.
+"""Values and derivatives of squared losses at given scores, (outputs, n), for arrays of any library.
 
-A loss has a factor `C` for each cell, a sample's output: 0 where there is no target. Multipliers are minus the
-derivatives by the scores. Fields broadcast to the shape of the scores, samples last.
+A loss has a factor `C` for each cell (a sample and an output), 0 for a missing target. Multipliers are the negative
+derivatives by the scores. Fields broadcast to the shape of the scores, with samples last.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from regbayes.kernels.arrays import (
 class LossSums(NamedTuple):
     """Losses summed over samples, and the multiplier of each cell."""
 
-    loss: DeviceArray  # smoothed, where it is
-    excess: DeviceArray  # of the smoothed loss over the loss itself
-    bias: DeviceArray  # what smoothing adds to the duality gap
+    loss: DeviceArray  # smoothed if the loss is smoothed
+    excess: DeviceArray  # smoothed loss minus exact loss
+    bias: DeviceArray  # increase of the duality gap by smoothing
     multipliers: DeviceArray  # (outputs, n)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What the kinds of losses have in common. A field of one or no sample is shared by all."""
+    """Base class of losses. A field of length one or zero along the samples is shared by all."""
 
     C: DeviceArray  # (n,), (1, n), (outputs, n) or (1, 1)
 
     def take(self, samples: Any) -> Self:
-        """Return the losses of a slice of samples, or of places on the host."""
+        """Select the losses of samples by a slice or by host indices."""
 
         def pick(values: Any) -> Any:
             if values is None or isinstance(values, float) or values.shape[-1] == 1:
@@ -52,17 +52,17 @@ class Losses:
                 return values[..., samples]
             return namespace_of(values).take(values, integers_to_device(samples, values), axis=values.ndim - 1)
 
-        own = [field.name for field in fields(self) if field.name != "cost"]  # a table of classes
+        own = [field.name for field in fields(self) if field.name != "cost"]  # cost is a table of classes
         return replace(self, **{name: pick(getattr(self, name)) for name in own})
 
     def scale(self, factor: Any) -> Self:
-        """Return losses times a number, or by one for each output."""
+        """Multiply the losses by a number, or by one for each output."""
         if isinstance(factor, np.ndarray):
             factor = to_device(factor[:, None], self.C)
         return replace(self, C=self.C * factor)
 
     def place(self, like: DeviceArray) -> Self:
-        """Return the losses where an array lies; integers keep their types."""
+        """Move the losses to the device of an array; integers keep their dtypes."""
 
         def move(values: Any) -> Any:
             if values is None or isinstance(values, float):
@@ -77,23 +77,23 @@ class Losses:
 class HingeLosses(Losses):
     """Squared hinges, ``C max(0, margin - sign score)^2``, one for each output."""
 
-    signs: DeviceArray  # (outputs, n), int8: 1, -1, or 0 where there is no target
+    signs: DeviceArray  # (outputs, n), int8: 1, -1, or 0 for a missing target
     margin: float = 1.0
 
     def evaluate(self, scores: DeviceArray) -> LossSums:
-        """Evaluate samples, whose scores may be overwritten."""
+        """Evaluate the losses of samples, whose scores may be overwritten."""
         xp, signs = namespace_of(scores), self.signs
         if not (isinstance(scores, np.ndarray) or is_torch(scores) or is_cupy(scores)):
-            signs = xp.astype(signs, scores.dtype)  # the standard does not mix bytes with reals
+            signs = xp.astype(signs, scores.dtype)  # the standard does not mix integers with reals
         scores *= signs
         scores -= self.margin
         missed = xp.clip(scores, None, 0.0)
-        missed *= signs  # minus what was missed, with its sign; 0 where there is no target
+        missed *= signs  # negative violation times the sign, 0 for a missing target
         weighed = -2.0 * self.C * missed
         return _exact(-0.5 * sum_products(weighed, missed), weighed)
 
     def bend(self, multipliers: DeviceArray) -> DeviceArray:
-        """Return the second derivatives by the scores, (outputs, n), where multipliers were found."""
+        """Return the second derivatives by the scores at given multipliers, (outputs, n)."""
         return 2.0 * self.C * namespace_of(multipliers).astype(multipliers != 0.0, multipliers.dtype)
 
 
@@ -106,11 +106,11 @@ class TubeLosses(Losses):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the second derivative is the same for all outputs of a sample."""
+        """Whether all outputs of a sample have the same second derivative."""
         return self.epsilon == 0.0 and (self.C.ndim == 1 or self.C.shape[0] == 1)
 
     def evaluate(self, scores: DeviceArray) -> LossSums:
-        """Evaluate samples, whose scores may be overwritten."""
+        """Evaluate the losses of samples, whose scores may be overwritten."""
         away = self.values - scores
         if self.epsilon > 0.0:
             away -= namespace_of(scores).clip(away, -self.epsilon, self.epsilon)
@@ -118,7 +118,7 @@ class TubeLosses(Losses):
         return _exact(0.5 * sum_products(weighed, away), weighed)
 
     def bend(self, multipliers: DeviceArray) -> DeviceArray:
-        """Return the second derivatives by the scores, (outputs, n), where multipliers were found."""
+        """Return the second derivatives by the scores at given multipliers, (outputs, n)."""
         xp = namespace_of(multipliers)
         inside = multipliers == 0.0 if self.epsilon > 0.0 else xp.zeros_like(multipliers, dtype=xp.bool)
         return 2.0 * self.C * xp.astype(~inside, multipliers.dtype)
@@ -126,18 +126,18 @@ class TubeLosses(Losses):
 
 @dataclass(frozen=True)
 class ClassLosses(Losses):
-    """Squared multi-class hinges, ``C max_c(0, cost_c + score_c - score_true)^2``, smoothed inside each sample.
+    """Squared multi-class hinges, ``C max_c(0, cost_c + score_c - score_true)^2``, smoothed within each sample.
 
-    Multipliers of wrong classes are minus ``max(0, wanted - (1 - delta) total) / delta``, where their sum ``total``
-    is found by Newton's method from below: of a piecewise linear function it ends after a few steps.
+    Multipliers of wrong classes are minus ``max(0, wanted - (1 - delta) total) / delta`` with sum ``total``. Newton's
+    method on this piecewise linear equation, started from below, ends after a few steps.
     """
 
     labels: DeviceArray  # (n,), int64
-    cost: DeviceArray  # (classes, classes): of taking a class in the place of each; (1, 1): the same for all
+    cost: DeviceArray  # (classes, classes): cost of predicting a class instead of each; (1, 1): shared by all
     smoothing: float  # delta
 
     def evaluate(self, scores: DeviceArray) -> LossSums:
-        """Evaluate samples."""
+        """Evaluate the losses of samples."""
         xp, delta = namespace_of(scores), self.smoothing
         truth, none = true_classes(self.labels, scores), xp.zeros((1, 1), dtype=scores.dtype, device=scores.device)
         own = xp.take_along_axis(scores, self.labels[None, :], axis=0)
@@ -156,22 +156,22 @@ class ClassLosses(Losses):
         omega = xp.clip(wanted - (1.0 - delta) * total, 0.0, None) / delta
         total, squares = xp.sum(omega, axis=0), xp.sum(omega * omega, axis=0)
         ridge = 0.5 / xp.where(self.C > 0.0, self.C, xp.ones_like(self.C))
-        # Where a class has a multiplier its margin is ridge (delta omega + (1 - delta) total).
+        # The margin of a class with a multiplier is ridge (delta omega + (1 - delta) total).
         loss = 0.5 * ridge * ((1.0 - delta) * total * total + delta * squares)
-        worst = xp.max(margins, axis=0)  # that of the true class is zero
+        worst = xp.max(margins, axis=0)  # the margin of the true class is zero
         exact = self.C * worst * worst
         bias = exact - loss + 0.5 * ridge * delta * (total * total - squares)
         return LossSums(sum_of(loss), sum_of(loss - exact), sum_of(bias), xp.where(truth, total, -omega))
 
     def differentiate(self, active: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Return how multipliers follow margins: ``own`` times each less ``shared`` times the sum; and their number."""
+        """Return the coefficients ``own`` and ``shared`` of multipliers by margins, and the active classes' number."""
         xp, delta = namespace_of(active), self.smoothing
         count = xp.sum(xp.astype(active, self.C.dtype), axis=0)
         own = (2.0 / delta) * self.C
         return own, own * (1.0 - delta) / (delta + (1.0 - delta) * count), count
 
     def multiply(self, change: DeviceArray, multipliers: DeviceArray) -> DeviceArray:
-        """Return second derivatives where multipliers were found, times a change of scores, (classes, n)."""
+        """Multiply the second derivatives at given multipliers by a change of scores, (classes, n)."""
         xp = namespace_of(change)
         truth, active = true_classes(self.labels, change), multipliers < 0.0
         own, shared, _ = self.differentiate(active)
@@ -187,13 +187,13 @@ def _exact(loss: DeviceArray, multipliers: DeviceArray) -> LossSums:
 
 
 def true_classes(labels: DeviceArray, scores: DeviceArray) -> DeviceArray:
-    """Return which output is each sample's own, (outputs, n)."""
+    """Return the mask of each sample's true class, (outputs, n)."""
     xp = namespace_of(scores)
     return labels[None, :] == xp.arange(scores.shape[0], dtype=labels.dtype, device=labels.device)[:, None]
 
 
 def weigh_grams(columns: DeviceArray, weights: DeviceArray) -> DeviceArray:
-    """Return ``sum_n weights_on columns_n columns_n'`` of each output, (outputs, d, d), from (d, n), (outputs, n)."""
+    """Return ``sum_n weights_on columns_n columns_n'`` for each output, (outputs, d, d), from (d, n), (outputs, n)."""
     xp = namespace_of(columns)
     (d, n), n_outputs = columns.shape, weights.shape[0]
     found = []

@@ -1,8 +1,8 @@
-"""Dual coordinate ascent for multi-class margins: one simplex of multipliers per row.
+"""Dual coordinate ascent for multi-class margins, with one simplex of multipliers per row.
 
-Each row's subproblem is solved exactly (Crammer and Singer, JMLR 2001); the threshold is found by Newton's method on a
-convex piecewise linear function, which ends after a few passes over the classes. Classes that cannot take part are set
-aside row by row, as in LIBLINEAR (Keerthi et al., KDD 2008).
+Each row's subproblem is solved exactly (Crammer and Singer, JMLR 2001). Newton's method finds the threshold of a convex
+piecewise linear function after a few passes over the classes. Inactive classes are skipped row by row, as in LIBLINEAR
+(Keerthi et al., KDD 2008).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Counts = NDArray[np.int16]
 
 
 class SimplexRows(NamedTuple):
-    """The multi-class dual as data; see `simplex_epoch`."""
+    """Data of the multi-class dual; see `simplex_epoch`."""
 
     features: Reals
     """(n, k)"""
@@ -42,7 +42,7 @@ class SimplexRows(NamedTuple):
 
 
 class SimplexState(NamedTuple):
-    """What multi-class coordinate ascent writes."""
+    """State of multi-class coordinate ascent, updated in place."""
 
     omega: Floats
     """(n, c): the multipliers, none negative."""
@@ -130,8 +130,8 @@ def _row_gradient(
 ) -> tuple[float, float, float, float]:
     """Write the dual's gradient for the first ``m`` classes; return its extremes, the mass and the true score.
 
-    The lower extreme is over classes that carry weight: one without weight and a gradient below it stays so. With a
-    free total zero is among the values compared, since the total can shrink.
+    The minimum is over classes with positive weight; a class without weight and with a smaller gradient stays at zero.
+    With a free total, zero is also compared, since the total can shrink.
     """
     _score_classes(weights, features, i, classes, m, gradient)
     true_score, shift, mass = 0.0, 0.0, 0.0
@@ -157,7 +157,7 @@ def _row_gradient(
 
 @compiled_inline
 def _complementarity(i: int, omega: Floats, classes: Counts, m: int, gradient: Floats, top: float) -> float:
-    """Return ``sum_a omega_a (top - gradient_a)``, a sum of terms that are not negative."""
+    """Return ``sum_a omega_a (top - gradient_a)``, a sum of nonnegative terms."""
     gap = 0.0
     for a in range(m):
         gap += omega[i, classes[i, a]] * (top - gradient[a])
@@ -168,7 +168,7 @@ def _complementarity(i: int, omega: Floats, classes: Counts, m: int, gradient: F
 def _row_loss(
     total: float, ridge: float, penalty: float, top: float, mass: float, true_score: float
 ) -> tuple[float, float]:
-    """Return the row's loss and what its part of the duality gap has in addition to the complementarity."""
+    """Return the row's loss and its part of the duality gap without the complementarity."""
     if not np.isinf(total):
         return total * (top - true_score), 0.0
     slack = top + ridge * mass
@@ -179,13 +179,13 @@ def _row_loss(
 
 @compiled_inline
 def _restart_row(label: int, total: float, ridge: float, i: int, classes: Counts) -> int:
-    """Bring all classes of row i back into play and return how many there are; none if the row has no weight."""
+    """Activate all classes of row i and return their number; none if the row has no weight."""
     last = int(classes.shape[1]) - 1
     if total == 0.0 or np.isinf(ridge):
         return 0
     if not np.isinf(total):
         return last + 1
-    for a in range(last):  # with a free total the true class takes part only through the others
+    for a in range(last):  # with a free total the true class has no multiplier of its own
         if classes[i, a] == label:
             classes[i, a] = classes[i, last]
             classes[i, last] = label
@@ -194,7 +194,7 @@ def _restart_row(label: int, total: float, ridge: float, i: int, classes: Counts
 
 @compiled_inline
 def _set_aside(low: float, i: int, omega: Floats, classes: Counts, m: int, gradient: Floats) -> int:
-    """Move classes without weight and with gradient below ``low`` behind the others; return how many are left."""
+    """Move classes without weight and with gradient below ``low`` to the end; return the number of active classes."""
     a = 0
     while a < m:
         c = classes[i, a]
@@ -221,11 +221,11 @@ def _solve_row(
     gradient: Floats,
     values: Floats,
 ) -> bool:
-    """Write to ``values`` the best multipliers of row i; return False when they are unbounded.
+    """Write the optimal multipliers of row i to ``values``; return False if they are unbounded.
 
-    With a fixed total they are a projection on the simplex; with a free one every step also moves the weights of the
-    true class and pays the ridge. Gradients are taken relative to the largest: divided by the norm of a row of nearly
-    nothing, they would leave no digit of the multipliers.
+    With a fixed total they are a projection on the simplex. With a free total every step also changes the weights of
+    the true class and the ridge term. Gradients are relative to the largest, since division by a tiny row norm would
+    otherwise lose all digits of the multipliers.
     """
     is_fixed = not np.isinf(total)
     largest = gradient[:m].max()
@@ -248,7 +248,7 @@ def _solve_row(
     for a in range(m):
         values[a] = max(0.0, values[a] - tau)
         above += values[a] > 0.0
-    if is_fixed and above == 1:  # exactly the vertex, so that the row can be left out
+    if is_fixed and above == 1:  # exactly at the vertex, so that the row can be skipped
         for a in range(m):
             if values[a] > 0.0:
                 values[a] = total
@@ -267,7 +267,7 @@ def _move_row(
     m: int,
     values: Floats,
 ) -> None:
-    """Write the new multipliers of row i and their effect on the weights."""
+    """Write the new multipliers of row i and update the weights."""
     moved = 0.0
     for a in range(m):
         c = classes[i, a]
@@ -284,7 +284,7 @@ def _move_row(
 
 @compiled
 def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: SimplexState) -> tuple[float, float, float]:
-    """Visit rows once, maximising the multi-class dual exactly over each row's multipliers.
+    """Visit rows once, maximizing the multi-class dual exactly over each row's multipliers.
 
     The dual is ``-1/2 sum_c |weights_c|^2 + sum_n sum_c omega_nc cost_nc - ridge_n (sum_c omega_nc)^2 / 2`` with
     ``weights = sum_n sum_c omega_nc (e_label(n) - e_c) features_n'`` and ``omega >= 0``.
@@ -295,17 +295,17 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
     order : (v,)
         The rows to visit.
     restart : bool
-        Consider all classes of the visited rows, not only those still in play.
+        Whether to consider all classes of the visited rows instead of the active ones only.
     state : SimplexState
-        Written. Classes leave play when they carry no weight and lag behind all that do; a row with nothing left to
-        exchange has none in play.
+        Updated in place. Classes become inactive if they have no weight and smaller gradients than all classes with
+        weight. Rows whose multipliers cannot change have no active classes.
 
     Returns
     -------
     violation, gap, loss : float
-        The largest violation of a row's optimality conditions, infinite when the dual is unbounded; the visited rows'
-        part of the duality gap; and their loss, after a restart, otherwise zero, since what is left out is not looked
-        at. Each row is seen as it was found, just before its step.
+        The largest violation of a row's optimality conditions, infinite if the dual is unbounded; the part of the
+        duality gap of the visited rows; and their loss after a restart, otherwise zero. Each row is evaluated just
+        before its step.
     """
     # Fields are unpacked once: reading one from a record inside the loop costs two atomic operations.
     features, norms, labels, cost, cost_row, totals, ridges, penalty = rows
@@ -328,7 +328,7 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
         gap += row_gap + _complementarity(i, omega, classes, m, gradient, top)
         m = _set_aside(low, i, omega, classes, m, gradient)
         if is_fixed and m == 1:
-            m = 0  # a vertex: nothing to exchange with
+            m = 0  # at a vertex, where multipliers cannot change
         n_in_play[i] = m
         row_violation = (top if is_fixed else max(top, 0.0)) - low
         if m == 0 or row_violation <= SATISFIED:
@@ -345,7 +345,7 @@ def simplex_epoch(rows: SimplexRows, order: Indices, restart: bool, state: Simpl
 def simplex_check(rows: SimplexRows, state: SimplexState) -> tuple[float, float]:
     """Return the loss and the duality gap at the state's multipliers and weights.
 
-    The primal objective is ``1/2 sum_c |weights_c|^2`` plus the loss. Multipliers and weights are not written.
+    The primal objective is ``1/2 sum_c |weights_c|^2`` plus the loss. Multipliers and weights do not change.
     """
     features, _norms, labels, cost, cost_row, totals, ridges, penalty = rows
     omega, weights, classes, _n_answers = state

@@ -1,12 +1,12 @@
-"""Sweeps over spike-and-slab features: label-free mean-field inference of features that are zero or real-valued.
+"""Label-free mean-field sweeps over spike-and-slab features, which are zero or real-valued.
 
-A feature of a sample is off, or on with a value v of a half-normal or normal prior of precision one. Given the others,
-its value has a normal distribution, truncated at zero for a half-normal prior. Its moments and one logarithm are all
-that is needed: docs/math.md eq. (121)-(124). What other features see of it is its expected value ``f = psi E[v | on]``.
+A feature of a sample is off, or on with a value v that has a half-normal or normal prior of precision one. Given the
+others, its value is normal, truncated at zero for a half-normal prior. Inference needs its moments and one logarithm,
+docs/math.md eq. (121)-(124). Other features depend on its expected value ``f = psi E[v | on]``.
 
-In host memory, compiled loops work on blocks of samples as in `binary`; arrays of other libraries have the same in
-operations of the array API. There, what belongs to one feature is in double precision whatever is stored: far below
-zero the moments of a value are differences of nearly equal numbers.
+In host memory, compiled loops work on blocks of samples as in `binary`. Arrays of other libraries use the array API,
+with double precision for each feature regardless of storage, because moments far below zero are differences of nearly
+equal numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from regbayes.kernels.binary import (
     find_mixing,
 )
 
-MAX_HISTORY_NUMBERS = 1 << 26  # that the sweeps of a piece of the samples leave on a device for the way back
+MAX_HISTORY_NUMBERS = 1 << 26  # numbers that the sweeps of a piece of samples store on a device for the reverse
 
 # (1 + 2 x) erfcx(x) for x >= 0 as a polynomial in (x - 3.75) / (x + 3.75), highest power first: the Chebyshev series of
 # degree 22 (the variable is that of Schonfelder, "Chebyshev expansions for the error and related functions", 1978),
@@ -56,7 +56,7 @@ _ERFCX = np.array([
 
 
 class Swept(NamedTuple):
-    """What the sweeps find, where the samples are; all (n, k) but the last."""
+    """Result of the sweeps on the device of the samples; all (n, k) except the last."""
 
     psi: Any
     """Probabilities that features are on."""
@@ -69,7 +69,7 @@ class Swept(NamedTuple):
 
 
 class SlabGradient(NamedTuple):
-    """What the reverse sweep finds; sums over samples are in host memory."""
+    """Result of the reverse sweep; sums over samples are in host memory."""
 
     projections: Any
     """(n, k): gradient of the projections."""
@@ -91,7 +91,7 @@ def _scaled_erfc(x: float) -> float:
 
 @compiled_as_written
 def _infer_amount(drive: float, deviation: float, log_scale: float, signed: bool) -> tuple[float, float, float]:
-    """Return the log-odds of being on and the first two moments of the value; ``log_scale = a + log(deviation)``."""
+    """Return the log-odds and first two moments of the value; ``log_scale = a + log(deviation)``."""
     alpha = drive * deviation
     if signed:
         return log_scale + 0.5 * alpha * alpha, deviation * alpha, deviation * deviation * (1.0 + alpha * alpha)
@@ -102,7 +102,7 @@ def _infer_amount(drive: float, deviation: float, log_scale: float, signed: bool
         mass = 2.0 - tail * density  # twice the normal probability above zero
         theta = log_scale + math.log(mass) + x * x
     else:
-        density = 1.0  # both in units of exp(-x^2)
+        density = 1.0  # density and mass in units of exp(-x^2)
         mass = tail
         theta = log_scale + math.log(mass)
     # Far below zero the two terms cancel to rounding: an activation is not negative.
@@ -129,9 +129,9 @@ def _sweep_block(
     new: Floats,
     found: Floats,
 ) -> None:
-    """Write one sweep from ``old`` to ``new``, blocks (k, BLOCK), and what it found. The first sweep starts at zero.
+    """Write one sweep from ``old`` to ``new``, blocks (k, BLOCK), and its intermediate results; start at zero.
 
-    ``found`` is (4, k, BLOCK): what drove a feature, its log-odds and the first two moments of its value.
+    ``found`` is (4, k, BLOCK): the drive of a feature, its log-odds and the first two moments of its value.
     """
     n_features = projections.shape[0]
     drive = found[0]
@@ -209,7 +209,7 @@ def _reverse_rows(
     found = np.empty((n_sweeps, 4, n_features, BLOCK))
     incoming = np.empty((n_features, BLOCK))  # gradient of the activations after the sweep being reversed
     outgoing = np.empty((n_features, BLOCK))  # gradient of those before it
-    delta = np.empty((n_features, BLOCK))  # gradient of what drove it
+    delta = np.empty((n_features, BLOCK))  # gradient of the drives
     total = np.empty((n_features, BLOCK))
     for start in range(0, n_rows, BLOCK):
         n = min(BLOCK, n_rows - start)
@@ -247,7 +247,7 @@ def _reverse_rows(
 
 
 class _Value(NamedTuple):
-    """A feature given all others, of each sample; all (n,), in double precision."""
+    """Distribution of a feature given all others, for each sample; all (n,), in double precision."""
 
     theta: DeviceArray  # log-odds of being on
     psi: DeviceArray
@@ -256,7 +256,7 @@ class _Value(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Sweeps over samples on a device; what they are given is in host memory."""
+    """Sweeps over samples on a device, with parameters in host memory."""
 
     coupling: Floats
     precision: Floats
@@ -286,7 +286,7 @@ class _Columns(NamedTuple):
         return [psi, self.sweep_once(projections, amounts, note), squares, divergences[0]]
 
     def reverse(self, left: DeviceArray, projections: DeviceArray) -> list[Floats]:
-        """Write the gradient by projections over the one by activations, both (k, n); return the sums of the others."""
+        """Overwrite the gradient by activations with that by projections, both (k, n); return the other gradients."""
         K, n = projections.shape
         places = pieces(n, max(1, MAX_HISTORY_NUMBERS // (2 * K * self.n_sweeps)))
         found = [self._reverse_piece(left[:, rows], projections[:, rows]) for rows in places]
@@ -295,7 +295,7 @@ class _Columns(NamedTuple):
     def _reverse_piece(self, left: DeviceArray, projections: DeviceArray) -> list[DeviceArray]:
         xp, K = namespace_of(left), left.shape[0]
         history: list[DeviceArray] = []
-        drives: list[DeviceArray] = []  # of sweep after sweep
+        drives: list[DeviceArray] = []  # drives of successive sweeps
         for _ in range(self.n_sweeps):
             before = history[-1] if history else None
             history.append(self.sweep_once(projections, before, lambda _, drive, __: drives.append(drive)))
@@ -326,7 +326,7 @@ class _Columns(NamedTuple):
         return [by_coupling, by_precision]
 
     def _reverse_one(self, k: int, row: DeviceArray, drive: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-        """Return the gradient by what drove a feature, (n,), and minus twice the sum of that by its precision."""
+        """Return the gradient by a feature's drive, (n,), and minus twice its summed gradient by the precision."""
         xp = namespace_of(row)
         flowing, drive = (xp.astype(each, xp.float64, copy=False) for each in (row, drive))
         found = self._infer_value(k, drive)
@@ -338,7 +338,7 @@ class _Columns(NamedTuple):
     def sweep_once(
         self, projections: DeviceArray, before: DeviceArray | None, note: Callable[[int, DeviceArray, _Value], Any]
     ) -> DeviceArray:
-        """Return the activations after a sweep, (k, n); before the first one all are zero."""
+        """Return the activations after a sweep, (k, n); they are zero before the first."""
         xp, mixing = namespace_of(projections), to_device(find_mixing(self.coupling), projections)
         if before is None:
             state = xp.asarray(projections, copy=True)
@@ -357,7 +357,7 @@ class _Columns(NamedTuple):
         return state
 
     def _infer_value(self, k: int, drive: DeviceArray) -> _Value:
-        """Return what is known of a feature from what drives it, (n,): docs/math.md eq. (122)."""
+        """Return the distribution of a feature given its drive, (n,), docs/math.md eq. (122)."""
         xp, deviation = namespace_of(drive), 1.0 / float(np.sqrt(self.precision[k]))
         alpha, log_scale = deviation * drive, float(self.log_odds[k] + np.log(deviation))
         if self.signed:
@@ -366,7 +366,7 @@ class _Columns(NamedTuple):
         x = math.sqrt(0.5) * xp.abs(alpha)
         squared, ahead, tail = x * x, alpha > 0.0, find_scaled_erfc(xp)(x)
         one = xp.ones_like(x)
-        density = xp.where(ahead, xp.exp(-squared), one)  # below zero, both in units of exp(-x^2)
+        density = xp.where(ahead, xp.exp(-squared), one)  # below zero, density and mass are in units of exp(-x^2)
         mass = xp.where(ahead, 2.0 - tail * density, tail)
         theta = xp.where(ahead, squared, 0.0 * one) + xp.log(mass) + log_scale
         # Far below zero the two terms cancel to rounding: a half-normal value is not negative.
@@ -376,7 +376,7 @@ class _Columns(NamedTuple):
 
 
 def find_scaled_erfc(xp: Any) -> Callable[[DeviceArray], DeviceArray]:
-    """Return the function ``exp(x^2) erfc(x)`` for x >= 0: the library's own where it has one, as PyTorch."""
+    """Return the function ``exp(x^2) erfc(x)`` for x >= 0, the library's own if available, such as PyTorch's."""
     if hasattr(xp, "special") and hasattr(xp.special, "erfcx"):
         return cast("Callable[[DeviceArray], DeviceArray]", xp.special.erfcx)
 
@@ -402,17 +402,17 @@ def sweep_slab(
     Parameters
     ----------
     projections : (n, k)
-        What drives the features where all others are off, ``c Phi_k' x_n``; in host memory or on a device.
+        Drives of the features when all others are off, ``c Phi_k' x_n``; in host memory or on a device.
     coupling : (k, k)
-        Its diagonal is not used; symmetry is not assumed.
+        The diagonal is ignored, and symmetry is not assumed.
     precision : (k,)
-        Of a value given that its feature is on, that of its prior (one) included.
+        Precision of a value given that its feature is on, including that of its prior (one).
     log_odds : (k,)
-        Of the features being on, a priori.
+        Prior log-odds of the features.
     n_sweeps : int
         At least one.
     signed : bool, default=False
-        Whether values have a normal prior, or a half-normal one.
+        Whether values have a normal instead of a half-normal prior.
     """
     check_sweep(projections, coupling, n_sweeps, precision, log_odds)
     if not isinstance(projections, np.ndarray):
@@ -435,16 +435,16 @@ def reverse_slab(
     signed: bool = False,
     grad_projections: Floats | None = None,
 ) -> SlabGradient:
-    """Differentiate a function of the swept activations by what the sweeps were given, docs/math.md eq. (125)-(126).
+    """Differentiate a function of the activations by the inputs of the sweeps, docs/math.md eq. (125)-(126).
 
     Parameters
     ----------
     grad : (n, k)
-        The gradient with respect to the activations that `sweep_slab` returned. On a device it is overwritten.
+        Gradient with respect to the activations from `sweep_slab`. On a device it is overwritten.
     projections, coupling, precision, log_odds, n_sweeps, signed
-        As given to `sweep_slab`.
+        As in `sweep_slab`.
     grad_projections : (n, k), default=None
-        Written, in host memory: the gradient with respect to the projections. It may be ``grad``.
+        Output array in host memory for the gradient with respect to the projections. It may be ``grad``.
     """
     check_sweep(projections, coupling, n_sweeps, precision, log_odds, grad)
     if not isinstance(projections, np.ndarray):

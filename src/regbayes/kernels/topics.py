@@ -1,12 +1,12 @@
-"""Collapsed Gibbs of supervised topic models: topics of tokens, and weights of topics.
+"""Collapsed Gibbs sampling of supervised topic models: topics of tokens, and weights of topics.
 
-A token's topic is drawn given all others, tilted by a quadratic in the topic proportions of its document. The weights
-of all topics of a token are formed in one pass over contiguous rows of counts, which the compiler vectorises; for the
-numbers of topics that people fit, that beats following sparse lists. What the tilt contributes is kept per document:
-removing a token from topic k shifts the tilt of all topics by a row that depends on the document and k alone, so it is
-computed once for each topic that occurs.
+A token's topic is drawn given all others, reweighted by an exponential of a quadratic in the topic proportions of its
+document. The weights of all topics of a token are computed in one vectorized pass over contiguous rows of counts. For
+usual numbers of topics this is faster than sparse lists. The contribution of the quadratic is cached per document.
+Removing a token from topic k shifts it by a vector that depends only on the document and k, which is computed once for
+each occurring topic.
 
-Weights are normal given the topics: sums over documents are what drawing them needs.
+Weights are normal given the topics and are drawn from sums over documents.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ZERO = np.float32(0.0)
 
 
 class WeightStatistics(NamedTuple):
-    """Sums over documents that the weights' normal distribution needs, with proportions ``m = counts / length``."""
+    """Sums over documents for the normal distribution of the weights, with proportions ``m = counts / length``."""
 
     precision: Floats
     """(responses, topics, topics): ``sum_d quadratic_dl m_d m_d'``."""
@@ -38,7 +38,7 @@ class WeightStatistics(NamedTuple):
 
 @compiled_inline
 def _write_rows(weights: Singles, slopes: Singles, bends: Singles, out: Singles) -> None:
-    """Write ``out_k = sum_l w_lk (slope_l + bend_l w_lk)``, four rows at a time to spare the memory of ``out``."""
+    """Write ``out_k = sum_l w_lk (slope_l + bend_l w_lk)``, four rows at a time to reduce memory traffic."""
     n_topics, n_responses = weights.shape[1], weights.shape[0]
     for k in range(n_topics):
         out[k] = _ZERO
@@ -68,7 +68,7 @@ def _tilt_of_document(
     bends: Singles,
     tilt: Singles,
 ) -> None:
-    """Write the exponent that a further token in each topic adds, when none is taken out."""
+    """Write the change of the exponent by an additional token in each topic, without removing one."""
     for response in range(weights.shape[0]):
         score = _ZERO
         for k in range(weights.shape[1]):
@@ -88,7 +88,7 @@ def _shift_of_topic(
     bends: Singles,
     shift: Singles,
 ) -> None:
-    """Write how the exponent of each topic changes when a token is taken out of ``topic``."""
+    """Write the change of each topic's exponent when a token is removed from ``topic``."""
     for response in range(weights.shape[0]):
         slopes[response] = quadratic[response] * per_token * per_token * weights[response, topic]
         bends[response] = _ZERO
@@ -108,9 +108,9 @@ def _draw(
     p: Singles,
     sums: Singles,
 ) -> int:
-    """Return the topic that a uniform draw stands for; ``p`` and ``sums``, of all topics and of spans, are scratch.
+    """Return the topic for a uniform draw; ``p`` and ``sums``, of all topics and of spans, are scratch.
 
-    Spans are summed one by one, so that looking up the draw takes a few steps.
+    Sums over spans of topics make the lookup take a few steps.
     """
     total = _ZERO
     for s in range(sums.size):
@@ -154,7 +154,7 @@ def _sample_visits(
     topic_total: Indices,
 ) -> int:
     """Sweep over the runs of a block; see `sample_topics`."""
-    n_topics, n_responses = doc_topic.shape[1], weights.shape[0]  # topics with padding, whose weights are zero
+    n_topics, n_responses = doc_topic.shape[1], weights.shape[0]  # includes padding topics, whose weights are zero
     alpha, beta = np.float32(doc_prior), np.float32(word_prior)
     mass = np.float64(word_prior) * word_topic.shape[0]
     inverse = np.empty(n_topics, np.float32)
@@ -185,7 +185,7 @@ def _sample_visits(
                     stamp[old] = visit
                 shift = shifts[old]
                 highest = np.float32(-np.inf)
-                for k in range(topic_total.size):  # padding has no tilt, which may be higher than all others
+                for k in range(topic_total.size):  # excludes padding, whose exponent may exceed all others
                     highest = max(highest, tilt[k] + shift[k])
                 for k in range(topic_total.size):
                     factor[k] = exp(tilt[k] + shift[k] - highest)
@@ -216,11 +216,11 @@ def sample_topics(
     uniforms: Singles,
     counts: TopicCounts,
 ) -> int:
-    """Draw the topic of one token after another from its conditional distribution given all others.
+    """Draw the topics of tokens sequentially from their conditional distributions given all others.
 
-    The distribution over all assignments is that of latent Dirichlet allocation with symmetric priors, proportions
-    and topics integrated out, times the tilt of each document, docs/math.md eq. (53). With a token of word w in
-    document d taken out, topic k has the weight
+    The distribution over all assignments is that of latent Dirichlet allocation with symmetric priors, with proportions
+    and topics integrated out, times the tilt of each document, docs/math.md eq. (53). After removing a token of word w
+    in document d, topic k has the weight
 
         (doc_topic_dk + doc_prior) (word_topic_wk + word_prior) / (topic_total_k + words * word_prior)
         * exp(sum_l linear_l f_lk - quadratic_l f_lk^2 / 2),
@@ -230,7 +230,7 @@ def sample_topics(
     Parameters
     ----------
     tokens, tilt
-        The corpus and the documents' tilts.
+        The corpus and the tilts of its documents.
     first_run, last_run : int
         The runs to sweep over, half open.
     doc_prior, word_prior : float
@@ -238,12 +238,12 @@ def sample_topics(
     uniforms : (tokens of the runs,)
         In [0, 1): one draw per token.
     counts : TopicCounts
-        Written. ``word_topic`` may contain tokens of other corpora in addition to these.
+        Updated in place. ``word_topic`` may include tokens of other corpora.
 
     Returns
     -------
     int
-        How many tokens changed their topic.
+        Number of tokens that changed their topic.
     """
     return _sample_visits(
         read_only(tokens.words),
@@ -297,14 +297,14 @@ def _sum_documents(
 
 
 def weight_statistics(tilt: Tilt, counts: TopicCounts, rows: slice) -> WeightStatistics:
-    """Sum over documents what the weights' normal distribution needs, docs/math.md eq. (55).
+    """Return the sums over documents for the normal distribution of the weights, docs/math.md eq. (55).
 
-    Topics that a document does not have cost nothing.
+    Topics without tokens in a document are skipped.
 
     Parameters
     ----------
     tilt, counts
-        Documents, with their tilts. The weights of the tilt are not used.
+        Documents with their tilts, whose weights are not used.
     rows : slice
         The documents to sum over.
     """

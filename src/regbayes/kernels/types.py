@@ -21,7 +21,7 @@ SATISFIED = 1e-12
 
 
 class Tokens(NamedTuple):
-    """The tokens of a corpus, in runs that belong to one document each."""
+    """The tokens of a corpus, in runs of one document each."""
 
     words: Words
     """(tokens,)"""
@@ -48,7 +48,7 @@ class Tilt(NamedTuple):
 
 
 class TopicCounts(NamedTuple):
-    """How many tokens have which topic; what a sweep writes."""
+    """Counts of tokens by topic, updated in place by a sweep."""
 
     topics: Assignments
     """(tokens,)"""

@@ -1,4 +1,4 @@
-"""Mean field of topic models: compiled loops over documents, and a CUDA kernel with its launcher (`cuda`)."""
+"""Mean field of topic models: compiled loops over documents, and CUDA kernels with their launcher (`cuda`)."""
 
 from __future__ import annotations
 

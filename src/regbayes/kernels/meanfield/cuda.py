@@ -1,8 +1,8 @@
-"""The kernels of `meanfield.cu` on arrays of a CUDA device, PyTorch's or CuPy's, compiled when they are first needed.
+"""Compile the kernels of `meanfield.cu` on first use, and launch them on CUDA arrays of PyTorch or CuPy.
 
-The library that the arrays belong to compiles them (both bring NVIDIA's run-time compiler) and launches them on its
-current stream, so nothing else has to be installed. A kernel is compiled for each precision and number of topics per
-lane, eighteen at most, and not for every number of topics.
+The library of the arrays compiles the kernels with its copy of NVIDIA's run-time compiler and launches them on its
+current stream, so no additional installation is needed. A kernel is compiled for each precision and number of topics
+per lane, at most eighteen variants, and not for every number of topics.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ if TYPE_CHECKING:
     from regbayes.kernels.arrays_topics import Documents
 
 MOST_TOPICS = 1024
-WIDE = (12, 16, 24, 32)  # topics per lane, beyond 256 topics
+WIDE = (12, 16, 24, 32)  # topics per lane for more than 256 topics
 WARP = 32
-FORWARD_WARPS = {8: 1, 32: 2}  # of a block, by lanes: as measured
+FORWARD_WARPS = {8: 1, 32: 2}  # warps per block by number of lanes, the fastest in benchmarks
 REVERSE_WARPS = {8: 2, 32: 4}
-OVERHEAD = 2560  # bytes of shared memory that a block takes besides what is asked for, at most
-SUM_THREADS = 256  # of a block that sums the entries of a word
+OVERHEAD = 2560  # maximum bytes of shared memory per block in addition to the requested bytes
+SUM_THREADS = 256  # threads per block that sums the entries of a word
 
 Launch = Callable[[int, int, int, Sequence[Any]], None]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How threads share the topics of an entry."""
+    """Distribution of the topics of an entry over threads."""
 
     lanes: int
     per_lane: int
 
     @classmethod
     def of(cls, n_topics: int) -> Shape:
-        """Return the shape for so many topics: few lanes where topics are few, so that a warp takes several entries."""
+        """Return the shape for a number of topics, with fewer lanes for few topics so that warps share entries."""
         lanes = 8 if n_topics <= 64 else WARP
         per_lane = -(-n_topics // lanes)
         return cls(lanes, per_lane if per_lane <= 8 else next(width for width in WIDE if width >= per_lane))
 
 
 def takes(array: DeviceArray, n_topics: int, n_sweeps: int = 1) -> bool:
-    """Whether the kernels take documents that lie where an array does; a reverse keeps two vectors for every sweep."""
+    """Return whether the kernels support an array's device; a reverse stores two vectors for every sweep."""
     if not is_cuda(array) or not compiles(array) or n_topics > MOST_TOPICS:
         return False
     return _count_noted(n_sweeps, n_topics, array.dtype.itemsize, 1, _room(*find_place(array))) > 0
 
 
 def _count_noted(n_sweeps: int, n_topics: int, itemsize: int, typical: int, room: int) -> int:
-    """Return of how many entries a block can note numbers: those of a typical document, if there is room for them."""
+    """Return the number of entries per block with cached values: those of a typical document if memory suffices."""
     left = room - OVERHEAD - _vector_bytes(n_sweeps, n_topics, itemsize)
     return max(min(typical, left // ((2 * n_sweeps + 1) * itemsize)), 0)
 
@@ -62,14 +62,14 @@ def _vector_bytes(n_sweeps: int, n_topics: int, itemsize: int) -> int:
 
 
 def is_cuda(array: Any) -> bool:
-    """Whether an array lies on a CUDA device."""
+    """Return whether an array is on a CUDA device."""
     return bool(getattr(array, "is_cuda", False)) or type(array).__module__.partition(".")[0] == "cupy"
 
 
 def forward(
     documents: Documents, topics: DeviceArray, doc_prior: DeviceArray, n_sweeps: int, n_kept: int
 ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-    """Return gammas, likelihoods and divergences: `regbayes.kernels.arrays_topics.infer_documents`."""
+    """Return gammas, likelihoods and divergences for `regbayes.kernels.arrays_topics.infer_documents`."""
     n, K, itemsize = len(documents), topics.shape[1], topics.dtype.itemsize
     gammas = make_array((n, n_kept, K), topics)
     sums = make_double((2, n), topics)
@@ -89,10 +89,10 @@ def reverse(
     by_document: tuple[DeviceArray, DeviceArray, DeviceArray],
     table: DeviceArray,
 ) -> None:
-    """Add derivatives by the topics to a table: `regbayes.kernels.arrays_topics.reverse_documents`.
+    """Add derivatives by the topics to a table, for `regbayes.kernels.arrays_topics.reverse_documents`.
 
-    ``by_document`` is gammas, grad and weights. In order, if the documents have one: entries are written where those of
-    a word are neighbours, and then summed.
+    ``by_document`` is gammas, grad and weights. If the documents have an order, entries are written sorted by word and
+    then summed, so that the result is deterministic.
     """
     if len(documents) == 0:
         return
@@ -106,7 +106,7 @@ def reverse(
     words, numbers, starts = documents.counts
     fixed = [*by_document, table]
     if order is None:
-        rest = [words, topics, 0, K, n_sweeps, noted]  # two that are not looked at
+        rest = [words, topics, 0, K, n_sweeps, noted]  # words and topics are placeholders here
         arguments = [words, numbers, starts, topics, doc_prior, *fixed, *rest]
         launch(len(documents), n_threads, n_bytes, arguments)
         return
@@ -122,18 +122,18 @@ def reverse(
         add(topics.shape[0], SUM_THREADS, 0, [by_entry, word_starts, table, K])
 
 
-# --- arrays, compiling and launching, by the library that the arrays belong to
+# --- arrays, compilation and launch by the library of the arrays
 
 
 def find_place(array: DeviceArray) -> tuple[str, int]:
-    """Return an array's library and the number of its device."""
+    """Return an array's library and device number."""
     if hasattr(array, "is_cuda"):
         return "torch", int(array.device.index or 0)
     return "cupy", int(array.device.id)
 
 
 def make_array(shape: tuple[int, ...], like: DeviceArray) -> DeviceArray:
-    """Return an array of a type and place like another's, to be written."""
+    """Return an uninitialized array with the dtype and device of another."""
     if hasattr(like, "is_cuda"):
         return like.new_empty(shape)
     import cupy
@@ -143,7 +143,7 @@ def make_array(shape: tuple[int, ...], like: DeviceArray) -> DeviceArray:
 
 
 def make_double(shape: tuple[int, ...], like: DeviceArray) -> DeviceArray:
-    """Return such an array in double precision."""
+    """Return an uninitialized array in double precision."""
     if hasattr(like, "is_cuda"):
         import torch
 
@@ -155,7 +155,7 @@ def make_double(shape: tuple[int, ...], like: DeviceArray) -> DeviceArray:
 
 
 def compiles(array: DeviceArray) -> bool:
-    """Whether an array's library has NVIDIA's compiler: PyTorch from 2.8 on, and CuPy, which may be for other cards."""
+    """Return whether an array's library has NVIDIA's compiler: PyTorch 2.8 or later, and CuPy for CUDA."""
     return _compiles(find_place(array)[0])
 
 
@@ -172,7 +172,7 @@ def _compiles(library: str) -> bool:
 
 @cache
 def _room(library: str, device: int) -> int:
-    """Return the shared memory that a block may have, in bytes."""
+    """Return the maximum shared memory of a block in bytes."""
     if library == "torch":
         import torch
 
@@ -184,7 +184,7 @@ def _room(library: str, device: int) -> int:
 
 @cache
 def _compile(name: str, shape: Shape, itemsize: int, place: tuple[str, int]) -> Launch:
-    """Compile a kernel for a precision and a device; it is launched with blocks, threads, bytes and arguments."""
+    """Compile a kernel for a precision and a device; the launcher takes blocks, threads, bytes and arguments."""
     library, device = place
     real = {4: "float", 8: "double"}[itemsize]
     defines = f"#define REAL {real}\n#define LANES {shape.lanes}\n#define PER_LANE {shape.per_lane}\n"

@@ -1,12 +1,11 @@
 """Mean-field kernels of topic models, in single precision.
 
-A document's topics are ``phi_wk`` proportional to ``p(w | k) exp(digamma(gamma_k))`` for each of its words, and its
-proportions are Dirichlet with parameters ``gamma = doc_prior + sum_w number_w phi_w``. docs/math.md 5.5, 5.6.
-Functions take one block of documents and run in the caller's thread; a block may share its entries with others.
+The topics of a word are ``phi_wk`` proportional to ``p(w | k) exp(digamma(gamma_k))``. The proportions of a document
+are Dirichlet with parameters ``gamma = doc_prior + sum_w number_w phi_w``. docs/math.md 5.5, 5.6. Functions take one
+block of documents and run in the caller's thread; a block may share its entries with others.
 
-Nearly all the work is two passes over the rows of topics of a document's words, which the compiler vectorises. The
-other part is ``exp(digamma(x))`` for every topic in every sweep; it is written without branches, so that it is
-vectorised too.
+Most of the work is two vectorized passes over the topics of a document's words. The rest is ``exp(digamma(x))`` for
+every topic in every sweep, which is branch-free so that it is vectorized too.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from regbayes.kernels.arrays import is_plain, namespace_of, to_host
 from regbayes.kernels.binary import MAX_SWEEPS
 from regbayes.kernels.types import SPAN, Words
 
-TINY = 1e-30  # keeps words that no topic explains from dividing by zero
+TINY = 1e-30  # avoids division by zero for words without probability in any topic
 _ZERO = np.float32(0.0)
 
 
 class WordCounts(NamedTuple):
-    """Documents in compressed rows: which words, and how often; numbers need not be whole."""
+    """Documents in compressed rows of words and counts, which may be fractions."""
 
     words: Words
     """(entries,)"""
@@ -38,12 +37,12 @@ class WordCounts(NamedTuple):
     """(documents + 1,): where documents begin among the entries."""
 
     def rows(self, first: int, last: int) -> WordCounts:
-        """Return the documents from one to another, half open; the entries are shared."""
+        """Return documents ``first`` to ``last``, half open, sharing the entries."""
         return self._replace(starts=self.starts[first : last + 1])
 
 
 class Prior(NamedTuple):
-    """What is known of the topics when documents are inferred."""
+    """Topics and prior for the inference of documents."""
 
     word_given_topic: Singles
     """(vocabulary, columns): not negative; padding is zero. Topics need not sum to one."""
@@ -55,7 +54,7 @@ class Prior(NamedTuple):
 def _exp_digamma(x: Any) -> Any:
     """Return exp(digamma(x)) for x > 0.
 
-    digamma(x + 6) less the six reciprocals on the way is digamma(x), and exp(digamma(u + 1/2)) is
+    digamma(x) is digamma(x + 6) minus six reciprocals, and exp(digamma(u + 1/2)) is
     u + 1 / (24 u) - 37 / (5760 u^3) + ...
     """
     one, five = np.float32(1.0), np.float32(5.0)
@@ -81,7 +80,7 @@ def _trigamma(x: Any) -> Any:
 
 @compiled_inline
 def _write_factors(gamma: Singles, collapsed: bool, n_topics: int, t: Singles) -> None:
-    """Write ``exp(digamma(gamma))``, or gamma itself; padding is left alone."""
+    """Write ``exp(digamma(gamma))``, or gamma itself, without changing the padding."""
     for k in range(n_topics):
         t[k] = gamma[k] if collapsed else _exp_digamma(gamma[k])
 
@@ -107,7 +106,7 @@ def _sweep_document(
     before: Singles,
     after: Singles,
 ) -> Any:
-    """Write gamma after a sweep with the factors ``t``; return by how much it changed. ``sums`` is scratch."""
+    """Write gamma after a sweep with the factors ``t``; return its absolute change. ``sums`` is scratch."""
     sums[:] = _ZERO
     for i in range(begin, end):
         p = topics[words[i]]
@@ -155,7 +154,7 @@ def _sweep_documents(
             total += 1
             if change <= tol * length:
                 break
-        if with_logs:  # while the rows of its words are near
+        if with_logs:  # while the rows of its words are in the cache
             _write_factors(row, False, n_topics, t)
             log_sum = 0.0
             for i in range(begin, end):
@@ -173,7 +172,7 @@ def meanfield_sweeps(
     collapsed: bool = False,
     logs: Floats | None = None,
 ) -> int:
-    """Alternate between topics of words and proportions of documents, for each document by itself.
+    """Alternate between topics of words and proportions for each document separately.
 
     Parameters
     ----------
@@ -181,18 +180,18 @@ def meanfield_sweeps(
     prior : Prior
     max_sweeps : int
     tol : float
-        A document is done when the absolute changes of its gamma sum to at most this times its length.
+        A document has converged when the absolute changes of its gamma sum to at most this times its length.
     gamma : (documents, columns)
-        Read as the start and overwritten; columns beyond the topics are left alone.
+        Initial values, overwritten by the result; columns beyond the topics do not change.
     collapsed : bool, default=False
-        Whether topics of words have the weights gamma in the place of ``exp(digamma(gamma))``, docs/math.md eq. (56).
+        Whether word weights are gamma instead of ``exp(digamma(gamma))``, docs/math.md eq. (56).
     logs : (documents,), optional
-        Written: ``sum_w number_w log sum_k p(w | k) exp(digamma(gamma_k))`` at the last gamma.
+        Output array for ``sum_w number_w log sum_k p(w | k) exp(digamma(gamma_k))`` at the last gamma.
 
     Returns
     -------
     int
-        Sweeps, summed over the documents.
+        Total number of sweeps over all documents.
     """
     written = np.empty(0) if logs is None else logs
     _check_shapes(documents, prior, max_sweeps, gamma)
@@ -219,7 +218,7 @@ def _reverse_documents(
     history = np.zeros((n_sweeps + 1, columns), np.float32)
     for d in range(starts.size - 1):
         begin, end, weight = starts[d], starts[d + 1], weights[d]
-        # Sweeps are made once more rather than remembered: they would take the memory of several corpora.
+        # Recompute the sweeps, since storing them would take the memory of several corpora.
         length = _ZERO
         for i in range(begin, end):
             length += numbers[i]
@@ -267,7 +266,7 @@ def _reverse_documents(
 def reverse_sweeps(
     documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Singles, grad: Singles, weights: Floats
 ) -> Singles:
-    """Differentiate through a fixed number of sweeps from even proportions, which are made once more.
+    """Differentiate through a fixed number of sweeps from uniform proportions, which are recomputed.
 
     Parameters
     ----------
@@ -275,12 +274,12 @@ def reverse_sweeps(
         As in `meanfield_sweeps`.
     n_sweeps : int
     gamma : (documents, columns)
-        As the sweeps left it. They began at ``doc_prior + length / topics``.
+        Result of sweeps that started at ``doc_prior + length / topics``.
     grad : (documents, columns)
         Derivatives of an objective by gamma.
     weights : (documents,)
-        The objective also has each document's negative bound so often: the divergence of the Dirichlet distribution of
-        gamma from that of ``doc_prior``, less the ``logs`` of `meanfield_sweeps`.
+        Weight of each document's negative bound in the objective. The negative bound is the divergence of the Dirichlet
+        distribution of gamma from that of ``doc_prior``, minus the ``logs`` of `meanfield_sweeps`.
 
     Returns
     -------
@@ -295,7 +294,7 @@ def reverse_sweeps(
 
 
 def _check_shapes(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Array, *others: Array) -> None:
-    """Raise where a compiled loop would read foreign memory, or hardly end. Other tables than gamma may be empty."""
+    """Raise if a compiled loop would read out of bounds or hardly end; tables other than gamma may be empty."""
     (words, numbers, starts), (topics, doc_prior) = documents, prior
     first, last, shape = int(starts[0]), int(starts[-1]), (len(starts) - 1, topics.shape[1])
     used = words[first:last]
@@ -310,29 +309,29 @@ def _check_shapes(documents: WordCounts, prior: Prior, n_sweeps: int, gamma: Arr
 
 
 def _mark_read_only(documents: WordCounts, prior: Prior) -> tuple[Words, Singles, Indices, Singles, Singles]:
-    """Return what a kernel only reads, marked so: it is then compiled once for all callers."""
+    """Return the inputs of a kernel as read-only views, so that it is compiled once for all callers."""
     words, numbers, starts = documents
     topics, doc_prior = prior
     return read_only(words), read_only(numbers), read_only(starts), read_only(topics), read_only(doc_prior)
 
 
-# --- arrays in and out of the loops
+# --- conversion of inputs and outputs
 
 
 def padded(n_topics: int) -> int:
-    """Return the number of columns of tables for so many topics."""
+    """Return the number of columns of tables for ``n_topics`` topics."""
     return -(-n_topics // SPAN) * SPAN
 
 
 def as_table(topics: Reals) -> Singles:
-    """Return a table of words by topics as kernels take it: single precision, padded with zeros."""
+    """Convert a table of words by topics to single precision, padded with zeros."""
     table = np.zeros((len(topics), padded(topics.shape[1])), np.float32)
     table[:, : topics.shape[1]] = topics
     return table
 
 
 def lengths_of(documents: WordCounts) -> Floats:
-    """Return the numbers of words of documents, which may be on a device, shape (N,)."""
+    """Return the number of words of each document, which may be on a device, shape (N,)."""
     starts, numbers = to_host(documents.starts), documents.numbers
     first, last = int(starts[0]), int(starts[-1])
     if is_plain(numbers):
@@ -345,7 +344,7 @@ def lengths_of(documents: WordCounts) -> Floats:
 
 
 def even_gamma(lengths: Floats, doc_prior: Floats) -> Singles:
-    """Return the start of label-free inference: every topic has the same share. Shape (N, columns)."""
+    """Return the initial gamma of label-free inference, with equal topic shares, shape (N, columns)."""
     K = len(doc_prior)
     gamma = np.zeros((len(lengths), padded(K)), np.float32)
     gamma[:, :K] = doc_prior + lengths[:, None] / K
@@ -353,12 +352,12 @@ def even_gamma(lengths: Floats, doc_prior: Floats) -> Singles:
 
 
 def log_likelihoods(logs: Floats, gamma: Floats, lengths: Floats) -> Floats:
-    """Return E[log p(w, z | theta) - log q(z)] of each document: docs/math.md eq. (68), shape (N,).
+    """Return E[log p(w, z | theta) - log q(z)] of each document, docs/math.md eq. (68), shape (N,).
 
     Parameters
     ----------
     logs : (N,)
-        As from `meanfield_sweeps`: without the normalisers of E[log theta].
+        As from `meanfield_sweeps`, without the normalizers of E[log theta].
     gamma : (N, K)
     lengths : (N,)
     """
@@ -366,7 +365,7 @@ def log_likelihoods(logs: Floats, gamma: Floats, lengths: Floats) -> Floats:
 
 
 def proportion_divergences(gamma: Floats, doc_prior: Floats) -> Floats:
-    """Return the divergence of each document's Dirichlet distribution from the prior, shape (N,)."""
+    """Return the KL divergence of each document's Dirichlet distribution from the prior, shape (N,)."""
     total = gamma.sum(axis=1)
     expected = digamma(gamma) - digamma(total)[:, None]
     found = gammaln(total) - np.sum(gammaln(gamma), axis=1)
