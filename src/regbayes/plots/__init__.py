@@ -1,4 +1,4 @@
-"""Display classes: they hold plain arrays, and import matplotlib when they plot."""
+"""Display classes that store plain arrays and import matplotlib only for plotting."""
 
 from __future__ import annotations
 

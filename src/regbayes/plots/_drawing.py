@@ -1,4 +1,4 @@
-"""What the displays share: their base class, new axes, and maps with their numbers written in."""
+"""Common code of the displays: base class, new axes and annotated heat maps."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 BLUE, RED, GRAY = "#0072b2", "#d55e00", "#9a9a9a"
-MAX_TICKS = 40  # names that fit on an axis
-MAX_WRITTEN_CELLS = 200  # cells of a map whose numbers are legible
+MAX_TICKS = 40  # maximum number of tick labels on an axis
+MAX_WRITTEN_CELLS = 200  # maximum number of annotated cells in a heat map
 
 
 class Display:
     """Base class of the displays.
 
-    As in scikit-learn, ``from_estimator`` or ``from_result`` computes plain arrays, keeps them as attributes and draws
-    them; `plot` draws them again on other axes. matplotlib is imported when something is drawn.
+    As in scikit-learn, ``from_estimator`` or ``from_result`` computes plain arrays, stores them as attributes and draws
+    them. `plot` draws them again on other axes. matplotlib is imported on the first plot.
 
     Attributes
     ----------
@@ -56,14 +56,14 @@ class Display:
 
 
 def new_axes(width: float, height: float, n_rows: int = 1, n_columns: int = 1, **options: Any) -> Any:
-    """Return the axes of a new figure of a size in inches, an array where there are several."""
+    """Return the axes of a new figure with the given size in inches, as an array if there are several."""
     import matplotlib.pyplot as plt
 
     return plt.figure(figsize=(width, height), layout="constrained").subplots(n_rows, n_columns, **options)
 
 
 def take_panels(ax: Any, n: int) -> list[Axes]:
-    """Return all axes of an array of at least n."""
+    """Return the flattened axes; raise an error if there are fewer than n."""
     panels = np.ravel(np.asarray(ax, dtype=object)).tolist()
     if len(panels) < n:
         raise ValueError(f"ax has {len(panels)} Axes, and {n} are needed")
@@ -71,18 +71,18 @@ def take_panels(ax: Any, n: int) -> list[Axes]:
 
 
 def hide_frame(ax: Axes) -> None:
-    """Hide the upper and the right side of the frame."""
+    """Hide the top and right spines."""
     ax.spines[["top", "right"]].set_visible(False)
 
 
 def write_names(axis: Axis, names: Sequence[Any]) -> None:
-    """Write names on an axis; of many, a part of them."""
+    """Label an axis with names, skipping some if there are many."""
     step = max(1, -(-len(names) // MAX_TICKS))
     axis.set_ticks(np.arange(0, len(names), step), [str(name) for name in names[::step]])
 
 
 def draw_map(ax: Axes, values: Floats, names: Sequence[Any], limits: tuple[float, float], digits: int = 2) -> Any:
-    """Draw values as colors, with names of rows, and with numbers where they are legible."""
+    """Draw a heat map with names of rows, and with numbers if there are few cells."""
     low, high = limits
     image = ax.imshow(values, cmap="RdBu" if low < 0 else "Blues", vmin=low, vmax=high, aspect="auto")
     write_names(ax.yaxis, names)

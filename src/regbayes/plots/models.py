@@ -1,4 +1,4 @@
-"""Displays of fitted models: objective, use of the features, weights, loadings, and relations between tasks."""
+"""Displays of fitted models: objective, feature use, weights, loadings and task relations."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TERM_COLORS = (RED, BLUE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", GRAY)
-MAX_PANELS = 12  # features whose loadings are drawn by default
-N_COLUMNS = 4  # of panels in a new figure
+MAX_PANELS = 12  # default maximum number of features with drawn loadings
+N_COLUMNS = 4  # columns of panels in a new figure
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class ObjectiveDisplay(Display):
         Parameters
         ----------
         estimator : fitted estimator
-            One that has `trace_`.
+            Estimator with `trace_`.
         ax : matplotlib Axes, default: a new figure
         """
         check_is_fitted(estimator, "trace_")
@@ -63,7 +63,7 @@ class ObjectiveDisplay(Display):
         return cls(np.asarray(estimator.trace_.iterations), terms).plot(ax)
 
     def _draw(self, ax: Axes) -> None:
-        """Draw changes since the first iteration: terms contain constants of any size."""
+        """Draw changes since the first iteration, because terms contain arbitrary constants."""
         for i, (name, values) in enumerate(self.terms.items()):
             color = TERM_COLORS[i % len(TERM_COLORS)]
             ax.plot(self.iterations, values - values[0], color=color, linewidth=1.2, label=name)
@@ -77,10 +77,10 @@ class ObjectiveDisplay(Display):
 
 @dataclass(eq=False)
 class FeatureUseDisplay(Display):
-    """Average value of each feature: over all samples, and by class.
+    """Average value of each feature over all samples and by class.
 
-    The bars are averages over all samples, and the lines on them one standard deviation of the classes' averages to
-    either side: features with a long line distinguish classes. The map below has the classes' averages.
+    Bars show averages over all samples. Error bars show one standard deviation of the class averages, so features with
+    a long error bar distinguish classes. The heat map below shows the class averages.
 
     Parameters
     ----------
@@ -102,29 +102,29 @@ class FeatureUseDisplay(Display):
 
     @property
     def deviation(self) -> Floats:
-        """Standard deviation of the classes' averages, shape (n_features,); 0 without classes."""
+        """Standard deviation of the class averages, shape (n_features,); 0 without classes."""
         return self.by_class.std(axis=0) if len(self.classes) else np.zeros_like(self.overall)
 
     @classmethod
     def from_estimator(
         cls, estimator: Any, X: ArrayLike, y: ArrayLike | None = None, *, ax: Any = None
     ) -> FeatureUseDisplay:
-        """Infer the features in use of samples, average them by class, and draw the averages.
+        """Compute and draw the averages of the features in use, overall and by class.
 
         Parameters
         ----------
         estimator : fitted estimator
-            One whose `transform` gives probabilities of features, or that has `feature_probabilities`.
+            Estimator whose `transform` returns feature probabilities, or with `feature_probabilities`.
         X : array-like of shape (n_samples, n_features)
             Samples, preferably held out.
         y : array-like of shape (n_samples,), default=None
-            Their classes.
+            Class labels of the samples.
         ax : pair of matplotlib Axes, default: a new figure
         """
         check_consistent_length(X, y)
         psi = to_host(getattr(estimator, "feature_probabilities", estimator.transform)(X))
         overall = psi.mean(axis=0)
-        order = np.argsort(-overall, kind="stable")  # the most frequent first
+        order = np.argsort(-overall, kind="stable")  # by decreasing frequency
         features = order[in_use(psi)[order]]
         labels = np.zeros(0) if y is None else to_host(y)
         classes = np.unique(labels)
@@ -155,7 +155,7 @@ class FeatureUseDisplay(Display):
 
 @dataclass(eq=False)
 class FeatureWeightsDisplay(Display):
-    """Weight of every feature for every class or task.
+    """Weight of each feature for each class or task.
 
     Parameters
     ----------
@@ -187,11 +187,11 @@ class FeatureWeightsDisplay(Display):
         Parameters
         ----------
         estimator : fitted estimator
-            One that has `coef_features_`, and `tasks_` or `classes_`.
+            Estimator with `coef_features_`, and with `tasks_` or `classes_`.
         outputs : sequence, default=None
             Names of the rows of `coef_features_`; the tasks or classes by default.
         features : array-like of int, default=None
-            Features to draw, in order; by default all that have a weight, the largest first.
+            Features to draw, in order; by default all with a weight, by decreasing weight.
         ax : matplotlib Axes, default: a new figure
         """
         check_is_fitted(estimator, "coef_features_")
@@ -210,7 +210,7 @@ class FeatureWeightsDisplay(Display):
         return new_axes(float(np.clip(0.42 * n_columns + 2.2, 4, 14)), float(np.clip(0.26 * n_rows + 1.2, 2, 11)))
 
     def _draw(self, ax: Axes) -> None:
-        """Draw a map: positive weights are blue, negative ones red."""
+        """Draw a heat map with positive weights in blue and negative ones in red."""
         limit = float(np.abs(self.weights).max(initial=0.0)) or 1.0
         image = draw_map(ax, self.weights, self.outputs, (-limit, limit))
         write_names(ax.xaxis, self.features)
@@ -219,7 +219,7 @@ class FeatureWeightsDisplay(Display):
 
 
 def _output_names(estimator: Any, n_outputs: int) -> tuple[list[Any], str]:
-    """Name the rows of `coef_features_`: tasks, classes, the second of two classes, or numbers."""
+    """Return names for the rows of `coef_features_`: tasks, classes, the second of two classes, or numbers."""
     for title, attribute in (("task", "tasks_"), ("class", "classes_")):
         found = getattr(estimator, attribute, ())
         names = [] if isinstance(found, list) else to_host(found).tolist()
@@ -231,7 +231,7 @@ def _output_names(estimator: Any, n_outputs: int) -> tuple[list[Any], str]:
 
 @dataclass(eq=False)
 class TopWordsDisplay(Display):
-    """Columns with the largest loadings of each feature, such as the top words of a topic.
+    """Input features with the largest loadings of each feature, such as the top words of a topic.
 
     Parameters
     ----------
@@ -261,9 +261,9 @@ class TopWordsDisplay(Display):
         Parameters
         ----------
         estimator : fitted estimator
-            One that has `components_`: a topic model, a factor analysis, a matrix factorization, of any package.
+            Estimator of any package with `components_`, such as a topic model or a matrix factorization.
         feature_names : sequence of str, default=None
-            Names of the columns; `feature_names_in_` by default, and their numbers if there are no names.
+            Names of the columns; by default `feature_names_in_`, or column numbers without names.
         n_words : int, default=10
             Maximum number of loadings of a feature.
         features : array-like of int, default=None
@@ -311,9 +311,9 @@ class TopWordsDisplay(Display):
 
 @dataclass(eq=False)
 class TaskRelationsDisplay(Display):
-    """Correlations between the scores that the features of a multi-task model predict for its tasks.
+    """Correlations between the task scores predicted from the features of a multi-task model.
 
-    Related tasks are next to each other.
+    Tasks are sorted so that related ones are adjacent.
 
     Parameters
     ----------
@@ -339,17 +339,17 @@ class TaskRelationsDisplay(Display):
         tasks: Sequence[Any] | None = None,
         ax: Axes | None = None,
     ) -> TaskRelationsDisplay:
-        """Predict the scores of samples for every task, and draw their correlations.
+        """Predict the scores of samples for all tasks and draw their correlations.
 
         Parameters
         ----------
         estimator : fitted estimator
-            One that has `transform`, `coef_features_` and `tasks_`, with one output per task.
+            Estimator with `transform`, `coef_features_`, `tasks_` and one output per task.
         X : array-like of shape (n_samples, n_features)
             Typical samples; targets are not needed.
         centered : bool or "auto", default="auto"
-            Whether to subtract the score of the average task first. Scores of tasks that share weights have large
-            correlations otherwise, so "auto" does it after ``fit(X, y, task=...)``.
+            Whether to subtract the mean score over tasks. Scores of tasks that share weights are highly correlated
+            otherwise, so "auto" subtracts it after ``fit(X, y, task=...)``.
         tasks : sequence, default=None
             Names of the tasks; `tasks_` by default.
         ax : matplotlib Axes, default: a new figure
@@ -382,14 +382,14 @@ class TaskRelationsDisplay(Display):
 
 
 def correlations(scores: Floats, *, centered: bool = False) -> Floats:
-    """Return the correlations of tasks, (tasks, tasks).
+    """Return the correlations between tasks, (tasks, tasks).
 
     Parameters
     ----------
     scores : (samples, tasks)
-        A task of constant scores has correlation 0 with all others.
+        Tasks with constant scores have correlation 0 with all others.
     centered : bool, default=False
-        Whether to subtract the score of the average task first.
+        Whether to subtract the mean score over tasks.
     """
     if centered:
         scores = scores - scores.mean(axis=1, keepdims=True)
@@ -402,7 +402,7 @@ def correlations(scores: Floats, *, centered: bool = False) -> Floats:
 
 
 def related_order(relations: Floats) -> Integers:
-    """Return an order of the tasks in which related ones are neighbors: the leaves of average linkage."""
+    """Return the leaf order of average-linkage clustering, in which related tasks are adjacent."""
     n = len(relations)
     if n < 3:
         return np.arange(n, dtype=np.int64)

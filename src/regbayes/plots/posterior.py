@@ -1,4 +1,4 @@
-"""Displays of a regularized posterior: the distribution of a function before and after, and the multipliers."""
+"""Displays of a regularized posterior: marginal distributions and multipliers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from regbayes.regularization.result import RegularizedPosterior
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_DISTINCT = 20  # functions with at most so many values get one bar per value
-TAIL = 5e-4  # probability left out of the picture at either end
+MAX_DISTINCT = 20  # functions with at most this many distinct values get one bar per value
+TAIL = 5e-4  # probability outside the plot at either end
 GAUSSIAN_BINS = 800
 
 
@@ -29,13 +29,13 @@ class PosteriorShiftDisplay(Display):
     Parameters
     ----------
     edges : array of shape (n + 1,)
-        Ends of the intervals on which the densities are constant.
+        Edges of the histogram bins.
     before, after : array of shape (n,)
-        Densities of the function.
+        Densities of the function on the bins.
     mean_before, mean_after : float
         Expectations of the function.
     name : str, default="feature"
-        Name of the function, for the axis.
+        Label of the axis.
     """
 
     edges: Floats
@@ -63,13 +63,13 @@ class PosteriorShiftDisplay(Display):
         result : RegularizedPosterior
             Result of `regbayes.regularize`.
         feature : callable, array or str
-            One function of the models or draws, as in ``E(feature)``. For a Gaussian, coefficients of shape (d,) or
+            One function of the parameters, as in ``E(feature)``. For a Gaussian, coefficients of shape (d,) or
             an affine function.
         name : str, default=None
             Label of the axis; the function's own name by default.
         bins : int, default=50
-            Maximum number of bars for draws; their ends are round numbers. Functions with few values get one bar for
-            each, a Gaussian its density.
+            Maximum number of bars for draws; their edges are round numbers. Functions with few values get one bar per
+            value, and a Gaussian is drawn as a density.
         ax : matplotlib Axes, default: a new figure
         """
         posteriors = (result.base, result.posterior)
@@ -105,7 +105,7 @@ class PosteriorShiftDisplay(Display):
         ax.stairs(self.after, self.edges, color=BLUE, linewidth=1.6, label=labels[1])
         for mean, color in ((self.mean_before, GRAY), (self.mean_after, BLUE)):
             ax.vlines(mean, 0.0, 1.04 * top, color=color, linestyle="--", linewidth=1.2)
-        ax.set_ylim(0.0, top * 1.4)  # the legend is above the bars
+        ax.set_ylim(0.0, top * 1.4)  # leaves space for the legend above the bars
         ax.set(xlabel=self.name, ylabel="density", xlim=(self.edges[0], self.edges[-1]))
         hide_frame(ax)
         ax.legend(frameon=False, loc="upper right", fontsize="small")
@@ -115,9 +115,9 @@ class PosteriorShiftDisplay(Display):
 class DualMultipliersDisplay(Display):
     """Multiplier of every constrained expectation.
 
-    A positive multiplier pushes the posterior towards larger values of the function, a negative one towards smaller
-    values, and zero means that the constraint holds without it. Bars that are hatched and reach the edge are infinite:
-    the constraint removes a region.
+    A positive multiplier shifts the posterior towards larger values of the function, a negative one towards smaller
+    values. Zero means that the unconstrained posterior satisfies the constraint. Hatched bars that reach the edge are
+    infinite: the constraint excludes a region.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class DualMultipliersDisplay(Display):
 
 
 def _edges(samples: list[tuple[Floats, Floats]], bins: int) -> Floats:
-    """Return ends of bars for weighted values: one bar per value if there are few, else multiples of a round number."""
+    """Return bin edges for weighted values: one bin per value if there are few, else round numbers."""
     from matplotlib.ticker import MaxNLocator
 
     distinct = np.unique(np.concatenate([values for values, _ in samples]))
