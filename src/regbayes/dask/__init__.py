@@ -1,4 +1,4 @@
-"""Estimators over rows on the workers of a Dask cluster, and draws there for `regbayes.regularize`."""
+"""Estimators and `regbayes.regularize` for data on the workers of a Dask cluster."""
 
 from regbayes.dask.draws import Samples
 from regbayes.dask.latent import IBPFactorAnalysis, ILSVMClassifier, ILSVMRegressor

@@ -1,4 +1,4 @@
-"""What all estimators on Dask share: a fit to collections, lazy predictions, and `to_local`."""
+"""Common code of the Dask estimators: fits to collections, lazy predictions and `to_local`."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from regbayes.estimators._bases import fit_data
 from regbayes.kernels.arrays import is_plain, to_host
 from regbayes.margins.head import HEAD_POLICY
 
-START_ROWS = 10_000  # samples that the structure search is run on
-SAMPLE_BYTES = 1 << 28  # limit of the samples that come to the client
+START_ROWS = 10_000  # maximum number of samples in the structure search
+SAMPLE_BYTES = 1 << 28  # maximum bytes of samples copied to the client
 
 LAZY = ("predict", "decision_function", "transform", "feature_probabilities", "score_samples")
 IN_MEMORY = ("partial_fit", "fit_weights")
 
 
 class OnCluster(BaseEstimator):
-    """An estimator whose samples are on the workers of a Dask cluster.
+    """Mixin for estimators of samples on the workers of a Dask cluster.
 
-    The last base of a subclass is the plain estimator, whose parameters and fitted attributes it has. Predictions for
+    The last base of a subclass is the plain estimator, which defines parameters and fitted attributes. Predictions for
     collections are lazy.
     """
 
     _plain: ClassVar[type[Any]]
-    _local_only: ClassVar[dict[str, Any]] = {}  # parameters, and values that need all samples in local memory
+    _local_only: ClassVar[dict[str, Any]] = {}  # parameters and values that need all samples in local memory
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if issubclass(cls.__bases__[-1], OnCluster):  # a base of estimators, not one itself
+        if issubclass(cls.__bases__[-1], OnCluster):  # a base class, not an estimator
             return
         cls._plain = cls.__bases__[-1]
         for names, change in ((LAZY, _lazily), (IN_MEMORY, _in_memory)):
@@ -70,11 +70,11 @@ class OnCluster(BaseEstimator):
         X : dask array or DataFrame of shape (n_samples, n_features)
             Chunks of PyTorch or CuPy stay on their devices. Chunks of word counts may be sparse.
         y : dask array, Series or DataFrame of shape (n_samples,) or (n_samples, n_outputs), default=None
-            Targets as the plain estimator takes them. They are cut again if their chunks are not those of `X`.
+            Targets as for the plain estimator. They are rechunked to the chunks of `X`.
         sample_weight : dask array or Series of shape (n_samples,), default=None
-            How often each sample counts.
+            Sample weights.
         client : distributed.Client, default=None
-            By default the current client.
+            Dask client; by default the current one.
 
         Returns
         -------
@@ -109,38 +109,38 @@ class OnCluster(BaseEstimator):
         return self
 
     def _make_reader(self, n_columns: int, y: Any) -> Reader:
-        """Return how workers read samples."""
+        """Return the reader of samples on workers."""
         return Reader(n_columns)
 
     def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
-        """Fit to validated samples; ``data`` is what the user gave, for callbacks."""
+        """Fit to validated samples; ``data`` has the user's arguments for callbacks."""
         raise NotImplementedError
 
     def to_local(self) -> Any:
         """Return the fitted model as the plain estimator, for arrays in memory and for files.
 
-        It has no ``embedding_``, because the training samples were never in one place.
+        It has no ``embedding_``, because the training samples are distributed.
         """
         check_is_fitted(self)
         parameters = self.get_params(deep=False)
-        left_out = {*parameters, "_skl_callbacks"}  # which may have a client, and cannot be sent
+        left_out = {*parameters, "_skl_callbacks"}  # callbacks may contain a client, which cannot be pickled
         local = self._plain(**parameters)
         vars(local).update({name: value for name, value in vars(self).items() if name not in left_out})
         return local
 
     def save(self, path: Any) -> None:
-        """Save the plain estimator, which `regbayes.load` returns."""
+        """Save the plain estimator to a file for `regbayes.load`."""
         self.to_local().save(path)
 
     def _answer(self, method: Callable[..., Any], X: Any, task: Any = None) -> Any:
-        """Return what a method of the plain estimator returns for samples and their tasks, lazily for collections.
+        """Call a method of the plain estimator with samples and their tasks, lazily for collections.
 
-        Samples on devices are used there, and the results come to the host.
+        Samples on a GPU are processed there, and results are copied to the CPU.
         """
         local = self.to_local()
         if not is_collection(X):
             return method(local, X, *(() if task is None else (task,)))
-        local.n_jobs = 1  # the cluster has its own threads
+        local.n_jobs = 1  # avoids nested parallelism on workers
         if X.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
@@ -150,7 +150,7 @@ class OnCluster(BaseEstimator):
         if hasattr(X, "columns"):
             validate_data(local, X._meta, reset=False, skip_check_array=True)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a row of zeros has no names of columns
+            warnings.simplefilter("ignore", UserWarning)  # the dummy row below has no column names
             known = () if task is None else (local.tasks_[:1],)
             like = np.asarray(method(local, np.zeros((1, self.n_features_in_)), *known))
         sizes, model = sizes_of(X), dask.delayed(local, pure=False)
@@ -169,14 +169,14 @@ def _answer_chunk(model: Any, x: Any, *task: Any, method: Callable[..., Any], em
     tasks = [np.ravel(read_plain(part)) for part in task]
     if is_plain(x):
         return np.asarray(method(model, x, *tasks))
-    os.environ.setdefault("SCIPY_ARRAY_API", "1")  # without it scikit-learn does not dispatch
+    os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn needs it to dispatch to other array libraries
     with config_context(array_api_dispatch=True):
         found = method(model, x, *(part.tolist() for part in tasks))
     return to_host(found).astype(empty.dtype, copy=False)
 
 
 def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of the plain estimator that also takes collections, for which its results are lazy."""
+    """Wrap a method of the plain estimator to accept collections and return lazy results for them."""
 
     @wraps(method)
     def answer(self: OnCluster, X: Any, task: Any = None) -> Any:
@@ -186,7 +186,7 @@ def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_memory(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of the plain estimator that raises an error for collections."""
+    """Wrap a method of the plain estimator to raise an error for collections."""
 
     @wraps(method)
     def learn(self: OnCluster, X: Any, *others: Any, **given: Any) -> Any:
@@ -201,7 +201,7 @@ def _in_memory(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_defaults(init: Callable[..., None], **defaults: Any) -> Callable[..., None]:
-    """Return a constructor with other defaults, which scikit-learn reads from its signature."""
+    """Return a constructor with other defaults in its signature, which scikit-learn reads."""
 
     @wraps(init)
     def construct(*args: Any, **given: Any) -> None:
@@ -214,6 +214,6 @@ def with_defaults(init: Callable[..., None], **defaults: Any) -> Callable[..., N
 
 
 def sample_size(n_columns: int, n_outputs: int, mixes: bool, row_bytes: float) -> int:
-    """Return how many samples come to the client, for the start and for the curvature of the weights."""
+    """Return the number of samples copied to the client, for initialization and weight curvature."""
     per_weight = HEAD_POLICY.sample_per_weight * (n_outputs if mixes else 1)
     return int(min(max(START_ROWS, 2 * per_weight * n_columns), SAMPLE_BYTES / max(row_bytes, 1.0)))

@@ -1,10 +1,10 @@
 """Blocks of samples on the workers of a Dask cluster.
 
-A pass over the samples is one task for each thread of the cluster, a pure function of its blocks. Blocks are results of
-tasks and are never scattered: the blocks of a lost worker are recomputed by the scheduler, and the pass continues.
+A pass over the samples runs one task per thread of the cluster, a pure function of its blocks. Blocks are results of
+tasks and are never scattered, so the scheduler recomputes the blocks of a lost worker and the pass continues.
 
-Sums are taken in the order of blocks, which depends on the data alone. They are therefore bitwise identical for any
-number of workers, and before and after a loss.
+Sums are taken in the order of blocks, which depends only on the data. They are therefore bitwise identical for any
+number of workers, and before and after the loss of a worker.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from regbayes.joint.problem import RowBlock
 from regbayes.kernels.arrays import is_mapped, lies_elsewhere
 from regbayes.kernels.device_memory import is_out_of_memory
 
-NO_WORKERS_TIMEOUT = "distributed.scheduler.no-workers-timeout"  # Dask's setting, which has no default
-WORKER_TIMEOUT_S = 60.0  # unless it is set; a worker that was killed restarts within seconds
+NO_WORKERS_TIMEOUT = "distributed.scheduler.no-workers-timeout"  # name of Dask's setting, which has no default
+WORKER_TIMEOUT_S = 60.0  # default seconds to wait for a killed worker to restart
 
 
 @dataclass
@@ -41,22 +41,22 @@ class DaskBlocks:
 
     client: Client
     blocks: list[Future]
-    homes: list[str]  # the worker of each block
-    threads: dict[str, int]  # of each worker
+    homes: list[str]  # address of the worker of each block
+    threads: dict[str, int]  # number of threads of each worker
     is_local: bool = False
 
     @classmethod
     def spread(cls, client: Client, blocks: list[Future], sizes: Sequence[float]) -> DaskBlocks:
-        """Return blocks where they are, except those that would give a worker more than its share."""
+        """Return blocks on their current workers, moving some from overloaded workers."""
         held = client.who_has(blocks)
         where = [next(iter(held.get(block.key, ())), None) for block in blocks]
         threads = client.nthreads()
         return cls(client, blocks, plan_homes(threads, sizes, where), threads)
 
     def broadcast(self, value: Any) -> Future:
-        """Send a value to one worker, from which the others get it."""
+        """Send a value to one worker, from which the others copy it."""
         self.threads = self.client.nthreads()
-        if not self.threads:  # wait for a task that any worker can do
+        if not self.threads:  # waits until a worker joins
             wait_for(self.client, [self.client.submit(itself, None, pure=False)])
             self.threads = self.client.nthreads()
         if not self.threads.keys() >= set(self.homes):
@@ -68,7 +68,7 @@ class DaskBlocks:
         return reduce(add, self.gather(function, *arguments))
 
     def gather(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Return ``function(block, *arguments)`` of every block, in their order."""
+        """Return ``function(block, *arguments)`` for every block, in order."""
         groups = []
         for home in sorted(set(self.homes)):
             own = [place for place, worker in enumerate(self.homes) if worker == home]
@@ -86,9 +86,9 @@ class DaskBlocks:
         return found
 
     def map(self, function: Callable[..., Any], *arguments: Any) -> DaskBlocks:
-        """Return ``function(block, *arguments)`` as new blocks, kept where the blocks are.
+        """Return ``function(block, *arguments)`` as new blocks on the same workers.
 
-        Of arguments that are blocks too, or a list, each block gets its own item.
+        Arguments that are blocks or lists are passed item by item.
         """
         own = [argument.blocks if isinstance(argument, DaskBlocks) else argument for argument in arguments]
         made = [
@@ -105,13 +105,13 @@ class DaskBlocks:
         return replace(self, blocks=made)
 
     def keep(self, wanted: Sequence[bool]) -> DaskBlocks:
-        """Return some of the blocks."""
+        """Return the blocks selected by a mask."""
         pairs = [pair for pair, kept in zip(zip(self.blocks, self.homes, strict=True), wanted, strict=True) if kept]
         return replace(self, blocks=[block for block, _ in pairs], homes=[home for _, home in pairs])
 
 
 def plan_homes(threads: dict[str, int], sizes: Sequence[float], where: Sequence[str | None]) -> list[str]:
-    """Return a worker for each block: the one that has it, unless others have fewer samples for each thread."""
+    """Assign each block to its current worker, unless others have fewer samples per thread."""
     share = sum(sizes) / sum(threads.values())
     load, homes = dict.fromkeys(sorted(threads), 0.0), []
     for size, held in zip(sizes, where, strict=True):
@@ -125,13 +125,13 @@ def plan_homes(threads: dict[str, int], sizes: Sequence[float], where: Sequence[
 
 
 def wait_for(client: Client, tasks: Sequence[Future]) -> None:
-    """Wait for tasks. Dask waits without end if no worker is left or all exceed their limit of memory."""
+    """Wait for tasks, and raise an error if no worker can run them, where Dask would wait forever."""
     timeout, last_seen = parse_timedelta(dask.config.get(NO_WORKERS_TIMEOUT) or WORKER_TIMEOUT_S), time.monotonic()
     while True:
         try:
             for task in wait(tasks, timeout=timeout / 10).done:
                 if task.status == "error":
-                    task.result()  # raises
+                    task.result()  # raises the task's error
             return
         except CancelledError:
             raise RuntimeError(
@@ -157,12 +157,12 @@ def wait_for(client: Client, tasks: Sequence[Future]) -> None:
 class FreeTasks(SchedulerPlugin):
     """Let a worker that joins run tasks whose own worker is lost.
 
-    Dask does so only while another worker is left. If all are lost at once and restarted, tasks that are restricted to
-    one of the old addresses would wait without end.
+    Dask lifts these restrictions only while another worker is left. If all workers restart at once, tasks restricted
+    to an old address would wait forever.
     """
 
     name = "regbayes-free-tasks"
-    idempotent = True  # one for all fits on a cluster
+    idempotent = True  # the plugin is registered once per cluster
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Lift loose restrictions of tasks that no worker can run."""
@@ -194,10 +194,10 @@ def find_client(client: Client | None) -> Client:
 
 @contextmanager
 def shelter_workers(client: Client) -> Iterator[None]:
-    """Replace lost workers during a fit, and let Ctrl-C interrupt this process alone.
+    """Replace lost workers during a fit, and let Ctrl-C interrupt only the client.
 
-    In a terminal or a notebook, Ctrl-C also reaches the workers of a local cluster. They would end, and with them the
-    samples that the best state is computed from.
+    In a terminal or a notebook, Ctrl-C also reaches the workers of a local cluster. It would end them and delete the
+    samples from which the best state is computed.
     """
     here = socket.gethostname(), _process_group()
     client.register_plugin(FreeTasks())
@@ -205,15 +205,15 @@ def shelter_workers(client: Client) -> Iterator[None]:
         client.run(_ignore_interrupts, True, here, on_error="ignore")
         yield
     finally:
-        with suppress(OSError):  # the scheduler may be gone
+        with suppress(OSError):  # the scheduler may have closed
             client.run(_ignore_interrupts, False, here, on_error="ignore")
 
 
-_handlers: list[Any] = []  # of SIGINT, before each of the fits that are running
+_handlers: list[Any] = []  # previous SIGINT handlers, one per running fit
 
 
 def _ignore_interrupts(begins: bool, where: tuple[str, int]) -> None:
-    """Begin or cease to ignore Ctrl-C on a worker that is another process of the same terminal."""
+    """Start or stop ignoring Ctrl-C in a worker process of the same terminal."""
     in_process = threading.current_thread() is not threading.main_thread()
     if in_process or where != (socket.gethostname(), _process_group()):
         return
@@ -232,12 +232,12 @@ def _at(worker: str) -> dict[str, Any]:
 
 
 def itself(value: Any) -> Any:
-    """Return a value: to keep it on a worker, or to bring it here."""
+    """Return the value; as a task, it keeps the value on a worker or copies it to the client."""
     return value
 
 
 def exists(value: Any) -> bool:
-    """Return whether there is a value, and not None."""
+    """Return whether a value is not None."""
     return value is not None
 
 
@@ -259,7 +259,7 @@ def _visit_block(function: Callable[..., Any], block: Any, *arguments: Any) -> A
 
 @sizeof.register(RowBlock)
 def _size_of_rows(rows: RowBlock[Any]) -> int:
-    """Return the bytes that a block takes in the memory of a worker; a file or a device takes none."""
+    """Return the bytes of a block in CPU memory; files and GPU arrays take none."""
     return sum(map(_size_of, rows.pieces)) + _size_of(rows.head)
 
 

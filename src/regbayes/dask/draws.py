@@ -1,4 +1,4 @@
-"""Draws on the workers of a Dask cluster, for `regbayes.regularize`: log-partition and moments are sums over blocks."""
+"""Draws on the workers of a Dask cluster for `regbayes.regularize`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from regbayes.regularization.features import Expression, Features, evaluate_feat
 from regbayes.regularization.log_partition import FEW, WeightedAtoms, find_units, standardize
 from regbayes.regularization.posteriors.base import Expectations, Posterior, as_features, as_multipliers
 
-# --- what the dual solver sees
+# --- log-partition function for the dual solver
 
 
 @dataclass(frozen=True)
 class TiltSums:
-    """Log-mass of draws under a tilt, their expectations and covariance; those of two blocks are joined."""
+    """Log-mass, expectations and covariance of tilted draws; the sum merges two blocks."""
 
     value: float
     mean: Floats  # (m,)
@@ -64,7 +64,7 @@ def _size_of_atoms(atoms: WeightedAtoms) -> int:
 
 
 class BlockAtoms:
-    """Blocks of `WeightedAtoms` as a `regbayes.regularization.log_partition.LogPartition`."""
+    """`LogPartition` of `WeightedAtoms` in blocks."""
 
     def __init__(self, blocks: DaskBlocks) -> None:
         self.blocks = blocks
@@ -72,7 +72,7 @@ class BlockAtoms:
         self.lowest, self.highest = extent.lowest, extent.highest
         self._phi = np.zeros(len(self.lowest))
         self._base: TiltSums = blocks.map_sum(sum_tilted, self._phi, True)
-        self._at = replace(self._base, value=0.0)  # weights of all draws sum to one
+        self._at = replace(self._base, value=0.0)  # normalizes the weights of all draws
         self.mean, self.base_covariance = self._base.mean, self._base.covariance
         spread = np.sqrt(np.maximum(np.diag(self.base_covariance), 0.0))
         self.unit = find_units(spread, self.mean, self.lowest, self.highest)
@@ -94,15 +94,15 @@ class BlockAtoms:
         self._phi, self._at = phi, replace(found, value=found.value - self._base.value)
 
     def standardized(self, blocks: Indices) -> tuple[BlockAtoms, Floats, Floats] | None:
-        """Return the same in the solver's own units, center and scale."""
+        """Return standardized features with center and scale."""
         return standardize(self, blocks)
 
     def change_units(self, center: Floats | float, scale: Floats | float) -> BlockAtoms:
-        """Return the same with features ``(psi - center) / scale``."""
+        """Return the log-partition function of ``(psi - center) / scale``."""
         return BlockAtoms(self.blocks.map(WeightedAtoms.change_units, center, scale))
 
     def mean_about(self, center: Floats) -> Floats:
-        """Return the expectation of the features less some numbers."""
+        """Return the expectation of the features minus `center`."""
         return self.change_units(center, 1.0).mean
 
 
@@ -111,7 +111,7 @@ class BlockAtoms:
 
 @dataclass(frozen=True)
 class DrawBlock:
-    """A block of draws, of which a posterior has weights apart."""
+    """A block of draws; weights are stored separately."""
 
     variables: list[Any]  # (n, ...) each
     place: int
@@ -128,14 +128,14 @@ def read_draws(rows: list[list[Any]], first: int) -> DrawBlock | None:
 
 @dataclass(frozen=True)
 class Spec:
-    """Features, and the names of the variables that they are functions of."""
+    """Features and the names of their variables."""
 
     features: Any
     names: list[str]
     named: bool
 
     def evaluate(self, block: DrawBlock, columns: Sequence[Any]) -> Features:
-        """Return the features of a block, given the blocks of dask arrays among them."""
+        """Return the features of a block, given its blocks of dask arrays."""
         variables = dict(zip(self.names, block.variables, strict=True))
         draws = as_draws(variables if self.named else variables[UNNAMED], chains=False)
         return evaluate_features(draws, _put_back(self.features, columns))
@@ -153,7 +153,7 @@ def join_features(features: Features, *others: Features) -> Features:
 
 
 def weigh_atoms(features: Features, logs: DrawBlock | None) -> WeightedAtoms | None:
-    """Return the draws of a block with their features; None if all have weight zero."""
+    """Return features and weights of a block; None if all weights are zero."""
     x = features.values
     weights = np.zeros(len(x)) if logs is None else arrays.to_host(logs.variables[0]).astype(np.float64)
     if np.any(np.isnan(weights)) or np.any(weights == np.inf):
@@ -164,14 +164,14 @@ def weigh_atoms(features: Features, logs: DrawBlock | None) -> WeightedAtoms | N
 
 
 def kind_of_atoms(atoms: WeightedAtoms | None) -> str | None:
-    """Return the kind of the features of a block; None if no draw has a weight."""
+    """Return the array kind of a block's features; None if all weights are zero."""
     if atoms is None:
         return None
     return kind_of(atoms.held) if arrays.lies_elsewhere(atoms.held) else "numpy"
 
 
 def tilt_weights(features: Features, phi: Floats, logs: DrawBlock | None) -> DrawBlock:
-    """Return the log-weights of a block under a tilt, on the host."""
+    """Return the log-weights of a block under a tilt, in CPU memory."""
     psi = features.values
     there = arrays.lies_elsewhere(psi)
     scores = arrays.to_host(arrays_atoms.score_atoms(psi, phi)) if there else psi @ phi
@@ -180,12 +180,12 @@ def tilt_weights(features: Features, phi: Floats, logs: DrawBlock | None) -> Dra
 
 @dataclass(frozen=True)
 class Mass:
-    """Number of draws of a block, and the logs of the sums of their weights and of the squared weights."""
+    """Number of draws and log sums of weights and squared weights."""
 
     n: int
     log_total: float
     log_squares: float
-    largest: Floats  # log-weights
+    largest: Floats  # largest log-weights
 
 
 def measure_mass(block: DrawBlock, logs: DrawBlock | None, n_largest: int) -> Mass:
@@ -199,7 +199,7 @@ def measure_mass(block: DrawBlock, logs: DrawBlock | None, n_largest: int) -> Ma
 
 
 def choose(block: DrawBlock, logs: DrawBlock | None, number: int, seed: int) -> list[Any]:
-    """Return some draws of a block by their weights, on the host."""
+    """Resample draws of a block by their weights into CPU memory."""
     weights = None
     if logs is not None:
         values = arrays.to_host(logs.variables[0])
@@ -208,16 +208,16 @@ def choose(block: DrawBlock, logs: DrawBlock | None, number: int, seed: int) -> 
     return [arrays.to_host(arrays.take_rows(values, chosen)) for values in block.variables]
 
 
-# --- what users see
+# --- public class
 
 
 @final
 class Samples(Posterior):
-    """A posterior known by draws on the workers of a Dask cluster, for `regbayes.regularize`.
+    """Posterior draws on the workers of a Dask cluster, for `regbayes.regularize`.
 
-    Draws are computed once and kept by the workers, in memory or on their devices, and features are functions of a
-    block of them. Each draw counts as an independent one, and Monte Carlo errors are NaN. Constraints that only a limit
-    of tilts meets, or that contradict each other, end with a warning that the solver did not converge.
+    Draws are computed once and stored by the workers in CPU or GPU memory. Features are functions of a block of draws.
+    Draws are treated as independent, and Monte Carlo errors are NaN. Contradictory constraints, and those that only a
+    limit of tilts satisfies, end with a warning that the solver did not converge.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ class Samples(Posterior):
     log_weights : array of shape (n,), default=None
         Log importance weights up to a constant.
     client : distributed.Client, default=None
-        By default the current client.
+        Dask client; by default the current one.
 
     Examples
     --------
@@ -260,7 +260,7 @@ class Samples(Posterior):
             self.log_weights = self._place({"log_weights": log_weights}).keep(self._filled)
 
     def _place(self, given: Mapping[str, Any]) -> DaskBlocks:
-        """Return blocks of arrays, cut as the draws are."""
+        """Return blocks of arrays with the chunks of the draws."""
         columns = [chunks_of(_whole(align(values, self._sizes, name))) for name, values in given.items()]
         return place(self._client, columns, self._sizes, read_draws)
 
@@ -273,7 +273,7 @@ class Samples(Posterior):
         return Features(values, values.gather(attrgetter("names"))[0])
 
     def join(self, parts: Sequence[Features]) -> Features:
-        """Put the columns of several sets of features side by side."""
+        """Concatenate the columns of several sets of features."""
         first, *others = parts
         values = first.values.map(join_features, *(part.values for part in others)) if others else first.values
         return Features(values, sum((part.names for part in parts), ()))
@@ -288,7 +288,7 @@ class Samples(Posterior):
         return BlockAtoms(atoms.keep([kind is not None for kind in kinds]))
 
     def tilt(self, features: Any, multipliers: ArrayLike) -> Samples:
-        """Return ``q ∝ p exp<multipliers, features>``: the same draws with other weights, kept by the workers."""
+        """Return ``q ∝ p exp<multipliers, features>``: the same draws with other weights, on the workers."""
         evaluated = as_features(self, features)
         phi = as_multipliers(multipliers, len(evaluated.names))
         other = object.__new__(type(self))
@@ -305,13 +305,13 @@ class Samples(Posterior):
         return np.sqrt(np.maximum(np.diag(self.bind(as_features(self, features)).base_covariance), 0.0))
 
     def quantile(self, features: Any, probabilities: ArrayLike) -> NoReturn:
-        """Raise TypeError: quantiles need all draws in one place."""
+        """Raise TypeError, because quantiles need all draws in one process."""
         raise TypeError(
             "quantiles need all draws in one place: take some, regbayes.Samples(posterior.sample(size=100_000))"
         )
 
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
-        """Draw by the weights, with replacement, as arrays in memory."""
+        """Resample draws by their weights, with replacement, as arrays in memory."""
         rng, totals = np.random.default_rng(rng), [mass.log_total for mass in self._masses]
         numbers = rng.multinomial(size, np.exp(totals - logsumexp(totals))).tolist()
         seeds = rng.integers(0, 2**63, len(totals)).tolist()
@@ -356,7 +356,7 @@ class Samples(Posterior):
 
     @cached_property
     def _largest(self) -> Floats:
-        """The log-weights of the tail, and one more."""
+        """The log-weights of the tail and the next smaller one."""
         size = tail_size(self.n_atoms) + 1
         return np.sort(np.concatenate([mass.largest for mass in self._measure(size)]))[-size:]
 
@@ -365,7 +365,7 @@ class Samples(Posterior):
 
 
 def _whole(values: da.Array) -> da.Array:
-    """Return draws whose chunks are cut along the draws alone."""
+    """Return draws chunked only along the first axis."""
     return (
         values.rechunk(dict.fromkeys(range(1, values.ndim), -1)) if max(values.numblocks[1:], default=1) > 1 else values
     )
@@ -376,7 +376,7 @@ def _whole(values: da.Array) -> da.Array:
 
 @dataclass(frozen=True)
 class _Column:
-    """Stands for a dask array among features."""
+    """Placeholder for a dask array among features."""
 
     number: int
 

@@ -35,7 +35,7 @@ from regbayes.models.ilsvm.model import (
     centre_rows,
 )
 
-Observed = tuple[Targets, Integers | None]  # targets of the samples that have any, and which samples; None: all
+Observed = tuple[Targets, Integers | None]  # observed targets and the indices of their samples (None: all)
 
 
 # --- blocks of samples
@@ -43,10 +43,10 @@ Observed = tuple[Targets, Integers | None]  # targets of the samples that have a
 
 @dataclass(frozen=True)
 class ClassTargets:
-    """What makes the targets of a block of its classes."""
+    """Callable that builds the classification targets of a block."""
 
     classes: NDArray[Any]
-    by_class: Floats  # (classes,): factors on C
+    by_class: Floats  # (classes,): factors of C
     cost: Floats  # (classes, classes)
     unlabeled: Any
 
@@ -60,7 +60,7 @@ class ClassTargets:
 
 @dataclass(frozen=True)
 class ValueTargets:
-    """What makes the targets of a block of its numbers, or of several labels."""
+    """Callable that builds the regression or multi-label targets of a block."""
 
     mean: Floats  # (outputs,)
     scale: Floats  # (outputs,)
@@ -96,7 +96,7 @@ def spread_of_values(block: Samples, unlabeled: Any) -> Spread:
 
 @dataclass(frozen=True)
 class TargetCounts(RowSums):
-    """Number of samples with targets, and what their targets count."""
+    """Number and total weight of samples with targets."""
 
     n_rows: int
     weight: float
@@ -120,7 +120,7 @@ def has_target(block: Samples, observe: Callable[[Samples], Observed]) -> Intege
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes a block of the model's samples from a block as it was read."""
+    """Callable that converts a validated block to samples of the model."""
 
     mean: Floats  # (D,)
     observe: Callable[[Samples], Observed] | None
@@ -133,7 +133,7 @@ class Recipe:
 
 
 def hold(block: Samples, recipe: Recipe) -> RowBlock[Rows]:
-    """Return samples as the model takes them, with their part of the head."""
+    """Return samples in the model's form with their part of the head."""
     data, settings = recipe.data(block), recipe.settings
     assert settings is not None
     pieces = data.X.blocks
@@ -146,10 +146,10 @@ def hold(block: Samples, recipe: Recipe) -> RowBlock[Rows]:
 
 
 class OnClusterFeatures(OnCluster):
-    """Latent features of samples on a cluster, with targets or without."""
+    """Base of latent-feature estimators on a cluster, with or without targets."""
 
     def _read_targets(self, source: DaskSource) -> tuple[Callable[[Samples], Observed] | None, Strata, int]:
-        """Return what makes the targets of a block, the strata that they make, and the number of outputs."""
+        """Return the builder of a block's targets, the strata and the number of outputs."""
         return None, Strata.alone(len(source)), 1
 
     def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
@@ -163,7 +163,7 @@ class OnClusterFeatures(OnCluster):
         warn_if_unscaled(sample.X)
         recipe = Recipe(moments.mean, observe)
         here = recipe.data(sample)
-        # Parameters that are "auto" are chosen on the sample, at the variances of all samples.
+        # "auto" parameters are resolved on the local sample with the variances of all samples.
         totals, variances = here.X.totals, moments.squares / moments.weight
         known = replace(totals, squares=totals.n_rows * variances, mean_square=float(variances.sum()))
         vars(here.X)["totals"] = known
@@ -190,7 +190,7 @@ class OnClusterFeatures(OnCluster):
         return found | kept | {"n_samples_seen_": self.n_samples_seen_}
 
     def _strata(self, source: DaskSource, observe: Callable[[Samples], Observed]) -> Strata:
-        """Return two strata: samples with a target and without."""
+        """Return the strata of labeled and unlabeled samples."""
         n_targeted = source.summarize(count_targets, observe).n_rows
         if n_targeted == 0:
             raise ValueError("y has no observed target: every value is missing.")
@@ -200,8 +200,8 @@ class OnClusterFeatures(OnCluster):
 class ILSVMClassifier(OnClusterFeatures, ilsvm.ILSVMClassifier):
     """`regbayes.ILSVMClassifier` for samples on the workers of a Dask cluster.
 
-    Parameters and fitted attributes are those of the plain estimator, without ``embedding_``, which `transform` returns
-    lazily. The structure search runs on a sample, on the client; then every step sees all samples, where they are.
+    Parameters and fitted attributes are those of the plain estimator, except for ``embedding_``; `transform` computes
+    it lazily. The structure search runs on a subsample on the client. Later steps use all samples on the workers.
     ``loss="hinge"``, ``margins="posterior"`` and ``transductive=True`` are not supported.
 
     Examples
@@ -242,8 +242,8 @@ class ILSVMClassifier(OnClusterFeatures, ilsvm.ILSVMClassifier):
 class ILSVMRegressor(OnClusterFeatures, ilsvm_regressor.ILSVMRegressor):
     """`regbayes.ILSVMRegressor` for samples on the workers of a Dask cluster.
 
-    Parameters and fitted attributes are those of the plain estimator, without ``embedding_``, which `transform` returns
-    lazily.
+    Parameters and fitted attributes are those of the plain estimator, except for ``embedding_``; `transform` computes
+    it lazily.
     """
 
     def _make_reader(self, n_columns: int, y: Any) -> Reader:
@@ -266,15 +266,15 @@ class ILSVMRegressor(OnClusterFeatures, ilsvm_regressor.ILSVMRegressor):
 class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
     """`regbayes.IBPFactorAnalysis` for samples on the workers of a Dask cluster.
 
-    Parameters and fitted attributes are those of the plain estimator, without ``embedding_``, which `transform` returns
-    lazily.
+    Parameters and fitted attributes are those of the plain estimator, except for ``embedding_``; `transform` computes
+    it lazily.
     """
 
     def _make_settings(self, data: Data, n_labeled: int | None = None) -> Settings:
         return ibp.make_unsupervised_settings(self.get_params(deep=False), data.X.totals.mean_square, data.X.n_inputs)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return the expected samples given their features, shape (n_samples, n_features), lazily for collections."""
+        """Return the expected samples given their features, (n_samples, n_features), lazily for collections."""
         if not isinstance(X, da.Array):
             return super().inverse_transform(X)
         return join_columns(X) @ self.components_ + self.offset_

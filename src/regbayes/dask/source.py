@@ -1,4 +1,4 @@
-"""Samples in arrays or data frames of Dask, and how workers read them: `regbayes.engine.source.Source`."""
+"""Samples in Dask arrays or data frames, as a `regbayes.engine.source.Source`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from regbayes.estimators._topics import check_largest, numbers_of, read_device_c
 from regbayes.kernels.arrays import is_plain, join, namespace_of, to_host
 from regbayes.models.medlda.topics import DeviceCorpus
 
-MAX_BLOCKS = 64  # sums that one pass sends to the client; more chunks than that are joined
+MAX_BLOCKS = 64  # maximum number of blocks; more chunks are joined
 COUNT_ROWS = "X.compute_chunk_sizes() counts the rows of an array; a data frame has X.to_dask_array(lengths=True)"
 
 
@@ -40,7 +40,7 @@ def is_collection(X: Any) -> bool:
 
 
 def check_columns(X: Any) -> Any:
-    """Return a collection of samples with all columns in each chunk; raise an error if they cannot be samples."""
+    """Return samples with all columns in each chunk; raise an error for invalid collections."""
     if not is_collection(X):
         raise TypeError(
             f"`X` must be a dask array or DataFrame; got {type(X).__name__}. Use the class of the same name in "
@@ -77,17 +77,17 @@ def _join_chunks(parts: list[Any]) -> Any:
 
 
 def sizes_of(X: Any) -> list[float]:
-    """Return the rows of each chunk, NaN if they have not been counted."""
+    """Return the number of rows of each chunk, NaN if unknown."""
     return [float(size) for size in X.chunks[0]] if isinstance(X, da.Array) else [np.nan] * X.npartitions
 
 
 def chunks_of(values: Any) -> list[Delayed]:
-    """Return the chunks of a collection. Optimized, data frames from one file might be cut differently."""
+    """Return the chunks of a collection without optimization, which might change the partitions."""
     return np.asarray(values.to_delayed(optimize_graph=isinstance(values, da.Array)), dtype=object).ravel().tolist()
 
 
 def align(values: Any, sizes: list[float], name: str) -> Any:
-    """Return what belongs to samples as a collection with the same chunks."""
+    """Return targets, weights or tasks with the same chunks as the samples."""
     known = not np.any(np.isnan(sizes))
     if not isinstance(values, da.Array | dd.Series | dd.DataFrame):
         array = np.asarray(values)
@@ -100,7 +100,7 @@ def align(values: Any, sizes: list[float], name: str) -> Any:
     if known and not np.any(np.isnan(own)):
         _check_length(sum(own), sizes, name)
         if own != sizes:
-            here = values.map_blocks(read_plain, dtype=values.dtype, meta=values._meta)  # for Dask to join chunks
+            here = values.map_blocks(read_plain, dtype=values.dtype, meta=values._meta)  # Dask cannot join others
             return here.rechunk({0: tuple(map(int, sizes))})
     if len(own) != len(sizes):
         raise ValueError(
@@ -116,9 +116,9 @@ def _check_length(n_rows: float, sizes: list[float], name: str) -> None:
 
 
 def place(client: Client, columns: list[list[Delayed | None]], sizes: list[float], read: Callable[..., Any]) -> Any:
-    """Return ``read(rows, place)`` of every chunk, joined to blocks if there are many, as `DaskBlocks`.
+    """Return ``read(rows, place)`` of every chunk as `DaskBlocks`, joining chunks if there are many.
 
-    ``columns`` has the chunks of each collection, and ``rows`` those of one place.
+    ``columns`` contains the chunks of each collection and ``rows`` those of one block.
     """
     known = np.where(np.isnan(sizes), 1.0, sizes)
     middles = np.cumsum(known) - 0.5 * known
@@ -145,12 +145,12 @@ def _check_weights(weights: Any) -> Floats:
 
 
 def read_plain(values: Any) -> Any:
-    """Return an array on a device as NumPy's, and anything else as it is."""
+    """Convert GPU arrays to NumPy, and return other values unchanged."""
     return values if is_plain(values) else to_host(values)
 
 
 def check_floats(x: Any) -> Floats:
-    """Return samples on the host, in double precision."""
+    """Return samples in CPU memory and double precision."""
     if issparse(x):
         raise TypeError("X is sparse, and must be dense here: use X.map_blocks(lambda rows: rows.toarray())")
     return _check_numbers(x, dtype=np.float64, order="C")
@@ -166,7 +166,7 @@ def _check_numbers(x: Any, **options: Any) -> Any:
 
 
 def check_there(x: Any) -> Any:
-    """Return samples on a device; raise an error if they are not finite floats."""
+    """Return samples on their device; raise an error if they are not finite floats."""
     if numbers_of(x) is not x or "sparse" in str(getattr(x, "layout", "")):
         raise TypeError("X is sparse, and samples on a device must be dense")
     xp = namespace_of(x)
@@ -178,7 +178,7 @@ def check_there(x: Any) -> Any:
 
 
 def check_counts(x: Any) -> Any:
-    """Return word counts in compressed rows, in single precision, as the model takes them."""
+    """Return word counts as a CSR matrix in single precision."""
     counts = csr_array(_check_numbers(x, accept_sparse="csr", dtype="numeric"))
     if counts.nnz and counts.data.min() < 0:
         raise ValueError("Negative values in X, which must hold counts of words")
@@ -189,12 +189,12 @@ def check_counts(x: Any) -> Any:
 
 
 def check_counts_there(x: Any) -> DeviceCorpus:
-    """Return word counts on a device as documents there."""
+    """Return word counts on a device as documents on the same device."""
     return read_device_counts(x, numbers_of(x), allow_empty=True)
 
 
 def read_values(values: Any) -> NDArray[Any]:
-    """Return what belongs to samples as an array of numbers, text or objects."""
+    """Return targets, weights or tasks as a NumPy array."""
     if issparse(values):
         values = values.toarray()
     found = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
@@ -214,7 +214,7 @@ def read_targets(y: Any) -> NDArray[Any]:
 
 
 def read_missing(y: Any) -> NDArray[Any]:
-    """Return the targets of a chunk, of which some may be missing."""
+    """Return the targets of a chunk, allowing missing values."""
     values = read_values(y)
     if values.dtype.kind == "f" and np.any(np.isinf(values)):
         raise ValueError("y contains infinity")
@@ -223,16 +223,16 @@ def read_missing(y: Any) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Reader:
-    """How a worker reads a chunk."""
+    """Callable that validates a chunk on a worker."""
 
     n_columns: int
-    here: Callable[[Any], Any] = check_floats  # from a chunk of `X` to samples on the host
-    there: Callable[[Any], Any] = check_there  # from one of PyTorch or CuPy to samples that stay where they are
-    targets: Callable[[Any], NDArray[Any]] = read_targets  # from a chunk of `y`
-    __name__ = "read_samples"  # as Dask names the task
+    here: Callable[[Any], Any] = check_floats  # validates a chunk of `X` in CPU memory
+    there: Callable[[Any], Any] = check_there  # validates a chunk of PyTorch or CuPy on its device
+    targets: Callable[[Any], NDArray[Any]] = read_targets  # reads a chunk of `y`
+    __name__ = "read_samples"  # task name shown by Dask
 
     def __call__(self, rows: list[list[Any]], first: int) -> Samples:
-        """Return a block of validated samples. What belongs to samples comes to the host."""
+        """Return a block of validated samples; targets, weights and tasks are copied to the CPU."""
         return join_samples([self._read_chunk(first + place, *row) for place, row in enumerate(rows)])
 
     def _read_chunk(self, place: int, x: Any, y: Any, weights: Any, task: Any) -> Samples:
@@ -256,14 +256,14 @@ class Reader:
 
 
 def kind_of(numbers: Any) -> str:
-    """Return the library and the type of an array; all arrays on the host are of one kind."""
+    """Return library and type of an array; all CPU arrays have the same kind."""
     if is_plain(numbers):
         return "numpy"
     return f"{type(numbers).__module__.partition('.')[0]}.{str(numbers.dtype).rpartition('.')[2]}"
 
 
 def check_kinds(kinds: Iterable[str | None], name: str) -> None:
-    """Raise an error if blocks are of several libraries or types; None stands for an empty block."""
+    """Raise an error for blocks of several libraries or types; None marks an empty block."""
     different = sorted({kind for kind in kinds if kind is not None})
     if len(different) > 1:
         raise TypeError(
@@ -308,20 +308,20 @@ class DaskSource:
         return self.blocks.map_sum(measure, *arguments)
 
     def sample(self, n_samples: int, strata: Strata) -> Samples:
-        """Return about so many samples in local memory, in an order of which every beginning is a sample."""
+        """Return about `n_samples` random samples in local memory, in random order."""
         parts = self.draw(strata.of, strata.limits(n_samples))
         return join_samples([part.samples for part in parts]).take(strata.select(parts, n_samples))
 
     def draw(self, kinds_of: Callable[[Samples], Integers], limits: Floats) -> list[Drawn]:
-        """Return a share of the samples of each kind in local memory, block by block."""
+        """Draw a fraction of the samples of each kind into local memory."""
         firsts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).tolist()
         parts: list[Drawn] = self.blocks.map(_draw_block, firsts, kinds_of, limits).gather(itself)
         return [part for part in parts if len(part.kinds)] or parts[:1]
 
     def persist(self, make: Callable[..., Any], *arguments: Any) -> DaskBlocks:
-        """Return ``make(samples, *arguments)`` of every block, kept where the block is; None leaves a block out.
+        """Return ``make(samples, *arguments)`` of every block on its worker, dropping blocks that are None.
 
-        The samples are released: workers read them again only if what was made of them is lost.
+        The samples are released; workers read them again only if the results are lost.
         """
         made = self.blocks.map(make, *arguments)
         self.blocks = self.blocks.keep([False] * len(self.lengths))
@@ -330,7 +330,7 @@ class DaskSource:
 
 @sizeof.register(Samples)
 def _size_of_samples(block: Samples) -> int:
-    """Return the bytes that samples take in the memory of a worker."""
+    """Return the bytes of samples in the memory of a worker."""
     return sum(map(sizeof, (block.X, block.y, block.weights, block.task)))
 
 
@@ -340,7 +340,7 @@ def _describe(block: Samples) -> tuple[str | None, int]:
 
 
 def _draw_block(block: Samples, first: int, kinds_of: Callable[[Samples], Integers], limits: Floats) -> Drawn:
-    """Draw samples from a block, which come to the host."""
+    """Draw samples from a block into CPU memory."""
     drawn = draw(block, first, kinds_of, limits)
     X = drawn.samples.X
     if isinstance(X, DeviceCorpus):

@@ -1,7 +1,7 @@
 """`MultiTaskILSVMClassifier` and `MultiTaskILSVMRegressor` on a Dask cluster.
 
-The generative part needs only ``X^T X`` of the samples, which blocks add up, so the fit starts where that of samples in
-memory does. Only the SVM subproblem visits the samples.
+The generative part needs only ``X^T X``, a sum over blocks, so the initialization equals that of a fit in memory. Only
+the SVM subproblem visits the samples.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from regbayes.models.mt_ilsvm.model import Settings
 
 @dataclass(frozen=True)
 class Reading:
-    """How targets are read."""
+    """Settings for reading targets."""
 
     layout: Layout
     numeric: bool
@@ -70,7 +70,7 @@ class Reading:
         return find_targets(values, block.task, self.unlabeled)
 
     def split(self, targets: Targets) -> list[NDArray[Any]]:
-        """Return the labels of each column of a matrix, or those of all tasks together."""
+        """Return the labels of each column of a matrix, or of all tasks together."""
         if self.layout != "matrix":
             return [natural(targets.values, "y")]
         edges = np.searchsorted(targets.tasks, np.arange(len(targets.ids) + 1))
@@ -83,7 +83,7 @@ class Kinds:
 
     layout: Layout
     ids: NDArray[Any]
-    classes: tuple[NDArray[Any], ...]  # of each column of a matrix, or of all tasks together; empty for numbers
+    classes: tuple[NDArray[Any], ...]  # classes per column of a matrix, or of all tasks together; empty for regression
 
     def __add__(self, other: Kinds) -> Kinds:
         ids = self.ids
@@ -113,39 +113,39 @@ def spread_of_inputs(block: Samples) -> Spread:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes a block of the model's samples from a block as it was read."""
+    """Parameters for converting a validated block to samples of the model."""
 
     reading: Reading
-    ids: NDArray[Any]  # of the tasks
+    ids: NDArray[Any]  # names of the tasks
     mean: Floats  # (D,)
     scale: Floats  # (D,)
-    target_units: tuple[Floats, Floats] | None = None  # mean and scale of each task's numbers
-    classes: list[NDArray[Any]] | None = None  # of each task
-    factors: Floats | None = None  # of each class of each task
+    target_units: tuple[Floats, Floats] | None = None  # mean and scale of the targets of each task
+    classes: list[NDArray[Any]] | None = None  # classes of each task
+    factors: Floats | None = None  # factors of C for each class of each task
     cost: Any = None
     settings: Settings = field(default_factory=Settings)
     input_scale: float = 1.0
 
     def standardize(self, X: Any) -> Any:
-        """Return samples as the model takes them."""
+        """Return standardized samples."""
         return (X - to_device(self.mean, X)) / to_device(self.scale, X)
 
     def targets(self, block: Samples) -> Targets:
-        """Return the observed targets of a block, with tasks numbered as all are."""
+        """Return the observed targets of a block with global task numbers."""
         found = self.reading.targets(block)
         if self.reading.layout != "ragged":
             return found
         return replace(found, ids=self.ids, tasks=np.searchsorted(self.ids, found.ids)[found.tasks])
 
     def labels(self, targets: Targets) -> Labels:
-        """Return labels as codes into the classes of their task."""
+        """Encode labels as indices into the classes of their task."""
         assert self.classes is not None
         pairs = zip(self.classes, self.reading.split(targets), strict=False)
         codes = [np.searchsorted(classes, values) for classes, values in pairs]
         return Labels(self.classes, np.concatenate(codes).astype(np.int64))
 
     def observe(self, targets: Targets, weights: Floats | None = None) -> tuple[Observations, Outputs]:
-        """Return what the model sees of targets, each as often as its sample counts."""
+        """Return the observations of the model, multiplied by the sample weights."""
         if self.target_units is None:
             observed, outputs = observe_labels(targets, self.labels(targets), self.factors, self.cost)
         else:
@@ -158,7 +158,7 @@ class Recipe:
 
     @property
     def outputs(self) -> Outputs:
-        """What outputs stand for."""
+        """Description of the outputs."""
         nothing = np.zeros(0, dtype=np.int64)
         values = np.zeros(0) if self.classes is None else self.classes[0][:0]
         return self.observe(Targets(self.reading.layout, self.ids, nothing, nothing, values))[1]
@@ -177,13 +177,13 @@ def count_targets(block: Samples, recipe: Recipe) -> Integers:
 
 
 def count_labels(block: Samples, recipe: Recipe) -> Floats:
-    """Return what the labels of each class of each task count."""
+    """Return the total weight of the labels of each class and task."""
     targets = recipe.targets(block)
     return recipe.labels(targets).count(targets, block.weights)
 
 
 def sum_moments(block: Samples, recipe: Recipe) -> mt_ilsvm.Moments:
-    """Return what the generative part needs of the samples of a block."""
+    """Return the moments of a block for the generative part."""
     return replace(mt_ilsvm.sum_moments(recipe.standardize(block.X), block.weights), there=None)
 
 
@@ -191,7 +191,7 @@ def sum_moments(block: Samples, recipe: Recipe) -> mt_ilsvm.Moments:
 class Counts(RowSums):
     """Numbers of observations."""
 
-    total: float  # each as often as its sample counts
+    total: float  # total weight of the observations
     by_output: Integers
 
 
@@ -203,7 +203,7 @@ def count_observations(block: Samples, recipe: Recipe) -> Counts:
 
 
 def hold(block: Samples, recipe: Recipe) -> RowBlock[Any] | None:
-    """Return the samples that have targets as the model takes them; those of a task are neighbors."""
+    """Return the standardized samples with targets, sorted by task."""
     targets = recipe.targets(block)
     if recipe.reading.layout == "ragged":
         order = targets.rows[np.argsort(targets.tasks, kind="stable")]
@@ -214,7 +214,7 @@ def hold(block: Samples, recipe: Recipe) -> RowBlock[Any] | None:
     place = np.zeros(len(block), dtype=np.int64)
     place[order] = np.arange(len(order))
     observed, outputs = recipe.observe(targets, block.weights)
-    X = take_rows(block.X, order)  # a copy, which may be changed
+    X = take_rows(block.X, order)  # a copy that may be modified
     X -= to_device(recipe.mean, X)
     X /= to_device(recipe.scale, X)
     observed = replace(observed, rows=place[observed.rows])
@@ -226,7 +226,7 @@ def hold(block: Samples, recipe: Recipe) -> RowBlock[Any] | None:
 
 @dataclass(frozen=True)
 class KindsOfSamples:
-    """The kind of a sample is that of its targets which is drawn most often; the last kind has no target."""
+    """Kinds of samples: the task with the highest sampling rate; unlabeled samples are the last kind."""
 
     recipe: Recipe
     rates: Floats  # (tasks,)
@@ -245,17 +245,17 @@ class KindsOfSamples:
 
 @dataclass
 class Placed:
-    """Samples as workers have read them, and what is known of them."""
+    """Samples on workers and their summaries."""
 
     source: DaskSource
     recipe: Recipe
     counts: Integers  # (tasks,): observed targets
     data: dict[str, Any]
-    sample: TaskProblem | None = None  # a part of the samples, in local memory
+    sample: TaskProblem | None = None  # subsample in local memory
 
 
 class OnClusterTasks(OnCluster):
-    """Several tasks on a cluster."""
+    """Base of multi-task estimators on a cluster."""
 
     def _make_reader(self, n_columns: int, y: Any) -> Reader:
         return Reader(n_columns, targets=read_missing)
@@ -270,14 +270,14 @@ class OnClusterTasks(OnCluster):
         X : dask array or DataFrame of shape (n_samples, n_features)
             Chunks of PyTorch or CuPy stay on their devices.
         y : dask array, Series or DataFrame of shape (n_samples, n_tasks) or (n_samples,)
-            Targets, NaN or None where missing: a column per task, or with ``task`` one per sample. A vector without
-            ``task`` is one task.
+            Targets with NaN or None for missing values: one column per task, or one value per sample with ``task``. A
+            vector without ``task`` is a single task.
         task : dask array or Series of shape (n_samples,), default=None
-            The task of each sample.
+            Task of each sample.
         sample_weight : dask array or Series of shape (n_samples,), default=None
-            How often each sample counts.
+            Sample weights.
         client : distributed.Client, default=None
-            By default the current client.
+            Dask client; by default the current one.
 
         Returns
         -------
@@ -308,7 +308,7 @@ class OnClusterTasks(OnCluster):
             self._learn(Placed(source, recipe, counts, data))
 
     def _read_recipe(self, source: DaskSource, recipe: Recipe, kinds: Kinds) -> Recipe:
-        """Return the recipe with what targets are."""
+        """Return the recipe with the parameters of the targets."""
         raise NotImplementedError
 
     def _prepare(self, problem: Any, settings: Settings) -> Problem:
@@ -322,7 +322,7 @@ class OnClusterTasks(OnCluster):
         drawn = np.bincount(observed.outputs, minlength=len(outputs))
         share = np.maximum(drawn, 1) / np.maximum(counts.by_output, 1)
         head = build_head(settings, observed, outputs, X, recipe.input_scale)
-        # The share of an output that was drawn says how often each of its targets stands for others.
+        # Inverse sampling rates of the outputs are the weights of drawn targets.
         judged = replace(observed, weights=observed.weights / share[observed.outputs])
         placed.sample = TaskProblem(X, None, judged, outputs, placed.data)
         return Problem(
@@ -336,7 +336,7 @@ class OnClusterTasks(OnCluster):
         )
 
     def _draw(self, placed: Placed, recipe: Recipe) -> Samples:
-        """Return samples, as many of each task as the curvature of its weights needs."""
+        """Draw samples of each task for the curvature of its weights."""
         settings, D = recipe.settings, len(recipe.mean)
         n_columns = settings.n_components + settings.fit_intercept + settings.include_inputs * D
         rates = np.minimum(HEAD_POLICY.sample_per_weight * n_columns / np.maximum(placed.counts, 1), 1.0)
@@ -349,7 +349,7 @@ class OnClusterTasks(OnCluster):
 class MultiTaskILSVMClassifier(OnClusterTasks, multitask.MultiTaskILSVMClassifier):
     """`regbayes.MultiTaskILSVMClassifier` for samples on the workers of a Dask cluster.
 
-    Parameters and fitted attributes are those of the plain estimator, and so is the fit, up to rounding and the
+    Parameters and fitted attributes are those of the plain estimator. The fit agrees with it up to rounding and the
     accuracy of the weights. ``loss="hinge"`` is not supported.
 
     Examples
@@ -375,14 +375,14 @@ class MultiTaskILSVMClassifier(OnClusterTasks, multitask.MultiTaskILSVMClassifie
         return replace(recipe, factors=factors)
 
     def decision_function(self, X: Any, task: Any = None) -> Any:
-        """Return scores as the plain estimator does, lazily for collections."""
+        """Return the scores of the plain estimator, lazily for collections."""
         if not is_collection(X):
             return self.to_local().decision_function(X, task)
         layout: Layout = "matrix" if self._layout == "matrix" else "single"
         return scores_of_tasks(self._answer(_score_rows, X, task), layout, self._outputs)
 
     def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
-        """Return the share of samples whose observed labels are all predicted."""
+        """Return the fraction of samples whose observed labels are all predicted correctly."""
         answers, y, sample_weight = dask.compute(self.predict(X, task), y, sample_weight)
         return subset_accuracy(y, answers, unlabeled=self.unlabeled, sample_weight=sample_weight)
 
@@ -394,7 +394,7 @@ def _score_rows(model: Any, X: Any, task: Any = None) -> Floats:
 class MultiTaskILSVMRegressor(OnClusterTasks, multitask.MultiTaskILSVMRegressor):
     """`regbayes.MultiTaskILSVMRegressor` for samples on the workers of a Dask cluster.
 
-    Parameters and fitted attributes are those of the plain estimator, and so is the fit, up to rounding and the
+    Parameters and fitted attributes are those of the plain estimator. The fit agrees with it up to rounding and the
     accuracy of the weights. ``loss="epsilon_insensitive"`` is not supported.
     """
 
@@ -415,6 +415,6 @@ class MultiTaskILSVMRegressor(OnClusterTasks, multitask.MultiTaskILSVMRegressor)
         return replace(recipe, target_units=(self.target_mean_, self.target_scale_))
 
     def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
-        """Return R² over all observed targets, pooled."""
+        """Return the pooled R² of all observed targets."""
         answers, y, sample_weight = dask.compute(self.predict(X, task), y, sample_weight)
         return explained_variance_pooled(y, answers, sample_weight=sample_weight)

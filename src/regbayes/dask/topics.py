@@ -1,4 +1,4 @@
-"""`MedLDAClassifier` and `MedLDARegressor` on a Dask cluster, by mean field."""
+"""`MedLDAClassifier` and `MedLDARegressor` on a Dask cluster, with mean-field inference."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from regbayes.models.medlda import meanfield
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes a block of documents with targets from a block as it was read."""
+    """Parameters for converting a validated block to documents with targets."""
 
-    plain: Any  # the plain estimator, which knows the classes or the units of targets
-    ask: Callable[[Any, Samples], Targets | None]  # the targets of a block
+    plain: Any  # plain estimator with the classes or the units of targets
+    ask: Callable[[Any, Samples], Targets | None]  # returns the targets of a block
     settings: meanfield.Settings
-    in_order: bool = False  # whether sums over documents on a device are always taken in the same order
+    in_order: bool = False  # whether sums on a GPU have a fixed order
 
     def documents(self, block: Samples) -> tuple[Any, Targets | None]:
-        """Return the documents that have words, where they are, and their targets."""
+        """Return the nonempty documents, on their device, and their targets."""
         counts, settings = as_documents(block.X), self.settings
         meanfield.check_order(counts, settings, self.in_order)
         shape = block.X.shape[1], settings.n_components
@@ -42,7 +42,7 @@ class Recipe:
 
 
 def hold(block: Samples, recipe: Recipe) -> RowBlock[Any] | None:
-    """Return documents as the model takes them; None if they have no words."""
+    """Return documents in the model's form; None if all are empty."""
     documents, targets = recipe.documents(block)
     if not len(documents):
         return None
@@ -61,10 +61,10 @@ def count_groups(block: Samples, recipe: Recipe) -> meanfield.GroupCounts:
 
 @dataclass(frozen=True)
 class Words(RowSums):
-    """Documents with words, and their words."""
+    """Numbers of nonempty documents and words."""
 
     n_documents: int
-    weight: float  # how often the documents count
+    weight: float  # total weight of the documents
     n_words: float
     n_entries: int
 
@@ -79,7 +79,7 @@ def count_words(block: Samples) -> Words:
 
 @dataclass(frozen=True)
 class Indicators:
-    """Indicators of several labels: how many documents have each as the first one."""
+    """Counts of documents by their first label, for indicator matrices."""
 
     n_labels: int
     counts: Integers  # (n_labels,)
@@ -107,7 +107,7 @@ def _first_label(block: Samples) -> Integers:
 
 
 def ask_labels(plain: Any, block: Samples) -> Targets | None:
-    """Return the targets of classes or of several labels."""
+    """Return classification or multi-label targets."""
     if plain._several:
         assert block.y is not None
         return plain._signs(block.y.astype(np.int64), None)
@@ -116,12 +116,12 @@ def ask_labels(plain: Any, block: Samples) -> Targets | None:
 
 
 def read_numbers(block: Samples) -> Moments:
-    """Return mean and spread of the numbers of a block."""
+    """Return the moments of the numeric targets of a block."""
     return Moments.of(_columns(block), block.weights)
 
 
 def ask_numbers(plain: Any, block: Samples) -> Targets | None:
-    """Return the targets of numbers."""
+    """Return regression targets."""
     return plain._numbers(_columns(block))
 
 
@@ -135,7 +135,7 @@ def _columns(block: Samples) -> Floats:
 
 
 class OnClusterTopics(OnCluster):
-    """Topics of documents on a cluster."""
+    """Base of topic models on a cluster."""
 
     _local_only: ClassVar[dict[str, Any]] = {"inference": ("gibbs",), "loss": ("hinge", "epsilon_insensitive")}
     _summarize_targets: ClassVar[staticmethod[[Samples], Any]]
@@ -145,7 +145,7 @@ class OnClusterTopics(OnCluster):
         return Reader(n_columns, check_counts, check_counts_there)
 
     def _note_targets(self, found: Any, n_documents: int) -> Strata:
-        """Set what is known of targets; return the strata of documents that they make."""
+        """Set attributes of the targets and return strata of documents."""
         raise NotImplementedError
 
     def _fit_source(self, source: DaskSource, data: dict[str, Any]) -> None:
@@ -158,7 +158,7 @@ class OnClusterTopics(OnCluster):
         plain = self._plain(**self.get_params(deep=False))
         known = ("classes_", "_several", "_mean_length", "_mean", "_scale")
         vars(plain).update({name: vars(self)[name] for name in known if name in vars(self)})
-        if isinstance(found, Labels):  # "balanced" is about all documents, not about those of a block
+        if isinstance(found, Labels):  # "balanced" refers to all documents, not to one block
             plain.class_weight = dict(
                 zip(found.classes.tolist(), found.weights_by_class(self.class_weight), strict=True)
             )
@@ -188,10 +188,10 @@ class OnClusterTopics(OnCluster):
 
 
 class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
-    """`regbayes.MedLDAClassifier` for documents on the workers of a Dask cluster, by mean field.
+    """`regbayes.MedLDAClassifier` for documents on the workers of a Dask cluster.
 
-    Parameters and fitted attributes are those of the plain estimator, but ``inference="variational"`` is the default
-    and the only one, with squared losses. Chunks of `X` may be sparse.
+    Parameters and fitted attributes are those of the plain estimator. Only ``inference="variational"`` (the default)
+    and squared losses are supported. Chunks of `X` may be sparse.
     """
 
     _summarize_targets = staticmethod(read_classes)
@@ -212,10 +212,10 @@ class MedLDAClassifier(OnClusterTopics, medlda.MedLDAClassifier):
 
 
 class MedLDARegressor(OnClusterTopics, medlda.MedLDARegressor):
-    """`regbayes.MedLDARegressor` for documents on the workers of a Dask cluster, by mean field.
+    """`regbayes.MedLDARegressor` for documents on the workers of a Dask cluster.
 
-    Parameters and fitted attributes are those of the plain estimator, but ``inference="variational"`` is the default
-    and the only one, with squared losses. Chunks of `X` may be sparse.
+    Parameters and fitted attributes are those of the plain estimator. Only ``inference="variational"`` (the default)
+    and squared losses are supported. Chunks of `X` may be sparse.
     """
 
     _summarize_targets = staticmethod(read_numbers)
