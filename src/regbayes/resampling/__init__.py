@@ -1,1 +1,1 @@
-"""Constraints on a model that can be sampled again: samplers, tempering and the pool of their draws."""
+"""Resampling of a model under constraints: samplers, tempering and pooled draws."""

@@ -1,4 +1,4 @@
-"""Checks of tempered runs: chains, predictions, missed regions, and tilts without a normalizing constant."""
+"""Diagnostics of tempered runs: chains, predictions, missed modes and improper tilts."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from regbayes.resampling.policy import TemperingPolicy
 from regbayes.resampling.pool import Pool, TemperedRun
 from regbayes.resampling.sampler import Run, Sampler, Tilt
 
-MAX_SCALARS = 500  # variables' entries whose R-hat is computed
+MAX_SCALARS = 500  # maximum number of entries per variable whose R-hat is computed
 RAY_STARTS, MAX_RAYS = 4, 64
-RAY_LENGTHS = np.append(0.0, 2.0 ** np.arange(21))  # standard deviations, up to a million
-RISE_NATS = 10.0  # above its start, which a density that grows without end must reach
-ASCENT_STARTS, ASCENT_STEPS = 3, 60  # draws, and steps of each of two parts
-PUSHES = ((1.0, 0), (3.0, 150), (10.0, 150))  # factors on the multipliers where an ascent begins, and its steps
-FAR_SCORES = 100.0  # standard deviations of <multipliers, psi> that each part of an ascent must gain
-MIN_MISSED_DRAWS = 10  # effective draws of earlier runs in a region that the last run missed
+RAY_LENGTHS = np.append(0.0, 2.0 ** np.arange(21))  # points on a ray, in standard deviations
+RISE_NATS = 10.0  # minimum increase of the log-density of an unbounded density
+ASCENT_STARTS, ASCENT_STEPS = 3, 60  # number of starting draws; L-BFGS steps of each of two parts
+PUSHES = ((1.0, 0), (3.0, 150), (10.0, 150))  # multiplier scale and L-BFGS steps before an ascent
+FAR_SCORES = 100.0  # minimum gain of each part, in standard deviations of <multipliers, psi>
+MIN_MISSED_DRAWS = 10  # minimum effective draws of earlier runs in a missed region
 
 
 def measure_discrepancy(run: TemperedRun, predicted: Floats, error: Floats) -> float:
-    """Squared distance of expectations from their prediction, over its 99.9% quantile under Monte Carlo error."""
+    """Squared prediction error of the expectations, relative to its 99.9% Monte Carlo quantile."""
     covariance = run.error + error
     rounding = 1e-12 * np.maximum(np.abs(run.expectation), np.abs(predicted)) + 1e-300  # functions may be constant
     spread = np.maximum(np.sqrt(np.maximum(np.diag(covariance), 0.0)), rounding)
     z = (run.expectation - predicted) / spread
     correlation = covariance / np.outer(spread, spread)
     values, vectors = np.linalg.eigh(0.5 * (correlation + correlation.T))
-    kept = values > 1e-6 * max(float(values[-1]), 1.0)  # functions that are combinations of others add nothing
+    kept = values > 1e-6 * max(float(values[-1]), 1.0)  # drops linearly dependent functions
     if not kept.any():
         return 0.0
     squared = float(np.sum((vectors[:, kept].T @ z) ** 2 / values[kept]))
@@ -42,7 +42,7 @@ def measure_discrepancy(run: TemperedRun, predicted: Floats, error: Floats) -> f
 
 
 def find_worst_r_hat(run: Run, values: Floats, labels: Sequence[str]) -> tuple[float, str]:
-    """Return the largest R-hat of constrained functions (n_chains, n_draws, m) and of scalars, and whose it is."""
+    """Return the largest R-hat of constrained functions (n_chains, n_draws, m) and scalars, with its name."""
     worst, worst_name = 1.0, "the constrained functions"
     functions = ((f"the function in {label}", values[..., j]) for j, label in enumerate(labels))
     for name, chains in (*functions, *_scalars(run)):
@@ -55,7 +55,7 @@ def find_worst_r_hat(run: Run, values: Floats, labels: Sequence[str]) -> tuple[f
 
 
 def _scalars(run: Run) -> Iterator[tuple[str, Floats]]:
-    """The numbers in a run's variables, evenly chosen where there are many: name, (n_chains, n_draws)."""
+    """Yield name and draws (n_chains, n_draws) of scalars in the variables, evenly thinned if many."""
     for name, array in run.variables.items():
         if array.dtype.kind not in "iuf" or 0 in array.shape:
             continue
@@ -70,7 +70,7 @@ def _evenly(n: int, at_most: int) -> Integers:
 
 
 def check_chains(tempered: TemperedRun, run: Run, policy: TemperingPolicy) -> list[str]:
-    """Return what R-hat, divergences, E-BFMI and effective sample size say against a final run."""
+    """Return messages about R-hat, divergences, E-BFMI and effective sample size of a final run."""
     messages = []
     n = tempered.n_chains * tempered.n_draws
     if tempered.r_hat > policy.max_r_hat:
@@ -100,9 +100,9 @@ def check_chains(tempered: TemperedRun, run: Run, policy: TemperingPolicy) -> li
 
 
 def find_missed(pool: Pool, policy: TemperingPolicy) -> list[str]:
-    """Return whether short runs, reweighted to the last run's tilt, were where no draw of the last run is.
+    """Return a message if reweighted short runs visited a region without draws of the last run.
 
-    Constrained functions may be the same in two modes; some other variable differs between them then.
+    All scalar variables are compared, because constrained functions may be equal in two modes.
     """
     last = pool.runs[-1]
     is_short = np.repeat([not run.is_final for run in pool.runs], [len(run.flat) for run in pool.runs])
@@ -125,12 +125,12 @@ def find_missed(pool: Pool, policy: TemperingPolicy) -> list[str]:
 
 
 def find_escape(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
-    """Look along coordinates for a tilted density that grows without end although the posterior's does not."""
+    """Search along coordinates for a tilted density that is unbounded where the posterior's is bounded."""
     if run.positions is None or sampler.log_density(tilt, run.positions[:1, 0]) is None:
         return None
 
     def grows(factor: Tilt, points: Floats) -> bool:
-        """Whether the last finite values rise, far above the first. Infinite ones may be an overflow."""
+        """Whether the last finite values increase far above the first; infinite values may be overflow."""
         values = sampler.log_density(factor, points)
         assert values is not None
         known = values[np.isfinite(values)]
@@ -149,7 +149,7 @@ def find_escape(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
 
 
 def _name_coordinate(coordinate: Floats, i: int, run: Run) -> str:
-    """The variable that is a monotone function of one of the sampler's coordinates."""
+    """Name a variable that is a monotone function of the given coordinate."""
     order = np.argsort(coordinate, kind="stable")
     for name, values in _scalars(run):
         steps = np.diff(values.reshape(-1)[order])
@@ -159,11 +159,11 @@ def _name_coordinate(coordinate: Floats, i: int, run: Run) -> str:
 
 
 def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
-    """Maximize the tilted density from a few draws, and see whether it grows without end against the posterior's.
+    """Maximize the tilted density from a few draws to detect that it is unbounded.
 
-    Rays show what one coordinate does. Here several move together: the scale of a Gaussian process rises, its length
-    falls, and the values at the data do not change. There may be a valley on the way to that rise, so some ascents
-    begin where a stronger tilt leads. Each has two parts, and both must leave what was before far behind.
+    Unlike rays, ascents move several coordinates together, for example the scale and length of a Gaussian process. Some
+    ascents start from the maximizer of a stronger tilt, to cross valleys of the density. Each ascent has two parts, and
+    the density must increase far in both while the posterior's decreases.
     """
     if run.positions is None or sampler.log_density(tilt, run.positions[:1, 0]) is None:
         return None
@@ -194,7 +194,7 @@ def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
 
 
 def find_constant(pool: Pool, stack: Stack) -> Floats | None:
-    """Return the proof, (M,), that a function is the same for all draws and outside of its constraint's domain."""
+    """Return an infeasibility certificate, (M,), for a constant function outside its constraint, or None."""
     values, (low, high) = pool.values[:, stack.index], stack.domain
     value = values[0]
     slack = 1e-6 * np.abs(value)
@@ -207,7 +207,7 @@ def find_constant(pool: Pool, stack: Stack) -> Floats | None:
 
 
 def describe_contradiction(pool: Pool, stack: Stack, labels: Sequence[str], proof: Floats) -> str:
-    """Say which constraints cannot be met: a combination of their functions is the same for all draws."""
+    """Describe infeasible constraints: a combination of their functions is constant over draws."""
     unit, used = proof[np.argmax(np.abs(proof))], np.abs(proof) > 1e-9 * np.abs(proof).max()
     combined = pool.values[:, stack.index] @ (proof / unit)
     required = float(proof[used] @ np.where(proof > 0, *stack.domain)[used]) / unit

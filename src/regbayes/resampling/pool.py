@@ -1,8 +1,8 @@
-"""Draws of several tempered runs as one pool that stands for the posterior: multistate reweighting.
+"""Multistate reweighting (MBAR) of the pooled draws of tempered runs.
 
-Run k drew from ``p exp(<phi_k, psi> - A_k)``. The draws of all runs are draws of a mixture, whose density relative to p
-is known up to the log-partitions A_k; these are the numbers at which the mixture reproduces itself [1]. Draws of a
-chain repeat each other, so a run counts with its effective sample size.
+Run k draws from ``p exp(<phi_k, psi> - A_k)``, so all draws together are a sample from a mixture. The log-partitions
+``A_k`` are estimated by self-consistency of the mixture [1]. Chains are autocorrelated, so each run is weighted by its
+effective sample size.
 
 References
 ----------
@@ -27,30 +27,30 @@ from regbayes.regularization.diagnostics import autocorrelation_time, monte_carl
 from regbayes.resampling.sampler import Run
 
 MAX_NEWTON_STEPS = 100
-RELATIVE_TOLERANCE = 1e-10  # of a run's size: how well the mixture reproduces each run
-EVEN_SHARES = 8.0  # times the average weight: below it no weight is large, and k-hat does not matter
+RELATIVE_TOLERANCE = 1e-10  # tolerance of the self-consistency, relative to a run's size
+EVEN_SHARES = 8.0  # k-hat is ignored if all weights are below this multiple of the mean
 
 
 @persistable(skip=("values", "run"))
 @dataclass(frozen=True, eq=False)
 class TemperedRun:
-    """One run of the sampler, with what earlier runs had predicted of it."""
+    """One run of the sampler, with its prediction from earlier runs."""
 
-    multipliers: Floats  # (m,): of the tilt that it drew from
-    expectation: Floats  # (m,): of the constrained functions
+    multipliers: Floats  # (m,): multipliers of the run's tilt
+    expectation: Floats  # (m,): expectations of the constrained functions
     error: Floats  # (m, m): Monte Carlo covariance of the expectation
-    effective_size: float  # for the function that mixed worst
+    effective_size: float  # of the slowest-mixing function
     n_chains: int
-    n_draws: int  # of each chain
+    n_draws: int  # draws per chain
     divergences: int = 0
     n_gradients: int = 0
-    r_hat: float = math.nan  # the largest, over the constrained functions and all scalars in the variables
+    r_hat: float = math.nan  # largest R-hat over constrained functions and scalar variables
     r_hat_of: str = ""
-    predicted: Floats | None = None  # (m,)
-    discrepancy: float = 0.0  # squared distance from the prediction over its 99.9% quantile under Monte Carlo error
-    remaining_kl: float = math.nan  # nats to the constraints, by a quadratic approximation
+    predicted: Floats | None = None  # (m,): predicted expectations
+    discrepancy: float = 0.0  # squared prediction error relative to its 99.9% Monte Carlo quantile
+    remaining_kl: float = math.nan  # estimated KL divergence to the solution in nats
     is_final: bool = False
-    is_discarded: bool = False  # left out of the pool: too far from its prediction
+    is_discarded: bool = False  # excluded from the pool, too far from its prediction
     values: Floats = field(default_factory=lambda: np.empty((0, 0, 0)), repr=False)  # (n_chains, n_draws, m); not saved
     run: Run | None = field(default=None, repr=False)  # not saved
 
@@ -84,7 +84,7 @@ class TemperedRun:
 
 
 def _error_covariance(influence: Floats) -> Floats:
-    """Covariance of the mean of (n_chains, n_draws, m): errors along the chains, correlations of the draws."""
+    """Monte Carlo covariance of the mean of (n_chains, n_draws, m), with autocorrelation."""
     m = influence.shape[2]
     covariance = np.cov(influence.reshape(-1, m).T).reshape(m, m)
     errors = np.array([monte_carlo_error(influence[..., j]) for j in range(m)])
@@ -101,28 +101,28 @@ class Reweighted:
     log_partition: float
     expectation: Floats  # (m,)
     covariance: Floats  # (m, m)
-    effective_size: float  # independent draws that the weights leave: Kish's, of draws counted as the chains mixed
+    effective_size: float  # Kish's effective size, corrected for autocorrelation
     pareto_k: float
-    largest: float  # weight, in units of one over the effective size
+    largest: float  # largest weight times the effective size
 
     def is_reliable(self, min_ess: float, max_k_hat: float) -> bool:
-        """Whether the weights leave so many draws and have no heavy tail."""
+        """Whether the effective size is sufficient and the weights have no heavy tail."""
         return self.effective_size >= min_ess and (self.pareto_k <= max_k_hat or self.largest < EVEN_SHARES)
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The draws of all runs with weights that make them stand for the posterior."""
+    """The draws of all runs with importance weights for the posterior."""
 
     runs: tuple[TemperedRun, ...]
     log_partitions: Floats  # (K,): A(phi_k); 0 for the first run
     values: Floats  # (n, m): constrained functions of all draws
-    log_share: Floats  # (n,): log of what each draw counts, its run's effective size over its size
+    log_share: Floats  # (n,): log of its run's effective size over the run's number of draws
     log_mixture: Floats  # (n,): log sum_k N_k exp(<phi_k, psi> - A_k)
 
     @property
     def objective(self) -> float:
-        """What the log-partitions minimize, see `pool_runs`."""
+        """Objective of the log-partitions, see `pool_runs`."""
         sizes = np.array([run.effective_size for run in self.runs])
         return float(np.exp(self.log_share) @ self.log_mixture + sizes @ self.log_partitions)
 
@@ -153,16 +153,16 @@ class Pool:
         )
 
     def error_of_expectation(self, there: Reweighted) -> Floats:
-        """Monte Carlo covariance of reweighted expectations, run by run along the chains, shape (m, m)."""
+        """Monte Carlo covariance of reweighted expectations, summed over runs, shape (m, m)."""
         influence = np.exp(there.log_weights)[:, None] * (self.values - there.expectation)
         return np.asarray(sum((own[..., 0].size ** 2) * _error_covariance(own) for own in self._split(influence)))
 
     def error_of_log_partition(self, phi: Floats) -> float:
-        """Standard error of ``A(phi)`` at fixed phi: how each draw moves all A_k, and these A(phi)."""
+        """Standard error of ``A(phi)`` at fixed phi, including the errors of all ``A_k``."""
         shares = np.exp(self.log_share)
         sizes = np.log([run.effective_size for run in self.runs])
         scores = self.values @ np.array([run.multipliers for run in self.runs]).T
-        p = np.exp(scores + (sizes - self.log_partitions) - self.log_mixture[:, None])  # (n, K): a draw's run
+        p = np.exp(scores + (sizes - self.log_partitions) - self.log_mixture[:, None])  # (n, K): run probabilities
         counted = shares[:, None] * p
         hessian = np.diag(counted.sum(axis=0)) - p.T @ counted
         weights = np.exp(self.reweight(phi).log_weights)
@@ -173,22 +173,22 @@ class Pool:
         return math.sqrt(sum((own.size * monte_carlo_error(own[..., 0])) ** 2 for own in pieces))
 
     def _split(self, series: Floats) -> list[Floats]:
-        """Numbers per draw, (n, k), as one array (n_chains, n_draws, k) for each run."""
+        """Split (n, k) into one array (n_chains, n_draws, k) per run."""
         parts = np.split(series, np.cumsum([len(run.flat) for run in self.runs])[:-1])
         return [part.reshape(run.n_chains, run.n_draws, -1) for part, run in zip(parts, self.runs, strict=True)]
 
 
 def pool_runs(runs: Sequence[TemperedRun], guess: Floats | None = None) -> Pool:
-    """Find the log-partitions at which the mixture of all runs reproduces itself.
+    """Estimate the self-consistent log-partitions of all runs (MBAR).
 
-    They minimize ``sum_i c_i log sum_k N_k exp(s_ik - f_k) + sum_k N_k f_k``, convex in f, with f_0 held at 0; s_ik are
-    the scores ``<phi_k, psi_i>`` and c_i what a draw counts.
+    They minimize ``sum_i c_i log sum_k N_k exp(s_ik - f_k) + sum_k N_k f_k``, which is convex in f, with f_0 fixed at
+    0. Here ``s_ik = <phi_k, psi_i>`` are the scores and c_i the weight of a draw.
 
     Parameters
     ----------
     runs : sequence of TemperedRun
     guess : array of shape (K,), default=None
-        Log-partitions to start from.
+        Initial log-partitions.
     """
     values = np.concatenate([run.flat for run in runs])
     sizes, lengths = np.array([run.effective_size for run in runs]), [len(run.flat) for run in runs]

@@ -1,4 +1,4 @@
-"""``resample``: sample a model again under constraints, where reweighted draws do not reach far enough."""
+"""``resample``: sample a model under constraints for which reweighting is unreliable."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
 ) -> RegularizedPosterior:
     """Sample a model under constraints, for the closest posterior that satisfies them in expectation.
 
-    Solves the same problem as `regularize` for a model in place of draws. The model is sampled repeatedly, under a
-    factor that approaches the one that the constraints require, until its own draws satisfy them.
+    Solves the same problem as `regularize`, but for a model instead of draws. The model is sampled repeatedly with an
+    additional factor ``exp<multipliers, features>``, whose multipliers are updated until the draws satisfy the
+    constraints.
 
     Parameters
     ----------
@@ -56,16 +57,17 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
     features : constraint, list of constraints, or features psi
         As for `regularize`.
     regularizer : Regularizer, default=None
-        The function g of the features' expectations, when ``features`` are not constraints.
+        Function g of the expected features, if ``features`` are not constraints.
     draws : Samples, or ArviZ or xarray object, default=None
         Draws of the model's posterior that replace the first run.
     n_draws : int, default=750
-        Draws of each chain in the last run.
+        Number of draws per chain in the final run.
     max_iter : int, default=40
         Maximum number of runs.
     accuracy : float, default=None
-        Largest Monte Carlo error of the KL divergence, in nats. The last run is repeated with more draws until it is
-        met. The default is what ``n_draws`` give, about ``m / (2 effective draws)`` for m expectations.
+        Maximum Monte Carlo error of the KL divergence in nats. The final run is repeated with more draws until the
+        error is below it. By default ``n_draws`` determines the error, about ``m / (2 effective draws)`` for m
+        expectations.
     seed : int, default=0
     progress : bool or callable, default=False
         Whether to print a line for each run. A callable is called with `engine.Progress` after each run, and may
@@ -74,24 +76,24 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
     Returns
     -------
     ResampledPosterior
-        Its ``status`` is ``optimal``, or ``not_attained``, ``unreliable``, ``iteration_limit``, ``stopped`` or
-        ``interrupted``, and ``diagnostics`` has the reasons. For features without a gradient, which a sampler cannot
-        follow, the model's own draws are reweighted and the result is a `RegularizedPosterior`.
+        Its ``status`` is ``optimal``, ``not_attained``, ``unreliable``, ``iteration_limit``, ``stopped`` or
+        ``interrupted``; ``diagnostics`` has the reasons. If a feature has no gradient, the model's own draws are
+        reweighted and the result is a `RegularizedPosterior`.
 
     Raises
     ------
     InfeasibleError
-        When the runs show that the constraints cannot be met.
+        If the runs show that the constraints cannot be met.
     SamplingError
-        When the model cannot be sampled: its own chains do not converge, the normalizing constant of the regularized
+        If the model cannot be sampled. Its own chains do not converge, the normalizing constant of the regularized
         posterior does not exist, features have no gradient, or the sampler failed.
 
     Warns
     -----
     NotConvergedWarning
-        When the runs ended before the constraints were met.
+        If the runs ended before the constraints were met.
     UnreliableWeightsWarning
-        When diagnostics of the last run failed.
+        If diagnostics of the final run failed.
 
     See Also
     --------
@@ -140,7 +142,7 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
 
 
 def _as_run(model: Sampler, draws: Any) -> Run:
-    """Draws of the posterior as the first run of the model."""
+    """Convert draws of the posterior to the first run of the model."""
     samples = Samples(draws) if not isinstance(draws, Samples) and is_labelled(draws) else draws
     if not isinstance(samples, Samples):
         raise TypeError(f"draws must be Samples(...) or an ArviZ or xarray object, got {type(draws).__name__}")
@@ -165,7 +167,7 @@ def _check_functions(model: Sampler, functions: tuple[Any, ...]) -> None:
 def _reweight(
     problem: Problem, given: Run | None, features: Any, regularizer: Regularizer | None, rough: str
 ) -> RegularizedPosterior:
-    """Reweight the posterior's own draws, for functions without a gradient."""
+    """Reweight draws of the posterior for functions without a gradient."""
     policy, plain = TemperingPolicy(), np.zeros(problem.stack.n_features)
     found = given or problem.sampler.draw(
         problem.tilt(plain), problem.n_draws, seed=problem.seed, start=None, final=False

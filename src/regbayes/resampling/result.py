@@ -1,4 +1,4 @@
-"""What `resample` returns: draws of the regularized posterior, and the runs that led there."""
+"""Result of `resample`: draws of the regularized posterior and the tempered runs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ from regbayes.resampling.tempering import Problem, Tempering
 @persistable(skip=("sampler", "functions"))
 @dataclass(frozen=True, eq=False)
 class ResampledPosterior(RegularizedPosterior):
-    """The regularized posterior of a model: draws of the last run, and the runs that led there.
+    """Regularized posterior of a model: draws of the final run and all tempered runs.
 
-    ``posterior`` has the draws of the last run, reweighted: its multipliers differ a little from those that its own
-    draws require. ``base`` has the draws of the first run, the
-    posterior without constraints. ``kl`` is estimated from all runs together.
+    ``posterior`` contains the draws of the final run, reweighted slightly to satisfy the constraints. ``base`` contains
+    the draws of the first run, the posterior without constraints. ``kl`` is estimated from all runs.
     """
 
     runs: tuple[TemperedRun, ...]
-    statistics: dict[str, Array] = field(repr=False)  # name -> (n_chains, n_draws): the sampler's own, of the last run
-    reasons: tuple[str, ...]  # for the status
+    statistics: dict[str, Array] = field(repr=False)  # name -> (n_chains, n_draws): of the returned run
+    reasons: tuple[str, ...]  # reasons for the status
     kl_error: float = field(repr=False)  # Monte Carlo standard error of ``kl``
-    returned: int  # index of the run that the draws are from
-    functions: tuple[Any, ...] = field(default=(), repr=False)  # as they were written; not saved
+    returned: int  # index of the returned run
+    functions: tuple[Any, ...] = field(default=(), repr=False)  # constraint functions as given by the user; not saved
     sampler: Any = field(default=None, repr=False)  # not saved
 
     @cached_property
@@ -59,7 +58,7 @@ class ResampledPosterior(RegularizedPosterior):
 
     @cached_property
     def multipliers_mcse(self) -> Floats:
-        """Monte Carlo standard errors of ``multipliers``, shape (m,); 0 where the constraints were not met."""
+        """Monte Carlo standard errors of ``multipliers``, shape (m,); 0 if the constraints were not met."""
         if not math.isfinite(self.gap):
             return np.zeros(len(self.labels))
         assert self._influences is not None
@@ -76,22 +75,22 @@ class ResampledPosterior(RegularizedPosterior):
 
     @property
     def r_hat(self) -> float:
-        """The largest R-hat of the returned run, over the constrained functions and all scalars in the variables."""
+        """The largest R-hat of the returned run over constrained functions and scalar variables."""
         return self._run.r_hat
 
     @property
     def divergences(self) -> int:
-        """Divergent transitions of the returned run."""
+        """Number of divergent transitions in the returned run."""
         return self._run.divergences
 
     @property
     def n_gradients(self) -> int:
-        """Gradients (or densities) that all runs evaluated."""
+        """Number of gradient (or density) evaluations in all runs."""
         return sum(run.n_gradients for run in self.runs)
 
     @property
     def kl_mc_error(self) -> float:
-        """KL divergence to the exact solution by Monte Carlo error, about ``m / (2 effective draws)`` nats."""
+        """KL divergence to the exact solution due to Monte Carlo error, about ``m / (2 effective draws)`` nats."""
         return len(self.labels) / (2 * self.effective_sample_size)
 
     @property
@@ -101,15 +100,15 @@ class ResampledPosterior(RegularizedPosterior):
         return "doubtful" if self.reasons else "reliable", self.reasons
 
     def to_model(self) -> Any:
-        """Return your own model with the factor ``<multipliers, functions>`` in it, to sample as you like."""
+        """Return the user's model with ``<multipliers, functions>`` added to its log-density."""
         if self.sampler is None:
             raise AttributeError("A loaded result has no model. Call to_model before saving.")
         return self.sampler.add_factor(self.functions, self.multipliers)
 
     def to_arviz(self, rng: np.random.Generator | int | None = None) -> Any:
-        """Return the returned run as an ArviZ object: its chains, without resampling, and the sampler's statistics.
+        """Return an ArviZ object with the chains and sampler statistics of the returned run.
 
-        ``importance_weights`` has the log-weights of the last step. ``rng`` is not used.
+        Draws are not resampled; ``importance_weights`` has their log-weights. ``rng`` is not used.
         """
         xarray = import_extra("xarray", "to_arviz", "ppl")
         arviz = import_extra("arviz", "to_arviz", "ppl")
@@ -141,7 +140,7 @@ class ResampledPosterior(RegularizedPosterior):
         )
 
     def runs_table(self) -> str:
-        """Return a table with one line for each run: multipliers, expectations and what the chains say."""
+        """Return a table with multipliers, expectations and diagnostics of each run."""
         heads = ["run", "draws", "effective", "R-hat", "divergences", "discrepancy", "remaining KL"]
         heads += [f"{what}[{i}]" for i in range(len(self.labels)) for what in ("phi", "E")]
         rows = [heads]
@@ -160,7 +159,7 @@ class ResampledPosterior(RegularizedPosterior):
 def build_result(
     problem: Problem, state: Tempering, regularizer: Regularizer, names: tuple[str, ...]
 ) -> ResampledPosterior:
-    """Put the outcome of tempering together: the solution on a run's draws, or the run nearest to it as it is."""
+    """Build the result from the solution, or without a solution from the run nearest to it."""
     pool, status = state.pool, state.status
     assert pool is not None
     assert status is not None
@@ -170,7 +169,7 @@ def build_result(
         phi, stacked, gap, violation = found.multipliers, found.stacked, found.gap, found.violation
     else:
         first = np.array([int(np.flatnonzero(stack.index == feature)[0]) for feature in np.unique(stack.index)])
-        stacked[first] = -phi[stack.index[first]]  # the first part of each function takes its multiplier
+        stacked[first] = -phi[stack.index[first]]  # assigns each multiplier to the first part of its function
         low, high = stack.domain
         x, spread = tempered.expectation[stack.index], tempered.flat.std(axis=0)[stack.index]
         outside = np.maximum(np.maximum(low - x, x - high), 0.0)
@@ -214,7 +213,7 @@ def build_result(
 
 
 def _name_draws(problem: Problem, tempered: TemperedRun) -> Draws:
-    """A run's draws with the names of axes that the sampler knows."""
+    """Return a run's draws with the axis names of the sampler."""
     assert tempered.run is not None
     draws = Samples(tempered.run.variables, chains=True).draws
     dims, coords = problem.sampler.labels

@@ -1,8 +1,7 @@
-"""The protocol of a model that can be sampled under exponential tilting: draws of ``p exp<phi, psi>`` at any phi.
+"""Interface of samplers under exponential tilting, which draw from ``p exp<phi, psi>`` for any phi.
 
-A sampler writes one method, `Sampler.draw`. Everything else that a `Sampler` may offer has a default, and makes
-`resample` faster or its checks stricter: positions to start chains from, the log-density, whether functions have
-gradients.
+A subclass must implement only `Sampler.draw`. The optional methods provide initial positions, the log-density and
+smoothness of functions; they make `resample` faster or its diagnostics stricter.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from regbayes._types import Array, Flags, Floats
 from regbayes.regularization.draws import as_draws
 from regbayes.regularization.features import evaluate_features
 
-MAX_DENSE_COORDINATES = 64  # up to which a whole covariance is estimated
-RELATIVE_STEP = 1e-5  # of finite differences
-N_EXAMPLES = 8  # draws of each chain that show which variables there are
+MAX_DENSE_COORDINATES = 64  # largest dimension with a dense covariance estimate
+RELATIVE_STEP = 1e-5  # relative step of finite differences
+N_EXAMPLES = 8  # draws per chain of `example`
 
 
 @dataclass(frozen=True, eq=False)
 class Tilt:
-    """The factor ``exp<multipliers, functions>`` that a run has on top of the model (exponential tilting).
+    """Exponential tilting of a model by the factor ``exp<multipliers, functions>``.
 
-    Called with named arrays whose leading axis counts draws, it gives ``<multipliers, functions>`` of each: what a
-    sampler adds to its log-density. `features` has the functions as the user wrote them, one entry per constraint. It
-    is the same object in every call of one `resample`, so code that was compiled from it can be kept.
+    Called with named arrays whose leading axis indexes draws, it returns ``<multipliers, functions>``, which a sampler
+    adds to its log-density. `features` contains the user's functions, one entry per constraint. It is the same object
+    in all calls of one `resample`, so compiled code can be cached.
     """
 
     features: tuple[Any, ...]
@@ -40,7 +39,7 @@ class Tilt:
         """Return the log-factor of each draw, shape (n,); NaN where a variable or a function is not finite."""
         try:
             scores: Floats = self.evaluate(variables) @ self.multipliers
-        except ValueError:  # some draw overflows, as proposals and ends of rays may
+        except ValueError:  # a proposal or a distant point overflows
             n = len(next(iter(variables.values())))
             if n == 1:
                 return np.full(1, np.nan)
@@ -56,34 +55,34 @@ class Tilt:
 
     @property
     def is_none(self) -> bool:
-        """Whether this is the posterior without a tilt."""
+        """Whether all multipliers are zero."""
         return not np.any(self.multipliers)
 
     @property
     def none(self) -> Tilt:
-        """The same functions with multipliers of zero."""
+        """The tilt of the same functions with zero multipliers."""
         return Tilt(self.features, np.zeros_like(self.multipliers))
 
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Where a run may start: near its own distribution, by what earlier runs know of it."""
+    """Initial draws of a run, estimated from earlier runs."""
 
-    variables: Mapping[str, Array]  # name -> (n_chains, ...): one draw for each chain, resampled towards the new tilt
-    positions: Floats | None  # (n_chains, d): the same in the sampler's own coordinates, where it gave them
-    covariance: Floats | None  # (d, d) or, where d is large, (d,): of the sampler's coordinates under the new tilt
-    adaptation: Any  # what the last run left as its `Run.adaptation`
+    variables: Mapping[str, Array]  # name -> (n_chains, ...): one draw per chain, resampled for the new tilt
+    positions: Floats | None  # (n_chains, d): the same in the sampler's coordinates, if available
+    covariance: Floats | None  # (d, d), or (d,) for large d: covariance of coordinates under the new tilt
+    adaptation: Any  # `Run.adaptation` of the last run
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a sampler gives back."""
+    """Draws and statistics of one run of a sampler."""
 
     variables: Mapping[str, Array]  # name -> (n_chains, n_draws, ...)
-    positions: Floats | None = None  # (n_chains, n_draws, d): in coordinates that the sampler moves in
+    positions: Floats | None = None  # (n_chains, n_draws, d): draws in the sampler's coordinates
     statistics: Mapping[str, Array] = field(default_factory=dict)  # name -> (n_chains, n_draws); `diverging`, `energy`
-    n_gradients: int = 0  # evaluations of the gradient (or of the density) that it took
-    adaptation: Any = None  # handed to the next run as `Start.adaptation`: step size, what was compiled
+    n_gradients: int = 0  # number of gradient (or density) evaluations
+    adaptation: Any = None  # state for the next run, such as step size and compiled code
 
     @property
     def flat_variables(self) -> dict[str, Array]:
@@ -98,10 +97,9 @@ class Run:
 
 
 def shrunken_covariance(positions: Floats, weights: Floats, n_effective: float) -> Floats:
-    """Return the covariance of weighted positions, (d, d), or their variances, (d,), where there are many coordinates.
+    """Return the shrunken covariance of weighted positions, (d, d), or variances, (d,), for large d.
 
-    It is shrunk towards the variances the fewer draws there are for the number of coordinates, and a little towards
-    1e-3, as in Stan.
+    The covariance is shrunk towards its diagonal, more strongly for few draws, and slightly towards 1e-3 as in Stan.
     """
     d = positions.shape[1]
     centred = positions - weights @ positions
@@ -115,10 +113,9 @@ def shrunken_covariance(positions: Floats, weights: Floats, n_effective: float) 
 
 
 class Sampler(ABC):
-    """A model that can be sampled under a tilt: `resample(sampler, constraints)`.
+    """Base class of models that `resample` can sample under a tilt.
 
-    A subclass writes `draw`. Draws of one chain may depend on each other; chains must not. The same seed gives the same
-    draws.
+    A subclass implements `draw`. Chains must be independent, and the same seed must give the same draws.
     """
 
     n_chains: int = 4
@@ -131,12 +128,12 @@ class Sampler(ABC):
         ----------
         tilt : Tilt
         n_draws : int
-            Draws to keep of each chain, after the sampler's warm-up.
+            Number of draws per chain after warm-up.
         seed : int
         start : Start or None
-            None for the first run: start anywhere, as widely spread as a first run should be.
+            Initial draws. None in the first run, whose initial points should be overdispersed.
         final : bool
-            Whether these draws may be returned to the user, and are worth a full adaptation.
+            Whether the draws may be returned to the user, which justifies a full adaptation.
 
         Returns
         -------
@@ -144,34 +141,34 @@ class Sampler(ABC):
         """
 
     def example(self) -> Mapping[str, Array]:
-        """Return a few draws or points of the model, (n, ...) each: which variables there are, and their shapes."""
+        """Return a few points of the model, (n, ...) each, that show names and shapes of variables."""
         return self.draw(Tilt((), np.zeros(0)), N_EXAMPLES, seed=0, start=None, final=False).flat_variables
 
     @property
     def observed(self) -> tuple[str, ...]:
-        """Names of what the model observed: data, which constraints do not affect."""
+        """Names of the observed variables."""
         return ()
 
     @property
     def labels(self) -> tuple[Mapping[str, tuple[str, ...]], Mapping[str, Any]]:
-        """Names of the axes of variables, and coordinates along them, for xarray."""
+        """Dimension names and coordinates of variables for xarray."""
         return {}, {}
 
     def find_smooth(self, tilt: Tilt) -> Flags | None:
-        """Say of each function whether it has a gradient that a sampler can follow, shape (m,); None: not known.
+        """Return whether each function has a useful gradient, shape (m,), or None if unknown.
 
         `resample` calls it once, before the first run.
         """
         return None
 
     def log_density(self, tilt: Tilt, positions: Floats) -> Floats | None:
-        """Return the tilted log-density in the sampler's coordinates, (n, d) -> (n,); None: not known."""
+        """Return the tilted log-density in the sampler's coordinates, (n, d) -> (n,), or None if unknown."""
         return None
 
     def log_density_gradient(self, tilt: Tilt, position: Floats) -> Floats:
-        """Return the gradient of the tilted log-density at one position, (d,) -> (d,), where `log_density` is known.
+        """Return the gradient of the tilted log-density at one position, (d,) -> (d,).
 
-        The default takes differences of `log_density`.
+        The default uses finite differences of `log_density`.
         """
         steps = np.diag(RELATIVE_STEP * np.maximum(1.0, np.abs(position)))
         values = self.log_density(tilt, np.concatenate([position + steps, position - steps]))
@@ -180,7 +177,7 @@ class Sampler(ABC):
         return gradient
 
     def climb(self, tilt: Tilt, position: Floats, unit: Floats, n_steps: int) -> Floats:
-        """Maximize the tilted log-density by L-BFGS in coordinates of these units, (d,) -> (d,)."""
+        """Maximize the tilted log-density by L-BFGS in coordinates scaled by `unit`, (d,) -> (d,)."""
 
         def downhill(u: Floats) -> tuple[float, Floats]:
             value, slope = self.log_density(tilt, (u * unit)[None]), self.log_density_gradient(tilt, u * unit)
@@ -193,11 +190,11 @@ class Sampler(ABC):
         return found
 
     def find_positions(self, variables: Mapping[str, Array]) -> Floats | None:
-        """Return draws of another program, (n, ...) each, in the sampler's coordinates, (n, d); None: not possible."""
+        """Convert external draws, (n, ...) each, to the sampler's coordinates, (n, d), or return None."""
         return None
 
     def add_factor(self, features: Sequence[Any], multipliers: Floats) -> Any:
-        """Return the user's own model with ``<multipliers, functions>`` added to its log-density."""
+        """Return the user's model with ``<multipliers, functions>`` added to its log-density."""
         raise NotImplementedError(
             f"{type(self).__name__} does not provide to_model. Add <multipliers, functions> to your own log-density."
         )

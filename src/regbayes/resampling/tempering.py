@@ -1,14 +1,14 @@
-"""Tempering: sample the model again under a tilt, run by run, until its own draws satisfy the constraints.
+"""Adaptive tempering: sample the model under a sequence of tilts until the draws satisfy the constraints.
 
-The sought phi is the one for which ``q ∝ p exp<phi, psi>`` solves docs/math.md eq. (1), where draws of p are too far
-from q to be reweighted. A sampler can draw from the tilt at any phi, so:
+The goal is the phi for which ``q ∝ p exp<phi, psi>`` solves docs/math.md eq. (1), when draws of p are too far from q
+for reweighting. A sampler can draw from the tilt at any phi.
 
-1. A short run draws p itself.
-2. The draws of all runs are one pool that stands for p (`pool`), and the dual is solved on it.
-3. If the pool's weights are reliable at that solution, the next run is made there, a long one. Otherwise a short run is
-   made in the direction of the Newton step from the last run, as far as the weights are reliable.
-4. A long run is the solution when its own draws, reweighted a little, meet the constraints, when it agrees with the
-   pool's prediction, and when nothing speaks against its chains (`checks`).
+1. A short run draws from p.
+2. The draws of all runs are pooled by multistate reweighting (`pool`), and the dual is solved on the pool.
+3. If the weights at the solution are reliable, a long run is made there. Otherwise a short run is made along the Newton
+   step from the last run, as far as the weights are reliable.
+4. A long run is accepted if its slightly reweighted draws satisfy the constraints, it agrees with the prediction of the
+   pool, and its chains pass the diagnostics (`checks`).
 """
 
 from __future__ import annotations
@@ -45,15 +45,14 @@ from regbayes.resampling.pool import Pool, TemperedRun, pool_runs
 from regbayes.resampling.sampler import Run, Sampler, Start, Tilt, shrunken_covariance
 
 MAX_HALVINGS = 12
-MAX_DRAWS = 50_000  # of each chain, for any accuracy
+MAX_DRAWS = 50_000  # maximum draws per chain, for any accuracy
 
 
 class SamplingError(RuntimeError):
-    """A model could not be sampled under the constraints; every draw made so far is kept.
+    """Error for a model that could not be sampled under the constraints; it keeps all draws.
 
-    ``runs`` has the tempered runs, each with ``run.variables``, ``values`` of the constrained functions and
-    ``multipliers``. ``result`` is what was reached, with a status that says why it is not a solution, or None where the
-    sampler itself failed.
+    ``runs`` contains the tempered runs, each with ``run.variables``, ``values`` of the constrained functions and
+    ``multipliers``. ``result`` is the partial result with its status, or None if the sampler failed.
     """
 
     def __init__(self, message: str, runs: tuple[TemperedRun, ...] = (), result: Any = None) -> None:
@@ -64,18 +63,18 @@ class SamplingError(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The constraints and the model that is sampled under them."""
+    """A model and the constraints on it."""
 
     sampler: Sampler
-    functions: tuple[Any, ...]  # as the user wrote them, one entry per constraint
+    functions: tuple[Any, ...]  # the user's functions, one entry per constraint
     stack: Stack
-    labels: tuple[str, ...]  # (m,): each expectation under its constraint, as users read it
-    n_draws: int  # of each chain of a final run
-    accuracy: float | None  # nats; None is what n_draws give
+    labels: tuple[str, ...]  # (m,): labels of the constrained expectations
+    n_draws: int  # draws per chain of a final run
+    accuracy: float | None  # maximum Monte Carlo error in nats; None uses n_draws
     seed: int
 
     def tilt(self, phi: Floats) -> Tilt:
-        """The factor that a run at these multipliers has."""
+        """Return the tilt with the given multipliers."""
         return Tilt(self.functions, phi)
 
     def measure(self, phi: Floats, found: Run) -> TemperedRun:
@@ -93,41 +92,41 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The next run."""
+    """Multipliers and length of the next run."""
 
     phi: Floats  # (m,)
     n_draws: int
-    stacked: Floats  # (M,): phi as the solver has it, one entry per elementary regularizer's coordinate
+    stacked: Floats  # (M,): multipliers per elementary regularizer, for a warm start
     is_final: bool = False
 
     @property
     def is_first(self) -> bool:
-        """Whether this run draws the posterior itself, without an earlier run."""
+        """Whether the run draws from the posterior without a tilt, before all others."""
         return not self.is_final and not np.any(self.phi)
 
 
 @dataclass(frozen=True, eq=False)
 class Tempering:
-    """The runs so far and the next, or why there is none."""
+    """State of tempering: the runs so far and the next plan or the final status."""
 
     plan: Plan
     runs: tuple[TemperedRun, ...] = ()
-    pool: Pool | None = None  # of the runs that were not discarded
-    status: Status | None = None  # at the end
-    reasons: tuple[str, ...] = ()  # for the status
-    solution: DualSolution | None = None  # on the draws of the last run, if that is returned
+    pool: Pool | None = None  # pool of the runs that were not discarded
+    status: Status | None = None  # set at the end
+    reasons: tuple[str, ...] = ()  # reasons for the status
+    solution: DualSolution | None = None  # solution on the draws of the last run, if that is returned
 
     def end(self, status: Status, *reasons: str, solution: DualSolution | None = None) -> Tempering:
-        """The end with a status and its reasons."""
+        """Return the final state with a status and its reasons."""
         return replace(self, status=status, reasons=reasons, solution=solution)
 
     def with_last(self, **changes: Any) -> Tempering:
-        """The same with something else known of the last run."""
+        """Return the state with changes to the last run."""
         return replace(self, runs=(*self.runs[:-1], replace(self.runs[-1], **changes)))
 
     @property
     def returned(self) -> int:
-        """The run whose draws are returned: the last if it has a solution, otherwise the nearest to the constraints."""
+        """Index of the returned run: the last with a solution, otherwise the nearest to the constraints."""
         known = [] if self.solution else [(r.remaining_kl, -i) for i, r in enumerate(self.runs)]
         known = [(kl, i) for kl, i in known if not math.isnan(kl)]
         return -min(known)[1] if known else len(self.runs) - 1
@@ -140,7 +139,7 @@ def temper(
     given: Run | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Tempering:
-    """Sample until the constraints are met, or it is known why not. The state returned has a status.
+    """Sample until the constraints are met or a stopping rule applies; return the final state.
 
     Parameters
     ----------
@@ -150,7 +149,7 @@ def temper(
     given : Run, default=None
         Draws of the posterior that replace the first run.
     callbacks : sequence of callable
-        Each is called after every run with `engine.Progress`, whose state is the `Tempering`.
+        Called after every run with `engine.Progress`, whose state is the `Tempering`.
     """
     start = Tempering(Plan(np.zeros(problem.stack.n_features), policy.short_draws, np.zeros(len(problem.stack))))
     if given is not None:
@@ -186,7 +185,7 @@ def temper(
 
 
 def draw(problem: Problem, state: Tempering) -> Run:
-    """Make the planned run."""
+    """Draw the planned run."""
     seeds = np.random.SeedSequence([problem.seed, len(state.runs)]).generate_state(2)
     plan = state.plan
     start = None if plan.is_first else _find_start(problem.sampler, state, np.random.default_rng(seeds[0]))
@@ -195,13 +194,13 @@ def draw(problem: Problem, state: Tempering) -> Run:
 
 
 def _find_start(sampler: Sampler, state: Tempering, rng: np.random.Generator) -> Start:
-    """Resample earlier draws towards the next tilt, and estimate the covariance of the sampler's coordinates there."""
+    """Resample earlier draws for the next tilt and estimate their covariance under it."""
     assert state.pool is not None
     there = state.pool.reweight(state.plan.phi)
     runs = [tempered.run for tempered in state.pool.runs if tempered.run is not None]
     weights = np.exp(there.log_weights)
     has_positions = [found.positions is not None for found in runs]
-    if any(has_positions):  # draws of another program may have none
+    if any(has_positions):  # external draws may have no positions
         weights = weights[np.repeat(has_positions, [len(tempered.flat) for tempered in state.pool.runs])]
         runs = [found for found in runs if found.positions is not None]
     weights = weights / weights.sum()
@@ -219,7 +218,7 @@ def _find_start(sampler: Sampler, state: Tempering, rng: np.random.Generator) ->
 
 
 def add(problem: Problem, policy: TemperingPolicy, state: Tempering, found: Run) -> Tempering:
-    """Measure a run, compare it with its prediction, and put it into the pool."""
+    """Evaluate a run, compare it with its prediction and add it to the pool."""
     phi, is_final = state.plan.phi, state.plan.is_final
     tempered = replace(problem.measure(phi, found), is_final=is_final)
     if state.pool is None or state.plan.is_first:  # a longer run of the posterior replaces shorter ones
@@ -242,7 +241,7 @@ def add(problem: Problem, policy: TemperingPolicy, state: Tempering, found: Run)
 
 
 def decide(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempering:
-    """Plan the next run, or end."""
+    """Plan the next run or end with a status."""
     last = state.runs[-1]
     if state.plan.is_first and last.r_hat > policy.max_start_r_hat:
         if last.n_draws < problem.n_draws:
@@ -263,7 +262,7 @@ def decide(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempe
             "modes appear with it, or no distribution has these expectations. Constrain a function with a lighter tail "
             "(a logarithm, a probability), or soften the constraints.",
         )
-    if last.is_discarded:  # half the way again: the next run extends the pool towards it
+    if last.is_discarded:  # retry with half the step
         assert state.pool is not None
         middle = 0.5 * (state.pool.runs[-1].multipliers + last.multipliers)
         return _plan_proper(problem, policy, state, Plan(middle, policy.short_draws, state.plan.stacked))
@@ -271,7 +270,7 @@ def decide(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempe
 
 
 def describe_bad_start(first: TemperedRun) -> str:
-    """Say that the model's own chains do not converge."""
+    """Describe that the chains do not converge without a tilt."""
     return (
         f"The chains do not converge even without a tilt: R-hat of {first.r_hat_of} is {first.r_hat:.2f} in "
         f"{first.n_chains} chains of {first.n_draws} draws. They are in different modes or mix too slowly. "
@@ -280,7 +279,7 @@ def describe_bad_start(first: TemperedRun) -> str:
 
 
 def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempering:
-    """Take a final run for the solution, or say what speaks against it."""
+    """Accept a final run as the solution, or return its failed diagnostics."""
     last, pool = state.runs[-1], state.pool
     assert pool is not None
     assert last.run is not None
@@ -306,7 +305,7 @@ def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Temper
             "chains mix too slowly. Reparametrize the model or raise n_draws.",
             solution=solution,
         )
-    again = replace(state.plan, is_final=False)  # never start from a solution that was not reached
+    again = replace(state.plan, is_final=False)  # an unreached solution is not a valid tilt for the next run
     if is_reached:
         again = Plan(solution.multipliers, problem.n_draws, solution.stacked, is_final=True)
     objections = [*check_chains(last, last.run, policy), *find_missed(pool, policy)]
@@ -331,7 +330,7 @@ def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Temper
 
 
 def plan_next(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempering:
-    """Choose the next run by what the pool knows."""
+    """Plan the next run from the pool."""
     pool, last, stacked = state.pool, state.runs[-1], state.plan.stacked
     assert pool is not None
     atoms = WeightedAtoms(pool.values, pool.log_weights)
@@ -361,7 +360,7 @@ def plan_next(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Te
     if here.effective_size < policy.min_step_ess:
         return replace(state, plan=Plan(last.multipliers, min(2 * last.n_draws, problem.n_draws), stacked))
     share = _find_share(pool, last.multipliers, away, policy)
-    if share == 1.0 and is_solved:  # the Newton step falls short of what the weights allow
+    if share == 1.0 and is_solved:  # the weights are reliable beyond the Newton step
         target, away = solution, solution.multipliers - last.multipliers
         share = _find_share(pool, last.multipliers, away, policy)
     ahead = stacked + share * (target.stacked - stacked)
@@ -369,7 +368,7 @@ def plan_next(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Te
 
 
 def _newton_target(problem: Problem, pool: Pool, phi: Floats) -> DualSolution:
-    """Solve the dual as if the functions were Gaussian with the moments that they have at phi."""
+    """Solve the dual for Gaussian functions with the moments at phi."""
     here = pool.reweight(phi)
     covariance = here.covariance + np.diag(1e-8 * np.diag(here.covariance) + 1e-300)
     values, vectors = np.linalg.eigh(covariance)
@@ -380,7 +379,7 @@ def _newton_target(problem: Problem, pool: Pool, phi: Floats) -> DualSolution:
 
 
 def _find_share(pool: Pool, phi: Floats, away: Floats, policy: TemperingPolicy) -> float:
-    """The share of a step up to which the pool's weights are reliable, by bisection."""
+    """Find the largest fraction of a step with reliable weights by bisection."""
 
     def is_reliable(share: float) -> bool:
         return pool.reweight(phi + share * away).is_reliable(policy.min_step_ess, policy.max_k_hat)
@@ -395,7 +394,7 @@ def _find_share(pool: Pool, phi: Floats, away: Floats, policy: TemperingPolicy) 
 
 
 def _plan_proper(problem: Problem, policy: TemperingPolicy, state: Tempering, plan: Plan) -> Tempering:
-    """Take the plan where its tilt has a normalizing constant, and a shorter step otherwise."""
+    """Adopt the plan, halving the step until its tilt has a normalizing constant."""
     assert state.pool is not None
     last, escape = state.pool.runs[-1], None
     assert last.run is not None
