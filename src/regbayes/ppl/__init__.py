@@ -1,6 +1,6 @@
-"""Models written in NumPyro, PyMC, BlackJAX or anything else, as `regularize` takes them.
+"""Wrappers of NumPyro, PyMC, BlackJAX and custom models for `regularize` and `resample`.
 
-Nothing of these packages is imported before a class of theirs is used: names are imported when first asked for.
+The packages are optional; each is imported when its wrapper is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Log-densities sampled by BlackJAX."""
+"""Models given as JAX log-densities, sampled by BlackJAX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regbayes._types import Floats
 from regbayes.ppl.jax_chains import JAXModel, Kernel
 from regbayes.ppl.tracing import trace_features
 
-SPREAD = 2.0  # of first positions around the one given, in its own coordinates
+SPREAD = 2.0  # maximum distance of initial positions from the given one, per coordinate
 TRIES = 50
 
 
@@ -23,12 +23,12 @@ class BlackJAXModel(JAXModel):
     Parameters
     ----------
     log_density : callable
-        From a position (an array, or a dictionary of arrays, all unconstrained) to a number, up to a constant.
+        Maps a position (an unconstrained array or dictionary of arrays) to its log-density up to a constant.
     initial_position : array or dictionary of arrays
-        A position with finite density. Chains of the first run start around it, up to 2 away in each coordinate.
+        A position with finite density. Chains of the first run start within a distance of 2 in each coordinate.
     variables : callable, default=None
-        From a position to a dictionary of arrays that features may use; by default the position itself, under its own
-        names, or ``x`` where it is one array.
+        Maps a position to a dictionary of arrays for the features. By default these are the arrays of the position,
+        named ``x`` if there is only one array.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class BlackJAXModel(JAXModel):
         return own if self._named else {"x": own}
 
     def starts(self, seed: int, n: int) -> Floats:
-        """Return positions around the initial one where the density is finite."""
+        """Return positions near the initial one with finite density."""
         import jax
 
         rng = np.random.default_rng(seed)

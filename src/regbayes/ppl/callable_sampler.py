@@ -1,4 +1,4 @@
-"""A sampler that is a function: Metropolis, Gibbs, Stan through BridgeStan, anything that draws under a tilt."""
+"""Wrapper for custom samplers, such as Metropolis, Gibbs or Stan through BridgeStan."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from regbayes.resampling.sampler import Run, Sampler, Start, Tilt
 
 @final
 class CallableSampler(Sampler):
-    """A model known by a function that draws one chain of it.
+    """A model sampled by a user's function, which draws one chain.
 
     Parameters
     ----------
     draw : callable
-        ``draw(tilt, n_draws, rng, start)`` returns a mapping from names to arrays of shape (n_draws, ...): one chain of
-        ``p exp<multipliers, features>``. ``tilt(variables)`` is what to add to the log-density, for arrays with a
-        leading axis of draws (one draw: ``tilt({"x": x[None]})[0]``). ``rng`` is a NumPy generator. ``start`` is None
-        in a first run, which begins anywhere, and otherwise a mapping with one earlier draw near the new tilt.
+        ``draw(tilt, n_draws, rng, start)`` returns a mapping from names to arrays of shape (n_draws, ...), one chain of
+        ``p exp<multipliers, features>``. Add ``tilt(variables)`` to the log-density; the arrays need a leading axis of
+        draws (for one draw, ``tilt({"x": x[None]})[0]``). ``rng`` is a NumPy generator. ``start`` is None in the first
+        run, and otherwise a mapping with an earlier draw as the initial point.
     n_chains : int, default=4
 
     Examples
@@ -64,7 +64,7 @@ class CallableSampler(Sampler):
         self.function, self.n_chains = draw, n_chains
 
     def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
-        """Draw the chains one after the other."""
+        """Draw the chains sequentially."""
         chains = []
         given = 0 if start is None else len(next(iter(start.variables.values())))
         for i, own in enumerate(np.random.SeedSequence(seed).spawn(max(self.n_chains, given))):

@@ -1,8 +1,8 @@
-"""Chains of a NUTS kernel in JAX under a tilt: compiled once, with the multipliers as an argument.
+"""Chains of a NUTS kernel in JAX under a tilt, compiled once with the multipliers as an argument.
 
-Steps are made in chunks of one length, which is all that is compiled. The step size adapts inside, by the acceptance
-rate of all chains; only at the beginning of a first run each chain has its own, because one that starts where the
-density is steep would otherwise never move. Between chunks the mass matrix is estimated from the draws of all of them.
+Steps are made in compiled chunks of fixed length. The step size adapts within a chunk to the mean acceptance rate of
+all chains. At the beginning of the first run, each chain has its own step size, so that chains in steep regions can
+move. Between chunks, the mass matrix is estimated from the draws of all chains.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from regbayes.ppl.nuts import Adaptation, Chains, NUTSModel, WarmUp
 from regbayes.ppl.tracing import trace_features
 from regbayes.resampling.sampler import MAX_DENSE_COORDINATES, Tilt, shrunken_covariance
 
-CHUNK = 25  # steps
-# Warm-up, window by window: steps; whether the mass matrix is estimated from them; whether each chain has its own step.
+CHUNK = 25  # steps per compiled chunk
+# Warm-up windows: number of steps, whether to estimate the mass matrix, whether chains have their own step sizes.
 WINDOWS: dict[WarmUp, tuple[tuple[int, bool, bool], ...]] = {
     "cold": ((25, False, True), (25, True, True), (50, True, True), (75, True, False), (25, False, False)),
     "short": ((50, False, False),),
     "long": ((25, False, False), (75, True, False), (50, False, False)),
 }
-STUCK, UPHILL_STEPS = 0.8, 30  # share of diverging steps of a chain that does not move; steps uphill that it makes then
-RATE = 1.5  # of the log step size's first moves, for an acceptance rate that is off by one
-BLOCK = 128  # positions at which densities and variables are evaluated at once
+STUCK, UPHILL_STEPS = 0.8, 30  # divergence rate of a stuck chain; L-BFGS steps to free it
+RATE = 1.5  # initial gain of the log step size per unit of acceptance rate
+BLOCK = 128  # positions per evaluation of densities and variables
 
 
 class Averaging(NamedTuple):
-    """The log step size of each chain on its way, and the average that is kept."""
+    """Current log step size of each chain and its running average."""
 
     log_step: Any
     log_average: Any
@@ -42,7 +42,7 @@ class Averaging(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A NUTS kernel: how a chain starts and how it steps."""
+    """Initialization and step functions of a NUTS kernel."""
 
     init: Callable[..., Any]  # (position, log_density) -> state
     step: Callable[..., Any]  # (key, state, log_density, step_size, inverse_mass) -> state, info
@@ -50,7 +50,7 @@ class Kernel:
 
 
 class JAXModel(NUTSModel):
-    """A log-density in JAX over a flat position, and the variables that belong to it."""
+    """Base of models with a JAX log-density over flat positions."""
 
     def __init__(self, n_chains: int = 4) -> None:
         self.n_chains = n_chains
@@ -58,27 +58,27 @@ class JAXModel(NUTSModel):
 
     @abstractmethod
     def _density(self, position: Any) -> Any:
-        """The model's log-density at a flat position, traced."""
+        """Trace the model's log-density at a flat position."""
 
     @abstractmethod
     def _constrain(self, position: Any) -> Mapping[str, Any]:
-        """The model's variables at a flat position, traced."""
+        """Trace the model's variables at a flat position."""
 
     @abstractmethod
     def _kernel(self) -> Kernel:
-        """The kernel to step with."""
+        """Return the NUTS kernel."""
 
     def _for(self, tilt: Tilt) -> _Compiled:
-        """What was compiled for these functions."""
+        """Return the compiled code for the tilt's functions."""
         key = tuple(map(id, tilt.features))
         if key not in self._compiled:
-            self._compiled = {key: (tilt.features, _Compiled(self, tilt.features))}  # holds what the ids belong to
+            self._compiled = {key: (tilt.features, _Compiled(self, tilt.features))}  # keeps ids in the key valid
         return self._compiled[key][1]
 
     def run_chains(
         self, tilt: Tilt, positions: Floats, n_draws: int, warm_up: WarmUp, adaptation: Adaptation, seed: int
     ) -> Chains:
-        """Warm up in windows, then draw with a fixed step size."""
+        """Warm up in windows, then draw with fixed step sizes."""
         d = positions.shape[1]
         covariance = adaptation.covariance
         if covariance is None:
@@ -96,7 +96,7 @@ class JAXModel(NUTSModel):
         return Chains(kept["position"].astype(np.float64), statistics, chains.n_gradients, left)
 
     def variables_at(self, positions: Floats) -> dict[str, Array]:
-        """Return the variables at positions, block by block."""
+        """Return the variables at positions, evaluated in blocks."""
         import jax
 
         if not hasattr(self, "_constrain_many"):
@@ -125,7 +125,7 @@ class JAXModel(NUTSModel):
 
 
 class _Compiled:
-    """The functions of one list of features."""
+    """Compiled functions for one list of features."""
 
     def __init__(self, model: JAXModel, features: tuple[Any, ...]) -> None:
         import jax
@@ -140,7 +140,7 @@ class _Compiled:
             def tilt(at: Any) -> Any:
                 return phi @ _trace(model, features, at)
 
-            # Not evaluated without a tilt: a function may be infinite where the posterior is not.
+            # Skipped for zero multipliers, where an infinite function would give NaN.
             return value + jax.lax.cond(jax.numpy.any(phi != 0), tilt, lambda at: 0.0 * at[0], position)
 
         self.density = jax.jit(jax.vmap(density, in_axes=(0, None)))
@@ -148,7 +148,7 @@ class _Compiled:
         self.chunk = jax.jit(self._steps(density))
 
     def _steps(self, density: Callable[..., Any]) -> Callable[..., Any]:
-        """A chunk of steps of all chains; unless alone, each of their acceptances says something of all step sizes."""
+        """Return a function that makes a chunk of steps, adapting step sizes jointly unless `alone`."""
         import jax
         from jax import numpy as jnp
 
@@ -182,7 +182,7 @@ class _Compiled:
 
 
 def _averaged(state: Averaging, shortfall: Any) -> Averaging:
-    """Robbins-Monro on the log step size: after few steps dual averaging is still far below, from its first plunge."""
+    """Update the log step size by Robbins-Monro, faster than dual averaging in short warm-ups."""
     count = state.count + 1
     log_step = state.log_step - RATE * (count + 1) ** -0.6 * shortfall
     share = count**-0.75
@@ -190,7 +190,7 @@ def _averaged(state: Averaging, shortfall: Any) -> Averaging:
 
 
 class _Moving:
-    """Chains on their way: positions, step sizes and the mass matrix between chunks."""
+    """State of the chains between chunks: positions, step sizes and mass matrix."""
 
     def __init__(
         self,
@@ -215,11 +215,11 @@ class _Moving:
 
     @property
     def step_sizes(self) -> Floats:
-        """What draws are made with, (n_chains,)."""
+        """Step sizes after warm-up, (n_chains,)."""
         return np.exp(np.asarray(self._average.log_average, dtype=np.float64))
 
     def run(self, n_steps: int, adapts: bool, is_alone: bool = False) -> dict[str, Array]:
-        """Make steps in chunks; return the trail of every chain."""
+        """Make steps in chunks and return the draws of every chain."""
         import jax
 
         trails = []
@@ -241,14 +241,14 @@ class _Moving:
         return {name: np.concatenate([t[name] for t in trails], axis=1) for name in trails[0]}
 
     def adapt(self, n_steps: int, renews: bool, is_alone: bool) -> Array:
-        """Continue adaptation; ``renews`` estimates the mass matrix from these steps. Return where they diverged."""
+        """Run a warm-up window, estimate the mass matrix if ``renews``, and return the divergences."""
         trail = self.run(n_steps, adapts=True, is_alone=is_alone)
         self.step = math.exp(float(np.median(np.asarray(self._average.log_average))))
         if renews:
             moved = trail["position"].astype(np.float64)
             flat = moved.reshape(-1, moved.shape[2])
             weights = np.full(len(flat), 1 / len(flat))
-            self.covariance = shrunken_covariance(flat, weights, len(flat) / 4)  # they repeat each other
+            self.covariance = shrunken_covariance(flat, weights, len(flat) / 4)  # discounts autocorrelated draws
             self._average = self._begin()
         return trail["diverging"]
 
@@ -267,6 +267,6 @@ def _array(values: Any) -> Any:
 
 
 def _padded(positions: Floats) -> list[Any]:
-    """Cut positions into blocks of one size, the last filled up, so that one shape is compiled."""
+    """Pad positions to blocks of equal size, so that only one shape is compiled."""
     blocks = [positions[begin : begin + BLOCK] for begin in range(0, len(positions), BLOCK)]
     return [_array(np.concatenate([b, np.repeat(b[-1:], BLOCK - len(b), axis=0)])) for b in blocks]

@@ -1,4 +1,4 @@
-"""Models written in NumPyro."""
+"""NumPyro models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regbayes._types import Array, Floats
 from regbayes.ppl.jax_chains import JAXModel, Kernel
 from regbayes.ppl.tracing import trace_features
 
-FACTOR = "regularization"  # the name of the factor in the model that users get back
+FACTOR = "regularization"  # name of the factor site in the returned model
 
 
 @final
@@ -24,7 +24,7 @@ class NumPyroModel(JAXModel):
     model : callable
         The model function.
     *args, **kwargs
-        What it is called with: data.
+        Arguments of the model function, such as data.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class NumPyroModel(JAXModel):
         from numpyro import handlers
         from numpyro.infer.initialization import init_to_uniform
 
-        # Values to start from, not draws of the prior: an improper one has none.
+        # Initial values are not prior draws, because priors may be improper.
         seeded = handlers.substitute(handlers.seed(self.model, jax.random.PRNGKey(0)), substitute_fn=init_to_uniform)
         sites = handlers.trace(seeded).get_trace(*self.args, **self.kwargs)
         sampled = {name: site for name, site in sites.items() if site["type"] == "sample"}
@@ -83,7 +83,7 @@ class NumPyroModel(JAXModel):
 
     @property
     def labels(self) -> tuple[Mapping[str, tuple[str, ...]], Mapping[str, Any]]:
-        """Names of axes: those of the model's plates."""
+        """Dimension names from the model's plates."""
         return self._dims, {}
 
     def _density(self, position: Any) -> Any:
@@ -94,7 +94,7 @@ class NumPyroModel(JAXModel):
         return found
 
     def starts(self, seed: int, n: int) -> Floats:
-        """Return positions around which NumPyro would start its chains."""
+        """Return NumPyro's initial positions."""
         import jax
         from jax.flatten_util import ravel_pytree
         from numpyro.infer.util import initialize_model
@@ -108,7 +108,7 @@ class NumPyroModel(JAXModel):
         return nuts_kernel()
 
     def find_positions(self, variables: Mapping[str, Array]) -> Floats | None:
-        """Return draws of the model's sites as unconstrained positions; None where a latent site is missing."""
+        """Convert draws of the model's sites to unconstrained positions; None if a latent site is missing."""
         import jax
         from jax.flatten_util import ravel_pytree
         from numpyro.infer.util import unconstrain_fn
@@ -124,7 +124,7 @@ class NumPyroModel(JAXModel):
         return np.asarray(jax.vmap(one)(latent), dtype=np.float64)
 
     def add_factor(self, features: Sequence[Any], multipliers: Floats) -> Callable[..., Any]:
-        """Return the model function with a factor named "regularization" in it, for the same arguments."""
+        """Return the model function with an additional factor site named "regularization"."""
         import numpyro
         from jax import numpy as jnp
         from numpyro import handlers
@@ -147,7 +147,7 @@ class NumPyroModel(JAXModel):
 
 
 def _dims_of(site: Mapping[str, Any], plates: Mapping[int, Any]) -> tuple[str, ...]:
-    """Names of a site's axes: those of plates where they are as long, counted from the right."""
+    """Return the axis names of a site, from plates of matching length counted from the right."""
     shape = np.shape(site["value"])
     n_event = site["fn"].event_dim if site["type"] == "sample" else 0
     names = []
@@ -159,7 +159,7 @@ def _dims_of(site: Mapping[str, Any], plates: Mapping[int, Any]) -> tuple[str, .
 
 
 def nuts_kernel() -> Kernel:
-    """NumPyro's no-U-turn sampler as a kernel."""
+    """Return NumPyro's no-U-turn sampler as a `Kernel`."""
     import jax
     from jax import numpy as jnp
     from numpyro.infer.hmc_util import build_tree, euclidean_kinetic_energy, velocity_verlet

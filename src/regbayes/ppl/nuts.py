@@ -1,4 +1,4 @@
-"""What models of NumPyro, BlackJAX and PyMC have in common: NUTS under a tilt, adapted from run to run."""
+"""Common base of NumPyro, BlackJAX and PyMC models: adaptive NUTS under a tilt."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from regbayes._types import Array, Flags, Floats
 from regbayes.ppl.tracing import has_jump, is_conditional
 from regbayes.resampling.sampler import Run, Sampler, Start, Tilt
 
-TARGET, CAREFUL, MOST_CAREFUL = 0.8, 0.95, 0.99  # acceptance rate; after divergences; after more in a final run
-MANY_DIVERGENCES = 1e-3  # share of the draws from which on the next run has a higher target acceptance rate
+TARGET, CAREFUL, MOST_CAREFUL = 0.8, 0.95, 0.99  # target acceptance rates without, after and after repeated divergences
+MANY_DIVERGENCES = 1e-3  # divergence rate that raises the target acceptance rate of the next run
 FIRST_STEP = 0.1
-N_LINES, FAR = 12, 10.0  # lines along which functions are followed, to points that are so many times as far
+N_LINES, FAR = 12, 10.0  # number of lines for detecting jumps; scale of their end points
 
 WarmUp = Literal["cold", "short", "long"]
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What a run leaves to the next."""
+    """Adaptation state passed from one run to the next."""
 
     step: float = FIRST_STEP
     covariance: Floats | None = None  # (d, d) or (d,)
@@ -32,7 +32,7 @@ class Adaptation:
 
 @dataclass(frozen=True, eq=False)
 class Chains:
-    """What chains of NUTS return."""
+    """Draws and statistics of NUTS chains."""
 
     positions: Floats  # (n_chains, n_draws, d)
     statistics: Mapping[str, Array]  # name -> (n_chains, n_draws)
@@ -45,11 +45,11 @@ class NUTSModel(Sampler):
 
     @abstractmethod
     def starts(self, seed: int, n: int) -> Floats:
-        """Positions to start a first run from, (n, d)."""
+        """Return initial positions of a first run, (n, d)."""
 
     @abstractmethod
     def variables_at(self, positions: Floats) -> dict[str, Array]:
-        """The model's variables at positions, (n, ...) each."""
+        """Return the model's variables at positions, (n, ...) each."""
 
     @abstractmethod
     def run_chains(
@@ -58,12 +58,12 @@ class NUTSModel(Sampler):
         """Run one chain from each position, (n, d)."""
 
     def example(self) -> Mapping[str, Array]:
-        """Return the variables at a few points to start from, as many as no axis of theirs is long."""
+        """Return the variables at a few initial points, whose number differs from all axis lengths."""
         shapes = {length for values in self.variables_at(self.starts(0, 1)).values() for length in values.shape[1:]}
         return self.variables_at(self.starts(0, min(set(range(2, len(shapes) + 3)) - shapes)))
 
     def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
-        """Run chains of NUTS; the first run has twice as many, from points far apart."""
+        """Run NUTS chains; the first run has twice as many, from overdispersed points."""
         left = None if start is None else start.adaptation
         if start is None or start.positions is None:
             positions, warm_up = self.starts(seed, 2 * self.n_chains), "cold"
@@ -83,16 +83,16 @@ class NUTSModel(Sampler):
 
     @abstractmethod
     def compile_functions(self, part: Any) -> Callable[[Floats], Array]:
-        """A constraint's functions at positions, (n, d) -> (n, k); an error where they cannot be traced."""
+        """Return a constraint's functions of positions, (n, d) -> (n, k); raise an error if not traceable."""
 
     @np.errstate(all="ignore")
     def find_smooth(self, tilt: Tilt) -> Flags:
-        """Follow the functions along lines from points to start from to points far outside."""
+        """Test each function for jumps along lines from initial points to distant points."""
         ends = self.starts(0, 2 * N_LINES)
         first, last = ends[:N_LINES], FAR * ends[N_LINES:]
         smooth: list[bool] = []
         for part in tilt.features:
-            if is_conditional(part):  # it jumps where the event begins
+            if is_conditional(part):  # an indicator jumps at the boundary of its event
                 smooth += [False] * Tilt((part,), np.zeros(0)).evaluate(self.variables_at(first)).shape[1]
                 continue
             evaluate = self.compile_functions(part)

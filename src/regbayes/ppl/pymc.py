@@ -1,4 +1,4 @@
-"""Models written in PyMC."""
+"""PyMC models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JITTER = 1.0
 class PyMCModel(NUTSModel):
     """A PyMC model for `resample`, sampled by NUTS in this process.
 
-    The model is copied; the multipliers are data of the copy, so that it is compiled once.
+    The model is copied. The multipliers are data of the copy, so it is compiled only once.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class PyMCModel(NUTSModel):
         return dims, {name: np.asarray(values) for name, values in self.model.coords.items() if values is not None}
 
     def _for(self, tilt: Tilt) -> _Compiled:
-        """What was compiled for these functions, with these multipliers."""
+        """Return the compiled model for the tilt's functions, with its multipliers set."""
         if tilt.is_none:
             return self._plain
         key = tuple(map(id, tilt.features))
@@ -79,7 +79,7 @@ class PyMCModel(NUTSModel):
     def run_chains(
         self, tilt: Tilt, positions: Floats, n_draws: int, warm_up: WarmUp, adaptation: Adaptation, seed: int
     ) -> Chains:
-        """Run the chains one after the other."""
+        """Run the chains sequentially."""
         compiled, tune = self._for(tilt), WARM_UP_STEPS[warm_up]
         seeds = np.random.default_rng(seed).integers(2**31, size=len(positions))
         kept = [
@@ -106,7 +106,7 @@ class PyMCModel(NUTSModel):
         return self._plain.compile_functions(part)
 
     def find_positions(self, variables: Mapping[str, Array]) -> Floats | None:
-        """Return draws of the model's variables as unconstrained positions; None where one is missing."""
+        """Convert draws to unconstrained positions; None if a variable is missing."""
         return self._plain.positions_of(variables)
 
     def add_factor(self, features: Sequence[Any], multipliers: Floats) -> Any:
@@ -115,7 +115,7 @@ class PyMCModel(NUTSModel):
 
 
 def _with_factor(model: Any, features: tuple[Any, ...], multipliers: Any) -> Any:
-    """A copy of the model with <multipliers, features> as a potential."""
+    """Copy the model and add <multipliers, features> as a potential."""
     import pymc
     from pymc.model.fgraph import clone_model
     from pytensor import tensor as pt
@@ -130,11 +130,11 @@ def _with_factor(model: Any, features: tuple[Any, ...], multipliers: Any) -> Any
 
 
 class _Compiled:
-    """A model's functions, with the multipliers as data."""
+    """Compiled functions of a model with the multipliers as data."""
 
     def __init__(self, model: Any, features: tuple[Any, ...]) -> None:
-        self.names = [v.name for v in model.value_vars]  # the order of coordinates; a copy of a model has another one
-        self.model = _with_factor(model, features, np.zeros(1)) if features else model  # values set their number
+        self.names = [v.name for v in model.value_vars]  # order of coordinates, which a copy may change
+        self.model = _with_factor(model, features, np.zeros(1)) if features else model  # resized when values are set
         self._step: Any = None
         self._functions: dict[str, Any] = {}
         self._point = self.model.initial_point()
@@ -145,7 +145,7 @@ class _Compiled:
         return DictToArrayBijection.map({name: self._point[name] for name in self.names})
 
     def start(self, seed: int) -> Floats:
-        """A point to start from: the model's own with jitter, where the density is finite."""
+        """Return a jittered initial point with finite density."""
         rng = np.random.default_rng(seed)
         flat = np.asarray(self._map().data, dtype=np.float64)
         for _ in range(50):
@@ -170,7 +170,7 @@ class _Compiled:
         return np.concatenate([np.ravel(point[name]) for name in self.names])
 
     def _order(self, names: Sequence[str]) -> Array:
-        """Where the coordinates of variables in another order are among ours."""
+        """Return the indices of coordinates of reordered variables."""
         sizes = {name: np.size(self._point[name]) for name in self.names}
         begins = dict(zip(self.names, np.cumsum([0, *sizes.values()])[:-1], strict=True))
         return np.concatenate([begins[name] + np.arange(sizes[name]) for name in names])
@@ -209,11 +209,11 @@ class _Compiled:
         return np.array(rows, dtype=np.float64)
 
     def compile_functions(self, part: Any) -> Callable[[Floats], Array]:
-        """The functions of a constraint, (n, d) -> (n, k)."""
+        """Compile the functions of a constraint, (n, d) -> (n, k)."""
         from pytensor import tensor as pt
 
         variables = {v.name: v[None] for v in (*self.model.free_RVs, *self.model.deterministics)}
-        psi = 1.0 * trace_features((part,), variables, pt, "pt")  # an indicator is a number
+        psi = 1.0 * trace_features((part,), variables, pt, "pt")  # converts Boolean indicators to numbers
         (replaced,) = self.model.replace_rvs_by_values([psi])
         function = self.model.compile_fn(replaced, inputs=self.model.value_vars, on_unused_input="ignore")
         return lambda positions: np.array([function(self._dictionary(z)) for z in positions])
@@ -221,7 +221,7 @@ class _Compiled:
     def chain(
         self, position: Floats, n_draws: int, tune: int, adaptation: Adaptation, seed: int
     ) -> tuple[Floats, dict[str, Array], int]:
-        """One chain of NUTS: positions, (n_draws, d), statistics, (n_draws,) each, and the number of gradients."""
+        """Run one NUTS chain; return positions (n_draws, d), statistics (n_draws,) and gradient evaluations."""
         import pymc
         from pymc.step_methods.hmc.quadpotential import QuadPotentialDiag, QuadPotentialDiagAdapt, QuadPotentialFull
 
@@ -243,7 +243,7 @@ class _Compiled:
         nuts.tune = tune > 0
         nuts.iter_count = 0
         at = self._dictionary(position)
-        point = {v.name: at[v.name] for v in nuts.vars}  # NUTS reads a point in the order that it comes in
+        point = {v.name: at[v.name] for v in nuts.vars}  # NUTS depends on the order of the entries
         kept, rows, n_gradients = [], [], 0
         for i in range(tune + n_draws):
             if i == tune:
@@ -254,5 +254,5 @@ class _Compiled:
                 kept.append(self._flat(point))
                 rows.append(stats)
         names = {"energy": "energy", "n_steps": "tree_size", "acceptance_rate": "mean_tree_accept"}
-        names |= {"diverging": "diverging", "step_size": "step_size_bar"}  # "step_size" is tuning's last
+        names |= {"diverging": "diverging", "step_size": "step_size_bar"}  # "step_size" is the last value of tuning
         return np.array(kept), {name: np.array([row[own] for row in rows]) for name, own in names.items()}, n_gradients

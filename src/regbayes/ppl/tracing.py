@@ -1,4 +1,4 @@
-"""Constraint functions of one draw, traced by JAX or PyTensor, and whether they jump."""
+"""Tracing of constraint functions by JAX or PyTensor, and detection of jumps."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from regbayes._types import Array, Floats
 from regbayes.regularization.draws import Draws, as_draws
 from regbayes.regularization.features import Combination, OnEvent, Picked, call_feature, columns_of, pick_columns
 
-ROUNDING = 1e-5  # of a function's size, in single precision
-N_PIECES, N_HALVINGS = 64, 14  # of a line: pieces to begin with, and how often one is halved
+ROUNDING = 1e-5  # relative rounding error of functions in single precision
+N_PIECES, N_HALVINGS = 64, 14  # initial pieces of a line; number of bisections
 
 
 def trace_features(features: Sequence[Any], variables: Mapping[str, Any], namespace: Any, short_name: str) -> Any:
-    """Return the constraint functions of one draw, shape (m,), traced.
+    """Trace the constraint functions of one draw, shape (m,).
 
     Parameters
     ----------
     features : sequence
-        As users write them: functions, names of variables, lists of those.
+        The user's functions, names of variables or lists of these.
     variables : mapping
         Traced values of one draw, each with a leading axis of length one.
     namespace : module
         ``jax.numpy`` or ``pytensor.tensor``.
     short_name : str
-        What users call that module: ``"jnp"`` or ``"pt"``.
+        Alias of the module in error messages: ``"jnp"`` or ``"pt"``.
     """
     places: dict[str, Any] = {}
     for name, value in variables.items():
         shape = _static_shape(value)[1:]
-        places[name] = np.arange(math.prod(shape)).reshape(1, *shape)  # of scalars in their variable, to find names
+        places[name] = np.arange(math.prod(shape)).reshape(1, *shape)  # indices of scalars, for their names
     layout = as_draws(places, chains=False)
     traced = Draws(dict(variables), 1, 1, {}, {}, "dict")
 
     def trace(feature: Any) -> tuple[Any, tuple[str, ...]]:
-        """One function as columns (1, k), and their names."""
+        """Return the columns (1, k) of a function and their names."""
         if isinstance(feature, list | tuple):
             parts = [trace(item) for item in feature]
             joined = namespace.concatenate([values for values, _ in parts], axis=1)
@@ -77,31 +77,32 @@ def _untraceable(feature: Any, short_name: str) -> TypeError:
 
 
 def is_conditional(part: Any) -> bool:
-    """Whether a constraint function is given an event."""
+    """Whether a constraint conditions on an event."""
     if isinstance(part, Combination):
         return any(is_conditional(inner) for inner in part.parts)
     return isinstance(part, OnEvent)
 
 
 def has_jump(evaluate: Callable[[Floats], Array], column: int, first: Floats, last: Floats) -> bool:
-    """Return whether a function jumps on the way between two positions, so that no gradient leads along it.
+    """Return whether a function has a jump or pole on a line between two positions.
 
-    On each line the piece in which the function changes most is halved again and again. The change of a smooth function
-    shrinks with the piece. A jump or a pole does not. Rounding errors do not either, but they are as large nearby.
+    On each line, the piece with the largest change of the function is bisected repeatedly. The change of a smooth
+    function shrinks with the piece, and that of a jump or pole does not. Rounding errors do not shrink either, but they
+    are equally large in neighboring pieces.
 
     Parameters
     ----------
     evaluate : callable
-        From positions (n, d) to the values of functions (n, k).
+        Maps positions (n, d) to values of functions (n, k).
     column : int
-        Which of them.
+        Index of the function.
     first, last : array of shape (n_lines, d)
-        The two ends of each line.
+        End points of each line.
     """
     n_lines = len(first)
 
     def look(at: Floats) -> Floats:
-        """The function at shares ``at`` (n_lines, k) of the lines."""
+        """Evaluate the function at fractions ``at`` (n_lines, k) of the lines."""
         points = first[:, None] + at[..., None] * (last - first)[:, None]
         return np.asarray(evaluate(points.reshape(-1, points.shape[2]))[:, column].reshape(at.shape))
 
@@ -121,7 +122,7 @@ def has_jump(evaluate: Callable[[Floats], Array], column: int, first: Floats, la
         low, high = np.where(is_lower, low, middle), np.where(is_lower, middle, high)
         at_low, at_high = np.where(is_lower, at_low, at_middle), np.where(is_lower, at_middle, at_high)
         changes.append(change(at_high, at_low))
-    before, after = changes[-6], changes[-1]  # in pieces of which one is 32 times as long as the other
+    before, after = changes[-6], changes[-1]  # changes before and after five bisections, a factor of 32
     steps = (high - low)[:, None] * np.arange(N_PIECES // 8)
     nearby = [look(low[:, None] - steps), look(high[:, None] + steps)]
     around = np.max([change(side[:, 1:], side[:, :-1]).max(axis=1) for side in nearby], axis=0)
