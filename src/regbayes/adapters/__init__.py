@@ -1,6 +1,6 @@
-"""Models that users wrote in PyTorch or JAX, as joint models: features under margins, pulled back by autodiff.
+"""Adapters that combine PyTorch or JAX models with a max-margin classifier head, using automatic differentiation.
 
-`from_torch` takes modules or functions, `from_jax` functions. Neither library is imported before they are called.
+`from_torch` accepts modules or functions, `from_jax` functions. Each imports its library when called.
 """
 
 from regbayes.adapters.fit import FittedModel, fit

@@ -1,4 +1,4 @@
-"""Fit a user's model under a margin head: all samples at every step, or mini-batches of them."""
+"""Fit a user's model with a max-margin head, on full batches or mini-batches."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from regbayes.joint.problem import JointProblem, hold_rows
 from regbayes.margins.head import Head, LinearHead, Tolerance
 from regbayes.margins.targets import Classes, Targets
 
-FINAL = Tolerance(gap=1e-6, max_epochs=2000.0)  # of the head that is kept
+FINAL = Tolerance(gap=1e-6, max_epochs=2000.0)  # tolerance of the final SVM subproblem
 
 
 @dataclass(frozen=True)
 class FittedModel:
-    """Parameters of a user's model, and the head on its features."""
+    """Fitted parameters of a user's model and its classifier head."""
 
     params: Reals  # (P,)
     head: LinearHead | None  # None without targets
@@ -50,23 +50,23 @@ def fit(  # noqa: PLR0913 - options, all by name
     model : OwnModel
         From `from_torch` or `from_jax`.
     X : array of shape (n, ...)
-    targets : Classes, Signs or Numbers, of all samples; None for the generative model alone
+    targets : Classes, Signs or Numbers of all samples; None for the generative model alone
     batch_size : int, default=None
-        Samples of a mini-batch. By default every step is one of L-BFGS on all samples, and the objective never rises.
-        A mini-batch moves the parameters as Adam does and updates the head's squared losses (`regbayes.joint.online`);
-        encoder and loss draw new random numbers for every batch. The head is solved on all samples at the end.
+        Number of samples per mini-batch. By default, L-BFGS uses all samples and the objective never increases. With
+        mini-batches, parameters are updated by Adam and the head by squared losses (`regbayes.joint.online`). Encoder
+        and loss draw new random numbers for each batch. The head is refitted to all samples at the end.
     learning_rate : float, default=1e-3
-        Size of the steps of mini-batches in the first pass; it decreases to zero along half a cosine.
+        Initial learning rate of mini-batches; it decreases to zero along half a cosine.
     max_iter : int, default=200
-        Maximum number of steps, or number of passes over all samples in mini-batches.
+        Maximum number of L-BFGS steps, or number of epochs with mini-batches.
     tol : float, default=1e-4
-        A fit without mini-batches ends when the objective falls by less than this per sample.
+        Fits without mini-batches stop when the objective decreases by less than this per sample.
     squared : bool, default=True
-        Whether losses are squared; those of mini-batches always are.
+        Whether losses are squared. Mini-batches always use squared losses.
     seed : int, default=0
-        Seed of the random numbers of encoder and loss, and of the order of samples in mini-batches.
+        Seed of the encoder, the loss and the order of samples in mini-batches.
     weights : array of shape (n,), default=None
-        Weights of the samples in the generative loss; in the head, weights are part of the targets' C.
+        Sample weights in the generative loss. The head's weights are part of the targets' C.
     callbacks : sequence of callables
         As in `regbayes.engine.run`.
     """
@@ -98,7 +98,7 @@ def fit(  # noqa: PLR0913 - options, all by name
         n_batches = max(round(len(rows) / batch_size), 1)
 
         def make_pass(state: OnlineState[Reals]) -> StepResult[OnlineState[Reals]]:
-            """Make a pass over the samples, in an order of its own."""
+            """Make an epoch over the samples in random order."""
             number = state.n_batches // n_batches
             rng = np.random.default_rng((seed, number))
             falling = 0.5 * (1.0 + np.cos(np.pi * number / max_iter))

@@ -1,4 +1,4 @@
-"""Joint models in JAX."""
+"""Adapter for models in JAX."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ def from_jax(
     weight: float = 1.0,
     prior: float | Callable[..., Any] = 0.0,
 ) -> JaxModel:
-    """Make a joint model of code in JAX.
+    """Create a joint model from JAX functions.
 
     Parameters
     ----------
     encoder : callable
-        ``encoder(params, rows)`` returns features (n, K), or a tuple whose first item they are. It gets no labels, and
-        the features of a sample must not depend on other samples. If it has an argument ``key``, that is a random key
-        while parameters are learned (for dropout, say) and None in predictions.
+        ``encoder(params, rows)`` returns features (n, K), or a tuple with the features first. It receives no labels,
+        and the features of a sample must not depend on other samples. An optional argument ``key`` receives a random
+        key during training (for example, for dropout) and None in predictions.
     generative_loss : callable
-        ``generative_loss(params, rows, *encoded)`` returns the cost of explaining each sample, shape (n,), such as
-        minus its evidence lower bound. If it has an argument ``key``, that is a random key of the block's own.
+        ``generative_loss(params, rows, *encoded)`` returns the loss of each sample, shape (n,), such as its negative
+        evidence lower bound. An optional argument ``key`` receives a random key for the block.
     params : pytree of arrays
-        Parameters to start from, all float32 or all float64. In float64 the line search sees smaller gains.
+        Initial parameters, all float32 or all float64. In float64, the line search can detect smaller improvements.
     weight : float, default=1.0
         Weight of the generative loss in the objective.
     prior : float or callable, default=0.0
-        Precision of a Gaussian prior of all parameters; or a function of params that returns minus the logarithm of
-        their prior, a scalar.
+        Precision of a Gaussian prior on all parameters, or a function of params that returns their negative log prior,
+        a scalar.
 
     Returns
     -------
     JaxModel
-        Its functions are compiled once for each shape of a block.
+        Joint model whose functions are compiled once per block shape.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def from_jax(
 
 
 class JaxModel(OwnModel):
-    """A joint model in JAX; made by `from_jax`."""
+    """A joint model in JAX; create it with `from_jax`."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class JaxModel(OwnModel):
 
     @property
     def start(self) -> Reals:
-        """The parameters that were given, shape (P,)."""
+        """The initial parameters, shape (P,)."""
         return self._start
 
     def to_rows(self, X: Any) -> Any:
-        """Return rows as an array of JAX, numbers with a point in the parameters' type."""
+        """Convert rows to a JAX array, with floats in the type of the parameters."""
         import jax.numpy as jnp
 
         rows = jnp.asarray(X)
@@ -108,34 +108,34 @@ class JaxModel(OwnModel):
         return np.asarray(self._features(params, rows))
 
     def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
-        """Return features and losses, as arrays."""
+        """Return features and losses as arrays."""
         features, losses = self._forward(params, block.rows, block.seed)
         return np.asarray(features), np.asarray(losses)
 
     def backward(self, block: RowBlock, params: Reals, by_features: Floats | None) -> Reals:
-        """Return the gradient by the parameters."""
+        """Return the gradient with respect to the parameters."""
         given = None if by_features is None else by_features.astype(params.dtype)
         weights = None if block.weights is None else block.weights.astype(params.dtype)
         return np.asarray(self._backward(params, block.rows, block.seed, given, weights))
 
     def call_prior(self, params: Reals) -> tuple[float, Reals]:
-        """Return the value of the user's function, and its gradient."""
+        """Return the value and gradient of the user's negative log prior."""
         value, gradient = self._prior(params)
         return float(value), np.asarray(gradient)
 
     def state_dict(self, params: Reals) -> dict[str, Any]:
-        """Return the parameters by their places in the tree, as NumPy arrays."""
+        """Return the parameters as NumPy arrays by their path in the tree."""
         import jax
 
         places = jax.tree_util.tree_leaves_with_path(self._unravel(params))
         return {jax.tree_util.keystr(path) or "params": np.asarray(leaf) for path, leaf in places}
 
     def tree(self, params: Reals) -> Any:
-        """Return parameters in the tree that was given, for use outside of regbayes."""
+        """Return parameters in the original tree, for use outside of regbayes."""
         return self._unravel(params)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what it is made of, to pickle it."""
+        """Pickle the model by its constructor arguments."""
         made_of = (self.encoder, self.generative_loss, self.tree(self._start), self.weight, self.prior)
         return type(self), made_of
 
@@ -172,8 +172,8 @@ class JaxModel(OwnModel):
 
 
 def _takes_key(function: Callable[..., Any]) -> bool:
-    """Whether a function has an argument for a random key."""
+    """Whether a function has an argument ``key``."""
     try:
         return "key" in inspect.signature(function).parameters
-    except ValueError:  # it has no signature
+    except ValueError:  # builtins may have no signature
         return False

@@ -1,7 +1,7 @@
-"""A joint model of a user's differentiable code: all that does not depend on the library it is written in.
+"""Base class of joint models from a user's differentiable code, independent of the library.
 
-An encoder infers features of samples without labels; a generative loss says what explaining each sample costs. Both are
-functions of one flat array of parameters, which the descent moves. The library computes values and gradients.
+An encoder infers features of samples without labels, and a generative loss measures their reconstruction. Both are
+functions of one flat array of parameters. The library (PyTorch or JAX) computes values and gradients.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from regbayes._types import Floats, Reals
 from regbayes.engine import row_blocks
 from regbayes.joint.model import Inferred, JointModel, RowSums
 
-LEARNING_RATE = 1e-3  # size of a first step, for each parameter
-N_CHECKED = 8  # samples on which an encoder is tried before a fit
-TOLERANCE = 1e-3  # relative change of a sample's features with the samples next to it that float32 rounding explains
+LEARNING_RATE = 1e-3  # length of the first step per parameter
+N_CHECKED = 8  # number of samples for testing an encoder before a fit
+TOLERANCE = 1e-3  # largest relative change of features that is attributed to float32 rounding
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Samples as the library holds them, and the seed of what is drawn for them while parameters are learned."""
+    """Samples as arrays of the library, and the seed of their random numbers during training."""
 
     rows: Any  # (n, ...)
     seed: int
-    weights: Floats | None = None  # (n,): None means that all count the same
+    weights: Floats | None = None  # (n,); None means equal weights
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -36,31 +36,31 @@ class RowBlock:
 
 @dataclass(frozen=True)
 class LossSums(RowSums):
-    """What the objective needs of samples."""
+    """Sums over samples for the objective."""
 
-    n_rows: float  # with their weights
-    loss: float  # generative, of all samples
+    n_rows: float  # total weight of the samples
+    loss: float  # generative loss of all samples
 
 
 @dataclass(frozen=True)
 class Pulled(RowSums):
-    """The gradient by the parameters, summed over samples."""
+    """The gradient with respect to the parameters, summed over samples."""
 
     by_params: Floats  # (P,)
 
 
 class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
-    """Encoder and generative loss of a user, as a model that `regbayes.joint.descent.fit_joint` takes.
+    """A user's encoder and generative loss as a model for `regbayes.joint.descent.fit_joint`.
 
-    Everything that the loss draws at random is a function of the block's seed, so the objective is one fixed function
-    of the parameters.
+    Random numbers of the loss depend only on the seed of the block, so the objective is a fixed function of the
+    parameters.
 
     Attributes
     ----------
     weight : float
         Weight of the generative loss in the objective.
     prior : float or callable
-        Precision of a Gaussian prior of the parameters, or a function that returns minus the logarithm of the prior.
+        Precision of a Gaussian prior on the parameters, or a function that returns the negative log prior.
     """
 
     def __init__(
@@ -89,43 +89,43 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return itself: a fit does not change it, so copies of an estimator may share it."""
+        """Return the model itself, because fits do not modify it and estimators may share it."""
         return self
 
     @property
     @abstractmethod
     def start(self) -> Reals:
-        """Parameters to start from, those of the user's code, shape (P,)."""
+        """Initial parameters from the user's code, shape (P,)."""
 
     @abstractmethod
     def to_rows(self, X: Any) -> Any:
-        """Return samples as the library holds them."""
+        """Convert samples to an array of the library."""
 
     @abstractmethod
     def features(self, rows: Any, params: Reals) -> Reals:
-        """Return the features of samples as predictions see them, shape (n, K): nothing is drawn."""
+        """Return the features of samples for prediction, without randomness, shape (n, K)."""
 
     @abstractmethod
     def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
-        """Return the features (n, K) and the generative losses (n,) from which parameters are learned."""
+        """Return the features (n, K) and the generative losses (n,) for training."""
 
     @abstractmethod
     def backward(self, block: RowBlock, params: Reals, by_features: Floats | None) -> Reals:
-        """Return the gradient of ``weight * loss + <by_features, features>`` by the parameters, shape (P,).
+        """Return the gradient of ``weight * loss + <by_features, features>``, shape (P,).
 
-        The block's weights are those of the loss; ``by_features`` has them already.
+        The weights of the block apply to the loss; ``by_features`` already includes them.
         """
 
     @abstractmethod
     def call_prior(self, params: Reals) -> tuple[float, Reals]:
-        """Return the value of the user's own function for the prior, and its gradient by the parameters."""
+        """Return the value and gradient of the user's negative log prior."""
 
     @abstractmethod
     def state_dict(self, params: Reals) -> dict[str, Any]:
-        """Return the parameters as NumPy arrays, by the names that they have in the user's code."""
+        """Return the parameters as NumPy arrays by their names in the user's code."""
 
     def from_state_dict(self, arrays: Mapping[str, Any]) -> Reals:
-        """Return the flat parameters from arrays by name."""
+        """Return flat parameters from named arrays."""
         shapes = {name: array.shape for name, array in self.state_dict(self.start).items()}
         for name, shape in shapes.items():
             found = np.shape(arrays[name]) if name in arrays else "nothing"
@@ -134,11 +134,11 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         return np.concatenate([np.ravel(arrays[name]) for name in shapes])
 
     def find_unknown(self, block: RowBlock) -> list[tuple[int, ...]]:
-        """Return the shapes of parameters that would have a gradient and are not among those of the model."""
+        """Return the shapes of trainable tensors that are not parameters of the model."""
         return []
 
     def blocks(self, X: Any, seed: int = 0, weights: Floats | None = None) -> list[RowBlock]:
-        """Cut samples into blocks, after the encoder and the loss have been tried on a few of them.
+        """Split samples into blocks after testing encoder and loss on a few samples.
 
         Raises
         ------
@@ -158,23 +158,23 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         return np.concatenate([self.features(rows[part], params) for part in row_blocks(len(rows))])
 
     def has_noise(self, X: Any) -> bool:
-        """Return whether the encoder draws at random while parameters are learned, as dropout does."""
+        """Return whether the encoder is random during training, as with dropout."""
         rows = self.to_rows(X[:N_CHECKED])
         return _differ(self.features(rows, self.start), self.forward(RowBlock(rows, 0), self.start)[0])
 
     def infer(self, rows: RowBlock, params: Reals) -> Inferred[LossSums]:
-        """Infer features without labels, and sum the generative loss."""
+        """Infer features without labels and sum the generative loss."""
         features, losses = self.forward(rows, params)
         weights = np.ones(len(losses)) if rows.weights is None else rows.weights
         loss = float(weights @ losses) if np.all(np.isfinite(features)) else np.inf
         return Inferred(features, LossSums(float(weights.sum()), loss))
 
     def pull_back(self, rows: RowBlock, params: Reals, inferred: Inferred[LossSums], gradient: Floats | None) -> Pulled:
-        """Differentiate both by the parameters. The forward pass runs again: no block's activations are kept."""
+        """Backpropagate both gradients; the forward pass runs again, because activations are not stored."""
         return Pulled(self.backward(rows, params, gradient).astype(np.float64))
 
     def terms(self, params: Reals, stats: LossSums) -> dict[str, float]:
-        """Return the generative loss with its weight, and the prior of the parameters."""
+        """Return the weighted generative loss and the negative log prior."""
         loss = self.weight * stats.loss
         terms = {"generative": loss if np.isfinite(loss) else np.inf}
         return terms | {"prior": self.prior_value(params)[0]} if self.prior else terms
@@ -185,26 +185,26 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         return gradient.astype(params.dtype)
 
     def prior_value(self, params: Reals) -> tuple[float, Reals]:
-        """Return minus the logarithm of the prior, up to a constant, and its gradient."""
+        """Return the negative log prior, up to a constant, and its gradient."""
         if callable(self.prior):
             return self.call_prior(params)
         return 0.5 * self.prior * float(np.sum(np.square(params, dtype=np.float64))), self.prior * params
 
     def position(self, params: Reals) -> Reals:
-        """Return the parameters: all of them move."""
+        """Return all parameters."""
         return params
 
     def move(self, params: Reals, position: Reals) -> Reals:
-        """Return other parameters."""
+        """Return the new parameters."""
         return position
 
     def first_length(self, params: Reals) -> float:
-        """Return a short first step: a gradient says nothing of how far it holds."""
+        """Return a short first step, because the gradient has no information about its scale."""
         return LEARNING_RATE * float(np.sqrt(params.size))
 
 
 def call_encoder(encoder: Callable[[Any], Any], rows: Any, leading: str = "") -> tuple[Any, ...]:
-    """Return all that an encoder returned, the features first. A note of an error names what it was called with."""
+    """Return the outputs of an encoder as a tuple; add a note with the arguments to errors."""
     try:
         encoded = encoder(rows)
     except Exception as error:
@@ -227,7 +227,7 @@ def call_encoder(encoder: Callable[[Any], Any], rows: Any, leading: str = "") ->
 def call_in_turn(
     encoder: Callable[[Any], Any], loss: Callable[..., Any], rows: Any, leading: str = ""
 ) -> tuple[Any, Any]:
-    """Call an encoder, and a loss with the samples and all that it returned; return features and losses."""
+    """Call the encoder, then the loss with its outputs; return features and losses."""
     encoded = call_encoder(encoder, rows, leading)
     try:
         losses = loss(rows, *encoded)
@@ -244,11 +244,11 @@ def call_in_turn(
     return encoded[0], losses
 
 
-def check(model: OwnModel, rows: Any) -> None:  # noqa: C901 - one check after another
-    """Try encoder and loss on a few samples, and raise what is wrong with them."""
+def check(model: OwnModel, rows: Any) -> None:  # noqa: C901 - a sequence of checks
+    """Test encoder and loss on a few samples and raise an error for invalid outputs."""
     if len(rows) == 0:
         raise ValueError("`X` must have at least one sample.")
-    few = rows[np.linspace(0, len(rows) - 1, min(len(rows), N_CHECKED)).astype(np.intp)]  # neighbors may be alike
+    few = rows[np.linspace(0, len(rows) - 1, min(len(rows), N_CHECKED)).astype(np.intp)]  # neighbors may be similar
     block, start = RowBlock(few, 0), model.start
     (features, losses), predicting = model.forward(block, start), model.features(few, start)
     for name, values in (
@@ -266,14 +266,14 @@ def check(model: OwnModel, rows: Any) -> None:  # noqa: C901 - one check after a
     try:
         alone = np.concatenate([model.features(few[i : i + 1], start) for i in range(len(few))])
         is_mixed = _differ(predicting, alone)
-    except (ValueError, RuntimeError):  # shapes differ, or one sample is refused
+    except (ValueError, RuntimeError):  # the shapes differ, or single samples are not supported
         is_mixed = True
     if is_mixed:
         raise ValueError(
             "The encoder gives a sample other features when it stands alone: it mixes rows, or reads something by "
             "their place (labels?). Fix what is needed of other rows, such as means, before the fit."
         )
-    for i in (0, len(few) - 1) if len(few) > 1 else ():  # the others change places; what is drawn stays the same
+    for i in (0, len(few) - 1) if len(few) > 1 else ():  # reorders the other samples with the same random numbers
         order = np.array([i if j == i else (j + 1) % len(few) for j in range(len(few))])
         if _differ(features[i], model.forward(RowBlock(few[order], 0), start)[0][i]):
             raise ValueError(
@@ -304,6 +304,6 @@ def check(model: OwnModel, rows: Any) -> None:  # noqa: C901 - one check after a
 
 
 def _differ(features: Reals, other: Reals) -> bool:
-    """Return whether features differ by more than rounding, relative to their size."""
+    """Return whether features differ by more than rounding errors."""
     size = max(float(np.max(np.abs(features))), float(np.finfo(np.float32).tiny))
     return not float(np.max(np.abs(features - other))) <= TOLERANCE * size

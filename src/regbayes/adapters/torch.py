@@ -1,4 +1,4 @@
-"""Joint models in PyTorch."""
+"""Adapter for models in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regbayes._extras import import_extra
 from regbayes._types import Floats, Reals
 from regbayes.adapters.model import OwnModel, RowBlock, call_encoder, call_in_turn
 
-_SWAPPING = threading.RLock()  # a module holds one set of parameters at a time
+_SWAPPING = threading.RLock()  # a module can have only one set of parameters at a time
 
 
 def from_torch(
@@ -25,29 +25,29 @@ def from_torch(
     weight: float = 1.0,
     prior: float | Callable[..., Any] = 0.0,
 ) -> TorchModel:
-    """Make a joint model of code in PyTorch.
+    """Create a joint model from PyTorch modules or functions.
 
     Parameters
     ----------
     encoder : torch.nn.Module, method of one, or function
-        Maps samples (n, ...) to features (n, K), or to a tuple whose first item they are. It gets no labels, and the
+        Maps samples (n, ...) to features (n, K), or to a tuple with the features first. It receives no labels, and the
         features of a sample must not depend on other samples. Modules are in evaluation mode in predictions, and in
-        their own mode while parameters are learned. Use dropout with mini-batches only.
+        their own mode during training. Use dropout only with mini-batches.
     generative_loss : torch.nn.Module, method of one, or function
-        Called with the samples and all that the encoder returned; returns the cost of explaining each sample, shape
-        (n,), such as minus its evidence lower bound. Random numbers are drawn with the block's own seed.
+        Called with the samples and the outputs of the encoder. It returns the loss of each sample, shape (n,), such as
+        its negative evidence lower bound. Random numbers use the seed of the block.
     weight : float, default=1.0
         Weight of the generative loss in the objective.
     prior : float or callable, default=0.0
-        Precision of a Gaussian prior of all parameters; or a function without arguments that returns minus the
-        logarithm of their prior, a scalar.
+        Precision of a Gaussian prior on all parameters, or a function without arguments that returns their negative
+        log prior, a scalar.
 
     Returns
     -------
     TorchModel
-        Its parameters are those that require a gradient, of all modules that encoder and loss are, belong to or refer
-        to. A fit does not change the modules; `TorchModel.load` puts parameters into them. Samples take the type and
-        the device of the parameters. In float64 the line search sees smaller gains.
+        Joint model with all trainable parameters of the modules that encoder and loss are, belong to or refer to. Fits
+        do not change the modules; `TorchModel.load` copies parameters into them. Samples are converted to the type and
+        device of the parameters. In float64, the line search can detect smaller improvements.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def from_torch(
 
 
 class TorchModel(OwnModel):
-    """A joint model in PyTorch; made by `from_torch`."""
+    """A joint model in PyTorch; create it with `from_torch`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class TorchModel(OwnModel):
         self._caller = _gather_modules(encoder, generative_loss, *([prior] if callable(prior) else []))
         self._moving = {name: p for name, p in self._caller.named_parameters() if p.requires_grad}
         names = {id(p): name for name, p in self._moving.items()}
-        self._places = {  # where modules hold them: tied ones at several places
+        self._places = {  # names of each parameter; tied parameters have several
             f"{at}.{own}": names[id(p)]
             for at, part in self._caller.named_modules()
             for own, p in part.named_parameters(recurse=False, remove_duplicate=False)
@@ -96,17 +96,17 @@ class TorchModel(OwnModel):
 
     @property
     def start(self) -> Reals:
-        """The modules' parameters, or those before the first `load`, shape (P,)."""
+        """The initial parameters of the modules, from before the first `load`, shape (P,)."""
         if self._before_load is not None:
             return self._before_load
         return np.concatenate([p.detach().cpu().numpy().ravel() for p in self._moving.values()])
 
     def to_rows(self, X: Any) -> Any:
-        """Return rows as a tensor of the parameters' type, on their device."""
+        """Convert rows to a tensor with the type and device of the parameters."""
         import torch
 
         if isinstance(X, np.ndarray) and not X.flags.writeable:
-            X = X.copy()  # tensors over memory that may not be written are warned of
+            X = X.copy()  # avoids PyTorch's warning about read-only memory
         rows = torch.as_tensor(X, device=self._device)
         return rows.to(self._dtype) if rows.is_floating_point() or rows.dtype == torch.bool else rows
 
@@ -119,7 +119,7 @@ class TorchModel(OwnModel):
         return np.asarray(found[0].cpu().numpy())
 
     def forward(self, block: RowBlock, params: Reals) -> tuple[Reals, Reals]:
-        """Return features and losses, as arrays."""
+        """Return features and losses as arrays."""
         import torch
 
         with torch.no_grad():
@@ -127,7 +127,7 @@ class TorchModel(OwnModel):
         return features.cpu().numpy(), losses.cpu().numpy()
 
     def backward(self, block: RowBlock, params: Reals, by_features: Floats | None) -> Reals:
-        """Return the gradient by the parameters."""
+        """Return the gradient with respect to the parameters."""
         import torch
 
         flat = self._tensor(params).requires_grad_()
@@ -136,7 +136,7 @@ class TorchModel(OwnModel):
         return np.zeros_like(params) if found is None else found.cpu().numpy()
 
     def call_prior(self, params: Reals) -> tuple[float, Reals]:
-        """Return the value of the user's function, and its gradient."""
+        """Return the value and gradient of the user's negative log prior."""
         import torch
 
         assert callable(self.prior)
@@ -154,7 +154,7 @@ class TorchModel(OwnModel):
         return float(value.detach()), gradient.cpu().numpy()
 
     def find_unknown(self, block: RowBlock) -> list[tuple[int, ...]]:
-        """Return the shapes of tensors that would have a gradient and are not parameters of the modules."""
+        """Return the shapes of trainable tensors that are not parameters of the modules."""
         flat = self._tensor(self.start).requires_grad_()
         found, seen, nodes = [], set(), [self._total(block, flat, np.ones((1, 1))).grad_fn]
         while nodes:
@@ -169,11 +169,11 @@ class TorchModel(OwnModel):
         return found
 
     def state_dict(self, params: Reals) -> dict[str, Any]:
-        """Return the parameters by their names, as NumPy arrays."""
+        """Return the parameters as NumPy arrays by name."""
         return {name: value.numpy() for name, value in self._split(self._tensor(params).cpu()).items()}
 
     def load(self, params: Reals) -> None:
-        """Put parameters into the user's modules. Later fits start as the first one did."""
+        """Copy parameters into the user's modules; later fits still use the original initial parameters."""
         import torch
 
         self._before_load = self.start
@@ -182,12 +182,12 @@ class TorchModel(OwnModel):
                 self._moving[name].copy_(value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what it is made of, to pickle it."""
+        """Pickle the model by its constructor arguments."""
         made_of = (self.encoder, self.generative_loss, self.weight, self.prior)
         return type(self), made_of, {"_before_load": self._before_load}
 
     def _total(self, block: RowBlock, flat: Any, by_features: Floats | None) -> Any:
-        """Return ``weight * loss + <by_features, features>``, a scalar of the graph."""
+        """Return ``weight * loss + <by_features, features>`` as a scalar of the graph."""
         import torch
 
         with torch.enable_grad():
@@ -196,7 +196,7 @@ class TorchModel(OwnModel):
             return total if by_features is None else total + (features * self._tensor(by_features)).sum()
 
     def _run(self, block: RowBlock, flat: Any) -> tuple[Any, Any]:
-        """Call encoder and loss at given parameters; random numbers follow the seed, and the modules do not change."""
+        """Call encoder and loss with given parameters and the seed of the block, leaving modules unchanged."""
         import torch
 
         with _SWAPPING, torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
@@ -204,18 +204,18 @@ class TorchModel(OwnModel):
             return self._call_with(flat, call_in_turn, self.encoder, self.generative_loss, block.rows)
 
     def _call_with(self, flat: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function while the modules have other parameters, and buffers that it may write."""
+        """Call a function with temporary parameters and copies of buffers in the modules."""
         import torch
 
         split = self._split(flat)
         values = {place: split[name] for place, name in self._places.items()}
         values |= {place: buffer.clone() for place, buffer in self._caller.named_buffers()}
-        # Tied parameters have an entry for each place, so that every module gets its own value back.
+        # Tied parameters have an entry per name, so that every module is restored.
         return torch.func.functional_call(self._caller, values, (function, *arguments), tie_weights=False)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Put modules that learn into evaluation mode for a while."""
+        """Put modules in training mode temporarily into evaluation mode."""
         learning = [module for module in self._caller.modules() if module.training]
         for module in learning:
             module.training = False
@@ -237,7 +237,7 @@ class TorchModel(OwnModel):
 
 
 def _gather_modules(*functions: Callable[..., Any]) -> Any:
-    """Return one module that has those which functions are, belong to or refer to, and calls what it is given."""
+    """Return a module that contains all modules that functions are, belong to or refer to."""
     import torch
 
     found: list[Any] = []
@@ -250,7 +250,7 @@ def _gather_modules(*functions: Callable[..., Any]) -> Any:
 
 
 def _refer(function: Callable[..., Any]) -> list[Any]:
-    """Return what a function is, belongs to or refers to by name; for an object other than a module, its attributes."""
+    """Return objects that a function is, belongs to or refers to, including attributes of non-modules."""
     if isinstance(function, partial):
         return [*_refer(function.func), *function.args, *function.keywords.values()]
     owner = getattr(function, "__self__", None if inspect.isfunction(function) else function)
