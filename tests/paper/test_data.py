@@ -1,4 +1,4 @@
-"""Loaders of data sets: files that are read, files that are refused, and the published splits."""
+"""Loaders of data sets: file formats, invalid files and published splits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regbayes_paper.data import CATALOG, DataError, DataNotFoundError, load, loa
 RNG = np.random.default_rng(0)
 
 
-def test_real_files_have_their_shapes_and_splits():
+def test_load_real_files_returns_known_shapes_and_splits():
     if data.data_folder() is None:
         pytest.skip("needs the folder that REGBAYES_DATA names")
     for name, known in CATALOG.items():
@@ -38,7 +38,7 @@ def write_yeast(folder, **changes):
     np.savez(folder / "yeast.npz", **{name: value for name, value in arrays.items() if value is not None})
 
 
-def test_npz_is_read_and_has_no_split_in_another_order(tmp_path):
+def test_load_npz_in_another_order_has_no_published_split(tmp_path):
     write_yeast(tmp_path)
     found = load_yeast(folder=tmp_path)
     assert found.data.shape == (2417, 103)
@@ -56,19 +56,19 @@ def test_npz_is_read_and_has_no_split_in_another_order(tmp_path):
         ({"Y": np.zeros((5, 14))}, "has 2417 rows, but Y has 5"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused(tmp_path, changes, message):
+def test_load_invalid_file_raises_data_error(tmp_path, changes, message):
     write_yeast(tmp_path, **changes)
     with pytest.raises(DataError, match=message):
         load_yeast(folder=tmp_path)
 
 
-def test_a_damaged_file_is_refused(tmp_path):
+def test_load_corrupt_file_raises_data_error(tmp_path):
     (tmp_path / "yeast.npz").write_bytes(b"PK not a zip")
     with pytest.raises(DataError, match="cannot be read as npz"):
         load_yeast(folder=tmp_path)
 
 
-def test_a_missing_set_says_how_to_obtain_it(tmp_path, monkeypatch):
+def test_load_missing_data_set_explains_how_to_obtain_it(tmp_path, monkeypatch):
     with pytest.raises(DataNotFoundError, match="Mulan distributes it"):
         load_yeast(folder=tmp_path, download_if_missing=False)
     monkeypatch.setenv("REGBAYES_DATA", str(tmp_path / "nowhere"))
@@ -76,7 +76,7 @@ def test_a_missing_set_says_how_to_obtain_it(tmp_path, monkeypatch):
         load_yeast()
 
 
-def test_arff_files_are_read_by_the_names_of_labels(tmp_path):
+def test_load_arff_selects_label_columns_by_name(tmp_path):
     labels = CATALOG["emotions"].labels
     sizes = {"train": 391, "test": 202}
     expected = []
@@ -94,7 +94,7 @@ def test_arff_files_are_read_by_the_names_of_labels(tmp_path):
     np.testing.assert_array_equal(found.target, np.concatenate([Y for _, Y in expected]))
 
 
-def test_sparse_counts_and_targets_of_reviews(tmp_path):
+def test_load_movie_reviews_returns_sparse_counts_and_targets(tmp_path):
     X = random_array((5006, 14856), density=1e-4, format="csr", rng=RNG)
     X.data = np.ceil(5 * X.data)
     parts = {"X_data": X.data, "X_indices": X.indices, "X_indptr": X.indptr, "X_shape": np.array(X.shape)}

@@ -1,4 +1,4 @@
-"""The experiments: records and resuming, choices inside the training part, tables, and public imports alone."""
+"""Experiments: records, resuming, selection of settings, tables, and imports of the public API."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def names_in_the_reference() -> dict[str, set[str]]:
     return found
 
 
-def test_the_package_imports_public_names_alone():
-    """What it takes of regbayes has no leading underscore and is listed in the API reference."""
+def test_package_imports_only_documented_names_of_regbayes():
+    """Names imported from regbayes have no leading underscore and are in the API reference."""
     listed = names_in_the_reference()
     for path in Path(regbayes_paper.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -78,18 +78,18 @@ class Toy(Experiment):
 
 
 def measure(toy, folder, **options):
-    """Return the outcome, the records and what was said."""
+    """Return the outcome, the records and the progress messages."""
     said = []
     outcome = run([toy], folder, say=said.append, **options)
     return outcome, read_records(folder / f"{toy.stem}.jsonl"), said
 
 
-def test_cells_are_recorded_and_not_measured_again(tmp_path):
+def test_run_again_skips_recorded_cells(tmp_path):
     _, records, _ = measure(Toy(), tmp_path)
     assert [str(cell) for cell in records] == [
         "data · one · seed 0",
         "data · one · seed 1",
-        "data · fixed · seed 0",  # without a random start one seed is enough on a published split
+        "data · fixed · seed 0",  # a deterministic fit needs only one seed on a published split
     ]
     first = next(iter(records.values()))
     assert first.chosen == {"C": 1.0}
@@ -99,7 +99,7 @@ def test_cells_are_recorded_and_not_measured_again(tmp_path):
     assert "| — the paper | 0.900 ± 0.1 |" in text
     assert draw(Toy(), tmp_path, tmp_path / "figures") == [tmp_path / "figures" / "toy.png"]
     toy = Toy()
-    toy.broken = "one"  # would fail if it were measured
+    toy.broken = "one"  # measuring this cell would fail
     _, again, said = measure(toy, tmp_path)
     assert again == records
     assert said[0] == "toy: 0 cells to measure."
@@ -109,7 +109,7 @@ def test_cells_are_recorded_and_not_measured_again(tmp_path):
     assert [record.values for record in anew.values()] == [record.values for record in records.values()]
 
 
-def test_processes_measure_the_same_as_one(tmp_path):
+def test_run_with_two_processes_matches_one_process(tmp_path):
     name, both = "training-size", []
     for jobs in (1, 2):
         run([make(name, quick=True)], tmp_path / str(jobs), jobs=jobs, say=lambda _: None)
@@ -118,20 +118,20 @@ def test_processes_measure_the_same_as_one(tmp_path):
     assert both[0] == both[1]
 
 
-def test_estimates_scale_the_small_form_and_cells_without_time_are_skipped(tmp_path):
-    """The time of a line with another seed is its estimate; else its system's in the small form, by the work."""
+def test_plan_estimates_times_and_run_skips_late_cells(tmp_path):
+    """The estimate is the time with another seed, or the small form's time scaled by the work."""
     measure(Toy(quick=True), tmp_path)
     tasks = plan(Toy(), tmp_path)
     small = read_records(tmp_path / "toy-quick.jsonl")
     assert all(task.seconds > 0 for task in tasks)
     fixed = next(task for task in tasks if task.cell.row == "fixed")
-    assert fixed.seconds == pytest.approx(small[fixed.cell].seconds)  # here both forms have the same work
+    assert fixed.seconds == pytest.approx(small[fixed.cell].seconds)  # both forms have the same work in this example
     outcome, records, said = measure(Toy(), tmp_path, deadline=0.0)
     assert (outcome.skipped, records) == (3, {})
     assert "the same command continues" in said[-1]
 
 
-def test_a_system_that_fails_is_named_and_tried_again(tmp_path):
+def test_run_reports_failed_system_and_retries_it(tmp_path):
     toy = Toy()
     toy.broken = "one"
     outcome, records, said = measure(toy, tmp_path)
@@ -141,7 +141,7 @@ def test_a_system_that_fails_is_named_and_tried_again(tmp_path):
     assert len(measure(Toy(), tmp_path)[1]) == 3
 
 
-def test_an_interrupt_keeps_what_is_measured(tmp_path):
+def test_run_interrupted_keeps_finished_records(tmp_path):
     class Stopped(Toy):
         def evaluate(self, cell):
             if cell.row == "fixed":
@@ -154,16 +154,16 @@ def test_an_interrupt_keeps_what_is_measured(tmp_path):
     assert len(records) == 2
 
 
-def test_published_tables_come_from_the_committed_records(tmp_path):
-    """The page in the documentation is the one that the records make; without records it says so."""
+def test_published_page_matches_committed_records(tmp_path):
+    """The page in the documentation is generated from the records; without records it says so."""
     publish(tmp_path, tmp_path)
     assert "No cell is recorded yet." in (tmp_path / PAGE).read_text()
     published = FOLDER / "docs" / PAGE
     assert published.read_text(encoding="utf-8") == page(FOLDER / "results")
 
 
-def test_tables_need_no_data(tmp_path, monkeypatch):
-    """Records say what they are about, so a machine without the data sets makes the same tables."""
+def test_tables_without_data_sets_are_identical(tmp_path, monkeypatch):
+    """Records describe their data sets, so tables do not need the data."""
     run([make("training-size", quick=True)], tmp_path, say=lambda _: None)
     before = section(make("training-size", quick=True), tmp_path)
     monkeypatch.setenv("REGBAYES_DATA", str(tmp_path / "nowhere"))
@@ -172,7 +172,7 @@ def test_tables_need_no_data(tmp_path, monkeypatch):
     samples.read.cache_clear()
 
 
-def test_a_record_that_was_cut_short_is_left_out(tmp_path):
+def test_read_records_ignores_incomplete_line(tmp_path):
     path = tmp_path / "records.jsonl"
     cells = list(Toy().cells(2))
     append_record(path, Record(cells[0], {"accuracy": 0.5}, 1.0))
@@ -181,7 +181,7 @@ def test_a_record_that_was_cut_short_is_left_out(tmp_path):
     assert list(read_records(path)) == cells[:2]
 
 
-def test_paired_differences_have_the_standard_error_of_the_mean():
+def test_paired_reports_standard_error_of_the_mean():
     cells = [cell for cell in Toy().cells(4) if cell.row == "one"]
     ours = [Record(cell, {"accuracy": 0.5 + 0.1 * cell.seed}, 0.0) for cell in cells]
     theirs = [Record(type(c)(c.dataset, "other", "", c.seed), {"accuracy": 0.4}, 0.0) for c in cells]
@@ -191,8 +191,8 @@ def test_paired_differences_have_the_standard_error_of_the_mean():
     assert "4 seeds" in line
 
 
-def test_test_rows_decide_nothing():
-    """Settings are the same whatever the test targets are."""
+def test_evaluate_chooses_settings_without_test_targets():
+    """The chosen settings do not depend on the test targets."""
     context, system = Context(0, 3, 3), Toy.systems[0]
     train, test = SAMPLE.rows(np.arange(60)), SAMPLE.rows(np.arange(60, 80))
     cell = next(iter(Toy().cells(1)))
@@ -203,7 +203,7 @@ def test_test_rows_decide_nothing():
     assert chosen[0] == chosen[1]
 
 
-def test_splits_divide_tasks_and_keep_published_rows():
+def test_split_stratifies_tasks_and_uses_published_splits():
     task = np.repeat([3, 5, 9], [20, 8, 12])
     dataset = Dataset("ragged", Sample(RNG.standard_normal((40, 2)), RNG.standard_normal(40), task))
     train, test = dataset.split(0)
@@ -215,7 +215,7 @@ def test_splits_divide_tasks_and_keep_published_rows():
     assert [len(part) for part in small.split(0)] == [15, 5]
 
 
-def test_stand_ins_say_what_they_stand_for(monkeypatch):
+def test_stand_in_data_sets_name_the_data_they_replace(monkeypatch):
     monkeypatch.delenv("REGBAYES_DATA", raising=False)
     assert "stands in for TRECVID2003, which is not public" in samples.multiway(False)[0].heading
     samples.read.cache_clear()
@@ -226,7 +226,7 @@ def test_stand_ins_say_what_they_stand_for(monkeypatch):
     samples.read.cache_clear()
 
 
-def test_deviations_of_tasks_are_a_ridge_regression_on_columns_of_their_own():
+def test_task_deviation_ridge_matches_ridge_on_task_columns():
     task = np.repeat([0, 1], 40)
     y = X @ [1.0, 2.0, 0.0] + task + 0.1 * RNG.standard_normal(80)
     model = TaskDeviationRidge(alpha=2.0, slope_alpha=5.0, intercept_alpha=3.0).fit(X, y, task)
@@ -237,7 +237,7 @@ def test_deviations_of_tasks_are_a_ridge_regression_on_columns_of_their_own():
     np.testing.assert_allclose(model.predict(X, task), theirs.predict(design), atol=1e-6)
 
 
-def test_joint_fits_see_no_test_targets():
+def test_joint_fit_hides_test_targets():
     task = np.repeat([0, 1], 40)
     ragged = Sample(X, X[:, 0], task)
     for sample, kind in ((SAMPLE, "multiway"), (ragged, "ragged"), (Sample(X, np.eye(80)[:, :3]), "labels")):
@@ -247,7 +247,7 @@ def test_joint_fits_see_no_test_targets():
         np.testing.assert_array_equal(joint.X, X)
 
 
-def test_features_are_described_in_the_order_of_their_use():
+def test_describe_sorts_features_by_use():
     psi = np.array([[0.1, 0.9, 0.5], [0.8, 0.9, 0.5], [0.2, 0.5, 0.5], [0.1, 1.0, 0.5]])
     found = describe(psi, np.array(["a", "a", "b", "b"]))
     assert found["features"] == [1, 0]
@@ -256,7 +256,7 @@ def test_features_are_described_in_the_order_of_their_use():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_has_cells_lines_and_a_protocol(name):
+def test_every_experiment_has_cells_lines_and_protocol(name):
     experiment = make(name, quick=True)
     cells = experiment.cells(2)
     blocks = experiment.blocks([Record(cell, {}, 0.0) for cell in cells])
@@ -268,7 +268,7 @@ def test_every_experiment_has_cells_lines_and_a_protocol(name):
     assert all(experiment.work(cell) > 0 for cell in cells)
 
 
-def test_the_command_runs_and_names_mistakes(tmp_path, monkeypatch, capsys):
+def test_command_line_runs_and_reports_invalid_arguments(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("REGBAYES_DATA", "")
     samples.read.cache_clear()
     assert main(["training-size", "--quick", "-o", str(tmp_path)]) == 0

@@ -1,4 +1,4 @@
-"""MedLDA of appendix B: the objective by enumeration, every block against perturbations, and scikit-learn's topics."""
+"""MedLDA of appendix B against enumeration, perturbations and scikit-learn's LDA."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def started(problem: Problem, kind: str | None) -> State:
 KINDS = ["classes", "margins", "response"]
 
 
-def test_objective_is_that_of_all_assignments_enumerated():
-    """Words of short documents are assigned to topics in every way; a Gaussian response couples them."""
+def test_objective_matches_enumeration_of_assignments():
+    """Enumerate all topic assignments of short documents with a Gaussian response."""
     rng = np.random.default_rng(1)
     counts = np.array([[2, 0, 1, 1], [0, 1, 0, 3], [1, 1, 1, 0]])
     y, v, K = rng.standard_normal(3), 0.8, 3
@@ -98,7 +98,7 @@ def test_objective_is_that_of_all_assignments_enumerated():
 
 @pytest.mark.parametrize("kind", [*KINDS, None])
 @pytest.mark.parametrize("word_prior", [0.1, 0.0])
-def test_no_update_raises_the_lagrangian(kind, word_prior):
+def test_block_updates_do_not_increase_lagrangian(kind, word_prior):
     problem = problem_of(kind, word_prior)
     state = started(problem, kind)
     free = problem_of(kind, word_prior, C=0.0)  # the objective without margins
@@ -120,7 +120,7 @@ def test_no_update_raises_the_lagrangian(kind, word_prior):
         state, _ = problem.step(state)
 
 
-def test_converged_topics_of_words_are_best_among_others():
+def test_converged_topic_assignments_beat_perturbations():
     problem, rng = problem_of("response"), np.random.default_rng(2)
     state = started(problem, "response")
     state = problem.update_documents(replace(state, followed=state.weights.multipliers), 400)
@@ -139,10 +139,10 @@ def test_converged_topics_of_words_are_best_among_others():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("squared", [False, True])
-def test_weights_minimize_divergence_and_losses(kind, squared):
+def test_update_weights_minimizes_kl_plus_losses(kind, squared):
     problem, rng = problem_of(kind, squared=squared), np.random.default_rng(3)
     state = started(problem, kind)
-    best, tolerance = problem.objective(state), 0.01  # the machine stops at a gap
+    best, tolerance = problem.objective(state), 0.01  # the solver stops at a duality gap
     for size in (0.01, 0.1):
         for _ in range(20):
             mean = state.weights.mean + size * rng.standard_normal(state.weights.mean.shape)
@@ -161,7 +161,7 @@ def test_weights_minimize_divergence_and_losses(kind, squared):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("C", [5.0, 500.0])
-def test_rounds_never_raise_the_objective(kind, C):
+def test_steps_do_not_increase_objective(kind, C):
     problem = problem_of(kind, C=C)
     state = started(problem, kind)
     values = [problem.objective(state)]
@@ -172,7 +172,7 @@ def test_rounds_never_raise_the_objective(kind, C):
     assert values[-1] < values[0]
 
 
-def test_estimated_prior_is_that_of_the_proportions():
+def test_update_doc_prior_recovers_prior_of_proportions():
     truth = np.array([0.5, 1.0, 3.0])
     proportions = np.random.default_rng(0).dirichlet(truth, 2000)
     state = State(np.zeros((0, 3)), 1e20 * proportions, np.zeros((20, 3)), np.ones(3))
@@ -180,7 +180,7 @@ def test_estimated_prior_is_that_of_the_proportions():
     np.testing.assert_allclose(found, truth, rtol=0.1)
 
 
-def test_without_margins_topics_are_those_of_scikit_learn():
+def test_without_margins_topics_match_scikit_learn():
     ours = PosteriorMedLDAClassifier(4, C=0.0, max_iter=200, tol=1e-6, random_state=0).fit(COUNTS, LABELS)
     theirs = [
         LatentDirichletAllocation(4, doc_topic_prior=0.1, topic_word_prior=0.1, max_iter=60, random_state=s)
@@ -190,7 +190,7 @@ def test_without_margins_topics_are_those_of_scikit_learn():
     assert -ours.objectives_[-1] == pytest.approx(best, rel=0.01)
 
 
-def test_words_and_numbers_are_learned():
+def test_classifier_and_regressor_learn_from_short_texts():
     texts = ["ball goal match", "goal team ball", "vote law party", "law vote court"] * 5
     vectorizer = CountVectorizer()
     X = vectorizer.fit_transform(texts)

@@ -1,4 +1,4 @@
-"""Harmoniums and the infinite SVM: densities by enumeration, gradients by differences, optimality of every block."""
+"""Harmoniums and the infinite SVM: densities, gradients, and optimality of block updates."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ ENUMERABLE = {
 
 
 @pytest.mark.parametrize(("units", "rows"), ENUMERABLE.values(), ids=ENUMERABLE)
-def test_base_is_a_distribution_with_a_standardized_statistic(units, rows):
+def test_base_is_normalized_and_statistic_is_standardized(units, rows):
     base, t = np.exp(units.log_base(rows)), units.statistic(rows)
     assert base.sum() == pytest.approx(1.0)
     np.testing.assert_allclose(base @ t, 0.0, atol=1e-12)
-    span = np.linalg.svd(t, full_matrices=False)[2][: np.linalg.matrix_rank(t)]  # totals of counts are given
+    span = np.linalg.svd(t, full_matrices=False)[2][: np.linalg.matrix_rank(t)]  # the total of counts is fixed
     np.testing.assert_allclose((t.T * base) @ t, span.T @ span, atol=1e-12)
 
 
 @pytest.mark.parametrize(("units", "rows"), ENUMERABLE.values(), ids=ENUMERABLE)
-def test_normalizer_is_right_to_fourth_order(units, rows):
+def test_log_normalizer_is_accurate_to_fourth_order(units, rows):
     t, errors = units.statistic(rows), []
     directions = np.linalg.qr(t.T @ np.random.default_rng(0).standard_normal((len(rows), 2)))[0]
     for length in (0.1, 0.05):
@@ -68,11 +68,11 @@ def test_normalizer_is_right_to_fourth_order(units, rows):
     assert harmonium.log_normalizer(1.1 * directions) == np.inf
 
 
-def test_an_empty_row_of_counts_says_nothing():
+def test_poisson_units_with_zero_counts_have_zero_statistic():
     assert not np.any(PoissonUnits(SHARES).statistic(np.zeros((1, 4))))
 
 
-def test_gaussian_harmonium_is_probabilistic_principal_components():
+def test_gaussian_harmonium_matches_probabilistic_pca():
     X = np.random.default_rng(0).standard_normal((200, 6)) @ np.diag([3.0, 2.0, 1.0, 1.0, 0.5, 0.5])
     model, theirs = ExponentialFamilyHarmonium(2).fit(X), PCA(2).fit(X)
     covariance = theirs.get_covariance() * 199 / 200
@@ -81,7 +81,7 @@ def test_gaussian_harmonium_is_probabilistic_principal_components():
 
 
 @pytest.mark.parametrize("n_components", [1, 3, 6])
-def test_no_change_of_the_likeliest_weights_helps(n_components):
+def test_likeliest_weights_maximize_likelihood(n_components):
     rng = np.random.default_rng(0)
     t = rng.standard_normal((100, 5)) @ np.diag([2.0, 1.5, 1.1, 0.8, 0.5])
 
@@ -93,14 +93,14 @@ def test_no_change_of_the_likeliest_weights_helps(n_components):
 
 
 @pytest.mark.parametrize("squared", [False, True])
-def test_gradient_with_margins_is_that_of_differences(squared):
+def test_gradient_with_margins_matches_finite_differences(squared):
     X, y = load_iris(return_X_y=True)
     problem = MarginProblem((X - X.mean(axis=0))[::5], y[::5], 3, 0.2, squared, True, 0.05)
     W = 0.1 * np.random.default_rng(0).standard_normal(8)
 
     def evaluate(flat):
         start = None
-        for _ in range(50):  # the hinge converges slowly
+        for _ in range(50):  # the hinge loss converges slowly
             start = problem.solve(problem.t @ flat.reshape(4, 2), start, tol=1e-12).multipliers
         return problem.evaluate(flat, start)
 
@@ -109,7 +109,7 @@ def test_gradient_with_margins_is_that_of_differences(squared):
     assert error < 1e-2 * np.linalg.norm(gradient)
 
 
-def test_max_margin_harmonium_descends_and_predicts():
+def test_max_margin_harmonium_decreases_objective_and_predicts():
     X, y = load_iris(return_X_y=True)
     model = MaxMarginHarmoniumClassifier(3, C=1.0, random_state=0).fit(X, y)
     assert np.all(np.diff(model.objectives_) <= 0)
@@ -127,7 +127,7 @@ def test_max_margin_harmonium_descends_and_predicts():
 
 
 def planted(n_rows, seed=0):
-    """Four clusters in the plane, each with its own linear rule."""
+    """Draw four clusters in the plane, each with its own linear rule."""
     rules = np.random.default_rng(0).standard_normal((4, 2, 2))
     rng = np.random.default_rng(seed + 1)
     cluster = rng.choice(4, size=n_rows, p=[0.4, 0.3, 0.2, 0.1])
@@ -140,13 +140,13 @@ PRIOR = NormalGamma(np.array([0.3, -0.2]), np.array(0.5), np.array(1.5), np.arra
 
 
 def log_evidence(X):
-    """Return the log-density of rows of one component: a multivariate t distribution for each column."""
+    """Return the log-evidence of one component, a multivariate t distribution for each column."""
     spread = np.eye(len(X)) + 1.0 / PRIOR.scale
     columns = zip(X.T, PRIOR.centre, PRIOR.rate / PRIOR.shape, strict=True)
     return sum(multivariate_t(np.full(len(X), m), r * spread, 2 * PRIOR.shape).logpdf(x) for x, m, r in columns)
 
 
-def test_likelihoods_of_components_are_expectations_of_draws():
+def test_log_likelihoods_match_monte_carlo_expectations():
     X = np.random.default_rng(0).standard_normal((6, 2))
     q = np.ones((6, 1))
     found = Mixture.of(X, q, 1.0, PRIOR).components
@@ -157,7 +157,7 @@ def test_likelihoods_of_components_are_expectations_of_draws():
     assert found.log_likelihoods(X)[0, 0] == pytest.approx(density.sum(axis=1).mean(), abs=0.01)
 
 
-def test_free_energy_is_lowest_at_the_updates_and_bounds_the_evidence():
+def test_mixture_updates_minimize_free_energy_above_evidence():
     X, rng = planted(12)[0] / 4, np.random.default_rng(0)
     q = rng.dirichlet(np.ones(2), 12)
     mixture = Mixture.of(X, q, 0.7, PRIOR)
@@ -166,13 +166,13 @@ def test_free_energy_is_lowest_at_the_updates_and_bounds_the_evidence():
         other = Mixture.of(X, np.abs(q + 0.05 * rng.standard_normal(q.shape)), 0.7, PRIOR)
         assert other.free_energy(X, q, 0.7, PRIOR) > best
     one = np.ones((12, 1))
-    # With a single component the bound is exact: q is the posterior, and the sticks leave it their probability.
+    # With a single component q is the posterior, so the bound is exact up to the stick's probability.
     energy = Mixture.of(X, one, 0.7, PRIOR).free_energy(X, one, 0.7, PRIOR)
     assert -energy == pytest.approx(log_evidence(X) + betaln(13.0, 0.7) + np.log(0.7))
 
 
 @pytest.mark.parametrize("squared", [False, True])
-def test_rounds_never_raise_the_objective_and_rows_improve(squared):
+def test_infinite_svm_steps_do_not_increase_objective(squared):
     X, y, _ = planted(80)
     prior = replace(PRIOR, centre=X.mean(axis=0))
     inputs = np.column_stack([X - X.mean(axis=0), np.ones(80)])
@@ -188,7 +188,7 @@ def test_rounds_never_raise_the_objective_and_rows_improve(squared):
     assert at.machine.loss == pytest.approx(losses.sum())
 
 
-def test_planted_rules_are_found():
+def test_infinite_svm_recovers_simulated_rules():
     X, y, cluster = planted(400)
     X_new, y_new, _ = planted(2000, seed=1)
     model = InfiniteSVMClassifier(10, random_state=0).fit(X, y)

@@ -1,4 +1,4 @@
-"""Algorithm 3: every block update minimizes the printed objective, and enumeration of tiny models."""
+"""Algorithm 3: optimality of block updates, and enumeration of small models."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def state():
     return PROBLEM.update_classifier(PROBLEM.update_weights(PROBLEM.update_sticks(found)), 1e-8, 1000)
 
 
-def test_expected_errors_are_those_of_all_features_enumerated(state):
-    """E |x - W z|^2 over binary z and Gaussian W."""
+def test_errors_match_enumeration_of_features(state):
+    """``errors`` is E |x - W z|^2 over binary z and Gaussian W."""
     expected = np.zeros(30)
     for z in product([0.0, 1.0], repeat=4):
         weight = np.prod(np.where(z, state.psi, 1.0 - state.psi), axis=1)
@@ -41,8 +41,8 @@ def test_expected_errors_are_those_of_all_features_enumerated(state):
     np.testing.assert_allclose(PROBLEM.errors(state), expected)
 
 
-def test_each_coordinate_minimizes_the_lagrangian(state):
-    """Each feature, weight and variance is at the minimum of the Lagrangian when its turn comes."""
+def test_coordinate_updates_minimize_lagrangian(state):
+    """Each update of a feature, weight or variance minimizes the Lagrangian."""
 
     def rises(updated, name, index, moves):
         best = PROBLEM.lagrangian(updated)
@@ -53,7 +53,7 @@ def test_each_coordinate_minimizes_the_lagrangian(state):
             assert PROBLEM.lagrangian(replace(updated, **{name: value})) > best, name
 
     both = [lambda a: a + 1e-3, lambda a: a - 1e-3]
-    features = PROBLEM.update_features(state)  # the last feature has seen the final values of all others
+    features = PROBLEM.update_features(state)  # only the last feature is optimal given the final values of all others
     assert PROBLEM.lagrangian(features) < PROBLEM.lagrangian(state)
     for n in (0, 7, 29):
         rises(features, "psi", (n, 3), both)
@@ -70,7 +70,7 @@ def test_each_coordinate_minimizes_the_lagrangian(state):
     rises(PROBLEM.update_prior_variance(state), "prior_variance", (), [lambda a: 1.01 * a, lambda a: 0.99 * a])
 
 
-def test_classifier_minimizes_divergence_and_hinges(state):
+def test_update_classifier_minimizes_kl_plus_hinge_losses(state):
     best = PROBLEM.objective(state)
     for size in (1e-3, 1e-1):
         for _ in range(20):
@@ -80,7 +80,7 @@ def test_classifier_minimizes_divergence_and_hinges(state):
     assert not np.any(state.multipliers[24:])  # samples without margins
 
 
-def test_inner_loop_never_raises_the_lagrangian(state):
+def test_inner_loop_does_not_increase_lagrangian(state):
     values = [PROBLEM.lagrangian(state)]
     for _ in range(20):
         for update in (PROBLEM.update_sticks, PROBLEM.update_weights, PROBLEM.update_features):
@@ -89,7 +89,7 @@ def test_inner_loop_never_raises_the_lagrangian(state):
     assert np.all(np.diff(values) <= 1e-9)
 
 
-def test_decaying_start_has_rarer_and_rarer_features():
+def test_decaying_start_has_decreasing_feature_probabilities():
     psi = PROBLEM.start(6, "decaying", np.random.RandomState(0)).psi
     np.testing.assert_allclose(psi.mean(axis=0), 0.6 ** np.arange(1, 7), atol=0.03)
     half = PROBLEM.start(6, "half", np.random.RandomState(0)).psi
@@ -97,8 +97,8 @@ def test_decaying_start_has_rarer_and_rarer_features():
     assert half.std() == pytest.approx(np.sqrt(1e-3), rel=0.1)
 
 
-def test_draws_have_the_moments_of_the_enumerated_posterior():
-    """q(Z, W, eta) at fixed multipliers: W and eta integrated out by hand, Z enumerated."""
+def test_gibbs_draws_match_moments_of_enumerated_posterior():
+    """Compare with q(Z, W, eta) at fixed multipliers: enumerate Z and integrate W and eta analytically."""
     rng, N, K, D, L = np.random.default_rng(1), 3, 2, 2, 2
     tiny = Problem(rng.standard_normal((N, D)), np.array([0, 1, 0]), L, np.ones(N), 1.0, 1e-3)
     multipliers = 0.8 * rng.standard_normal((N, 1)) * np.array([[1.0, -1.0]])
@@ -117,10 +117,10 @@ def test_draws_have_the_moments_of_the_enumerated_posterior():
     np.testing.assert_allclose(found, exact, atol=0.02)
     etas = np.mean([eta for _, _, eta in draws], axis=0)
     np.testing.assert_allclose(etas, multipliers.T @ exact, atol=0.05)
-    assert expit(log_odds[0]) != pytest.approx(exact[0, 0], abs=0.05)  # the data matter
+    assert expit(log_odds[0]) != pytest.approx(exact[0, 0], abs=0.05)  # the posterior differs from the prior
 
 
-def test_starts_differ_and_test_samples_may_take_part():
+def test_fit_depends_on_seed_and_accepts_unlabeled_samples():
     X, y = load_iris(return_X_y=True)
     fits = [PrintedILSVMClassifier(5, C=20.0, random_state=seed).fit(X, y) for seed in (0, 1)]
     assert not np.allclose(fits[0].state_.psi, fits[1].state_.psi, atol=1e-3)

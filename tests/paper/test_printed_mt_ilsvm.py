@@ -1,4 +1,4 @@
-"""Algorithm 2: every block update minimizes the printed objective; expected errors by enumeration."""
+"""Algorithm 2: optimality of block updates, and expected errors by enumeration."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def state():
     return PROBLEM.update_classifier(PROBLEM.update_weights(PROBLEM.update_sticks(found)))
 
 
-def test_expected_errors_are_those_of_all_features_enumerated(state):
-    """E |x - Z w|^2 over binary Z and Gaussian w."""
+def test_errors_match_enumeration_of_features(state):
+    """``errors`` is E |x - Z w|^2 over binary Z and Gaussian w."""
     expected = np.zeros(len(ROWS))
     for flat in product([0.0, 1.0], repeat=12):
         Z = np.array(flat).reshape(4, 3)
@@ -41,7 +41,7 @@ def test_expected_errors_are_those_of_all_features_enumerated(state):
     np.testing.assert_allclose(PROBLEM.errors(state), expected)
 
 
-def test_each_coordinate_minimizes_the_lagrangian(state):
+def test_coordinate_updates_minimize_lagrangian(state):
     def rises(updated, name, index, moves):
         best = PROBLEM.lagrangian(updated)
         for move in moves:
@@ -50,7 +50,7 @@ def test_each_coordinate_minimizes_the_lagrangian(state):
             assert PROBLEM.lagrangian(replace(updated, **{name: array})) > best, name
 
     both, scaled = [lambda a: a + 1e-3, lambda a: a - 1e-3], [lambda a: 1.01 * a, lambda a: 0.99 * a]
-    features = PROBLEM.update_features(state)  # the last feature has seen the final values of all others
+    features = PROBLEM.update_features(state)  # only the last feature is optimal given the final values of all others
     assert PROBLEM.lagrangian(features) < PROBLEM.lagrangian(state)
     weights, variances = PROBLEM.update_weights(state), PROBLEM.update_variances(state)
     for d in range(4):
@@ -63,7 +63,7 @@ def test_each_coordinate_minimizes_the_lagrangian(state):
         rises(variances, "prior_variance", m, scaled)
 
 
-def test_classifiers_minimize_divergence_and_hinges(state):
+def test_update_classifier_minimizes_kl_plus_hinge_losses(state):
     best = PROBLEM.objective(state)
     for size in (1e-2, 1e-1):
         for _ in range(20):
@@ -71,7 +71,7 @@ def test_classifiers_minimize_divergence_and_hinges(state):
             assert PROBLEM.objective(replace(state, classifier=moved)) > best - 1e-3
 
 
-def test_inner_loop_never_raises_the_lagrangian(state):
+def test_inner_loop_does_not_increase_lagrangian(state):
     values = [PROBLEM.lagrangian(state)]
     for _ in range(20):
         for update in (PROBLEM.update_sticks, PROBLEM.update_weights, PROBLEM.update_features):
@@ -80,7 +80,7 @@ def test_inner_loop_never_raises_the_lagrangian(state):
     assert np.all(np.diff(values) <= 1e-9)
 
 
-def test_starts_are_random_and_around_one_half():
+def test_start_is_random_around_one_half():
     first, second = (PROBLEM.start(50, np.random.RandomState(seed)).psi for seed in (0, 1))
     assert not np.allclose(first, second)
     assert first.std() == pytest.approx(np.sqrt(1e-3), rel=0.2)

@@ -1,4 +1,4 @@
-"""The machines against liblinear and CVXPY, and the descent against a quadratic."""
+"""SVM solvers against liblinear and CVXPY, and L-BFGS on a quadratic."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SIGNS = np.where(LABELS == 0, 1.0, -1.0)
 ZERO_ONE = 1.0 - np.eye(3)
 
 
-def test_classes_are_those_of_liblinear():
+def test_solve_classes_matches_liblinear():
     found = solve_classes(X, LABELS, ZERO_ONE, np.full(60, 0.3), tol=1e-10)
     theirs = LinearSVC(multi_class="crammer_singer", C=0.3, fit_intercept=False, tol=1e-9, max_iter=100_000)
     np.testing.assert_allclose(found.weights, theirs.fit(X, LABELS).coef_, atol=1e-4)
 
 
 @pytest.mark.parametrize("squared", [False, True])
-def test_classes_minimize_the_objective_with_costs(squared):
+def test_solve_classes_with_costs_matches_cvxpy(squared):
     cost = np.array([[0.0, 1.0, 2.0], [0.5, 0.0, 1.0], [1.0, 3.0, 0.0]])
     C = RNG.uniform(0.0, 1.0, 60) * (np.arange(60) % 5 > 0)
     found = solve_classes(X, LABELS, cost, C, squared=squared, tol=1e-10)
@@ -43,21 +43,21 @@ def test_classes_minimize_the_objective_with_costs(squared):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_two_classes_are_those_of_liblinear(loss):
+def test_solve_boxes_for_two_classes_matches_liblinear(loss):
     boxes = Boxes(SIGNS, np.full(60, 0.5), one_sided=True, squared=loss == "squared_hinge")
     theirs = LinearSVC(loss=loss, C=0.5, fit_intercept=False, tol=1e-10, max_iter=100_000).fit(X, SIGNS)
     np.testing.assert_allclose(solve_boxes(X, boxes, tol=1e-12).weights, theirs.coef_, atol=1e-4)
 
 
 @pytest.mark.parametrize("loss", ["epsilon_insensitive", "squared_epsilon_insensitive"])
-def test_numbers_are_those_of_liblinear(loss):
+def test_solve_boxes_for_numbers_matches_liblinear(loss):
     y = X @ [1.0, -2.0, 0.0, 0.5] + 0.3 * RNG.standard_normal(60)
     boxes = Boxes(y, np.full(60, 0.5), epsilon=0.1, squared=loss.startswith("squared"))
     theirs = LinearSVR(loss=loss, C=0.5, epsilon=0.1, fit_intercept=False, tol=1e-10, max_iter=100_000)
     np.testing.assert_allclose(solve_boxes(X, boxes, tol=1e-12).weights[0], theirs.fit(X, y).coef_, atol=1e-4)
 
 
-def test_descent_finds_a_minimum_next_to_a_wall():
+def test_minimize_handles_infinite_values():
     scales = np.array([1.0, 10.0, 100.0])
 
     def function(x):

@@ -1,4 +1,4 @@
-"""Multi-task baselines: optimality conditions, densities by other means, and planted structure."""
+"""Multi-task baselines: optimality, reference densities, and simulated data with known ground truth."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def groups(seed: int = 0) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
-def test_matrix_with_missing_targets_is_the_ragged_problem(model):
-    """A matrix with one observed target per row holds what ``task=`` says, up to the unit of numbers."""
+def test_matrix_with_missing_targets_matches_task_argument(model):
+    """A matrix with one observed target per sample is equivalent to ``task=``, up to scaling of targets."""
     X, y, task = groups()
     codes = np.unique(task, return_inverse=True)[1]
     numbers = (hasattr(model, "_hinge") and not model._hinge) or type(model).__name__ == "BMTLRegressor"
     values = y if numbers else (y > 0).astype(float)
-    if numbers:  # columns are standardized by themselves: give all the same mean and deviation
+    if numbers:  # columns are standardized separately: give all the same mean and standard deviation
         for k in range(3):
             values[codes == k] = StandardScaler().fit_transform(values[codes == k, None])[:, 0]
     matrix = np.full((len(X), 3), np.nan)
@@ -86,7 +86,7 @@ def test_matrix_with_missing_targets_is_the_ragged_problem(model):
 # --- Linear models
 
 
-def test_single_tasks_are_those_of_scikit_learn():
+def test_single_task_models_match_scikit_learn():
     X, y, task = groups()
     model = baselines.SingleTaskRegressor(alpha=3.0).fit(X, y, task=task)
     labels = baselines.SingleTaskClassifier(C=0.1).fit(X, y > 0, task=task)
@@ -101,8 +101,8 @@ def test_single_tasks_are_those_of_scikit_learn():
 
 
 @pytest.mark.parametrize("hinge", [False, True])
-def test_related_tasks_minimize_the_trace_norm(hinge):
-    """The covariance at its best leaves the squared trace norm of the weights, a convex problem."""
+def test_mtrl_minimizes_squared_trace_norm(hinge):
+    """With the optimal covariance the penalty is the squared trace norm of the weights, which is convex."""
     problem = small_problem(labels=hinge)
     model = (baselines.MTRLClassifier if hinge else baselines.MTRLRegressor)(0.3, 2.0, balance_tasks=False, tol=1e-9)
     inner = replace(problem, X=problem.X[:, :-1])
@@ -119,7 +119,7 @@ def test_related_tasks_minimize_the_trace_norm(hinge):
 
 
 @pytest.mark.parametrize("hinge", [False, True])
-def test_shared_subspace_is_best_among_others(hinge):
+def test_aso_subspace_beats_perturbations(hinge):
     problem = small_problem(labels=hinge)
     model = (baselines.ASOClassifier if hinge else baselines.ASORegressor)(2, alpha=5.0, tol=1e-12)
     model._learn(replace(problem, X=problem.X[:, :-1]))
@@ -138,7 +138,7 @@ def test_shared_subspace_is_best_among_others(hinge):
 # --- BMTL
 
 
-def test_bmtl_posterior_is_that_of_the_joint_gaussian():
+def test_bmtl_posterior_matches_joint_gaussian():
     problem, rng = small_problem(n_columns=2, labels=False), np.random.default_rng(1)
     root = rng.standard_normal((3, 3))
     S, m = root @ root.T + 0.1 * np.eye(3), rng.standard_normal(3)
@@ -152,7 +152,7 @@ def test_bmtl_posterior_is_that_of_the_joint_gaussian():
         assert found.log_evidence[t] == pytest.approx(multivariate_normal(h @ m, spread).logpdf(y), rel=1e-10)
 
 
-def test_bmtl_ends_where_no_change_of_the_prior_helps():
+def test_bmtl_converges_to_local_optimum_of_prior():
     problem, rng = small_problem(n_columns=2, labels=False), np.random.default_rng(3)
     model = baselines.BMTLRegressor(max_iter=1000, tol=1e-13)
     model._learn(replace(problem, X=problem.X[:, :-1]))
@@ -171,7 +171,7 @@ def test_bmtl_ends_where_no_change_of_the_prior_helps():
 # --- Logistic models
 
 
-def test_quadratic_bound_touches_the_log_likelihood():
+def test_quadratic_bound_is_tight_at_xi():
     problem, rng = small_problem(), np.random.default_rng(1)
     for size in (0.0, 0.1, 1.0, 10.0):
         W = size * rng.standard_normal((4, 5))
@@ -184,7 +184,7 @@ def test_quadratic_bound_touches_the_log_likelihood():
 
 
 def moved(value: Any, rng: np.random.Generator) -> Any:
-    """Return a block near another one: distributions stay distributions, covariances stay positive."""
+    """Perturb a block; probabilities and covariances stay valid."""
     if is_dataclass(value):
         return replace(value, **{f.name: moved(getattr(value, f.name), rng) for f in fields(value)})
     if np.ndim(value) == 3:
@@ -196,7 +196,7 @@ def moved(value: Any, rng: np.random.Generator) -> Any:
 
 
 @pytest.mark.parametrize("kernel", [False, True])
-def test_no_change_of_a_block_of_the_clusters_beats_its_update(kernel):
+def test_cluster_updates_beat_perturbations(kernel):
     problem, rng = small_problem(), np.random.default_rng(2)
     near = -np.abs(np.subtract.outer(np.arange(4.0), np.arange(4.0))) if kernel else np.zeros((4, 4))
     model = task_clusters.Model(problem, 1.0, near)
@@ -209,7 +209,7 @@ def test_no_change_of_a_block_of_the_clusters_beats_its_update(kernel):
     def value(some):
         return model.objective(quadratic_bound(problem, some.xi), some)
 
-    state = replace(state, memberships=0.9 * state.memberships + 0.1 / 3)  # away from the corners
+    state = replace(state, memberships=0.9 * state.memberships + 0.1 / 3)  # away from probabilities 0 and 1
     bound = quadratic_bound(problem, state.xi)
     blocks = {
         "memberships": model.update_memberships(bound, state),
@@ -217,7 +217,7 @@ def test_no_change_of_a_block_of_the_clusters_beats_its_update(kernel):
         "covariances": model.update_weights(bound, state),
         "xi": replace(state, xi=best_xi(problem, state.task_seconds)),
     }
-    if not kernel:  # with a kernel the update of sticks is a majorize-minimize step
+    if not kernel:  # with a kernel the stick update is a majorize-minimize step
         blocks["sticks"] = model.update_sticks(state)
     for name, updated in blocks.items():
         best = value(updated)
@@ -229,8 +229,8 @@ def test_no_change_of_a_block_of_the_clusters_beats_its_update(kernel):
             assert value(replace(updated, **{name: block})) > best - 1e-10, name
 
 
-def test_one_cluster_bounds_the_evidence():
-    """With a single weight the evidence is an integral in one dimension."""
+def test_one_cluster_objective_bounds_evidence():
+    """With a single weight the evidence is a one-dimensional integral."""
     problem = small_problem(n_tasks=1, n_columns=0)
     model = task_clusters.Model(problem, 1.0, np.zeros((1, 1)))
 
@@ -245,7 +245,7 @@ def test_one_cluster_bounds_the_evidence():
         return np.exp(np.sum(log_expit(problem.targets * w)) + norm.logpdf(w, scale=scale))
 
     evidence = quad(density, -10, 10)[0]
-    bound = np.log(2.0) - objectives[-1]  # the process has other clusters, q has one
+    bound = np.log(2.0) - objectives[-1]  # q has one cluster, whereas the process has infinitely many
     assert np.log(evidence) - 0.3 < bound < np.log(evidence)
     assert state.means[0, 0] == pytest.approx(quad(lambda w: w * density(w) / evidence, -10, 10)[0], rel=0.1)
 
@@ -255,18 +255,18 @@ LOG_KERNEL = np.log(np.random.default_rng(1).uniform(0.1, 0.9, (5, 3)))
 MEMBERS = np.random.default_rng(2).dirichlet(np.ones(3), 5)
 
 
-def test_log_shares_are_below_their_expectation():
+def test_log_shares_is_lower_bound_of_expectation():
     v = np.random.default_rng(0).beta(STICKS.first, STICKS.second, size=(100_000, 3))
     taken = v[:, None] * np.exp(LOG_KERNEL)
     rest = np.concatenate([np.ones((len(v), 5, 1)), np.cumprod(1 - taken, axis=2)[:, :, :-1]], axis=2)
     expected = np.log(taken * rest).mean(axis=0)
     found = dirichlet_process.log_shares(STICKS, LOG_KERNEL)
-    np.testing.assert_allclose(found[:, 0], expected[:, 0], atol=0.01)  # no cluster is passed before the first
+    np.testing.assert_allclose(found[:, 0], expected[:, 0], atol=0.01)  # the bound is exact for the first cluster
     assert np.all(found[:, 1:] < expected[:, 1:])
     assert np.all(found > expected - 0.8)
 
 
-def test_sticks_with_a_kernel_end_where_no_change_helps():
+def test_update_sticks_with_kernel_converges_to_optimum():
     def value(sticks):
         return np.sum(MEMBERS * dirichlet_process.log_shares(sticks, LOG_KERNEL)) - sticks.kl(0.7)
 
@@ -279,7 +279,7 @@ def test_sticks_with_a_kernel_end_where_no_change_helps():
     assert all(value(moved(sticks, rng)) < values[-1] for _ in range(20))
 
 
-def test_centres_are_the_best_of_all_combinations():
+def test_best_centres_matches_search_over_all_combinations():
     candidates = np.log(np.random.default_rng(4).uniform(0.05, 0.95, (5, 4)))
     found = dirichlet_process.best_centres(STICKS, candidates, MEMBERS)
     values = {
@@ -289,7 +289,7 @@ def test_centres_are_the_best_of_all_combinations():
     assert max(values, key=values.__getitem__) == tuple(found)
 
 
-def test_planted_clusters_of_tasks_are_found():
+def test_dirichlet_process_recovers_simulated_task_clusters():
     rng = np.random.default_rng(0)
     X, group = rng.standard_normal((600, 3)), np.arange(600) % 6
     weights = np.array([[3.0, 0.0, 0.0], [0.0, -3.0, 3.0]])[group % 2]
@@ -300,7 +300,7 @@ def test_planted_clusters_of_tasks_are_found():
 
 
 @pytest.mark.parametrize("augmented", [False, True])
-def test_no_change_of_a_block_of_the_subspace_beats_its_update(augmented):
+def test_subspace_updates_beat_perturbations(augmented):
     problem, rng = small_problem(), np.random.default_rng(2)
     state, objectives = predictor_subspace.start(problem, 3, 1.5, augmented, np.random.RandomState(0)), []
     for _ in range(6):
@@ -331,7 +331,7 @@ def test_no_change_of_a_block_of_the_subspace_beats_its_update(augmented):
             assert value(replace(state, inputs=replace(inputs, noise_variance=noise))) > best
 
 
-def test_planted_directions_are_found():
+def test_predictor_subspace_recovers_simulated_directions():
     rng = np.random.default_rng(0)
     basis = np.zeros((2, 10))
     basis[0, :3], basis[1, 5:8] = 1.0, -1.0
@@ -346,7 +346,7 @@ def test_planted_directions_are_found():
 # --- Sticks of the Indian buffet process
 
 
-def test_buffet_bound_is_below_the_expectation_and_tight_at_one():
+def test_indian_buffet_bound_is_below_expectation_tight_at_one():
     sticks = BuffetSticks(np.array([2.0, 0.8, 1.7, 3.0]), np.array([1.0, 2.5, 0.6, 1.2]))
     nu = np.random.default_rng(0).beta(sticks.first, sticks.second, size=(400_000, 4))
     pi = np.cumprod(nu, axis=1)
@@ -358,7 +358,7 @@ def test_buffet_bound_is_below_the_expectation_and_tight_at_one():
     assert sticks.kl(1.5) == pytest.approx(ratio.sum(axis=1).mean(), abs=0.02)
 
 
-def test_buffet_sticks_end_where_no_change_helps():
+def test_indian_buffet_update_converges_to_optimum():
     counts, rng = np.array([9.0, 4.0, 4.5, 0.3]), np.random.default_rng(0)
     sticks, values = BuffetSticks.of_prior(2.0, 4), []
     for _ in range(300):
@@ -373,7 +373,7 @@ def test_buffet_sticks_end_where_no_change_helps():
 # --- Gaussian processes
 
 
-def test_process_with_all_inputs_is_the_exact_gaussian():
+def test_gaussian_process_with_all_inputs_is_exact():
     pytest.importorskip("torch")
     X, y, task = groups()
     X, y, task = X[:30], y[:30], task[:30]
@@ -388,7 +388,7 @@ def test_process_with_all_inputs_is_the_exact_gaussian():
     np.testing.assert_allclose(model.predict(X, task=task), mean, atol=1e-2)
 
 
-def test_inducing_inputs_span_the_others():
+def test_inducing_inputs_include_each_distinct_input():
     X = np.repeat(np.random.default_rng(0).standard_normal((5, 2)), 4, axis=0)
     like = gaussian_process.Covariances(np.ones((1, 1)), 0.2, 1.0, 0.3)
     assert len(np.unique(gaussian_process.inducing_inputs(X, like, 12), axis=0)) == 5
