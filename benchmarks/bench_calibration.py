@@ -1,11 +1,11 @@
-"""Simulation-based calibration of the samplers: MedLDA's Gibbs sampler, and `resample` on a conjugate model.
+"""Simulation-based calibration of MedLDA's Gibbs sampler and of `resample` on a conjugate model.
 
     python benchmarks/bench_calibration.py                # 1,000 data sets for each sampler
     python benchmarks/bench_calibration.py --smoke
 
-Data and parameters are drawn from the model, and the sampler draws the parameters given the data. Ranks of the truth
-among these draws are uniform if the sampler is right (Talts et al. 2018). The table has the p-value of a chi-squared
-test for each quantity.
+Parameters and data are simulated from the model, and the sampler draws parameters given the data. The ranks of the true
+parameters among the draws are uniform if the sampler is correct (Talts et al. 2018). The table shows the p-value of a
+chi-squared test of uniformity for each quantity.
 """
 
 from __future__ import annotations

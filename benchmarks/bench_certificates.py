@@ -1,12 +1,12 @@
-"""Count what `regularize` says of hard problems beside what independent references say.
+"""Compare the statuses of `regularize` on hard problems with independent references.
 
     python benchmarks/bench_certificates.py                        # 2,000 problems, minutes
-    python benchmarks/bench_certificates.py --seeds 1 2 --check    # others; status 1 where the bar is missed
-    python benchmarks/bench_certificates.py --smoke                # some of them, for continuous integration
+    python benchmarks/bench_certificates.py --seeds 1 2 --check    # other problems; exit status 1 if the bar is missed
+    python benchmarks/bench_certificates.py --smoke                # a few problems, for continuous integration
 
-The problems, the references and the rules are those of tests/regularization/battery. The table has a row for each
-status of `regularize` and a column for each of the references; what was wrong is listed with the call that makes the
-problem again. The bar: no wrong word, and at most 1 % given up where a reference has an optimum.
+Problems, references and rules are those of tests/regularization/battery. The table has a row for each status of
+`regularize` and a column for each status of the references. Errors are listed with the call that generates the problem.
+The bar: no wrong status, and at most 1% of the problems with a known optimum remain unsolved.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMOKE = 60
 
 
 def collect(seeds: Sequence[int], count: int, workers: int) -> list[Verdict]:
-    """Judge that many problems of each seed, and the named ones."""
+    """Judge ``count`` problems of each seed, and the named problems."""
     verdicts = judge_named()
     with ProcessPoolExecutor(workers) as pool:
         for seed in seeds:
@@ -54,7 +54,7 @@ def print_seconds(verdicts: Sequence[Verdict]) -> None:
 
 
 def main() -> int:
-    """Print the table, the times and what was wrong; return the exit status."""
+    """Print the table, times and errors; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help=f"{SMOKE} problems, seconds")
     parser.add_argument("--problems", type=int, default=2000, help="how many of each seed")

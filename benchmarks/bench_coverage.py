@@ -1,13 +1,13 @@
-"""Coverage of ±2 standard errors of a regularized posterior known by draws, where there is no warning.
+"""Coverage of ±2 standard errors of regularized posteriors from draws, with and without warnings.
 
     python benchmarks/bench_coverage.py            # about three minutes
     python benchmarks/bench_coverage.py --smoke    # small, for continuous integration
 
-Each row is one set-up: a posterior, the strength of the constraint, the number of draws and their autocorrelation. The
-truth is the same constraint on a fine grid of the posterior's density. A row shows how many runs gave no warning and,
-among these, how often ±2 standard errors cover the true multiplier, probability and divergence; then the same for the
-runs with a warning. The last line is the smallest coverage without a warning over all set-ups in which at least a
-fifth of the runs gave none, with the set-ups below the required 90%.
+Each row is one setup: a posterior, the strength of the constraint, the number of draws and their autocorrelation. The
+ground truth imposes the same constraint on a fine grid of the posterior density. A row shows the number of runs without
+a warning, and how often ±2 standard errors cover the true multiplier, probability and KL divergence in these runs. The
+same follows for the runs with a warning. The last line is the smallest coverage without a warning, over setups in which
+at least a fifth of the runs have no warning, and the setups below the required 90%.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Setup:
-    """One posterior of one variable ``x``, and what is constrained."""
+    """A posterior of one variable ``x``, and its constraint."""
 
     kind: str
-    target: float  # of the mean, or of the function below
+    target: float  # target of the mean, or of the function below
     n_draws: int = 4000
-    correlation: float = 0.0  # of neighboring draws in the normal scale
+    correlation: float = 0.0  # correlation of neighboring draws on the normal scale
     n_chains: int = 4
     what: str = "mean ="
 
     @property
     def name(self) -> str:
-        """How the table calls it."""
+        """Name in the table."""
         chains = f"{self.n_chains} x {self.n_draws // self.n_chains}, autocorrelation {self.correlation:g}"
         return f"{self.kind}, {self.what} {self.target:g}, {chains}"
 
@@ -69,7 +69,7 @@ class Setup:
         return made[self.what]()
 
     def draw(self, rng: np.random.Generator) -> Samples:
-        """Return chains of the posterior: an autoregression in the normal scale, stationary from the start."""
+        """Draw chains: a stationary autoregression, transformed from the normal scale."""
         noise = rng.standard_normal((self.n_chains, self.n_draws // self.n_chains))
         z = noise.copy()
         for i in range(1, z.shape[1]):
@@ -79,7 +79,7 @@ class Setup:
         return Samples({"x": x}, chains=True)
 
     def grid(self) -> Finite:
-        """Return the posterior by its density on a fine grid."""
+        """Return the posterior on a fine grid."""
         kind = KINDS[self.kind]
         tail = 1e-12 if self.kind == "Student t(4)" else 1e-60
         low, high = kind.ppf(tail), kind.isf(tail)
@@ -117,7 +117,7 @@ SETUPS = [
 
 
 def run(setup: Setup, repeat: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each run whether it gave no warning, (repeat,), and what was covered, (repeat, 3)."""
+    """Return whether each run had no warning, (repeat,), and which values were covered, (repeat, 3)."""
     rng = np.random.default_rng([seed, *map(ord, setup.name)])
 
     def far(x: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""Two Dask workers against two threads: fits of `IBPFactorAnalysis` from the same start, over the same samples.
+"""Compare fits of `IBPFactorAnalysis` on two Dask workers and on two threads.
 
-Prints seconds and CPU seconds (workers included) of both, and their ratios. A warm start makes the fits take the same
-steps. ``--keep-memory`` starts workers with malloc's thresholds raised, as docs/scale.md advises.
+Prints elapsed and CPU seconds (workers included) of both, and their ratios. Both fits use the same samples and the same
+warm start, so they take the same steps. ``--keep-memory`` raises malloc's thresholds in the workers, as docs/scale.md
+recommends.
 
     python benchmarks/bench_dask.py            # 400,000 samples, 200 columns, 30 features
     python benchmarks/bench_dask.py --keep-memory

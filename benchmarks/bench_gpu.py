@@ -1,12 +1,12 @@
-"""Time the models over arrays of PyTorch on a GPU, and over NumPy's with threads.
+"""Time the models with PyTorch arrays on a GPU and with NumPy arrays on CPU threads.
 
     python benchmarks/bench_gpu.py                     # the sizes of docs/scale.md; needs a large GPU
     python benchmarks/bench_gpu.py --part ilsvm        # or regularize, tasks, fit, host
     python benchmarks/bench_gpu.py --dtype float32
-    python benchmarks/bench_gpu.py --smoke             # small, PyTorch on the processor, or NumPy where it is missing
+    python benchmarks/bench_gpu.py --smoke             # small, with PyTorch on the CPU, or NumPy without PyTorch
 
-Times are medians of warm calls, each waited for. The host's rows are fewer by a factor that is printed, and its times
-are multiplied by it.
+Times are medians of synchronized calls after a warm-up. The CPU processes fewer samples, by a factor that is printed,
+and its times are multiplied by this factor.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ WARM = Tolerance(gap=1e-3, max_epochs=20.0)
 
 @dataclass(frozen=True)
 class Device:
-    """Where arrays are made, and how to wait for what was asked of them."""
+    """Device of the arrays, and its synchronization."""
 
-    library: ModuleType | None  # PyTorch; None: NumPy
+    library: ModuleType | None  # PyTorch, or None for NumPy
     name: str
     dtype: str
 
@@ -76,7 +76,7 @@ class Device:
             self.library.cuda.synchronize()
 
     def time(self, function: Callable[[], Any], repeats: int = 5) -> float:
-        """Return the median seconds of warm calls."""
+        """Return the median seconds of calls after a warm-up."""
         function()
         seconds = []
         for _ in range(repeats):
@@ -91,7 +91,7 @@ class Device:
         return int(self.library.cuda.max_memory_allocated()) if self.name == "cuda" else 0
 
     def free(self) -> None:
-        gc.collect()  # problems refer to themselves
+        gc.collect()  # problems contain reference cycles
         if self.name == "cuda":
             self.library.cuda.empty_cache()
             self.library.cuda.reset_peak_memory_stats()
@@ -107,7 +107,7 @@ def make_settings(K: int, D: int, L: int, one_vs_rest: bool, n_threads: int = 1)
 
 
 def make_rows(device: Device, n: int, D: int, L: int, seed: int = 0) -> tuple[Any, np.ndarray]:
-    """Rows with as many binary features as the model may have, labels that depend on them, and a fifth of errors."""
+    """Draw samples with binary features, and labels that depend on these with 20% errors."""
     K = 8 if D < 100 else 50
     loadings = device.normal(K, D, seed=1)
     on = device.normal(n, K, seed=seed) > 0.3
@@ -122,7 +122,7 @@ def make_rows(device: Device, n: int, D: int, L: int, seed: int = 0) -> tuple[An
 
 
 def make_start(data: Data, settings: Settings) -> Params:
-    """Where a fit starts: directions of some rows that stand out from the noise."""
+    """Return initial parameters: directions of samples that exceed the noise."""
     start = starts.start(data.take(np.arange(min(len(data.X), 4096))), settings)
     print(f"  start with {len(start.loadings)} features")
     return replace(start, temperature=settings.temperature)
@@ -163,7 +163,7 @@ def time_ilsvm(device: Device, n: int, D: int, K: int, L: int, n_steps: int) -> 
 
 
 def time_rows(device: Device, joint: Any, params: Any) -> None:
-    """Time what is done with rows, without margins."""
+    """Time the passes over samples, without margins."""
     model, rows = joint.model, joint.blocks.blocks[0].pieces[0]
     show("product with X and sweep", device.time(lambda: params.infer(rows)))
     inferred = model.infer(rows, params)
@@ -176,7 +176,7 @@ def time_rows(device: Device, joint: Any, params: Any) -> None:
 
 
 def time_descent(device: Device, joint: Any, params: Any, name: str, n_steps: int) -> None:
-    """Time an evaluation with its gradient, from weights that nearly fit, and some steps."""
+    """Time an evaluation with its gradient, from nearly optimal weights, and several steps."""
     search = descent.start(joint, params)
     warm = search.at.warm_start
 
@@ -296,7 +296,7 @@ def time_tasks(device: Device, n: int, D: int, K: int, M: int) -> None:
 
 
 def time_task_steps(device: Device, problem: TaskProblem, point: Point) -> None:
-    """Time the first twelve steps, after one that is not counted."""
+    """Time the first twelve steps after one warm-up step."""
     descend(problem, point)
     seconds, passes, objectives = [], [], [point.at.objective]
     for _ in range(12):
@@ -321,7 +321,7 @@ def time_fit(device: Device, n: int, D: int, K: int, L: int) -> None:
     y = labels if device.library is None else device.library.asarray(labels, device=device.name)
     os.environ["SCIPY_ARRAY_API"] = "1"
     with warnings.catch_warnings(), sklearn.config_context(array_api_dispatch=device.library is not None):
-        warnings.simplefilter("ignore")  # of max_iter
+        warnings.simplefilter("ignore")  # warnings about max_iter
         model = ILSVMClassifier(K, multi_class="ovr", max_iter=30, random_state=0, n_jobs=-1)
         start = time.perf_counter()
         model.fit(X, y)
@@ -341,10 +341,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=16)
     arguments = parser.parse_args()
     device = Device.find(arguments.smoke, arguments.dtype)
-    # Rows enough, in the small form too, for the curvature to come from a sample of them.
+    # Enough samples, in the small form too, to estimate the curvature from a subsample.
     n, D, K, L = (20_000, 20, 8, 3) if arguments.smoke else (1_000_000, 1000, 50, 20)
     parts = [arguments.part] if arguments.part else ["ilsvm", "regularize", "tasks", "fit", "host"]
-    threadpool_limits(1)  # BLAS on the host: blocks of rows have threads of their own
+    threadpool_limits(1)  # BLAS on the CPU: blocks of samples have their own threads
     if "ilsvm" in parts:
         time_ilsvm(device, n, D, K, L, 3 if arguments.smoke else 30)
     if "regularize" in parts:

@@ -1,11 +1,11 @@
-"""MedLDA by mean field on a GPU against 16 threads: inference of all documents, its derivative, and a whole fit.
+"""Mean-field MedLDA on a GPU and on 16 CPU threads: inference, its derivative, and a whole fit.
 
-A corpus with Zipf's frequencies (50 000 words, 200 tokens a document, five classes) is drawn on the device and copied
-to the host. Forward and reverse are `infer` and `pull_back` of the model, the sums and the terms of the bound included;
-the fit adds the margins and the steps. On the device in double precision unless said; the host's kernels have single.
+A corpus with Zipf frequencies (50,000 words, 200 tokens per document, five classes) is drawn on the device and copied
+to the host. Forward and reverse passes are `infer` and `pull_back` of the model, including sums and terms of the bound.
+The fit adds the margins and the steps. The device uses double precision by default, and the host single precision.
 
     python benchmarks/bench_gpu_topics.py            # 10^7 and 10^8 tokens, 40 and 200 topics
-    python benchmarks/bench_gpu_topics.py --smoke    # small, on PyTorch's CPU arrays where there is no device
+    python benchmarks/bench_gpu_topics.py --smoke    # small, on PyTorch's CPU arrays without a GPU
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ except ModuleNotFoundError:
     raise SystemExit(0) from None
 
 N_CLASSES, LENGTH = 5, 200
-PART = 50_000  # documents that are drawn at once
+PART = 50_000  # number of documents drawn at once
 
 
 def draw(n_tokens: int, n_words: int, where: str) -> tuple[DeviceCorpus, np.ndarray]:
-    """Draw documents: a fifth of their words are those of their class."""
+    """Draw documents with a fifth of the words from their class."""
     generator = torch.Generator(where).manual_seed(0)
     ends = torch.cumsum(1.0 / torch.arange(1, n_words + 1, dtype=torch.float64, device=where), 0)
     words, numbers, sizes, labels = [], [], [], []
@@ -60,7 +60,7 @@ def draw(n_tokens: int, n_words: int, where: str) -> tuple[DeviceCorpus, np.ndar
 
 
 def seconds(work, repeats: int, where: str = "cpu") -> float:
-    """Return the least time of several runs, the first of which is not counted."""
+    """Return the shortest time of several runs after a warm-up."""
     found = []
     for _ in range(repeats + 1):
         began = time.perf_counter()
@@ -72,7 +72,7 @@ def seconds(work, repeats: int, where: str = "cpu") -> float:
 
 
 def timed(work):
-    """Return seconds, and what was found."""
+    """Return seconds and the result."""
     began = time.perf_counter()
     found = work()
     return time.perf_counter() - began, found
@@ -87,7 +87,7 @@ def targets(labels: np.ndarray) -> Classes:
 
 
 class OnDevice:
-    """Forward and reverse of a corpus on the device."""
+    """Forward and reverse pass over a corpus on the device."""
 
     def __init__(self, corpus, labels, logits, where, dtype=torch.float64, in_order=False):
         n_topics, counts = logits.shape[1], corpus.counts
@@ -106,7 +106,7 @@ class OnDevice:
 
 
 class OnHost:
-    """The same on the host, in threads."""
+    """Forward and reverse pass over a corpus on the host, in threads."""
 
     def __init__(self, corpus, labels, logits, n_threads):
         counts = corpus.on_host()
@@ -138,7 +138,7 @@ def time_sorted(there: OnDevice, inferred: Inferred, repeats: int, where: str) -
 
 
 def compare_passes(corpus, labels, n_topics, where, n_threads, repeats):
-    """Time forward and reverse here and there; return the seconds of both on the device."""
+    """Time both passes on host and device; return their seconds on the device."""
     n_tokens = LENGTH * len(labels)
     logits = 0.5 * np.random.default_rng(0).standard_normal((corpus.n_words, n_topics))
     logits -= np.log(np.arange(1, corpus.n_words + 1))[:, None]
@@ -173,9 +173,9 @@ def compare_passes(corpus, labels, n_topics, where, n_threads, repeats):
 
 
 def compare_fits(corpus, labels, n_topics, where, n_threads, n_steps, host=True):
-    """Time a whole fit here and there."""
+    """Time a whole fit on host and device."""
     given = corpus.counts, corpus.n_words, targets(labels)
-    meanfield.fit(*given, settings(n_topics, 1), executor=Serial())  # the first is not counted
+    meanfield.fit(*given, settings(n_topics, 1), executor=Serial())  # warm-up
     began = time.perf_counter()
     there = meanfield.fit(*given, settings(n_topics, n_steps), executor=Serial())
     took = time.perf_counter() - began

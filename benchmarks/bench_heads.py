@@ -1,7 +1,7 @@
-"""Time both solvers of the head, cold and after features have moved, and print the gaps that they leave.
+"""Time both solvers of the classifier head, cold and warm-started, and print their duality gaps.
 
-Ratios below 1 say that Newton's method is faster than coordinate ascent. The table is the reason for the limits of
-`regbayes.margins.head.Head.prefers_ascent`.
+A ratio below 1 means that Newton's method is faster than coordinate ascent. Warm starts follow a change of the
+features. The limits in `regbayes.margins.head.Head.prefers_ascent` are based on this table.
 
     python benchmarks/bench_heads.py [--smoke] [--sizes 500x20 5000x50 20000x50] [--jobs 1]
 """
@@ -43,7 +43,7 @@ def make(kind: str, n: int, d: int) -> tuple[Head, np.ndarray]:
 
 
 def best_time(solve: Any, repetitions: int) -> tuple[float, Any]:
-    """Return the shortest time of several, and the last result."""
+    """Return the shortest time of several calls, and the last result."""
     times = []
     for _ in range(repetitions):
         start = time.perf_counter()

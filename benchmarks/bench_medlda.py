@@ -1,4 +1,4 @@
-"""Quality, speed and memory of MedLDA, next to other models in the same run.
+"""Quality, speed and memory of MedLDA and of other models.
 
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py words    # 20 Newsgroups: linear models on words
     REGBAYES_DATA=folder python benchmarks/bench_medlda.py news     # 20 Newsgroups: accuracy and CPU seconds
@@ -9,9 +9,9 @@
     python benchmarks/bench_medlda.py topics                        # simulated documents: cost by topics and threads
     python benchmarks/bench_medlda.py --smoke                       # all parts, on small simulated documents
 
-Settings are the defaults, which were chosen on late posts of the *training* part and on a part of one training half of
-the reviews (docs/decisions.md). Times are CPU seconds of one thread unless ``--jobs`` says otherwise; set
-OMP_NUM_THREADS=1. Rates of the sampler count every sweep over every token, weights and initialization included.
+Settings are the defaults. They were chosen on late posts of the *training* part and on a part of one training half of
+the reviews (docs/decisions.md). Times are CPU seconds of one thread unless ``--jobs`` is given; set OMP_NUM_THREADS=1.
+Rates of the sampler count each sweep over each token, and include weights and initialization.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ INFERENCE = {"sampler": "gibbs", "mean field": "variational"}
 
 
 def draw(n_documents: int, n_topics: int, n_words: int, length: int, seed: int = 0) -> tuple[csr_array, np.ndarray]:
-    """Documents of latent Dirichlet allocation, ten classes by their proportions, in portions to bound memory."""
+    """Draw LDA documents in portions to limit memory, with ten classes that depend on the proportions."""
     world = np.random.default_rng(0)
     topics = np.cumsum(world.dirichlet(np.full(n_words, 0.05), n_topics), axis=1)
     rng, parts, labels = np.random.default_rng(seed), [], []
@@ -82,7 +82,7 @@ def news_data(smoke: bool) -> tuple[Any, Any, Any, Any]:
 
 
 def late_rows(y: Any) -> np.ndarray:
-    """Mark the last quarter of each class's rows, which come in the order of time: what settings are chosen on."""
+    """Mark the latest quarter of each class, the validation set; samples are sorted by time."""
     late = np.zeros(len(y), dtype=bool)
     for label in np.unique(y):
         rows = np.flatnonzero(y == label)
@@ -91,7 +91,7 @@ def late_rows(y: Any) -> np.ndarray:
 
 
 def words(smoke: bool, jobs: int) -> None:
-    """Accuracy of linear models on words."""
+    """Print the accuracy of linear models on words."""
     del jobs
     X, y, X_new, y_new = news_data(smoke)
     late = late_rows(y)
@@ -104,7 +104,7 @@ def words(smoke: bool, jobs: int) -> None:
 
 
 def news(smoke: bool, jobs: int) -> None:
-    """Accuracy and speed of MedLDA."""
+    """Print accuracy and speed of MedLDA."""
     X, y, X_new, y_new = news_data(smoke)
     print(f"  {X.shape[0]} documents, {float(X.sum()):.0f} tokens; {X_new.shape[0]} new documents")
     for name, inference in INFERENCE.items():
@@ -120,7 +120,7 @@ def news(smoke: bool, jobs: int) -> None:
 
 
 def peers(smoke: bool, jobs: int) -> None:
-    """Other topic models on early posts of the training part, scored on late ones, with ours in the same run."""
+    """Compare topic models fitted to early training posts and scored on late ones."""
     X, y, _, _ = news_data(smoke)
     late = late_rows(y)
     K, sweeps, tokens = (8, 5, float(X[~late].sum())) if smoke else (40, 40, float(X[~late].sum()))
@@ -151,7 +151,7 @@ def tomotopy_lda(K: int, sweeps: int, data: tuple[Any, Any], new: tuple[Any, Any
 
     model = tomotopy.LDAModel(k=K, alpha=0.1, eta=0.1, seed=0)
     documents = spell(data[0])
-    kept = np.array([bool(document) for document in documents])  # an empty document ends the process
+    kept = np.array([bool(document) for document in documents])  # an empty document makes the process crash
     for document in documents:
         if document:
             model.add_doc(document)
@@ -167,7 +167,7 @@ def tomotopy_lda(K: int, sweeps: int, data: tuple[Any, Any], new: tuple[Any, Any
 
 
 def movies(smoke: bool, jobs: int) -> None:
-    """Predictive R2 of ratings on five random halves."""
+    """Print the predictive R2 of ratings on five random halves."""
     if smoke:
         X, y = draw(600, 12, 400, 60)
         y = y.astype(float)
@@ -200,7 +200,7 @@ def movies(smoke: bool, jobs: int) -> None:
 
 
 def estep(smoke: bool, jobs: int) -> None:
-    """One mean-field pass over documents, at the same topics and tolerance."""
+    """Time one mean-field pass over documents, with equal topics and tolerance."""
     del jobs
     X, _, _, _ = news_data(smoke)
     X, K, tol = X[:1500].tocsr(), 8 if smoke else 40, 1e-3
@@ -212,7 +212,7 @@ def estep(smoke: bool, jobs: int) -> None:
     documents = WordCounts(X.indices.astype(np.int32), X.data.astype(np.float32), X.indptr.astype(np.int64))
     alpha, lengths = np.full(K, 0.1), np.asarray(X.sum(axis=1)).ravel()
     prior = Prior(as_table(theirs.exp_dirichlet_component_.T), alpha.astype(np.float32))
-    # scikit-learn stops at a mean change per topic; ours is relative to the length: the strictest of all documents.
+    # scikit-learn's tolerance is a mean change per topic, ours is relative to the length: use the strictest document.
     relative = tol * K / lengths.max()
 
     def ours() -> np.ndarray:
@@ -228,7 +228,7 @@ def estep(smoke: bool, jobs: int) -> None:
 
 
 def size(smoke: bool, jobs: int) -> None:
-    """CPU time and memory as tokens grow, and as a corpus is cut into more blocks."""
+    """Print CPU time and memory by number of tokens and of blocks."""
     length, sweeps = 100, 3
     for n_documents in (200, 400) if smoke else (1_000, 10_000, 100_000):
         X, y = draw(n_documents, 20, 2_000, length)
@@ -247,7 +247,7 @@ def size(smoke: bool, jobs: int) -> None:
 
 
 def topics(smoke: bool, jobs: int) -> None:
-    """Rates as the number of topics grows, and with two threads."""
+    """Print rates by number of topics, and with two threads."""
     X, y = draw(300 if smoke else 8_000, 50, 5_000, 120)
     tokens = float(X.sum())
     for K in (8, 40) if smoke else (10, 20, 40, 100, 200, 500, 1000):
@@ -269,14 +269,14 @@ PARTS: dict[str, Callable[[bool, int], None]] = {
 
 
 def main() -> None:
-    """Run parts."""
+    """Run the selected parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="*", choices=[*PARTS, []], default=[])
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # convergence warnings of the linear models
-    X, y = draw(40, 3, 30, 20)  # compile before anything is timed
+    X, y = draw(40, 3, 30, 20)  # compile before timing
     for inference in INFERENCE.values():
         MedLDAClassifier(3, inference=inference, max_iter=2).fit(X, y).transform(X)
         MedLDARegressor(3, inference=inference, max_iter=2).fit(X, y)

@@ -1,17 +1,19 @@
-"""A variational autoencoder under margins, compared with a plain network of its size and a two-stage pipeline.
+"""A max-margin variational autoencoder, a network of the same size, and a two-stage pipeline.
 
     python benchmarks/bench_own_model.py                 # digits and scene15 (REGBAYES_DATA), ten half splits
     python benchmarks/bench_own_model.py --sets digits --output digits.jsonl
     python benchmarks/bench_own_model.py --smoke
 
-Every system has the same encoder: one hidden layer of 256, dropout on it, and as many features as there are classes.
-`margins` is the autoencoder of vae_margins.py (examples) with a margin head on its label-free features; `two stages` is
-the same autoencoder without labels, then LinearSVC; `network` has the encoder and a linear layer, cross-entropy and no
-generative part. All of them see the rows 60 times in batches of 100. Settings are chosen by accuracy on folds of the
-training half of each split: weight of the generative part and decay of the encoder, C of LinearSVC, weight decay
-and rate of the network, and the share that dropout leaves out, for all three. Inputs are the same for all systems:
-pixels, and square roots of the histograms of scene15. `rows explained` is the share of the test rows' squares that
-features explain through the decoder.
+All systems have the same encoder: one hidden layer of 256 units with dropout, and as many features as classes.
+
+- `margins`: the autoencoder of examples/extending/vae_margins.py with a max-margin classifier head.
+- `two stages`: the same autoencoder without labels, then LinearSVC.
+- `network`: the encoder and a linear layer, trained with cross-entropy and without a generative part.
+
+Each is trained for 60 epochs with batches of 100. Settings are chosen by cross-validated accuracy on the training half:
+dropout, and the generative weight and weight decay (`margins`), C (`two stages`), or weight decay and learning rate
+(`network`). Inputs are pixels, and square roots of the histograms of scene15. `rows explained` is the share of the test
+samples' sum of squares that is reconstructed.
 """
 
 from __future__ import annotations
@@ -35,35 +37,35 @@ from sklearn.svm import LinearSVC
 from regbayes_paper.data import DataError, load_scene15
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "extending"))
-SETTINGS = {  # weight of the generative part, decay of the encoder, dropout; C is 1: only its ratio to these counts
+SETTINGS = {  # generative weight, weight decay, dropout; C is 1, since only ratios matter
     "digits": [(0.003, 1.0, 0.5), (0.003, 1.0, 0.3), (0.01, 1.0, 0.5), (0.003, 10.0, 0.5)],
     "scene15": [(0.003, 60.0, 0.5), (0.01, 60.0, 0.5), (0.01, 60.0, 0.3), (0.01, 30.0, 0.5)],
 }
-OF_NETWORK = {  # decay at each step, dropout, rate
+OF_NETWORK = {  # weight decay, dropout, learning rate
     "digits": [(1e-3, 0.0, 5e-3), (1e-3, 0.5, 5e-3), (1e-3, 0.5, 1e-2), (3e-3, 0.3, 1e-2)],
     "scene15": [(1e-3, 0.0, 2e-3), (3e-3, 0.0, 2e-3), (1e-3, 0.5, 2e-3), (1e-3, 0.5, 5e-3)],
 }
-DROPOUTS = [0.0, 0.5]  # of two stages
-BARS = {"digits": (0.978, 0.04), "scene15": (0.79, 0.10)}  # accuracy, and how far ahead of two stages
+DROPOUTS = [0.0, 0.5]  # dropout of the two-stage pipeline
+BARS = {"digits": (0.978, 0.04), "scene15": (0.79, 0.10)}  # required accuracy, and required difference from two stages
 RATE, BATCH_SIZE = 2e-3, 100
 
 
 def read(name: str) -> tuple[np.ndarray, np.ndarray]:
     X, y = load_digits(return_X_y=True) if name == "digits" else load_scene15(return_X_y=True)
     X = np.asarray(X, dtype=np.float64)
-    if name == "scene15":  # three histograms, each with the same sum in all rows: their roots have one length
+    if name == "scene15":  # three histograms with fixed sums: their square roots have constant norm
         X = np.sqrt(X)
     return X, np.unique(y, return_inverse=True)[1]
 
 
 def scale(name: str, X: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """Centre columns; pixels have one scale, other columns one each."""
+    """Center columns; scale pixels jointly and other columns separately."""
     spread = X[train].std() if name == "digits" else X[train].std(axis=0) + 1e-9
     return (X - X[train].mean(axis=0)) / spread
 
 
 def fit_margins(setting: tuple[float, ...], X: Any, y: Any, passes: int, seed: int) -> Callable[[Any], tuple]:
-    """Return a function from rows to predicted classes and the share of them explained."""
+    """Return a function that predicts classes and the share of the samples explained."""
     from regbayes import MarginClassifier
     from vae_margins import make_model
 
@@ -78,7 +80,7 @@ def fit_margins(setting: tuple[float, ...], X: Any, y: Any, passes: int, seed: i
 
 
 def fit_two_stages(dropout: float, X: Any, y: Any, passes: int, seed: int) -> Callable[[Any], tuple]:
-    """The autoencoder sees no labels, so C of the classifier is chosen on its features."""
+    """Fit an autoencoder without labels, then choose C of a classifier on its features."""
     from regbayes.adapters import fit
     from vae_margins import make_model
 
@@ -132,7 +134,7 @@ SYSTEMS = {
 
 
 def measure(name: str, X: Any, y: Any, system: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Choose settings on folds of the training half, fit it, and look at the other half."""
+    """Choose settings by cross-validation on the training half, refit, and score the other half."""
     import torch
 
     torch.set_num_threads(1)
@@ -165,7 +167,7 @@ def measure(name: str, X: Any, y: Any, system: str, seed: int, given: argparse.N
 
 
 def summarize(name: str, found: list[dict[str, Any]]) -> None:
-    """Print a line for each system, and whether the bars hold."""
+    """Print a line for each system, and whether the required values are reached."""
     means = {}
     for system in SYSTEMS:
         runs = [one for one in found if one["system"] == system]

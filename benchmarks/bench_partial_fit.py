@@ -1,11 +1,11 @@
-"""iLSVM in batches against the fit of all rows: test accuracy, seconds, and memory as rows grow.
+"""Compare mini-batch fits of iLSVM with full fits: test accuracy, seconds and memory.
 
     python benchmarks/bench_partial_fit.py              # 100,000 rows, five seeds; then memory at two sizes
     python benchmarks/bench_partial_fit.py --smoke
 
-A run begins with a fit of the first 2,000 rows, makes two passes over all rows in batches of 500, in random order, and
-solves for the weights with `fit_weights`. Accuracy is on 10,000 fresh rows; "points" is what the batches lose against
-the full fit. Memory is the peak of what NumPy allocates beyond the rows, which are in a file (`numpy.memmap`).
+A run fits the first 2,000 samples, makes two passes over all samples in random batches of 500, and solves for the
+weights with `fit_weights`. Accuracy is on 10,000 new samples; "points" is the loss against the full fit. Memory is
+the peak of NumPy's allocations without the samples, which are in a file (`numpy.memmap`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from regbayes import ILSVMClassifier
 def learn_in_batches(
     model: Any, X: Any, y: np.ndarray, first: int, batch: int, passes: int, seed: int
 ) -> Iterator[str]:
-    """Learn from batches; yield the model after the first one, after every pass and after the weights."""
+    """Learn from batches; yield the model after the first batch, each pass and the final weights."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(y))
     model.partial_fit(X[order[:first]], y[order[:first]], classes=np.unique(y))
@@ -44,7 +44,7 @@ def learn_in_batches(
 
 
 def compare(n: int, D: int, K: int, classes: int, seeds: int, first: int, batch: int, multi_class: str) -> None:
-    """Print accuracies of the full fit and along the way in batches."""
+    """Print accuracies of the full fit and of the mini-batch fit at each stage."""
     lost = []
     for seed in range(seeds):
         X, y = draw(n, D, K, classes, seed=seed)
@@ -63,7 +63,7 @@ def compare(n: int, D: int, K: int, classes: int, seeds: int, first: int, batch:
 
 
 def measure_memory(sizes: list[int], D: int, K: int, classes: int) -> None:
-    """Print the peak memory of two passes and the weights, for rows in a file."""
+    """Print the peak memory of two passes and of the final weights, for samples in a file."""
     with tempfile.TemporaryDirectory() as folder:
         for n in sizes:
             path = Path(folder) / f"{n}.npy"
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--multi-class", nargs="*", default=["crammer_singer", "ovr"])
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    ILSVMClassifier(3, max_iter=2).fit(*draw(300, 10, 3, 3))  # compile before anything is timed
+    ILSVMClassifier(3, max_iter=2).fit(*draw(300, 10, 3, 3))  # compile before timing
     if arguments.smoke:
         compare(3000, 30, 8, 3, 1, 500, 200, "ovr")
         measure_memory([3000, 6000], 30, 8, 3)

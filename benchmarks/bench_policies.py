@@ -1,11 +1,12 @@
-"""What a change of 30% in each decision of iLSVM's structure search changes.
+"""Sensitivity of iLSVM to 30% changes of the thresholds of its structure search.
 
     python benchmarks/bench_policies.py --jobs 4
 
-Every field of `StructurePolicy` is multiplied by 0.7 and by 1.3, on simulated tables of ten seeds that no field was
-chosen on. A field passes if features in use change by at most 1, the objective by at most 1%, and accuracy (R² of
-numbers) by at most two standard errors of the paired differences. Tables: classes with soft, low-temperature and slab
-features, binary parts with a noise variance for each input, numbers, and 10,000 samples, of which a search sees some.
+Each field of `StructurePolicy` is multiplied by 0.7 and by 1.3, on simulated tables (ten seeds) that were not used to
+choose the fields. A field passes if the number of features in use changes by at most 1, the objective by at most 1%,
+and the accuracy (R² for numbers) by at most two standard errors of the paired differences. The tables cover classes
+with high-temperature, low-temperature and slab features, binary parts with a noise variance for each input, numbers,
+and 10,000 samples, a subset of which is used by the search.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from regbayes import IBPFactorAnalysis, ILSVMClassifier, ILSVMRegressor
 from regbayes.models.ilsvm.starts import POLICY
 
 FACTORS = (0.7, 1.3)
-MAX_FEATURES, MAX_OBJECTIVE, MAX_ERRORS = 1.0, 0.01, 2.0  # of a change that passes
+MAX_FEATURES, MAX_OBJECTIVE, MAX_ERRORS = 1.0, 0.01, 2.0  # largest changes that pass
 Table = tuple[np.ndarray, np.ndarray | None]
 
 
@@ -39,7 +40,7 @@ def numbers(seed: int) -> Table:
 
 
 def parts(seed: int) -> Table:
-    """Sums of six binary parts, with noise of its own for each input."""
+    """Draw sums of six binary parts, with a noise variance for each input."""
     rng = np.random.default_rng(1000 + seed)
     Z = rng.random((1200, 6)) < np.linspace(0.1, 0.5, 6)
     signal = Z @ rng.standard_normal((6, 30))
@@ -75,7 +76,7 @@ def measure(case: str, field: str, factor: float, seed: int) -> list[float]:
 
 
 def judge(plain: np.ndarray, other: np.ndarray) -> tuple[float, float, float, bool]:
-    """Return the mean change in features, the relative one of J, that of scores in standard errors, and the verdict."""
+    """Return mean changes of features, objective (relative) and scores (standard errors), and whether all pass."""
     features, J, score = (other - plain).T
     by_J = float(np.mean(J) / np.mean(np.abs(plain[:, 1])))
     error = max(float(score.std(ddof=1) / np.sqrt(len(score))), 1e-12)

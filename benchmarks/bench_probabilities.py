@@ -1,18 +1,18 @@
-"""Log-loss and calibration error of the probabilities of a search on held-out halves, against scikit-learn's.
+"""Log-loss and calibration error of a search's probabilities, compared with scikit-learn's.
 
     python benchmarks/bench_probabilities.py                       # all sets, 10 halves each
     python benchmarks/bench_probabilities.py --sets digits --halves 5
     python benchmarks/bench_probabilities.py --smoke
 
-Samples are cut into random halves, stratified where there is one label per sample, and a search with one setting, the
-estimator's defaults, is fitted to one of them. Columns:
+Samples are split into random halves, stratified if there is one label per sample. A search with one setting (the
+estimator's defaults) is fitted to one half, and scored on the other. Columns:
   search      predict_proba of the search, fitted to its out-of-fold scores
   sigmoid     ``CalibratedClassifierCV(ensemble=False)`` around the same estimator with the same seed and folds: one
               sigmoid per class, made to sum to one. Of several labels (yeast): one sigmoid with slope and intercept per
               label, fitted to the same out-of-fold scores
   loss        mean of -log p of the true class, or over all labels of all samples
   error       expected calibration error in ten bins of equal width: of the predicted class, or of the label
-A difference is search less sigmoid, half by half: its mean and standard error.
+Differences are search minus sigmoid, paired by half: mean and standard error.
 
 Data: scikit-learn has digits; scene15, 20newsgroups_bydate and yeast are read from the folder REGBAYES_DATA.
 """
@@ -74,7 +74,7 @@ def judge_labels(probabilities: Any, Y: Any) -> dict[str, float]:
 
 
 def compare_classes(name: str, X: Any, y: Any, seed: int, folds: int, size: dict[str, Any]) -> dict[str, Any]:
-    """Fit to one half and judge on the other: one label per sample."""
+    """Fit to one half and score on the other, with one label per sample."""
     train, test = train_test_split(np.arange(len(y)), test_size=0.5, stratify=y, random_state=seed)
     cut = list(StratifiedKFold(folds, shuffle=True, random_state=seed).split(train, y[train]))
     make = MedLDAClassifierCV if name == "newsgroups" else ILSVMClassifierCV
@@ -90,7 +90,7 @@ def compare_classes(name: str, X: Any, y: Any, seed: int, folds: int, size: dict
 
 
 def compare_labels(_: str, X: Any, Y: Any, seed: int, folds: int, size: dict[str, Any]) -> dict[str, Any]:
-    """Fit to one half and judge on the other: several labels."""
+    """Fit to one half and score on the other, with several labels."""
     train, test = train_test_split(np.arange(len(Y)), test_size=0.5, random_state=seed)
     cut = KFold(folds, shuffle=True, random_state=seed)
     search = MultiTaskILSVMClassifierCV(
@@ -116,7 +116,7 @@ def compare_labels(_: str, X: Any, Y: Any, seed: int, folds: int, size: dict[str
 
 
 def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return what each pair of halves gives."""
+    """Return the results of all pairs of halves."""
     X, y = read(name)
     compare: Callable[..., dict[str, Any]] = compare_labels if name == "yeast" else compare_classes
     size = {"n_components": 20 if name == "yeast" else 50, "max_iter": 10 if options.smoke else 60}

@@ -1,16 +1,17 @@
-"""What the last bits decide: the same fits as on other processors, which round differently.
+"""Sensitivity of fits to floating-point rounding of different processors.
 
     python benchmarks/bench_processors.py                # 20 seeds
     python benchmarks/bench_processors.py --seeds 5
     python benchmarks/bench_processors.py --smoke
 
-Every fit is made by three processes. One takes the processor as it is. In the others NumPy does without the
-instructions it could choose (AVX2 and AVX-512), OpenBLAS has the kernels of an older core, and Numba compiles for any
-x86-64. iLSVM learns from 300 digits and predicts 300 others. MT-iLSVM learns noisy copies of two inputs from 200 rows:
-of ten inputs in two correlated groups, and of ten that are exactly uncorrelated, where factor analysis has nothing to
-find and starts from directions that rounding alone decides. Rows say of how many fits the number of features in use
-differed between the three and by how much at most, the largest relative difference of their objectives, the mean score
-on each (accuracy, explained variance), and the largest difference of the scores of one fit.
+Each fit runs in three processes. One uses all instructions of the processor. In the others NumPy does not use AVX2 and
+AVX-512, OpenBLAS uses the kernels of an older core, and Numba compiles for generic x86-64. iLSVM is fitted to 300
+digits and scored on 300 others. MT-iLSVM is fitted to noisy copies of two inputs of 200 samples. It has ten inputs in
+two correlated groups, or ten exactly uncorrelated inputs, whose principal directions depend only on rounding.
+
+Each row of the table has the number of fits for which the number of features in use differs and the largest difference,
+the largest relative difference of the objectives, the mean score in each process (accuracy, explained variance), and
+the largest difference of the scores of one fit.
 """
 
 from __future__ import annotations
@@ -72,13 +73,11 @@ def task_fits(seed: int) -> dict[str, tuple[int, float, float]]:
 
 
 def fits(seeds: int) -> None:
-    """Print what all fits found, as JSON."""
+    """Print the results of all fits as JSON."""
     on = [name for name in __cpu_dispatch__ if __cpu_features__[name]]
     if "NPY_DISABLE_CPU_FEATURES" in os.environ and on:
         raise RuntimeError(f"NumPy still uses {on}")
-    warnings.simplefilter(
-        "ignore"
-    )  # a fit that stops early, or uses all the features it may have, is compared as it is
+    warnings.simplefilter("ignore")  # fits that reach max_iter or n_components are compared too
     print(json.dumps([digit_fits(seed) | task_fits(seed) for seed in range(seeds)]))
 
 

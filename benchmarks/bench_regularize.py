@@ -1,10 +1,11 @@
-"""Time `regularize` on draws against CVXPY and SciPy's L-BFGS-B, on the same dual and to the same duality gap.
+"""Time `regularize`, CVXPY and SciPy's L-BFGS-B on the same dual, to the same duality gap.
 
     python benchmarks/bench_regularize.py            # 100,000 draws, 50 constraints; CVXPY takes minutes
     python benchmarks/bench_regularize.py --smoke    # small, for continuous integration
 
-Every row is measured in this run: seconds of ours, the other solvers' seconds over ours (above 1: ours is faster), the
-dual value each reached (nan for a solver that gave up), and the peak memory of ours in units of the feature matrix.
+Columns are the seconds of `regularize`, the ratios of the other solvers' seconds to these (above 1 if `regularize` is
+faster), the dual values (nan if a solver failed), and the peak memory of `regularize` relative to the matrix of
+constraint functions. All are measured in the same run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ GAP = 1e-6
 
 
 def make_draws(n: int, m: int, seed: int = 0) -> np.ndarray:
-    """Draws of m correlated quantities on different scales, a third of them skewed: an ordinary posterior."""
+    """Draw m correlated quantities on different scales, a third of them skewed."""
     rng = np.random.default_rng(seed)
     mixing = np.eye(m) + 0.5 * rng.normal(size=(m, m)) / np.sqrt(m) + 0.5 * rng.normal(size=(m, 1)) / np.sqrt(m)
     draws = rng.normal(size=(n, m)) @ mixing
@@ -36,7 +37,7 @@ def make_draws(n: int, m: int, seed: int = 0) -> np.ndarray:
 
 
 def conjugate_in_cvxpy(g: Regularizer, u: cp.Variable) -> tuple[cp.Expression, list[cp.Constraint]]:
-    """Write ``g*(u)`` in CVXPY's language."""
+    """Express ``g*(u)`` in CVXPY."""
     if isinstance(g, Ridge):
         return u @ g.target + g.scale * cp.sum_squares(u) / 2, []
     if isinstance(g, Equal):
@@ -59,13 +60,13 @@ def solve_with_cvxpy(psi: np.ndarray, g: Regularizer) -> float:
     problem = cp.Problem(cp.Minimize(cp.log_sum_exp(-psi @ u) - np.log(len(psi)) + conjugate), constraints)
     try:
         problem.solve()
-    except cp.error.SolverError:  # it happens at this size; the time until it gave up is shown
+    except cp.error.SolverError:  # possible at this size; the table shows the time until the failure
         return np.nan
     return -float(problem.value)
 
 
 def solve_with_lbfgs(psi: np.ndarray, g: Regularizer) -> float:
-    """Minimise the smooth dual with L-BFGS-B until its duality gap is small enough; return the dual value."""
+    """Minimize the smooth dual with L-BFGS-B to the required duality gap; return the dual value."""
     log_n, last = np.log(len(psi)), {}
 
     def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
@@ -99,7 +100,7 @@ def timed(solve: Callable[[], float]) -> tuple[float, float]:
 
 
 def cases(psi: np.ndarray) -> dict[str, Regularizer]:
-    """Regularizers with targets that a shift of a tenth of a standard deviation or two would meet."""
+    """Return regularizers whose targets are 0.1 to 0.2 standard deviations from the mean."""
     mean, spread = psi.mean(axis=0), psi.std(axis=0)
     return {
         "Ridge (smooth)": Ridge(mean + 0.2 * spread, 0.1 * float(np.mean(spread**2))),
@@ -121,7 +122,7 @@ def main() -> None:
     n, m = (2_000, 5) if arguments.smoke else (arguments.draws, arguments.constraints)
     psi = make_draws(n, m)
     posterior = Samples(np.zeros(n))
-    warnings.simplefilter("ignore")  # CVXPY and k-hat speak of accuracy here; the dual values are in the table
+    warnings.simplefilter("ignore")  # accuracy warnings of CVXPY and k-hat; the table has the dual values
     print(f"{n} draws, {m} constraints, relative duality gap {GAP:g}")
     print("seconds of ours; other solvers' seconds / ours; dual values; extra memory / feature matrix")
     print(f"{'':18} {'ours s':>8} {'L-BFGS-B':>9} {'CVXPY':>8}  {'ours':>12} {'L-BFGS-B':>12} {'CVXPY':>12}  memory")

@@ -1,10 +1,10 @@
-"""Time `regularize` at the sizes that users meet, beside the solvers they would otherwise take.
+"""Time `regularize` at typical problem sizes, and alternative solvers.
 
     python benchmarks/bench_regularize_speed.py            # minutes
     python benchmarks/bench_regularize_speed.py --smoke    # small, for continuous integration
 
-Every row is measured in this run, ours and a peer's alternately, medians of several. Peers: ``np.exp`` over the draws
-(how many passes of it a call takes), the package ``entropy-pooling`` (skipped where it is not installed) and CVXPY.
+Times are medians of alternating calls to `regularize` and a baseline: ``np.exp`` over the draws (the time of a call in
+passes of exp), the package ``entropy-pooling`` (skipped if it is not installed), or CVXPY.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from regbayes.regularizers import Hinge
 
 
 def alternate(*calls: Callable[[], object], repeat: int) -> list[float]:
-    """Return the median seconds of each call, measured in turns."""
+    """Return the median seconds of each of several alternating calls."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(repeat):
         for call, taken in zip(calls, seconds, strict=True):
@@ -40,7 +40,7 @@ def show(name: str, seconds: float, peer: str = "", ratio: float | None = None) 
 
 
 def count_exponentials(call: Callable[[], object]) -> int:
-    """Return of how many numbers a call takes exp."""
+    """Return the number of elements on which a call evaluates exp."""
     exp, counted = np.exp, 0
 
     def counting(x: np.ndarray, *args: object, **kwargs: object) -> np.ndarray:
@@ -54,7 +54,7 @@ def count_exponentials(call: Callable[[], object]) -> int:
 
 
 def one_constraint(n: int) -> None:
-    """One bound on draws, against passes of exp."""
+    """Compare one bound on draws with passes of exp."""
     draws = np.random.default_rng(0).normal(size=n)
     posterior, constraint = Samples({"mu": draws}), E("mu") >= 0.5
     ours, once = alternate(lambda: regularize(posterior, constraint), lambda: np.exp(draws), repeat=41)
@@ -64,7 +64,7 @@ def one_constraint(n: int) -> None:
 
 
 def equalities(n: int, m: int, repeat: int) -> None:
-    """Equalities on draws, against entropy pooling."""
+    """Compare equalities on draws with entropy pooling."""
     features = np.random.default_rng(0).normal(size=(n, m))
     posterior, wanted = Samples(np.zeros(n)), features.mean(axis=0) + 0.1
     constraint = E(features) == wanted
@@ -81,7 +81,7 @@ def equalities(n: int, m: int, repeat: int) -> None:
 
 
 def soft_bounds(n: int, m: int) -> None:
-    """Soft bounds on draws, against CVXPY."""
+    """Compare soft bounds on draws with CVXPY."""
     features = np.random.default_rng(0).normal(size=(n, m))
     posterior, constraints = Finite(features), [(E(features[:, i]) >= 0.1).soft(1.0) for i in range(m)]
 
@@ -95,7 +95,7 @@ def soft_bounds(n: int, m: int) -> None:
 
 
 def hinges(n: int, d: int) -> None:
-    """Margins on a Gaussian with a dense covariance."""
+    """Time margins on a Gaussian with a dense covariance."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(n, d))
     labels = np.sign(rows[:, 0] + rng.normal(size=n))
@@ -106,7 +106,7 @@ def hinges(n: int, d: int) -> None:
 
 
 def infeasible(n: int, m: int) -> None:
-    """Equalities outside the hull: the median over targets."""
+    """Time equalities outside the convex hull; print the median over targets."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(n, m))
     posterior, taken = Finite(features), []
@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="small problems, seconds")
     smoke = parser.parse_args().smoke
-    warnings.simplefilter("ignore")  # k-hat speaks of the draws
+    warnings.simplefilter("ignore")  # k-hat warnings
     one_constraint(10_000)
     small = [(1_000, 5), (1_000, 8), (1_000, 20), (1_000, 30), (3_000, 10), (3_000, 20)]
     middle = [(10_000, 5), (10_000, 12), (10_000, 20), (10_000, 50), (100_000, 5), (100_000, 50)]

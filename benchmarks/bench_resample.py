@@ -1,12 +1,13 @@
-"""Whether `resample` finds the right multipliers, at what cost, and whether it reports when it does not.
+"""Accuracy, cost and statuses of `resample` on problems with known solutions.
 
-Problems with exact solutions (closed forms, sums, quadrature), over seeds: statuses, error in nats over `kl_mc_error`,
-multipliers within three standard errors, number of runs against 3 + sqrt(2 KL), and gradients relative to one run of
-the posterior (NUTS only). Then problems without a solution, for which `optimal` would be wrong.
+For problems with exact solutions (closed forms, sums, quadrature) the table has statuses over seeds, the error in nats
+relative to `kl_mc_error`, multipliers within three standard errors, the number of runs compared with 3 + sqrt(2 KL),
+and gradients relative to one run of the posterior (NUTS only). Problems without a solution follow, for which the status
+`optimal` is wrong.
 
     python benchmarks/bench_resample.py                  # samplers that draw exactly: no JAX
     python benchmarks/bench_resample.py --numpyro        # NUTS: eight schools, funnel, two modes, ...
-    python benchmarks/bench_resample.py --fresh          # NUTS: models on which no limit was set
+    python benchmarks/bench_resample.py --fresh          # NUTS: models not used to set the limits of the policy
     python benchmarks/bench_resample.py --smoke
 """
 
@@ -41,8 +42,8 @@ class Case:
     asked: Any
     phi: Any = None  # the exact multipliers, where there is a solution
     kl: float = np.nan
-    covariance: Any = None  # of the features at the solution
-    plain: float = np.nan  # gradients of a plain run
+    covariance: Any = None  # covariance of the constraint functions at the solution
+    plain: float = np.nan  # gradient evaluations of an unconstrained run
 
 
 def solve(sampler: Any, asked: Any, seed: int) -> Any:
@@ -55,7 +56,7 @@ def solve(sampler: Any, asked: Any, seed: int) -> Any:
 
 
 def forget_compiled() -> None:
-    """Give compiled code back: of twenty models it is more pieces of memory than one process may have."""
+    """Clear compiled code, since twenty models exceed the memory mappings of a process."""
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
 
@@ -145,7 +146,7 @@ def exact_cases() -> tuple[list[Case], list[Case]]:
 
 
 def count_plain(model: Any, *args: Any) -> float:
-    """Gradients that NumPyro's own NUTS takes for 4 x (500 + 1000) draws of the posterior."""
+    """Count the gradients of NumPyro's NUTS for 4 x (500 + 1000) draws of the posterior."""
     import jax
     from numpyro.infer import MCMC, NUTS
 
@@ -214,10 +215,10 @@ def fresh_cases(only: str) -> tuple[list[Case], list[Case]]:
     good = []
     for build in WELL_POSED:
         name = build.__name__.replace("_", " ")
-        if only not in name:  # references and plain runs take minutes
+        if only not in name:  # references and unconstrained runs take minutes
             continue
         model, args, asked, (points, logs) = build()
-        kept = logs > logs.max() - 200  # all that any of these tilts could raise
+        kept = logs > logs.max() - 200  # points that can have weight at any of these multipliers
         exact = regularize(Finite({n: x[kept] for n, x in points.items()}, log_weights=logs[kept]), asked)
         weights, values = exact.posterior.weights, exact.features.values
         centred = values - weights @ values

@@ -1,17 +1,18 @@
-"""Soft, low-temperature and slab features of iLSVM on the same splits: what being easy to read costs.
+"""Accuracy and stability of high-temperature, low-temperature and slab features of iLSVM.
 
     python benchmarks/bench_slab.py --jobs 4
 
-A fit sees at most 1,000 samples, half of a set at most; another one sees 90% of them. Columns:
-  accuracy   on the other samples
-  off        share of the probabilities of features in use below 0.1
+All variants have the same splits. A fit uses at most half of the samples and at most 1,000; a second fit uses 90% of
+these. Columns:
+  accuracy   on held-out samples
+  off        share of the probabilities below 0.1, of features in use
   undecided  share between 0.1 and 0.9
   K          features in use
   on         features of a sample with a probability above 0.5
-  stability  median absolute correlation of the features of both fits on new samples, matched one to one; a feature
-             that only one of them has counts 0
-Data that scikit-learn does not carry are read from the folder REGBAYES_DATA. The last line is the paired difference to
-soft features, with its standard error over sets.
+  stability  median absolute correlation of matched features of both fits on held-out samples; unmatched features
+             count as 0
+Data sets that scikit-learn does not include are read from the folder REGBAYES_DATA. The last line is the paired
+difference from high-temperature features, with its standard error over data sets.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def table(name: str, columns: slice = slice(None)) -> Table:
 
 
 def words(name: str, target: str, classes: int) -> Table:
-    """Weights of the most frequent words, of the first classes."""
+    """Return tf-idf weights of the most frequent words, for the first classes."""
     data = read(name)
     shape = tuple(int(n) for n in data["X_shape"])
     X = csr_matrix((data["X_data"], data["X_indices"], data["X_indptr"]), shape=shape)

@@ -1,4 +1,4 @@
-"""Time and memory of iLSVM and MT-iLSVM: against other packages, and as samples grow.
+"""Time and memory of iLSVM and MT-iLSVM, by sample size and compared with other packages.
 
     python benchmarks/bench_speed.py                        # all parts
     REGBAYES_DATA=folder python benchmarks/bench_speed.py tasks  # yeast, scene and school
@@ -10,9 +10,9 @@ tasks
     MT-iLSVM with 50 features against ``LinearSVC`` one-vs-rest and, on school, one ``LinearSVR`` per task, on the same
     standardized inputs. School is split 75% to 25%, yeast and scene as published.
 curve
-    Time on the clock per sample and step of fits to simulated data, and the peak of memory over the size of X.
+    Elapsed time per sample and step of fits to simulated data, and peak memory relative to the size of X.
 
-A test score stands next to each time. ``OMP_NUM_THREADS`` sets the threads of BLAS, ``--jobs`` those of regbayes.
+Each time is shown with a test score. ``OMP_NUM_THREADS`` sets the threads of BLAS, ``--jobs`` those of regbayes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def classes(smoke: bool, jobs: int) -> None:
 
 
 def tasks(smoke: bool, jobs: int) -> None:
-    """Fit MT-iLSVM and linear SVMs, a task at a time."""
+    """Fit MT-iLSVM, and a linear SVM for each task."""
     for name in ("yeast", "scene", "school"):
         path = Path(os.environ.get("REGBAYES_DATA", "")) / f"{name}.npz"
         if smoke:
@@ -94,7 +94,7 @@ def show(data: str, model: str, seconds: float, theirs: float, score: float) -> 
 
 
 def draw_tasks(n: int, n_tasks: int) -> dict[str, Any]:
-    """Return correlated inputs, and labels and numbers that depend on them in a similar way for all tasks."""
+    """Draw correlated inputs, and labels and numbers of related tasks."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, 5)) @ rng.standard_normal((5, 30)) + rng.standard_normal((n, 30))
     slopes = rng.standard_normal((30, 1)) + 0.3 * rng.standard_normal((30, n_tasks))
@@ -105,7 +105,7 @@ def draw_tasks(n: int, n_tasks: int) -> dict[str, Any]:
 
 
 def curve(smoke: bool, jobs: int) -> None:
-    """Fit growing data, a few steps at a time."""
+    """Time a few steps on data of increasing size."""
     steps = 2 if smoke else 10
     for n in (500, 2000) if smoke else (10_000, 100_000, 1_000_000):
         data = draw_tasks(n, 20)
@@ -139,8 +139,8 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # fits are cut short
-    data = draw_tasks(200, 4)  # compile before anything is timed
+    warnings.simplefilter("ignore")  # fits reach max_iter
+    data = draw_tasks(200, 4)  # compile before timing
     ILSVMClassifier(3, max_iter=2).fit(*draw_classes(300, 10, 3, 3))
     MultiTaskILSVMRegressor(3, max_iter=2).fit(data["X"], data["y"], task=data["task"])
     for name in options.part or PARTS:

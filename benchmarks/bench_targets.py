@@ -1,11 +1,11 @@
-"""iLSVM for numbers and for several labels, next to other models.
+"""iLSVM for numbers and for several labels, compared with other models.
 
     python benchmarks/bench_targets.py --jobs 4
 
-Numbers: R² on held-out samples, K the number of features in use, seconds of CPU of a fit. Ridge, the RBF machines and
-MT-iLSVM have their parameters chosen by cross-validation on the training part; "rule" is `ILSVMRegressor` as it is.
-Labels: accuracy per label, F1-micro and F1-macro on the published split. Data that scikit-learn does not carry are read
-from the folder REGBAYES_DATA; "yeast expression" and "wine alcohol" predict a column of a table from the others.
+Numbers: R² on held-out samples, the number K of features in use, and CPU seconds of a fit. Parameters of ridge, the RBF
+SVMs and MT-iLSVM are chosen by cross-validation on the training part; "rule" is `ILSVMRegressor` with its defaults.
+Labels: accuracy over all labels, F1-micro and F1-macro on the published split. Data sets that scikit-learn does not
+include are read from the folder REGBAYES_DATA. "yeast expression" and "wine alcohol" predict a column from the others.
 """
 
 from __future__ import annotations

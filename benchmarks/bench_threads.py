@@ -1,12 +1,12 @@
-"""Speed-up by threads of work over blocks of samples: the same calls with one thread, four, and all.
+"""Speedup of computations over blocks of samples with one thread, four, and all.
 
     python benchmarks/bench_threads.py                # 10^5 rows, 20 classes; a minute or two
     python benchmarks/bench_threads.py --smoke        # small, for continuous integration
     python benchmarks/bench_threads.py --threads 1 2  # other numbers of threads
 
-Seconds on the clock, so the machine should be idle; the best of a few calls, by turns. The large-margin step of
-one-vs-rest classes, single passes of MT-iLSVM's head (gradients and curvature) and its whole solve, and MedLDA's
-mean-field inference with its reverse sweep.
+Times are elapsed seconds, the best of several alternating calls, so the machine should be idle. The computations are
+the SVM subproblem of one-vs-rest classes, single passes of MT-iLSVM's head (gradients and curvature), its whole solve,
+and MedLDA's mean-field inference with its reverse pass.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from regbayes.margins.head import Head, Tolerance
 from regbayes.margins.targets import Cells, Classes, observe_classes, zero_one_cost
 from regbayes.models.medlda.meanfield import LabelFreeTopics, make_topics, select_documents
 
-Work = Callable[[Any], object]  # of an executor
+Work = Callable[[Any], object]  # function of an executor
 
 
 def best_seconds(calls: Sequence[Callable[[], object]], repetitions: int) -> list[float]:
-    """Return the shortest time of each call, made by turns."""
+    """Return the shortest time of each of several alternating calls."""
     seconds = np.full((repetitions, len(calls)), np.inf)
     for turn in seconds:
         for column, call in enumerate(calls):
@@ -44,7 +44,7 @@ def best_seconds(calls: Sequence[Callable[[], object]], repetitions: int) -> lis
 
 
 def compare(name: str, work: Work, threads: Sequence[int], repetitions: int) -> list[float]:
-    """Print a row: seconds with each number of threads, and how many times as fast the last is."""
+    """Print a row with the seconds for each number of threads and the speedup of the last."""
     work(make_executor(threads[-1]))  # compiles, and fills caches
     found = best_seconds([partial(work, make_executor(n)) for n in threads], repetitions)
     print(f"{name:42}" + "".join(f"{one:9.3f}" for one in found) + f"{found[0] / found[-1]:8.1f} x", flush=True)
@@ -60,7 +60,7 @@ def latent_features(n: int, k: int, n_classes: int, spread: float, seed: int = 0
 
 
 def margin_step(n: int, k: int, n_classes: int, threads: Sequence[int], repetitions: int) -> None:
-    """One-vs-rest classes, by Newton's method."""
+    """Time one-vs-rest classes, by Newton's method."""
     H, labels = latent_features(n, k, n_classes, 3.0)
     head = Head(Classes(labels, zero_one_cost(n_classes), np.full(n, 0.1)).one_vs_rest(), squared=True)
     blocks, goal = [H[rows] for rows in row_blocks(n)], Tolerance(1e-4, 1000.0)
@@ -68,7 +68,7 @@ def margin_step(n: int, k: int, n_classes: int, threads: Sequence[int], repetiti
 
 
 def task_margins(n: int, k: int, n_tasks: int, threads: Sequence[int], repetitions: int) -> None:
-    """Labels of several tasks, 30 % missing: gradient by weights and by features, curvature, and the whole solve."""
+    """Time labels of several tasks with 30% missing: gradients, curvature and the whole solve."""
     rng = np.random.default_rng(0)
     H = rng.standard_normal((n, k))
     scores = H @ rng.standard_normal((k, n_tasks)) + 3.0 * rng.standard_normal((n, n_tasks))
@@ -94,7 +94,7 @@ def task_margins(n: int, k: int, n_tasks: int, threads: Sequence[int], repetitio
 
 
 def reverse_sweep(n: int, n_words: int, k: int, threads: Sequence[int], repetitions: int) -> None:
-    """Documents of about a hundred words: inference, and its reverse."""
+    """Time inference and its reverse pass on documents of about a hundred words."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(50, 150, size=n)
     starts = np.concatenate([[0], np.cumsum(lengths)])

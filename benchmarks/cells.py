@@ -1,4 +1,4 @@
-"""Measure independent cells in processes of one thread, and keep what is done in a file of JSON lines."""
+"""Run independent measurements in single-threaded processes, with results in a JSON Lines file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Cell = tuple[Any, ...]
 
 
 def parse(doc: str, splits: int, output: str) -> argparse.Namespace:
-    """Read the options that all such scripts have."""
+    """Parse the options that these scripts share."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=int, default=splits, help="splits or seeds of each set")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -27,7 +27,7 @@ def parse(doc: str, splits: int, output: str) -> argparse.Namespace:
 
 
 def run_cells(measure: Callable[..., Any], cells: Iterable[Cell], options: argparse.Namespace) -> dict[Cell, Any]:
-    """Return what ``measure(*cell)`` returns for each cell, from the file or from a process."""
+    """Return ``measure(*cell)`` of each cell, from the file or from a process."""
     cells, found = list(cells), {}
     if options.output.exists():
         for line in options.output.read_text(encoding="utf-8").splitlines():

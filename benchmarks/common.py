@@ -1,4 +1,4 @@
-"""Seconds and memory of a call, and data that several benchmarks share."""
+"""Time and memory of a call, and simulated data for several benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def timed(work: Callable[[], Any], repeats: int = 1, clock: Callable[[], float] = time.process_time) -> Any:
-    """Return the last result of some calls, and the shortest time: CPU seconds by default."""
+    """Return the last result of several calls and the shortest time, in CPU seconds by default."""
     seconds = np.inf
     for _ in range(repeats):
         start = clock()
@@ -21,7 +21,7 @@ def timed(work: Callable[[], Any], repeats: int = 1, clock: Callable[[], float] 
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
-    """Return the peak of the memory that Python and NumPy allocate during a call."""
+    """Return the peak memory allocated by Python and NumPy during a call."""
     tracemalloc.start()
     work()
     peak = tracemalloc.get_traced_memory()[1]
@@ -30,7 +30,7 @@ def peak_bytes(work: Callable[[], Any]) -> int:
 
 
 def draw_classes(n: int, D: int, K: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return nonnegative samples with binary features, and classes that depend on these.
+    """Draw nonnegative samples with binary features and dependent classes.
 
     The distribution does not depend on n and seed.
     """

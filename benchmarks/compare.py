@@ -1,34 +1,34 @@
-"""Compare this tree with the first edition (commit 3cac0be): quality, CPU time and memory, on the same splits.
+"""Compare quality, CPU time and memory of this tree and the first edition (commit 3cac0be).
 
     git worktree add build/first-edition 3cac0be
     REGBAYES_DATA=folder python benchmarks/compare.py                           # all rows: hours
-    python benchmarks/compare.py --rows "digits" "stability, wine" --splits 0 1  # rows whose names begin like this
+    python benchmarks/compare.py --rows "digits" "stability, wine" --splits 0 1  # rows by prefix of the name
     python benchmarks/compare.py --records build/compare.jsonl                  # resume an interrupted run
     python benchmarks/compare.py --smoke                                        # seconds, this tree against itself
 
-Both trees run in the interpreter of this process, or the first edition in that of `--python`. Each tree has one process
-per row, with one BLAS thread and one Numba thread, and the trees take turns split by split. A process ends if it
-imported the package of another tree. Results in the file `--records` are not measured again; name a new file after
-changing the sources. Seconds and memory are compared only between results of one run.
+Both trees use the interpreter of this process, or that of `--python` for the first edition. Each tree has one process
+per row with one BLAS thread and one Numba thread, and the trees alternate split by split. A process fails if it imports
+the package of another tree. Results in the file `--records` are not measured again; use a new file after changing the
+sources. Seconds and memory are compared only between results of the same run.
 
-Settings are the defaults where ROWS has none. The number of a split seeds the split and the fit.
+Settings are the defaults unless ROWS has others. The number of a split seeds the split and the fit.
 
 fits
-    digits, scene15: stratified halves. yeast, scene: as many training samples as the published split has, drawn again;
+    digits, scene15: stratified halves. yeast, scene: random splits with the published number of training samples;
     accuracy over all labels. school: 75% of each task for training; pooled R2. 20 Newsgroups: 8,000 documents of the
     by-date training part, and its whole test part. movie reviews: halves, R2.
 stability
-    70% of the samples for training. Two fits to random 90% of these, with samples and columns in another order and
-    other seeds. "match" is the median absolute correlation of their features on the other 30%, matched one to one.
-    "simulated" is a new data set for each split, and "truth" the match with its features.
+    Two fits to random 90% of a training part (70%), with different seeds and orders of samples and columns. "match" is
+    the median absolute correlation of matched features on the other 30%. "simulated" draws a new data set for each
+    split, and "truth" is the match with its true features.
 dask
-    Seconds of two Dask workers over those of two threads, and the accuracy of both, on simulated data.
+    Ratio of the seconds of two Dask workers and of two threads, and the accuracy of both, on simulated data.
 memory
-    The peak of allocated memory over the size of the simulated samples, which are mapped from a file.
+    Ratio of the peak of allocated memory and the size of the simulated samples, which are memory-mapped.
 
-Each line has the number of splits, the mean of each tree (seconds and memory: the median), and the paired difference,
-now - first edition, with its standard error (seconds and memory: the median of paired ratios). It ends in "worse" if
-the difference is beyond two standard errors in the wrong direction, or the ratio above MAX_RATIO.
+Each line has the number of splits, the mean of each tree, and the paired difference (now - first edition) with its
+standard error. For seconds and memory it has medians and the median of paired ratios. The line ends in "worse" if the
+difference is worse by more than two standard errors, or the ratio is above MAX_RATIO.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ from sklearn.model_selection import train_test_split
 ROOT = Path(__file__).resolve().parents[1]
 FIRST, NOW = "first edition", "now"
 COSTS = ("CPU, s", "Dask / threads, s", "peak / samples")
-MAX_RATIO = 1.10  # of costs; more is marked as worse
+MAX_RATIO = 1.10  # largest ratio of seconds or memory that is not marked as worse
 
 Arrays = dict[str, Any]
 Found = dict[str, float]  # quantity -> value
-Measure = Callable[[int], Found]  # of the number of a split
+Measure = Callable[[int], Found]  # function of the split number
 
 
 class MissingError(Exception):
-    """A row needs something that is not on this machine."""
+    """Error for a row whose data or packages are not installed."""
 
 
 # --- data and splits
@@ -155,9 +155,9 @@ def explained(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def match(first: np.ndarray, second: np.ndarray, surplus: bool = True) -> float:
-    """Return the median absolute correlation of features matched by the Hungarian method; one without a match has 0.
+    """Return the median absolute correlation of features matched by the Hungarian method.
 
-    With ``surplus=False`` only features of the first count.
+    Unmatched features count as 0; with ``surplus=False`` only those of the first fit do.
     """
     if not (first.shape[1] and second.shape[1]):
         return 0.0
@@ -168,7 +168,7 @@ def match(first: np.ndarray, second: np.ndarray, surplus: bool = True) -> float:
     return float(np.median(np.append(found, np.zeros(size - len(found)))))
 
 
-# --- parts: each function prepares a row in the process of a tree, and returns what measures one of its splits
+# --- parts: each function prepares a row in the process of a tree, and returns a function that measures a split
 
 
 def make(model: str, **parameters: Any) -> Any:
@@ -192,7 +192,7 @@ def fits(data: str, split: Callable[..., Split], model: str, parameters: dict[st
         found = {name: score(drawn.truth, estimator.predict(*drawn.test)), "CPU, s": cpu}
         return {**found, "features": float(estimator.n_components_)} if "ILSVM" in model else found
 
-    few = slice(None, None, max(1, loaded["X"].shape[0] // 400))  # compile before anything is timed
+    few = slice(None, None, max(1, loaded["X"].shape[0] // 400))  # compile before timing
     make(model, random_state=0, **parameters).fit(*(part[few] for part in split(loaded, 0).train))
     return measure
 
@@ -222,7 +222,7 @@ def stability(data: str, model: str, parameters: dict[str, Any]) -> Measure:
             found["truth"] = float(np.mean([match(new["Z"], values, surplus=False) for values in features]))
         return {**found, "CPU, s": seconds}
 
-    few = take(draw(0)[0], slice(None, None, 4))  # compile before anything is timed
+    few = take(draw(0)[0], slice(None, None, 4))  # compile before timing
     make(model, **{**parameters, "max_iter": 2}).fit(few["X"], few["y"])
     return measure
 
@@ -253,7 +253,7 @@ def dask(n: int, n_columns: int, steps: int) -> Measure:
             "Dask / threads, s": workers / threads,
         }
 
-    measure(0, 1000)  # compile before anything is timed
+    measure(0, 1000)  # compile before timing
     return measure
 
 
@@ -271,7 +271,7 @@ def memory(n: int, n_columns: int) -> Measure:
             tracemalloc.stop()
             return {"accuracy, %": accuracy(new["y"], model.predict(new["X"])), "peak / samples": peak / (8 * X.size)}
 
-    few = simulate(1000, n_columns, 0)  # compile before anything is traced
+    few = simulate(1000, n_columns, 0)  # compile before tracing memory
     make("ILSVMClassifier", random_state=0, **parameters).fit(few["X"].astype(np.float32), few["y"])
     return measure
 
@@ -281,7 +281,7 @@ def memory(n: int, n_columns: int) -> Measure:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the comparison: the part that prepares it, with what, and how many splits it has."""
+    """A row of the comparison: the function that prepares it, its arguments, and the number of splits."""
 
     prepare: Callable[..., Measure]
     settings: dict[str, Any]
@@ -340,7 +340,7 @@ def serve(name: str, folder: str) -> None:
 
     if Path(folder).resolve() not in Path(regbayes.__file__).resolve().parents:
         raise SystemExit(f"The package must come from {folder}; got {regbayes.__file__}.")
-    warnings.simplefilter("ignore")  # fits that reach max_iter
+    warnings.simplefilter("ignore")  # warnings of fits that reach max_iter
     results, sys.stdout = sys.stdout, sys.stderr
     row = {**ROWS, **SMOKE}[name]
     try:
@@ -386,7 +386,7 @@ class Worker:
 
 
 class Records:
-    """Results in a file, a JSON object a line: those that it has are not measured again."""
+    """Results in a JSON Lines file, which are not measured again."""
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.run = path, time.time()
@@ -406,7 +406,7 @@ class Records:
 
 
 def compare_values(quantity: str, first: np.ndarray, now: np.ndarray) -> float:
-    """Print the line of a quantity from its values, split by split, and return the mean difference."""
+    """Print the line of a quantity from its values by split, and return the mean difference."""
     n, change = len(first), float(np.mean(now - first))
     if quantity in COSTS:
         ratio = float(np.median(now / first))
@@ -422,7 +422,7 @@ def compare_values(quantity: str, first: np.ndarray, now: np.ndarray) -> float:
 def measure_row(
     name: str, splits: list[int], trees: dict[str, tuple[Path, str]], records: Records
 ) -> list[dict[str, Any]]:
-    """Measure splits by each tree in turn; return for each split the records by tree."""
+    """Measure splits alternately with each tree; return the records by split and tree."""
     workers, pairs = {label: Worker(name, *tree) for label, tree in trees.items()}, []
     try:
         for split in splits:
@@ -439,7 +439,7 @@ def measure_row(
 def compare(
     rows: dict[str, Row], trees: dict[str, tuple[Path, str]], records: Records, splits: list[int] | None
 ) -> dict[str, Found]:
-    """Measure and print row by row; return the differences of all quantities but costs, by row."""
+    """Measure and print row by row; return the differences of all quantities except costs, by row."""
     results: dict[str, Found] = {}
     print(f"{'':26}{'n':>4}{FIRST:>14}{NOW:>12}{'difference +- se':>20}")
     for name, row in rows.items():
