@@ -1,8 +1,8 @@
-"""Models in NumPyro with solutions by quadrature, for `bench_resample.py --fresh`.
+"""NumPyro models with solutions by quadrature, for `bench_resample.py --fresh`.
 
-No limit of `TemperingPolicy` was set on them. Each function returns a model, its arguments, what is asked, and atoms of
-the posterior: named points with log-weights, on which the same constraints are solved exactly. Latent variables that no
-constraint has are integrated out.
+These models were not used to set the limits of `TemperingPolicy`. Each function returns a model, its arguments, the
+constraints, and atoms of the posterior. Atoms are named points with log-weights, on which the same constraints are
+solved exactly. Latent variables that do not occur in a constraint are integrated out.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def mesh(**axes: Any) -> dict[str, Any]:
 
 
 def soft_step(x: Any, at: float, width: float) -> Any:
-    """A smooth stand-in for the indicator of ``x > at``."""
+    """Smooth approximation of the indicator of ``x > at``."""
     return 1 / (1 + jnp.exp(-(x - at) / width))
 
 
 def student_location(prior: float = 1.0) -> Built:
-    """Location and scale of Student's t with three degrees of freedom, asked to lie above most of the data.
+    """Student's t with three degrees of freedom, whose location is constrained to exceed most of the data.
 
-    Under a prior ten times as wide the tilt that reaches it has nearly all its mass hundreds away from the data: a sum
-    of many t-tails falls too slowly.
+    Under a prior ten times as wide, nearly all mass of the tilted posterior is hundreds of units from the data, because
+    the t-tails of the likelihood fall too slowly.
     """
     y = t.rvs(3, size=30, random_state=1)
 
@@ -54,7 +54,7 @@ def student_location(prior: float = 1.0) -> Built:
 
 
 def autoregression() -> Built:
-    """An AR(1) of 60 steps that is asked to be nearly a random walk."""
+    """An AR(1) process of 60 steps, constrained to be nearly a random walk."""
     rng = np.random.default_rng(2)
     y = np.zeros(60)
     for i in range(1, 60):
@@ -72,9 +72,10 @@ def autoregression() -> Built:
 
 
 def ordered_mixture(prior: Any = None) -> Built:
-    """Two normal components with ordered means, asked to be further apart than in the data.
+    """Two normal components with ordered means, constrained to be further apart than in the data.
 
-    Under a lognormal prior of the distance the tilt does not exist: one component can explain all rows.
+    Under a lognormal prior of the distance the tilted posterior does not exist, because one component can explain all
+    observations.
     """
     rng = np.random.default_rng(3)
     y = np.concatenate([rng.normal(-1, 1, 20), rng.normal(1.5, 1, 30)])
@@ -96,10 +97,10 @@ def ordered_mixture(prior: Any = None) -> Built:
 
 
 def poisson_effects(intercept: float | None = None) -> Built:
-    """A Poisson regression with ten random effects that is asked for half its slope.
+    """A Poisson regression with ten random effects, constrained to half its slope.
 
-    An intercept far below the data's can only be had with random effects that are all large and positive: chains hardly
-    move there.
+    An intercept far below that of the data requires random effects that are all large and positive, where chains mix
+    slowly.
     """
     rng = np.random.default_rng(5)
     group, x = np.repeat(np.arange(10), 5), rng.normal(size=50)
@@ -126,7 +127,7 @@ def poisson_effects(intercept: float | None = None) -> Built:
 
 
 def horseshoe() -> Built:
-    """Normal means under a horseshoe prior: the largest is asked to be one on average."""
+    """Normal means under a horseshoe prior; the expectation of the largest is constrained to one."""
     y = np.array([4.0, 2.0, 0.3, -0.5, 0.8, -1.1, 0.1, 0.4])
 
     def model(y: Any) -> None:
@@ -152,7 +153,7 @@ def horseshoe() -> Built:
 
 
 def gaussian_far() -> Built:
-    """Twenty correlated normal variables and a sum that is asked to be six standard deviations away."""
+    """Twenty correlated normal variables, whose sum is constrained to six standard deviations."""
     rng = np.random.default_rng(6)
     root = rng.normal(size=(20, 20)) / 4 + np.eye(20)
     covariance = root @ root.T
@@ -162,14 +163,14 @@ def gaussian_far() -> Built:
         numpyro.sample("x", dist.MultivariateNormal(jnp.zeros(20), covariance))
 
     points = np.linspace(-14, 14, 4001)
-    atoms = {"x": np.outer(points * spread, np.eye(1, 20)[0])}  # the sum alone matters
+    atoms = {"x": np.outer(points * spread, np.eye(1, 20)[0])}  # the constraint depends only on the sum
     return model, (covariance,), E(lambda v: v.x.sum(axis=1), name="sum") == 6 * spread, (atoms, -0.5 * points**2)
 
 
 def banana(centred: bool = False) -> Built:
-    """A curved ridge, asked to be higher along the curve: tilts exist below one half.
+    """A curved ridge with a constraint on its height; tilts exist for multipliers below one half.
 
-    Where the height itself is sampled no coordinate shows that, and chains follow the curve slowly.
+    In the centered parametrization no coordinate shows this limit, and chains follow the curve slowly.
     """
 
     def model() -> None:
@@ -185,16 +186,16 @@ def banana(centred: bool = False) -> Built:
 
 
 def centred_banana() -> Built:
-    """The same solution by chains that move slowly: `unreliable` is right here, a wrong `optimal` is not."""
+    """The same solution with slowly mixing chains, for which the status `unreliable` is acceptable."""
     return banana(centred=True)
 
 
 def gaussian_process(linear: bool = False) -> Built:
-    """A smooth function seen at twenty points, with unknown length and height, asked to be high in between.
+    """A Gaussian process at twenty points with unknown length scale and amplitude, constrained in between.
 
-    Asked is the probability, smoothed, that the level is above .8. No tilt by the level itself exists: given length
-    and height its variance is c height², a lognormal height makes E exp(phi level) infinite for any phi, and what is
-    left of the evidence falls by a power of the height only.
+    The constraint is on the smoothed probability that the level exceeds 0.8. No tilt by the level itself exists. Its
+    variance is proportional to the squared amplitude, and under a lognormal amplitude E exp(phi level) is infinite for
+    any phi. The likelihood falls only by a power of the amplitude.
     """
     rng = np.random.default_rng(7)
     at = np.sort(rng.uniform(0, 5, 20))
@@ -226,7 +227,7 @@ def gaussian_process(linear: bool = False) -> Built:
 
 
 def group_rates() -> Built:
-    """Rates of fifteen groups; one group's rate, the common mean and the probability of a low rate are asked for."""
+    """Rates of fifteen groups, with constraints on one rate, the common mean and the probability of a low rate."""
     rng = np.random.default_rng(12)
     n = rng.integers(8, 30, 15)
     y = rng.binomial(n, rng.beta(4, 8, 15))
@@ -244,7 +245,7 @@ def group_rates() -> Built:
     logs = 2 * np.log(mean * (1 - mean)) + norm.logpdf(at["u"], 2.5, 0.7)
     for k, total in zip(y[1:], n[1:], strict=True):
         logs = logs + betaln(a + k, b + total - k) - betaln(a, b)
-    w = np.linspace(-5, 4, 181)  # the first group's rate, on the scale of logits
+    w = np.linspace(-5, 4, 181)  # logit of the first group's rate
     rate = 1 / (1 + np.exp(-w))
     inner = np.outer(a + y[0], np.log(rate)) + np.outer(b + n[0] - y[0], np.log1p(-rate)) - betaln(a, b)[:, None]
     points = {"mean": np.repeat(mean, len(w)), "rate": np.tile(rate, len(mean))[:, None]}
@@ -257,10 +258,10 @@ def group_rates() -> Built:
 
 
 def survival() -> Built:
-    """Weibull times, some cut off: more survival at first, and at most so much at twice the cut-off.
+    """Censored Weibull times, with bounds on survival early and at twice the censoring time.
 
-    A logarithm of the median looks harmless in place of the first and is not: with so few rows the lognormal prior
-    holds it by less than the tilt pulls, from a scale of e^5 on, and most of the tilt's mass is there.
+    A constraint on the log-median instead of the first would not work. With so few observations the lognormal prior
+    falls more slowly than the tilt grows above a scale of e^5, where most mass of the tilted posterior is.
     """
     rng = np.random.default_rng(15)
     times = 2 * rng.weibull(1.3, 40)
@@ -287,7 +288,7 @@ def survival() -> Built:
 
 
 def changepoint() -> Built:
-    """Counts whose rate fell at an unknown year, which is summed out: its mean, and the fall, are asked for."""
+    """Counts whose rate fell in an unknown year, with constraints on the year and the fall; the year is summed out."""
     rng = np.random.default_rng(23)
     y = np.concatenate([rng.poisson(3.0, 25), rng.poisson(1.4, 35)])
     years = np.arange(1, 60)
@@ -313,10 +314,11 @@ def changepoint() -> Built:
 
 
 def random_slopes(width: float = 0.5, slope_at: float = 1.2) -> Built:
-    """Lines of ten groups with correlated intercepts and slopes: the correlation and the mean slope are asked for.
+    """Regression lines of ten groups, with constraints on the correlation and the mean of the slopes.
 
-    Under a prior of the scales that is twice as wide, a slope of 1.6 takes a tilt with a tenth of its mass in a second
-    mode, where slopes differ so much that their mean is free: a grid that stops at a scale of 4 does not show it.
+    Under a prior of the scales that is twice as wide and a slope of 1.6, the tilted posterior has a tenth of its mass
+    in a second mode. There the slopes differ so much that their mean is free. A grid that stops at a scale of 4 misses
+    it.
     """
     rng = np.random.default_rng(24)
     n_groups, x = 10, np.linspace(-1, 1, 6)
@@ -358,7 +360,7 @@ def random_slopes(width: float = 0.5, slope_at: float = 1.2) -> Built:
 
 
 def shares_of_four() -> Built:
-    """Shares that sum to one, all four asked for at once: one constraint too many, which agrees with the others."""
+    """Four shares that sum to one, all constrained, so that one constraint is redundant."""
     counts = np.array([12, 9, 6, 3])
 
     def model(counts: Any) -> None:
@@ -374,7 +376,7 @@ def shares_of_four() -> Built:
 
 
 def ordered_levels() -> Built:
-    """Three levels in order, seen with noise: the upper two are asked to be apart, the lower two together."""
+    """Three noisy ordered levels, with constraints on the two differences."""
     y, error = np.array([0.2, 0.9, 1.3]), 0.5
 
     def model(y: Any) -> None:
@@ -397,7 +399,7 @@ def ordered_levels() -> Built:
 
 
 def cauchy_prior() -> Built:
-    """A Cauchy prior whose tail the data cut off: any mean can be asked for. The scale's, only by its logarithm."""
+    """A Cauchy prior with Gaussian data: any mean is attainable, and the scale is constrained by its logarithm."""
     y = np.array([1.2, 0.1, 0.7, 1.9, 0.4, 1.0])
 
     def model(y: Any) -> None:
@@ -417,10 +419,10 @@ def cauchy_prior() -> Built:
 
 
 def horseshoe_regression() -> Built:
-    """Six coefficients under a horseshoe; two have given expectations.
+    """Six coefficients under a horseshoe prior, two of which have constrained expectations.
 
-    The reference is a Gibbs sampler of the regularized posterior: coefficients are Gaussian, given the scales. It has
-    400 chains of 300 sweeps (the first 100 left out), at multipliers found by Newton's method on such runs.
+    The reference is a Gibbs sampler of the regularized posterior, since coefficients are Gaussian given the scales. It
+    has 400 chains of 300 sweeps (100 discarded), at multipliers found by Newton's method on such runs.
     """
     rng = np.random.default_rng(10)
     X = rng.normal(size=(40, 6))
@@ -433,7 +435,7 @@ def horseshoe_regression() -> Built:
         numpyro.sample("y", dist.Normal(X @ beta, 1), obs=y)
 
     def gibbs(phi: Any, seed: int, chains: int = 400, sweeps: int = 300) -> Any:
-        """Inverse-gamma mixtures of half-Cauchy scales: lambda² | nu, nu | lambda², tau² | xi, xi | tau²."""
+        """Sample half-Cauchy scales as inverse-gamma mixtures: lambda² | nu, nu | lambda², tau² | xi, xi | tau²."""
         own = np.random.default_rng(seed)
 
         def inverse_gamma(shape: float, rate: Any) -> Any:
@@ -455,8 +457,8 @@ def horseshoe_regression() -> Built:
                 kept.append(beta)
         return np.concatenate(kept)
 
-    # Exact runs half a step apart, joined as atoms of the posterior by the same self-consistent weights as in
-    # any multistate reweighting, written out here: a fixed-point iteration.
+    # Gibbs runs at intermediate multipliers are pooled into atoms of the posterior by multistate reweighting, a
+    # fixed-point iteration for the self-consistent weights.
     targets, phi = np.array([0.6, 0.4]), np.zeros(2)
     pick = np.eye(6)[[0, 1]]
     runs, tilts = [], []
@@ -481,7 +483,7 @@ def horseshoe_regression() -> Built:
 
 
 def many_groups() -> Built:
-    """One hundred and twenty groups with few rows: their mean, which is known well, is asked to differ."""
+    """One hundred and twenty small groups, with a constraint on their precisely estimated mean."""
     rng = np.random.default_rng(26)
     n = 120
     y = 1.0 + 0.5 * rng.normal(size=n) + rng.normal(size=n)
@@ -508,7 +510,7 @@ def many_groups() -> Built:
 
 
 def predictions() -> Built:
-    """A regression with eight coefficients, and bounds on predictions for four customers, given by one function."""
+    """A regression with eight coefficients, and bounds on four predictions by one function."""
     rng = np.random.default_rng(27)
     X, customers = rng.normal(size=(30, 8)), rng.normal(size=(4, 8))
     y = X @ rng.normal(size=8) + rng.normal(size=30)
@@ -521,7 +523,7 @@ def predictions() -> Built:
     mean = covariance @ (X.T @ y)
     spread = np.sqrt(np.diag(customers @ covariance @ customers.T))
     low = customers @ mean + spread * np.array([3.0, -5.0, 1.5, 2.5])
-    # Only the four predictions matter: a grid in four dimensions along the principal axes of their Gaussian.
+    # Only the four predictions matter, so use a grid along the principal axes of their Gaussian.
     root = np.linalg.cholesky(customers @ covariance @ customers.T)
     axis = np.linspace(-8, 8, 41)
     at = np.column_stack(list(mesh(a=axis, b=axis, c=axis, d=axis).values()))
@@ -554,7 +556,7 @@ WELL_POSED = (
 
 
 def variable(distribution: Any, name: str = "x") -> Any:
-    """A model of one variable."""
+    """Return a model of one variable."""
 
     def model() -> None:
         numpyro.sample(name, distribution)
@@ -563,7 +565,7 @@ def variable(distribution: Any, name: str = "x") -> Any:
 
 
 def modes(places: Any, weights: Any) -> Any:
-    """A model of a mixture of standard normal distributions."""
+    """Return a model of a mixture of standard normal distributions."""
     places, logs = jnp.asarray(places), jnp.log(jnp.asarray(weights))
 
     def model() -> None:
@@ -617,7 +619,7 @@ def both_ends(v: Any) -> Any:
 
 
 def pathologies() -> list[tuple[str, Any, tuple[Any, ...], Any]]:
-    """Problems without a solution, or with one that chains do not find: name, model, arguments, what is asked."""
+    """Return problems without a solution that chains can find: name, model, arguments, constraints."""
     normal, normals = variable(dist.Normal(0, 1)), variable(dist.Normal(0, 1).expand([3]))
     sum_of_two = E(lambda v: v.x[:, :2].sum(axis=1), name="sum")
     return [

@@ -1,9 +1,8 @@
-"""Print the share of lines and branches of each package that the tests run, from a report of ``coverage json``.
+"""Print line and branch coverage of each package from a report of ``coverage json``.
 
     python tools/coverage_table.py build/coverage/report.json
 
-The bodies of functions that Numba compiles are left out (``exclude_also`` in ``pyproject.toml``), because a tracer does
-not see them.
+Functions compiled by Numba are excluded (``exclude_also`` in ``pyproject.toml``), because coverage cannot trace them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ FIGURES = ("covered_lines", "num_statements", "covered_branches", "num_branches"
 
 
 def sum_packages(report: Path) -> dict[str, Counter[str]]:
-    """Add up the figures of the files of each package; ``(front)`` is the files next to the packages."""
+    """Sum the counts of each package; ``(front)`` is the modules outside packages."""
     sums: dict[str, Counter[str]] = defaultdict(Counter)
     for path, file in json.loads(report.read_text())["files"].items():
         below = path.split("src/regbayes/", 1)[1].split("/")
@@ -27,7 +26,7 @@ def sum_packages(report: Path) -> dict[str, Counter[str]]:
 
 
 def main() -> None:
-    """Print a row per package and one for all."""
+    """Print a row for each package and the total."""
     print(f"{'package':18}{'statements':>12}{'lines':>8}{'branches':>10}")
     for package, figures in sorted(
         sum_packages(Path(sys.argv[1])).items(), key=lambda row: (row[0] == "total", row[0])

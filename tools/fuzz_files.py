@@ -1,13 +1,13 @@
-"""Mutate saved models, load them in a subprocess, and use what loads.
+"""Mutate saved models, then load and use them in a subprocess.
 
     python tools/fuzz_files.py --count 300 --seed 0           # in .ci/run
     python tools/fuzz_files.py --count 20000 --seed 1         # make fuzz
 
-A mutation changes one value of the JSON header or of an array, or the shape or type of an array, and computes the
-checksums again: only the checks of the package stand between the file and compiled code. A file may be refused, or load
-and predict anything. It must not end the process with a signal, take more than ten seconds or more than 4 GB, or make
-compiled code reach beyond an array: Numba checks bounds here, which it does not otherwise. The status is 1 if one does.
-A failure prints its number; `--only NUMBER` runs it again.
+A mutation changes one value of the JSON header or of an array, or the shape or type of an array. It then recomputes the
+checksums, so only the validation of the package protects compiled code. Loading may raise an error, or succeed with any
+predictions. A failure is a process that ends by a signal, takes more than ten seconds or 4 GB, or indexes outside an
+array in compiled code (Numba checks bounds here, unlike in normal use). The exit status is 1 after a failure. Each
+failure prints its number; `--only NUMBER` repeats it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sklearn.preprocessing import StandardScaler
 import regbayes
 from regbayes.persistence import PersistenceError, load, save
 
-CACHE = Path(__file__).parents[1] / "build" / "numba-bounds"  # of kernels that check bounds
+CACHE = Path(__file__).parents[1] / "build" / "numba-bounds"  # cache of kernels compiled with bounds checks
 TIME_LIMIT_S, MEMORY_LIMIT_BYTES = 10.0, 4 << 30
 NUMBERS = [0, -1, 1, 2, 7, 2**15, 2**24, 2**31 - 1, -(2**31), 2**32, 2**62, 0.5, -1.0, 1e-300, 1e30, 1e300]
 VALUES = [*NUMBERS, None, True, "", "x", [], {"dict": {}}, {"float": "7ff8000000000000"}, {"float": "7ff0000000000000"}]
@@ -47,7 +47,7 @@ DTYPES = ["<f8", "<f4", "<i8", "<i4", "|b1", ">f8", "<c16", "<U2"]
 
 
 def simulate(seed: int = 0) -> dict[str, Any]:
-    """Return data for every kind of model."""
+    """Simulate data for every kind of model."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((60, 6)) + 2.0 * rng.integers(0, 2, (60, 1))
     counts = scipy.sparse.csr_array(rng.poisson(0.6, (60, 20)))
@@ -63,7 +63,7 @@ def simulate(seed: int = 0) -> dict[str, Any]:
 
 
 def make_models(data: dict[str, Any]) -> dict[str, Any]:
-    """Fit a small model of every class that is saved."""
+    """Fit a small model of every persistable class."""
     X, y, counts = data["X"], data["y"], data["counts"]
     draws = regbayes.Samples({"a": X[:, 0], "b": X[:, 1]})
     return {
@@ -86,14 +86,14 @@ def make_models(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def has(model: Any, name: str) -> bool:
-    """Return whether a model has a method; attributes of a damaged one may raise anything."""
+    """Return whether a model has a method; attributes of a mutated model may raise any error."""
     with contextlib.suppress(Exception):
         return hasattr(model, name)
     return False
 
 
 def uses(model: Any, data: dict[str, Any]) -> Iterator[Callable[[], Any]]:
-    """Yield calls that use a model, each of which may raise."""
+    """Yield functions that use a model and may raise."""
     name = type(model).__name__
     with contextlib.suppress(Exception):
         name = "texts" if "vectorizer" in model.steps[0][0] else name
@@ -116,7 +116,7 @@ def uses(model: Any, data: dict[str, Any]) -> Iterator[Callable[[], Any]]:
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], list[bytes]]:
-    """Return the header and the bytes of the arrays."""
+    """Return the header and the arrays as bytes."""
     line, _, rest = path.read_bytes().partition(b"\n")
     length = int(line.split()[-1])
     header, contents, position = json.loads(rest[:length]), [], length
@@ -128,7 +128,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def write_file(path: Path, header: dict[str, Any], contents: list[bytes]) -> None:
-    """Write a file whose checksums are right."""
+    """Write a file with valid checksums."""
     for entry, content in zip(header["arrays"], contents, strict=True):
         entry["sha256"] = hashlib.sha256(content).hexdigest()
     text = json.dumps(header).encode("ascii")
@@ -137,7 +137,7 @@ def write_file(path: Path, header: dict[str, Any], contents: list[bytes]) -> Non
 
 
 def leaves(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the paths of the values of a JSON tree that have no parts."""
+    """Yield the paths of the leaves of a JSON tree."""
     parts = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, part in parts:
         yield from leaves(part, (*path, key))
@@ -146,7 +146,7 @@ def leaves(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def mutate(header: dict[str, Any], contents: list[bytes], rng: random.Random) -> str:
-    """Change one thing in place; return what."""
+    """Apply one mutation in place; return its description."""
     if not contents or rng.random() < 0.5:
         *parents, last = rng.choice(list(leaves(header["object"])))
         node = header["object"]
@@ -178,11 +178,11 @@ def mutate(header: dict[str, Any], contents: list[bytes], rng: random.Random) ->
     return f"array {index}: {kind}, now {entry['dtype']} {entry['shape']}"
 
 
-# --- the process that loads, and the one that watches it
+# --- worker process and its supervisor
 
 
 def work() -> None:
-    """Load and use each file named on a line of standard input; answer each with a line."""
+    """Load and use each file named on standard input; print one line for each."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     data = simulate()
     warnings.simplefilter("ignore")
@@ -196,20 +196,20 @@ def work() -> None:
         for use in uses(model, data):
             try:
                 use()
-            except Exception as error:  # a model whose numbers are wrong may raise anything
+            except Exception as error:  # a mutated model may raise any error
                 raised += 1
-                outside |= isinstance(error, IndexError) and str(error) == "index is out of bounds"  # Numba's words
+                outside |= isinstance(error, IndexError) and str(error) == "index is out of bounds"  # Numba's message
         print("OUTSIDE an array" if outside else "raised" if raised else "used", flush=True)
 
 
 class Worker:
-    """A process that loads files, started again after it ended."""
+    """A worker process that is restarted after it ends."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
 
     def run(self, path: Path, limit_s: float = TIME_LIMIT_S) -> str:
-        """Return what became of a file."""
+        """Return the outcome for a file."""
         if self.process is None or self.process.poll() is not None:
             command = [sys.executable, __file__, "--work"]
             environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(CACHE)}
@@ -265,7 +265,7 @@ def main() -> int:
             change = mutate(header, contents, rng)
             write_file(mutant, header, contents)
             answer = worker.run(mutant)
-            if answer.startswith("HUNG"):  # perhaps it compiled a kernel that the intact models do not use
+            if answer.startswith("HUNG"):  # it may have compiled a kernel that the intact models do not use
                 answer = worker.run(mutant, 6 * TIME_LIMIT_S)
             counts[answer.split()[0]] += 1
             failed = answer.startswith(("ENDED", "HUNG", "OUTSIDE"))

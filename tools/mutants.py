@@ -2,21 +2,21 @@
 
     python tools/mutants.py --jobs 2 --json build/mutants.json
 
-A mutant is a copy of the project with one small change in ``src``. It is detected if the tests of the package's own
-folder, ``tests/<package>``, fail in the copy or exceed the time limit. Nothing is written to the checkout.
+A mutant is a copy of the project with one small change in ``src``. It is detected if the tests in
+``tests/<package>`` fail in the copy or exceed the time limit. Nothing is written to the checkout.
 
-Every place where an operator applies is a site, and mutants are drawn uniformly from the sites of a package, so the
-same seed on the same tree gives the same mutants. The operators are
+A site is a place in the source to which a mutation operator applies. Mutants are drawn uniformly from the sites of a
+package, so the same seed on the same tree gives the same mutants. The operators are
 
 * comparison: a comparison is negated (``<`` becomes ``>=``, ``==`` becomes ``!=``, ``in`` becomes ``not in``);
-* arithmetic: ``+`` and ``-``, ``*`` and ``/`` are exchanged, ``//``, ``%`` and ``**`` become ``*``, a minus sign goes;
-* logic: ``and`` and ``or``, ``True`` and ``False`` are exchanged, ``not`` goes;
-* number: an integer grows by one, a float is doubled (0.0 becomes 1.0);
+* arithmetic: ``+`` and ``-``, ``*`` and ``/`` are exchanged, ``//``, ``%`` and ``**`` become ``*``, a minus is removed;
+* logic: ``and`` and ``or``, ``True`` and ``False`` are exchanged, ``not`` is removed;
+* number: an integer is increased by one, a float is doubled (0.0 becomes 1.0);
 * return: a function returns ``None``;
-* keyword: a call loses one keyword argument.
+* keyword: one keyword argument of a call is removed.
 
 Annotations, decorators, messages, ``raise``, ``assert``, ``__all__`` and ``TYPE_CHECKING`` blocks have no sites. Some
-mutants do not change what a program does, so no suite detects all of them: compare shares, do not aim at 100%.
+mutants are equivalent to the original, so no test suite detects all of them. Compare shares instead of aiming at 100%.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("kernels", "regularization", "margins", "models", "persistence")
 COPIED = ("src", "paper", "tests", "examples", "pyproject.toml")
 MARKERS = ("data", "slow", "browser", "gpu", "numpyro", "pymc", "blackjax")
-MEMORY_BYTES = 16 << 30  # address space of a process: a mutant may ask for any amount of memory
+MEMORY_BYTES = 16 << 30  # bytes of address space of a process, since a mutant may allocate any amount of memory
 NEGATED = {
     ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -57,9 +57,9 @@ EXCHANGED = {
 SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr)
 SKIPPED_FIELDS = ("annotation", "returns", "decorator_list")
 SKIPPED_CALLS = ("warn", "TypeVar", "NewType")
-EQUIVALENT_KEYWORDS = ("dtype", "copy", "order", "strict", "stacklevel")  # a call without them mostly does the same
-WAIT = 10  # elapsed over CPU seconds that a mutant may take: on a busy machine waiting is no sign of an endless loop
-RUNNING: set[int] = set()  # process groups of tests
+EQUIVALENT_KEYWORDS = ("dtype", "copy", "order", "strict", "stacklevel")  # their removal is usually equivalent
+WAIT = 10  # largest ratio of elapsed to CPU seconds; on a busy machine waiting is not an endless loop
+RUNNING: set[int] = set()  # process groups of running tests
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Outcome:
 
 
 def children(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk over the nodes that may change, in the order of the source."""
+    """Walk over the nodes that may be mutated, in source order."""
     for field, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or isinstance(child, SKIPPED) or field in SKIPPED_FIELDS:
@@ -166,10 +166,9 @@ def copy_tree(source: Path, target: Path, *ignored: str) -> None:
 
 
 def apply(mutant: Mutant, tree: Path) -> None:
-    """Change a file, and make sure that neither Python nor Numba takes what it has compiled of the old one.
+    """Write a mutant and delete all code of the package that Python and Numba have compiled.
 
-    Numba looks at the time and size of the file of a kernel, not at other files whose functions the kernel includes,
-    so everything compiled in the package goes.
+    Numba checks the time and size of a kernel's file only, not of other files whose functions the kernel calls.
     """
     path = tree / mutant.path
     source, modified = path.read_bytes(), path.stat().st_mtime
@@ -186,7 +185,7 @@ def run_tests(tree: Path, package: str, seconds: float | None) -> Outcome:
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")} | {"NUMBA_NUM_THREADS": "2"}
     sources = f"{tree / 'src'}{os.pathsep}{tree / 'paper/src'}"
     environment = os.environ | threads | {"PYTHONPATH": sources, "CI": "1", "MPLBACKEND": "Agg"}
-    environment.pop("NUMBA_CACHE_DIR", None)  # the cache lies in the tree, so that copies of the tree are warm
+    environment.pop("NUMBA_CACHE_DIR", None)  # Numba's cache is in the tree, so copies of the tree include it
     started, limit = time.monotonic(), round(seconds) if seconds else resource.RLIM_INFINITY
     with (tree / "output.txt").open("w+") as output:
         process = subprocess.Popen(
@@ -203,7 +202,7 @@ def run_tests(tree: Path, package: str, seconds: float | None) -> Outcome:
             status = process.wait(seconds and WAIT * seconds)
         except subprocess.TimeoutExpired:
             status = None
-        stop(process.pid)  # a test may have left processes of its own
+        stop(process.pid)  # a test may have left child processes
         process.wait()
         RUNNING.remove(process.pid)
         output.seek(0)
@@ -219,14 +218,14 @@ def stop(group: int) -> None:
 
 
 def try_baseline(root: Path, package: str) -> Outcome:
-    """Run the tests on a copy of the tree, where nothing is compiled yet."""
+    """Run the tests on an uncompiled copy of the tree."""
     tree = root.parent / package
     copy_tree(root, tree)
     return run_tests(tree, package, None)
 
 
 def try_mutant(mutant: Mutant, baseline: Path, seconds: float) -> Outcome:
-    """Run the tests on a copy of the tree in which the baseline ran, so that what is compiled there is at hand."""
+    """Run the tests on a copy of the baseline's tree, which includes compiled code."""
     with tempfile.TemporaryDirectory(dir=baseline.parent) as folder:
         copy_tree(baseline, Path(folder))
         apply(mutant, Path(folder))
@@ -234,7 +233,7 @@ def try_mutant(mutant: Mutant, baseline: Path, seconds: float) -> Outcome:
 
 
 def digest_tree(root: Path) -> str:
-    """Digest of everything that a result depends on."""
+    """Return a digest of all files that a result depends on."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*")):
         if path.is_file():
@@ -275,9 +274,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))  # the processes of the tests inherit it
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))  # inherited by the test processes
     with tempfile.TemporaryDirectory(prefix="mutants-") as work, ThreadPoolExecutor(options.jobs) as executor:
-        root = Path(work, "unchanged")  # the checkout may be edited meanwhile
+        root = Path(work, "unchanged")  # a snapshot, because the checkout may be edited meanwhile
         copy_tree(ROOT, root, "__pycache__")
         tree = digest_tree(root)
         sites = {package: find_mutants(root, package) for package in options.packages}
@@ -297,7 +296,7 @@ def main() -> None:
                 print(f"baseline     {outcome.seconds:6.1f} s  tests/{package}: {outcome.summary}", flush=True)
             if any(outcome.status != 0 for outcome in baselines.values()):
                 raise SystemExit("Tests fail without a mutation.")
-            missing.sort(key=lambda mutant: -baselines[mutant.package].seconds)  # the longest first
+            missing.sort(key=lambda mutant: -baselines[mutant.package].seconds)  # longest packages first
             futures = {}
             for mutant in missing:
                 seconds = options.timeout or 3 * baselines[mutant.package].seconds

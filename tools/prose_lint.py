@@ -1,10 +1,10 @@
-"""Find the project's private dialect in prose: pages, docstrings, comments, messages, test names, commit subjects.
+"""Find words of the project's private dialect in pages, docstrings, comments, messages and test names.
 
     python tools/prose_lint.py .           # counts per pattern and kind of text
     python tools/prose_lint.py . --list    # file:line of each hit
     python tools/prose_lint.py . --max N   # exit 1 above N hits; lower N with every change
 
-Only the standard library. A line that needs the word says so: `# prose: ok`, or `<!-- prose: ok -->` on a page.
+Uses only the standard library. Mark a line that needs a word with `# prose: ok`, or `<!-- prose: ok -->` on a page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 KINDS = ("page", "docstring", "message", "comment", "test name", "commit")
 
-PATTERNS = {  # pattern -> what to write
+PATTERNS = {  # pattern -> replacement
     r"\b(rows|draws|data|target|labels) (is|are|was|were) asked\b|\basks? the rows\b|\brows that are asked\b": "detect, infer, test",
     r"\b(rows|draws|data|inputs|features|fits?|labels|columns|margins|prices?) (says?|tells?|asks?|wants?|knows?|hears?|heard|speaks?)\b": "name the attribute or the function: reports, requires, determines",
     r"\bcomes? back\b|\bcame back\b": "recur, are stable, are recovered; returns",
@@ -78,7 +78,7 @@ def python_prose(path: Path) -> Iterator[tuple[str, int, str]]:
 
 
 def page_prose(path: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield the lines of a page without its code."""
+    """Yield the lines of a page outside code blocks."""
     text = CODE.sub(lambda block: "\n" * block[0].count("\n"), path.read_text(encoding="utf-8"))
     for number, line in enumerate(text.splitlines(), 1):
         if "prose: ok" not in line:

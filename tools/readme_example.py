@@ -1,4 +1,4 @@
-"""Print the first Python block of README.md, to run it away from the checkout."""
+"""Print the first Python block of README.md, to run it outside the checkout."""
 
 from __future__ import annotations
 

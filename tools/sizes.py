@@ -1,8 +1,8 @@
-"""Sizes of the source: lines, module constants, functions and numeric literals.
+"""Count lines, module constants, functions and numeric literals of the source.
 
     python tools/sizes.py            # totals, and lines of each package
 
-Only files that git tracks count. tests/test_sizes.py compares the totals with the table in docs/architecture.md.
+Only tracked files count. tests/test_sizes.py compares the totals with the table in docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLAIN_NUMBERS = {-1, 0, 1, 2, 3, 0.5}  # literals that do not count
 
 
 def tracked_files() -> list[Path]:
-    """Return the files of the repository, relative to its root."""
+    """Return the tracked files of the repository, relative to its root."""
     command = ["git", "-C", str(ROOT), "ls-files"]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return [Path(name) for name in names if (ROOT / name).is_file()]
@@ -29,7 +29,7 @@ def read(path: Path) -> str:
 
 
 def module_constants(tree: ast.Module) -> list[str]:
-    """Return the names in capitals that a module assigns at its top level, once for each assignment."""
+    """Return the uppercase names assigned at module level, once for each assignment."""
     names = []
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
@@ -40,7 +40,7 @@ def module_constants(tree: ast.Module) -> list[str]:
 
 
 def numeric_literals(function: ast.AST) -> int:
-    """Count the numbers in a function, other than small whole ones and one half."""
+    """Count the numeric literals of a function, except small integers and one half."""
     constants = (node.value for node in ast.walk(function) if isinstance(node, ast.Constant))
     return sum(type(value) in (int, float) and value not in PLAIN_NUMBERS for value in constants)
 
@@ -71,7 +71,7 @@ def measure() -> dict[str, int]:
 
 
 def package_lines() -> Counter[str]:
-    """Return the lines of Python in each package; modules next to them count as the front."""
+    """Return the lines of Python in each package; ``front`` is the modules outside packages."""
     found: Counter[str] = Counter()
     for path in tracked_files():
         if path.is_relative_to(PACKAGE) and path.suffix == ".py":
