@@ -1,12 +1,11 @@
-"""Dual forms: conjugates written as numbers.
+"""Dual forms: conjugates given by arrays of numbers.
 
-A closed convex function is determined by its conjugate, and the conjugate's domain is the constraint on the
-multipliers. The hinge, the squared hinge, the epsilon-insensitive loss and every hard bound are one box with different
-numbers (`BoxDual`); the multi-class hinges are one scaled simplex per row (`SimplexDual`). Everything a solver needs is
-computed from the form, so no solver depends on the name of a loss.
+A closed convex function is determined by its conjugate, and the conjugate's domain constrains the multipliers. The
+hinge, the squared hinge, the epsilon-insensitive loss and every hard bound are a box with different numbers
+(`BoxDual`). The multi-class hinges are a scaled simplex per row (`SimplexDual`). Solvers depend on the form only.
 
-A regularizer with a dual form returns it (`Regularizer.dual_form`). The forms of the losses of data sets are functions
-here, used by the targets of samples (`regbayes.margins.targets`) and by the regularizers of the same names.
+`Regularizer.dual_form` returns the form. The functions here build the forms of losses; `regbayes.margins.targets` and
+the regularizers share them.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class BoxDual:
         lower: ArrayLike = -np.inf,
         upper: ArrayLike = np.inf,
     ) -> BoxDual:
-        """Return the form whose fields are broadcast to so many coordinates."""
+        """Return the form with all fields broadcast to n coordinates."""
         zeros = np.zeros(size)
         return cls(*(zeros + np.asarray(field) for field in (low, high, ridge, lower, upper)))
 
@@ -71,16 +70,16 @@ class BoxDual:
 
     @property
     def linear(self) -> Floats:
-        """The middle of ``low`` and ``high``: g*(u) is ``linear u + absolute |u|`` and the ridge."""
+        """Midpoint of ``low`` and ``high``, the linear coefficient of g*."""
         return self.low + self.absolute
 
     @property
     def absolute(self) -> Floats:
-        """Half the distance from ``low`` to ``high``."""
+        """Half the distance between ``low`` and ``high``."""
         return 0.5 * (self.high - self.low)
 
     def take(self, index: Any) -> BoxDual:
-        """Return the conjugate of some of the coordinates."""
+        """Return the conjugate of some coordinates."""
         return BoxDual(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def moved(self, by: Floats) -> BoxDual:
@@ -103,7 +102,7 @@ class BoxDual:
         return self.is_smooth and not self.ridge.any()
 
     def domain(self) -> tuple[Floats, Floats]:
-        """Return the ends of g's domain for each coordinate; at a finite end the multiplier may grow without limit."""
+        """Return the domain of g per coordinate; multipliers may diverge at a finite end."""
         hard = self.ridge == 0.0
         lowest = np.where(np.isinf(self.lower) & hard, self.low, -np.inf)
         return lowest, np.where(np.isinf(self.upper) & hard, self.high, np.inf)
@@ -116,12 +115,12 @@ class BoxDual:
             return np.inf
         else:
             total = float(np.where(u > 0, self.high, self.low) @ u + 0.5 * (self.ridge @ np.square(u)))
-        if math.isnan(total):  # an infinite multiplier of a zero
+        if math.isnan(total):  # an infinite multiplier times zero
             return add(dot(np.where(u > 0, self.high, self.low), u), 0.5 * dot(self.ridge, np.square(u)))
         return total
 
     def derivatives(self, x: Floats) -> Floats:
-        """Return ``g'(x)`` of each coordinate: the u that maximises ``u x - g*(u)``, zero wherever that is one."""
+        """Return ``g'(x)``, the u that maximizes ``u x - g*(u)``; zero if zero does."""
         away = x - np.clip(x, self.low, self.high)
         with np.errstate(divide="ignore", invalid="ignore"):
             free = np.where(away == 0.0, 0.0, away / self.ridge)  # infinite without a ridge
@@ -135,7 +134,7 @@ class BoxDual:
         return np.where(np.isinf(u), np.inf, values)
 
     def prox(self, x: Floats, step: Floats | float) -> Floats:
-        """Return the proximal map of g: on a hard bound, exactly the bound."""
+        """Return the proximal map of g, which is exact on hard bounds."""
         near, _, ratio, slope, u = self._prox(x, step)
         return np.where(u == slope, near + ratio * (x - near), x - step * u)
 
@@ -163,7 +162,7 @@ class BoxDual:
         return self.clip(np.zeros(len(self)))
 
     def slack(self, x: Floats) -> Floats:
-        """Return by how much each coordinate lies inside what is not penalized; negative outside."""
+        """Return how far each coordinate lies inside the unpenalized range."""
         below = np.where(self.upper > 0, self.high - x, np.inf)
         return np.minimum(below, np.where(self.lower < 0, x - self.low, np.inf))
 
@@ -187,11 +186,11 @@ class SimplexDual:
 
     @property
     def n_classes(self) -> int:
-        """Coordinates of a row."""
+        """Number of coordinates of a row."""
         return int(self.linear.shape[1])
 
     def take(self, rows: Any) -> SimplexDual:
-        """Return the conjugate of some of the rows."""
+        """Return the conjugate of some rows."""
         return SimplexDual(self.linear, self.row[rows], self.total[rows], self.ridge[rows])
 
     @property
@@ -202,13 +201,13 @@ class SimplexDual:
         return x.reshape(len(self), self.n_classes)
 
     def domain(self) -> tuple[Floats, Floats]:
-        """Return the ends of each coordinate's domain: finite for hard classes."""
+        """Return the domain of each coordinate: finite for hard classes."""
         hard = np.isinf(self.total) & (self.ridge == 0)
         high = np.where(hard[:, None], self.linear[self.row], np.inf).ravel()
         return np.full(high.size, -np.inf), high
 
     def conjugate(self, u: Floats) -> float:
-        """Return ``g*(u)``, ``inf`` off its domain; sums of rows count as met to seven digits."""
+        """Return ``g*(u)``, ``inf`` outside its domain; row sums have a tolerance of 1e-7."""
         rows = self._rows(u)
         sums, fixed = rows.sum(axis=1), np.isfinite(self.total)
         off = fixed & ~np.isclose(sums, self.total, rtol=1e-7, atol=0)
@@ -217,7 +216,7 @@ class SimplexDual:
         return add(0.5 * dot(np.where(fixed, 0.0, self.ridge), sums**2), dot(rows, self.linear[self.row]))
 
     def derivatives(self, x: Floats) -> Floats:
-        """Return a subgradient of each row's g at x (n, classes): everything on one of the largest coordinates."""
+        """Return a subgradient of each row's g at x (n, classes)."""
         against = x - self.linear[self.row]
         largest = np.argmax(against, axis=1)
         found = np.zeros_like(against)
@@ -233,7 +232,7 @@ class SimplexDual:
         return np.where(np.isinf(u), np.inf, values)
 
     def _weights(self, worst: Floats) -> Floats:
-        """Return the sum of each row's multipliers where its largest coordinate is given."""
+        """Return the sum of each row's multipliers, given its largest coordinate."""
         excess = np.maximum(worst, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             free = np.where((excess == 0.0) | np.isinf(self.ridge), 0.0, excess / self.ridge)
@@ -258,7 +257,7 @@ class SimplexDual:
         shifted, fixed = rows - self.linear[self.row], np.isfinite(self.total) & (self.total > 0)
         above = (shifted > self._level(shifted, t)).astype(np.float64)
         above[fixed | self._is_out] = 0.0
-        # Those above the level come down to it, and it rises by its share with each of them.
+        # Raising a coordinate above the level raises the level by its share.
         with np.errstate(divide="ignore"):
             share = 1 / np.maximum(above.sum(axis=1) + t / self.ridge, np.finfo(np.float64).tiny)
         jacobian: Floats = np.eye(self.n_classes) * (1 - above)[:, None, :]
@@ -272,15 +271,15 @@ class SimplexDual:
         return self._rows(step)[:, 0]
 
     def _level(self, shifted: Floats, t: Floats) -> Floats:
-        """Return the level that `prox` lowers each row to, ``ridge sum (shifted - l)_+ = t l``, shape (rows, 1)."""
+        """Return the root l of ``ridge sum (shifted - l)_+ = t l`` for each row."""
         descending = -np.sort(-np.maximum(shifted, 0.0), axis=1)
-        counts = np.arange(1, shifted.shape[1] + 1)  # how many exceed the level
+        counts = np.arange(1, shifted.shape[1] + 1)  # possible numbers of coordinates above the level
         with np.errstate(divide="ignore"):
             weight = t / self.ridge
         return np.max(np.cumsum(descending, axis=1) / (counts + weight[:, None]), axis=1, keepdims=True)
 
     def clip(self, u: Floats) -> Floats:
-        """Return u moved into the conjugate's domain, for a u that only rounding has put outside it."""
+        """Project u onto the conjugate's domain to remove rounding."""
         rows = np.where(self._is_out[:, None], 0.0, np.maximum(self._rows(u), 0.0))
         sums = rows.sum(axis=1)
         close = np.isfinite(self.total) & (sums > 0) & (np.abs(sums - self.total) <= 1e-3 * self.total)
@@ -291,7 +290,7 @@ class SimplexDual:
         return np.repeat(np.where(np.isfinite(self.total), self.total, 0.0) / self.n_classes, self.n_classes)
 
     def slack(self, x: Floats) -> Floats:
-        """Return by how much each coordinate lies inside what is not penalized; negative outside."""
+        """Return how far each coordinate lies inside the unpenalized range."""
         return (self.linear[self.row] - self._rows(x)).ravel()
 
 
@@ -299,7 +298,7 @@ DualForm = BoxDual | SimplexDual
 
 
 def join_boxes(forms: Sequence[DualForm | None]) -> BoxDual | None:
-    """Return several conjugates side by side as one box; None where one of them is not a box."""
+    """Return the conjugates side by side as one box; None if one of them is not a box."""
     boxes = [form for form in forms if isinstance(form, BoxDual)]
     if len(boxes) < len(forms):
         return None
@@ -322,9 +321,9 @@ def tube_form(target: Floats, epsilon: float, C: Floats, squared: bool) -> BoxDu
 
 
 def classes_form(cost: Floats, row: Indices, C: Floats, squared: bool) -> SimplexDual:
-    """Return the conjugate of ``sum_n C_n max_i (cost_row(n),i + x_ni)``, or with squares; C is (n,).
+    """Return the conjugate of ``sum_n C_n max_i (cost_row(n),i + x_ni)`` or squares.
 
-    The square is that of a violation: zero where the largest is negative.
+    The square is that of the positive part. C has shape (n,).
     """
     if not squared:
         return SimplexDual(-cost, row, C, np.zeros(len(C)))
@@ -333,9 +332,9 @@ def classes_form(cost: Floats, row: Indices, C: Floats, squared: bool) -> Simple
 
 
 def _reach(C: Floats, squared: bool) -> tuple[Floats, Floats]:
-    """Return how far multipliers may go, and their ridge; nowhere where C is zero."""
+    """Return the largest multipliers and the ridge; a zero C has multiplier zero."""
     if not squared:
         return C, np.zeros(len(C))
-    # The ridge of a coordinate whose C is zero is of no consequence, but it keeps the others' problem smooth.
+    # The ridge of a coordinate with C = 0 has no effect, but a positive one keeps the problem smooth.
     ridge = np.divide(0.5, C, out=np.ones(len(C)), where=C > 0)
     return np.where(C > 0, np.inf, 0.0), ridge

@@ -1,8 +1,8 @@
-"""Constraints that only a face of the reachable expectations meets: the limits behind infinite multipliers.
+"""Faces of the reachable expectations: the limits at infinite multipliers.
 
-Remark 2 of the paper: asking ``E[psi] == 0`` of a psi that is never negative forces all mass onto ``psi = 0``. No
-finite tilt does that, the dual value stays bounded while the multiplier runs away, and the solution is the posterior
-conditioned on a face. Conditioning first is exact and leaves a problem with finite multipliers. docs/math.md eq. (9).
+Remark 2 of the paper: ``E[psi] == 0`` for a nonnegative psi forces all mass onto ``psi = 0``. No finite multiplier
+attains it. The dual value stays bounded while the multiplier diverges, and the solution is the posterior conditioned
+on a face. Conditioning first is exact and leaves a problem with finite multipliers. docs/math.md eq. (9).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from regbayes._types import Flags, Floats
 from regbayes.regularization.composite import Stack
 from regbayes.regularization.log_partition import LogPartition, WeightedAtoms
 
-MIN_NATS = 12.0  # a tilt that spans less leaves visible mass everywhere
-FLAT = 1e-6  # variance of a combination of features, in units of the untilted ones, that is left on a face
-ROUNDING = 1e-14  # of a feature's range and of its size: expectations this close to the edge are on it
+MIN_NATS = 12.0  # a tilt that spans less leaves visible mass on all atoms
+FLAT = 1e-6  # variance of a combination of features, relative to the untilted one, that counts as zero on a face
+ROUNDING = 1e-14  # relative to a feature's range and size: expectations this close to the edge are on it
 
 
 @dataclass(frozen=True)
 class Face:
-    """A face of the support, and the multipliers that went to infinity to reach it."""
+    """A face of the support, and the infinite multipliers that select it."""
 
     partition: LogPartition  # conditioned on the face
     log_mass: float  # log-probability of the face
     infinite: Floats  # (m,): -inf, +inf, or 0 where the multiplier is finite
 
     def narrow(self, keep: Flags, direction: Floats) -> Face:
-        """Condition on some of the atoms, towards which multipliers grow in a direction."""
+        """Condition on the atoms that infinite multipliers in a direction select."""
         assert isinstance(self.partition, WeightedAtoms)
         partition, log_mass = self.partition.restrict(keep)
         reach = np.abs(direction * self.partition.unit)
@@ -48,7 +48,7 @@ class OutOfReach:
 
 
 def is_interior(partition: LogPartition, stack: Stack) -> bool:
-    """Whether every domain reaches inside its feature's range: nothing is out of reach then, and no edge is forced."""
+    """Whether every domain intersects the interior of its feature's range."""
     low, high = stack.domain
     lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
     slack = _bound_rounding(lowest, highest)
@@ -56,12 +56,12 @@ def is_interior(partition: LogPartition, stack: Stack) -> bool:
 
 
 def find_out_of_reach(partition: LogPartition, stack: Stack) -> OutOfReach | None:
-    """Look for one expectation that cannot enter its domain whatever the weights."""
+    """Find an expectation that cannot enter its domain for any weights."""
     low, high = stack.domain
     lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
     slack = _bound_rounding(lowest, highest)
     too_low, too_high = low > highest + slack, high < lowest - slack
-    # An open end is the next number to it, and rounding must not move a feature across.
+    # An open end is the next floating-point number, and rounding must not move a feature across it.
     too_low |= (low > highest) & (low == np.finfo(np.float64).smallest_subnormal)
     for outside, needed, reachable in ((too_low, low, highest), (too_high, high, lowest)):
         if np.any(outside):
@@ -71,7 +71,7 @@ def find_out_of_reach(partition: LogPartition, stack: Stack) -> OutOfReach | Non
 
 
 def narrow_to_face(face: Face, stack: Stack) -> Face:
-    """Condition on the atoms that the domain leaves possible, until no feature touches its domain at an edge only."""
+    """Condition on atoms until no feature touches its domain only at an edge."""
     n_features = stack.n_features
     for _ in range(n_features):
         if not isinstance(face.partition, WeightedAtoms):
@@ -88,10 +88,10 @@ def narrow_to_face(face: Face, stack: Stack) -> Face:
 
 
 def may_be_on_face(partition: LogPartition, multipliers: Floats) -> bool:
-    """Whether a tilt may stand for a limit: it spans many nats, and some features hardly vary any more."""
+    """Whether a large tilt leaves some combination of features nearly constant."""
     if not isinstance(partition, WeightedAtoms):
         return False
-    most = float(np.abs(multipliers) @ (partition.highest - partition.lowest))  # saves a pass over the features
+    most = float(np.abs(multipliers) @ (partition.highest - partition.lowest))  # a cheap upper bound
     if most < MIN_NATS or partition.span(multipliers) < MIN_NATS:
         return False
     unit = partition.unit
@@ -99,18 +99,18 @@ def may_be_on_face(partition: LogPartition, multipliers: Floats) -> bool:
 
 
 def _bound_rounding(lowest: Floats, highest: Floats) -> Floats:
-    """How far rounding may put an expectation from an edge of its range."""
+    """Return how far rounding may move an expectation from an edge of its range."""
     rounding: Floats = ROUNDING * ((highest - lowest) + np.maximum(np.abs(lowest), np.abs(highest)))
     return rounding
 
 
 def _find_touched_edge(partition: LogPartition, stack: Stack) -> tuple[int, int] | None:
-    """A feature that varies, but whose domain contains only an end of its range; and which end."""
+    """Find a feature whose domain contains only an end; return it with a sign."""
     low, high = stack.domain
     lowest, highest = partition.lowest[stack.index], partition.highest[stack.index]
     slack = _bound_rounding(lowest, highest)
     varies = highest > lowest + 2 * slack
-    mean = partition.mean[stack.index]  # where it is at the edge already, nothing has to be forced there
+    mean = partition.mean[stack.index]  # a mean already at the edge forces nothing
     at_high, at_low = varies & (low >= highest - slack), varies & (high <= lowest + slack)
     for touched, sign in ((at_high & (mean < highest - slack), 1), (at_low & (mean > lowest + slack), -1)):
         if np.any(touched):

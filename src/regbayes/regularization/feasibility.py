@@ -1,13 +1,12 @@
-"""Can the hard constraints be met at all? Linear programs over the atoms, with certificates. docs/math.md eq. (10).
+"""Feasibility of hard constraints by linear programs, docs/math.md eq. (10).
 
-They run only where the dual solver's multipliers grow without limit. There are three results. *Infeasible* comes
-with multipliers that prove it (Farkas): a combination of the constrained expectations that every atom keeps below what
-the constraints ask of it. *On a face*: all distributions that meet the constraints live on some of the atoms. *Inside*:
-every atom can have mass, and the dual has a solution. Balls and other sets with curved edges enter by tangents, each of
-which holds for the whole set, so a proof of infeasibility is one for the set.
+They run only if the dual solver's multipliers diverge. There are three results. *Infeasible* comes with multipliers
+that prove it (Farkas): a combination of the constraints that no atom satisfies. *Face*: all feasible distributions are
+supported on some of the atoms. *Inside*: every atom can have mass, and the dual has a solution. Balls and other curved
+sets are approximated by tangents. Each tangent holds for the whole set, so that a proof of infeasibility is valid.
 
-Many atoms are not all looked at: a program over a few is solved, its multipliers tell which others would matter, and
-these are added until there are none.
+For many atoms, a program over a few is solved. Its multipliers determine which others matter, and these are added until
+there are none (column generation).
 """
 
 from __future__ import annotations
@@ -24,48 +23,48 @@ from regbayes.regularization.composite import Piece, Stack
 from regbayes.regularization.dual.problem import nearest_in_domain
 from regbayes.regularization.log_partition import GaussianAffine, LogPartition, WeightedAtoms
 
-PRECISION = 1e-10  # of the linear programs: what HiGHS takes as its smallest tolerance
+PRECISION = 1e-10  # feasibility tolerance of the linear programs, the smallest that HiGHS accepts
 OUTSIDE = 1e-9  # standard deviations by which a proof must separate atoms from constraints
-ROUNDINGS = 4.0  # of the features as they were given that a proof must exceed too
-ON_FACE = 1e-9  # share of the even distribution that an inner point has at least
-ROUNDED = 1e-13  # of the span of a combination of features: constraints this close to its edge touch it
-CONSTANT = 1e-5  # of what it could vary: a combination of features that is the same for all atoms
-CHANCE = 10  # different atoms beyond two for each feature with which a constant combination is not an accident
-TOUCHES = 1e-8  # of the span of a combination of features: atoms this close to its edge are on it
-ALL_AT_ONCE = 3000  # atoms up to which a program takes all
+ROUNDINGS = 4.0  # multiple of the features' rounding that a proof must exceed too
+ON_FACE = 1e-9  # smallest share of the uniform distribution in an interior solution
+ROUNDED = 1e-13  # relative to the span of a combination of features: constraints this close to its edge touch it
+CONSTANT = 1e-5  # relative to its possible range: span of a combination of features that counts as constant
+CHANCE = 10  # distinct atoms, beyond two per feature, that exclude a constant combination by chance
+TOUCHES = 1e-8  # relative to the span of a combination of features: atoms this close to its edge are on it
+ALL_AT_ONCE = 3000  # largest number of atoms for which one program contains all
 ADDED_AT_ONCE = 200
 MOST_ROUNDS = 60
-UNREACHABLE = 1e15  # an expectation that no hard constraint admits
+UNREACHABLE = 1e15  # an expectation that no hard constraint permits
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the linear programs found."""
+    """Result of the linear programs."""
 
     kind: Literal["infeasible", "face", "inside", "unknown"]
-    repair: Floats | None = None  # (M,): infeasible: the least-squares change of the constraints that the proof needs
-    proof: Floats | None = None  # (M,): infeasible: Farkas multipliers, those of the constraints in conflict not zero
-    constant: bool = False  # infeasible: whether what should move is the same for all atoms, which are many
+    repair: Floats | None = None  # (M,): infeasible: least-squares change of the constraints in the proof
+    proof: Floats | None = None  # (M,): infeasible: Farkas multipliers, nonzero for the constraints in conflict
+    constant: bool = False  # infeasible: whether the proof's combination is constant over many distinct atoms
     keep: Flags | None = None  # (supported atoms,): face: the atoms on it
-    direction: Floats | None = None  # (m,): face: multipliers that grow without limit towards it
+    direction: Floats | None = None  # (m,): face: direction in which multipliers diverge
 
 
 @dataclass
 class _Rows:
-    """The hard constraints: coordinates between bounds, in standard deviations about the means, and tangents."""
+    """The hard constraints: standardized coordinates between bounds, and tangents."""
 
-    used: Indices  # (J,): the stacked coordinates in question
-    feature: Indices  # (J,): of each, the feature
+    used: Indices  # (J,): stacked coordinates with hard constraints
+    feature: Indices  # (J,): feature of each coordinate
     center: Floats  # (J,)
     unit: Floats  # (J,)
     low: Floats  # (J,)
     high: Floats  # (J,)
-    curved: list[tuple[Piece, Indices]]  # pieces without bounds of their own, and their places among the J
-    tangents: list[tuple[Floats, float]] = field(default_factory=list)  # (J,), number: <tangent, y> <= number
+    curved: list[tuple[Piece, Indices]]  # pieces without bounds, and their positions among the J coordinates
+    tangents: list[tuple[Floats, float]] = field(default_factory=list)  # (J,), c: <tangent, y> <= c
 
     @classmethod
     def of(cls, partition: LogPartition, stack: Stack) -> _Rows | None:
-        """Collect the rows; None where no constraint is hard."""
+        """Collect the rows; None if no constraint is hard."""
         low, high = stack.domain
         unit = partition.unit[stack.index]
         hard = np.isfinite(low) | np.isfinite(high)
@@ -83,7 +82,7 @@ class _Rows:
         )
 
     def add_tangents(self, y: Floats) -> bool:
-        """Cut off expectations that a curved set does not contain; whether there were any."""
+        """Cut off expectations outside curved sets; return whether there were any."""
         added = False
         for p, places in self.curved:
             x = self.center[places] + self.unit[places] * y[places]
@@ -101,7 +100,7 @@ class _Rows:
         return added
 
     def least(self, direction: Floats) -> float:
-        """The least of a combination of coordinates between their bounds; -inf where there is none."""
+        """Return the minimum of a combination of coordinates within their bounds, or -inf."""
         ends = np.where(direction > 0, self.low, self.high)
         used = direction != 0
         return float(direction[used] @ ends[used]) if np.all(np.isfinite(ends[used])) else -np.inf
@@ -113,7 +112,7 @@ def _is_hard(p: Piece, unit: Floats) -> bool:
 
 
 def examine(partition: LogPartition, stack: Stack) -> Verdict:
-    """Decide whether the hard constraints can be met, and whether only on a face."""
+    """Decide whether the hard constraints are feasible, and whether only on a face."""
     rows = _Rows.of(partition, stack)
     if rows is None:
         return Verdict("inside")
@@ -130,7 +129,7 @@ def examine(partition: LogPartition, stack: Stack) -> Verdict:
     proof, margin = found
     if isinstance(partition, WeightedAtoms) and margin > OUTSIDE:
         coarse = ROUNDINGS * float(np.abs(proof) @ (partition.grain[rows.feature] / rows.unit))
-        if margin <= coarse:  # the numbers as given are known no better: this proves nothing
+        if margin <= coarse:  # within the rounding of the features: not a proof
             return Verdict("unknown")
     if margin > OUTSIDE:
         repair, whole = np.zeros(len(stack)), np.zeros(len(stack))
@@ -143,7 +142,7 @@ def examine(partition: LogPartition, stack: Stack) -> Verdict:
 
 
 class _Directions:
-    """A Gaussian: expectations move freely along the columns of its factor."""
+    """A Gaussian: expectations are any combinations of the columns of its factor."""
 
     def __init__(self, factor: Floats) -> None:
         self.factor = factor  # (J, d)
@@ -152,21 +151,21 @@ class _Directions:
         self.sums = False
 
     def highest(self, direction: Floats) -> float:
-        """The highest of a combination of expectations: not infinite only where it does not move, up to rounding."""
+        """Return the supremum of a combination: zero if it is constant, else infinite."""
         moves = np.linalg.norm(direction @ self.factor)
         return 0.0 if moves <= 1e-9 * float(np.abs(direction) @ np.linalg.norm(self.factor, axis=1)) else np.inf
 
     def is_constant(self, direction: Floats) -> bool:
-        """Not known of a Gaussian: what its covariance holds fixed may vary all the same."""
+        """Return False: a combination fixed by the covariance need not be constant."""
         return False
 
     def price(self, direction: Floats, level: float) -> bool:
-        """Nothing to add: all columns are there."""
+        """Return False: all columns are present."""
         return False
 
 
 class _Atoms:
-    """Weighted atoms: expectations are averages of columns, of which some are chosen and others added as needed."""
+    """Weighted atoms: expectations are averages of columns, which are added as needed."""
 
     def __init__(self, partition: WeightedAtoms, rows: _Rows) -> None:
         self.features, self.feature, self.rows = partition.features, rows.feature, rows
@@ -177,13 +176,13 @@ class _Atoms:
             ends = [atoms[rows.feature] for atoms in partition.find_ends()]
             heaviest = np.argpartition(-partition.log_weights, 50)[:50]
             self.index = np.unique(np.concatenate([*ends, heaviest]))
-        self.mean = (self.features.mean(axis=0)[rows.feature] - rows.center) / rows.unit  # of an even distribution
+        self.mean = (self.features.mean(axis=0)[rows.feature] - rows.center) / rows.unit  # of the uniform distribution
         self.sums = True
         self.allowed = np.ones(n, dtype=np.bool_)
         self._choose()
 
     def narrow(self, keep: Flags) -> None:
-        """Go on with some of the atoms only."""
+        """Restrict the problem to some of the atoms."""
         self.allowed = keep
         self.index = self.index[keep[self.index]]
         if not self.index.size or int(keep.sum()) <= ALL_AT_ONCE:
@@ -197,16 +196,16 @@ class _Atoms:
         self.bounds = [(0.0, None)] * len(self.index)
 
     def scores(self, direction: Floats) -> Floats:
-        """A combination of coordinates, of every atom."""
+        """Return a combination of coordinates for every atom."""
         slope = np.bincount(self.feature, direction / self.rows.unit, minlength=self.features.shape[1])
         return np.asarray(self.features @ slope) - float(direction @ (self.rows.center / self.rows.unit))
 
     def highest(self, direction: Floats) -> float:
-        """The highest of a combination of coordinates over all atoms."""
+        """Return the maximum of a combination of coordinates over all atoms."""
         return float(self.scores(direction).max())
 
     def is_constant(self, direction: Floats) -> bool:
-        """Whether a combination of coordinates is the same for all atoms, and not because these are few or alike."""
+        """Whether a combination is constant over atoms that are many and distinct."""
         could = float(np.abs(direction) @ (np.ptp(self.features, axis=0)[self.feature] / self.rows.unit))
         if np.ptp(self.scores(direction)) > CONSTANT * could:
             return False
@@ -215,7 +214,7 @@ class _Atoms:
         return len(np.unique(self.features[: 10 * enough, used], axis=0)) >= enough
 
     def price(self, direction: Floats, level: float) -> bool:
-        """Add atoms that are higher in a direction than all chosen ones; whether there were any."""
+        """Add atoms that exceed the chosen ones in a direction; return whether any did."""
         if len(self.index) == int(self.allowed.sum()):
             return False
         scores = self.scores(direction)
@@ -231,7 +230,7 @@ class _Atoms:
 
 
 def _phase_one(columns: _Atoms | _Directions, rows: _Rows) -> tuple[Floats, float] | None:
-    """Minimize the sum of changes that makes the constraints meet; return the multipliers and how far they separate."""
+    """Minimize the total violation; return the multipliers and the separation."""
     j = len(rows.used)
     for _ in range(MOST_ROUNDS):
         k = columns.chosen.shape[1]
@@ -250,7 +249,7 @@ def _phase_one(columns: _Atoms | _Directions, rows: _Rows) -> tuple[Floats, floa
 
 
 def _face(columns: _Atoms, rows: _Rows, grain: Floats) -> Verdict:
-    """The largest share of an even distribution that a solution can have; where there is none, the face."""
+    """Maximize the share of uniform weights in a solution; if zero, find the face."""
     keep = np.ones(len(columns.features), dtype=np.bool_)
     n_features, narrowed = len(grain), False
     direction = np.zeros(n_features)
@@ -267,7 +266,7 @@ def _face(columns: _Atoms, rows: _Rows, grain: Floats) -> Verdict:
         top, bottom = float(scores[keep].max()), float(scores[keep].min())
         coarse = ROUNDINGS * float(np.abs(proof) @ (grain[rows.feature] / rows.unit))
         if solution[k] > ON_FACE or top - asked > ROUNDED * (top - bottom) + coarse:
-            break  # the program is coarser than rounding: a finite tilt may leave very little outside
+            break  # a finite tilt may leave very little mass outside
         on_face = keep & (scores >= top - TOUCHES * (top - bottom))
         if not top - bottom > 0 or np.all(on_face[keep]):
             return Verdict("unknown")
@@ -282,7 +281,7 @@ def _face(columns: _Atoms, rows: _Rows, grain: Floats) -> Verdict:
 def _program(
     rows: _Rows, matrix: Floats, cost: Floats, columns: _Atoms | _Directions, n_more: int
 ) -> tuple[Floats, Floats, float] | None:
-    """Minimise a cost subject to the rows; return the solution, the rows' multipliers and what they ask for."""
+    """Minimize a linear cost; return solution, the rows' multipliers and their bound."""
     equal = rows.low == rows.high
     above, below = np.isfinite(rows.low) & ~equal, np.isfinite(rows.high) & ~equal
     tangents = np.array([t for t, _ in rows.tangents]).reshape(-1, len(rows.used))

@@ -1,4 +1,4 @@
-"""Features of draws: from functions, arrays or names of variables to one matrix with a name for every column."""
+"""Evaluate features of draws, given as functions, arrays or names of variables."""
 
 from __future__ import annotations
 
@@ -30,42 +30,42 @@ from regbayes.regularization.draws import (
 @persistable
 @dataclass(frozen=True)
 class Features:
-    """Features of every draw, and a name for each."""
+    """Features of every draw, with names."""
 
     values: Any  # (n, m), C-contiguous; an array on a device; blocks of draws on a cluster
     names: tuple[str, ...]  # (m,)
 
 
 class Expression:
-    """Features that are made of others."""
+    """Features that are computed from others."""
 
     def map(self, change: Callable[[Any], Any]) -> Expression:
-        """Return the same of changed features."""
+        """Return the same expression of transformed features."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class Picked(Expression):
-    """Some of the columns that features have: ``E(f)[0]``."""
+    """Some of the columns of features: ``E(f)[0]``."""
 
     features: Any
     index: Any  # an integer, a slice, a list of integers, or a label
 
     def map(self, change: Callable[[Any], Any]) -> Picked:
-        """Return the same of changed features."""
+        """Return the same expression of transformed features."""
         return Picked(change(self.features), self.index)
 
 
 @dataclass(frozen=True, eq=False)
 class OnEvent(Expression):
-    """Features less a level where an event holds, zero otherwise: what ``E(f).given(event) == level`` constrains."""
+    """Features minus a level on an event, zero otherwise; see `E.given`."""
 
     features: Any
     event: Any
     level: Floats  # (m,) or (1,)
 
     def map(self, change: Callable[[Any], Any]) -> OnEvent:
-        """Return the same of changed features."""
+        """Return the same expression of transformed features."""
         return OnEvent(change(self.features), change(self.event), self.level)
 
 
@@ -78,18 +78,18 @@ class Combination(Expression):
     constant: float = 0.0
 
     def map(self, change: Callable[[Any], Any]) -> Combination:
-        """Return the same of changed features."""
+        """Return the same expression of transformed features."""
         return Combination(self.factors, tuple(change(part) for part in self.parts), self.constant)
 
     def combine(self, values: Sequence[Any]) -> Any:
-        """Return the combination of the parts' values: the same shapes, or one column combined with several."""
+        """Return the combination of values of equal shapes, or of one column with several."""
         total: Any = self.constant
         for factor, own in zip(self.factors, values, strict=True):
             total = total + factor * own
         return total
 
     def name(self, parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-        """Return a name for each column, by the names of the parts' columns."""
+        """Return a name for each column from the names of the parts' columns."""
         sizes = {len(names) for names in parts}
         if len(sizes - {1}) > 1:
             raise ValueError(f"expectations that are combined have different numbers of features: {sorted(sizes)}")
@@ -98,7 +98,7 @@ class Combination(Expression):
 
 
 def write_combination(factors: Sequence[float], names: Sequence[str], constant: float) -> str:
-    """Return how a linear combination reads."""
+    """Return a linear combination as text."""
     terms = [
         (factor, name if abs(factor) == 1 else f"{abs(factor):g} * {name}")
         for factor, name in zip(factors, names, strict=True)
@@ -178,7 +178,7 @@ def _one_feature(draws: Draws, feature: Any, argument: str, base: str) -> Featur
 
 
 def pick_columns(names: Sequence[str], index: Any) -> list[int]:
-    """Return the columns that an index means: an integer, a slice, a list of integers, or a label."""
+    """Return columns by an integer, a slice, a list of integers, or a label."""
     m = len(names)
     if isinstance(index, str):
         found = [i for i, name in enumerate(names) if name == index or name.endswith(f"[{index}]")]
@@ -223,7 +223,7 @@ def _own_name(function: Callable[..., Any]) -> str | None:
 
 
 def _describe_lambda(function: Callable[..., Any], draws: Draws) -> str | None:
-    """Return a name for a function without one, by the variables that it uses."""
+    """Return a name for a lambda from the variables that it uses."""
     code = getattr(function, "__code__", None)
     if code is None or not draws.named:
         return None
@@ -233,7 +233,7 @@ def _describe_lambda(function: Callable[..., Any], draws: Draws) -> str | None:
 
 
 def call_feature(function: Callable[..., Any], draws: Draws, argument: str) -> tuple[Any, str]:
-    """Call a feature function, and say what it was called with."""
+    """Call a feature function, and add a note about its arguments to exceptions."""
     names = _variables_asked_for(function, draws)
     if names is not None:
         received = described({name: draws.variables[name] for name in names})
@@ -241,7 +241,7 @@ def call_feature(function: Callable[..., Any], draws: Draws, argument: str) -> t
         received = described(draws.variables) if draws.named else f"an array of shape {draws.variables[UNNAMED].shape}"
     got = f"it was called with all {draws.size} draws at once ({received})"
     alone = _required_arguments(function)
-    if names is None and draws.named and len(alone) == 1:  # a name that was mistyped, or lambda v: v.mu
+    if names is None and draws.named and len(alone) == 1:  # a misspelled name, or lambda v: v.mu
         one = f"lambda {alone[0]}: {alone[0]}.{next(iter(draws.variables))}"
         got += f" as {alone[0]!r}, as in {one}: {draws.missing(alone[0])}"
 
@@ -251,11 +251,11 @@ def call_feature(function: Callable[..., Any], draws: Draws, argument: str) -> t
     try:
         return call(draws.view()), got
     except Exception as error:
-        # It may be written for plain arrays: v.mu[:, None], or a function of another library. The first error counts.
+        # The function may expect plain arrays, as in v.mu[:, None] or another library. The first error is reported.
         with suppress(Exception):
             if draws.labelled:
                 return call(draws.view(labelled=False)), got
-        # Or its one argument is all draws and has the name of a variable by chance: lambda x: x["theta"].
+        # Or its one argument is all draws and shares its name with a variable by chance: lambda x: x["theta"].
         with suppress(Exception):
             if names is not None and len(names) == 1:
                 return function(draws.view()), got
@@ -264,7 +264,7 @@ def call_feature(function: Callable[..., Any], draws: Draws, argument: str) -> t
 
 
 def _variables_asked_for(function: Callable[..., Any], draws: Draws) -> list[str] | None:
-    """Names of variables that a function has for its arguments, or None where it takes all draws as one."""
+    """Return the variables that a function's arguments name; None for all draws."""
     if not draws.named:
         return None
     asked = _required_arguments(function)
@@ -282,7 +282,7 @@ def _variables_asked_for(function: Callable[..., Any], draws: Draws) -> list[str
 def _required_arguments(function: Callable[..., Any]) -> list[str]:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # written in C
+    except (TypeError, ValueError):  # implemented in C
         return []
     return [
         p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
@@ -290,7 +290,7 @@ def _required_arguments(function: Callable[..., Any]) -> list[str]:
 
 
 def _flatten(draws: Draws, array: Any, argument: str, base: str) -> tuple[Array, list[str]]:
-    """Values of an xarray DataArray with one row for each draw, and names by its coordinates."""
+    """Return a DataArray with one row per draw, and names from its coordinates."""
     if SAMPLE in array.dims and "chain" in array.coords and array.coords["chain"].dims == (SAMPLE,):
         array = array.unstack(SAMPLE) if SAMPLE in array.indexes else array
     if SAMPLE in array.dims:
@@ -308,14 +308,14 @@ def _flatten(draws: Draws, array: Any, argument: str, base: str) -> tuple[Array,
     values = numeric_array(array.values, argument).reshape(n, -1)
     if n != draws.size or values.shape[1] == 0:
         raise ValueError(f"{argument} has the sizes {dict(array.sizes)}; there are {draws.size} draws.")
-    # not the array's own name: xarray keeps theta's for theta**2 and theta.mean("school")
+    # not the array's own name, since xarray keeps theta's for theta**2 and theta.mean("school")
     axes = [array.coords[dim].values.tolist() if dim in array.coords else range(array.sizes[dim]) for dim in rest]
     labels = [f"{base}[{', '.join(map(str, label))}]" for label in itertools.product(*axes)]
     return values, labels if rest else [base]
 
 
 def _check_same_draws(draws: Draws, array: Any, argument: str) -> None:
-    """Refuse an array of other chains and draws than the posterior's, or of the same ones in another order."""
+    """Raise unless an array has the posterior's chains and draws in the same order."""
     sizes = (array.sizes["chain"], array.sizes["draw"])
     if sizes != (draws.n_chains, draws.n_draws) and (draws.labelled or draws.n_chains > 1):
         raise ValueError(
@@ -332,7 +332,7 @@ def _check_same_draws(draws: Draws, array: Any, argument: str) -> None:
 
 
 def columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str]]:
-    """Return the scalars that a name means, one column for each, and their own names."""
+    """Return the scalars that a name denotes, one column each, and their names."""
     group, slash, rest = name.partition("/")
     if slash and name.partition("[")[0] not in draws.variables:
         values, names = columns_of(draws.group(group, [rest.partition("[")[0]]), rest, argument)
@@ -357,18 +357,18 @@ def columns_of(draws: Draws, name: str, argument: str) -> tuple[Array, list[str]
 
 
 def _flat(draws: Draws, name: str) -> Array:
-    """All scalars of a variable side by side."""
+    """Return all scalars of a variable as columns."""
     values = draws.variables[name]
     return cast("Array", arrays.namespace_of(values).reshape(values, (draws.size, -1)))
 
 
 def _without_spaces(name: str) -> str:
-    """``L[0, 1]`` and ``L[0,1]`` are the same name."""
+    """Remove spaces, so that ``L[0, 1]`` and ``L[0,1]`` are the same name."""
     return re.sub(r"\s*,\s*", ",", name)
 
 
 def _as_matrix(values: Any, argument: str) -> Any:
-    """Return features as a matrix of finite floats; on a device, what was stored in single precision stays so."""
+    """Return features as a finite float matrix; device arrays keep single precision."""
     xp, there = arrays.namespace_of(values), arrays.lies_elsewhere(values)
     if not there:
         values = np.ascontiguousarray(values, dtype=np.float64)

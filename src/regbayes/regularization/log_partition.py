@@ -1,11 +1,11 @@
-"""Log-partition functions ``A(phi) = log E_p exp<phi, psi>``, their gradients and Hessians.
+"""Log-partition functions ``A(phi) = log E_p exp<phi, psi>`` and derivatives.
 
-The dual solver sees a posterior only through one of these two objects: weighted atoms (enumerated models, draws) or
-a Gaussian with affine features. docs/math.md eq. (3).
+The dual solver accesses a posterior only through weighted atoms (enumerated models, draws) or a Gaussian with affine
+features. docs/math.md eq. (3).
 
-Atoms in memory are read in pieces that stay in the cache, and no copy of all of them is made. There is one exception:
-features whose values agree in most of their digits (time stamps), or are so large or small that their squares are no
-numbers, are centred and scaled once (`WeightedAtoms.standardized`).
+Atoms in memory are processed in chunks that fit into the cache, without a copy of all of them. Features are centered
+and scaled once (`WeightedAtoms.standardized`) if their values agree in most digits (time stamps), or if their squares
+would overflow or underflow.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from regbayes.kernels import arrays
 from regbayes.kernels.arrays import DeviceArray, namespace_of, to_device, to_host
 from regbayes.kernels.arrays_atoms import AtomSums, score_atoms, sum_atoms
 
-CHUNK_BYTES = 1 << 20  # rows are weighted in pieces that stay in the cache, so no copy of all of them
-MIN_PIECES = 32  # of a megabyte that several threads share
-FEW = 16  # features up to which second moments are taken column by column, and a product beats a square
-FUSED = 1_000_000  # atoms times features squared up to which second moments come with every evaluation
-NEAR = 0.25  # of a feature's range: zero is not farther from it, and may be a reference point
-FAR = 8.0  # standard deviations from zero at which a feature is centred: one digit is not missed
-EXTREME = 2.0**60  # magnitudes between its inverse and this have powers within the range of doubles
-PRECISION_ROWS = 64  # atoms that show whether features are in single precision
-CONSTANT = 1e-12  # of its size: a feature that varies less than this does not vary
-MIN_UNIT = 1e-4  # of a feature's range: the least that counts as its standard deviation
+CHUNK_BYTES = 1 << 20  # size of a chunk of rows that fits into the cache
+MIN_PIECES = 32  # smallest number of chunks for which several threads are used
+FEW = 16  # features up to which second moments are computed column by column
+FUSED = 1_000_000  # atoms times squared features up to which second moments are part of every evaluation
+NEAR = 0.25  # relative to a feature's range: largest distance of zero for it to be the reference point
+FAR = 8.0  # standard deviations from zero above which a feature is centered, at the loss of one digit
+EXTREME = 2.0**60  # magnitudes between its inverse and this have powers within the range of float64
+PRECISION_ROWS = 64  # atoms that are checked for single precision
+CONSTANT = 1e-12  # relative variation below which a feature is constant
+MIN_UNIT = 1e-4  # smallest unit of a feature, relative to its range
 
 
 class LogPartition(Protocol):
-    """What the dual solver needs to know of a posterior and its features."""
+    """Interface between the dual solver and a posterior with features."""
 
     @property
     def mean(self) -> Floats:
@@ -45,7 +45,7 @@ class LogPartition(Protocol):
 
     @property
     def unit(self) -> Floats:
-        """Standard deviation of each feature before any tilt, never zero, shape (m,): the units of the problem."""
+        """Standard deviation of each feature before any tilt, shape (m,); never zero."""
 
     @property
     def lowest(self) -> Floats:
@@ -56,29 +56,29 @@ class LogPartition(Protocol):
         """Largest value of each feature on the support, shape (m,)."""
 
     def standardized(self, blocks: Indices) -> tuple[LogPartition, Floats, Floats] | None:
-        """Return the same with features ``(psi - center) / scale``, center and scale; None where nothing is gained.
+        """Return standardized features, centers and scales; None if not needed.
 
-        ``blocks`` numbers the features; those of one number keep one scale.
+        The features become ``(psi - center) / scale``. Those with the same number in ``blocks`` share a scale.
         """
 
     def evaluate(self, phi: Floats, last: bool = False) -> tuple[float, Floats]:
-        """Return ``A(phi)`` and its gradient, the expectation of the features under the tilt.
+        """Return ``A(phi)`` and its gradient, the tilted expectation of the features.
 
-        ``last`` says that the covariance there will hardly be asked for.
+        ``last`` indicates that the covariance at phi is probably not needed.
         """
 
     def covariance(self, phi: Floats) -> Floats:
-        """Return the Hessian of A, the covariance of the features under the tilt, shape (m, m)."""
+        """Return the Hessian of A, the covariance under the tilt, shape (m, m)."""
 
 
 class WeightedAtoms:
-    """Atoms with log-weights: A is a log-sum-exp. Sums over atoms are taken where the features are.
+    """Atoms with log-weights: A is a log-sum-exp, computed on the features' device.
 
     Parameters
     ----------
     held : array of shape (n, m), of any library
     log_weights : array of shape (n,)
-        Normalised, on the host; ``-inf`` marks atoms outside the support, which are left out.
+        Normalized, on the host; atoms with ``-inf`` are outside the support and dropped.
     """
 
     def __init__(self, held: DeviceArray, log_weights: Floats) -> None:
@@ -91,13 +91,13 @@ class WeightedAtoms:
         n, m = held.shape
         xp = namespace_of(held)
         self._logs = log_weights if self._on_host else to_device(log_weights, held, xp.float64)
-        # Beyond, second moments are asked for. On a device it is the number of calls that costs.
+        # For larger problems, second moments are computed on demand. On a device, the number of calls is the cost.
         self.fused = n * m * m <= FUSED if self._on_host else m <= FEW
         self.lowest, self.highest = arrays.find_ranges(held)
-        # How far rounding puts values and targets of each feature: as they were given, also after they are centred.
+        # Rounding of values and targets of each feature as given, also after centering.
         self.grain = self._precision() * np.maximum(np.abs(self.lowest), np.abs(self.highest))
-        self._phi = np.zeros(m)  # where the moments belong
-        # Moments are taken about a point near many atoms: zero where it is not far, and otherwise the likeliest atom.
+        self._phi = np.zeros(m)  # the point of the cached moments
+        # Moments are computed about a point near many atoms: zero if it is near, otherwise the likeliest atom.
         room = NEAR * (self.highest - self.lowest)
         near = (self.lowest <= room) & (self.highest >= -room)
         likeliest = np.asarray(to_host(held[int(np.argmax(log_weights)), :]), dtype=np.float64)
@@ -121,13 +121,13 @@ class WeightedAtoms:
         return self.held if self._on_host else np.ascontiguousarray(to_host(self.held), dtype=np.float64)
 
     def _precision(self) -> float:
-        """Relative rounding of the features: that of single precision where a few atoms show it."""
+        """Return the features' relative rounding, single precision if detected."""
         if not self._on_host:
             return float(namespace_of(self.held).finfo(self.held.dtype).eps)
         return find_precision(self.held[:: -(-len(self.held) // PRECISION_ROWS)])
 
     def _moments(self, phi: Floats, second: bool) -> tuple[float, Floats, Floats]:
-        """``A(phi)``, the expectation, and the covariance (empty unless asked for), in one pass."""
+        """Return ``A(phi)``, the expectation, and the covariance (empty unless requested)."""
         with np.errstate(over="ignore", invalid="ignore"):
             sums = self._sum(phi, self._reference, second)
             self._scores, away, covariance = sums.scores, sums.first / sums.total, np.empty((0, 0))
@@ -136,7 +136,7 @@ class WeightedAtoms:
         return sums.top + float(np.log(sums.total)), self._reference + away, covariance
 
     def _sum(self, phi: Floats, reference: Floats, second: bool) -> AtomSums:
-        """Sum over pieces (on the host, such that stay in the cache), in threads of our own where there are many."""
+        """Sum over pieces, in several threads if there are many on the host."""
         n, m = self.held.shape
         size = max(64, CHUNK_BYTES // (8 * m)) if self._on_host else max(1, arrays.ROOM // m)
 
@@ -161,32 +161,32 @@ class WeightedAtoms:
         )
 
     def _score(self, phi: Floats) -> DeviceArray:
-        """Return ``<phi, psi>`` of every supported atom, where the features are."""
+        """Return ``<phi, psi>`` of every supported atom, on the features' device."""
         return self._scores if self._is_at(phi) else score_atoms(self.held, phi)
 
     def _log_weights(self, phi: Floats) -> Floats:
-        """Return the log-weights of the supported atoms under a tilt, on the host, less a constant."""
+        """Return tilted log-weights of the supported atoms up to a constant, on the host."""
         return np.asarray(to_host(self._score(phi) + self._logs), dtype=np.float64)
 
     def _is_at(self, phi: Floats) -> bool:
-        """Whether the last look was here."""
+        """Whether the last evaluation was at phi."""
         return phi is self._phi or (phi[0] == self._phi[0] and np.array_equal(self._phi, phi))
 
     def find_ends(self) -> tuple[Indices, Indices]:
-        """Return the supported atom at which each feature is smallest, and the one at which it is largest."""
+        """Return the supported atoms with each feature's smallest and largest value."""
         return self.features.argmin(axis=0), self.features.argmax(axis=0)
 
     def span(self, direction: Floats) -> float:
-        """Return how far a combination of the features reaches, from its smallest value to its largest."""
+        """Return the range of a combination of the features."""
         lowest, highest = arrays.find_ranges(self._score(direction)[:, None])
         return float(highest[0] - lowest[0])
 
     def log_weight_range(self, phi: Floats) -> float:
-        """Return by how much the largest log-weight of the supported atoms under a tilt is above the smallest."""
+        """Return the range of the tilted log-weights of the supported atoms."""
         return float(np.ptp(self._log_weights(phi)))
 
     def living_variances(self, phi: Floats, nats: float) -> Floats:
-        """Return the variances of features under a tilt, over the atoms that are at most so far behind the first."""
+        """Return tilted variances over the atoms that are within some nats of the first."""
         logs = self._log_weights(phi)
         logs -= logs.max()
         weights = np.where(logs > -nats, np.exp(logs), 0.0)
@@ -195,9 +195,9 @@ class WeightedAtoms:
         return np.asarray(to_host(there @ (held - there @ held) ** 2), dtype=np.float64)
 
     def tilt(self, phi: Floats) -> tuple[Floats, float]:
-        """Return the log-weights of the supported atoms under a tilt, and its divergence from the weights before.
+        """Return the tilted log-weights of the supported atoms, and their KL divergence.
 
-        Both are taken from the scores less the largest, of which rounding leaves more than of ``A(phi)``.
+        Both are computed from the scores minus their maximum, which is more precise than ``A(phi)``.
         """
         scores = self._log_weights(phi)
         scores -= scores.max()
@@ -221,7 +221,7 @@ class WeightedAtoms:
         return self._value, self._expectation
 
     def has_covariance(self, phi: Floats) -> bool:
-        """Whether the covariance there came with the last look."""
+        """Whether the last evaluation computed the covariance at phi."""
         return self._covariance.size > 0 and self._is_at(phi)
 
     def covariance(self, phi: Floats) -> Floats:
@@ -236,14 +236,14 @@ class WeightedAtoms:
         log_weights = self.log_weights[keep]
         log_mass = float(logsumexp(log_weights))
         narrower = WeightedAtoms(np.ascontiguousarray(self.features[keep]), log_weights - log_mass)
-        # What is constant on the face has its size about the mean, which may be rounding, for a unit of its own.
+        # A feature that is constant on the face would get its mean as unit, which may be rounding.
         narrower.unit = np.where(narrower.highest > narrower.lowest, narrower.unit, self.unit)
         narrower.grain, narrower.n_atoms = self.grain, self.n_atoms
         narrower.support = np.flatnonzero(keep) if self.support is None else self.support[keep]
         return narrower, log_mass
 
     def standardized(self, blocks: Indices) -> tuple[WeightedAtoms, Floats, Floats] | None:
-        """Return the atoms in the solver's own units (`standardize`), center and scale."""
+        """Return the atoms in the solver's units (`standardize`), center and scale."""
         found = standardize(self, blocks)
         if found is not None:
             found[0].grain, found[0].n_atoms, found[0].support = self.grain / found[2], self.n_atoms, self.support
@@ -253,19 +253,20 @@ class WeightedAtoms:
         """Return the atoms with features ``(psi - center) / scale``."""
         m, xp = self.held.shape[1], namespace_of(self.held)
         about, unit = (to_device(np.broadcast_to(by, (m,)), self._logs) for by in (center, scale))
-        moved = xp.astype(self.held, xp.float64, copy=False) - about  # differences need all digits
+        moved = xp.astype(self.held, xp.float64, copy=False) - about  # differences require all digits
         return WeightedAtoms(moved / unit, self.log_weights)
 
     def mean_about(self, center: Floats) -> Floats:
-        """Return the expectation of the features less some numbers."""
+        """Return the expectation of the features minus a center."""
         sums = self._sum(np.zeros(len(center)), center, True)
         return sums.first / sums.total
 
 
 def standardize(atoms: Any, blocks: Indices) -> tuple[Any, Floats, Floats] | None:
-    """Return atoms with features ``(psi - center) / scale``, center and scale; None where nothing is gained.
+    """Return standardized atoms, center and scale; None if not needed.
 
-    Features of one block keep one scale, the largest. Scales are powers of two, so dividing rounds nothing.
+    Features become ``(psi - center) / scale``. Features of a block share the largest scale. Scales are powers of two,
+    so that division is exact.
     """
     found = find_scales(np.maximum(np.abs(atoms.lowest / 2), np.abs(atoms.highest / 2)), blocks)
     scaled = atoms if found is None else atoms.change_units(0.0, found)
@@ -275,16 +276,16 @@ def standardize(atoms: Any, blocks: Indices) -> tuple[Any, Floats, Floats] | Non
         return None
     scale = np.ones(len(far)) if found is None else found
     center = np.where(far, scaled.mean, 0.0)
-    if far.any():  # a mean of values that agree in most digits is known to the last of them, through differences
+    if far.any():  # the mean of values that agree in most digits is refined by the mean of differences
         center = center + np.where(far, scaled.mean_about(center), 0.0)
         scaled = scaled.change_units(center, 1.0)
     return scaled, center * scale, scale
 
 
 def find_scales(sizes: Floats, blocks: Indices) -> Floats | None:
-    """Return units for features of such sizes in which squares are numbers; None where all sizes are ordinary.
+    """Return scales that keep squares within range; None if not needed.
 
-    They are powers of two, and equal within a block.
+    Scales are powers of two, and equal within a block.
     """
     if sizes.max() <= EXTREME and (sizes.min() >= 1 / EXTREME or not ((sizes < 1 / EXTREME) & (sizes > 0)).any()):
         return None
@@ -294,16 +295,16 @@ def find_scales(sizes: Floats, blocks: Indices) -> Floats | None:
 
 
 def find_precision(rows: Floats) -> float:
-    """Return the relative rounding of numbers: that of single precision where they need it and are in it."""
+    """Return the relative rounding, that of float32 if the numbers appear to be."""
     with np.errstate(over="ignore"):
         single = np.array_equal(rows.astype(np.float32), rows)
-    mantissas = np.frexp(rows)[0] * 2.0**16 if single else rows  # integers and fractions of two have few digits
+    mantissas = np.frexp(rows)[0] * 2.0**16 if single else rows  # integers are exact in both
     kind = np.float32 if single and np.any(mantissas % 1) else np.float64
     return float(np.finfo(kind).eps)
 
 
 def find_units(spread: Floats, mean: Floats, lowest: Floats, highest: Floats) -> Floats:
-    """Return standard deviations, with a floor for features that hardly vary under p, or not at all."""
+    """Return standard deviations, with a minimum for nearly constant features."""
     largest = np.maximum(np.abs(lowest), np.abs(highest))
     unit = np.maximum(spread, MIN_UNIT * (highest - lowest))
     constant = unit <= np.maximum(CONSTANT * np.abs(mean), 1e-300)
@@ -317,7 +318,7 @@ class GaussianAffine:
 
     mean: Floats  # (m,): F mean + f
     factor: Floats  # (m, d): F R with covariance R R'
-    grain: Floats  # (m,): how far rounding may put a mean or a target
+    grain: Floats  # (m,): rounding error of a mean or a target
 
     def standardized(self, blocks: Indices) -> tuple[GaussianAffine, Floats, Floats]:
         size = np.max(np.abs(self.factor), axis=1, initial=0.0)

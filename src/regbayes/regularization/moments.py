@@ -1,8 +1,8 @@
-"""Variances and correlations: statements that are not linear in the posterior, as a sequence of linear ones.
+"""Variance and correlation constraints, solved by a sequence of linear problems.
 
-A variance is ``min_c E[(f - c)^2]``, reached at the mean: given the mean it is linear in the posterior. The same holds
-of a correlation given the means and the ratio of the standard deviations. So the linear problem is solved, the numbers
-it was given are taken from its solution, and so on until they agree, docs/math.md eq. (19).
+A variance is ``min_c E[(f - c)^2]``, attained at the mean. Given the mean, it is linear in the posterior. The same
+holds for a correlation given the means and the ratio of the standard deviations. Each linear problem uses these numbers
+from the previous solution, until they agree, docs/math.md eq. (19).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from regbayes.regularization.result import RegularizedPosterior
 @persistable
 @dataclass(frozen=True, eq=False)
 class RegularizedMoments(Saveable):
-    """The posterior at which the sequence of linear problems came to rest, and how far it is from rest."""
+    """The posterior at the end of the sequence of linear problems, and its violation."""
 
-    regularized: RegularizedPosterior  # of the last linear problem; its gap certifies that one
+    regularized: RegularizedPosterior  # solution of the last linear problem; its gap certifies that problem
     labels: tuple[str, ...]  # (k,): one per variance or correlation
     before: Floats  # (k,): of the given posterior
     after: Floats  # (k,): of the regularized one
-    violation: Floats  # (k,): what is missing, in the units of the statistic; zero where the statement holds
+    violation: Floats  # (k,): violation in the units of the statistic; zero if the constraint holds
     n_rounds: int
     converged: bool
 
     def summary(self) -> str:
-        """Return a table of the statistics, and that of the last linear problem."""
+        """Return tables of the statistics and of the last linear problem."""
         state = "converged" if self.converged else "not converged"
         width = max(len(label) for label in self.labels)
         lines = [
@@ -113,14 +113,14 @@ def regularize_moments(
         n_rounds += 1
         problem = [*others, *(m.linear(s) for m, s in zip(moments, statistics, strict=True))]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnreliableWeightsWarning)  # said once, of the last one
+            warnings.simplefilter("ignore", UnreliableWeightsWarning)  # warn once, for the last problem
             result = regularize(posterior, problem, warm_start=warm_start, **options)
         current, warm_start = result.posterior, result.warm_start
         found = [moment.statistics(current) for moment in moments]
         violation = np.array([moment.violation(s) for moment, s in zip(moments, found, strict=True)])
         moved = max(s.distance(f) for s, f in zip(statistics, found, strict=True))
         converged = bool(np.all(violation <= tol) and moved <= np.sqrt(tol))
-        step = step / 2 if moved > worst else min(1.0, 1.2 * step)  # a round that overshoots asks for shorter ones
+        step = step / 2 if moved > worst else min(1.0, 1.2 * step)  # shorten the step after overshooting
         worst = moved
         statistics = [s.towards(f, step) for s, f in zip(statistics, found, strict=True)]
     _warn_once(result, converged, n_rounds, violation)
@@ -149,13 +149,13 @@ def _warn_once(result: RegularizedPosterior, converged: bool, n_rounds: int, vio
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Means and covariance of the features of one statement."""
+    """Means and covariance of the features of one constraint."""
 
     mean: Floats  # (1,) or (2,)
     covariance: Floats  # (1, 1) or (2, 2)
 
     def distance(self, other: _Statistics) -> float:
-        """How far apart the means are, in standard deviations, and for two features the ratios of their spreads."""
+        """Return the distance of means and log-ratios of spreads, in standard deviations."""
         away = float(np.max(np.abs(self.mean - other.mean) / self.spread))
         ratios = [np.log(s.spread[0] / s.spread[-1]) for s in (self, other)]
         return max(away, abs(float(ratios[0] - ratios[1])))
@@ -174,7 +174,7 @@ class _Statistics:
 
 @dataclass(frozen=True)
 class _Moment:
-    """One statement with its features evaluated."""
+    """One constraint with its evaluated features."""
 
     constraint: MomentConstraint
     values: Floats  # (n, 1) or (n, 2)
@@ -192,7 +192,7 @@ class _Moment:
 
     @property
     def unit(self) -> float:
-        """What a violation is measured in: the variance wanted, or one."""
+        """Return the unit of a violation: the variance target, or one."""
         return self.constraint.value if len(self.constraint.features) == 1 else 1.0
 
     def statistics(self, posterior: Any) -> _Statistics:
@@ -211,7 +211,7 @@ class _Moment:
         return {"<=": max(off, 0.0), ">=": max(-off, 0.0), "==": abs(off)}[self.constraint.sign]
 
     def linear(self, s: _Statistics) -> Constraint:
-        """Return the statement with means and spreads taken as known: linear in the posterior."""
+        """Return the constraint with means and spreads fixed: linear in the posterior."""
         if len(self.constraint.features) == 1:
             level, feature = self.constraint.value, (self.values[:, 0] - s.mean[0]) ** 2
         else:

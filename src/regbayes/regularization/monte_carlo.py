@@ -1,8 +1,8 @@
-"""Monte Carlo errors of a regularized posterior known by draws, docs/math.md eq. (16)-(18).
+"""Monte Carlo errors of regularized draws, docs/math.md eq. (16)-(18).
 
-Other draws of the same posterior would have given other expectations, other multipliers and so another solution. To
-first order each estimate moves by the mean of its *influence*, one number per draw; the standard error is that of this
-mean, along the chains in which the draws came.
+Other draws of the same posterior would give other expectations, multipliers and solutions. To first order, the error of
+each estimate is the mean of its *influence*, one number per draw. The standard error is that of this mean along the
+chains.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from regbayes.regularization.regularizers import Regularizer
 
 @dataclass(frozen=True)
 class Influences:
-    """What each draw contributes to the errors of the estimates, averaged in batches where chains are long.
+    """Influence of each draw on the estimates, averaged in batches for long chains.
 
-    ``values``, ``own``, ``response`` and ``phi`` belong to the features that the dual was solved for: the constrained
-    ones, ``given``, or uncorrelated combinations of them.
+    ``values``, ``own``, ``response`` and ``phi`` refer to the features of the dual problem: the constrained features
+    ``given``, or uncorrelated combinations of them.
     """
 
     samples: Samples  # the tilted draws
-    base: Samples  # as they were
+    base: Samples  # the original draws
     scale: Floats  # (m,): the units of ``given``
     given: Floats  # (n, m): the constrained features
     values: Floats  # (n, k)
-    own: Floats  # (n_chains, n_batches, k): n q_i (psi_i - E_q[psi]), on E_q[psi] at fixed multipliers
+    own: Floats  # (n_chains, n_batches, k): n q_i (psi_i - E_q[psi]), the influence on E_q[psi] at fixed multipliers
     response: Floats  # (k, k): K with d phi = -K d E[psi]
-    phi: Floats  # (k,): finite multipliers, on the face where there is one
+    phi: Floats  # (k,): finite multipliers, on the face if there is one
     back: Floats  # (m, k): from multipliers of ``values`` to those of ``given``
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -48,14 +48,14 @@ class Influences:
 
     @np.errstate(over="ignore", invalid="ignore")
     def of_expectations(self) -> Floats:
-        """Return the influence on the constrained expectations, which the multipliers react to."""
+        """Return the influence on the constrained expectations, including multipliers."""
         return self.of_features(self.given) * self.scale
 
     @np.errstate(over="ignore", invalid="ignore")
     def of_features(self, values: Floats) -> Floats:
-        """Return the influence on expectations of any features (n, j), shape (n_chains, n_batches, j)."""
+        """Return the influence on features (n, j), shape (n_chains, n_batches, j)."""
         weighted = self.samples.weights[:, None] * (values - self.samples.weights @ values)
-        covariance = self.values.T @ weighted  # with the constrained ones, (k, j): the mean of `weighted` is zero
+        covariance = self.values.T @ weighted  # with the constrained features, (k, j); `weighted` has mean zero
         at_fixed = average_batches(self.samples.by_chain(self.samples.n_atoms * weighted))
         return at_fixed + self._of_own_multipliers() @ covariance
 
@@ -69,7 +69,7 @@ class Influences:
 
 def find_errors(influence: Floats) -> Floats:
     """Return the standard errors of means of influences, shape (k,)."""
-    unit = np.max(np.abs(influence), axis=(0, 1))  # whose squares are numbers
+    unit = np.max(np.abs(influence), axis=(0, 1))  # so that squares neither overflow nor underflow
     unit = np.where(np.isfinite(unit) & (unit > 0), unit, 1.0)
     return np.array([unit[j] * monte_carlo_error(influence[..., j] / unit[j]) for j in range(influence.shape[-1])])
 
@@ -77,17 +77,17 @@ def find_errors(influence: Floats) -> Floats:
 def find_influences(
     samples: Samples, base: Samples, values: Floats, regularizer: Regularizer, stacked: Floats
 ) -> Influences:
-    """Linearise the solution in the draws.
+    """Linearize the solution in the draws.
 
     Parameters
     ----------
     samples, base : Samples
-        The tilted draws, and as they were.
+        The tilted and the original draws.
     values : array of shape (n, m)
         The constrained features.
     regularizer : Regularizer
     stacked : array of shape (M,)
-        The dual solution, one entry per elementary regularizer's coordinate.
+        The dual solution, one entry per coordinate of the elementary regularizers.
     """
     weights = samples.weights
     stack = Stack.of(regularizer, values.shape[1])
@@ -115,11 +115,11 @@ def find_influences(
 
 
 def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -> Floats:
-    """How the multipliers respond to a change of the expectations: ``d phi = -K d``, docs/math.md eq. (17).
+    """Return K with ``d phi = -K d``, the response of multipliers to expectations.
 
-    The dual solution is a fixed point of the proximal gradient map, so it moves as the map's generalized Jacobian says:
-    a constraint that is not active does not respond, one that is responds by the inverse covariance, and a soft one by
-    less.
+    docs/math.md eq. (17). The dual solution is a fixed point of the proximal gradient map, so that the map's
+    generalized Jacobian determines the response: zero for an inactive constraint, the inverse covariance for an active
+    one, less for a soft one.
     """
     hessian = covariance[np.ix_(stack.index, stack.index)]
     step = block_scale(stack.pieces, np.diag(hessian).copy()) ** 2
@@ -131,7 +131,7 @@ def _respond(stack: Stack, u: Floats, expectation: Floats, covariance: Floats) -
         places = np.arange(piece.start, piece.stop).reshape(-1, piece.block_size)
         jacobian[places[:, :, None], places[:, None, :]] -= blocks
     system = np.eye(len(u)) - jacobian + jacobian @ (step[:, None] * hessian)
-    root = np.sqrt(step)  # in units where the covariance is about one
+    root = np.sqrt(step)  # in units with covariance about one
     scaled = system * root / root[:, None]
     if not np.all(np.isfinite(scaled)):
         return np.full_like(covariance, np.nan)

@@ -1,4 +1,4 @@
-"""Euclidean projections that several regularizers share, with their Jacobians."""
+"""Euclidean projections shared by several regularizers, with their Jacobians."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from regbayes._types import Flags, Floats
 
 
 def project_rows_to_simplex(rows: Floats, total: Floats) -> Floats:
-    """Project each row onto ``{u >= 0, sum u = total}`` (Held, Wolfe and Crowder 1974: sort and threshold)."""
-    rows = rows - rows.max(axis=1, keepdims=True)  # which changes nothing, and leaves the digits of a small total
+    """Project rows onto ``{u >= 0, sum u = total}`` (Held, Wolfe and Crowder 1974)."""
+    rows = rows - rows.max(axis=1, keepdims=True)  # changes nothing, but preserves the digits of a small total
     descending = -np.sort(-rows, axis=1)
     excess = np.cumsum(descending, axis=1) - total[:, None]
     counts = np.arange(1, rows.shape[1] + 1)
@@ -30,7 +30,7 @@ def project_to_l1_ball(x: Floats, radius: float) -> Floats:
 
 
 def project_to_ball(x: Floats, radius: float, norm: float) -> Floats:
-    """Project onto the ball of that radius in the 1-, 2- or inf-norm."""
+    """Project onto the ball of the given radius in the 1-, 2- or inf-norm."""
     if norm == 1:
         return project_to_l1_ball(x, radius)
     if norm == 2:
@@ -40,7 +40,7 @@ def project_to_ball(x: Floats, radius: float, norm: float) -> Floats:
 
 
 def simplex_projection_jacobian(used: Flags) -> Floats:
-    """Jacobian of the projection of rows onto a simplex from where it is positive, shape (rows, size, size)."""
+    """Jacobian of the projection onto a simplex, given its positive coordinates."""
     on = used.astype(np.float64)
     jacobian: Floats = np.eye(used.shape[1]) * on[:, None, :]
     jacobian -= on[:, :, None] * on[:, None, :] / np.maximum(on.sum(axis=1), 1.0)[:, None, None]

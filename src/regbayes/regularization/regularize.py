@@ -1,4 +1,4 @@
-"""``regularize``: the closest posterior for which what was asked holds in expectation, docs/math.md eq. (1)."""
+"""Find the closest posterior under expectation constraints, docs/math.md eq. (1)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from regbayes.regularization.posteriors.weighted import Weighted, within_device_
 from regbayes.regularization.regularizers import Regularizer, Separable
 from regbayes.regularization.result import RESAMPLE_HINT, RegularizedPosterior
 
-MOST_NAMED = 5  # constraints that an error message lists
+MOST_NAMED = 5  # largest number of constraints listed in an error message
 
 
 class InfeasibleError(ValueError):
-    """The constraints cannot be met; ``result`` holds what was reached."""
+    """The constraints are infeasible; ``result`` is the final iterate."""
 
     def __init__(self, message: str, result: RegularizedPosterior) -> None:
         super().__init__(message)
@@ -46,11 +46,11 @@ class InfeasibleError(ValueError):
 
 
 class NotConvergedWarning(UserWarning):
-    """The solver stopped short of its tolerance; the gap and the violation say how far off the result may be."""
+    """The solver stopped above its tolerance; see the gap and the violation."""
 
 
 class UnreliableWeightsWarning(UserWarning):
-    """The draws are doubtful or unreliable for these constraints; ``diagnostics`` of the result has the reasons."""
+    """The draws are doubtful or unreliable for these constraints; see ``diagnostics``."""
 
 
 def regularize(
@@ -139,7 +139,7 @@ def regularize(
                 raise InfeasibleError(_lost_event_message(result, lost), result)
         elif result.status is Status.INFEASIBLE and raise_infeasible:
             pair = None
-            if outcome.out_of_reach is not None:  # one of them may be met alone
+            if outcome.out_of_reach is not None:  # each constraint may be feasible alone
                 pair = _find_contradiction(posterior, evaluated.values, stack)
             if pair is not None:
                 low, high = (labels[i] for i in pair)
@@ -151,7 +151,7 @@ def regularize(
 
 
 def _find_contradiction(posterior: Posterior, values: DeviceArray, stack: Stack) -> tuple[int, int] | None:
-    """Two constraints of one feature, a lower bound above an upper one; their places among the expectations."""
+    """Return indices of a lower bound above an upper bound of the same feature."""
     low, high = stack.domain
     lowest, highest = np.full(stack.n_features, -np.inf), np.full(stack.n_features, np.inf)
     np.maximum.at(lowest, stack.index, low)
@@ -164,7 +164,7 @@ def _find_contradiction(posterior: Posterior, values: DeviceArray, stack: Stack)
 
 
 def _way_out(posterior: Posterior, values: DeviceArray, stack: Stack, outcome: _Outcome) -> str:
-    """What to do where constraints cannot be met, if it is known."""
+    """Return a remedy for infeasible constraints, if one is known."""
     if isinstance(posterior, Weighted) and _asks_beyond_probabilities(values, stack):
         return "; a probability, the mean of a yes or no, lies between 0 and 1"
     if isinstance(posterior, Samples) and not (outcome.verdict is not None and outcome.verdict.constant):
@@ -173,7 +173,7 @@ def _way_out(posterior: Posterior, values: DeviceArray, stack: Stack, outcome: _
 
 
 def _asks_beyond_probabilities(values: DeviceArray, stack: Stack) -> bool:
-    """Whether some feature is 0 at some draws, 1 at all others, and is asked for more than 1 or less than 0."""
+    """Whether the target of a 0/1 feature is above 1 or below 0."""
     asked = zip(stack.index, *stack.domain, strict=True)
     beyond = {int(i) for i, low, high in asked if low > 1 or high < 0}
     return any(np.array_equal(np.unique(to_host(values[:, i])), (0, 1)) for i in beyond)
@@ -181,13 +181,13 @@ def _asks_beyond_probabilities(values: DeviceArray, stack: Stack) -> bool:
 
 @dataclass(frozen=True)
 class _Problem:
-    """The problem in the solver's own units: features ``(psi - center) / scale``, and targets in the same."""
+    """The problem in the solver's units: ``(psi - center) / scale``, also for targets."""
 
     partition: LogPartition
     stack: Stack
     center: Floats  # (m,)
     scale: Floats  # (m,)
-    plain: bool  # whether these are the user's units
+    plain: bool  # whether the solver's units are the user's
 
     @classmethod
     def of(cls, partition: LogPartition, stack: Stack) -> _Problem:
@@ -212,7 +212,7 @@ class _Problem:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Where the solver ended, on which face, and what is in the way where it cannot be done."""
+    """Final iterate, its face, and the reason for infeasibility."""
 
     face: Face
     solution: DualSolution
@@ -224,7 +224,7 @@ class _Outcome:
 def gather(
     posterior: Posterior, features: Any, regularizer: Regularizer | None
 ) -> tuple[Features, Regularizer, tuple[str, ...]]:
-    """Bring both ways of calling to one: evaluated features, one regularizer, a label per expectation."""
+    """Return evaluated features, one regularizer and labels for both forms of call."""
     if regularizer is not None:
         if isinstance(features, Constraint) or (
             isinstance(features, list) and any(isinstance(c, Constraint) for c in features)
@@ -246,7 +246,7 @@ def gather(
 
 
 def _check_events(posterior: Posterior, features: Any, regularizer: Regularizer | None) -> None:
-    """Refuse what is given an event that never happens: it would hold of any posterior."""
+    """Raise if a conditional expectation has an event with probability zero."""
     for constraint in as_constraints(features) if regularizer is None else ():
         event = constraint.features.event if isinstance(constraint.features, OnEvent) else None
         if event is not None and isinstance(posterior, Weighted) and not float(posterior.expectation(event)) > 0:
@@ -256,7 +256,7 @@ def _check_events(posterior: Posterior, features: Any, regularizer: Regularizer 
 
 
 def _find_lost_event(result: RegularizedPosterior, constraints: list[Constraint]) -> Constraint | None:
-    """A constraint on what is given an event that the result lets never happen: no weights of its atoms meet it."""
+    """Return a conditional constraint whose event the result excludes."""
     if not isinstance(result.posterior, Weighted):
         return None
     for constraint in constraints:
@@ -286,7 +286,7 @@ def as_constraints(given: Any) -> list[Constraint]:
         raise TypeError("give constraints such as E(psi) <= b, or features and a regularizer")
     if not given:
         raise ValueError("the list of constraints is empty")
-    flat = [c for item in given for c in (item if isinstance(item, list) else [item])]  # between(...) of a condition
+    flat = [c for item in given for c in (item if isinstance(item, list) else [item])]  # `given(...).between`
     odd = [item for item in flat if not isinstance(item, Constraint)]
     if odd:
         raise TypeError(f"every item of a list of constraints must be one, such as E(psi) <= b; got {odd[0]!r}")
@@ -294,7 +294,7 @@ def as_constraints(given: Any) -> list[Constraint]:
 
 
 def _labels(constraint: Constraint, names: tuple[str, ...]) -> list[str]:
-    """How the constraint on each expectation reads, under the variable's own name where there is one."""
+    """Return a label for each expectation, with the variable's own name if it has one."""
     if len(names) == 1:
         own = isinstance(constraint.features, Picked | Combination) or constraint.name == UNNAMED_FEATURE
         return [constraint.label(names[0] if own and not constraint.named else None)]
@@ -308,7 +308,7 @@ def _check_size(regularizer: Regularizer, size: int, what: object) -> None:
 
 
 def _solve(partition: LogPartition, stack: Stack, tol: float, max_iter: int, warm_start: Floats | None) -> _Outcome:
-    """Solve the dual, on the face of the support that the constraints leave when they leave only a face."""
+    """Solve the dual, on a face of the support if the constraints require one."""
     face = Face(partition, 0.0, np.zeros(stack.n_features))
     if not is_interior(partition, stack):
         out_of_reach = find_out_of_reach(partition, stack)
@@ -390,7 +390,7 @@ def _infeasible_message(posterior: Posterior, labels: tuple[str, ...], problem: 
         )
         label, off = labels[i], abs(unreachable.needed - unreachable.reachable) * problem.scale[i]
         reach = f"{'these draws reach' if drawn else 'the features reach'} only {reachable:.6g}"
-        if off < 1e-300:  # an open domain, as KL's x > 0
+        if off < 1e-300:  # an open domain, such as x > 0 of KL
             return f"the constraint {label} cannot be met: {reach}, on the edge of where it is defined"
         return f"the constraint {label} cannot be met: it needs {needed:.6g}, and {reach}, off by {off:.6g}"
     verdict = outcome.verdict

@@ -1,4 +1,4 @@
-"""What `regularize` returns: the regularized posterior with its multipliers, its certificate and Monte Carlo errors."""
+"""Result of `regularize`: posterior, multipliers, certificate, Monte Carlo errors."""
 
 from __future__ import annotations
 
@@ -46,28 +46,29 @@ class RegularizedPosterior(Saveable):
     NaN for draws in blocks on a cluster, for which they are not estimated.
     """
 
-    posterior: Posterior  # the tilted one
-    base: Posterior  # the one that was given
+    posterior: Posterior  # the regularized posterior
+    base: Posterior  # the original posterior
     regularizer: Regularizer
     labels: tuple[str, ...]  # (m,): one per constrained expectation
     multipliers: Floats  # (m,): phi; infinite where the status is boundary
     before: Floats  # (m,): E_p[psi]
     after: Floats  # (m,): E_q[psi]
-    slack: Floats  # (m,): how far inside each constraint; negative where it is missed, see `miss`
+    slack: Floats  # (m,): distance inside each constraint; negative if violated, see `miss`
     primal: float
     dual: float
     gap: float
-    violation: float  # of hard constraints, in standard deviations of the features: rounding, when optimal
-    kl: float  # KL(q || p): how far the posterior moved
+    violation: float  # of hard constraints, in standard deviations of the features; rounding error if optimal
+    kl: float  # KL(q || p), the divergence from the original posterior
     status: Status  # of the solver: optimal, boundary, infeasible, stalled or iteration_limit; see `reliability`
     n_iter: int
     warm_start: Floats = field(repr=False)  # pass it to the next call on a similar problem
-    features: Features = field(repr=False)  # the constrained ones, evaluated
+    features: Features = field(repr=False)  # the constrained features, evaluated
 
     def expectation(self, features: Any) -> Floats:
         """Return expectations of any features under the regularized posterior, shape (m,).
 
-        A single one is a number too, ``float(result.expectation("tau"))``; ``E(f).given(event)`` has a conditional one.
+        A single expectation converts to a float, as in ``float(result.expectation("tau"))``.
+        ``E(f).given(event)`` has a conditional expectation.
         """
         if isinstance(features, Conditional):
             return self.posterior.expectation(features.on_event(0.0)) / self._probability(features)
@@ -80,21 +81,21 @@ class RegularizedPosterior(Saveable):
         return probability
 
     def sd(self, features: Any) -> Floats:
-        """Return standard deviations of any features under the regularized posterior, shape (m,)."""
+        """Return standard deviations of any features, shape (m,)."""
         return self.posterior.sd(inside(features))
 
     def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
-        """Return quantiles of any features, shape (m,) for one probability and (m, k) for k; nothing is resampled."""
+        """Return quantiles of features, shape (m,) for one probability, (m, k) for k."""
         return self.posterior.quantile(inside(features), probabilities)
 
     def interval(self, features: Any, probability: float = 0.94) -> Floats:
-        """Return the equal-tailed interval of any features, shape (m, 2). Nothing is resampled."""
+        """Return the equal-tailed interval of any features, shape (m, 2)."""
         return self.posterior.interval(inside(features), probability)
 
     def mcse(self, features: Any) -> Floats:
-        """Return Monte Carlo standard errors of `expectation`, shape (m,), docs/math.md eq. (18).
+        """Return Monte Carlo standard errors of `expectation`, docs/math.md eq. (18).
 
-        They count that the multipliers were found on the same draws, and that draws of a chain repeat each other.
+        They account for the estimation of the multipliers from the same draws, and for autocorrelation.
         """
         if isinstance(features, Conditional):
             on_event = features.on_event(self.expectation(features))
@@ -105,7 +106,7 @@ class RegularizedPosterior(Saveable):
         return find_errors(self._influences.of_features(to_host(values.values)))
 
     def ess(self, features: Any) -> Floats:
-        """Return how many independent draws would know each expectation as well, shape (m,) (`Samples` only)."""
+        """Return the effective sample size for each expectation (`Samples` only)."""
         return self._samples("ess").ess(inside(features))
 
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
@@ -119,7 +120,7 @@ class RegularizedPosterior(Saveable):
 
     @cached_property
     def after_mcse(self) -> Floats:
-        """Monte Carlo standard errors of ``after``, shape (m,): zero where a constraint holds the expectation."""
+        """Monte Carlo standard errors of ``after``; zero for active hard constraints."""
         if self._influences is None:
             return self._no_errors(len(self.labels))
         errors = find_errors(self._influences.of_expectations())
@@ -127,7 +128,7 @@ class RegularizedPosterior(Saveable):
 
     @cached_property
     def multipliers_mcse(self) -> Floats:
-        """Monte Carlo standard errors of ``multipliers``, shape (m,); NaN where they are infinite."""
+        """Monte Carlo standard errors of ``multipliers``, shape (m,); NaN if infinite."""
         if self._influences is None:
             return self._no_errors(len(self.labels))
         errors = find_errors(self._influences.of_multipliers())
@@ -136,7 +137,7 @@ class RegularizedPosterior(Saveable):
 
     @cached_property
     def kl_mcse(self) -> float:
-        """Monte Carlo standard error of ``kl``, to first order: it says little where ``kl`` is nearly zero."""
+        """Monte Carlo standard error of ``kl`` to first order; unreliable near zero."""
         found = self._no_errors(1) if self._influences is None else find_errors(self._influences.of_kl())
         return float(found[0])
 
@@ -153,27 +154,24 @@ class RegularizedPosterior(Saveable):
 
     @cached_property
     def effective_sample_size(self) -> float:
-        """Effective number of draws: the least that weights and chains leave for a constrained expectation.
-
-        `Samples` only.
-        """
+        """Smallest effective sample size of the constrained expectations (`Samples` only)."""
         samples = self._samples("effective_sample_size")
         return float(np.nanmin([samples.effective_sample_size, *samples.ess(self.features)]))
 
     @property
     def pareto_k(self) -> float:
-        """Pareto k-hat of the tilted weights (`Samples` only); above 0.7 do not trust the result."""
+        """Pareto k-hat of the tilted weights (`Samples` only); unreliable above 0.7."""
         return self._samples("pareto_k").pareto_k
 
     @cached_property
     def _verdict(self) -> tuple[Reliability, tuple[str, ...]]:
-        """How far the draws can be trusted, with the reasons and what to do."""
+        """Reliability of the draws, with reasons and remedies."""
         if not self.posterior.is_drawn:
             return "reliable", ()
         n_chains = self.posterior.draws.n_chains if isinstance(self.posterior, Samples) else 1
         effective = self.posterior.effective_sample_size  # type: ignore[attr-defined]
         mild = effective >= self.posterior.n_atoms / 2  # type: ignore[attr-defined]
-        if isinstance(self.posterior, Samples) and not mild:  # mild weights cost no feature much
+        if isinstance(self.posterior, Samples) and not mild:  # mild weights matter little
             effective = self.effective_sample_size
         verdict, reason = judge_weights(self.posterior, effective, n_chains)
         messages = [f"The draws are {verdict}: {reason} {RESAMPLE_HINT}"] if reason else []
@@ -185,24 +183,23 @@ class RegularizedPosterior(Saveable):
 
     @property
     def reliability(self) -> Reliability:
-        """Whether the draws are reliable, doubtful or unreliable for this constraint; ``diagnostics`` has the reasons.
+        """Reliability of the draws for these constraints; see ``diagnostics``.
 
-        ``status`` is about the solver alone: the optimum for these draws. Posteriors that are known exactly are
-        reliable.
+        One of "reliable", "doubtful" and "unreliable"; exact posteriors are reliable. ``status`` is about the
+        solver alone.
         """
         return self._verdict[0]
 
     @property
     def diagnostics(self) -> tuple[str, ...]:
-        """Problems with the draws, one message each with what to do; empty where the draws are reliable.
+        """Messages about problems with the draws, with remedies; empty if there are none.
 
-        A heavy tail is found by extrapolating from the largest draws. That it is not found proves nothing: draws do not
-        show what lies beyond them.
+        Heavy tails are detected by extrapolation from the largest draws, so that they can be missed.
         """
         return self._verdict[1]
 
     def to_arviz(self, rng: np.random.Generator | int | None = None) -> Any:
-        """Return the regularized posterior as an ArviZ object (`Samples` only); ``rng`` is a generator or a seed."""
+        """Return an ArviZ object (`Samples` only); ``rng`` is a generator or a seed."""
         return self._samples("to_arviz").to_arviz(rng)
 
     def _samples(self, what: str) -> Samples:
@@ -211,7 +208,7 @@ class RegularizedPosterior(Saveable):
         return self.posterior
 
     def summary(self) -> str:
-        """Return the verdict, its reasons and a table of the constraints, with errors where the posterior is drawn."""
+        """Return reliability, diagnostics and a table of the constraints as text."""
         columns, rows = self._table()
         width = max(len(label) for label in self.labels)
         widths = [max(11, len(column)) if column != "±" else 8 for column in columns]
@@ -236,7 +233,7 @@ class RegularizedPosterior(Saveable):
         return head
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and cells, with a column of errors after each estimate where there are any."""
+        """Return headings and cells, with a column of errors after each estimate of draws."""
         drawn = isinstance(self.posterior, Samples)
         columns: list[tuple[str, list[str]]] = []
         for name, values, errors in (
@@ -255,14 +252,14 @@ class RegularizedPosterior(Saveable):
 
     @property
     def miss(self) -> Floats:
-        """How far each soft constraint is missed, shape (m,): zero where the constraint holds.
+        """Violation of each soft constraint, shape (m,); zero if the constraint holds.
 
-        For a target without a tolerance (an equality, a ridge, a divergence) it is the distance left.
+        For targets without tolerance (equality, ridge, divergence), it is the distance from the target.
         """
         return np.maximum(-self.slack, 0.0)
 
     def _repr_html_(self) -> str:
-        """Show the verdict and the table in a notebook."""
+        """Show the reliability and the table in a notebook."""
         columns, rows = self._table()
         right = ' style="text-align:right"'
         left = ' style="text-align:left"'
@@ -284,7 +281,7 @@ class RegularizedPosterior(Saveable):
 
 
 def _tidy(value: float, compared: float) -> float:
-    """Return zero for what is rounding next to the number it is compared with, and never minus zero."""
+    """Return zero for values within rounding of the compared number."""
     return 0.0 if abs(value) <= 1e-7 * abs(compared) else float(value)
 
 

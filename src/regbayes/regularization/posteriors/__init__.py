@@ -1,4 +1,4 @@
-"""Posteriors that can be tilted: enumerated models, Gaussians, and draws from anywhere."""
+"""Posteriors that can be tilted: enumerated models, Gaussians and draws."""
 
 from __future__ import annotations
 

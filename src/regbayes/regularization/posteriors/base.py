@@ -1,4 +1,4 @@
-"""What `regularize` needs of a posterior: its log-partition, its tilt, expectations. docs/math.md eq. (2)-(3)."""
+"""The posterior interface: log-partition, tilt and expectations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regbayes.regularization.log_partition import LogPartition
 
 
 class Expectations(np.ndarray[Any, np.dtype[np.float64]]):
-    """Expectations, shape (m,); a single one is also a number, to ``float`` and in format strings."""
+    """Expectations, shape (m,); a single one converts to ``float``."""
 
     def __float__(self) -> float:
         if self.size != 1:
@@ -29,17 +29,17 @@ class Expectations(np.ndarray[Any, np.dtype[np.float64]]):
 
 
 class Posterior(Saveable, ABC):
-    """What `regularize` needs of a posterior."""
+    """Interface of posteriors for `regularize`."""
 
-    is_drawn: ClassVar[bool] = False  # whether it is known by draws, others of which would give another solution
-    log_evidence: float | None = None  # log p(D), where it is known: empirical Bayes compares models by it
+    is_drawn: ClassVar[bool] = False  # whether draws represent it, so that the solution has a Monte Carlo error
+    log_evidence: float | None = None  # log p(D), if known: empirical Bayes compares models by it
 
     @abstractmethod
     def evaluate(self, features: Any) -> Features:
         """Return the features in the posterior's own form, with a name for each."""
 
     def join(self, parts: Sequence[Features]) -> Features:
-        """Put several sets of evaluated features together: columns of atoms side by side."""
+        """Join several sets of evaluated features, such as columns of atoms."""
         names = tuple(name for part in parts for name in part.names)
         return parts[0] if len(parts) == 1 else Features(join_columns([part.values for part in parts]), names)
 
@@ -61,7 +61,7 @@ class Posterior(Saveable, ABC):
 
     @abstractmethod
     def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
-        """Return quantiles of each feature, shape (m,) for one probability and (m, k) for k of them."""
+        """Return quantiles of each feature, shape (m,) for one probability, (m, k) for k."""
 
     def interval(self, features: Any, probability: float = 0.94) -> Floats:
         """Return the equal-tailed interval of each feature, shape (m, 2)."""
@@ -80,12 +80,12 @@ class Posterior(Saveable, ABC):
 
 
 def as_features(posterior: Posterior, features: Any) -> Features:
-    """Evaluate features, unless they are already."""
+    """Evaluate features, unless they are evaluated already."""
     return features if isinstance(features, Features) else posterior.evaluate(features)
 
 
 def as_probabilities(probabilities: ArrayLike) -> Floats:
-    """Return levels of quantiles as an array of numbers from 0 to 1."""
+    """Return quantile levels as an array of numbers from 0 to 1."""
     levels = np.asarray(probabilities, dtype=np.float64)
     if levels.ndim > 1 or not np.all((levels >= 0) & (levels <= 1)):
         raise ValueError(f"probabilities must be numbers from 0 to 1, got {probabilities!r}")

@@ -73,7 +73,7 @@ class Gaussian(Posterior):
             parts = [self.evaluate(part) for part in features.parts]
             names = features.name([part.names for part in parts])
             rows = features.combine([part.values for part in parts])
-            rows[:, :-1] -= features.constant  # which belongs to the last column, of constants, alone
+            rows[:, :-1] -= features.constant  # the constant belongs to the last column alone
             return Features(rows, names)
         items = [features]
         if isinstance(features, list | tuple) and any(callable(item) or np.ndim(item) > 0 for item in features):
@@ -103,7 +103,7 @@ class Gaussian(Posterior):
         return Gaussian(self.mean + move, self.covariance)
 
     def shift(self, move: Floats) -> Gaussian:
-        """Return the same covariance around another mean, where a standard Gaussian's mean would move by ``move``."""
+        """Return the same Gaussian with its mean moved by R ``move``, R R' = covariance."""
         return Gaussian(
             self.mean + (self._factor * move if self._factor.ndim == 1 else self._factor @ move), self.covariance
         )
@@ -117,7 +117,7 @@ class Gaussian(Posterior):
         return self.bind(as_features(self, features)).spread
 
     def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
-        """Return quantiles of each affine feature, shape (m,) for one probability and (m, k) for k of them."""
+        """Return quantiles, shape (m,) for one probability and (m, k) for k."""
         evaluated = as_features(self, features)
         quantiles: Floats = np.add.outer(np.zeros(len(evaluated.names)), ndtri(as_probabilities(probabilities)))
         columns = (slice(None),) + (None,) * (quantiles.ndim - 1)
@@ -133,7 +133,7 @@ class Gaussian(Posterior):
 
 
 def _covariance_factor(covariance: Floats) -> Floats:
-    """A square root of the covariance: R with R R' = covariance, or its diagonal."""
+    """Return R with R R' = covariance, or the diagonal of R."""
     if covariance.ndim == 1:
         if np.any(covariance < 0):
             raise ValueError("covariance must be positive semi-definite, got a negative variance")
@@ -144,13 +144,13 @@ def _covariance_factor(covariance: Floats) -> Floats:
     values, vectors = np.linalg.eigh(covariance)
     if values[0] < -1e-10 * scale:
         raise ValueError(f"covariance must be positive semi-definite, got the eigenvalue {values[0]:.3g}")
-    # The symmetric root: it does not depend on the signs of the eigenvectors, so neither do draws of a given seed.
+    # The symmetric root does not depend on the signs of the eigenvectors, so that draws of a seed are reproducible.
     root: Floats = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     return root
 
 
 def _affine_rows(feature: Any, d: int) -> Floats:
-    """One affine map as rows of coefficients and a constant."""
+    """Return an affine map as rows of coefficients and a constant."""
     if isinstance(feature, OnEvent):
         raise TypeError("given(event) is not affine; draw from the Gaussian and use Samples")
     if not callable(feature):
@@ -168,7 +168,7 @@ def _affine_rows(feature: Any, d: int) -> Floats:
     def call(point: Floats) -> Floats:
         try:
             return np.atleast_1d(np.asarray(feature(point), dtype=np.float64))
-        except IndexError as error:  # written for draws, most likely
+        except IndexError as error:  # probably written for draws
             raise ValueError(
                 f"a feature function of a Gaussian is called with one vector of shape ({d},), not with draws, and this "
                 f"one could not take it: {error}"

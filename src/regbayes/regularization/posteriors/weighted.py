@@ -1,4 +1,4 @@
-"""Posteriors made of weighted atoms: enumerated models, and draws from anywhere."""
+"""Posteriors of weighted atoms: enumerated models and draws."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from regbayes.regularization.posteriors.base import (
     as_probabilities,
 )
 
-SUM_TOLERANCE = 1e-5  # of probabilities: what single precision leaves of a long sum
-IN_RANGE = 1e150  # variances between one over this and this have squares that are numbers
+SUM_TOLERANCE = 1e-5  # tolerance of the sum of probabilities, which covers long sums in single precision
+IN_RANGE = 1e150  # the squares of variances between its inverse and this neither overflow nor underflow
 
 
 def _normalise(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
@@ -61,7 +61,7 @@ def _normalise(log_weights: ArrayLike | None, n: int, name: str) -> Floats:
 
 
 def _centre(column: Floats, weights: Floats) -> tuple[Floats, float]:
-    """Return a feature less its expectation in units of the largest distance, whose squares stay in range; the unit."""
+    """Return a centered feature in units of its largest distance, and the unit."""
     column = np.ascontiguousarray(column)
     with np.errstate(over="ignore"):
         away = column - weights @ column
@@ -72,30 +72,30 @@ def _centre(column: Floats, weights: Floats) -> tuple[Floats, float]:
 
 
 class Weighted(Posterior):
-    """Weighted atoms: what enumerated models and draws have in common."""
+    """Weighted atoms, the base class of enumerated models and draws."""
 
     draws: Draws
-    log_weights: Floats  # (n,), normalised
+    log_weights: Floats  # (n,), normalized
 
     @property
     def n_atoms(self) -> int:
-        """How many models or draws there are, those of weight zero too."""
+        """Number of models or draws, including those with zero weight."""
         return len(self.log_weights)
 
     @property
     def weights(self) -> Floats:
-        """Normalised weights, shape (n,)."""
+        """Normalized weights, shape (n,)."""
         return np.exp(self.log_weights)
 
     def reweight(self, log_weights: Floats) -> Weighted:
-        """Return the same atoms with other log-weights, normalised ones."""
+        """Return the same atoms with other, normalized log-weights."""
         other = object.__new__(type(self))
         kept = {k: v for k, v in vars(self).items() if not isinstance(getattr(type(self), k, None), cached_property)}
         other.__dict__.update(kept, log_weights=log_weights, log_evidence=None)
         return other
 
     def evaluate(self, features: Any) -> Features:
-        """Evaluate features of every atom: functions, arrays, names of variables, or a list of those."""
+        """Evaluate features of every atom: functions, arrays, names or a list of these."""
         return evaluate_features(self.draws, features)
 
     def bind(self, features: Features) -> WeightedAtoms:
@@ -132,7 +132,7 @@ class Weighted(Posterior):
         return np.array([spread(column) for column in arrays.to_host(as_features(self, features).values).T])
 
     def quantile(self, features: Any, probabilities: ArrayLike) -> Floats:
-        """Return weighted quantiles: the smallest value that as much probability does not exceed.
+        """Return weighted quantiles (inverse of the cumulative distribution).
 
         Parameters
         ----------
@@ -212,7 +212,7 @@ class Finite(Weighted):
         return self.weights
 
     def evaluate(self, features: Any) -> Features:
-        """Evaluate functions of the models, or take an array of shape (n,) or (n, m) as it is."""
+        """Evaluate functions of the models, or accept an array of shape (n,) or (n, m)."""
         if self.objects is not None:
             features = _one_at_a_time(features, self.objects)
         return super().evaluate(features)
@@ -229,7 +229,7 @@ class Finite(Weighted):
 
 
 def _plain_objects(models: Any) -> list[Any] | None:
-    """Return the models as a list when they are neither an array of numbers nor a mapping."""
+    """Return the models as a list unless they are a numeric array or a mapping."""
     if isinstance(models, Mapping) or hasattr(models, "__array__") or not isinstance(models, Sequence):
         return None
     if models and all(isinstance(model, int | float | np.number) for model in models):
@@ -238,7 +238,7 @@ def _plain_objects(models: Any) -> list[Any] | None:
 
 
 def _one_at_a_time(features: Any, objects: list[Any]) -> Any:
-    """Let functions of one object serve where functions of all draws are expected."""
+    """Convert functions of one object to functions of all."""
     if isinstance(features, list | tuple):
         return [_one_at_a_time(feature, objects) for feature in features]
     if isinstance(features, Expression):
@@ -311,47 +311,47 @@ class Samples(Weighted):
 
     @cached_property
     def _counts(self) -> tuple[float, float]:
-        """Kish's effective number of draws, and the efficiency of the chains: one look at the weights for both."""
+        """Kish's effective sample size and the efficiency of the chains."""
         weights = self.weights
         kish = float(weights.sum() ** 2 / (weights @ weights))
         return kish, min(1.0, 1 / autocorrelation_time(self.by_chain(weights)))
 
     @property
     def relative_efficiency(self) -> float:
-        """Effective sample size of the weights as a series along the chains, over their number; at most 1."""
+        """Effective sample size of the weights as a series, divided by n; at most 1."""
         return self._counts[1]
 
     @property
     def effective_sample_size(self) -> float:
-        """Effective number of draws that the weights leave: Kish's, times the efficiency of the chains."""
+        """Effective sample size of the draws: Kish's, times the efficiency of the chains."""
         return math.prod(self._counts)
 
     @cached_property
     def pareto_k(self) -> float:
-        """The k-hat of the weights' tail: above 0.7 the draws are unreliable."""
+        """Pareto k-hat of the weights; above 0.7 the draws are unreliable."""
         return pareto_k(self.log_weights, self.relative_efficiency)
 
     @cached_property
     def tail_index(self) -> float:
-        """Hill's tail index of the weights: above 1/3 standard errors may be too small."""
+        """Hill's tail index of the weights; above 1/3 standard errors may be too small."""
         return tail_index(self.log_weights)
 
     def mcse(self, features: Any) -> Floats:
-        """Return the Monte Carlo standard error of each expectation, shape (m,), at these weights."""
+        """Return the Monte Carlo standard error of each expectation, shape (m,)."""
         return np.array([unit * error for error, _, unit in self._errors(features)])
 
     def ess(self, features: Any) -> Floats:
-        """Return how many independent equally weighted draws would know each expectation as well, shape (m,).
+        """Return the effective sample size for each expectation, shape (m,).
 
-        Autocorrelation along the chains and unequal weights both count. NaN where a feature does not vary.
+        It accounts for autocorrelation and unequal weights. NaN for a constant feature.
         """
         return np.array([variance / error**2 if error > 0 else np.nan for error, variance, _ in self._errors(features)])
 
     def _errors(self, features: Any) -> list[tuple[float, float, float]]:
-        """Return of each feature the Monte Carlo error of its expectation and its variance, and the unit they are in.
+        """Return the Monte Carlo errors of expectations, the variances, and their units.
 
-        Many draws: a column of a matrix is slow to read, so all are taken together, and one by one only where squares
-        are out of range.
+        All columns are processed together, which is faster. Columns whose squares overflow or underflow are processed
+        alone.
         """
         values, weights = arrays.to_host(as_features(self, features).values), self.weights
 
@@ -369,17 +369,17 @@ class Samples(Weighted):
         ]
 
     def _in_batches(self, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
-        """Return weighted features less their expectations, averaged in batches along the chains; and variances."""
+        """Return centered, weighted features in batches along chains, and variances."""
         m, n_draws, center = values.shape[1], self.draws.n_draws, weights @ values
         batch = batch_length(n_draws)
         batches, variances = np.empty((self.draws.n_chains, n_draws // batch, m)), np.zeros(m)
-        together = max(1, CHUNK_BYTES // (8 * m * batch))  # batches that stay in the cache
+        together = max(1, CHUNK_BYTES // (8 * m * batch))  # batches that fit into the cache
         room = np.empty((min(together * batch, n_draws), m))
         for own, chain_weights, chain in zip(batches, self.by_chain(weights), self.by_chain(values), strict=True):
             for first in range(0, -(-n_draws // batch), together):
                 part = slice(first * batch, min((first + together) * batch, n_draws))
                 away = np.subtract(chain[part], center, out=room[: part.stop - part.start])
-                into = own[first : first + together]  # a last batch that is not full is left out
+                into = own[first : first + together]  # drops an incomplete last batch
                 whole = away[: len(into) * batch].reshape(len(into), batch, m)
                 own_weights = chain_weights[part]
                 shares = own_weights[: len(into) * batch].reshape(len(into), 1, batch)
@@ -388,9 +388,9 @@ class Samples(Weighted):
         return batches, variances
 
     def smoothed(self) -> Samples:
-        """Return the same draws with Pareto smoothed weights: the luck of the largest taken out, for a small bias.
+        """Return the same draws with Pareto smoothed weights.
 
-        What was constrained then holds only nearly.
+        Smoothing reduces the variance at the cost of a small bias. The constraints then hold only approximately.
         """
         return cast("Samples", self.reweight(smooth_log_weights(self.log_weights, self.relative_efficiency)[0]))
 
@@ -399,7 +399,7 @@ class Samples(Weighted):
         return _take(self.draws, self._choose(rng, size))
 
     def to_arviz(self, rng: np.random.Generator | int | None = None) -> Any:
-        """Return an ArviZ object: draws resampled by the weights, the weights, and the groups that came with them."""
+        """Return an ArviZ object with resampled draws, weights and other groups."""
         return to_arviz(self.draws.on_host(), self.log_weights, rng)
 
     def __repr__(self) -> str:
@@ -407,7 +407,7 @@ class Samples(Weighted):
 
 
 def within_device_memory(posterior: Posterior) -> AbstractContextManager[None]:
-    """Say how many draws fit where the memory of the device that they lie on does not do."""
+    """Add the number of draws that fit to an out-of-memory error of a device."""
     if not isinstance(posterior, Weighted):
         return nullcontext()
     there = [values for values in posterior.draws.variables.values() if arrays.lies_elsewhere(values)]
@@ -418,7 +418,7 @@ def within_device_memory(posterior: Posterior) -> AbstractContextManager[None]:
 
 
 def _describe_room(there: Any, n_draws: int, n_bytes: int) -> str:
-    """Say what fits, with as many features as a draw has numbers: they are there twice, once in other units."""
+    """Describe how many draws fit; features are stored twice, in two units."""
     free, fits = free_bytes(there), ""
     if free is not None:
         fits = (

@@ -1,4 +1,4 @@
-"""Regularizers: what must hold of expectations, and what it costs when it does not."""
+"""Regularizers: hard constraints and penalties on expectations."""
 
 from __future__ import annotations
 

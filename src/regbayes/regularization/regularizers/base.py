@@ -1,8 +1,8 @@
-"""What a regularizer is: a closed convex function g of expectations, known through three faces.
+"""Base class of regularizers, closed convex functions g of expectations.
 
-``value`` is g itself, ``conjugate`` its Fenchel conjugate (the dual problem sees only that), ``prox`` its proximal
-map (the solver moves only by that), docs/math.md eq. (4)-(6). Off its domain a function is ``inf``, never a flag.
-Every concrete class is final: variations are wrappers (`combinations`), not subclasses with switches.
+A regularizer defines ``value``, which is g, its Fenchel conjugate ``conjugate``, which the dual problem contains, and
+its proximal map ``prox``, which the solver uses, docs/math.md eq. (4)-(6). Functions are ``inf`` outside their domain.
+Concrete classes are final: variations are wrappers (`combinations`), not subclasses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Atom:
-    """An elementary regularizer and the coordinates of the expectation vector that it sees."""
+    """An elementary regularizer and the expectations that it applies to."""
 
     regularizer: Regularizer
     index: NDArray[np.intp]  # (size,)
@@ -33,19 +33,19 @@ class Atom:
 class Regularizer(ABC):
     """A closed convex function of a vector of expectations.
 
-    A new one defines `value`, `conjugate`, `prox`, and says through `block_size` which coordinates are independent
-    of each other and through `size` how many it takes; everything else has a default. docs/adding_a_regularizer.md
-    walks through an example.
+    A subclass defines `value`, `conjugate` and `prox`. `block_size` declares which coordinates are independent of
+    each other, and `size` how many there are. Everything else has a default. See docs/adding_a_regularizer.md for
+    an example.
     """
 
     @property
     def size(self) -> int | None:
-        """Number of coordinates this regularizer takes; None when it takes any number."""
+        """Number of coordinates; None for any number."""
         return None
 
     @property
     def block_size(self) -> int | None:
-        """Coordinates ``[0, b), [b, 2b), ...`` do not interact; 1 is separable, None is one block of everything."""
+        """Length of independent blocks of coordinates: 1 if separable, None for one block."""
         return 1
 
     @abstractmethod
@@ -61,15 +61,15 @@ class Regularizer(ABC):
         """Return ``argmin_v g(v) + sum_i (v_i - x_i)^2 / (2 step_i)``; steps are equal within a block."""
 
     def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
-        """Return the Jacobian of `prox` at x, one matrix for each block, shape (blocks, block_size, block_size).
+        """Return the Jacobian of `prox` at x, shape (blocks, block_size, block_size).
 
-        Entry ``[k, i, j]`` is the derivative of the block's i-th coordinate by its j-th. At a kink any limit of
-        Jacobians nearby will do. This default takes finite differences, good to about seven digits, with one call of
-        `prox` for each place in a block; the package's own regularizers know theirs exactly.
+        Entry ``[k, i, j]`` is the derivative of the block's i-th coordinate by its j-th. At a kink, any limit
+        of nearby Jacobians is valid. This default uses finite differences, with about seven digits and one call
+        of `prox` for each position in a block; the package's own regularizers have closed forms.
         """
         x = as_floats(x).astype(np.float64)
         t = np.broadcast_to(np.asarray(step, dtype=np.float64), x.shape)
-        width = DIFFERENCE * (np.abs(x) + np.sqrt(t))  # the root of a step is a length in the units of x
+        width = DIFFERENCE * (np.abs(x) + np.sqrt(t))  # the square root of a step has the units of x
         b = self.block_size or x.size
         jacobian = np.empty((x.size // b, b, b))
         at = self.prox(x, t)
@@ -80,31 +80,31 @@ class Regularizer(ABC):
         return jacobian
 
     def clip_dual(self, u: Floats) -> Floats:
-        """Return u moved into the conjugate's domain, for a u that only rounding has put outside it."""
+        """Project u onto the conjugate's domain to remove rounding."""
         return u
 
     def dual_form(self, size: int) -> BoxDual | SimplexDual | None:
-        """Return the conjugate as a box or a simplex, where it is one; None otherwise."""
+        """Return the conjugate as a box or a simplex, or None."""
         return None
 
     def dual_model(self, u: Floats) -> BoxDual | None:
-        """Return the conjugate's quadratic model about u as a box: the conjugate itself where it is one."""
+        """Return the conjugate's quadratic model about u as a box."""
         form = self.dual_form(len(u))
         return form if isinstance(form, BoxDual) else None
 
     def fenchel_young(self, x: Floats, u: Floats) -> float:
-        """Return ``g(x) + g*(u) - <u, x>``, which is never negative, without cancellation where it can be helped."""
+        """Return ``g(x) + g*(u) - <u, x>``, nonnegative; subclasses avoid cancellation."""
         return add(self.value(x), self.conjugate(u), -float(u @ x))
 
     def dual_start(self, size: int) -> Floats:
-        """Return a point of the conjugate's domain to start from: a subgradient at the target, where there is one."""
+        """Return a starting point in the conjugate's domain: a subgradient at the target."""
         return self.clip_dual(np.zeros(size))
 
     def domain(self, size: int) -> tuple[Floats, Floats]:
-        """Return the ends of each coordinate's domain, infinite where there is none or coordinates interact.
+        """Return the domain of each coordinate, infinite if coordinates interact.
 
-        An end that does not belong to the domain is returned as the next number inside. This default uses the dual
-        form where there is one, and otherwise the proximal map from far away.
+        An open end is returned as the next floating-point number inside. This default uses the dual form if
+        there is one, and otherwise the proximal map of distant points.
         """
         form = self.dual_form(size)
         if form is not None:
@@ -117,7 +117,7 @@ class Regularizer(ABC):
     def shift(self, by: float | Floats) -> Regularizer:
         """Return ``g(x - by)``, for instance a hinge around a bound.
 
-        Targets are moved rather than x, so that digits far from zero are not lost.
+        Targets are shifted instead of x, which preserves digits far from zero.
         """
         return self._affine(offset=-np.asarray(by, dtype=np.float64))
 
@@ -130,11 +130,11 @@ class Regularizer(ABC):
         return self._affine(scale=scale)
 
     def atoms(self, size: int) -> list[Atom]:
-        """Split into elementary regularizers, each on its own coordinates (sums see the same ones twice)."""
+        """Split into elementary regularizers with their coordinates."""
         return [Atom(self, np.arange(size))]
 
     def slack(self, x: ArrayLike) -> Floats:
-        """Return by how much each coordinate lies inside the domain (negative: outside by that much)."""
+        """Return how far each coordinate lies inside the domain (negative outside)."""
         x = as_floats(x)
         outside = np.abs(x - self.prox(x, TINY_STEP)).astype(np.float64)
         return np.where(outside > 0, -outside, np.inf)
@@ -166,7 +166,7 @@ class Regularizer(ABC):
 
 
 class DualFormRegularizer(Regularizer):
-    """A regularizer given by its dual form: everything is computed from the form."""
+    """A regularizer defined by its dual form, from which all methods are computed."""
 
     @abstractmethod
     def dual_form(self, size: int) -> BoxDual | SimplexDual: ...
@@ -203,15 +203,15 @@ ROUNDING = 64 * float(np.finfo(np.float64).eps)
 
 
 def _bare(value: object) -> str:
-    """A one-element array reads as its number."""
+    """Return a one-element array as a number."""
     if isinstance(value, np.ndarray):
         return f"{value.item():.4g}" if value.size == 1 else str(value)
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
 DIFFERENCE = 1e-7  # relative width of a finite difference
-FAR = 1e150  # the proximal map of a function with a bounded domain returns from there
-TINY_STEP = 1e-14  # a proximal step that moves a point onto the domain and hardly anywhere else
+FAR = 1e150  # a distant point, which the proximal map moves into a bounded domain
+TINY_STEP = 1e-14  # a proximal step that moves a point onto the domain and changes it little otherwise
 
 
 def as_floats(x: ArrayLike) -> Reals:
@@ -228,17 +228,17 @@ def like(result: Reals, x: Reals) -> Reals:
 
 
 def diagonal_blocks(diagonal: ArrayLike, x: Reals) -> Floats:
-    """Return the Jacobian of a separable map at x from the derivative of each coordinate, shape (size, 1, 1)."""
+    """Return the Jacobian of a separable map, shape (size, 1, 1)."""
     return np.broadcast_to(np.asarray(diagonal, dtype=np.float64), x.shape).reshape(-1, 1, 1)
 
 
 def hard_excess(excess: Floats, scale: ArrayLike) -> Floats:
-    """Return how far a point lies outside a set, and zero where rounding alone accounts for it."""
+    """Return the distance of a point from a set, zero if within rounding."""
     return np.where(excess > ROUNDING * np.asarray(scale, dtype=np.float64), excess, 0.0)
 
 
 def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_inf: bool = False) -> float:
-    """Return ``value`` as a float, or say what it may be."""
+    """Return ``value`` as a positive float, or raise."""
     number = float(value)
     good = number > 0 or (allow_zero and number == 0)
     if not good or np.isnan(number) or (np.isinf(number) and not allow_inf):
@@ -248,7 +248,10 @@ def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_i
 
 
 def check_penalties(name: str, value: ArrayLike) -> float | Floats:
-    """Return one positive penalty as a float, or several, none of them negative, as an array; they may be infinite."""
+    """Return a positive penalty as a float, or nonnegative ones as an array.
+
+    Penalties may be infinite.
+    """
     if np.ndim(value) == 0:
         return check_positive(name, float(np.asarray(value)), allow_inf=True)
     penalties = np.array(value, dtype=np.float64)
@@ -268,7 +271,7 @@ def check_target(name: str, value: ArrayLike) -> Floats:
 
 
 def common_size(sizes: Sequence[int | None], what: str) -> int | None:
-    """Return the one number of coordinates among ``sizes``, None where all of them take any number."""
+    """Return the common number of coordinates among ``sizes``, None if all are None."""
     known = {s for s in sizes if s is not None}
     if len(known) > 1:
         raise ValueError(f"{what} take different numbers of expectations: {sorted(known)}")
@@ -276,5 +279,5 @@ def common_size(sizes: Sequence[int | None], what: str) -> int | None:
 
 
 def size_of(target: Floats) -> int | None:
-    """A one-element target broadcasts over any number of coordinates."""
+    """Return the size of a target; None for one element, which broadcasts."""
     return None if target.size == 1 else target.size

@@ -1,4 +1,4 @@
-"""Regularizers made of regularizers: sums, regularizers side by side, and changes of units."""
+"""Regularizers composed of others: sums, concatenations and affine maps."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ AnyFloat = TypeVar("AnyFloat", bound=np.floating)
 class Sum(Regularizer):
     """``sum_i g_i(x)``: several regularizers of the same expectations.
 
-    The dual solver gives each part its own multipliers, so it never needs the conjugate of the sum; `conjugate` and
-    `prox` here are numerical (relative accuracy about 1e-8) and meant for looking at single values.
+    The dual solver uses separate multipliers for each part, and never the conjugate of the sum. `conjugate` and
+    `prox` here are numerical, with a relative accuracy of about 1e-8.
     """
 
     def __init__(self, parts: Sequence[Regularizer]) -> None:
@@ -61,10 +61,10 @@ class Sum(Regularizer):
         from regbayes.regularization.composite import conjugate_of
 
         u = as_floats(u).astype(np.float64)
-        if not np.all(np.isfinite(u)):  # all of u to one part is a way to share it out, and at infinity it is enough
+        if not np.all(np.isfinite(u)):  # all of u to one part is a valid split, and sufficient for infinite u
             zero = [part.conjugate(np.zeros_like(u)) for part in self.parts]
             return min(add(part.conjugate(u), *zero[:i], *zero[i + 1 :]) for i, part in enumerate(self.parts))
-        # Proximal points of sup_x <u, x> - g(x). What the shares lack of u tends to its distance from the domain.
+        # Proximal points of sup_x <u, x> - g(x). The rest of u minus the shares tends to its distance from the domain.
         stack = self._stack(u.size)
         x, step, shares = np.zeros_like(u), 1.0, np.zeros(len(stack))
         for _ in range(12):
@@ -89,7 +89,7 @@ class Sum(Regularizer):
         return Stack.of(self, size)
 
     def _onto_domain(self, x: Floats) -> Floats:
-        """Undo the rounding that leaves a point 1e-12 outside a hard part."""
+        """Remove rounding that leaves a point 1e-12 outside a hard part."""
         for _ in range(10):
             outside = [part for part in self.parts if np.isinf(part.value(x))]
             if not outside:
@@ -114,7 +114,7 @@ class Sum(Regularizer):
 
 
 def _share_out(stack: Stack, x: Floats, step: Floats, start: Floats) -> Floats:
-    """Share ``(x - prox(x)) / step`` out among the atoms, beginning at a guess; return the shares stacked."""
+    """Split ``(x - prox(x)) / step`` among the atoms; return the stacked shares."""
     from regbayes.regularization.composite import minimize_composite
 
     index = stack.index
@@ -302,7 +302,7 @@ class Affine(Regularizer):
 
     def shift(self, by: float | Floats) -> Affine:
         by = np.asarray(by, dtype=np.float64)
-        if type(self.regularizer).shift is Regularizer.shift:  # it has no target that could move
+        if type(self.regularizer).shift is Regularizer.shift:  # it has no target to shift
             return Affine(self.regularizer, self.factor, self.scale, self.offset - self.scale * by)
         return Affine(self.regularizer.shift(self.scale * by - self.offset), self.factor, self.scale)
 

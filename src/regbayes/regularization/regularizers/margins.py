@@ -1,7 +1,7 @@
-"""Losses of large-margin learning: hinges of any power, multi-class hinges, the epsilon-insensitive loss.
+"""Max-margin losses: hinges, multi-class hinges, the epsilon-insensitive loss.
 
-Penalties may differ between coordinates, or between rows, so that one object is the loss of a data set. A penalty of
-zero imposes nothing.
+Penalties may differ between coordinates or rows, so that one object is the loss of a data set. A zero penalty has no
+effect.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Hinge(DualFormRegularizer):
         if np.any(u < 0) or np.any(u[C == 0] > 0):
             return np.inf
         soft = (C > 0) & np.isfinite(C)
-        with np.errstate(over="ignore"):  # a power close to 1 has a conjugate that overflows to its limit, inf
+        with np.errstate(over="ignore"):  # the conjugate of a power close to 1 overflows to its limit, inf
             return float(np.sum((k - 1) * C[soft] * (u[soft] / (k * C[soft])) ** (k / (k - 1))))
 
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
@@ -108,8 +108,8 @@ class Hinge(DualFormRegularizer):
 def _power_prox(x: Reals, weight: Reals, power: float) -> Floats:
     """Solve ``v + weight power v^(power - 1) = x`` on [0, x].
 
-    In v, or in ``v^(power - 1)`` for powers below 2, this is a convex increasing function: Newton's method from above
-    converges, and the smaller of the two terms' own solutions starts within a factor of two.
+    In v, or in ``v^(power - 1)`` for powers below 2, this function is convex and increasing, so that Newton's
+    method from above converges. The smaller solution of the two terms alone is a start within a factor of two.
     """
     bend, steep, flat = (power - 1, weight * power, 1.0) if power >= 2 else (1 / (power - 1), 1.0, weight * power)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -120,7 +120,7 @@ def _power_prox(x: Reals, weight: Reals, power: float) -> Floats:
 
 
 class _MultiClass(DualFormRegularizer):
-    """A hinge of the largest coordinate of each row of classes."""
+    """A hinge of the largest coordinate in each row of classes."""
 
     _squared: ClassVar[bool]
 
@@ -140,7 +140,7 @@ class _MultiClass(DualFormRegularizer):
                 raise ValueError(f"labels must be a 1-D array of numbers in 0 .. {len(self.cost) - 1}")
         if self.cost is None and not isinstance(self.C, float):
             raise ValueError("without cost there is one row, and C must be one number")
-        _ = self.size  # as many penalties as rows
+        _ = self.size  # validates the number of penalties
 
     @property
     def size(self) -> int | None:
@@ -161,7 +161,7 @@ class _MultiClass(DualFormRegularizer):
         table = np.zeros((1, size)) if self.cost is None else np.atleast_2d(self.cost)
         n_rows = size // table.shape[1]
         row = self.labels if self.labels is not None else np.arange(n_rows) % len(table)
-        if np.all(np.isinf(self.C)):  # hard bounds, each by itself
+        if np.all(np.isinf(self.C)):  # independent hard bounds
             return BoxDual.of(size, -table[row].ravel(), -table[row].ravel(), lower=0.0)
         return classes_form(table, row, np.broadcast_to(self.C, n_rows).astype(np.float64), self._squared)
 

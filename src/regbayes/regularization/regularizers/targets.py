@@ -1,4 +1,4 @@
-"""Targets for expectations: equalities, bounds, balls, a quadratic pull, and divergences to known proportions."""
+"""Targets of expectations: equalities, bounds, balls, ridges, divergences."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from regbayes.regularization.regularizers.base import (
     size_of,
 )
 
-KEEP_OFF = 0.1  # share of the way to the end of a logarithm's domain that a step of its quadratic model leaves
+KEEP_OFF = 0.1  # fraction of the distance to the end of a logarithm's domain that a model step keeps
 DUAL_NORM = {1: np.inf, 2: 2, np.inf: 1}
 
 
 class _Targeted(Regularizer):
-    """A distance from a target, where the value is least."""
+    """A penalty on the distance from a target."""
 
     target: Floats
 
@@ -154,7 +154,7 @@ class Ball(Regularizer):
         largest = float(np.max(np.abs(x), initial=0.0))
         if 1e-150 < largest < 1e150 or not 0 < largest < np.inf:
             return float(np.linalg.norm(x, self.norm))
-        return largest * float(np.linalg.norm(x / largest, self.norm))  # squares would be no numbers
+        return largest * float(np.linalg.norm(x / largest, self.norm))  # avoids overflow and underflow of squares
 
     def value(self, x: ArrayLike) -> float:
         x = as_floats(x)
@@ -179,7 +179,7 @@ class Ball(Regularizer):
         away = (x - self.target).astype(np.float64)
         inside = project_to_ball(away, self.radius, self.norm)
         if np.isfinite(self.C):
-            # The dual norm of the move is at most C step; capping it is exact for each of the three norms.
+            # The dual norm of the move is at most C step, and capping it is exact for all three norms.
             cap = self._cap(step)
             if np.linalg.norm(away - inside, DUAL_NORM[self.norm]) > cap:
                 return like(x - project_to_ball(away, cap, DUAL_NORM[self.norm]), x)
@@ -260,7 +260,7 @@ class _Divergence(_Targeted):
         return self.weight * (logarithms + self._slope * float(np.sum(x - self.target) if self._slope else 0.0))
 
     def _room(self, u: Floats) -> Floats:
-        """How far each multiplier is from the end of the conjugate's domain."""
+        """Return the distance of each multiplier from the end of the conjugate's domain."""
         return self.weight * self._slope - u
 
     def conjugate(self, u: ArrayLike) -> float:
@@ -331,13 +331,13 @@ class GeneralizedKL(_Divergence):
 
 
 def _excess(ratio: Floats) -> Floats:
-    """``r - 1 - log r``, not less than zero."""
+    """Return ``r - 1 - log r``, nonnegative."""
     away = ratio - 1
     return np.maximum(away - np.log1p(away), 0.0)
 
 
 def _positive_root(b: Floats, c: Floats) -> Floats:
-    """The non-negative root of ``v^2 - b v - c``, without cancellation for negative b."""
+    """Nonnegative root of ``v^2 - b v - c``, without cancellation for negative b."""
     root = np.hypot(b, 2 * np.sqrt(c))
     with np.errstate(divide="ignore", invalid="ignore"):
         small = np.where(c > 0, 2 * c / (root - b), 0.0)
@@ -345,6 +345,6 @@ def _positive_root(b: Floats, c: Floats) -> Floats:
 
 
 def _slope_of_root(b: Floats, c: Floats) -> Floats:
-    """The derivative of `_positive_root` by b; one at the kink of ``max(b, 0)``, where c is zero."""
+    """Derivative of `_positive_root` by b; one at the kink ``b = 0`` if c is zero."""
     root = np.hypot(b, 2 * np.sqrt(c))
     return np.where(root > 0, _positive_root(b, c) / np.where(root > 0, root, 1.0), 1.0)
