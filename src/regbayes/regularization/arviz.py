@@ -14,19 +14,19 @@ from regbayes.regularization.draws import Draws, group_datasets
 
 
 def systematic_indices(log_weights: ArrayLike, size: int, rng: np.random.Generator | None = None) -> Integers:
-    """Choose ``size`` draws so that draw i comes ``size * w_i`` times, rounded up or down.
+    """Select ``size`` draws by systematic resampling.
 
-    Systematic resampling: one uniform offset, then steps of ``1 / size`` along the cumulated weights. It adds the
-    least noise of the usual schemes, and equal weights with ``size`` = n give every draw once, in order.
+    Draw i is selected ``size * w_i`` times, rounded up or down: at a uniform offset plus steps of ``1 / size`` along
+    the cumulative weights. Equal weights with ``size`` = n select every draw once, in order.
 
     Parameters
     ----------
     log_weights : array-like of shape (n,)
         Logarithms of the weights up to a constant; ``-inf`` is a weight of zero.
     size : int
-        How many draws to choose.
+        Number of draws to select.
     rng : numpy.random.Generator, optional
-        Source of the offset. Without one the offset is the middle of its range, so that nothing is random.
+        Source of the offset. By default the offset is the middle of its range, and the result is deterministic.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def systematic_indices(log_weights: ArrayLike, size: int, rng: np.random.Generat
 
 
 def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | int | None = None) -> Any:
-    """Give weighted draws to ArviZ: a posterior that plots and summarizes at once, and the weights.
+    """Convert weighted draws to ArviZ: an equally weighted posterior, and the weights.
 
     Parameters
     ----------
@@ -52,34 +52,32 @@ def to_arviz(draws: Draws, log_weights: ArrayLike, rng: np.random.Generator | in
     log_weights : array-like of shape (n,)
         Logarithms of the weights up to a constant, one for each draw.
     rng : numpy.random.Generator or int, optional
-        See :func:`systematic_indices`; an integer is a seed, and without one the result is the same every time.
+        See :func:`systematic_indices`; an integer is a seed. By default the result is deterministic.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        The kind that the draws came in; where they came as something else, what the installed ArviZ works with:
-        InferenceData before ArviZ 1, DataTree from 1 on. It has three groups of its own:
+        The type of the original ArviZ object. For draws in other formats, the type of the installed ArviZ:
+        InferenceData before ArviZ 1, DataTree from 1 on. It has three groups:
 
         ``posterior``
-            The draws resampled by their weights, equally weighted: as many chains and draws as before, and the same
-            dimensions and coordinates.
+            The draws resampled by their weights, with the original numbers of chains and draws, dimensions and
+            coordinates.
         ``sample_stats``
-            For each of these, the ``source_chain`` and ``source_draw`` it was (labels of the original coordinates).
+            ``source_chain`` and ``source_draw`` of each resampled draw (labels of the original coordinates).
         ``importance_weights``
-            ``log_weight`` of the *original* draws, normalised over all chains, for those who would rather weight than
-            resample. The original draws are not repeated here.
+            ``log_weight`` of the *original* draws, normalized over all chains. The original draws are not repeated.
 
-        Other groups that the draws came with follow: those with the same chains and draws (``posterior_predictive``,
-        ``predictions``, ``log_likelihood``, the rest of ``sample_stats``) are resampled alike, those without
-        (``observed_data``, ``constant_data``) and those of the prior are as they were.
+        Other groups of the original object are included. Those with the same chains and draws
+        (``posterior_predictive``, ``predictions``, ``log_likelihood``, the rest of ``sample_stats``) are resampled
+        too. Those without (``observed_data``, ``constant_data``) and those of the prior are unchanged.
 
     Notes
     -----
-    All draws are resampled together, in order, and the result is cut into chains of the original length. So a chain
-    whose draws gained weight spills into its neighbours, and no chain is given more or less than its draws weigh.
-    Copies of one draw stay side by side on purpose: ``arviz.ess`` takes them for autocorrelation, and reports about
-    the number of draws that the weights are worth instead of the number of rows. The trace of a chain is no longer a
-    path of the sampler; judge convergence on the original draws.
+    All draws are resampled together, in order, and the result is split into chains of the original length. A chain
+    whose draws gain weight thus extends into the next one. Copies of a draw are adjacent, so that ``arviz.ess`` treats
+    them as autocorrelated and reports about the effective sample size of the weights. The trace of a chain is no longer
+    a path of the sampler; check convergence on the original draws.
     """
     xarray = import_extra("xarray", "to_arviz", "ppl")
     weights = np.asarray(log_weights, dtype=np.float64)

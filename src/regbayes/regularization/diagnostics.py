@@ -1,9 +1,8 @@
-"""Diagnostics of weighted draws: autocorrelation of chains, effective number of draws, and the tail of the weights.
+"""Diagnostics of weighted draws: autocorrelation, effective sample size and tails.
 
-Reweighting draws of ``p`` towards ``q ∝ p exp<phi, psi>`` gives weights whose right tail decides whether averages under
-``q`` can be trusted. The effective sample size says how many equally weighted draws the weights amount to *if* their
-variance is finite; k-hat says whether it is. Both work on log weights, unnormalised, so nothing overflows. Draws from
-Markov chains repeat each other: `autocorrelation_time` says how many of them are worth one independent draw.
+Reweighting draws of ``p`` to ``q ∝ p exp<phi, psi>`` is reliable if the right tail of the weights is light. The
+effective sample size assumes that the variance of the weights is finite, and k-hat checks this. Both use unnormalized
+log-weights to avoid overflow. `autocorrelation_time` corrects the number of draws of Markov chains.
 
 References
 ----------
@@ -56,11 +55,11 @@ _LOG_TINY = math.log(np.finfo(np.float64).tiny)
 
 
 def autocorrelation_time(chains: ArrayLike) -> float:
-    """How many draws of these chains are worth one independent draw, for the mean of what they hold.
+    """Number of draws of the chains that equal one independent draw for their mean.
 
-    ``n / autocorrelation_time`` is the effective sample size for the mean of [4], and ArviZ's ``ess(method="mean")``:
-    chains are cut into halves, so that a drift counts as a difference between chains; autocorrelations are added up
-    until they are noise (Geyer's initial monotone sequence).
+    ``n / autocorrelation_time`` is the effective sample size for the mean of [4] and ArviZ's ``ess(method="mean")``.
+    Chains are split into halves, so that a drift is a difference between chains. Autocorrelations are summed until they
+    are noise (Geyer's initial monotone sequence).
 
     Parameters
     ----------
@@ -69,8 +68,8 @@ def autocorrelation_time(chains: ArrayLike) -> float:
     Returns
     -------
     float
-        Below 1 where draws are antithetic, at least ``1 / log10(n)``; 1 where the values do not vary, or where chains
-        have fewer than eight draws and nothing can be said.
+        At least ``1 / log10(n)``, and below 1 for antithetic draws. 1 if the values are constant or chains have fewer
+        than eight draws.
     """
     values = np.asarray(chains, dtype=np.float64)
     highest, lowest = float(values.max()), float(values.min())
@@ -101,7 +100,7 @@ def autocorrelation_time(chains: ArrayLike) -> float:
 
 
 def rank_r_hat(chains: ArrayLike) -> float:
-    """R-hat of [4]: of rank-normalised half chains, and of their distances from the median; the larger one.
+    """Rank-normalized split R-hat of [4]: the larger one of bulk and folded draws.
 
     Parameters
     ----------
@@ -110,7 +109,7 @@ def rank_r_hat(chains: ArrayLike) -> float:
     Returns
     -------
     float
-        1 where the values do not vary, NaN where some are no numbers or halves have fewer than four draws.
+        1 for constant values; NaN if a value is not finite or halves have fewer than four draws.
     """
     values = np.asarray(chains, dtype=np.float64)
     half = values.shape[1] // 2
@@ -195,9 +194,8 @@ def monte_carlo_error(chains: ArrayLike) -> float:
 def effective_sample_size(log_weights: ArrayLike) -> float:
     """Kish's effective sample size ``(sum w)^2 / sum w^2`` of importance weights [1].
 
-    It counts what the *weights* cost and nothing else: for draws from a Markov chain it is relative to the effective
-    sample size that the chain itself had. It is optimistic when the weights have a heavy tail; read it together with
-    :func:`pareto_k`.
+    It accounts for the weights only. For draws from a Markov chain it is relative to the effective sample size of the
+    chain. It is optimistic for weights with a heavy tail; check :func:`pareto_k` too.
 
     Parameters
     ----------
@@ -215,34 +213,33 @@ def effective_sample_size(log_weights: ArrayLike) -> float:
 
 
 def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0, n_draws: int | None = None) -> float:
-    """Shape k-hat of a generalised Pareto distribution fitted to the largest weights [2].
+    """Shape k-hat of a generalized Pareto distribution fitted to the largest weights [2].
 
-    The weights have ``1 / k`` finite moments. Below :func:`reliable_threshold` averages over the weighted draws can
-    be trusted; above 0.7 the draws cannot carry the tilt, and above 1 more draws would not help.
+    The weights have ``1 / k`` finite moments. Importance reweighting is reliable below :func:`reliable_threshold` and
+    unreliable above 0.7. Above 1, more draws do not help.
 
     Parameters
     ----------
     log_weights : array-like of shape (n,)
         Logarithms of the weights up to a constant; ``-inf`` is a weight of zero.
     relative_efficiency : float, default=1.0
-        Effective sample size of the weights as a series, over their number (ArviZ's ``reff``): where draws repeat each
-        other, a longer tail is looked at.
+        Effective sample size of the weights as a series, divided by their number (ArviZ's ``reff``). The tail is longer
+        for autocorrelated draws.
     n_draws : int, default=None
-        How many draws there are, where only the largest weights are given: `tail_size` of them, and one more.
+        Number of draws, if only the largest `tail_size` + 1 weights are given.
 
     Returns
     -------
     float
-        k-hat. ``-inf`` where the largest weights are all equal, so that there is no tail at all (all weights equal, or
-        a posterior cut to a region that holds a good part of the draws). ``inf`` where fewer than five draws exceed
-        the tail's threshold (always so with 20 draws or fewer): then nothing is known, and the draws should not be
-        trusted.
+        k-hat. ``-inf`` if the largest weights are all equal, as for a posterior truncated to a region with many draws.
+        ``inf`` if fewer than five draws exceed the tail's threshold, as with 20 draws or fewer: the tail is unknown,
+        and the draws are unreliable.
 
     Notes
     -----
-    The tail is the largest ``min(0.2 n, 3 sqrt(n / relative_efficiency))`` weights; ties with the threshold and weights
-    below the smallest positive double (relative to the largest) are left out. The fit is that of Zhang and Stephens
-    [3], with the weak prior of [2] that is worth ten observations at k = 0.5.
+    The tail is the largest ``min(0.2 n, 3 sqrt(n / relative_efficiency))`` weights. It excludes ties with the threshold
+    and weights below the smallest positive float64 (relative to the largest). The fit is that of Zhang and Stephens
+    [3], with the weak prior of [2]: ten observations at k = 0.5.
     """
     weights = _check_log_weights(log_weights)
     alive = weights[weights > -np.inf]
@@ -252,9 +249,10 @@ def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0, n_draws: 
 
 
 def smooth_log_weights(log_weights: ArrayLike, relative_efficiency: float = 1.0) -> tuple[Floats, float]:
-    """Pareto smoothed importance weights [2]: the largest are replaced by quantiles of the tail fitted to them.
+    """Pareto smoothed importance weights [2].
 
-    It takes the luck out of the largest weights, for a small bias; none becomes larger than the largest was.
+    The largest weights are replaced by quantiles of the fitted tail, and truncated at the largest. This reduces their
+    variance at the cost of a small bias.
 
     Parameters
     ----------
@@ -266,7 +264,7 @@ def smooth_log_weights(log_weights: ArrayLike, relative_efficiency: float = 1.0)
     Returns
     -------
     log_weights : array of shape (n,)
-        Normalised; as they were where there is no tail to fit.
+        Normalized; not smoothed if no tail can be fitted.
     pareto_k : float
     """
     weights = _check_log_weights(log_weights)
@@ -283,17 +281,17 @@ def smooth_log_weights(log_weights: ArrayLike, relative_efficiency: float = 1.0)
 
 
 def tail_index(log_weights: ArrayLike, n_draws: int | None = None) -> float:
-    """Hill's estimate of the tail index of weights: how far the largest log-weights are above the next, on average [6].
+    """Hill's estimate of the tail index: mean excess of the largest log-weights [6].
 
     Its standard error is ``index / sqrt(tail_size(n_draws))``, about four times smaller than that of `pareto_k`. It is
-    too large for tails lighter than a power, so it warns early.
+    biased upward for tails lighter than a power law.
 
     Parameters
     ----------
     log_weights : array-like of shape (n,)
         Logarithms of the weights up to a constant.
     n_draws : int, default=None
-        How many draws there are, where only the largest weights are given: `tail_size` of them, and one more.
+        Number of draws, if only the largest `tail_size` + 1 weights are given.
     """
     weights = _check_log_weights(log_weights)
     alive = weights[weights > -np.inf]
@@ -328,23 +326,23 @@ def _fit_tail(weights: Floats, relative_efficiency: float, n_draws: int | None =
 
 
 def score_tail(scores: ArrayLike, relative_efficiency: float = 1.0) -> tuple[float, float]:
-    """Shape of the upper tail of ``<phi, psi>`` and its standard error, which say whether its ``exp`` can have a mean.
+    """Shape of the upper tail of ``<phi, psi>`` and its standard error.
 
-    A normal tail has a shape below 0, an exponential one 0. Above 0 the tail is heavier than exponential, and if it
-    goes on like that beyond the draws, ``E_p exp<phi, psi>`` is infinite however small phi is: no tilt of the
-    *posterior* exists, though one of the draws always does. The draws say this only by extrapolation.
+    A normal tail has a shape below 0, an exponential one 0. A positive shape extrapolates to a tail that is heavier
+    than exponential. Then ``E_p exp<phi, psi>`` is infinite for any phi, so that the *posterior* has no tilt although
+    its draws do.
 
     Parameters
     ----------
     scores : array-like of shape (n,)
-        Of draws that have weight.
+        Scores of the draws with positive weight.
     relative_efficiency : float, default=1.0
         See `pareto_k`.
 
     Returns
     -------
     shape, error : float
-        (-inf, 0) where there is no tail to fit.
+        (-inf, 0) if no tail can be fitted.
     """
     values = np.asarray(scores, dtype=np.float64)
     size = math.ceil(min(0.2 * values.size, 3.0 * math.sqrt(values.size)))
