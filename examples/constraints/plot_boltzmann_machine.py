@@ -2,7 +2,7 @@
 A Boltzmann machine with a prior on its weights
 ===============================================
 
-Constraints on hidden units of an undirected model, whose posterior is enumerated.
+Constrain hidden units of an undirected model by enumerating its posterior.
 
 Six patients report three symptoms (fever, cough, rash). One hidden binary unit for each patient says whether the
 patient has a condition. A Boltzmann machine connects it to the symptoms. Its three weights are unknown and have a
@@ -27,23 +27,23 @@ from regbayes import E, Finite, regularize
 
 SYMPTOMS = ("fever", "cough", "rash")
 ANSWERS = np.array([[1, 1, 0], [1, 0, 0], [0, 1, 1], [0, 0, 0], [1, 1, 1], [0, 0, 1]])  # (patients, symptoms)
-WEIGHTS = (-1.0, 0.0, 1.0, 2.0)  # what each weight may be; a priori p(w) is proportional to exp(-|w|)
+WEIGHTS = (-1.0, 0.0, 1.0, 2.0)  # possible values of each weight; the prior p(w) is proportional to exp(-|w|)
 VISIBLE_BIAS, HIDDEN_BIAS = -0.5, -0.3
 
 
 def negative_energy(hidden: np.ndarray, visible: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """``h <w, v> + bias_v sum v + bias_h h`` for one machine."""
+    """Return ``h <w, v> + bias_v sum v + bias_h h`` for one machine."""
     return hidden * np.sum(weights * visible, axis=-1) + VISIBLE_BIAS * visible.sum(axis=-1) + HIDDEN_BIAS * hidden
 
 
 def log_normalizer(weights: np.ndarray) -> np.ndarray:
-    """``log Z(w)``: a sum over the sixteen states of one machine."""
+    """Return ``log Z(w)``, a sum over the sixteen states of one machine."""
     states = np.array(list(itertools.product((0, 1), repeat=1 + len(SYMPTOMS))))
     return logsumexp(negative_energy(states[:, 0], states[:, 1:], weights[..., None, :]), axis=-1)
 
 
 def chain_graph(answers: np.ndarray = ANSWERS) -> Finite:
-    """Enumerate all weights and all hidden units; the log-weights are the log-joint with the symptoms."""
+    """Enumerate all weights and hidden units, with the log-joint as log-weights."""
     n = len(answers)
     grid = np.array(list(itertools.product(WEIGHTS, repeat=len(SYMPTOMS))))
     settings = np.array(list(itertools.product((0, 1), repeat=n)))
@@ -61,7 +61,7 @@ print(f"{posterior}, log-evidence {posterior.log_evidence:.4f}")
 # Three pieces of knowledge
 # -------------------------
 # A doctor saw the second and the sixth patient: both have the condition, or neither. In this season about two
-# patients in three have it. Rash indicates the condition, as far as anyone knows; a soft constraint lets the model
+# patients in three have it. Rash is believed to indicate the condition. A soft constraint allows the model to
 # disagree.
 
 same = E(lambda m: m.ill[:, 1] == m.ill[:, 5], name="second and sixth alike") >= 0.9

@@ -4,9 +4,9 @@ Known class proportions
 
 You have a few labels, many samples without one, and you know how often each class occurs.
 
-A cellar holds 178 bottles from three growers. Nine have been identified, three of each grower. The books say how many
-bottles of each grower there are, not which. This is label regularization (Mann and McCallum, JMLR 2010) in its Bayesian
-form: the posterior of the classifier is moved until its predicted proportions agree with what is known.
+A cellar holds 178 bottles from three growers. Nine have been identified, three of each grower. The inventory lists how
+many bottles of each grower there are, but not which. The example is a Bayesian form of label regularization (Mann and
+McCallum, JMLR 2010): the predicted proportions of the classifier are constrained to the known ones.
 """
 
 # %%
@@ -71,8 +71,8 @@ posterior = Samples({"coefficients": coefficients})
 # Impose the proportions
 # ----------------------
 # The constraint function returns the predicted shares of the growers among the unlabeled bottles, for each draw.
-# ``KL(known, weight=100)`` penalizes 100 times their divergence from the known shares. The weight acts like a number of
-# labels that were counted by class and then lost. ``E(share_of_grower) == known`` would impose the shares exactly.
+# ``KL(known, weight=100)`` penalizes 100 times their divergence from the known shares. The weight acts like a number
+# of labels of which only the counts by class are known. ``E(share_of_grower) == known`` would impose exact shares.
 
 known = np.array([59, 71, 48]) / 178
 
@@ -89,7 +89,7 @@ result = regularize(posterior, E(share_of_grower).regularized(KL(known, weight=1
 print(result)
 
 # %%
-# The sampler mixes slowly, so the draws are worth far fewer independent ones, and ``regularize`` says so. The columns
+# The sampler mixes slowly, so the effective sample size is small, and ``regularize`` warns. The columns
 # marked ± are Monte Carlo standard errors. The three shares add up to one, so only differences of the multipliers
 # matter: grower 1, whose multiplier is the largest, gains. The column ``miss`` is the remaining distance to the
 # target.
@@ -108,8 +108,8 @@ plt.show()
 # Does it help?
 # -------------
 # One choice of nine bottles says little. Ten other choices give the mean change of accuracy and log loss on the
-# unlabeled bottles, with its standard error. Proportions cannot tell which bottle is whose; they tell which of the
-# classifiers that fit nine labels equally well to prefer.
+# unlabeled bottles, with its standard error. Proportions do not identify the grower of a bottle, but they
+# distinguish between classifiers that fit the nine labels equally well.
 
 
 def score(weights, probabilities, truth):
@@ -135,7 +135,7 @@ print(f"accuracy {gains[:, 0].mean():+.3f} ± {errors[0]:.3f}, log loss {gains[:
 # -----------------
 # - The proportions must be those of the samples you average over. If the unlabeled samples are a biased sample of the
 #   population whose proportions you know, the constraint is wrong.
-# - With many labels the posterior is narrow. A proportion far from its prediction needs draws that are not there, and
-#   ``regularize`` warns. :ref:`sphx_glr_auto_examples_constraints_plot_parity.py` shows two remedies.
+# - With many labels the posterior is narrow. If a proportion is far from its prediction, too few draws support it,
+#   and ``regularize`` warns. :ref:`sphx_glr_auto_examples_constraints_plot_parity.py` shows two remedies.
 # - Expectations that need not add up to one, such as rates of overlapping labels, need ``GeneralizedKL`` in place of
 #   ``KL``.

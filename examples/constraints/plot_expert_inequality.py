@@ -2,17 +2,17 @@
 An expert's inequality
 ======================
 
-The data are out of order, and an expert says that they cannot be.
+Impose an order that an expert knows and the data violate.
 
 Four doses of a drug were given to twenty patients each; 3, 8, 5 and 11 of them responded (simulated). A
-pharmacologist says that the response does not fall with the dose. Under independent uniform priors the posterior says
-that it falls between 10 and 20 mg.
+pharmacologist states that the response rate does not fall with the dose. Under independent uniform priors its posterior
+mean falls between 10 and 20 mg.
 """
 
 # %%
 # Three meanings of an order
 # --------------------------
-# The expert may mean that the rates are in order on average, in order with probability 0.95, or in order surely.
+# The expert may mean that the rates are ordered on average, with probability 0.95, or almost surely.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -51,15 +51,15 @@ print(probably)
 
 # %%
 # No finite multiplier gives probability one. The status is ``boundary``, and the solution is the limit: the posterior
-# given that the rates are in order, as an ordered prior would have given.
+# conditional on ordered rates, as with an ordered prior.
 
 print(surely)
 
 # %%
 # Compare them
 # ------------
-# The first statement changes the posterior least, and its rates are still out of order with a probability of two
-# thirds. For a law of nature use the third statement. For "I would be surprised" use the second, or a penalty.
+# The first statement changes the posterior least, and its rates still violate the order with a probability of two
+# thirds. If the order is certain, use the third statement. If violations are unlikely, use the second, or a penalty.
 
 readings = {
     "posterior": posterior,
@@ -89,8 +89,8 @@ plt.show()
 #
 # An expert who may be wrong
 # --------------------------
-# ``soft(penalty)`` penalizes each unit of violation. Above the multiplier of the hard constraint a penalty acts like
-# the hard constraint, so multipliers show what a constraint costs.
+# ``soft(penalty)`` penalizes each unit of violation. A penalty above the multiplier of the hard constraint is
+# equivalent to the hard constraint.
 
 print("penalty   step 10 to 20 mg      KL (nats)")
 for penalty in (1, 2, 4, 8):

@@ -2,7 +2,7 @@
 A known average
 ===============
 
-You have draws from a posterior, and you know an average that the model does not.
+Impose a known average on draws from a posterior.
 
 A hierarchical model of eight schools was fitted with PyMC. Its draws put the mean effect of a coaching program at
 about five points. A much larger study of the same program found three. You do not have its data, so there is no
@@ -44,8 +44,8 @@ print(result)
 #
 # What changes for each school
 # ----------------------------
-# Every expectation follows. To first order a school moves in proportion to its covariance with the average, so
-# uncertain schools move most.
+# The other expectations change too. To first order, the effect of a school changes in proportion to its covariance with
+# the average, so uncertain schools change most.
 
 names = schools.posterior["school"].values
 before, after = posterior.expectation("theta"), result.expectation("theta")
@@ -88,7 +88,7 @@ for name, constraint in constraints.items():
 # %%
 # Constraints that draws cannot meet
 # ----------------------------------
-# Reweighting cannot leave the range of the draws. The error reports what these draws can reach.
+# Reweighting cannot leave the range of the draws. The error reports the range of the draws.
 
 try:
     regularize(posterior, E(mean_effect) == 40.0)

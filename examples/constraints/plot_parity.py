@@ -2,9 +2,9 @@
 Parity between groups
 =====================
 
-A model does not use a group, and still predicts different risks for it.
+Reduce the difference between the risks that a model predicts for two groups.
 
-The diabetes data of scikit-learn hold 442 patients. A logistic regression predicts whether the disease of a patient
+The diabetes data of scikit-learn contain 442 patients. A logistic regression predicts whether the disease of a patient
 progresses faster than the median, without the column for sex. On held-out patients the two sexes progress about
 equally often, but the model predicts fast progression more often for one: other columns are proxies for sex.
 """
@@ -60,8 +60,8 @@ print(result)
 # What parity costs
 # -----------------
 # The table has the gap between the predicted rates, accuracy and log loss on held-out patients. Parity lowers
-# accuracy. A model that uses sex has hardly any gap and the lowest log loss, because it need not infer sex from blood
-# values: where that is allowed, it is the better remedy.
+# accuracy. A model that uses sex has hardly any gap and the lowest log loss, because it does not need to infer
+# sex from blood values. If using sex is permitted, it is the better remedy.
 
 
 def evaluate(name, inputs, posterior):
@@ -97,8 +97,8 @@ plt.show()
 #
 # Parity of the predicted rates
 # -----------------------------
-# The difference between predicted *rates* is not affine, so it needs draws. Almost no draw of the posterior lies
-# where the solution is: the constraint is met on paper, k-hat is above 0.7, and the verdict is unreliable.
+# The difference between predicted *rates* is not affine, so it needs draws. Almost no draw of the posterior is
+# near the solution: the weighted draws satisfy the constraint, but k-hat is above 0.7 and the draws are unreliable.
 
 
 def rate_gap(w):
@@ -121,8 +121,8 @@ near = regularize(Samples(draws, log_weights), E(rate_gap).within(0.05, of=0))
 print(f"after {near.after[0]:.3f}, k-hat {near.pareto_k:.2f}, effective draws {near.effective_sample_size:.0f} of 8000")
 
 # %%
-# What expectation constraints do not promise
-# -------------------------------------------
+# What expectation constraints do not guarantee
+# ---------------------------------------------
 # The gap is small on average over the posterior. A single draw of the coefficients can have a larger gap, and so can
 # new patients. To bound the probability of a large gap, constrain its indicator: ``E(lambda w: np.abs(rate_gap(w)) >
 # 0.1) <= 0.05``.

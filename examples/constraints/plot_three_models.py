@@ -8,7 +8,8 @@ With three models a distribution is a point of a triangle, so a constraint can b
 # %%
 # One expectation of three models
 # -------------------------------
-# The posterior gives probabilities to three models, and each model has a score. Its expectation shall be at least 1.2.
+# A posterior assigns probabilities to three models, each with a score. The constraint is that the expected score is at
+# least 1.2.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,8 +26,8 @@ print(hard)
 # %%
 # Soft constraints
 # ----------------
-# A penalty allows a violation. As the penalty grows, the solution moves from the posterior to that of the hard
-# constraint. It arrives when the penalty exceeds the multiplier of the hard constraint, not only in the limit.
+# A penalty allows a violation. As the penalty grows, the solution moves from the posterior to the solution of the
+# hard constraint, which it reaches when the penalty exceeds the multiplier of the hard constraint.
 
 penalties = [0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
 soft = [regularize(posterior, at_least.soft(penalty)) for penalty in penalties]
@@ -39,9 +40,9 @@ for penalty, r in zip([*penalties, np.inf], [*soft, hard], strict=True):
 # %%
 # The picture
 # -----------
-# A violation of at most some size is allowed in a shaded part of the triangle.
+# Shaded parts of the triangle allow violations up to a given size.
 
-CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])  # of A, B and C
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])  # coordinates of models A, B and C
 
 
 def feasible(least):
@@ -91,6 +92,6 @@ for ax in (left, right):
 plt.show()
 
 # %%
-# Gray lines join distributions at the same divergence from the posterior. Left: a hard constraint allows one set of
-# distributions (shaded), and the solution is its point with the least divergence. Right: sets that allow larger
+# Gray lines are contours of the divergence from the posterior. Left: a hard constraint allows one set of
+# distributions (shaded), and the solution is its point with the smallest divergence. Right: sets that allow larger
 # violations, and the solutions for growing penalties.

@@ -2,7 +2,7 @@
 Resample a model under constraints
 ==================================
 
-Eight schools with a mean effect of 20, and parity in a logistic regression. Needs NumPyro::
+Constrain the mean effect of eight schools to 20, and impose parity in a logistic regression. Needs NumPyro::
 
     python examples/constraints/resample_model.py
 """

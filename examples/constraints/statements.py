@@ -20,11 +20,11 @@ def shown(name, result, *features):
     print(f"{name:44s} {values}")
 
 
-# --- the draws as they came: regularize takes the ArviZ object
+# --- draws in an ArviZ object
 print(regularize(schools, E("mu") >= 6))
 print()
 
-# --- features in the words of the model
+# --- constraint functions of named variables
 spread = E(lambda v: v.theta.std("school"), name="spread of the schools") <= 2
 choate = E(lambda v: v.theta.sel(school="Choate") - v.theta.sel(school="Deerfield"), name="Choate - Deerfield") <= 1
 signal = E(lambda mu, tau: mu / (1 + tau), name="mu / (1 + tau)") >= 2
@@ -32,18 +32,18 @@ ready_made = E(schools.posterior["theta"].mean("school"), name="mean effect") >=
 print(regularize(schools, [spread, choate, signal, ready_made]))
 print()
 
-# --- a probability is the expectation of an indicator, and a quantile is a probability
+# --- probabilities and quantiles, by expectations of indicators
 likely = regularize(schools, E(lambda mu: mu > 0) >= 0.99)
 median = regularize(schools, E(lambda mu: mu <= 3) == 0.5)
 shown("P(mu > 0) >= 0.99: mean of mu", likely, "mu")
 print(f"{'median of mu at 3: quartiles of mu':44s} {median.quantile('mu', [0.25, 0.5, 0.75])[0].round(2)}")
 
-# --- given an event
+# --- conditional expectations
 large_spread = E("mu").given(lambda v: v.tau > 5, name="tau > 5")
 conditional = regularize(schools, large_spread == 2)
 shown("E(mu | tau > 5) == 2: given, and over all", conditional, large_spread, "mu")
 
-# --- what the model predicts
+# --- predictions
 school = E(lambda v: v.posterior_predictive.obs[:, 0] > 20, name="P(y > 20) at Choate")
 predicted = regularize(schools, school <= 0.1)
 shown("P(y > 20) at Choate <= 0.1: mean of mu", predicted, "mu")

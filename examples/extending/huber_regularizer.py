@@ -2,8 +2,7 @@
 A regularizer of your own
 =========================
 
-The Huber penalty, for an expert who is usually close and occasionally far off. :doc:`/adding_a_regularizer` explains
-it.
+The Huber penalty, for expert values with occasional outliers. :doc:`/adding_a_regularizer` explains it.
 """
 
 from __future__ import annotations
@@ -62,9 +61,9 @@ check_regularizer(Huber([1.0, -2.0, 0.0], delta=0.5, C=2.0), size=3)
 print("check_regularizer: passed")
 
 
-# --- the check finds what is wrong
+# --- the check detects an error
 class Wrong(Huber):
-    def conjugate(self, u):  # the factor 1/2 forgotten
+    def conjugate(self, u):  # the factor 1/2 is missing
         u = np.atleast_1d(u)
         return np.inf if np.any(np.abs(u) > self.C) else float(u @ self.target + self.delta / self.C * (u @ u))
 
@@ -74,7 +73,7 @@ try:
 except AssertionError as error:
     print(str(error).split(" at ")[0])
 
-# --- at work: three effects, and an expert who is far off on the last
+# --- use: three effects, and an outlier in the last expert value
 posterior = Gaussian(mean=[0.0, 0.0, 0.0], covariance=[1.0, 1.0, 1.0])
 expert = [0.5, -0.3, 8.0]
 effects = E(np.eye(3), name="effect")
@@ -88,7 +87,7 @@ for name, penalty in penalties.items():
     result = regularize(posterior, effects.regularized(penalty))
     print(f"{name:20s}" + "".join(f"{value:8.2f}" for value in result.after) + f"   gap {result.gap:.0e}")
 
-# --- saved and loaded
+# --- save and load
 with TemporaryDirectory() as folder:
     path = Path(folder) / "effects.regbayes"
     regularize(posterior, effects.regularized(penalties["Huber"])).save(path)

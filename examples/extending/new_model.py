@@ -47,7 +47,7 @@ from regbayes.margins.head import Head, LinearHead, Tolerance
 from regbayes.margins.targets import Classes, zero_one_cost
 from regbayes.persistence import persistable
 
-# --- the model: what it knows, what it sums over rows, and the functions that a joint model has
+# --- the model: parameters, sums over samples, and the methods of a joint model
 
 
 @persistable(name="new_model.Params")
@@ -118,13 +118,13 @@ class PredictivePCA(JointModel[Any, Params, Stats, Pulled]):
         return replace(params, loadings=position)
 
 
-# --- the fit: a head over the features, and the descent that all models share, for samples wherever they are
+# --- the fit: a classifier head on the features, and the optimization that all models share
 
 
 @persistable(name="new_model.State")
 @dataclass(frozen=True)
 class State:
-    """A fitted model."""
+    """State of a fit."""
 
     params: Params
     head: LinearHead | None  # None without margins
@@ -146,7 +146,7 @@ def fit(
     tol: float,
     callbacks: Sequence[Callable[[Any], bool | None]] = (),
 ) -> FitResult[State]:
-    """Descend on J from given loadings, until it falls by less than ``tol`` per sample."""
+    """Minimize J from initial loadings, until it decreases by less than ``tol`` per sample."""
     problem = JointProblem.of(PredictivePCA(weight), source, head_of, DescentOptions())
     result: FitResult[Any] = fit_joint(
         problem,
@@ -162,12 +162,12 @@ def fit(
     return replace(result, state=State(at.params, fitted))
 
 
-# --- the shell: validate, delegate, unpack
+# --- the scikit-learn estimator
 
 
 @persistable(name="new_model.PredictivePCAClassifier", skip=("_skl_callbacks",))
 class PredictivePCAClassifier(Saveable, CallbackSupportMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
-    """Linear classifier on features that explain X as well; ``generative_weight`` says how much that counts."""
+    """Linear classifier on latent features that also reconstruct X, with weight ``generative_weight``."""
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **{name: LATENT_CONSTRAINTS[name] for name in ("n_components", "max_iter", "tol", "random_state", "verbose")},
@@ -219,24 +219,24 @@ class PredictivePCAClassifier(Saveable, CallbackSupportMixin, TransformerMixin, 
         return {"components_": state.params.loadings.T, "_state": state}
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the expected features of rows, shape (n_samples, n_components)."""
+        """Return the expected features of samples, shape (n_samples, n_components)."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return PredictivePCA(self.generative_weight).infer(X - self.mean_, self._state.params).features
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the score of each class, or the difference of two."""
+        """Return the scores of all classes, or the difference between two."""
         features = self.transform(X)
         scores = self._state.head.scores(features)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the class of each row."""
+        """Predict the class of each sample."""
         return pick_classes(self.decision_function(X), self.classes_)
 
 
 def main() -> None:
-    """Compare with the same two steps one after the other, on half of the digits."""
+    """Compare joint and two-stage fits on half of the digits."""
     X, y = load_digits(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std()
     train, test = slice(None, None, 2), slice(1, None, 2)

@@ -2,8 +2,8 @@
 A Gibbs sampler of your own under constraints
 =============================================
 
-Eighty years of counts whose rate falls in an unknown year. The sampler gets the log-factor of the constraint as a
-function, and adds it to its log-density. :doc:`/own_sampler` explains it.
+Eighty years of counts, with a rate that falls in an unknown year. The sampler adds the log-factor of the constraint to
+its log-density. :doc:`/own_sampler` explains it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def gibbs(tilt, n_draws, rng, start):
 
 
 def exact(asked):
-    """Both rates have closed-form integrals, so the years can be counted through."""
+    """Integrate the rates in closed form, and enumerate the years."""
     logs = gammaln(1 + BEFORE) - (1 + BEFORE) * np.log(1 + YEARS)
     logs += gammaln(1 + AFTER) - (1 + AFTER) * np.log(81 - YEARS)
     return regularize(Finite({"year": YEARS}, log_weights=logs), asked)

@@ -9,8 +9,8 @@ Add the regularizer of an expectation to the loss of NumPyro's SVI::
 SVI minimizes minus the ELBO over the guides ``q``. ``RegularizedLoss`` adds ``g(E_q[psi])``, so SVI solves equation
 (1) of :doc:`/math` with ``q`` restricted to the guide.
 
-The task is a diagnosis learned from 60 biopsies, half of them malignant. Two constraints add what is not in these data:
-the share of malignant tumors among the other patients, and ten reference cases that must be classified with a margin.
+The task is a diagnosis learned from 60 biopsies, half of them malignant. Two constraints add
+information: the share of malignant tumors among the other patients, and ten reference cases with a required margin.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from numpyro.infer.autoguide import AutoMultivariateNormal
 
 from regbayes.regularizers import KL, Hinge
 
-STEP = 1e-6  # of the Moreau envelope: a kink of g is rounded over STEP times its slope
-N_STEPS = 1000  # of Adam
+STEP = 1e-6  # step of the Moreau envelope, which smooths a kink of g over STEP times its slope
+N_STEPS = 1000  # number of Adam steps
 
 
 def envelope(regularizer, x):
@@ -61,8 +61,8 @@ def envelope(regularizer, x):
 class RegularizedLoss(Trace_ELBO):
     """Minus the ELBO plus regularizers of expectations under the guide.
 
-    The expectation is taken before the regularizer: with one draw inside a hinge, the spread of q would be penalized.
-    The same random key at every step makes the penalty a fixed function of the guide's parameters.
+    The regularizer is applied to the average over draws. On single draws, a hinge would penalize the spread of q.
+    Each step uses the same random key, so the penalty is a fixed function of the guide's parameters.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class RegularizedLoss(Trace_ELBO):
         constraint becomes a penalty with curvature 1 / STEP, which Adam cannot minimize; use a soft one. If the
         regularizer is a sum over the b rows of a mini-batch of n, multiply it by n / b.
     n_draws : int, default=1000
-        Number of draws whose average stands for an expectation.
+        Number of draws that estimate an expectation.
     num_particles : int, default=10
         Number of draws that estimate the ELBO.
     """
@@ -106,7 +106,7 @@ def main():
     X = X[:, [1, 4, 8, 9]]  # mean texture, smoothness, symmetry and fractal dimension
     X = np.column_stack([np.ones(len(X)), (X - X.mean(axis=0)) / X.std(axis=0)])
     malignant, order = 1.0 - y, np.random.default_rng(0).permutation(len(X))
-    train = np.column_stack([order[y[order] == label][:30] for label in (0, 1)]).ravel()  # one of each in turn
+    train = np.column_stack([order[y[order] == label][:30] for label in (0, 1)]).ravel()  # alternate the two classes
     args, others = (X[train], malignant[train]), np.setdiff1d(order, train)
 
     def shares(v, *_):
@@ -116,7 +116,7 @@ def main():
     share = malignant[others].mean()
     constraints = [
         (shares, KL([share, 1 - share], weight=500.0)),
-        (margins, Hinge(5.0).reflect(1.0)),  # 5 for each unit by which an expected margin is below 1
+        (margins, Hinge(5.0).reflect(1.0)),  # penalty of 5 per unit of an expected margin below 1
     ]
     print(f"known share {share:.3f}     E[share]  shortfall of margins     ELBO")
     guide = AutoMultivariateNormal(model)

@@ -2,7 +2,7 @@
 A variational autoencoder with a classifier
 ===========================================
 
-Features of a PyTorch autoencoder that explain the samples and separate the classes. :doc:`/own_model` explains it.
+Learn an autoencoder in PyTorch jointly with a max-margin classifier. :doc:`/own_model` explains it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class VAE(nn.Module):
         return sum(p.square().sum() for part in (self.hidden, self.mean) for p in part.parameters())
 
     def explained(self, X: np.ndarray) -> float:
-        """Return the share of the rows' squares that their features explain."""
+        """Return the share of the samples' sum of squares that the features reconstruct."""
         rows = torch.as_tensor(X, dtype=torch.float32)
         with torch.no_grad():
             return float(1 - (rows - self.decoder(self.encode(rows)[0])).square().sum() / rows.square().sum())

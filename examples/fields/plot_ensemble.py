@@ -57,7 +57,7 @@ print(f"objective: {at_solution:.8f} regbayes, {direct.fun:.8f} L-BFGS over {len
 # %%
 # Choose theta
 # ------------
-# A small ``theta`` fits the measurements, errors included. The usual choice is the elbow of chi² against the
+# A small ``theta`` also fits the errors of the measurements. The usual choice is the elbow of chi² against the
 # divergence.
 
 thetas = np.geomspace(0.1, 1000, 9)

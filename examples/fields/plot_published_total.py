@@ -51,7 +51,7 @@ print(f"{'total':12s}" + "".join(f"{sum(numbers):10.3f}" for numbers in (mean, a
 # %%
 # Inequalities and tolerances
 # ---------------------------
-# Other knowledge is one more constraint: two districts together have at least 25, and the total is known within 0.5.
+# Add constraints for other knowledge: two districts together have at least 25, and the total is known within 0.5.
 
 both = E(np.array([1.0, 1, 0, 0, 0, 0]), name="districts A and B") >= 25
 rough = regularize(Gaussian(mean, covariance), [E(np.ones(6), name="total").within(0.5, of=published), both])

@@ -2,7 +2,7 @@
 Views on scenarios
 ==================
 
-A risk model gives scenarios of returns, and analysts have views that the scenarios do not contain. Entropy pooling
+A risk model generates scenarios of returns, and analysts have views that the scenarios do not satisfy. Entropy pooling
 (Meucci, 2008) reweights the scenarios so that the views hold. It is a special case of posterior regularization: the
 scenarios are draws, and views are constraints.
 """
@@ -47,10 +47,10 @@ probabilities = ep(prior, *equalities, *inequalities).ravel()
 print(f"largest difference of a probability: {np.abs(probabilities - result.posterior.weights).max():.1e}")
 
 # %%
-# What else the result has
-# ------------------------
-# Multipliers show which views bind: the last one holds by itself, so its multiplier is zero. The duality gap
-# certifies the solution, and Monte Carlo errors and Pareto k-hat say whether there are enough scenarios. A view may
+# Multipliers and diagnostics
+# ---------------------------
+# Multipliers show which views bind: the last one holds without reweighting, so its multiplier is zero. The duality gap
+# certifies the solution, and Monte Carlo errors and Pareto k-hat show whether there are enough scenarios. A view may
 # be soft.
 
 soft = regularize(scenarios, [(E("bonds") == 0.01).soft(50.0), *views[1:]])

@@ -33,7 +33,7 @@ region_shares = pd.Series({"north": 0.45, "south": 0.55})
 # Calibrate the weights
 # ---------------------
 # Each respondent is a draw, and each known share a constraint on an indicator. The last share of a margin follows from
-# the others; a constraint that follows from others gets the multiplier zero.
+# the others; such a redundant constraint gets the multiplier zero.
 
 respondents = Samples({"approves": survey["approves"].to_numpy(float)})
 constraints = [

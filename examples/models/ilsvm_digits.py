@@ -19,7 +19,7 @@ from sklearn.svm import LinearSVC
 
 from regbayes import IBPFactorAnalysis, ILSVMClassifier, ILSVMClassifierCV, TruncationWarning
 
-warnings.simplefilter("ignore", TruncationWarning)  # where ten features are asked for, ten are what is wanted
+warnings.simplefilter("ignore", TruncationWarning)  # fits with ten features use all of them on purpose
 figure = sys.argv[2] if sys.argv[1:2] == ["--figure"] else None
 
 # --- the number of features is inferred
@@ -30,7 +30,7 @@ model = ILSVMClassifier(random_state=0).fit(X_train, y_train)
 print(f"features in use: {model.n_components_} of {model.n_components}")
 print(f"accuracy on new digits: {model.score(X_test, y_test):.3f}")
 
-# --- interpretable features: zero, or a nonnegative value
+# --- interpretable features: zero or nonnegative
 reader = ILSVMClassifier(n_components=20, slab="half-normal", random_state=0).fit(X_train, y_train)
 psi = reader.feature_probabilities(X_test)
 print(f"\naccuracy: {reader.score(X_test, y_test):.3f}")
@@ -45,7 +45,7 @@ for k in np.argsort(-psi.mean(axis=0)):
     )
 
 
-# --- what it is worth: three splits, settings untouched
+# --- comparison on three splits, with default settings
 def splits():
     for seed in range(3):
         yield train_test_split(X, y, test_size=0.5, stratify=y, random_state=seed)
@@ -101,7 +101,7 @@ print(f"\nchosen: C={search.C_}, temperature={search.temperature_}; accuracy {se
 
 
 def draw(path):
-    """Draw a row for each feature: its loadings, the ten test digits that have most of it, and its use by class."""
+    """Draw a row for each feature: loadings, the ten test digits with the largest values, and use by class."""
     import matplotlib.pyplot as plt
 
     features = np.argsort(-psi.mean(axis=0))[:10]

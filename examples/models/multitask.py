@@ -2,7 +2,7 @@
 Related tasks with missing values
 =================================
 
-Several outcomes of the same samples, and one outcome in many small groups. Both data sets are simulated, so the
+Predict several outcomes of the same samples, and one outcome in many small groups. Both data sets are simulated, so the
 ground truth is known.
 """
 
@@ -87,7 +87,7 @@ def many_groups() -> None:
 
 
 def hand_tasks_on(X: np.ndarray, y: np.ndarray, school: np.ndarray) -> None:
-    """Tasks inside scikit-learn's own tools."""
+    """Pass tasks through scikit-learn's metadata routing."""
     import sklearn
     from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
     from sklearn.pipeline import make_pipeline

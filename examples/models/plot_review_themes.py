@@ -2,11 +2,10 @@
 Topics that drive a rating
 ==========================
 
-You have reviews with stars, and want to know which topics go with many or few stars.
+Find the topics of reviews that are associated with many or few stars.
 
-A topic model explains the words, and most words are not about what earns or costs a star. A regression on all words
-predicts the stars and leaves a list of weights. :class:`~regbayes.MedLDARegressor` learns topics *together* with the
-regression on them.
+A topic model explains the words, most of which are unrelated to the stars. A regression on all words predicts the stars
+and gives a long list of weights. :class:`~regbayes.MedLDARegressor` learns topics *jointly* with a regression on them.
 """
 
 # %%
@@ -31,7 +30,7 @@ TRIPS = {
     "mountains": "trail summit snow ski lift valley lake forest cabin hike",
     "business": "conference meeting taxi airport desk projector client invoice badge schedule",
 }
-ASPECTS = {  # few words each, with the effect on the stars
+ASPECTS = {  # words of each aspect, and its effect on the stars
     "staff": (1.2, "friendly helpful smile welcome kind attentive"),
     "breakfast": (0.8, "breakfast fresh coffee fruit delicious buffet"),
     "noise": (-1.2, "noisy loud thin walls sleepless shouting"),
@@ -43,7 +42,7 @@ FILLERS = ["the", "and", "was", "we", "in", "of", "to", "our", "a", "it", "for",
 
 
 def draw_reviews(n: int, seed: int) -> tuple[list[str], np.ndarray]:
-    """Draw reviews, most of whose words are about the trip, and stars that depend on the rest."""
+    """Draw reviews with most words about the trip, and stars that depend on the other words."""
     rng = np.random.default_rng(seed)
     texts, stars = [], []
     for _ in range(n):
@@ -86,8 +85,8 @@ plt.show()
 #
 # Compare with two baselines
 # --------------------------
-# Topics that were found without the stars follow the trips and hardly predict. Topics that were found with them
-# predict about as well as a weight for every word, and there are few of them to read. The reviews are simulated, so
+# Topics learned without the stars describe the trips and hardly predict. Topics learned with the stars predict about as
+# well as a weight for every word, and there are only a few to interpret. The reviews are simulated, so
 # this is an illustration and not a benchmark.
 
 unsupervised = LatentDirichletAllocation(12, random_state=0).fit(X)
@@ -101,7 +100,7 @@ print(f"  ridge on {len(words)} words                        {ridge.score(X_new,
 # %%
 # Before you use it
 # -----------------
-# - Topics are not causes. Guests who write about dirt gave few stars; that cleaning would raise the stars is a guess.
+# - Topics are not causes. Guests who write about dirt gave few stars, but cleaning need not raise the stars.
 # - Another ``random_state`` may give other topics. Fit several, and compare them.
 # - With few reviews, check the cross-validated R² first (:class:`~regbayes.MedLDARegressorCV`). Near zero, do not
 #   read the weights.

@@ -2,8 +2,8 @@
 An HTML report
 ==============
 
-Write a page about an iLSVM of handwritten digits, for readers who do not use Python. ``--output`` sets the file, and
-``--screenshot`` takes a picture of the page (with Chromium and the extra ``browser``).
+Write an HTML report on an iLSVM of handwritten digits, for readers who do not use Python. ``--output`` sets the file,
+and ``--screenshot`` takes a picture of the page (with Chromium and the extra ``browser``).
 """
 
 from __future__ import annotations

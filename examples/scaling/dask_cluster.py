@@ -3,7 +3,7 @@ iLSVM on a Dask cluster
 =======================
 
 Fit an iLSVM to a Parquet folder whose partitions stay on the workers. Here the cluster is two processes of this
-machine; with a cluster of yours, use ``Client("tcp://scheduler:8786")``.
+machine; with your own cluster, use ``Client("tcp://scheduler:8786")``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COLUMNS = [f"x{column}" for column in range(12)]
 
 
 def write_part(folder: Path, part: int, n_rows: int) -> None:
-    """Write a file of rows with six on/off causes, and a class that three of them decide."""
+    """Write a file of samples with six binary causes, three of which determine the class."""
     common, rng = np.random.default_rng(0), np.random.default_rng([1, part])
     on = rng.random((n_rows, 6)) < 0.4
     X = on @ common.normal(size=(6, 12)) + 0.5 * rng.normal(size=(n_rows, 12))
@@ -41,7 +41,7 @@ def main() -> None:
         for part in range(4):
             write_part(folder, part, 5000)
 
-        # --- learn where the rows are
+        # --- fit on the workers
         table = dd.read_parquet(folder)
         model = ILSVMClassifier(n_components=12, random_state=0).fit(table[COLUMNS], table["label"])
         print(f"features in use: {model.n_components_}; steps over all rows: {model.n_iter_}")
@@ -51,12 +51,12 @@ def main() -> None:
         print(f"predict gives {type(answers).__name__} of {answers.npartitions} blocks")
         print(f"accuracy: {np.mean(answers.compute() == table['label'].compute().to_numpy()):.2f}")
 
-        # --- the plain estimator: for one machine, for a file
+        # --- convert to the plain estimator, to use and save without Dask
         model.to_local().save(folder / "model.regbayes")
         loaded = regbayes.load(folder / "model.regbayes")
         same = np.array_equal(loaded.predict(table[COLUMNS].compute()), answers.compute())
         print(f"the same predictions from a file: {same}")
 
 
-if __name__ == "__main__":  # processes of the cluster import this file
+if __name__ == "__main__":  # worker processes import this file
     main()

@@ -19,7 +19,7 @@ N_ROWS, N_COLUMNS, N_TASKS = 8_000, 15, 8
 
 
 def make_rows() -> tuple[np.ndarray, np.ndarray]:
-    """Make rows with five latent causes and eight outcomes of them, a third of which is missing."""
+    """Simulate samples with five latent causes and eight outcomes, a third of which are missing."""
     rng = np.random.default_rng(0)
     causes = rng.normal(size=(N_ROWS, 5))
     X = causes @ rng.normal(size=(5, N_COLUMNS)) + rng.normal(size=(N_ROWS, N_COLUMNS))
@@ -31,7 +31,7 @@ def make_rows() -> tuple[np.ndarray, np.ndarray]:
 def main() -> None:
     X, Y = make_rows()
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster):
-        # --- tasks: rows and targets in blocks, NaN where a target is missing
+        # --- tasks: samples and targets in blocks, with NaN for missing targets
         lazy_X, lazy_Y = (da.from_array(part, chunks=(2000, -1)) for part in (X, Y))
         model = on_cluster.MultiTaskILSVMRegressor(10, max_iter=20, random_state=0).fit(lazy_X, lazy_Y)
         plain = MultiTaskILSVMRegressor(10, max_iter=20, random_state=0).fit(X, Y)
@@ -39,11 +39,11 @@ def main() -> None:
         print(f"R² of observed targets: {model.score(lazy_X, lazy_Y):.3f}, in one process {plain.score(X, Y):.3f}")
         print(f"largest difference of predictions, in standard deviations: {apart:.3f}")
 
-        # --- draws: they stay in their blocks, and sums over them are all that travels
+        # --- draws stay on the workers, and only sums over blocks are sent
         draws = da.random.default_rng(0).normal(size=(200_000, 2), chunks=(50_000, 2))
         result = regularize(on_cluster.Samples(draws), [E(lambda x: x[:, 0]) >= 0.5, E(lambda x: x[:, 1] ** 2) <= 0.8])
         print(f"multipliers: {np.round(result.multipliers, 2)}; expectations after: {np.round(result.after, 3)}")
 
 
-if __name__ == "__main__":  # processes of the cluster import this file
+if __name__ == "__main__":  # worker processes import this file
     main()
