@@ -174,7 +174,7 @@ class _Split:
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a NaN iterate is never accepted
 def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats) -> Floats:
-    """Minimise ``1/2 v'Hv + form*(v)``.
+    """Minimize ``1/2 v'Hv + form*(v)``.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def minimize_box_quadratic(hessian: Curvature, form: BoxDual, start: Floats) -> 
         Positive semi-definite.
     form : BoxDual
     start : array of shape (M,)
-        A guess; it need not be in the box.
+        Initial point, not necessarily in the box.
     """
     fixed = form.lower == form.upper
     if np.any(fixed):

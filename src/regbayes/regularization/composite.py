@@ -248,7 +248,7 @@ def minimize_composite(
     tol: float = 1e-12,
     max_rounds: int = 15,
 ) -> tuple[Floats, float]:
-    """Return a minimiser in the domain of the conjugates and its fixed-point residual (scaled units).
+    """Return a minimizer in the conjugates' domain, and its scaled residual.
 
     Parameters
     ----------
@@ -258,9 +258,9 @@ def minimize_composite(
     pieces : sequence of Piece
     start : array of shape (M,)
     tol : float
-        Stop when the residual of the fixed-point equation is below it, or as small as rounding lets it be.
+        Tolerance of the residual of the fixed-point equation, up to rounding.
     max_rounds : int
-        Proximal points at most.
+        Maximum number of proximal points.
     """
     problem = _Scaled(hessian, linear, pieces)
     values, vectors = np.linalg.eigh(problem.hessian)

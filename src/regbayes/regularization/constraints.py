@@ -63,9 +63,9 @@ class Constraint:
         Parameters
         ----------
         penalty : float
-            Penalty per unit of violation (of the violation to that power).
+            Factor of the violation, which is raised to ``power``.
         power : float, default=1.0
-            1 penalizes in proportion; 2 penalizes the square (bounds and equalities only).
+            1 is a linear penalty, 2 a squared one (bounds and equalities only).
         """
         check_positive("penalty", penalty)
         soft = _soften(self.regularizer, penalty, power)
@@ -140,15 +140,15 @@ class _Statistic(Generic[Made]):
 
 
 class E(_Statistic[Constraint]):
-    """The expectation of features, to be compared with what it must be.
+    """The expectation of features; comparing it with a number builds a constraint.
 
     Parameters
     ----------
     features : callable, array, str, or list of those
-        What `regularize` accepts for the posterior in question: a function of the models or draws (or of variables, by
-        the names of its arguments, as in ``E(lambda mu, tau: mu / tau)``), its values, or the name of a variable.
+        A function of the models or draws, its values, or the name of a variable. The arguments of a function may name
+        variables, as in ``E(lambda mu, tau: mu / tau)``.
     name : str, default=None
-        How messages call it.
+        Name in messages.
 
     Examples
     --------
@@ -183,17 +183,17 @@ class E(_Statistic[Constraint]):
         raise TypeError("E(psi) is not a sequence: how many features it has is known once it meets a posterior")
 
     def given(self, event: Any, name: str | None = None) -> Conditional:
-        """Return the expectation given an event, to be compared as this one.
+        """Return the conditional expectation given an event.
 
-        ``E(f).given(A) == b`` is linear in the posterior: it says ``E[(f - b) 1_A] = 0``, and that is what is solved
-        and what tables show. It also holds where the solution gives the event no probability.
+        ``E(f).given(A) == b`` is linear in the posterior: ``E[(f - b) 1_A] = 0``, which is solved and shown in tables.
+        It also holds if the event has probability zero.
 
         Parameters
         ----------
         event : as ``features``
             One truth value for each model or draw, as in ``E("mu").given(lambda v: v.tau > 1)``.
         name : str, default=None
-            How messages call the event.
+            Name of the event in messages.
         """
         return Conditional(self, event, name or _guess_name(event).replace("psi", "event"))
 
@@ -225,7 +225,7 @@ class E(_Statistic[Constraint]):
         return self._constrain(Interval(lower, upper), "{value} <= E({}) <= {upper}", low, high)
 
     def regularized(self, regularizer: Any) -> Constraint:
-        """Any regularizer of these expectations, for instance ``E(labels).regularized(KL(proportions))``."""
+        """Apply a regularizer, for instance ``E(labels).regularized(KL(proportions))``."""
         if not isinstance(regularizer, Regularizer):
             hint = f"; write E({self.name}) == {regularizer!r} for a number" if np.isscalar(regularizer) else ""
             raise TypeError(f"regularized takes one of regbayes.regularizers, got {regularizer!r}{hint}")
@@ -307,7 +307,7 @@ class E(_Statistic[Constraint]):
 
 
 class Conditional(_Statistic[Constraint]):
-    """The expectation of features given an event, to be compared with what it must be."""
+    """The conditional expectation of features given an event."""
 
     def __init__(self, expectation: E, event: Any, event_name: str) -> None:
         self.features = expectation.features

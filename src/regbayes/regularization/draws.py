@@ -37,8 +37,8 @@ _ACCEPTED = (
 class Draws:
     """Draws of one or more variables, flattened over chains.
 
-    Draw ``i`` of chain ``c`` is row ``c * n_draws + i`` of every variable. The arrays are read-only views of what was
-    passed in wherever no copy was needed.
+    Draw ``i`` of chain ``c`` is row ``c * n_draws + i`` of every variable. The arrays are read-only, and views of the
+    original arrays if possible.
     """
 
     variables: dict[str, Array]  # each (n_chains * n_draws, *shape)
@@ -168,15 +168,15 @@ def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool
     ----------
     draws : array, mapping of arrays, InferenceData, DataTree, Dataset or Draws
         An array of shape (n,) or (n, d) is one unnamed variable. A mapping has arrays of shape (n, ...), all with the
-        same n. ArviZ and xarray objects have their posterior group (a Dataset: itself) with the dimensions ``chain``
-        and ``draw``. JAX arrays, torch tensors on the CPU and everything else that NumPy can read count as arrays;
-        torch tensors and CuPy arrays on a GPU stay there.
+        same n. The posterior group of ArviZ and xarray objects (or the Dataset) has the dimensions ``chain`` and
+        ``draw``. JAX arrays, torch tensors on the CPU and all other objects that NumPy can read are valid arrays. Torch
+        tensors and CuPy arrays on a GPU stay on it.
     variables : sequence of str, optional
-        The variables to keep, where the draws are named; all by default.
+        The named variables to keep; all by default.
     chains : bool, default=None
-        Whether arrays start with two axes, (chain, draw, ...), as NumPyro's ``get_samples(group_by_chain=True)`` gives
-        them. ArviZ and xarray objects say so themselves. None is False, except that arrays which look like chains (all
-        start with the same two sizes, the first one small) are refused until the caller says which it is.
+        Whether arrays start with two axes, (chain, draw, ...), like those of NumPyro's
+        ``get_samples(group_by_chain=True)``. Not used for ArviZ and xarray objects. None is False, but raises an error
+        for arrays that appear to have chains (all start with the same two sizes, the first one small).
 
     Returns
     -------
@@ -185,8 +185,8 @@ def as_draws(draws: Any, *, variables: Sequence[str] | None = None, chains: bool
     Raises
     ------
     TypeError, ValueError
-        Where the object is none of these, has no draws or no posterior group, its variables differ in their numbers of
-        draws, or hold something other than finite numbers.
+        If the object has another type, no draws or no posterior group, or if its variables have different numbers of
+        draws or values that are not finite numbers.
     """
     if isinstance(draws, Draws):
         kept = {name: draws.variables[name] for name in _select(draws.variables, variables)}

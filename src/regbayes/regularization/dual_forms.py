@@ -40,7 +40,7 @@ def add(*terms: float) -> float:
 class BoxDual:
     """``g*(u) = sum_i max(low_i u_i, high_i u_i) + ridge_i u_i^2 / 2`` on ``lower <= u <= upper``.
 
-    Where zero lies in the box, g is zero between ``low`` and ``high``; beyond, its slope grows by ``1 / ridge`` up to
+    If the box contains zero, g is zero between ``low`` and ``high``. Outside, its slope grows by ``1 / ridge`` up to
     the bound of the box. Infinite bounds are allowed. All fields have shape (n,).
     """
 
@@ -172,8 +172,8 @@ class SimplexDual:
     """``g*(u) = sum_n <linear_row(n), u_n> + ridge_n (sum u_n)^2 / 2`` on ``u_n >= 0`` and ``sum u_n = total_n``.
 
     With a finite ``total`` the sum of a row is fixed and ``ridge`` is zero (multi-class hinge, total = C). With
-    ``total = inf`` it is free (multi-class squared hinge, ridge = 1 / (2 C)). A total of zero, or an infinite ridge,
-    takes the row out.
+    ``total = inf`` it is free (multi-class squared hinge, ridge = 1 / (2 C)). A row with a total of zero or an infinite
+    ridge has no effect.
     """
 
     linear: Floats  # (r, classes): minus the costs

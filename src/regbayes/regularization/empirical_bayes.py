@@ -57,26 +57,26 @@ def empirical_bayes(
     tol: float = 1e-8,
     max_iter: int = 200,
 ) -> EmpiricalBayesResult[Theta]:
-    """Fit a model's parameters together with its regularized posterior.
+    """Fit a model's parameters jointly with its regularized posterior.
 
     Parameters
     ----------
     model : object with ``posterior(theta)`` and ``update(q)``
-        The posterior must know its ``log_evidence`` (`Finite` does when its log-weights are the log-joint).
+        The posterior requires a ``log_evidence``, which `Finite` has if its log-weights are the log-joint.
     theta : object
-        Parameters to start from.
+        Initial parameters.
     features, regularizer
         As in `regularize`.
     tol : float, default=1e-8
-        Relative change of the objective at which to stop.
+        Relative change of the objective below which the iteration stops.
     max_iter : int, default=200
-        Rounds at most.
+        Maximum number of iterations.
 
     Returns
     -------
     EmpiricalBayesResult
-        Status ``stalled`` means that ``update`` made the objective rise, so it does not maximise what it should; the
-        best parameters are returned all the same.
+        Status ``stalled`` means that ``update`` increased the objective, so that it is not a maximizer. The best
+        parameters are returned.
     """
 
     def solve(parameters: Theta) -> _State[Theta]:

@@ -115,18 +115,18 @@ def evaluate_features(draws: Draws, features: Any) -> Features:
     ----------
     draws : Draws
     features : callable, array, str, or list of those
-        A callable gets all draws at once, the array or (named draws) the :class:`Variables`, and returns an array of
-        shape (n,) or (n, m). A callable whose arguments are names of variables gets those variables. Draws that came
-        with dimensions and coordinates are given as xarray objects of dimensions (sample, ...), and as plain arrays to
-        a function that fails on them. An array of shape (n,) or (n, m) holds values already evaluated; an xarray
-        DataArray has the dimensions chain and draw. A string is the name of a variable, all of whose scalars are taken,
-        or of one scalar, as in ``"theta[3]"``; ``"posterior_predictive/y"`` is a variable of another group. A list or
-        tuple puts the columns of its items side by side.
+        A callable receives all draws at once, as an array or (named draws) as :class:`Variables`, and returns an array
+        of shape (n,) or (n, m). If its arguments are names of variables, it receives those. Draws with coordinates are
+        passed as xarray objects of dimensions (sample, ...), or as plain arrays if the function fails on them. An array
+        of shape (n,) or (n, m) contains evaluated features; an xarray DataArray has the dimensions chain and draw. A
+        string names a variable, of which all scalars are used, or one scalar, as in ``"theta[3]"``.
+        ``"posterior_predictive/y"`` is a variable of another group. A list or tuple concatenates the columns of its
+        items.
 
     Returns
     -------
     Features
-        Values of shape (n, m), float64 and C-contiguous, and m names. An array that is so already is not copied.
+        Values of shape (n, m), float64 and C-contiguous (copied only if necessary), and m names.
     """
     if isinstance(features, list | tuple):
         if not features:

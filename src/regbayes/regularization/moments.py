@@ -67,24 +67,24 @@ def regularize_moments(
     constraints : list
         ``Var(f) <= b``, ``Corr(f, h) == r`` and the like, and constraints on expectations.
     tol : float, default=1e-7
-        How closely every statement must hold, relative to the variance wanted (a correlation: absolutely), and how
-        little the means may move in the last round, in standard deviations.
+        Tolerance of the violation, relative to the variance's target (absolute for a correlation), and of the change of
+        the means in the last iteration, in standard deviations.
     max_rounds : int, default=200
-        Linear problems at most.
+        Maximum number of linear problems.
     **options
-        Of `regularize`, which solves them.
+        Passed to `regularize`, which solves the linear problems.
 
     Returns
     -------
     RegularizedMoments
-        ``regularized`` is the solution of the last linear problem, with its gap: no distribution that meets *that*
-        problem is closer. These statements are not convex, so there may be closer ones far away. Its standard errors
-        take the means and spreads of the last round as known.
+        ``regularized`` is the solution of the last linear problem, with its gap. The constraints are not convex, so
+        that a closer distribution may exist. The standard errors treat the means and standard deviations of the last
+        iteration as fixed.
 
     Warns
     -----
     NotConvergedWarning
-        When ``max_rounds`` was reached before the statements held.
+        If ``max_rounds`` is reached before the constraints hold.
 
     Examples
     --------

@@ -63,30 +63,30 @@ def regularize(
     warm_start: Floats | None = None,
     raise_infeasible: bool = True,
 ) -> RegularizedPosterior:
-    """Find the distribution closest to a posterior for which something holds in expectation.
+    """Find the distribution closest to a posterior under constraints on expectations.
 
-    Minimises ``KL(q || p) + g(E_q[psi])`` over all distributions q. Draws are reweighted. Where they do not reach far
-    enough, `resample` samples the model again under the constraints.
+    Minimize ``KL(q || p) + g(E_q[psi])`` over all distributions q. Draws are reweighted. If reweighting is unreliable,
+    `resample` samples the model under the constraints.
 
     Parameters
     ----------
     posterior : Finite, Gaussian, Samples, or draws
         The posterior p. A dict of arrays, NumPyro's ``MCMC``, ArviZ's InferenceData and an xarray DataTree or Dataset
-        are taken as ``Samples(draws)``.
+        are converted to ``Samples(draws)``.
     features : constraint, list of constraints, or features psi
-        What must hold, as in ``E(psi) <= b`` or ``[E(f) == 1, (E(h) >= 0).soft(10)]``; or the features, when a
-        regularizer is given.
+        Constraints such as ``E(psi) <= b`` or ``[E(f) == 1, (E(h) >= 0).soft(10)]``, or the features of a
+        ``regularizer``.
     regularizer : Regularizer, default=None
         The function g of the features' expectations.
     tol : float, default=1e-9
-        Duality gap, relative to ``1 + |dual|``, and violation of hard constraints, in standard deviations, at which to
-        stop; a violation above 1e-4 is never accepted.
+        Tolerance of the duality gap, relative to ``1 + |dual|``, and of the violation of hard constraints, in standard
+        deviations. A violation above 1e-4 is never accepted.
     max_iter : int, default=200
-        Newton steps at most; what has been reached by then is returned, with its gap.
+        Maximum number of Newton steps, after which the last iterate is returned with its gap.
     warm_start : array, default=None
         ``warm_start`` of an earlier result for a similar problem.
     raise_infeasible : bool, default=True
-        Whether constraints that cannot be met raise `InfeasibleError` or return a result with status infeasible.
+        Whether infeasible constraints raise `InfeasibleError` or return a result with status ``infeasible``.
 
     Returns
     -------
@@ -95,10 +95,10 @@ def regularize(
     Warns
     -----
     NotConvergedWarning
-        When the solver stopped short of its tolerance: at ``max_iter``, or where no step improves any more.
+        If the solver stops above its tolerance: at ``max_iter``, or because no step makes progress.
     UnreliableWeightsWarning
-        When reweighting the draws is unreliable: by their Pareto k-hat, by few effective draws, or by a tail of the
-        tilt that looks heavier than exponential. `RegularizedPosterior.diagnostics` has the sentences.
+        If reweighting is unreliable: high Pareto k-hat, low effective sample size, or a tail of the tilt heavier than
+        exponential. `RegularizedPosterior.diagnostics` has the messages.
     """
     if not isinstance(posterior, Posterior) and (
         isinstance(posterior, Mapping) or is_labelled(posterior) or has_samples(posterior)

@@ -32,25 +32,23 @@ RESAMPLE_HINT = (
 @persistable
 @dataclass(frozen=True, eq=False)
 class RegularizedPosterior(Saveable):
-    """The closest posterior for which the constraints hold, with its certificate.
+    """The closest posterior under the constraints, with its certificate.
 
-    ``q ∝ p exp<multipliers, psi>``: a multiplier is what its constraint cost, and the factor to add to the model's
-    log-density for the same effect. ``dual`` is a lower bound of the optimum wherever the solver stopped. ``primal`` is
-    ``dual + gap``: an upper bound where ``violation`` is zero; where hard constraints are violated it charges what the
-    multipliers ask for the way to them, and is an estimate. Under importance weights ``before`` and ``kl`` are only as
-    good as the weights, also where the tilt is harmless.
+    The posterior is ``q ∝ p exp<multipliers, psi>``: adding ``<multipliers, psi>`` to the model's log-density has the
+    same effect. ``dual`` is a lower bound of the optimum at any iterate. ``primal`` is ``dual + gap``, an upper bound
+    if ``violation`` is zero. For violated hard constraints it includes the estimated cost of meeting them. With
+    importance weights, ``before`` and ``kl`` are only as reliable as the weights.
 
-    Where the posterior was known by draws (`Samples`), other draws would have given another solution. ``before_mcse``,
-    ``after_mcse``, ``multipliers_mcse`` and ``kl_mcse`` are the Monte Carlo standard errors, docs/math.md eq. (16) to
-    (18), and ``mcse(features)`` that of any other expectation. They are zero for posteriors that are known exactly, and
-    NaN for draws in blocks on a cluster, for which they are not estimated.
+    For draws (`Samples`), the solution has a Monte Carlo error. ``before_mcse``, ``after_mcse``, ``multipliers_mcse``
+    and ``kl_mcse`` are the standard errors, docs/math.md eq. (16) to (18), and ``mcse(features)`` those of other
+    expectations. They are zero for exact posteriors, and NaN (not estimated) for draws in blocks on a cluster.
     """
 
     posterior: Posterior  # the regularized posterior
     base: Posterior  # the original posterior
     regularizer: Regularizer
     labels: tuple[str, ...]  # (m,): one per constrained expectation
-    multipliers: Floats  # (m,): phi; infinite where the status is boundary
+    multipliers: Floats  # (m,): phi; infinite for some if the status is boundary
     before: Floats  # (m,): E_p[psi]
     after: Floats  # (m,): E_q[psi]
     slack: Floats  # (m,): distance inside each constraint; negative if violated, see `miss`

@@ -26,22 +26,22 @@ def solve_dual(
     warm_start: Floats | None = None,
     watch: bool = True,
 ) -> DualSolution:
-    """Maximise the dual and return the solution with its certificate.
+    """Maximize the dual and return the solution with its certificate.
 
     Parameters
     ----------
     partition : LogPartition
-        The posterior as its features see it.
+        Log-partition function of the features under the posterior.
     stack : Stack
         The regularizer's elementary parts.
     tol : float, default=1e-9
-        Stop when the gap is below ``tol (1 + |dual|)`` and the violation below tol standard deviations.
+        Tolerance: the gap must be below ``tol (1 + |dual|)`` and the violation below ``tol`` standard deviations.
     max_iter : int, default=200
-        Newton steps at most.
+        Maximum number of Newton steps.
     warm_start : array of shape (M,), default=None
         The ``stacked`` of an earlier solution of a problem with the same regularizer structure.
     watch : bool, default=True
-        Whether to stop, DIVERGED, once multipliers have grown so far that they may have no limit.
+        Whether to stop with DIVERGED if multipliers grow so large that they may be unbounded.
     """
     conditioned = condition(partition, stack)
     if conditioned is not None:

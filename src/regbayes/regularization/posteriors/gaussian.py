@@ -34,7 +34,7 @@ class Gaussian(Posterior):
     covariance : array of shape (d, d) or (d,)
         A vector is a diagonal covariance.
     log_evidence : float, default=None
-        ``log p(D)`` where it is known; `empirical_bayes` needs it.
+        ``log p(D)``, if known; required by `empirical_bayes`.
     """
 
     def __init__(self, mean: ArrayLike, covariance: ArrayLike, *, log_evidence: float | None = None) -> None:
@@ -62,8 +62,8 @@ class Gaussian(Posterior):
         Parameters
         ----------
         features : array of shape (d,) or (m, d), or callable
-            Coefficients of linear features, or an affine function of one vector of shape (d,) (checked by probing
-            it), or a list of those.
+            Coefficients of linear features, or an affine function of one vector of shape (d,) (checked at some points),
+            or a list of these.
         """
         if isinstance(features, Picked):
             inner = self.evaluate(features.features)

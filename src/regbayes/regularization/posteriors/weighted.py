@@ -161,17 +161,17 @@ class Weighted(Posterior):
 @final
 @persistable
 class Finite(Weighted):
-    """An enumerated posterior: finitely many models, each with its probability.
+    """A posterior over finitely many models with given probabilities.
 
     Parameters
     ----------
     models : array of shape (n, ...), mapping of such arrays, or sequence of any n objects
-        The models. Feature functions get arrays and mappings whole, and other objects one at a time.
+        The models. Feature functions receive arrays and mappings at once, and other objects one at a time.
     log_weights : array of shape (n,), default=None
         Log-probabilities up to a constant; uniform by default. When they are the log-joint ``log p(M, D)``, their
         log-sum is kept as ``log_evidence``.
     probabilities : array of shape (n,), default=None
-        Instead of ``log_weights``: probabilities, which sum to one.
+        Probabilities, which sum to one, as an alternative to ``log_weights``.
 
     Examples
     --------
@@ -268,7 +268,7 @@ def _take_rows(values: Any, chosen: NDArray[np.intp]) -> Any:
 @final
 @persistable
 class Samples(Weighted):
-    """A posterior known by draws, from any sampler.
+    """A posterior represented by draws from any sampler.
 
     Parameters
     ----------
@@ -280,7 +280,8 @@ class Samples(Weighted):
     variables : sequence of str, default=None
         The named variables to keep; all by default.
     chains : bool, default=None
-        Whether arrays have the two leading axes (chain, draw). None is False, but refuses arrays that look like chains.
+        Whether arrays have the two leading axes (chain, draw). None is False, but raises an error for arrays that
+        appear to have chains.
 
     Examples
     --------

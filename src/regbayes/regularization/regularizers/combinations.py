@@ -125,13 +125,13 @@ def _share_out(stack: Stack, x: Floats, step: Floats, start: Floats) -> Floats:
 @final
 @persistable
 class Separable(Regularizer):
-    """``sum_b g_b(x_b)``: each regularizer on its own consecutive run of expectations.
+    """``sum_b g_b(x_b)``: each regularizer applies to consecutive expectations.
 
     Parameters
     ----------
     parts : sequence of Regularizer
     sizes : sequence of int, default=None
-        Length of each run; needed for parts that take any number of expectations.
+        Number of expectations of each part; required for parts without a fixed size.
     """
 
     def __init__(self, parts: Sequence[Regularizer], sizes: Sequence[int] | None = None) -> None:
@@ -214,7 +214,7 @@ class Separable(Regularizer):
 @final
 @persistable
 class Affine(Regularizer):
-    """A regularizer in other units: ``factor * g(scale * x + offset)``.
+    """An affine change of units of a regularizer: ``factor * g(scale * x + offset)``.
 
     `Regularizer.shift` and `Regularizer.reflect` build the two most common ones.
 
@@ -225,7 +225,7 @@ class Affine(Regularizer):
     factor : float, default=1.0
         Positive.
     scale : float or array of shape (m,), default=1.0
-        Not zero. Magnitudes are equal within a block of coordinates that interact.
+        Nonzero, with equal magnitudes within a block of interacting coordinates.
     offset : float or array of shape (m,), default=0.0
     """
 

@@ -200,9 +200,9 @@ class EpsilonInsensitive(DualFormRegularizer):
     Parameters
     ----------
     target : float or array of shape (m,)
-        Where the expectations should lie.
+        Target of the expectations.
     epsilon : float, default=0.0
-        Half-width of the free tube.
+        Half-width of the unpenalized tube.
     C : float or array of shape (m,), default=1.0
         Penalty on a violation; one for each coordinate, or one for all.
     power : {1, 2}, default=1

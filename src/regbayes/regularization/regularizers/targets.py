@@ -124,11 +124,11 @@ class Ball(Regularizer):
     Parameters
     ----------
     target : float or array of shape (m,)
-        Centre.
+        Center.
     radius : float
-        How far the expectations may lie from it.
+        Largest distance of the expectations from the center.
     norm : {1, 2, inf}, default=2
-        In which norm.
+        Norm of the distance.
     C : float, default=inf
         Penalty per unit outside the ball.
     """
@@ -216,7 +216,7 @@ class Ball(Regularizer):
 @final
 @persistable
 class Ridge(_Targeted, DualFormRegularizer):
-    """``||x - target||^2 / (2 scale)``: a quadratic pull; the smaller the scale the harder."""
+    """``||x - target||^2 / (2 scale)``: a quadratic penalty, stronger for a small scale."""
 
     def __init__(self, target: ArrayLike, scale: float = 1.0) -> None:
         self.target = check_target("target", target)
@@ -308,9 +308,9 @@ class KL(_Divergence):
     Parameters
     ----------
     target : array of shape (m,)
-        Known proportions, non-negative.
+        Known proportions, nonnegative.
     weight : float, default=1.0
-        Strength of the pull.
+        Weight of the penalty.
     """
 
     _slope = 0.0
