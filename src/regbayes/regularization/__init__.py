@@ -1,1 +1,1 @@
-"""Constraints on the expectations of a posterior: regularizers, the dual problem and `regularize`."""
+"""Constraints on expectations: regularizers, the dual problem and `regularize`."""

@@ -174,7 +174,7 @@ class E(_Statistic[Constraint]):
         self._names: tuple[str, ...] = (self.name,)  # names of the parts of a combination
 
     def __getitem__(self, index: Any) -> E:
-        """One of several expectations: ``E("theta")[0]``, ``E("theta")["Choate"]``, ``E(f)[:2]``."""
+        """Select expectations, as in ``E("theta")[0]`` or ``E("theta")["Choate"]``."""
         picked = E(Picked(self.features, index), name=f"{self.name}[{index}]")
         picked._named = self._named
         return picked
@@ -372,7 +372,7 @@ class _Moment(_Statistic[MomentConstraint]):
 
 
 class Var(_Moment):
-    """The variance of a feature, for `regularize_moments`: ``Var("mu") <= 4``."""
+    """The variance of a feature, as in ``Var("mu") <= 4``, for `regularize_moments`."""
 
     lowest, highest = 0.0, math.inf
 
@@ -382,7 +382,7 @@ class Var(_Moment):
 
 
 class Corr(_Moment):
-    """The correlation of two features, for `regularize_moments`: ``Corr("mu", "tau") == 0``."""
+    """The correlation of two features, as in ``Corr("mu", "tau") == 0``."""
 
     lowest, highest = -1.0, 1.0
 

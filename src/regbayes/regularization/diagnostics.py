@@ -213,7 +213,7 @@ def effective_sample_size(log_weights: ArrayLike) -> float:
 
 
 def pareto_k(log_weights: ArrayLike, relative_efficiency: float = 1.0, n_draws: int | None = None) -> float:
-    """Shape k-hat of a generalized Pareto distribution fitted to the largest weights [2].
+    """Pareto k-hat, the shape of the tail of importance weights [2].
 
     The weights have ``1 / k`` finite moments. Importance reweighting is reliable below :func:`reliable_threshold` and
     unreliable above 0.7. Above 1, more draws do not help.

@@ -74,7 +74,7 @@ class Draws:
         return Variables(self, self.labelled if labelled is None else labelled)
 
     def data_array(self, name: str) -> Any:
-        """Return a variable as an xarray DataArray of dimensions (sample, ...), with its coordinates."""
+        """Return a variable as a DataArray of dimensions (sample, ...)."""
         xarray = importlib.import_module("xarray")
         dims = self.dims[name]
         coords = {key: value for key, value in self.coords.items() if value[0] and set(value[0]) <= set(dims)}
@@ -264,7 +264,7 @@ def _posterior_group(tree: Any) -> tuple[Any, Kind]:
 
 
 def group_datasets(source: Any) -> dict[str, Any]:
-    """Return the groups of an ArviZ object other than the posterior, as Datasets by name."""
+    """Return the groups of an ArviZ object except the posterior, as Datasets by name."""
     if source is None:
         return {}
     if _is_a(source, "arviz", "InferenceData"):

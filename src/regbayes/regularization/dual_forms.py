@@ -24,7 +24,7 @@ from regbayes.regularization.projections import project_rows_to_simplex, simplex
 
 
 def dot(u: ArrayLike, c: ArrayLike) -> float:
-    """Return ``sum u_i c_i`` with the conventions 0 * inf = 0 and inf - inf = inf of convex analysis."""
+    """Return ``sum u_i c_i`` with 0 * inf = 0 and inf - inf = inf."""
     u, c = np.broadcast_arrays(np.asarray(u, dtype=np.float64), np.asarray(c, dtype=np.float64))
     used = (u != 0) & (c != 0)
     terms = u[used] * c[used]
@@ -32,16 +32,17 @@ def dot(u: ArrayLike, c: ArrayLike) -> float:
 
 
 def add(*terms: float) -> float:
-    """Return the sum of extended numbers with the convention inf - inf = inf of convex analysis."""
+    """Return the sum of extended real numbers with inf - inf = inf."""
     return np.inf if np.inf in terms else float(sum(terms))
 
 
 @dataclass(frozen=True)
 class BoxDual:
-    """``g*(u) = sum_i max(low_i u_i, high_i u_i) + ridge_i u_i^2 / 2`` on ``lower <= u <= upper``.
+    """Separable conjugate on a box.
 
-    If the box contains zero, g is zero between ``low`` and ``high``. Outside, its slope grows by ``1 / ridge`` up to
-    the bound of the box. Infinite bounds are allowed. All fields have shape (n,).
+    ``g*(u) = sum_i max(low_i u_i, high_i u_i) + ridge_i u_i^2 / 2`` on ``lower <= u <= upper``. If the box
+    contains zero, g is zero between ``low`` and ``high``. Outside, its slope grows by ``1 / ridge`` up to the bound of
+    the box. Infinite bounds are allowed. All fields have shape (n,).
     """
 
     low: Floats
@@ -169,8 +170,9 @@ class BoxDual:
 
 @dataclass(frozen=True)
 class SimplexDual:
-    """``g*(u) = sum_n <linear_row(n), u_n> + ridge_n (sum u_n)^2 / 2`` on ``u_n >= 0`` and ``sum u_n = total_n``.
+    """Conjugate on one scaled simplex per row.
 
+    ``g*(u) = sum_n <linear_row(n), u_n> + ridge_n (sum u_n)^2 / 2`` on ``u_n >= 0`` and ``sum u_n = total_n``.
     With a finite ``total`` the sum of a row is fixed and ``ridge`` is zero (multi-class hinge, total = C). With
     ``total = inf`` it is free (multi-class squared hinge, ridge = 1 / (2 C)). A row with a total of zero or an infinite
     ridge has no effect.
@@ -239,7 +241,7 @@ class SimplexDual:
         return np.where(np.isfinite(self.total), self.total, free)
 
     def prox(self, x: Floats, step: Floats | float) -> Floats:
-        """Return the proximal map of g, by Moreau's identity; steps are equal within a row."""
+        """Return the proximal map of g by Moreau's identity; rows share a step."""
         return x - step * self.prox_dual(x / step, 1 / np.asarray(step))
 
     def prox_dual(self, v: Floats, step: Floats | float) -> Floats:
@@ -308,14 +310,14 @@ def join_boxes(forms: Sequence[DualForm | None]) -> BoxDual | None:
 
 
 def hinge_form(C: Floats, squared: bool, signs: Floats | float = 1.0, margin: float = 0.0) -> BoxDual:
-    """Return the conjugate of ``sum_i C_i max(0, margin + sign_i x_i)``, or with squares; C is (n,)."""
+    """Return the conjugate of ``sum_i C_i max(0, margin + sign_i x_i)`` or squares."""
     reach, ridge = _reach(C, squared)
     up, edge = np.broadcast_to(signs, len(C)) > 0, 0.0 - margin * np.asarray(signs)
     return BoxDual.of(len(C), edge, edge, ridge=ridge, lower=np.where(up, 0.0, -reach), upper=np.where(up, reach, 0.0))
 
 
 def tube_form(target: Floats, epsilon: float, C: Floats, squared: bool) -> BoxDual:
-    """Return the conjugate of ``sum_i C_i max(0, |x_i - target_i| - epsilon)``, or with squares; C is (n,)."""
+    """Return the conjugate of the epsilon-insensitive loss or its square."""
     reach, ridge = _reach(C, squared)
     return BoxDual.of(len(C), target - epsilon, target + epsilon, ridge=ridge, lower=-reach, upper=reach)
 

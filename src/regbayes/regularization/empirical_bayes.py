@@ -24,7 +24,7 @@ class Model(Protocol[Theta]):
     """Interface of models: the posterior at given parameters, and their update."""
 
     def posterior(self, theta: Theta) -> Posterior:
-        """Return the posterior of the model given its parameters, with its ``log_evidence``."""
+        """Return the posterior given the parameters, with its ``log_evidence``."""
 
     def update(self, q: Posterior) -> Theta:
         """Return the parameters that maximize ``E_q[log p(M, D | theta)]``."""

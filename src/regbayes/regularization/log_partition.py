@@ -232,7 +232,7 @@ class WeightedAtoms:
         return self._covariance
 
     def restrict(self, keep: Flags) -> tuple[WeightedAtoms, float]:
-        """Condition on a subset of the supported atoms; return also the log of its probability."""
+        """Condition on some of the supported atoms; return also their log-probability."""
         log_weights = self.log_weights[keep]
         log_mass = float(logsumexp(log_weights))
         narrower = WeightedAtoms(np.ascontiguousarray(self.features[keep]), log_weights - log_mass)

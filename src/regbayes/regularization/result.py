@@ -108,7 +108,7 @@ class RegularizedPosterior(Saveable):
         return self._samples("ess").ess(inside(features))
 
     def sample(self, rng: np.random.Generator | int | None = None, size: int = 1) -> Any:
-        """Draw from the regularized posterior; ``rng`` is a generator or a seed, ``size`` the number of draws."""
+        """Draw ``size`` samples from the posterior; ``rng`` is a generator or a seed."""
         return self.posterior.sample(rng, size)
 
     @cached_property

@@ -96,7 +96,7 @@ class Gaussian(Posterior):
         return GaussianAffine(coefficients @ self.mean + constants, factor, grain)
 
     def tilt(self, features: Any, multipliers: ArrayLike) -> Gaussian:
-        """Return ``q ∝ p exp<multipliers, features>``: the same covariance around another mean."""
+        """Return ``q ∝ p exp<multipliers, features>``, which has the same covariance."""
         rows = as_features(self, features).values
         slope = as_multipliers(multipliers, len(rows)) @ rows[:, :-1]
         move = self.covariance * slope if self.covariance.ndim == 1 else self.covariance @ slope

@@ -58,7 +58,7 @@ class Regularizer(ABC):
 
     @abstractmethod
     def prox(self, x: ArrayLike, step: ArrayLike = 1.0) -> Reals:
-        """Return ``argmin_v g(v) + sum_i (v_i - x_i)^2 / (2 step_i)``; steps are equal within a block."""
+        """Return ``argmin_v g(v) + sum_i (v_i - x_i)^2 / (2 step_i)``; blocks share a step."""
 
     def prox_jacobian(self, x: ArrayLike, step: ArrayLike = 1.0) -> Floats:
         """Return the Jacobian of `prox` at x, shape (blocks, block_size, block_size).
@@ -122,7 +122,7 @@ class Regularizer(ABC):
         return self._affine(offset=-np.asarray(by, dtype=np.float64))
 
     def reflect(self, about: ArrayLike = 0.0) -> Regularizer:
-        """Return ``g(about - x)``, for instance a hinge that penalizes values below a bound."""
+        """Return ``g(about - x)``, for instance a hinge on values below a bound."""
         return self._affine(scale=-1.0, offset=about)
 
     def rescale(self, scale: Floats) -> Regularizer:

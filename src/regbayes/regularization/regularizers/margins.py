@@ -30,7 +30,7 @@ from regbayes.regularization.regularizers.base import (
 @final
 @persistable
 class Hinge(DualFormRegularizer):
-    """``sum_i C_i max(0, x_i)^power``: a soft ``x <= 0``; ``C = inf`` is the hard margin.
+    """Hinge penalty ``sum_i C_i max(0, x_i)^power``; a hard ``x <= 0`` if C is inf.
 
     Parameters
     ----------
@@ -169,7 +169,9 @@ class _MultiClass(DualFormRegularizer):
 @final
 @persistable
 class MultiClassHinge(_MultiClass):
-    """``sum_n C_n max_i (cost_ni + x_ni)``: one block of classes per row; ``C = inf`` requires every one to be <= 0.
+    """Multi-class hinge ``sum_n C_n max_i (cost_ni + x_ni)``.
+
+    x has one block of classes per row. ``C = inf`` requires ``cost_ni + x_ni <= 0`` for every class.
 
     Parameters
     ----------
@@ -187,7 +189,7 @@ class MultiClassHinge(_MultiClass):
 @final
 @persistable
 class MultiClassSquaredHinge(_MultiClass):
-    """``sum_n C_n max(0, max_i (cost_ni + x_ni))^2``; parameters as in `MultiClassHinge`."""
+    """Squared `MultiClassHinge`: ``sum_n C_n max(0, max_i (cost_ni + x_ni))^2``."""
 
     _squared = True
 
@@ -195,7 +197,9 @@ class MultiClassSquaredHinge(_MultiClass):
 @final
 @persistable
 class EpsilonInsensitive(DualFormRegularizer):
-    """``sum_i C_i max(0, |x_i - target_i| - epsilon)^power``: a soft ``x == target``; ``C = inf`` is the hard tube.
+    """Epsilon-insensitive loss, a soft ``x == target``; hard if C is inf.
+
+    The loss is ``sum_i C_i max(0, |x_i - target_i| - epsilon)^power``.
 
     Parameters
     ----------

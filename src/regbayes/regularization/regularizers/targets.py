@@ -119,7 +119,7 @@ class Interval(DualFormRegularizer):
 @final
 @persistable
 class Ball(Regularizer):
-    """``C max(0, ||x - target|| - radius)`` in the 1-, 2- or inf-norm; ``C = inf`` (default) is the hard ball.
+    """Ball constraint or penalty ``C max(0, ||x - target|| - radius)``.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class Ball(Regularizer):
     norm : {1, 2, inf}, default=2
         Norm of the distance.
     C : float, default=inf
-        Penalty per unit outside the ball.
+        Penalty per unit outside the ball; inf is the hard ball.
     """
 
     def __init__(self, target: ArrayLike, radius: float, norm: float = 2, C: float = np.inf) -> None:
@@ -216,7 +216,7 @@ class Ball(Regularizer):
 @final
 @persistable
 class Ridge(_Targeted, DualFormRegularizer):
-    """``||x - target||^2 / (2 scale)``: a quadratic penalty, stronger for a small scale."""
+    """Quadratic penalty ``||x - target||^2 / (2 scale)``, stronger for a small scale."""
 
     def __init__(self, target: ArrayLike, scale: float = 1.0) -> None:
         self.target = check_target("target", target)
@@ -230,7 +230,7 @@ class Ridge(_Targeted, DualFormRegularizer):
 
 
 class _Divergence(_Targeted):
-    """``weight sum_i target_i log(target_i / x_i) + slope (x_i - target_i)``, for x positive where the target is."""
+    """Divergence ``weight sum_i target_i log(target_i / x_i) + slope (x_i - target_i)``."""
 
     _slope: ClassVar[float]
 
@@ -301,9 +301,10 @@ class _Divergence(_Targeted):
 @final
 @persistable
 class KL(_Divergence):
-    """``weight sum_i target_i log(target_i / x_i)``: the divergence of expectations from known proportions.
+    """KL divergence of known proportions from expectations.
 
-    With class indicators as features this is label regularization: the target is the known class proportions.
+    ``weight sum_i target_i log(target_i / x_i)``. With class indicators as features this is label regularization, and
+    the target is the vector of known class proportions.
 
     Parameters
     ----------
@@ -322,9 +323,9 @@ class KL(_Divergence):
 @final
 @persistable
 class GeneralizedKL(_Divergence):
-    """``weight sum_i target_i log(target_i / x_i) - target_i + x_i``: for expectations that need not sum to one.
+    """Generalized KL divergence, for expectations that need not sum to one.
 
-    Parameters as in `KL`.
+    ``weight sum_i target_i log(target_i / x_i) - target_i + x_i``. Parameters as in `KL`.
     """
 
     _slope = 1.0
