@@ -249,7 +249,7 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("draws", "options", "kind", "message"), BAD)
-def test_as_draws_invalid_input_raises_informative_error(
+def test_as_draws_invalid_input_raises(
     draws: Any, options: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):

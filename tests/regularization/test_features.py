@@ -113,9 +113,7 @@ def test_evaluated_features_are_not_copied(unnamed: Draws) -> None:
         (None, TypeError, "features is of type NoneType"),
     ],
 )
-def test_invalid_features_raise_informative_error(
-    named: Draws, features: Any, kind: type[Exception], message: str
-) -> None:
+def test_invalid_features_raise(named: Draws, features: Any, kind: type[Exception], message: str) -> None:
     with np.errstate(divide="ignore", invalid="ignore"), pytest.raises(kind, match=message):
         evaluate_features(named, features)
 

@@ -184,10 +184,7 @@ def test_effective_sample_size_accounts_for_autocorrelation() -> None:
 
 
 def coverage(rho: float, shape: tuple[int, int], repeats: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return z-scores for a standard normal with E(x) == 1/2.
-
-    The first ones use the result's MCSE, the second ones assume independent draws.
-    """
+    """Return z-scores under E(x) == 1/2: by the MCSE, and naively for iid draws."""
     rng, target = np.random.default_rng(0), 0.5
     truth = np.array([0.0, 0.5, 0.125, math.cos(0.5) * math.exp(-0.5), norm.sf(0.5)])
     stated, naive = [], []

@@ -46,9 +46,7 @@ MAX_TAIL_INDEX = 1 / 3  # largest index with a third moment of the weights, whic
 EVEN_SHARES = 4.0  # largest weight relative to uniform at which weights count as even and need no tail check
 HEAVY_TAIL = 0.05  # shape of a score's tail, minus two standard errors, above which it is reported
 NO_VARIANCE = 0.5  # shape of a tail above which its variance is infinite
-LARGEST_SHARE = (
-    0.05  # share of the sum of squares that one draw has if the variance is infinite, but not for discrete values
-)
+LARGEST_SHARE = 0.05  # share of the sum of squares above which one draw may indicate an infinite variance
 FIRST_DRAWS = 10_000  # draws that suffice to exclude such a share for most features
 STRONG_TILT = 1.0  # nats between the largest and the mean score; for smaller tilts the tail does not matter
 _LOG_TINY = math.log(np.finfo(np.float64).tiny)

@@ -25,7 +25,7 @@ Kind = Literal["array", "dict", "inferencedata", "datatree", "dataset"]
 
 UNNAMED = "x"  # name of draws given as a plain array
 SAMPLE = "sample"  # dimension of all draws, chain after chain, in xarray objects passed to feature functions
-FEW = 16  # arrays with fewer rows than this and than columns probably have chains as rows
+FEW = 16  # largest number of rows for which the rows of a wide array may be chains
 _ACCEPTED = (
     "an array of shape (n,) or (n, d), a dict of arrays with the draws on the leading axis, NumPyro's MCMC, an ArviZ "
     "InferenceData or xarray DataTree with a posterior group, or an xarray Dataset with the dimensions chain and draw"

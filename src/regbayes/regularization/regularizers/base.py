@@ -248,10 +248,7 @@ def check_positive(name: str, value: float, *, allow_zero: bool = False, allow_i
 
 
 def check_penalties(name: str, value: ArrayLike) -> float | Floats:
-    """Return a positive penalty as a float, or nonnegative ones as an array.
-
-    Penalties may be infinite.
-    """
+    """Return a positive penalty as a float, or nonnegative ones as an array."""
     if np.ndim(value) == 0:
         return check_positive(name, float(np.asarray(value)), allow_inf=True)
     penalties = np.array(value, dtype=np.float64)
