@@ -71,7 +71,7 @@ def case(backend: Backend, request: pytest.FixtureRequest):
     return model, data[rows], None if targets is None else data[targets]
 
 
-def test_a_fitted_model_predicts_and_transforms_as_on_numpy(backend: Backend, case, tmp_path) -> None:
+def test_loaded_model_predicts_and_transforms_like_numpy(backend: Backend, case, tmp_path) -> None:
     """The same parameters say the same about the same samples, wherever these lie; what comes back lies there."""
     model, X, y = case
     there = backend.fit(model, X, y)
@@ -94,7 +94,7 @@ def test_a_fitted_model_predicts_and_transforms_as_on_numpy(backend: Backend, ca
             assert np.mean(np.isclose(found, expected, rtol=1e-3, atol=1e-3)) > 0.99  # ties may break otherwise
 
 
-def test_a_fit_never_rises_and_ends_where_that_of_numpy_does(backend: Backend, case) -> None:
+def test_fit_objective_decreases_to_numpy_value(backend: Backend, case) -> None:
     model, X, y = case
     here, there = copy.deepcopy(model).fit(X, y), backend.fit(model, X, y)
     assert np.all(np.diff(there.trace_.objective) <= 0)
@@ -108,7 +108,7 @@ def test_a_fit_never_rises_and_ends_where_that_of_numpy_does(backend: Backend, c
 
 
 @pytest.mark.parametrize("slab", [None, "half-normal"])
-def test_a_warm_start_without_labels_takes_the_same_steps(backend: Backend, slab) -> None:
+def test_warm_start_without_labels_takes_the_steps_of_numpy(backend: Backend, slab) -> None:
     """Without a classifier no gap of a solver is between the sources: only rounding is."""
     if backend.name == "dask":
         pytest.skip("an estimator of Dask does not start from one of NumPy")
@@ -119,7 +119,7 @@ def test_a_warm_start_without_labels_takes_the_same_steps(backend: Backend, slab
     np.testing.assert_allclose(to_host(there.components_), here.components_, rtol=0, atol=10 * tol)
 
 
-def test_a_fit_has_the_same_bits_for_any_number_of_workers(backend: Backend, case) -> None:
+def test_fit_is_bitwise_identical_for_any_number_of_workers(backend: Backend, case) -> None:
     model, X, y = copy.deepcopy(case[0]), *case[1:]
     if "deterministic" in model.get_params():
         model.set_params(deterministic=True)
@@ -137,7 +137,7 @@ def test_a_fit_has_the_same_bits_for_any_number_of_workers(backend: Backend, cas
             np.testing.assert_array_equal(to_host(getattr(first, name)), to_host(getattr(second, name)))
 
 
-def test_weights_and_samples_without_a_label_count_as_on_numpy(backend: Backend) -> None:
+def test_weights_and_unlabeled_samples_match_numpy(backend: Backend) -> None:
     data, rng = draw(), np.random.default_rng(1)
     weights = rng.integers(0, 3, len(data["X"])).astype(float)
     y = np.where(np.arange(len(weights)) % 5 == 0, -1, data["classes"])
@@ -148,7 +148,7 @@ def test_weights_and_samples_without_a_label_count_as_on_numpy(backend: Backend)
     np.testing.assert_allclose(to_host(there.mean_), here.mean_, rtol=max(1e-12, 10 * backend.tol))
 
 
-def test_partial_fit_goes_on_from_a_fit(backend: Backend) -> None:
+def test_partial_fit_continues_a_fit(backend: Backend) -> None:
     """Batches of a file and of a Dask fit are learned in memory; on a device an error says so."""
     data = draw()
     model = backend.fit(ILSVMClassifier(**GIVEN), data["X"], data["classes"])
@@ -172,7 +172,7 @@ def test_partial_fit_goes_on_from_a_fit(backend: Backend) -> None:
     ],
     ids=["loss", "margins", "transductive", "loss of numbers"],
 )
-def test_what_needs_all_samples_in_local_memory_raises(backend: Backend, model, y) -> None:
+def test_options_that_need_local_samples_raise(backend: Backend, model, y) -> None:
     if backend.name == "memmap":
         pytest.skip("a file is local memory")
     data = draw()

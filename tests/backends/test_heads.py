@@ -34,7 +34,7 @@ def both_heads(place: Place, kind: str, rng, **options):
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sums_curvature_and_gradient_are_those_of_numpy(place: Place, kind: str, full: bool, monkeypatch) -> None:
+def test_sums_curvature_and_gradient_match_numpy(place: Place, kind: str, full: bool, monkeypatch) -> None:
     """Also where scores are taken in pieces, and where classes have too many weights for a whole curvature."""
     rng, tol = np.random.default_rng(0), 100 * place.tol
     here, there, blocks, elsewhere = both_heads(place, kind, rng, inputs=full, rows=full, weighted=full)
@@ -66,7 +66,7 @@ def test_sums_curvature_and_gradient_are_those_of_numpy(place: Place, kind: str,
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_solution_and_gradient_are_those_of_numpy(place: Place, kind: str, full: bool) -> None:
+def test_solution_and_gradient_match_numpy(place: Place, kind: str, full: bool) -> None:
     rng, double = np.random.default_rng(1), place.tol < 1e-8
     here, there, blocks, elsewhere = both_heads(place, kind, rng, inputs=full, rows=full, weighted=full)
     tolerance = Tolerance(1e-13, 100.0) if double else Tolerance(1e-6, 50.0)
@@ -83,7 +83,7 @@ def test_solution_and_gradient_are_those_of_numpy(place: Place, kind: str, full:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sample_gives_the_curvature_as_on_numpy(place: Place, kind: str) -> None:
+def test_subsample_curvature_matches_numpy(place: Place, kind: str) -> None:
     rng = np.random.default_rng(2)
     here, features = make_head(kind, True, rng, n=4000)
     there, tolerance = replace(here), Tolerance(1e-3 if place.tol > 1e-8 else 1e-8, 30.0)
@@ -94,7 +94,7 @@ def test_sample_gives_the_curvature_as_on_numpy(place: Place, kind: str) -> None
 
 
 @pytest.mark.parametrize("sharing", [0.0, 0.7])
-def test_systems_are_solved_where_the_curvature_is(place: Place, sharing: float) -> None:
+def test_systems_are_solved_on_the_device_of_the_curvature(place: Place, sharing: float) -> None:
     rng = np.random.default_rng(3)
     roots, right, group = rng.normal(size=(5, 4, 9)), rng.normal(size=(5, 4)), np.array([0, 1, 0, 1, 1])
     curvature, prior, tol = roots @ roots.transpose(0, 2, 1), SharedPrior(group, sharing), 100 * place.tol

@@ -33,7 +33,7 @@ def X():
 
 
 @every_executor
-def test_sums_have_the_same_bits_for_any_number_of_workers(X, executor):
+def test_sums_are_bitwise_identical_for_any_number_of_workers(X, executor):
     def statistics(rows: slice) -> Stats:
         time.sleep(0.002 * (rows.start % 3))  # later blocks end earlier
         return Stats(X[rows].sum(axis=0), X[rows].T @ X[rows])
@@ -50,7 +50,7 @@ def test_sums_have_the_same_bits_for_any_number_of_workers(X, executor):
 
 
 @every_executor
-def test_blocks_are_any_objects_and_keep_their_order(executor):
+def test_map_keeps_the_order_of_arbitrary_blocks(executor):
     def slow_for_early_ones(name: str) -> str:
         time.sleep(0.01 if name < "e" else 0.0)
         return name.upper()
@@ -61,23 +61,23 @@ def test_blocks_are_any_objects_and_keep_their_order(executor):
 
 
 @every_executor
-def test_one_block_is_its_own_sum_and_none_has_none(executor):
+def test_map_reduce_of_one_block_is_its_result_and_empty_raises(executor):
     assert executor.map_reduce(lambda block: block, [7]) == 7
     assert executor.map(lambda block: block, []) == []
     with pytest.raises(ValueError, match="at least one block"):
         executor.map_reduce(lambda block: block, [])
 
 
-def test_threads_work_at_the_same_time():
+def test_threads_run_blocks_in_parallel():
     together = threading.Barrier(3, timeout=30)
     assert sorted(Threads(3).map(lambda block: together.wait(), range(3))) == [0, 1, 2]
 
 
-def test_one_thread_is_the_callers():
+def test_one_thread_is_the_thread_of_the_caller():
     assert Threads(1).map(lambda block: threading.current_thread(), range(2)) == [threading.current_thread()] * 2
 
 
-def test_few_results_are_held_at_once():
+def test_map_reduce_keeps_few_results_in_memory():
     begun: list[int] = []
 
     class Counted(int):
@@ -91,7 +91,7 @@ def test_few_results_are_held_at_once():
 @every_executor
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt], ids=["error", "interrupt"])
 @pytest.mark.parametrize("method", ["map", "map_reduce"])
-def test_an_exception_in_a_block_is_raised_and_no_later_block_begins(executor, error, method):
+def test_exception_in_a_block_is_raised_and_stops_later_blocks(executor, error, method):
     begun: list[int] = []
 
     def fail_at_three(block: int) -> int:
@@ -109,7 +109,7 @@ def test_an_exception_in_a_block_is_raised_and_no_later_block_begins(executor, e
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals")
-def test_an_interrupt_of_the_caller_ends_the_work():
+def test_interrupt_of_the_caller_stops_the_work():
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     begun: list[int] = []
     main = threading.get_ident()
@@ -131,7 +131,7 @@ def test_an_interrupt_of_the_caller_ends_the_work():
     assert set(threading.enumerate()) <= before
 
 
-def test_an_interrupt_while_results_are_added_ends_the_work():
+def test_interrupt_during_addition_stops_the_work():
     class Unwilling(int):
         def __add__(self, other):
             raise KeyboardInterrupt
@@ -152,7 +152,7 @@ def test_row_blocks_partition_the_rows_in_order(n_rows):
     assert all(0 < size <= BLOCK_ROWS for size in sizes)
 
 
-def test_wide_blocks_are_no_narrower_than_others_and_enough_for_many_threads():
+def test_wide_blocks_are_wider_and_enough_for_many_threads():
     for n_rows in (0, 1, 2048, 30_000, 100_000, 1_000_000):
         blocks = row_blocks(n_rows, wide=True)
         assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]
@@ -162,11 +162,11 @@ def test_wide_blocks_are_no_narrower_than_others_and_enough_for_many_threads():
     assert len(row_blocks(1_000_000, wide=True)) < len(row_blocks(1_000_000)) / 3
 
 
-def test_no_threads_are_refused():
+def test_zero_threads_raise():
     with pytest.raises(ValueError, match="n_threads must be at least 1, got 0"):
         Threads(0)
 
 
 @every_executor
-def test_an_executor_can_be_sent_elsewhere(executor):
+def test_executor_can_be_pickled(executor):
     assert pickle.loads(pickle.dumps(executor)) == executor

@@ -25,7 +25,7 @@ def test_backtrack_meets_the_armijo_condition(far):
     assert length == pytest.approx(0.5 / far)
 
 
-def test_backtrack_without_a_fall_returns_none_after_its_trials():
+def test_backtrack_without_a_decrease_returns_none():
     tried = []
 
     def rise(length):
@@ -38,7 +38,7 @@ def test_backtrack_without_a_fall_returns_none_after_its_trials():
 
 
 @pytest.mark.parametrize("bad", [None, math.nan, math.inf])
-def test_backtrack_shortens_where_the_objective_is_not_defined(bad):
+def test_backtrack_shortens_steps_with_undefined_objective(bad):
     def evaluate(length):
         if length > 0.05:
             return None if bad is None else SimpleNamespace(objective=bad)
@@ -49,6 +49,6 @@ def test_backtrack_shortens_where_the_objective_is_not_defined(bad):
     assert length <= 0.05
 
 
-def test_backtrack_with_slope_zero_takes_the_first_length_without_a_rise():
+def test_backtrack_with_slope_zero_accepts_no_increase():
     length, _ = backtrack(at(lambda x: max(x - 0.3, 0.0)), 0.0, 0.0, max_trials=5, shortest=0.5)
     assert length == 0.25

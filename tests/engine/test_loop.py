@@ -44,7 +44,7 @@ class Point:
 
 class TestWhatIsKept:
     @given(st.lists(finite, min_size=1, max_size=30))
-    def test_the_best_state_of_any_sequence_is_kept(self, objectives):
+    def test_run_returns_the_best_state_of_any_sequence(self, objectives):
         result = run(**replay(objectives))
         assert result.state == result.kept_iteration
         assert objectives[result.state] == min(objectives)
@@ -52,22 +52,22 @@ class TestWhatIsKept:
         assert result.n_iter == len(objectives) - 1
 
     @given(st.lists(finite, min_size=1, max_size=30))
-    def test_the_last_state_is_kept_on_request(self, objectives):
+    def test_run_with_keep_last_returns_the_last_state(self, objectives):
         assert run(**replay(objectives), keep="last").state == len(objectives) - 1
 
-    def test_of_equals_the_latest_is_kept(self):
+    def test_run_returns_the_latest_of_equal_states(self):
         assert run(**replay([2.0, 1.0, 3.0, 1.0, 2.0])).state == 3
 
-    def test_the_start_is_kept_when_every_step_is_worse(self):
+    def test_run_returns_the_start_if_every_step_is_worse(self):
         result = run(**replay([1.0, 2.0, 3.0]))
         assert (result.state, result.kept_iteration) == (0, 0)
 
-    def test_without_an_objective_the_start_is_not_a_candidate(self):
+    def test_run_without_objective_ignores_the_start(self):
         result = run(lambda t: StepResult(t + 1, {"value": 5.0 + t}), 0, max_iter=3)
         assert result.state == 1
         assert result.trace.iterations.tolist() == [1, 2, 3]
 
-    def test_no_iterations_give_the_start_back(self):
+    def test_run_without_iterations_returns_the_start(self):
         def never(state):
             raise AssertionError("the step was called")
 
@@ -78,7 +78,7 @@ class TestWhatIsKept:
 
 
 class TestConvergence:
-    def test_gradient_descent_on_a_quadratic_reaches_the_solution_of_its_normal_equations(self):
+    def test_gradient_descent_on_a_quadratic_solves_normal_equations(self):
         rng = np.random.default_rng(0)
         A = rng.normal(size=(20, 4))
         b = rng.normal(size=20)
@@ -97,37 +97,37 @@ class TestConvergence:
         np.testing.assert_allclose(result.state.x, np.linalg.solve(A.T @ A + np.eye(4), A.T @ b), rtol=1e-5)
         assert result.trace.rises.largest <= 1e-13 * abs(result.trace.objective[0])
 
-    def test_patience_counts_small_changes_in_a_row(self):
+    def test_patience_counts_consecutive_small_changes(self):
         objectives = [100.0, 50.0, 50.0, 50.0, 20.0, 20.0, 20.0, 20.0, 10.0]
         ends = [run(**replay(objectives), stop=RelativeChange(0.0, patience=p)).n_iter for p in (1, 2, 3)]
         assert ends == [2, 3, 7]
 
-    def test_a_slow_iteration_does_not_end_a_patient_fit(self):
+    def test_single_slow_iteration_does_not_end_a_patient_fit(self):
         assert run(**replay([9.0, 9.0, 1.0, 0.0]), stop=RelativeChange(1e-3, patience=2)).status is (
             Status.ITERATION_LIMIT
         )
 
-    def test_small_rises_count_as_small_changes_and_large_ones_do_not(self):
+    def test_small_increases_count_as_small_changes(self):
         rule = RelativeChange(1e-3)
         assert rule([1000.0, 1000.5]) is Status.CONVERGED
         assert rule([1000.0, 1002.0]) is None
 
     @given(st.floats(1.0, 1e6), st.floats(-1, 1), st.floats(1.0, 1e6))
-    def test_the_rule_is_relative(self, value, change, scale):
+    def test_relative_change_is_relative_to_the_objective(self, value, change, scale):
         if math.isclose(abs(change), 1e-2, rel_tol=1e-3):
             return  # rounding decides here
         rule = RelativeChange(1e-2)
         assert rule([value, value * (1 + change)]) == rule([scale * value, scale * value * (1 + change)])
 
-    def test_the_rule_has_a_floor_of_one_nat(self):
+    def test_relative_change_has_a_floor_of_one_nat(self):
         assert RelativeChange(1e-3)([1e-9, -1e-9]) is Status.CONVERGED
 
     @pytest.mark.parametrize("rule", [RelativeChange(1e-3), AbsoluteChange(1e-3)], ids=["relative", "absolute"])
-    def test_an_infeasible_start_is_not_a_small_change(self, rule):
+    def test_infeasible_start_is_not_a_small_change(self, rule):
         assert rule([math.inf, 1.0]) is None
 
     @pytest.mark.parametrize("constant", [0.0, 1e6, -1e6])
-    def test_diminishing_returns_are_judged_by_what_was_gained_before(self, constant):
+    def test_diminishing_returns_compare_to_earlier_decrease(self, constant):
         course = constant + 64.0 * 0.5 ** np.arange(20)
         rule = DiminishingReturns(0.25, window=2, least=0.0)
         # Two iterations gain three quarters of what is left at t - 2, and all so far is 64 less what is left at t.
@@ -137,7 +137,7 @@ class TestConvergence:
         assert ends.n_iter == 2 + gained.index(True) == 4
         assert run(**replay(course.tolist()), stop=DiminishingReturns(0.0, window=2)).status is Status.ITERATION_LIMIT
 
-    def test_a_start_that_is_next_to_the_end_ends_soon(self):
+    def test_start_near_the_optimum_converges_soon(self):
         rule = DiminishingReturns(0.1, window=2)
         assert rule([1e6, 1e6 - 0.1, 1e6 - 0.2]) is Status.CONVERGED
         assert rule([1e6, 1e6 - 10.0, 1e6 - 20.0]) is None
@@ -145,19 +145,19 @@ class TestConvergence:
         assert rule([math.inf, 5.0, 4.0, 4.0, 4.0]) is Status.CONVERGED
 
     @pytest.mark.parametrize("parameters", [{"tol": -1.0}, {"tol": math.nan}, {"tol": 0.1, "window": 0}])
-    def test_diminishing_returns_need_sensible_numbers(self, parameters):
+    def test_diminishing_returns_with_bad_parameters_raise(self, parameters):
         with pytest.raises(ValueError, match="must be"):
             DiminishingReturns(**parameters)
 
     @pytest.mark.parametrize("constant", [0.0, 1e6, -1e6])
-    def test_an_absolute_rule_does_not_see_constants(self, constant):
+    def test_absolute_change_ignores_additive_constants(self, constant):
         rule = AbsoluteChange(0.5, patience=2)
         assert rule([constant + 1.0, constant + 0.75, constant + 1.125]) is Status.CONVERGED
         assert rule([constant + 2.0, constant + 1.0, constant + 0.75]) is None
         assert rule([constant, constant]) is None
 
     @pytest.mark.parametrize("status", [Status.CONVERGED, Status.STALLED])
-    def test_the_step_can_end_the_fit(self, status):
+    def test_step_status_ends_the_fit(self, status):
         def step(t: int) -> StepResult[int]:
             return StepResult(t + 1, {"value": -float(t)}, status=status if t == 4 else None)
 
@@ -165,13 +165,13 @@ class TestConvergence:
         assert (result.status, result.n_iter, result.state) == (status, 5, 5)
 
     @pytest.mark.parametrize("bad", [-1.0, math.nan])
-    def test_a_bad_tolerance_is_named(self, bad):
+    def test_bad_tolerance_raises(self, bad):
         with pytest.raises(ValueError, match="limit must be a number >= 0"):
             RelativeChange(bad)
         with pytest.raises(ValueError, match="limit must be a number >= 0"):
             AbsoluteChange(bad)
 
-    def test_a_bad_patience_is_named(self):
+    def test_bad_patience_raises(self):
         with pytest.raises(ValueError, match="patience must be at least 1, got 0"):
             RelativeChange(1e-3, patience=0)
         with pytest.raises(ValueError, match="patience must be at least 1, got 0"):
@@ -179,7 +179,7 @@ class TestConvergence:
 
 
 class TestInterruption:
-    def test_an_interrupt_in_a_step_gives_the_best_state_so_far(self):
+    def test_interrupt_in_a_step_returns_the_best_state(self):
         objectives = [5.0, 3.0, 1.0, 2.0, 0.0]
 
         def step(t: int) -> StepResult[int]:
@@ -191,21 +191,21 @@ class TestInterruption:
         assert (result.status, result.state, result.n_iter) == (Status.INTERRUPTED, 2, 3)
         assert result.trace.objective.tolist() == objectives[:4]
 
-    def test_an_interrupt_in_a_callback_keeps_the_iteration_just_finished(self):
+    def test_interrupt_in_a_callback_keeps_the_finished_iteration(self):
         def impatient(progress: Progress) -> None:
             raise KeyboardInterrupt
 
         result = run(**replay([2.0, 1.0, 0.0]), callbacks=[impatient])
         assert (result.status, result.state, result.n_iter) == (Status.INTERRUPTED, 1, 1)
 
-    def test_an_interrupt_before_anything_is_known_gives_the_start(self):
+    def test_interrupt_in_the_first_objective_returns_the_start(self):
         def objective(state):
             raise KeyboardInterrupt
 
         result = run(StepResult, "start", objective=objective, max_iter=5)
         assert (result.status, result.state, len(result.trace)) == (Status.INTERRUPTED, "start", 0)
 
-    def test_other_exceptions_pass_through(self):
+    def test_other_exceptions_propagate(self):
         def step(state):
             raise np.linalg.LinAlgError("singular")
 
@@ -216,14 +216,14 @@ class TestInterruption:
 class TestDivergence:
     @pytest.mark.parametrize("keep", ["best", "last"])
     @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-    def test_a_non_finite_objective_gives_an_earlier_state(self, bad, keep):
+    def test_non_finite_objective_returns_an_earlier_state(self, bad, keep):
         result = run(**replay([4.0, 2.0, 3.0, bad, 0.0]), keep=keep)
         assert result.status is Status.DIVERGED
         assert result.n_iter == 3
         assert result.state == {"best": 1, "last": 2}[keep]
         np.testing.assert_array_equal(result.trace.objective, [4.0, 2.0, 3.0, bad])
 
-    def test_the_trace_shows_which_term_was_lost(self):
+    def test_trace_shows_the_term_that_diverged(self):
         def step(t: int) -> StepResult[int]:
             return StepResult(t + 1, {"good": 1.0, "bad": math.nan if t == 1 else 2.0})
 
@@ -231,21 +231,21 @@ class TestDivergence:
         assert trace.terms["good"].tolist() == [1.0, 1.0]
         assert math.isnan(trace.terms["bad"][-1])
 
-    def test_opposite_infinities_are_a_divergence_too(self):
+    def test_opposite_infinities_are_a_divergence(self):
         result = run(lambda s: StepResult(s, {"a": math.inf, "b": -math.inf}), 0, max_iter=3)
         assert result.status is Status.DIVERGED
 
-    def test_an_infeasible_start_may_be_repaired(self):
+    def test_infeasible_start_can_become_feasible(self):
         result = run(**replay([math.inf, 7.0, 6.0]))
         assert (result.status, result.state) == (Status.ITERATION_LIMIT, 2)
         assert result.trace.rises.count == 0
 
     @pytest.mark.parametrize("bad", [math.nan, -math.inf])
-    def test_a_senseless_start_is_not_iterated(self, bad):
+    def test_start_with_nan_objective_is_not_iterated(self, bad):
         result = run(**replay([bad, 1.0]))
         assert (result.status, result.state, result.n_iter) == (Status.DIVERGED, 0, 0)
 
-    def test_divergence_outranks_the_step_that_thinks_it_converged(self):
+    def test_divergence_has_priority_over_step_convergence(self):
         result = run(lambda s: StepResult(s, {"a": math.nan}, status=Status.CONVERGED), 0, max_iter=3)
         assert result.status is Status.DIVERGED
 
@@ -258,21 +258,21 @@ class TestCallbacks:
         assert all(p.terms == {"value": p.objective} for p in seen)
         assert 0 <= seen[0].elapsed <= seen[1].elapsed
 
-    def test_true_stops_and_anything_else_does_not(self):
+    def test_only_true_from_a_callback_stops_the_fit(self):
         assert run(**replay([3.0, 2.0, 1.0]), callbacks=[lambda p: "yes"]).status is Status.ITERATION_LIMIT
         result = run(**replay([3.0, 2.0, 1.0]), callbacks=[lambda p: p.iteration == 1])
         assert (result.status, result.n_iter) == (Status.STOPPED, 1)
 
-    def test_the_others_still_hear_of_the_iteration_that_one_stopped(self):
+    def test_all_callbacks_are_called_after_a_stop_request(self):
         seen: list[int] = []
         run(**replay([3.0, 2.0, 1.0]), callbacks=[lambda p: True, lambda p: seen.append(p.iteration)])
         assert seen == [1]
 
-    def test_convergence_outranks_a_callback(self):
+    def test_convergence_has_priority_over_a_callback(self):
         result = run(**replay([1.0, 1.0, 1.0]), stop=RelativeChange(0.0), callbacks=[lambda p: True])
         assert result.status is Status.CONVERGED
 
-    def test_progress_cannot_be_changed(self):
+    def test_progress_is_immutable(self):
         def meddle(progress: Progress) -> None:
             with pytest.raises(FrozenInstanceError):
                 progress.objective = 0.0
@@ -283,12 +283,12 @@ class TestCallbacks:
 
         assert run(**replay([2.0, 1.0]), callbacks=[meddle]).n_iter == 1
 
-    def test_callbacks_see_the_state_through_the_view(self):
+    def test_progress_state_is_that_of_the_view(self):
         seen: list[Progress] = []
         run(**replay([3.0, 2.0, 1.0]), callbacks=[seen.append], view=lambda t: f"model {t}", stage="descent")
         assert [(p.state, p.stage) for p in seen] == [("model 1", "descent"), ("model 2", "descent")]
 
-    def test_the_view_is_made_once_and_only_for_those_who_look(self):
+    def test_view_is_called_once_and_only_if_used(self):
         made: list[int] = []
 
         def look_at_the_second(progress: Progress) -> None:
@@ -300,18 +300,18 @@ class TestCallbacks:
         assert made == [2]
         assert result.state == 3
 
-    def test_a_look_after_the_fit_shows_the_iteration_that_was_seen(self):
+    def test_progress_state_after_the_fit_is_that_of_its_iteration(self):
         seen: list[Progress] = []
         run(**replay([3.0, 2.0, 1.0]), callbacks=[seen.append], view=lambda t: 10 * t)
         assert [p.state for p in reversed(seen)] == [20, 10]
 
-    def test_showing_a_progress_makes_no_view(self):
+    def test_repr_of_progress_does_not_call_the_view(self):
         def view(t: int) -> int:
             raise AssertionError("the view was made")
 
         run(**replay([3.0, 2.0]), callbacks=[lambda p: repr(p) == ""], view=view)
 
-    def test_an_interrupt_while_a_view_is_made_ends_the_fit(self):
+    def test_interrupt_in_a_view_ends_the_fit(self):
         def view(t: int) -> int:
             raise KeyboardInterrupt
 
@@ -334,14 +334,14 @@ class TestTrace:
         np.testing.assert_allclose(sum(trace.terms.values()), trace.objective, rtol=1e-12, atol=1e-6)
 
     @given(st.lists(finite, min_size=2, max_size=30))
-    def test_rises_and_falls_account_for_the_whole_change(self, objectives):
+    def test_rises_and_falls_sum_to_the_total_change(self, objectives):
         trace = run(**replay(objectives)).trace
         falls = run(**replay([-f for f in objectives])).trace.rises
         np.testing.assert_allclose(trace.rises.total - falls.total, objectives[-1] - objectives[0], atol=1e-6)
         assert trace.rises.count + falls.count <= len(objectives) - 1
         assert trace.rises.largest == max(0.0, float(np.diff(objectives).max()))
 
-    def test_joined_traces_count_on_and_a_change_of_objective_is_no_rise(self):
+    def test_joined_traces_count_on_from_earlier_runs(self):
         parts = [run(**replay(values)).trace for values in ([5.0, 3.0, 4.0], [9.0, 8.0], [7.0])]
         joined = Trace.joined(parts)
         np.testing.assert_array_equal(joined.iterations, [0, 1, 2, 2, 3, 3])
@@ -350,7 +350,7 @@ class TestTrace:
         assert joined.terms.keys() == parts[0].terms.keys()
         assert np.all(np.diff(joined.elapsed) >= 0)
 
-    def test_rises_are_placed_at_the_iteration_that_rose(self):
+    def test_rises_have_the_iteration_of_the_increase(self):
         rises = run(**replay([5.0, 3.0, 4.0, 2.0, 2.5])).trace.rises
         assert rises.iterations.tolist() == [2, 4]
         assert rises.sizes.tolist() == [1.0, 0.5]
@@ -358,7 +358,7 @@ class TestTrace:
     def test_a_divergence_is_not_a_rise(self):
         assert run(**replay([2.0, 1.0, math.inf])).trace.rises.count == 0
 
-    def test_diagnostics_are_recorded_where_reported_and_not_summed(self):
+    def test_diagnostics_are_recorded_and_not_added_to_the_objective(self):
         def step(t: int) -> StepResult[int]:
             return StepResult(t + 1, {"value": 1.0}, diagnostics={"gap": 10.0} if t == 1 else {})
 
@@ -366,18 +366,18 @@ class TestTrace:
         np.testing.assert_array_equal(trace.diagnostics["gap"], [np.nan, 10.0, np.nan])
         assert trace.objective.tolist() == [1.0, 1.0, 1.0]
 
-    def test_time_never_runs_backwards(self):
+    def test_elapsed_time_is_nondecreasing(self):
         elapsed = run(**replay([1.0] * 50)).trace.elapsed
         assert elapsed[0] >= 0
         assert np.all(np.diff(elapsed) >= 0)
 
-    def test_arrays_are_read_only(self):
+    def test_trace_arrays_are_read_only(self):
         trace = run(**replay([2.0, 1.0])).trace
         for array in (trace.iterations, trace.objective, trace.elapsed, trace.terms["value"]):
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 0
 
-    def test_a_result_survives_pickling(self):
+    def test_fit_result_can_be_pickled(self):
         result = run(**replay([3.0, 1.0, 2.0]))
         copy: FitResult[int] = pickle.loads(pickle.dumps(result))
         assert (copy.state, copy.status, copy.n_iter, copy.kept_iteration) == (1, Status.ITERATION_LIMIT, 2, 1)
@@ -385,19 +385,19 @@ class TestTrace:
 
 
 class TestMisuse:
-    def test_terms_must_come_from_somewhere(self):
+    def test_run_without_terms_raises(self):
         with pytest.raises(ValueError, match="given no objective"):
             run(StepResult, 0, max_iter=1)
 
-    def test_terms_must_keep_their_names(self):
+    def test_changing_term_names_raise(self):
         names: Iterator[str] = iter(["kl", "margin"])
         with pytest.raises(ValueError, match=r"iteration 2 has \['margin'\], earlier ones had \['kl'\]"):
             run(lambda s: StepResult(s, {next(names): 1.0}), 0, max_iter=2)
 
-    def test_a_negative_limit_is_named(self):
+    def test_negative_max_iter_raises(self):
         with pytest.raises(ValueError, match="max_iter must be at least 0, got -1"):
             run(**{**replay([1.0]), "max_iter": -1})
 
-    def test_an_unknown_keep_is_named(self):
+    def test_unknown_keep_raises(self):
         with pytest.raises(ValueError, match="keep must be 'best' or 'last', got 'first'"):
             run(**replay([1.0]), keep="first")

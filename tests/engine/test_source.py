@@ -20,7 +20,7 @@ def samples():
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=repr)
 @pytest.mark.parametrize("mapped", [False, True])
-def test_persisted_blocks_add_up_to_all_samples_with_the_same_bits(samples, executor, mapped, tmp_path):
+def test_persisted_blocks_sum_to_all_samples_bitwise(samples, executor, mapped, tmp_path):
     source = samples
     if mapped:
         np.save(tmp_path / "X.npy", samples.X)
@@ -35,7 +35,7 @@ def test_persisted_blocks_add_up_to_all_samples_with_the_same_bits(samples, exec
 
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=repr)
-def test_blocks_made_for_every_call_are_those_that_are_kept(samples, executor):
+def test_blocks_made_on_demand_match_stored_ones(samples, executor):
     slices = [slice(0, 4000), slice(4000, 9000)]
     made = LocalBlocks(slices, executor, make=lambda rows: samples.X[rows])
     kept = LocalBlocks([samples.X[rows] for rows in slices], executor)
@@ -43,7 +43,7 @@ def test_blocks_made_for_every_call_are_those_that_are_kept(samples, executor):
     assert [len(part) for part in made.gather(np.negative)] == [4000, 5000]
 
 
-def test_a_sample_has_its_share_of_each_stratum_from_any_beginning(samples):
+def test_prefixes_of_a_sample_are_stratified(samples):
     rare = int(samples.y.sum())
     strata = Strata(np.array([9000 - rare, rare]), lambda block: block.y)
     found = ArraySource(samples).sample(1000, strata)
@@ -55,7 +55,7 @@ def test_a_sample_has_its_share_of_each_stratum_from_any_beginning(samples):
     assert len({tuple(row) for row in found.X.tolist()} & rows) == len(found)
 
 
-def test_a_sample_does_not_depend_on_the_executor_and_may_be_all(samples):
+def test_sample_is_independent_of_executor_and_may_be_complete(samples):
     one, two = (ArraySource(samples, executor).sample(500, Strata.alone(9000)) for executor in EXECUTORS)
     np.testing.assert_array_equal(one.X, two.X)
     every = ArraySource(samples).sample(10**6, Strata.alone(9000))

@@ -56,7 +56,7 @@ def descend(function, start, n_steps, precondition=None):
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_convex_problem_ends_where_lbfgsb_ends(scaled):
+def test_descent_on_a_convex_problem_matches_lbfgsb(scaled):
     curvature = 0.25 * np.square(ROWS).sum(axis=0) + RIDGE
     points = descend(logistic, np.zeros(12), 400, (lambda q: q / curvature) if scaled else None)
     oracle = minimize(
@@ -70,13 +70,13 @@ def test_a_convex_problem_ends_where_lbfgsb_ends(scaled):
     np.testing.assert_allclose(points[-1].x, oracle.x, atol=1e-4)
 
 
-def test_the_objective_never_rises_and_the_valley_is_followed_to_its_end():
+def test_descent_is_monotone_and_reaches_the_rosenbrock_minimum():
     points = descend(rosenbrock, np.array([-1.2, 1.0]), 400)
     assert np.all(np.diff([point.objective for point in points]) < 0)
     np.testing.assert_allclose(points[-1].x, [1.0, 1.0], atol=1e-4)
 
 
-def test_directions_from_as_many_moves_as_dimensions_are_newtons():
+def test_direction_with_full_history_is_the_newton_direction():
     root = np.random.default_rng(1).standard_normal((5, 5))
     curvature = root @ root.T + np.eye(5)
     _, axes = np.linalg.eigh(curvature)  # conjugate history: what was learned along one is not disturbed by another
@@ -87,7 +87,7 @@ def test_directions_from_as_many_moves_as_dimensions_are_newtons():
     np.testing.assert_allclose(direction(gradient, history), -np.linalg.solve(curvature, gradient), rtol=1e-10)
 
 
-def test_a_right_preconditioner_is_newtons_method():
+def test_direction_with_exact_preconditioner_is_newtons():
     curvature = np.diag([1.0, 10.0, 100.0])
     gradient = np.array([3.0, -2.0, 1.0])
     newton = -np.linalg.solve(curvature, gradient)
@@ -101,14 +101,14 @@ def test_a_right_preconditioner_is_newtons_method():
     np.testing.assert_allclose(direction(gradient, history, precondition=precondition), newton)
 
 
-def test_without_moves_the_direction_is_as_long_as_is_said():
+def test_direction_without_history_has_the_given_length():
     gradient = np.array([3.0, 4.0])
     np.testing.assert_allclose(direction(gradient, (), 0.5), [-0.3, -0.4])
     np.testing.assert_allclose(direction(gradient, ()), -gradient)
     np.testing.assert_array_equal(direction(np.zeros(2), (), 0.5), np.zeros(2))
 
 
-def test_directions_of_any_moves_that_are_kept_go_downhill():
+def test_direction_with_any_history_is_a_descent_direction():
     rng = np.random.default_rng(2)
     for _ in range(50):
         history = ()
@@ -118,7 +118,7 @@ def test_directions_of_any_moves_that_are_kept_go_downhill():
         assert dot(gradient, direction(gradient, history, 1.0)) < 0
 
 
-def test_moves_without_positive_curvature_are_not_kept():
+def test_update_history_skips_moves_without_positive_curvature():
     move = np.array([1.0, 0.0])
     kept = update_history((), move, np.array([2.0, 0.0]))
     assert len(kept) == 1
@@ -126,14 +126,14 @@ def test_moves_without_positive_curvature_are_not_kept():
         assert update_history(kept, move, np.array(change)) is kept
 
 
-def test_the_oldest_moves_are_forgotten():
+def test_update_history_drops_the_oldest_moves():
     history = ()
     for size in range(1, MEMORY + 4):
         history = update_history(history, np.full(1, float(size)), np.ones(1))
     assert [move[0] for move, _ in history] == [float(size) for size in range(4, MEMORY + 4)]
 
 
-def test_single_precision_stays_single():
+def test_direction_keeps_single_precision():
     gradient = np.ones(3, np.float32)
     history = update_history((), gradient, 2 * gradient)
     assert direction(gradient, history).dtype == np.float32
@@ -142,7 +142,7 @@ def test_single_precision_stays_single():
 SCHEDULE = ToleranceSchedule(Tolerance(1e-2, 3.0), gap_share=0.1, gap_range=(1e-6, 1e-2), epoch_range=(3.0, 10.0))
 
 
-def test_the_gap_follows_what_was_gained():
+def test_tolerance_gap_follows_the_gain():
     before = Tolerance(gap=1e-3, max_epochs=6.0)
     clear, hidden = SCHEDULE.after(before, 1.0, 100.0, 0.5), SCHEDULE.after(before, 1.0, 100.0, 2.0)
     assert clear.gap == pytest.approx(1e-3)  # a tenth of a hundredth
@@ -151,13 +151,13 @@ def test_the_gap_follows_what_was_gained():
     assert SCHEDULE.after(before, 90.0, 0.0, 0.0).gap == 1e-2
 
 
-def test_the_passes_stay_in_their_range():
+def test_tolerance_passes_stay_in_range():
     longest, shortest = Tolerance(1e-3, 10.0), Tolerance(1e-3, 3.0)
     assert SCHEDULE.after(longest, 1.0, 100.0, 2.0).max_epochs == 10.0
     assert SCHEDULE.after(shortest, 1.0, 100.0, 0.5).max_epochs == 3.0
 
 
-def test_looking_again_ends():
+def test_tighten_ends_at_a_limit():
     tolerance, looks = SCHEDULE.first, 0
     while (tighter := tolerance.tighten()) is not None:
         assert tighter.gap < tolerance.gap

@@ -38,7 +38,7 @@ def class_head(labels, one_vs_rest=True):
     return Head(classes.one_vs_rest() if one_vs_rest else classes, squared=True)
 
 
-def test_a_batch_of_everything_and_a_quadratic_loss_end_at_the_solution(data):
+def test_full_batch_with_quadratic_loss_gives_the_solution(data):
     rows, labels, start = data
     head = Head(Numbers(np.eye(N_CLASSES)[labels], np.ones((N, N_CLASSES))), squared=True)
     state = online.step(MODEL, OnlineState.begin(MODEL, start, K), rows, head, N, N, STILL)
@@ -48,7 +48,7 @@ def test_a_batch_of_everything_and_a_quadratic_loss_end_at_the_solution(data):
 
 
 @pytest.mark.parametrize("one_vs_rest", [True, False])
-def test_passes_over_batches_approach_the_exact_head_where_features_stand(data, one_vs_rest):
+def test_batches_at_fixed_features_approach_the_exact_head(data, one_vs_rest):
     rows, labels, start = data
     exact = class_head(labels, one_vs_rest).minimize([start.infer(rows)], None, Tolerance(1e-10, 100.0))
     state, rng = OnlineState.begin(MODEL, start, K), np.random.default_rng(1)
@@ -62,7 +62,7 @@ def test_passes_over_batches_approach_the_exact_head_where_features_stand(data, 
     assert state.n_rows == 10 * N
 
 
-def test_the_objective_falls_over_batches(data):
+def test_objective_decreases_over_batches(data):
     rows, labels, start = data
     options = OnlineOptions()
 
@@ -82,7 +82,7 @@ def test_the_objective_falls_over_batches(data):
     assert costs[-1] <= 1.02 * min(costs)
 
 
-def test_a_batch_of_everything_steps_along_the_gradient_of_the_whole_objective(data):
+def test_full_batch_steps_along_the_gradient_of_the_objective(data):
     rows, labels, start = data
     numbers = Numbers(np.eye(N_CLASSES)[labels], np.ones((N, N_CLASSES)))
     head = Head(numbers, squared=True, fit_intercept=False)
@@ -96,7 +96,7 @@ def test_a_batch_of_everything_steps_along_the_gradient_of_the_whole_objective(d
     np.testing.assert_array_equal(np.sign(moved[clear]), -np.sign(expected[clear]))
 
 
-def test_batches_go_on_from_the_weights_of_an_earlier_solve(data):
+def test_batches_continue_from_the_weights_of_an_earlier_solve(data):
     rows, labels, start = data
     exact = class_head(labels).solve([start.infer(rows)], None, Tolerance(1e-10, 100.0))
     state = OnlineState.begin(MODEL, start, K, exact.head, n_rows=50.0 * N)
@@ -107,7 +107,7 @@ def test_batches_go_on_from_the_weights_of_an_earlier_solve(data):
     np.testing.assert_allclose(settled.picture.minimise(state.n_rows), exact.slope.weights, rtol=1e-6, atol=1e-8)
 
 
-def test_nothing_of_a_row_is_kept(data):
+def test_state_does_not_keep_samples(data):
     rows, labels, start = data
     few, many = (
         online.step(
@@ -127,7 +127,7 @@ def test_nothing_of_a_row_is_kept(data):
     assert few.picture.curvature.shape == many.picture.curvature.shape
 
 
-def test_without_labels_the_model_alone_is_learned(data):
+def test_batches_without_labels_fit_the_generative_model(data):
     rows, _, start = data
     state = online.step(MODEL, OnlineState.begin(MODEL, start, K), rows, None, N, N, OnlineOptions())
     assert state.weights is None

@@ -79,7 +79,7 @@ def make_local(data, one_vs_rest):
 
 @pytest.mark.parametrize("cuts", [(0, N), (0, 700, N), (0, 13, 300, 301, 620, N)])
 @pytest.mark.parametrize("one_vs_rest", [True, False])
-def test_j_and_its_gradient_are_those_of_rows_in_memory(data, one_vs_rest, cuts, monkeypatch):
+def test_remote_objective_and_gradient_match_local_rows(data, one_vs_rest, cuts, monkeypatch):
     monkeypatch.setattr("regbayes.margins.head.HEAD_POLICY", HeadPolicy(max_ascent_scores=0))  # the same solver
     remote, local = make_remote(data, one_vs_rest, cuts), make_local(data, one_vs_rest)
     (there, shared), (here, inferred) = (problem.evaluate(data[-1], None, EXACT) for problem in (remote, local))
@@ -90,7 +90,7 @@ def test_j_and_its_gradient_are_those_of_rows_in_memory(data, one_vs_rest, cuts,
     np.testing.assert_allclose(gradients[0], gradients[1], atol=1e-5)
 
 
-def test_a_descent_does_not_depend_on_how_rows_are_cut(data):
+def test_descent_is_independent_of_the_blocks(data):
     ends = []
     for cuts in [(0, N), (0, 700, N), (0, 13, 300, 301, 620, N)]:
         problem = make_remote(data, True, cuts)
@@ -106,7 +106,7 @@ def test_a_descent_does_not_depend_on_how_rows_are_cut(data):
         np.testing.assert_allclose(other.head.head.weights, ends[0].head.head.weights, atol=1e-10)
 
 
-def test_a_block_that_is_made_again_finds_the_same(data):
+def test_recomputed_block_infers_the_same_features(data):
     problem = make_remote(data, True, (0, 400, N))
     at, shared = problem.evaluate(data[-1], None, EXACT)
     expected = problem.gradient(at, shared)
@@ -116,7 +116,7 @@ def test_a_block_that_is_made_again_finds_the_same(data):
     np.testing.assert_array_equal(again, expected)
 
 
-def test_without_a_head_there_is_the_generative_model_alone(data):
+def test_problem_without_head_is_the_generative_model(data):
     problem = make_remote(data, True, (0, 400, N))
     blocks = [replace(block, head=None) for block in problem.blocks.blocks]
     alone = replace(problem, blocks=LocalBlocks(blocks), head=None)

@@ -56,7 +56,7 @@ def test_sweeps_of_extreme_logits_are_zero_and_one(place: Place) -> None:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_sums_of_features_are_those_of_numpy(place: Place, weighted: bool) -> None:
+def test_sums_of_features_match_numpy(place: Place, weighted: bool) -> None:
     rng = np.random.default_rng(1)
     psi, theta = rng.random((13, 40)), rng.normal(size=(13, 40))
     psi[0, :3] = 0.0, 1.0, 1e-300  # 0 log 0 = 0

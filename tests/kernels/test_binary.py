@@ -96,7 +96,7 @@ def test_sweeps_without_coupling_are_the_sigmoid():
 
 
 @pytest.mark.parametrize("n_sweeps", [1, 3])
-def test_rows_swept_in_parts_are_the_same_bits(n_sweeps):
+def test_rows_swept_in_parts_are_bitwise_identical(n_sweeps):
     theta, coupling, start, grad = sweep_problem(500, 9, False, seed=0)
     psi = swept(sweep_features, theta, coupling, start, n_sweeps)
     rows = np.empty(theta.shape)
@@ -140,7 +140,7 @@ def test_sweeps_accept_single_precision_and_any_layout():
     np.testing.assert_allclose(out, expected, atol=1e-7)
 
 
-def test_shapes_that_do_not_fit_are_refused():
+def test_mismatched_shapes_raise():
     theta, coupling, start, grad = sweep_problem(5, 3, False, seed=0)
     for wrong in ((theta, coupling[:2], start, 1), (theta, coupling, start[:, :2], 1), (theta, coupling, start, 0)):
         with pytest.raises(ValueError, match="do not fit"):

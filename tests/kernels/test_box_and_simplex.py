@@ -164,7 +164,7 @@ def box_objective(rows, dual):
 
 @settings(max_examples=60, deadline=None)
 @given(n=st.integers(1, 12), d=st.integers(1, 5), n_tasks=st.integers(1, 4), seed=SEEDS)
-def test_a_box_step_beats_every_other_value_of_its_multiplier(n, d, n_tasks, seed):
+def test_box_step_is_optimal_in_its_multiplier(n, d, n_tasks, seed):
     rows, _ = box_problem(n, d, n_tasks, seed)
     rng = np.random.default_rng(seed)
     state = box_state(rows)

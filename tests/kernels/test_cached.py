@@ -21,7 +21,7 @@ print(*(hashlib.md5(array.tobytes()).hexdigest() for array in (psi, gradient, su
 """
 
 
-def test_compiled_and_cached_sweeps_are_the_same(tmp_path):
+def test_compiled_and_cached_sweeps_are_bitwise_identical(tmp_path):
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     first, second = (
         subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)

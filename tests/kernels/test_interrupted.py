@@ -40,7 +40,7 @@ except KeyboardInterrupt:
 @pytest.mark.skipif(sys.platform == "win32", reason="has no timers that send a signal")
 @pytest.mark.parametrize("kind", ["box", "simplex"])
 @pytest.mark.parametrize("method", ["epoch", "certificate"])
-def test_a_signal_during_a_kernel_is_an_exception(kind, method):
+def test_signal_during_a_kernel_raises_keyboard_interrupt(kind, method):
     program = PROGRAM.format(kind=kind, method=method)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

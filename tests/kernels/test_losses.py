@@ -33,7 +33,7 @@ def solve_by_sorting(wanted, smoothing):
 
 @pytest.mark.parametrize("smoothing", [1.0, 0.1, 0.001])
 @pytest.mark.parametrize("with_costs", [False, True])
-def test_classes_have_the_multipliers_that_sorting_finds(place: Place, smoothing: float, with_costs: bool) -> None:
+def test_class_multipliers_match_the_sorting_solution(place: Place, smoothing: float, with_costs: bool) -> None:
     rng, tol = np.random.default_rng(0), 10 * place.tol / min(smoothing, 0.1)
     labels, C, scores = rng.integers(L, size=N), rng.random(N) * (rng.random(N) < 0.9), rng.normal(size=(L, N))
     cost = (1.0 - np.eye(L)) * (rng.random((L, L)) + 0.5 if with_costs else 1.0)
@@ -49,7 +49,7 @@ def test_classes_have_the_multipliers_that_sorting_finds(place: Place, smoothing
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, N), (N,), (L, N)])
-def test_hinges_and_tubes_are_their_definitions(place: Place, shape: tuple[int, ...]) -> None:
+def test_hinges_and_tubes_match_their_definitions(place: Place, shape: tuple[int, ...]) -> None:
     rng, tol = np.random.default_rng(1), 10 * place.tol
     signs, C = rng.integers(-1, 2, size=(L, N)).astype(np.int8), rng.random(shape) + 0.5
     values, scores = rng.normal(size=(2, L, N))
@@ -69,14 +69,14 @@ def test_hinges_and_tubes_are_their_definitions(place: Place, shape: tuple[int, 
         np.testing.assert_allclose(as_numpy(some.multipliers), as_numpy(found.multipliers)[:, rows], rtol=tol)
 
 
-def test_losses_at_scores_that_are_not_numbers_are_not_numbers(place: Place) -> None:
+def test_losses_at_nan_scores_are_nan(place: Place) -> None:
     scores = np.array([[0.0, np.nan], [1.0, 2.0], [0.5, 0.1]])
     signs, labels = np.ones((3, 2), dtype=np.int8), np.array([1, 1])
     for losses in (HingeLosses(np.ones(2), signs), ClassLosses(np.ones(2), labels, np.ones((1, 1)), 0.1)):
         assert np.isnan(float(to_host(losses.place(place(scores)).evaluate(place(scores)).loss)))
 
 
-def test_weighed_grams_do_not_depend_on_the_pieces(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weighted_grams_are_independent_of_the_pieces(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     columns, weights = rng.normal(size=(5, N)), rng.random((L, N))
     expected = np.einsum("dn,on,en->ode", columns, weights, columns)

@@ -56,7 +56,7 @@ CASES = [
 
 @SIGNED
 @pytest.mark.parametrize(("drive", "precision", "log_odds"), CASES)
-def test_a_feature_alone_agrees_with_quadrature(drive, precision, log_odds, signed):
+def test_single_feature_agrees_with_quadrature(drive, precision, log_odds, signed):
     powers, evidence = feature_alone(drive, precision, log_odds, signed)
     one = np.array([[drive]]), np.zeros((1, 1)), np.array([precision]), np.array([log_odds])
     for found in (reference_sweep_slab(*one, 1, signed), sweep_slab(*one, 1, signed)):
@@ -155,7 +155,7 @@ def test_scaled_erfc_agrees_with_scipy():
     np.testing.assert_allclose(found, erfcx(x), rtol=5e-15)
 
 
-def test_far_from_zero_everything_stays_finite_and_in_range():
+def test_sweeps_at_extreme_drives_are_finite_and_in_range():
     drive = np.array([[-1e8, -1e3, -40.0, 40.0, 1e3, 1e6]])
     k = drive.shape[1]
     found = sweep_slab(drive, np.zeros((k, k)), np.full(k, 2.0), np.full(k, -3.0), 1)
@@ -170,7 +170,7 @@ def test_far_from_zero_everything_stays_finite_and_in_range():
     assert found.psi[0, 2] == pytest.approx(1.0 / (1.0 + np.exp(-theta)), rel=1e-9)
 
 
-def test_free_energy_of_two_features_bounds_the_evidence_and_sweeps_lower_it():
+def test_sweeps_lower_the_free_energy_bound_of_two_features():
     """Two coupled features, both amounts by quadrature."""
     drive, coupling = np.array([3.0, 2.0]), np.array([[2.0, 0.8], [0.8, 1.5]])
     precision, log_odds = np.diag(coupling) + 1.0, np.array([-0.5, -1.0])

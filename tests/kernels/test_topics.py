@@ -53,7 +53,7 @@ def copied(counts):
 
 @pytest.mark.parametrize("n_topics", [1, 2, 7, 8, 40])
 @pytest.mark.parametrize("n_responses", [0, 1, 5])
-def test_compiled_sweeps_draw_what_the_reference_draws(n_topics, n_responses):
+def test_compiled_sweeps_match_the_reference(n_topics, n_responses):
     corpus, counts, tilt, uniforms = random_case(n_topics, n_responses)
     expected, found = copied(counts), copied(counts)
     n_runs = len(corpus.tokens.documents)
@@ -74,7 +74,7 @@ def scores_of(counts, tilt):
 
 
 @pytest.mark.parametrize("n_groups", [1, 3])
-def test_tokens_are_laid_out_as_the_reference_does(n_groups):
+def test_layout_of_tokens_matches_the_reference(n_groups):
     rng = np.random.default_rng(0)
     X = csr_array(rng.poisson(0.3, (20, 15)) * (rng.random((20, 1)) > 0.2))
     groups = [Places(np.arange(n, dtype=np.int32) % n_groups, rng.permutation(n).astype(np.int32)) for n in X.shape]
@@ -88,7 +88,7 @@ def test_tokens_are_laid_out_as_the_reference_does(n_groups):
     np.testing.assert_array_equal(reference_count_words(X.indices, X.data, 15), X.sum(axis=0))
 
 
-def test_counting():
+def test_counts_match_numpy():
     corpus, counts, _, _ = random_case(9, 0)
     doc_topic, word_topic = np.zeros_like(counts.doc_topic), np.zeros_like(counts.word_topic)
     for times, count in enumerate((count_tokens, reference_count_tokens), start=1):
@@ -99,7 +99,7 @@ def test_counting():
         np.testing.assert_array_equal(tally(table), reference_tally(table))
 
 
-def test_a_part_of_the_runs_is_swept_with_its_own_draws():
+def test_part_of_the_runs_uses_its_own_draws():
     corpus, counts, tilt, uniforms = random_case(5, 2, n_groups=3)
     first, last = corpus.block_runs[4], corpus.block_runs[5]
     tokens = slice(corpus.tokens.starts[first], corpus.tokens.starts[last])
@@ -112,7 +112,7 @@ def test_a_part_of_the_runs_is_swept_with_its_own_draws():
     np.testing.assert_array_equal(found.topics[untouched], counts.topics[untouched])
 
 
-def test_the_reference_draws_in_proportion_to_the_joint_density():
+def test_reference_samples_the_conditional_of_the_joint_density():
     """The conditional of one token, from the urn scheme and the tilt of whole documents, by brute force."""
     corpus, counts, tilt, _ = random_case(3, 2, length=6)
     i, document, word = 0, corpus.tokens.documents[0], corpus.tokens.words[0]
@@ -158,7 +158,7 @@ def test_extreme_tilts_neither_overflow_nor_lose_tokens(factor):
 
 @pytest.mark.parametrize("edges", [(0, 30), (0, 7, 7, 30)], ids=["together", "in parts"])
 @pytest.mark.parametrize("n_responses", [1, 6])
-def test_sums_for_the_weights(n_responses, edges):
+def test_weight_statistics_match_the_reference(n_responses, edges):
     _, counts, tilt, _ = random_case(11, n_responses)
     expected = reference_weight_statistics(tilt, counts)
     parts = [weight_statistics(tilt, counts, slice(*part)) for part in pairwise(edges)]

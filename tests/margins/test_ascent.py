@@ -44,7 +44,7 @@ def rng():
 @pytest.mark.parametrize("loss", BINARY)
 @pytest.mark.parametrize("C", [0.02, 1.0])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_box_is_liblinears_classifier(rng, loss, C, intercept):
+def test_box_matches_liblinear_classifier(rng, loss, C, intercept):
     X, signs = binary_data(rng)
     expected = LinearSVC(C=C, loss=loss, dual=True, fit_intercept=intercept, **LIBLINEAR).fit(X, signs)
     seen = np.column_stack([X, np.ones(len(X))]) if intercept else X
@@ -58,7 +58,7 @@ def test_box_is_liblinears_classifier(rng, loss, C, intercept):
 
 @pytest.mark.parametrize("loss", REGRESSION)
 @pytest.mark.parametrize("C", [0.02, 1.0])
-def test_box_is_liblinears_regressor(rng, loss, C):
+def test_box_matches_liblinear_regressor(rng, loss, C):
     X, _ = binary_data(rng)
     targets = X @ rng.normal(size=X.shape[1]) + rng.normal(size=len(X))
     expected = LinearSVR(C=C, epsilon=0.3, loss=loss, dual=True, fit_intercept=False, **LIBLINEAR).fit(X, targets)
@@ -67,7 +67,7 @@ def test_box_is_liblinears_regressor(rng, loss, C):
 
 
 @pytest.mark.parametrize("C", [0.02, 0.5])
-def test_simplex_is_liblinears_crammer_singer(rng, C):
+def test_simplex_matches_liblinear_crammer_singer(rng, C):
     X, labels = multi_class_data(rng)
     model = LinearSVC(C=C, multi_class="crammer_singer", fit_intercept=False, **LIBLINEAR)
     weight = rng.uniform(0.5, 2.0, size=len(X))
@@ -79,7 +79,7 @@ def test_simplex_is_liblinears_crammer_singer(rng, C):
 
 
 @pytest.mark.parametrize("power", [1, 2])
-def test_box_is_regularize_for_a_gaussian_posterior(rng, power):
+def test_box_matches_regularize_for_a_gaussian_posterior(rng, power):
     X, signs = binary_data(rng, n=30, d=4)
     mean = rng.normal(size=4)
     margins = X * signs[:, None]
@@ -95,7 +95,7 @@ def test_box_is_regularize_for_a_gaussian_posterior(rng, power):
 
 @pytest.mark.parametrize("loss", MULTI_CLASS)
 @pytest.mark.parametrize("costs", ["matrix", "rows"])
-def test_simplex_is_the_solution_cvxpy_finds(rng, loss, costs):
+def test_simplex_matches_cvxpy(rng, loss, costs):
     n, n_classes, by_row = 40, 3, costs == "rows"
     X, labels = multi_class_data(rng, n=n, n_classes=n_classes)
     C = rng.uniform(0.1, 0.5, size=n)
@@ -117,7 +117,7 @@ def test_simplex_is_the_solution_cvxpy_finds(rng, loss, costs):
 
 @pytest.mark.parametrize("sharing", [0.0, 0.5, 3.0])
 @pytest.mark.parametrize("loss", ["hinge", "tube"])
-def test_coupled_tasks_are_the_solution_cvxpy_finds(rng, sharing, loss):
+def test_coupled_tasks_match_cvxpy(rng, sharing, loss):
     n, d, group = 60, 4, np.array([0, 0, 1, 0, 1])
     X, _ = binary_data(rng, n=25, d=d)
     feature_row, task = rng.integers(25, size=n), rng.integers(5, size=n)
@@ -135,7 +135,7 @@ def test_coupled_tasks_are_the_solution_cvxpy_finds(rng, sharing, loss):
     np.testing.assert_allclose(solution.weights, own.value + sharing * common.value[group], atol=1e-4)
 
 
-def test_hard_margins_are_the_solution_cvxpy_finds(rng):
+def test_hard_margins_match_cvxpy(rng):
     X, signs = binary_data(rng, n=40)
     X += signs[:, None] * 3.0  # separable
     weights = cp.Variable(X.shape[1])
@@ -163,7 +163,7 @@ def test_hard_multi_class_margins_are_the_limit_of_soft_ones(rng):
 
 @pytest.mark.parametrize("loss", MULTI_CLASS)
 @pytest.mark.parametrize("tol", [1e-1, 1e-4])
-def test_simplex_certificate_is_honest(rng, loss, tol):
+def test_simplex_certificate_bounds_the_suboptimality(rng, loss, tol):
     X, labels = multi_class_data(rng)
     cost, C = zero_one_cost(4), 0.3
     solution = solve_classes(X, labels, cost, C, loss, tol=tol)
@@ -195,7 +195,7 @@ def test_box_meets_the_optimality_conditions(rng, form):
     np.testing.assert_allclose(solution.dual @ margins, solution.weights[0], atol=1e-10)
 
 
-def test_tasks_that_share_everything_are_one_problem(rng):
+def test_tasks_that_share_all_weights_are_one_problem(rng):
     # With little to gain from own weights (small C) and a large rho, rho * common is one vector of variance rho^2.
     X, signs = binary_data(rng)
     task, rho = rng.integers(3, size=len(X)), 300.0
@@ -208,7 +208,7 @@ def test_tasks_that_share_everything_are_one_problem(rng):
     assert np.abs(one.weights * rho).max() > 0.1
 
 
-def test_shared_feature_rows_are_stacked_ones(rng):
+def test_shared_feature_rows_match_stacked_rows(rng):
     X, _ = binary_data(rng, n=30)
     targets = rng.normal(size=60)
     rows, task, group = np.tile(np.arange(30), 2), np.repeat([0, 1], 30), np.zeros(2, dtype=int)
@@ -220,7 +220,7 @@ def test_shared_feature_rows_are_stacked_ones(rng):
 
 
 @pytest.mark.parametrize("loss", BINARY)
-def test_the_order_of_visits_does_not_change_the_solution(rng, loss):
+def test_order_of_visits_does_not_change_the_solution(rng, loss):
     """Rows repeated at a share of the price are the same problem, and so many of them are visited block by block."""
     X, signs = binary_data(rng)
     margins, times = X * signs[:, None], 260

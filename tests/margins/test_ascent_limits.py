@@ -31,7 +31,7 @@ def rng():
 
 
 @pytest.mark.parametrize("loss", MULTI_CLASS)
-def test_a_warm_start_from_the_solution_ends_at_once(rng, loss):
+def test_warm_start_at_the_solution_ends_at_once(rng, loss):
     X, labels = multi_class_data(rng)
     problem = (X, labels, zero_one_cost(4), 0.3, loss)
     solution = solve_classes(*problem, tol=1e-7, max_epochs=1e5)
@@ -46,7 +46,7 @@ def test_a_warm_start_from_the_solution_ends_at_once(rng, loss):
 
 
 @pytest.mark.parametrize("loss", MULTI_CLASS)
-def test_a_warm_start_from_another_C_is_made_feasible(rng, loss):
+def test_warm_start_from_another_C_is_made_feasible(rng, loss):
     X, labels = multi_class_data(rng)
     cost = zero_one_cost(4)
     weight = np.where(np.arange(len(X)) % 5 == 0, 0.0, 0.5)  # some rows are taken out
@@ -59,7 +59,7 @@ def test_a_warm_start_from_another_C_is_made_feasible(rng, loss):
     np.testing.assert_array_equal(warm.dual[~kept], 0.0)
 
 
-def test_a_warm_start_beyond_the_box_is_clipped(rng):
+def test_warm_start_outside_the_box_is_clipped(rng):
     X, signs = binary_data(rng)
     start = solve_one_task(X * signs[:, None], hinge_form(len(X), 5.0)).dual
     warm = solve_one_task(X * signs[:, None], hinge_form(len(X), 0.1), warm_start=start, tol=TIGHT)
@@ -82,7 +82,7 @@ def test_zero_epochs_evaluate_the_start(rng):
         assert nothing.primal == nothing.gap == pytest.approx(0.3 * len(X))
 
 
-def test_the_visit_limit_is_kept_and_reported(rng):
+def test_visit_limit_is_respected_and_reported(rng):
     X, labels = multi_class_data(rng)
     solution = solve_classes(X, labels, zero_one_cost(4), 10.0, tol=TIGHT, max_epochs=3)
     assert solution.status is Status.ITERATION_LIMIT
@@ -90,7 +90,7 @@ def test_the_visit_limit_is_kept_and_reported(rng):
     assert solution.gap > TIGHT * solution.primal
 
 
-def test_margins_that_cannot_be_met_do_not_pass_for_met(rng):
+def test_infeasible_margins_are_not_reported_as_solved(rng):
     X, signs = binary_data(rng)
     X[0] = 0.0  # no weights give this row a margin
     solution = solve_one_task(X * signs[:, None], hinge_form(len(X), np.inf))
@@ -99,7 +99,7 @@ def test_margins_that_cannot_be_met_do_not_pass_for_met(rng):
     assert overlapping.status is Status.ITERATION_LIMIT
 
 
-def test_missing_values_do_not_pass_for_a_solution(rng):
+def test_missing_values_are_not_reported_as_solved(rng):
     X, labels = multi_class_data(rng)
     X[7, 2] = np.nan
     for loss in MULTI_CLASS:
@@ -108,7 +108,7 @@ def test_missing_values_do_not_pass_for_a_solution(rng):
         assert solve_one_task(X, form(len(X), 0.3)).status is Status.DIVERGED
 
 
-def test_the_data_are_not_written(rng):
+def test_data_are_not_modified(rng):
     X, labels = multi_class_data(rng)
     start = np.full((len(X), 4), 0.1)
     frozen = [X, labels, start]
@@ -123,7 +123,7 @@ def test_the_data_are_not_written(rng):
 
 
 @pytest.mark.parametrize("convert", [np.float32, np.asfortranarray, lambda X: X[:, ::-1][:, ::-1]])
-def test_storage_does_not_matter(rng, convert):
+def test_storage_does_not_change_the_solution(rng, convert):
     X, labels = multi_class_data(rng)
     problem = (labels, zero_one_cost(4), 0.3)
     expected, actual = solve_classes(X, *problem, tol=1e-9), solve_classes(convert(X), *problem, tol=1e-9)
@@ -152,7 +152,7 @@ def test_degenerate_data_are_solved(rng, loss):
     assert solution.primal == pytest.approx(expected)
 
 
-def test_no_rows_are_no_problem():
+def test_zero_rows_give_zero_weights():
     empty = solve_classes(np.zeros((0, 3)), np.zeros(0, dtype=int), zero_one_cost(2), 1.0)
     assert empty.status is Status.CONVERGED
     np.testing.assert_array_equal(empty.weights, np.zeros((2, 3)))
@@ -186,6 +186,6 @@ def test_no_rows_are_no_problem():
         ),
     ],
 )
-def test_arguments_that_do_not_fit_raise(build, message):
+def test_mismatched_arguments_raise(build, message):
     with pytest.raises(ValueError, match=message):
         build()

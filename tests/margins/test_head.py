@@ -54,7 +54,7 @@ def gradient_of(fitted, features, cut=(5, 0, 19)):
 
 @pytest.mark.parametrize(("solver", "squared"), LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_head_is_the_solution_of_cvxpy(rng, kind, solver, squared):
+def test_head_matches_cvxpy(rng, kind, solver, squared):
     head, features = make_head(kind, squared, rng, inputs=True, rows=True, weighted=True, weight_variance=1.7)
     fitted = solve(head, features, solver)
     smoothing = 0.1 if head.mixes and solver == "minimize" else 0.0
@@ -70,7 +70,7 @@ def test_head_is_the_solution_of_cvxpy(rng, kind, solver, squared):
 
 
 @pytest.mark.parametrize("smoothing", [1.0, 0.03])
-def test_smoothed_classes_are_certified_for_the_loss_itself(smoothing, rng):
+def test_smoothed_class_losses_are_certified_for_the_exact_loss(smoothing, rng):
     head, features = make_head("classes", True, rng)
     found = head.minimize([features], None, replace(EXACT["minimize"], smoothing=smoothing))
     assert found.value == pytest.approx(minimise(cvxpy_problem(head, features, smoothing)[0]), rel=1e-6)
@@ -142,7 +142,7 @@ def test_sums_over_remote_blocks_find_the_same_head(kind, rng):
     np.testing.assert_allclose(gradient, gradient_of(expected, features), atol=1e-12)
 
 
-def test_matrix_of_targets_is_their_list(rng):
+def test_matrix_of_targets_matches_their_list(rng):
     rows, tasks = np.nonzero(rng.random((N, 4)) < 0.6)
     observed, outputs = observe_classes(rows, tasks, rng.integers(2, size=len(rows)), np.full(4, 2))
     matrix = fill_matrix([(0, observed)], 4, N, numbers=False)
@@ -170,7 +170,7 @@ def test_weight_variance_scales_the_columns(rng, kind, solver, squared):
 
 @pytest.mark.parametrize(("solver", "squared"), LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_moving_centered_features_changes_nothing(rng, kind, solver, squared):
+def test_shifted_centered_features_give_the_same_solution(rng, kind, solver, squared):
     head, features = make_head(kind, squared, rng, rows=True, weighted=True)
     moved = features + rng.normal(size=K)
     here, there = solve(head, features, solver), solve(head, moved, solver)
@@ -192,7 +192,7 @@ def test_permuting_samples_permutes_the_gradient(rng, kind, solver, squared):
 
 @pytest.mark.parametrize(("solver", "squared"), LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_single_precision_features_are_their_values(rng, kind, solver, squared):
+def test_single_precision_features_give_the_same_solution(rng, kind, solver, squared):
     head, features = make_head(kind, squared, rng)
     single = features.astype(np.float32)
     low, high = solve(head, single, solver), solve(head, single.astype(np.float64), solver)
@@ -202,7 +202,7 @@ def test_single_precision_features_are_their_values(rng, kind, solver, squared):
 
 @pytest.mark.parametrize(("solver", "squared"), LOSSES)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "list"])
-def test_small_prices_leave_the_prior(rng, kind, solver, squared):
+def test_small_C_gives_weights_of_the_order_of_C(rng, kind, solver, squared):
     head, features = make_head(kind, squared, rng, inputs=True)
     sizes = []
     for factor in (1e-4, 1e-6, 1e-8):
@@ -212,7 +212,7 @@ def test_small_prices_leave_the_prior(rng, kind, solver, squared):
 
 
 @pytest.mark.parametrize(("solver", "squared"), LOSSES)
-def test_arguments_are_not_written(rng, solver, squared):
+def test_arguments_are_not_modified(rng, solver, squared):
     for kind in KINDS:
         head, features = make_head(kind, squared, rng, inputs=True, rows=True, weighted=True, weight_variance=2.0)
         start = solve(head, features, solver).warm_start
@@ -228,7 +228,7 @@ def test_arguments_are_not_written(rng, solver, squared):
 
 @pytest.mark.parametrize(("solver", "squared"), LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_warm_start_at_the_solution_is_only_checked(rng, kind, solver, squared):
+def test_warm_start_at_the_solution_needs_no_steps(rng, kind, solver, squared):
     head, features = make_head(kind, squared, rng, inputs=True)
     found = solve(head, features, solver)
     again = getattr(head, solver)([features], found.warm_start, Tolerance(1e-8, 200.0))
@@ -239,7 +239,7 @@ def test_warm_start_at_the_solution_is_only_checked(rng, kind, solver, squared):
 
 
 @pytest.mark.parametrize("kind", ["classes", "one_vs_rest"])
-def test_samples_without_any_target_ask_for_nothing(kind, rng):
+def test_samples_without_targets_give_zero_weights(kind, rng):
     targets = make_targets(kind, rng).take(np.arange(0))
     head = Head(targets, True, rows=np.arange(0), inputs=Inputs(rng.normal(size=(N, 2))))
     (block,), features = head.blocks((N,)), rng.normal(size=(N, K))
@@ -250,13 +250,13 @@ def test_samples_without_any_target_ask_for_nothing(kind, rng):
     np.testing.assert_array_equal(gradient_of(found, features), 0.0)
 
 
-def test_rows_out_of_order_are_refused(rng):
+def test_unsorted_rows_raise(rng):
     with pytest.raises(ValueError, match="rows must ascend"):
         Head(make_targets("signs", rng, 3), True, rows=np.array([2, 0, 1]))
 
 
 @pytest.mark.parametrize("squared", [False, True])
-def test_multipliers_of_scores_are_those_of_simplexes(rng, squared):
+def test_score_multipliers_convert_to_simplexes_and_back(rng, squared):
     head, _ = make_head("classes", squared, rng)
     labels, form = head.targets.labels, head.form
     omega = rng.uniform(size=(N, N_OUTPUTS))
@@ -302,7 +302,7 @@ def test_few_passes_solve_many_samples_to_a_certified_gap(kind, tol, rng):
 
 
 @pytest.mark.parametrize("kind", ["one_vs_rest", "classes", "list"])
-def test_pieces_of_a_sample_have_its_curvature(kind, rng):
+def test_pieces_of_a_subsample_have_its_curvature(kind, rng):
     """The second derivative of a sample that stands for all is that of its losses, divided by its share."""
     head, features = many_samples(kind, rng, n=4000)
     sums = FeatureSums(4000.0, features.sum(axis=0))

@@ -80,7 +80,7 @@ def classes(rng, n=70, d=4, n_classes=4, C=1.0, spread=1.2):
 
 @pytest.mark.parametrize("C", [0.02, 1.0, 50.0])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_one_vs_rest_is_that_of_liblinear(rng, C, intercept):
+def test_one_vs_rest_matches_liblinear(rng, C, intercept):
     X, labels = multi_class_data(rng)
     expected = LinearSVC(C=C, loss="squared_hinge", dual=False, fit_intercept=intercept, **LIBLINEAR).fit(X, labels)
     seen = np.column_stack([X, np.ones(len(X))]) if intercept else X
@@ -93,7 +93,7 @@ def test_one_vs_rest_is_that_of_liblinear(rng, C, intercept):
 
 
 @pytest.mark.parametrize("C", [0.02, 1.0, 50.0])
-def test_tubes_are_those_of_liblinear(rng, C):
+def test_tubes_match_liblinear(rng, C):
     X, _ = binary_data(rng)
     y = X @ rng.normal(size=X.shape[1]) + rng.normal(size=len(X))
     model = LinearSVR(C=C, epsilon=EPSILON, loss="squared_epsilon_insensitive", dual=False, **LIBLINEAR).fit(X, y)
@@ -105,7 +105,7 @@ def test_tubes_are_those_of_liblinear(rng, C):
 
 
 @pytest.mark.parametrize("sharing", [0.0, 1.5])
-def test_squared_residuals_of_tasks_are_ridge_regression(rng, sharing):
+def test_squared_residuals_of_tasks_match_ridge_regression(rng, sharing):
     """One step is exact. Ridge regression of all tasks has the prior covariance ``I + sharing^2`` between weights."""
     n, d, C = 600, 3, 0.7
     X, y, task = rng.standard_normal((n, d)), rng.standard_normal(n), np.sort(rng.integers(4, size=n))
@@ -126,7 +126,7 @@ def test_squared_residuals_of_tasks_are_ridge_regression(rng, sharing):
 
 @pytest.mark.parametrize("sharing", [0.0, 0.7])
 @pytest.mark.parametrize("loss", ["hinge", "tube"])
-def test_gap_of_tasks_is_that_of_the_dual_written_out(rng, loss, sharing):
+def test_gap_of_tasks_matches_the_explicit_dual(rng, loss, sharing):
     tasks = Tasks(rng, loss, sharing)
     weights = rng.normal(size=tasks.zeros.shape)
     found = tasks.solve(weights, tol=0.0, max_passes=1)  # evaluates the start, and no more
@@ -143,7 +143,7 @@ def test_gap_of_tasks_is_that_of_the_dual_written_out(rng, loss, sharing):
 
 
 @pytest.mark.parametrize("smoothing", [1.0, 0.1, 0.003])
-def test_gap_of_classes_is_that_of_the_dual_written_out(rng, smoothing):
+def test_gap_of_classes_matches_the_explicit_dual(rng, smoothing):
     X, targets = classes(rng)
     weights = rng.normal(size=(targets.n_outputs, X.shape[1]))
     rows, loss = see(targets, X, smoothing), MultiClassSquaredHinge(targets.C, targets.cost, targets.labels)
@@ -162,7 +162,7 @@ def test_gap_of_classes_is_that_of_the_dual_written_out(rng, smoothing):
 
 
 @pytest.mark.parametrize("C", [0.02, 0.5])
-def test_smoothing_less_and_less_ends_at_the_loss_itself(rng, C):
+def test_smoothed_solutions_converge_to_the_exact_loss(rng, C):
     X, targets = classes(rng, C=C)
     problem = SimplexAscent(X, targets.dual_form(squared=True), targets.labels)
     exact = ascend(problem, 1e-10, 1e5, seed=0)
@@ -179,7 +179,7 @@ def test_smoothing_less_and_less_ends_at_the_loss_itself(rng, C):
     assert distance <= 2.0 * (found.gap + found.bias + exact.gap)
 
 
-def test_passes_are_limited(rng):
+def test_number_of_passes_is_limited(rng):
     X, targets = classes(rng, C=20.0)
     few, more = solve(targets, X, tol=1e-4, max_passes=3), solve(targets, X, tol=1e-4)
     assert few.status is Status.ITERATION_LIMIT
@@ -224,7 +224,7 @@ def test_sums_of_classes_are_derivatives_of_the_loss(rng, smoothing, size):
         np.testing.assert_allclose(curvature[c] @ step[c], rows.product(weights, only)[c], rtol=1e-9)
 
 
-def test_losses_smoothed_entirely_are_a_margin_for_each_class(rng):
+def test_fully_smoothed_class_losses_are_a_margin_per_class(rng):
     """At delta = 1 a loss is a sum over the wrong classes (Weston and Watkins), each a binary margin."""
     X, targets = classes(rng)
     weights = rng.normal(size=(targets.n_outputs, X.shape[1]))
@@ -235,7 +235,7 @@ def test_losses_smoothed_entirely_are_a_margin_for_each_class(rng):
     assert see(targets, X, 1.0).sums(weights).loss == pytest.approx(expected, rel=1e-9)
 
 
-def test_prior_is_of_weights_that_tasks_share(rng):
+def test_shared_prior_is_that_of_common_plus_own_weights(rng):
     group, rho, d = np.array([0, 1, 0, 1, 0]), 1.3, 3
     prior = SharedPrior(group, rho)
     covariance = np.kron(np.eye(5) + rho**2 * (group[:, None] == group), np.eye(d))
@@ -252,7 +252,7 @@ def test_prior_is_of_weights_that_tasks_share(rng):
 # --- hard problems ----------------------------------------------------------------------------------------------------
 
 
-def test_two_classes_are_one_margin(rng):
+def test_two_classes_match_one_binary_margin(rng):
     """With one other class there is nothing to smooth: a binary margin of the difference, of twice the variance."""
     X, signs = binary_data(rng)
     C = np.full(len(X), 0.7)
@@ -263,7 +263,7 @@ def test_two_classes_are_one_margin(rng):
     np.testing.assert_allclose(found.weights[1] - found.weights[0], np.sqrt(2.0) * expected.weights[0], atol=1e-5)
 
 
-def test_many_weights_of_classes_are_the_solution_of_cvxpy(rng):
+def test_many_class_weights_match_cvxpy(rng):
     """More weights than a second derivative is held for as a whole, and margins that all can be met, at a large C."""
     X, targets = classes(rng, n=50, d=80, n_classes=13, spread=4.0)
     weights = cp.Variable((13, 80))
@@ -280,7 +280,7 @@ def test_many_weights_of_classes_are_the_solution_of_cvxpy(rng):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "tube"])
-def test_margins_that_can_all_be_met_are_solved(rng, loss):
+def test_separable_data_are_solved(rng, loss):
     X, C = rng.normal(size=(60, 80)), np.full((60, 1), 100.0)
     signs, values = np.where(rng.random((60, 1)) < 0.5, 1.0, -1.0), rng.normal(size=(60, 1))
     targets = Signs(signs, C) if loss == "hinge" else Numbers(values, C, EPSILON)
@@ -293,7 +293,7 @@ def test_margins_that_can_all_be_met_are_solved(rng, loss):
     assert found.value == pytest.approx(optimum, rel=1e-6)
 
 
-def test_many_weights_have_the_same_bits_for_any_number_of_threads(rng):
+def test_solution_is_bitwise_identical_for_any_number_of_threads(rng):
     X, targets = classes(rng, n=80, n_classes=13, d=80, C=0.001)
     cut = [slice(0, 5), slice(5, 12), slice(12, 71), slice(71, 80)]
     rows = [see(targets.take(part), X[part]) for part in cut]
@@ -306,7 +306,7 @@ def test_many_weights_have_the_same_bits_for_any_number_of_threads(rng):
         assert (one.value, one.gap, one.n_passes) == (other.value, other.gap, other.n_passes)
 
 
-def test_single_class_asks_for_nothing(rng):
+def test_single_class_gives_zero_weights(rng):
     targets = Classes(np.zeros(10, dtype=int), zero_one_cost(1), np.ones(10))
     found = solve(targets, rng.normal(size=(10, 3)), tol=1e-6)
     assert (found.status, found.value) == (Status.CONVERGED, 0.0)

@@ -50,7 +50,7 @@ def fixed_weights(sticks):
 
 @given(st.integers(0, 10_000), st.integers(1, 7))
 @settings(max_examples=25, deadline=None)
-def test_expectations_agree_with_monte_carlo_and_bound_from_below(seed, n_features):
+def test_expectations_agree_with_monte_carlo_and_bound(seed, n_features):
     rng = np.random.default_rng(seed)
     sticks = random_sticks(rng, n_features)
     expected = stick_expectations(sticks)
@@ -62,7 +62,7 @@ def test_expectations_agree_with_monte_carlo_and_bound_from_below(seed, n_featur
     assert np.all(expected.log_rest <= log_rest.mean(axis=0) + 5 * log_rest.std(axis=0) / 200 + 1e-3)
 
 
-def test_the_bound_is_exact_for_the_first_stick():
+def test_bound_is_exact_for_the_first_stick():
     sticks = random_sticks(np.random.default_rng(3), 4)
     expected = stick_expectations(sticks)
     exact, _ = quad(lambda v: np.log1p(-v) * beta(sticks.first[0], sticks.second[0]).pdf(v), 0, 1)
@@ -71,7 +71,7 @@ def test_the_bound_is_exact_for_the_first_stick():
 
 @given(st.integers(0, 10_000), st.integers(1, 8))
 @settings(max_examples=30, deadline=None)
-def test_update_minimises_the_majorizer(seed, n_features):
+def test_update_minimizes_the_majorizer(seed, n_features):
     rng = np.random.default_rng(seed)
     sticks, alpha, n_rows = random_sticks(rng, n_features), rng.gamma(2.0), 30.0
     counts = rng.uniform(0, n_rows, n_features)
@@ -109,13 +109,13 @@ def test_kl_agrees_with_quadrature():
     assert kl_sticks(prior_sticks(alpha, 5), alpha) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_no_rows_gives_the_prior_back():
+def test_zero_rows_give_the_prior():
     moved = update_sticks(random_sticks(np.random.default_rng(0), 6), np.zeros(6), 0.0, 2.5)
     assert np.allclose(moved.first, 2.5)
     assert np.allclose(moved.second, 1.0)
 
 
-def test_stick_weights_fall():
+def test_stick_weights_decrease():
     weights = stick_weights(random_sticks(np.random.default_rng(1), 9))
     assert np.all(np.diff(weights) < 0)
     assert weights[0] < 1

@@ -69,7 +69,7 @@ class Case:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("n_topics", "n_sweeps"), [(1, 2), (5, 4), (40, 5), (70, 1), (200, 3), (300, 2)])
 @pytest.mark.parametrize("in_order", [False, True])
-def test_documents_on_a_device_are_those_of_the_reference(library, dtype, n_topics, n_sweeps, in_order):
+def test_device_documents_match_the_reference(library, dtype, n_topics, n_sweeps, in_order):
     if (library, dtype) == ("numpy", "float32"):
         pytest.skip("compiled loops take these")
     case = Case(n_topics, n_sweeps=n_sweeps, dtype=dtype)
@@ -85,7 +85,7 @@ def test_documents_on_a_device_are_those_of_the_reference(library, dtype, n_topi
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_pieces_of_a_corpus_find_what_the_whole_finds(library, monkeypatch):
+def test_pieces_of_a_corpus_match_the_whole(library, monkeypatch):
     case = Case(6)
     monkeypatch.setattr(arrays_topics, "ROOM", 6 * 50)
     monkeypatch.setattr(arrays_topics, "SORTED_ROOM", 6 * 70)
@@ -97,7 +97,7 @@ def test_pieces_of_a_corpus_find_what_the_whole_finds(library, monkeypatch):
         case.check(*map(to_numpy, (found.gamma, *found[1:], table)))
 
 
-def test_special_functions_are_those_of_scipy():
+def test_special_functions_match_scipy():
     x = np.concatenate([np.geomspace(1e-3, 1e6, 500), [1.0, 9.9999, 10.0, 1e12]])
     np.testing.assert_allclose(arrays_topics.digamma(x), digamma(x), rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(arrays_topics.log_gamma(x), gammaln(x), rtol=1e-13, atol=1e-13)
@@ -133,7 +133,7 @@ def sort_entries(counts, n_words):
 @pytest.mark.parametrize(
     ("dtype", "n_topics", "n_sweeps"), [("float64", 40, 5), ("float32", 13, 3), ("float64", 70, 1), ("float64", 300, 2)]
 )
-def test_cuda_source_is_that_of_the_reference(tmp_path, dtype, n_topics, n_sweeps):
+def test_cuda_source_on_cpu_matches_the_reference(tmp_path, dtype, n_topics, n_sweeps):
     case, shape = Case(n_topics, n_documents=8, n_sweeps=n_sweeps, dtype=dtype), cuda.Shape.of(n_topics)
     library = compile_for_cpu(tmp_path, {"float64": "double", "float32": "float"}[dtype], shape)
     n, K, prior = len(case.gamma), n_topics, case.doc_prior.astype(dtype)
@@ -155,7 +155,7 @@ def test_cuda_source_is_that_of_the_reference(tmp_path, dtype, n_topics, n_sweep
         case.check(gamma, likelihoods, divergences + prior_divergence(case.doc_prior), in_order)
 
 
-def test_shapes_fit_the_topics_and_are_few():
+def test_shapes_cover_the_topics_with_few_variants():
     shapes = [cuda.Shape.of(K) for K in range(1, cuda.MOST_TOPICS + 1)]
     for K, shape in enumerate(shapes, 1):
         assert shape.lanes * shape.per_lane >= K
@@ -164,7 +164,7 @@ def test_shapes_fit_the_topics_and_are_few():
     assert len(set(shapes)) == 18
 
 
-def test_notes_fit_into_shared_memory():
+def test_cached_entries_fit_into_shared_memory():
     room = 232448
     assert cuda._count_noted(5, 40, 8, 164, room) == 164
     assert cuda._count_noted(5, 200, 8, 10_000, room) > 1000

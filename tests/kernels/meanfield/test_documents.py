@@ -54,7 +54,7 @@ def test_compiled_sweeps_match_reference(n_topics, collapsed):
     assert np.all(counts[3] == 0)
 
 
-def test_sweeps_stop_where_little_changes():
+def test_sweeps_stop_at_small_changes():
     documents, prior, gamma, _ = case()
     loose, tight = gamma.copy(), gamma.copy()
     assert meanfield_sweeps(documents, prior, 100, 0.1, loose) < meanfield_sweeps(documents, prior, 1000, 1e-6, tight)
@@ -129,7 +129,7 @@ def test_collapsed_inference_reaches_a_stationary_point():
             assert abs(slope) < 0.05
 
 
-def test_blocks_share_the_entries_of_all():
+def test_blocks_share_the_entries_of_all_documents():
     documents, prior, gamma, _ = case(7)
     whole, parts = gamma.copy(), gamma.copy()
     meanfield_sweeps(documents, prior, 3, 1e-3, whole)
@@ -147,7 +147,7 @@ def test_blocks_share_the_entries_of_all():
         ({"starts": np.array([2, 0])}, "must fit each other"),
     ],
 )
-def test_arrays_that_do_not_fit_raise(change, message):
+def test_arrays_of_wrong_shape_raise(change, message):
     given = {"words": np.array([0, 1], np.int32), "numbers": np.ones(2, np.float32), "starts": np.array([0, 2])}
     prior, gamma = Prior(np.ones((2, 8), np.float32), np.ones(3, np.float32)), np.ones((1, 8), np.float32)
     with pytest.raises(ValueError, match=message):

@@ -65,7 +65,7 @@ def test_sweeps_and_their_reverse_match_the_reference(
     assert_close(pulled.precision, sums.precision, 10 * place.tol)
 
 
-def test_far_from_zero_everything_stays_finite_and_in_range(place: Place) -> None:
+def test_sweeps_at_extreme_drives_are_finite_and_in_range(place: Place) -> None:
     drives = np.array([[-1e6], [-1e3], [-40.0], [0.0], [40.0], [1e3], [1e6]])
     given = np.zeros((1, 1)), np.full(1, 2.0), np.zeros(1), 1
     found = slab.sweep_slab(place(drives), *given)
@@ -76,7 +76,7 @@ def test_far_from_zero_everything_stays_finite_and_in_range(place: Place) -> Non
     assert np.isfinite(to_host(slab.reverse_slab(place(np.ones_like(drives)), place(drives), *given).projections)).all()
 
 
-def test_the_polynomial_is_the_function_of_the_library(place: Place) -> None:
+def test_scaled_erfc_polynomial_matches_the_library(place: Place) -> None:
     from scipy.special import erfcx
 
     x = np.concatenate([np.linspace(0.0, 8.0, 41), np.geomspace(8.0, 1e8, 20)])
@@ -86,7 +86,7 @@ def test_the_polynomial_is_the_function_of_the_library(place: Place) -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_sweeps", [1, 2])
-def test_statistics_gradient_and_bound_are_those_of_numpy(elsewhere: Place, n_sweeps: int, weighted: bool) -> None:
+def test_statistics_gradient_and_bound_match_numpy(elsewhere: Place, n_sweeps: int, weighted: bool) -> None:
     place, rng = elsewhere, np.random.default_rng(0)
     X = rng.normal(size=(80, 6)) + 2.0
     weights = rng.random(80) + 0.5 if weighted else None

@@ -95,7 +95,7 @@ def assert_close(found, expected, tol: float) -> None:
 
 
 @pytest.mark.parametrize("one_vs_rest", [False, True])
-def test_descent_never_rises_and_samples_curvature(
+def test_descent_with_subsampled_curvature_never_increases(
     place: Place, one_vs_rest: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(margins_head, "HEAD_POLICY", margins_head.HeadPolicy(sample_per_weight=3))
@@ -110,7 +110,7 @@ def test_descent_never_rises_and_samples_curvature(
     assert any("sample" in key for key in problem.head._kept)  # the curvature did come from some of the rows
 
 
-def test_rows_elsewhere_are_rows_of_a_remote_problem(place: Place) -> None:
+def test_rows_on_a_device_work_in_a_remote_problem(place: Place) -> None:
     """One worker with a device, another with a processor: what they send adds up to what one process finds."""
     settings = make_settings(one_vs_rest=True)
     local, _, params = make_problems(place, settings, weighted=False)
@@ -140,7 +140,7 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("dispatch")
-def test_names_of_classes_are_predicted_in_numpy(place: Place) -> None:
+def test_class_names_are_predicted_in_numpy(place: Place) -> None:
     """No other library has text."""
     X, y = make_data()
     named = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0).fit(place(X), np.array(["a", "b", "c"])[y])
@@ -149,7 +149,7 @@ def test_names_of_classes_are_predicted_in_numpy(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("dispatch", "in_blocks")
-def test_an_earlier_fit_is_cooled_where_its_rows_lie(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_start_is_cooled_on_the_device_of_its_rows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = make_data(150)
     model = ILSVMClassifier(n_components=3, max_iter=2, tol=1e-1, temperature=0.4, warm_start=True, random_state=0)
     model.fit(place(X), place.make(y))
@@ -168,7 +168,7 @@ def test_an_earlier_fit_is_cooled_where_its_rows_lie(place: Place, monkeypatch: 
 
 @pytest.mark.usefixtures("dispatch", "in_blocks")
 @pytest.mark.parametrize("slab", [None, "half-normal"])
-def test_few_rows_come_to_the_host(slab: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_copies_few_rows_to_the_host(slab: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     n, moved, cpu = 1200, [], torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda array: moved.append(array.numel()) or cpu(array))
@@ -180,7 +180,7 @@ def test_few_rows_come_to_the_host(slab: str | None, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("dispatch")
-def test_saved_on_the_host_and_loaded_anywhere(place: Place, tmp_path) -> None:
+def test_model_saved_on_the_host_loads_on_any_device(place: Place, tmp_path) -> None:
     X, y = make_data()
     model = ILSVMClassifier(n_components=5, max_iter=3, tol=1e-1).fit(place(X), place.make(y))
     model.save(tmp_path / "model")
@@ -195,7 +195,7 @@ def test_saved_on_the_host_and_loaded_anywhere(place: Place, tmp_path) -> None:
     assert again.objective_ == model.objective_
 
 
-def test_a_model_that_was_fitted_elsewhere_answers_learns_and_is_shown_here(place: Place, tmp_path) -> None:
+def test_model_fitted_on_a_device_works_on_the_host(place: Place, tmp_path) -> None:
     X, y = make_data(120)
     with pytest.MonkeyPatch.context() as patch, sklearn.config_context():
         patch.setenv("SCIPY_ARRAY_API", "1")  # scikit-learn looks for it when it is told to dispatch
@@ -223,7 +223,7 @@ def test_a_model_that_was_fitted_elsewhere_answers_learns_and_is_shown_here(plac
     ("options", "named"),
     [({"loss": "hinge"}, "loss"), ({"margins": "posterior"}, "margins"), ({"transductive": True}, "transductive")],
 )
-def test_what_needs_the_host_is_refused(place: Place, options: dict, named: str) -> None:
+def test_options_that_need_the_host_raise(place: Place, options: dict, named: str) -> None:
     X, y = make_data()
     model = ILSVMClassifier(unlabeled=-1, **options)
     with pytest.raises(ValueError, match=f"{named}=.*host"):
@@ -236,7 +236,7 @@ def test_what_needs_the_host_is_refused(place: Place, options: dict, named: str)
 @pytest.mark.parametrize(
     "kind", [ILSVMClassifier, ILSVMRegressor, IBPFactorAnalysis, MultiTaskILSVMClassifier, MultiTaskILSVMRegressor]
 )
-def test_scikit_learn_finds_its_convention_kept(kind: type, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_array_api_input_passes(kind: type, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(library)
     monkeypatch.setenv("SCIPY_ARRAY_API", "1")
     options = {"device_name": "cpu", "dtype_name": "float64"} if library == "torch" else {}
@@ -244,7 +244,7 @@ def test_scikit_learn_finds_its_convention_kept(kind: type, library: str, monkey
 
 
 @pytest.mark.usefixtures("dispatch")
-def test_mixed_arrays_are_refused(place: Place) -> None:
+def test_mixed_arrays_raise(place: Place) -> None:
     X, y = make_data()
     with pytest.raises(TypeError, match="y is a numpy array"):
         ILSVMClassifier().fit(place(X), y)
@@ -261,7 +261,7 @@ def test_mixed_arrays_are_refused(place: Place) -> None:
         IBPFactorAnalysis().fit(X, sample_weight=place(np.ones(len(X))))
 
 
-def test_arrays_of_torch_that_numpy_can_read_are_array_likes_without_dispatch() -> None:
+def test_torch_arrays_on_cpu_are_array_likes_without_dispatch() -> None:
     torch = pytest.importorskip("torch")
     X, y = make_data(60)
     model = ILSVMClassifier(n_components=3, max_iter=1, tol=1.0, random_state=0)
@@ -283,7 +283,7 @@ def test_arrays_of_torch_that_numpy_can_read_are_array_likes_without_dispatch() 
     ],
     ids=lambda model: type(model).__name__,
 )
-def test_kinds_of_torch_tensors(model) -> None:
+def test_sparse_and_complex_torch_tensors_raise(model) -> None:
     """Sparse and complex ones are refused; of those with a graph the numbers are taken."""
     torch = pytest.importorskip("torch")
     X, y = make_data(60)
@@ -298,7 +298,7 @@ def test_kinds_of_torch_tensors(model) -> None:
 
 
 @pytest.mark.usefixtures("dispatch")
-def test_half_precision_and_devices_without_dispatch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision_and_devices_without_dispatch_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     X, y = make_data()
     with pytest.raises(TypeError, match="float16: give it as float32 or float64"):
@@ -311,7 +311,7 @@ def test_half_precision_and_devices_without_dispatch_are_refused(monkeypatch: py
 
 
 @pytest.mark.usefixtures("dispatch")
-def test_out_of_memory_says_what_fits_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_error_names_what_fits_and_frees_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     X, y = make_data()
 
@@ -336,7 +336,7 @@ def test_out_of_memory_says_what_fits_and_leaves_nothing(monkeypatch: pytest.Mon
         (MultiTaskILSVMClassifier(5, max_iter=2), "regbayes.estimators._task_bases.sum_squares"),
     ],
 )
-def test_out_of_memory_anywhere_says_what_fits(model, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_in_any_step_names_what_fits(model, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever memory ends: of reading, standardising, learning and predicting; and it is let go."""
     torch = pytest.importorskip("torch")
     X, y = make_data()

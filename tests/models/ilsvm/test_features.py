@@ -22,7 +22,7 @@ from simulated_features import loaded, matched, planted
 # --- the normalized objective
 
 
-def test_the_tempered_prior_is_normalised_over_all_features_of_all_rows():
+def test_tempered_prior_is_normalized_over_all_features():
     """Two rows, three features: every Z enumerated."""
     problem = make_problem(1, {"n_components": 3}, n=2, D=4)
     g = replace(start_of(problem), variances=np.array([0.1, 0.5, 1.0]), temperature=1.7)
@@ -36,7 +36,7 @@ def test_the_tempered_prior_is_normalised_over_all_features_of_all_rows():
 
 
 @pytest.mark.parametrize("C", [0.0, 0.3])
-def test_features_without_loadings_cost_what_their_prior_does_and_no_more(C):
+def test_features_without_loadings_cost_their_prior_only(C):
     problem = make_problem(2, {"C": C}, n_unlabeled=5)
     g = start_of(problem)
     larger = pad(g, 9, problem.settings.alpha)
@@ -47,7 +47,7 @@ def test_features_without_loadings_cost_what_their_prior_does_and_no_more(C):
     assert values[0] == pytest.approx(values[1], abs=1e-6)
 
 
-def test_no_feature_of_a_fit_is_one_to_drop():
+def test_features_of_a_fit_each_lower_the_objective():
     """Without any of the features, and after as many steps as the search takes, the objective is higher."""
     data = make_data(4, n=150, D=12)
     settings = make_settings(data.X, n_components=10, max_iter=60)
@@ -121,7 +121,7 @@ def test_start_counts_weight_two_as_row_twice(change):
 
 
 @pytest.mark.parametrize("n_inputs", [30, 600])
-def test_leading_directions_are_those_of_svd(n_inputs):
+def test_leading_directions_match_svd(n_inputs):
     rng = np.random.default_rng(0)
     root = rng.standard_normal((40, n_inputs)) * np.linspace(1, 5, n_inputs)
     values, directions = starts.leading_directions(lambda V: (V @ root.T) @ root, n_inputs, 4)
@@ -142,7 +142,7 @@ def test_target_directions_are_means_of_whitened_classes():
     assert not has_opposites
 
 
-def test_direction_of_labels_among_noise_is_found():
+def test_target_direction_in_noise_is_found():
     """No principal direction stands out; two inputs decide the class."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((1000, 20))
@@ -150,7 +150,7 @@ def test_direction_of_labels_among_noise_is_found():
     assert ILSVMClassifier(20).fit(X[:500], y[:500]).score(X[500:], y[500:]) > 0.9
 
 
-def test_noise_level_is_that_of_planted_noise():
+def test_noise_level_recovers_the_simulated_noise():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((2000, 3)) @ (3.0 * rng.standard_normal((3, 40))) + 0.7 * rng.standard_normal((2000, 40))
     values = np.linalg.eigvalsh(np.cov(X.T))[::-1]
@@ -158,7 +158,7 @@ def test_noise_level_is_that_of_planted_noise():
     assert level == pytest.approx(0.49, rel=0.02)
 
 
-def test_varimax_finds_loadings_that_share_no_inputs():
+def test_varimax_recovers_simple_structure():
     rng = np.random.default_rng(1)
     simple = np.kron(np.eye(3), rng.uniform(1.0, 2.0, (1, 5)))
     turned = np.linalg.qr(rng.standard_normal((3, 3)))[0] @ simple
@@ -177,7 +177,7 @@ def test_separate_recovers_independent_binary_scores():
     assert np.all(matched(scores, Z) > 0.99)
 
 
-def test_binary_feature_has_its_loadings_and_its_share():
+def test_binary_loadings_recover_loadings_and_frequency():
     rng = np.random.default_rng(3)
     z = (rng.random(20_000) < 0.2).astype(float)
     loading = np.array([[3.0, -1.0]])
@@ -187,7 +187,7 @@ def test_binary_feature_has_its_loadings_and_its_share():
     assert found == pytest.approx(-loading, rel=0.02)
 
 
-def test_decided_scores_give_loadings_by_least_squares():
+def test_decided_scores_give_least_squares_loadings():
     rng = np.random.default_rng(4)
     Z = (rng.random((3000, 2)) < [0.2, 0.4]).astype(float)
     W = np.array([[3.0, 0.0, 1.0], [0.0, -2.0, 1.0]])
@@ -211,7 +211,7 @@ def test_analyze_noise_recovers_variances_of_a_factor_model():
 
 
 @pytest.mark.parametrize("n_components", [16, 60])
-def test_planted_features_are_found_with_noise_per_input(n_components):
+def test_simulated_features_are_recovered_with_noise_per_input(n_components):
     X, _, new, Z = planted(10, 0, by_input=True)
     fitted = IBPFactorAnalysis(n_components, noise_variance="per_input", temperature=1, random_state=0).fit(X)
     assert loaded(fitted).sum() == 10
@@ -229,7 +229,7 @@ def test_features_recur_on_most_rows_in_another_order():
 
 
 @pytest.mark.parametrize("change", [{"slab": "half-normal"}, {"margins": "posterior"}])
-def test_noise_per_input_is_refused_where_it_does_not_apply(change):
+def test_noise_per_input_with_invalid_options_raises(change):
     X, y, _, _ = planted(5, 1)
     with pytest.raises(ValueError, match="per_input"):
         ILSVMClassifier(noise_variance="per_input", **change).fit(X, y)
@@ -240,7 +240,7 @@ def test_noise_per_input_is_refused_where_it_does_not_apply(change):
 
 @pytest.mark.filterwarnings("ignore:ILSVMClassifier (does worse|never answers)")  # nothing to learn
 @pytest.mark.parametrize("seed", range(3))
-def test_no_structure_in_noise_is_a_warning(seed):
+def test_noise_without_structure_warns(seed):
     rng = np.random.default_rng(seed)
     X, y = rng.standard_normal((200, 12)) * np.linspace(1, 5, 12), rng.integers(0, 3, 200)
     for model in (ILSVMClassifier(10, tol=1e-2), IBPFactorAnalysis(10, tol=1e-2)):
@@ -248,7 +248,7 @@ def test_no_structure_in_noise_is_a_warning(seed):
             model.fit(X, y)
 
 
-def test_shared_inputs_or_class_means_are_structure():
+def test_correlated_inputs_or_class_means_are_structure():
     rng = np.random.default_rng(0)
     noisy = rng.standard_normal((300, 8))
 

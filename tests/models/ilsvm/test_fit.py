@@ -19,7 +19,7 @@ from regbayes.models.ilsvm.model import PATIENCE, UNLABELED, BinaryFeatures, Dat
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("squared", [False, True])
-def test_objective_never_rises_and_the_best_state_is_the_last(seed, squared):
+def test_objective_never_increases_and_last_state_is_best(seed, squared):
     problem = make_problem(seed, {"squared": squared, "max_iter": 40, "n_components": 8}, n_unlabeled=10)
     result = fit.fit(problem.data, problem.settings, start_of(problem, seed))
     assert result.n_iter > 0
@@ -27,7 +27,7 @@ def test_objective_never_rises_and_the_best_state_is_the_last(seed, squared):
     assert result.trace.objective[-1] < result.trace.objective[0]
 
 
-def test_colder_settings_are_reached_from_a_soft_start():
+def test_low_temperature_is_reached_from_a_soft_start():
     data = make_data(3, n=150, D=20)
     noise = 3.0 * np.random.default_rng(3).standard_normal(data.X.X.shape)
     data = replace(data, X=centre_rows(data.X.X + noise))  # features that are no matter of course
@@ -55,7 +55,7 @@ def test_rounding_does_not_decide_whether_a_start_is_cooled(factor):
     assert starts.random_params(data.X, settings, np.random.default_rng(0)).temperature == settings.temperature
 
 
-def test_without_margins_it_is_factor_analysis():
+def test_fit_without_margins_is_factor_analysis():
     problem = make_problem(5, {"C": 0.0, "generative_weight": 1.0, "max_iter": 12})
     start = start_of(problem)
     alone = fit.fit(problem.data, problem.settings, start)
@@ -66,7 +66,7 @@ def test_without_margins_it_is_factor_analysis():
         assert tiny.trace.terms[name][-1] == pytest.approx(alone.trace.terms[name][-1], rel=1e-6, abs=1e-6)
 
 
-def test_removed_features_change_nothing_but_their_own_columns():
+def test_removing_features_changes_only_their_columns():
     problem = make_problem(6, {"n_components": 25, "max_iter": 25}, n=120)
     state = fit.fit(problem.data, problem.settings, start_of(problem)).state
     assert 0 < len(state.params.loadings) < 25
@@ -74,7 +74,7 @@ def test_removed_features_change_nothing_but_their_own_columns():
     assert state.params.infer(problem.data.X) == pytest.approx(state.embedding, abs=1e-12)
 
 
-def test_alternation_lowers_the_objective_and_reports_its_rises():
+def test_alternation_lowers_the_objective_and_reports_increases():
     problem = make_problem(10, {"max_iter": 30, **ESTIMATED, "temperature": 2.0}, n=150)
     result = fit.fit(problem.data, problem.settings, start_of(problem), margins="posterior")
     objective = result.trace.objective
@@ -84,7 +84,7 @@ def test_alternation_lowers_the_objective_and_reports_its_rises():
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_planted_features_are_found_and_no_others(seed):
+def test_simulated_features_are_recovered_exactly(seed):
     """Data drawn from the model: of eight features that there may be, the four that there are, row by row."""
     rng = np.random.default_rng(seed)
     Z = (rng.random((400, 4)) < [0.6, 0.5, 0.4, 0.3]).astype(float)
@@ -115,7 +115,7 @@ def test_scaling_the_inputs_changes_nothing():
     assert found[1][1] == pytest.approx(found[0][1], abs=1e-5)
 
 
-def test_result_does_not_depend_on_the_number_of_threads():
+def test_fit_is_independent_of_the_number_of_threads():
     data = make_data(17, n=4500, D=6)
     states = []
     for n_threads in (1, 3):
@@ -127,7 +127,7 @@ def test_result_does_not_depend_on_the_number_of_threads():
     assert np.array_equal(states[0].head.weights, states[1].head.weights)
 
 
-def test_sample_rows_keep_labeled_ones():
+def test_sample_rows_keep_labeled_rows():
     rng = np.random.default_rng(0)
     labels = np.where(rng.random(20_000) < 0.05, rng.integers(0, 3, 20_000), UNLABELED)
     data = Data.of_classes(centre_rows(np.zeros((20_000, 1)), np.zeros(1)), labels, np.ones(20_000), zero_one_cost(3))
@@ -137,7 +137,7 @@ def test_sample_rows_keep_labeled_ones():
     assert starts.sample_rows(data.take(np.arange(5000)), rng) is None
 
 
-def test_rows_without_labels_shape_the_features_but_have_no_margins():
+def test_unlabeled_rows_inform_features_but_have_no_margins():
     problem = make_problem(18, {"max_iter": 5}, n_unlabeled=20)
     data, start = problem.data, start_of(problem)
     state = fit.fit(data, problem.settings, start).state
@@ -186,7 +186,7 @@ class Interrupting:
 
 @pytest.mark.parametrize("some_rows", [False, True])
 @pytest.mark.parametrize("temperature", [0.3, 2.0], ids=["cooled", "warm"])
-def test_an_interrupt_at_any_time_keeps_what_there_is(monkeypatch, some_rows, temperature):
+def test_interrupt_at_any_time_returns_the_current_fit(monkeypatch, some_rows, temperature):
     problem = make_problem(20, {"temperature": temperature, "n_components": 8, "max_iter": 12}, n=80)
     data, start = problem.data, start_of(problem)
     rows = np.arange(0, 80, 2) if some_rows else None
@@ -218,7 +218,7 @@ def test_an_interrupt_at_any_time_keeps_what_there_is(monkeypatch, some_rows, te
         fit_with(Interrupting(infer, 1))
 
 
-def test_an_interrupt_of_the_last_touches_keeps_the_fit(monkeypatch):
+def test_interrupt_of_the_final_inference_keeps_the_fit(monkeypatch):
     problem = make_problem(21)
     start = start_of(problem)
     undisturbed = fit.fit(problem.data, problem.settings, start)
@@ -242,7 +242,7 @@ def stages_seen(stop_after=10**9):
     return callback, seen
 
 
-def test_a_stop_in_the_warm_up_ends_the_fit():
+def test_stop_in_the_warm_up_ends_the_fit():
     problem = make_problem(22)
     callback, seen = stages_seen(3)
     result = fit.fit(problem.data, problem.settings, start_of(problem), callbacks=[callback])
@@ -251,7 +251,7 @@ def test_a_stop_in_the_warm_up_ends_the_fit():
     assert result.state.head.weights.any()
 
 
-def test_a_callback_sees_the_fit_that_would_end_there():
+def test_callback_state_matches_a_fit_stopped_there():
     problem = make_problem(23, {"max_iter": 4, "temperature": 0.5})
     data, start = problem.data, start_of(problem)
     states = []
@@ -265,7 +265,7 @@ def test_a_callback_sees_the_fit_that_would_end_there():
 
 
 @pytest.mark.parametrize("margins", ["consistent", "posterior"])
-def test_rounds_of_guesses_end_with_the_fit_and_their_trace_is_whole(margins):
+def test_transductive_trace_joins_all_iterations(margins):
     problem = make_problem(24, {"max_iter": 5}, n=90, n_unlabeled=60)
     data, start = problem.data, start_of(problem)
     callback, seen = stages_seen()
@@ -294,7 +294,7 @@ def test_rounds_of_guesses_end_with_the_fit_and_their_trace_is_whole(margins):
 # --- fits that go on ------------------------------------------------------------------------------------------------
 
 
-def test_a_fit_that_goes_on_has_its_warm_up_behind_it():
+def test_resumed_fit_skips_the_warm_up():
     problem = make_problem(25, {"n_components": 20, "max_iter": 200, "tol": 1e-4}, n=120)
     first = fit.fit(problem.data, problem.settings, start_of(problem))
     assert first.status is Status.CONVERGED
@@ -311,7 +311,7 @@ def test_a_fit_that_goes_on_has_its_warm_up_behind_it():
     assert again.state.embedding == pytest.approx(first.state.embedding, abs=0.1)
 
 
-def test_a_fit_that_goes_on_at_a_lower_temperature_is_cooled_and_keeps_its_features():
+def test_resumed_fit_at_lower_temperature_keeps_its_features():
     problem = make_problem(26, {"n_components": 12}, n=120)
     first = fit.fit(problem.data, problem.settings, start_of(problem))
     colder = replace(problem.settings, temperature=0.2 * problem.settings.temperature)
@@ -329,7 +329,7 @@ def test_a_fit_that_goes_on_at_a_lower_temperature_is_cooled_and_keeps_its_featu
 
 @pytest.mark.parametrize("margins", ["consistent", "posterior"])
 @pytest.mark.parametrize("estimated", [(), ("estimate_noise",), ("estimate_prior",), tuple(ESTIMATED)], ids=str)
-def test_each_variance_is_estimated_or_fixed_by_itself(margins, estimated):
+def test_each_variance_is_estimated_or_fixed_separately(margins, estimated):
     problem = make_problem(27, {"max_iter": 30, "temperature": 1.0} | dict.fromkeys(estimated, True), n=120)
     settings = problem.settings
     result = fit.fit(problem.data, settings, start_of(problem), margins=margins)
@@ -340,7 +340,7 @@ def test_each_variance_is_estimated_or_fixed_by_itself(margins, estimated):
     assert (again.noise_variance, again.prior_variance) == (g.noise_variance, g.prior_variance)
 
 
-def test_more_rows_show_more_features_whatever_the_truncation():
+def test_more_rows_give_more_features_for_any_truncation():
     """Rows of an Indian buffet: features that few rows have are found once there are enough rows."""
     drawn = make_ibp_classification(400, 40, n_components=60, alpha=4.0, noise=0.3, random_state=0)
     found = {}

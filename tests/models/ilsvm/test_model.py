@@ -72,7 +72,7 @@ def test_gradient_of_the_objective_agrees_with_differences(n_sweeps, squared, fi
 # --- the paper's alternation ------------------------------------------------------------------------------------------
 
 
-def test_updates_of_the_loadings_beat_perturbations():
+def test_update_of_loadings_beats_perturbations():
     problem = make_problem(7)
     X, g = problem.data.X, replace(start_of(problem), offset=np.random.default_rng(3).standard_normal(7))
     psi = np.random.default_rng(1).uniform(0.05, 0.95, (len(X), 5))
@@ -88,7 +88,7 @@ def test_updates_of_the_loadings_beat_perturbations():
             assert free_energy(replace(best, variances=variances), psi, X) > value
 
 
-def test_update_of_the_offset_beats_perturbations():
+def test_update_of_offset_beats_perturbations():
     problem = make_problem(7)
     rng = np.random.default_rng(1)
     X, g = problem.data.X.take(slice(40)), start_of(problem)  # some rows: their sum is not zero
@@ -100,7 +100,7 @@ def test_update_of_the_offset_beats_perturbations():
             assert free_energy(replace(best, offset=offset), psi, X) > free_energy(best, psi, X)
 
 
-def test_updates_of_the_variances_beat_perturbations():
+def test_update_of_variances_beats_perturbations():
     problem = make_problem(8)
     X, g = problem.data.X, start_of(problem)
     psi = np.random.default_rng(1).uniform(0.05, 0.95, (len(X), 5))
@@ -132,7 +132,7 @@ def test_update_of_a_feature_beats_perturbations():
             assert value(moved) > best
 
 
-def test_alternation_without_labels_never_rises():
+def test_alternation_without_labels_never_increases():
     problem = make_problem(11, {"C": 0.0, "generative_weight": 1.0, "temperature": 1.0, **ESTIMATED})
     state = alternation.start(problem.joint, replace(start_of(problem), temperature=1.0), None, EXACT)
     values = [state.at.objective]
@@ -153,7 +153,7 @@ def known_features(seed):
 
 
 @pytest.mark.parametrize("C", [0.05, 1.0])
-def test_known_features_give_the_classifier_of_liblinear(C):
+def test_known_features_give_the_liblinear_classifier(C):
     data, Z = known_features(0)
     settings = make_settings(SOME, n_components=6, C=C, squared=False, fit_intercept=False)
     found = build_head(data, settings).solve(Z, None, EXACT)
@@ -164,7 +164,7 @@ def test_known_features_give_the_classifier_of_liblinear(C):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_known_features_with_one_vs_rest_margins_give_the_classifier_of_liblinear(loss):
+def test_known_features_one_vs_rest_match_liblinear(loss):
     data, Z = known_features(3)
     squared = loss == "squared_hinge"
     settings = make_settings(SOME, n_components=6, C=0.3, squared=squared, one_vs_rest=True, fit_intercept=False)
@@ -190,7 +190,7 @@ def test_known_features_with_squared_hinge_agree_with_cvxpy():
 
 @pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize("one_vs_rest", [False, True])
-def test_a_row_of_weight_two_counts_as_two_rows(squared, one_vs_rest):
+def test_alternation_counts_weight_two_as_two_rows(squared, one_vs_rest):
     data, Z = known_features(2)
     settings = make_settings(SOME, n_components=6, squared=squared, one_vs_rest=one_vs_rest, fit_intercept=False)
     heavy = replace(data, targets=replace(data.targets, C=np.where(np.arange(80) < 30, 2.0, 1.0)))
@@ -203,7 +203,7 @@ def test_a_row_of_weight_two_counts_as_two_rows(squared, one_vs_rest):
 
 @pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize("one_vs_rest", [False, True])
-def test_a_row_of_no_weight_does_not_count(squared, one_vs_rest):
+def test_row_of_weight_zero_is_ignored(squared, one_vs_rest):
     data, Z = known_features(4)
     settings = make_settings(SOME, n_components=6, squared=squared, one_vs_rest=one_vs_rest, fit_intercept=False)
     light = replace(data, targets=replace(data.targets, C=np.where(np.arange(80) < 30, 0.0, 1.0)))
@@ -227,7 +227,7 @@ def test_expected_residual_agrees_with_enumeration():
     assert expected_residual(summarize(X, psi).explain(g), g) == pytest.approx(total, rel=1e-12)
 
 
-def test_row_bounds_are_below_the_enumerated_log_density_and_meet_it_for_orthogonal_loadings():
+def test_row_bounds_are_tight_for_orthogonal_loadings():
     rng = np.random.default_rng(5)
     problem = make_problem(13, {"n_components": 3, "temperature": 1.0, "n_sweeps": 60}, n=30, D=4)
     X, g = problem.data.X, start_of(problem)
@@ -288,7 +288,7 @@ def test_free_energy_bounds_the_exact_evidence():
 @pytest.mark.parametrize("n_sweeps", [1, 3])
 @pytest.mark.parametrize("one_vs_rest", [False, True])
 @pytest.mark.parametrize("fit_intercept", [False, True])
-def test_a_row_of_weight_two_is_the_row_twice_in_objective_and_gradient(n_sweeps, one_vs_rest, fit_intercept):
+def test_objective_and_gradient_count_weight_two_as_row_twice(n_sweeps, one_vs_rest, fit_intercept):
     """Generative terms and their gradient to rounding; the head, which is solved to a gap, to that gap."""
     changes = {"n_sweeps": n_sweeps, "one_vs_rest": one_vs_rest, "fit_intercept": fit_intercept, "input_scale": 0.2}
     times = np.random.default_rng(0).integers(1, 4, 60)
@@ -309,7 +309,7 @@ def test_a_row_of_weight_two_is_the_row_twice_in_objective_and_gradient(n_sweeps
         assert gradient == pytest.approx(expected, abs=100 * tol * np.abs(expected).max())
 
 
-def test_alternation_takes_a_row_of_weight_two_as_the_row_twice():
+def test_alternation_fit_counts_weight_two_as_row_twice():
     """One-vs-rest: of classes that tie in one margin, copies of a row may each take another."""
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(31, row_weights=times.astype(float))
@@ -348,7 +348,7 @@ def test_permuting_rows_columns_and_classes_permutes_the_result():
     assert gradients[1] == pytest.approx(gradients[0][:, columns], abs=1e-5 * np.abs(gradients[0]).max())
 
 
-def test_statistics_of_rows_add_up():
+def test_statistics_of_rows_are_additive():
     problem = make_problem(16)
     X, g = problem.data.X, start_of(problem)
     whole, first, second = (
@@ -359,7 +359,7 @@ def test_statistics_of_rows_add_up():
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
-def test_rows_are_centred_without_a_copy(offset):
+def test_rows_are_centered_without_a_copy(offset):
     rng = np.random.default_rng(8)
     X = rng.standard_normal((5000, 6)) * [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] + offset
     rows, exact = centre_rows(X), (X - X.mean(axis=0)).astype(np.longdouble)

@@ -48,7 +48,7 @@ def make_slab_problem(seed, settings_changes=None, **data_changes):
 
 @pytest.mark.parametrize("n_sweeps", [1, 2, 4])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_gradient_of_the_generative_part_agrees_with_differences(n_sweeps, weighted):
+def test_gradient_of_generative_part_agrees_with_differences(n_sweeps, weighted):
     """Without a head J is computed to rounding, and so are differences of fourth order."""
     times = np.random.default_rng(0).uniform(0.5, 3.0, 60) if weighted else None
     problem, params = make_slab_problem(1, {"n_sweeps": n_sweeps, "C": 0.0}, row_weights=times)
@@ -68,7 +68,7 @@ def test_gradient_of_the_generative_part_agrees_with_differences(n_sweeps, weigh
 @pytest.mark.parametrize("n_sweeps", [1, 3])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("one_vs_rest", [False, True])
-def test_gradient_of_the_whole_objective_agrees_with_differences(n_sweeps, fit_intercept, one_vs_rest):
+def test_gradient_of_objective_agrees_with_differences(n_sweeps, fit_intercept, one_vs_rest):
     changes = {"n_sweeps": n_sweeps, "fit_intercept": fit_intercept, "one_vs_rest": one_vs_rest}
     problem, params = make_slab_problem(1, changes | {"input_scale": 0.2, "C": 0.3}, n_unlabeled=8)
     at, inferred = problem.joint.evaluate(params, None, EXACT)
@@ -118,7 +118,7 @@ def test_expected_residual_agrees_with_quadrature():
     assert expected_residual(stats, params) == pytest.approx(total, rel=1e-8)
 
 
-def test_terms_of_one_feature_are_the_log_evidence_of_rows():
+def test_terms_of_one_feature_are_the_log_evidence():
     """One feature: mean field is exact, and the rows' part of J over r is minus their log-evidence, by quadrature."""
     problem, params = make_slab_problem(3, {"n_components": 1, "C": 0.0, "temperature": 2.5}, n=6, D=3)
     X, T, noise = problem.data.X, params.temperature, params.noise_variance
@@ -143,7 +143,7 @@ def test_terms_of_one_feature_are_the_log_evidence_of_rows():
     assert at.objective == pytest.approx(total, rel=1e-9)
 
 
-def test_row_bounds_are_below_the_log_density_and_meet_it_for_orthogonal_loadings():
+def test_row_bounds_are_tight_for_orthogonal_loadings():
     problem, params = make_slab_problem(5, {"n_components": 2, "n_sweeps": 60}, n=8, D=4)
     X = problem.data.X
     rng = np.random.default_rng(6)
@@ -170,7 +170,7 @@ def test_row_bounds_are_below_the_log_density_and_meet_it_for_orthogonal_loading
         assert not tight or bounds == pytest.approx(exact, abs=1e-6)
 
 
-def test_updates_of_sticks_and_variances_never_raise_the_objective_at_fixed_features():
+def test_sticks_and_variance_updates_never_raise_the_objective():
     problem, params = make_slab_problem(7, {"C": 0.0})
     model = problem.joint.model
     stats = model.infer(problem.data.X, params).stats
@@ -186,7 +186,7 @@ def test_updates_of_sticks_and_variances_never_raise_the_objective_at_fixed_feat
         assert value(moved) > value(best)
 
 
-def test_a_row_of_weight_two_is_the_row_twice():
+def test_objective_counts_weight_two_as_row_twice():
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(30, n_unlabeled=8, row_weights=times.astype(float))
     repeated = repeat_rows(heavy, times)
@@ -202,7 +202,7 @@ def test_a_row_of_weight_two_is_the_row_twice():
     assert gradient == pytest.approx(expected, abs=1e-10 * np.abs(expected).max())
 
 
-def test_blocks_of_rows_add_up():
+def test_statistics_of_blocks_are_additive():
     problem, params = make_slab_problem(8)
     X, model = problem.data.X, problem.joint.model
     whole = model.infer(X, params)
@@ -213,7 +213,7 @@ def test_blocks_of_rows_add_up():
     assert np.vstack([part.features for part in parts]) == pytest.approx(whole.features, abs=1e-12)
 
 
-def test_features_without_loadings_change_nothing_for_the_others():
+def test_features_without_loadings_do_not_affect_the_others():
     problem, params = make_slab_problem(9)
     X = problem.data.X
     padded = pad(params, 8, problem.settings.alpha)
@@ -221,7 +221,7 @@ def test_features_without_loadings_change_nothing_for_the_others():
     assert np.ptp(padded.infer(X)[:, 5:], axis=0) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_parameters_are_converted_to_the_features_that_are_asked_for():
+def test_convert_params_gives_the_requested_feature_type():
     problem, params = make_slab_problem(10)
     assert isinstance(params, SlabParams)
     binary = convert_params(params, replace(problem.settings, slab=None))
@@ -233,7 +233,7 @@ def test_parameters_are_converted_to_the_features_that_are_asked_for():
 
 
 @pytest.mark.parametrize("C", [0.0, 1.0])
-def test_start_has_two_features_for_each_direction(C):
+def test_start_has_two_features_per_direction(C):
     """Rows vary along two directions; labels add a feature for each class, in front."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2)) @ (3.0 * rng.normal(size=(2, 12))) + 0.3 * rng.normal(size=(200, 12))
@@ -245,7 +245,7 @@ def test_start_has_two_features_for_each_direction(C):
     assert loadings[n_classes:][:2] == pytest.approx(-loadings[n_classes:][2:], abs=1e-12)
 
 
-def test_descent_of_a_fit_never_rises():
+def test_descent_never_increases():
     data = make_data(12, n=120)
     settings = make_settings(data.X, C=0.1, generative_weight=0.001, temperature=0.3, max_iter=15, **SLAB)
     result = fit.fit(data, settings, start_of(ILSVMProblem(data, settings)))
@@ -276,7 +276,7 @@ def fitted():
         return ILSVMClassifier(6, slab="half-normal", max_iter=30, random_state=0).fit(X, y), X, y
 
 
-def test_scores_are_linear_in_the_amounts(fitted):
+def test_scores_are_linear_in_the_feature_values(fitted):
     model, X, y = fitted
     assert model.transform(X) @ model.coef_features_.T + model.intercept_ == pytest.approx(
         model.decision_function(X), abs=1e-9
@@ -291,7 +291,7 @@ def test_scores_are_linear_in_the_amounts(fitted):
     assert model.n_components_ == used.sum()
 
 
-def test_probabilities_of_binary_features_are_what_transform_returns():
+def test_transform_of_binary_features_returns_probabilities():
     X, y, _ = planted(1)
     model = ILSVMClassifier(4, max_iter=3, random_state=0)
     with warnings.catch_warnings():
@@ -301,7 +301,7 @@ def test_probabilities_of_binary_features_are_what_transform_returns():
     assert not hasattr(model, "probabilities_")
 
 
-def test_saved_and_loaded_it_is_the_same(fitted, tmp_path):
+def test_loaded_model_is_equal(fitted, tmp_path):
     model, X, _ = fitted
     model.save(tmp_path / "model.rgb")
     again = regbayes.load(tmp_path / "model.rgb")
@@ -310,7 +310,7 @@ def test_saved_and_loaded_it_is_the_same(fitted, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_inputs_weights_unlabelled_rows_and_warm_starts_work_together(fitted):
+def test_unlabeled_weighted_warm_starts_work_with_inputs(fitted):
     _, X, y = fitted
     weights = np.ones(len(X))
     weights[:5] = 0.0
@@ -332,7 +332,7 @@ def test_inputs_weights_unlabelled_rows_and_warm_starts_work_together(fitted):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_threads_and_the_unit_of_the_inputs_do_not_matter(fitted):
+def test_threads_and_units_of_inputs_do_not_matter(fitted):
     model, X, y = fitted
     threads = clone(model).set_params(n_jobs=2).fit(X, y)
     assert np.array_equal(threads.transform(X), model.transform(X))
@@ -340,7 +340,7 @@ def test_threads_and_the_unit_of_the_inputs_do_not_matter(fitted):
     assert scaled.feature_probabilities(1024.0 * X) == pytest.approx(model.feature_probabilities(X), abs=1e-6)
 
 
-def test_the_other_algorithm_says_that_it_knows_no_amounts(fitted):
+def test_alternation_with_slab_raises(fitted):
     _, X, y = fitted
     with pytest.raises(ValueError, match="slab"):
         ILSVMClassifier(slab="half-normal", margins="posterior").fit(X, y)
@@ -349,7 +349,7 @@ def test_the_other_algorithm_says_that_it_knows_no_amounts(fitted):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_planted_amounts_come_back_without_labels():
+def test_simulated_feature_values_are_recovered_without_labels():
     X, _, amounts = planted(2, n=400)
     model = IBPFactorAnalysis(8, slab="half-normal", random_state=0).fit(X)
     found = model.transform(X)
@@ -362,7 +362,7 @@ def test_planted_amounts_come_back_without_labels():
     assert left < 0.2
 
 
-def test_pictures_and_the_page_show_them(fitted):
+def test_plots_and_report_show_real_valued_features(fitted):
     pytest.importorskip("matplotlib")
     from regbayes.plots import FeatureUseDisplay
     from regbayes.report import collect, render
@@ -375,7 +375,7 @@ def test_pictures_and_the_page_show_them(fitted):
     assert "<html" in page
 
 
-def test_every_pair_of_settings_is_accepted_by_the_kernel():
+def test_kernel_accepts_every_pair_of_settings():
     """Features with amounts at extreme temperatures stay finite."""
     X, y, _ = planted(3, n=60)
     for temperature, n_sweeps in product((1e-6, 100.0), (1, 2)):
@@ -387,7 +387,7 @@ def test_every_pair_of_settings_is_accepted_by_the_kernel():
         assert np.all(np.isfinite(model.decision_function(X)))
 
 
-def test_ratios_of_the_noise_are_scales_of_the_inputs():
+def test_noise_ratios_are_scales_of_the_inputs():
     """Their product is one, so that no term of the objective changes."""
     data = make_data(5, n=80)
     roots = np.exp(np.linspace(-0.5, 0.5, data.X.n_inputs))

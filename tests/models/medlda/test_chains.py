@@ -37,7 +37,7 @@ BOTH = pytest.mark.parametrize(("make", "y"), [(classifier, LABELS), (regressor,
 
 @BOTH
 @pytest.mark.parametrize("n_blocks", [1, 3])
-def test_the_number_of_threads_changes_no_bit(make, y, n_blocks):
+def test_chain_is_bitwise_identical_for_any_number_of_threads(make, y, n_blocks):
     fits = [make(n_blocks=n_blocks, n_jobs=n_jobs).fit(X, y) for n_jobs in (1, 2, 5)]
     for other in fits[1:]:
         np.testing.assert_array_equal(other.components_, fits[0].components_)
@@ -49,24 +49,24 @@ def test_the_number_of_threads_changes_no_bit(make, y, n_blocks):
     ("n_tokens", "n_documents", "expected"),
     [(400_000, 4_000, 1), (1_100_000, 8_500, 4), (10**7, 10**5, 8), (10**7, 10**6, 4), (10**8, 10**5, 16), (0, 3, 1)],
 )
-def test_how_a_corpus_is_cut(n_tokens, n_documents, expected):
+def test_default_groups_for_corpus_sizes(n_tokens, n_documents, expected):
     assert default_groups(n_tokens, n_documents) == expected
 
 
-def test_blocks_change_little():
+def test_blocks_change_predictions_little():
     train, test = X[:200], X[200:]
     perplexities = [classifier(n_blocks=n, max_iter=40).fit(train, LABELS[:200]).perplexity(test) for n in (1, 2, 8)]
     assert max(perplexities) < 1.03 * min(perplexities)
 
 
-def test_seeds():
+def test_seeds_determine_the_chain():
     one, same, other = (classifier(random_state=seed).fit(X, LABELS) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one.components_, same.components_)
     assert not np.array_equal(one.components_, other.components_)
 
 
 @BOTH
-def test_a_warm_start_goes_on_with_the_chain(make, y):
+def test_warm_start_resumes_the_chain(make, y):
     whole = make(max_iter=12, burn_in=4).fit(X, y)
     parts = make(max_iter=6, burn_in=4, warm_start=True).fit(X, y).fit(X, y)
     np.testing.assert_allclose(parts.components_, whole.components_, rtol=1e-5)
@@ -74,7 +74,7 @@ def test_a_warm_start_goes_on_with_the_chain(make, y):
     assert parts.n_iter_ == 6
 
 
-def test_a_warm_start_with_other_documents_begins_at_the_topics():
+def test_warm_start_on_other_documents_starts_at_the_topics():
     model = classifier(max_iter=30, warm_start=True).fit(X[:200], LABELS[:200])
     model.set_params(max_iter=1, burn_in=0).fit(X[200:], LABELS[200:])
     cold = classifier(max_iter=1, burn_in=0).fit(X[200:], LABELS[200:])
@@ -82,7 +82,7 @@ def test_a_warm_start_with_other_documents_begins_at_the_topics():
 
 
 @BOTH
-def test_documents_in_portions(make, y):
+def test_partial_fit_on_mini_batches_improves_predictions(make, y):
     known = {"classes": np.unique(y)} if make is classifier else {}
     model = make(max_iter=40, random_state=1)
     model.partial_fit(X[:60], y[:60], **known)
@@ -95,7 +95,7 @@ def test_documents_in_portions(make, y):
 
 
 @BOTH
-def test_a_portion_of_empty_documents_changes_nothing(make, y):
+def test_mini_batch_of_empty_documents_changes_nothing(make, y):
     model = make().fit(X, y)
     before, coef = model.components_, model.coef_features_
     after = model.partial_fit(0 * X, y)
@@ -105,7 +105,7 @@ def test_a_portion_of_empty_documents_changes_nothing(make, y):
 
 
 @BOTH
-def test_partial_fit_goes_on_after_fit(make, y):
+def test_partial_fit_continues_after_fit(make, y):
     model = make().fit(X[:200], y[:200])
     model.partial_fit(X[200:], y[200:])
     assert model.components_.sum() == pytest.approx(X.sum() + 4 * 60 * 0.1)
@@ -113,7 +113,7 @@ def test_partial_fit_goes_on_after_fit(make, y):
 
 
 @BOTH
-def test_portions_without_and_with_a_penalty(make, y):
+def test_partial_fit_with_and_without_a_penalty(make, y):
     model = make(C=0).fit(X[:100], y[:100])
     model.partial_fit(X[100:200], y[100:200])
     assert np.all(model.coef_features_ == 0)
@@ -129,7 +129,7 @@ def test_longer_chains_do_not_predict_worse():
     assert scores[1] > scores[0] - 0.03
 
 
-def test_C_grows_to_what_it_should_be():
+def test_warm_up_increases_C_to_its_final_value():
     """Each sweep of the warm-up is one of a problem that has its C, until it is the full one."""
     responses = Signs(np.where(np.arange(300)[:, None] % 2, 1.0, -1.0), np.full((300, 1), 50.0), 1.0)
     rising, full = settings(4, n_warm_up=3), settings(4)
@@ -142,14 +142,14 @@ def test_C_grows_to_what_it_should_be():
         np.testing.assert_array_equal(chain.counts.topics, expected.counts.topics)
 
 
-def test_a_resumed_chain_has_the_full_penalty():
+def test_resumed_chain_has_the_full_penalty():
     one, two = (classifier(C_warmup=1, max_iter=6, warm_start=True).fit(X, LABELS) for _ in range(2))
     one.set_params(max_iter=12, C_warmup=6).fit(X, LABELS)
     two.set_params(max_iter=12, C_warmup=0).fit(X, LABELS)
     np.testing.assert_array_equal(one.components_, two.components_)
 
 
-def test_the_trace_has_the_terms():
+def test_trace_has_the_named_terms():
     fitted = classifier().fit(X, LABELS)
     assert set(fitted.trace_.terms) == {"likelihood", "margin", "kl_weights"}
     assert len(fitted.trace_) == fitted.n_iter_ == 15
@@ -158,7 +158,7 @@ def test_the_trace_has_the_terms():
 
 
 @BOTH
-def test_callbacks_and_progress(make, y, capsys):
+def test_callbacks_and_verbose_report_progress(make, y, capsys):
     model = make(max_iter=3, verbose=1)
     model.set_callbacks(ProgressBar())
     model.fit(X, y)
@@ -166,7 +166,7 @@ def test_callbacks_and_progress(make, y, capsys):
 
 
 @BOTH
-def test_saved_copied_and_pickled(make, y, tmp_path):
+def test_model_survives_saving_copying_and_pickling(make, y, tmp_path):
     fitted = make(warm_start=True).fit(X, y)
     fitted.save(tmp_path / "model")
     for other in (regbayes.load(tmp_path / "model"), pickle.loads(pickle.dumps(fitted))):

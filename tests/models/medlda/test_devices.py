@@ -57,7 +57,7 @@ def fit_there(corpus, targets, **options):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_model_is_that_of_the_host(library, weighted):
+def test_model_matches_the_host(library, weighted):
     X, proportions = make_corpus()
     rng = np.random.default_rng(2)
     targets, logits = make_targets(proportions)["classes"], rng.standard_normal((V, K))
@@ -91,7 +91,7 @@ def test_model_is_that_of_the_host(library, weighted):
 @pytest.mark.parametrize("library", LIBRARIES[1:])
 @pytest.mark.parametrize("kind", [*KINDS, None])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_fit_goes_where_the_host_goes_and_never_rises(library, kind, dtype):
+def test_fit_matches_the_host_and_never_increases(library, kind, dtype):
     X, proportions = make_corpus()
     targets = make_targets(proportions).get(kind)
     result = fit_there(corpus_there(X, library, dtype), targets)
@@ -105,7 +105,7 @@ def test_fit_goes_where_the_host_goes_and_never_rises(library, kind, dtype):
 
 
 @pytest.mark.parametrize("library", LIBRARIES[1:])
-def test_the_same_bits_where_they_are_asked_for(library):
+def test_deterministic_fit_is_bitwise_reproducible(library):
     X, proportions = make_corpus()
     X.data += np.random.default_rng(0).random(X.nnz)  # sums of fractions round
     fits = [fit_there(corpus_there(X, library), make_targets(proportions)["classes"], in_order=True) for _ in range(2)]
@@ -113,7 +113,7 @@ def test_the_same_bits_where_they_are_asked_for(library):
     assert np.array_equal(fits[0].state.weights, fits[1].state.weights)
 
 
-def test_documents_can_be_chosen():
+def test_documents_can_be_selected():
     X, _ = make_corpus(20)
     rows = np.array([3, 4, 9, 15])
     chosen = corpus_there(X, "numpy")[rows]
@@ -152,7 +152,7 @@ def quiet():
 @pytest.mark.parametrize("library", ELSEWHERE)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_classifier_predicts_where_documents_are(library, dtype, n_classes, tmp_path):
+def test_classifier_predicts_on_the_device_of_the_documents(library, dtype, n_classes, tmp_path):
     X, proportions = make_corpus()
     X, y = X.astype(dtype), proportions[:, :n_classes].argmax(axis=1)
     there, labels = put(X.toarray(), library), put(y, library)
@@ -185,7 +185,7 @@ def test_classifier_predicts_where_documents_are(library, dtype, n_classes, tmp_
 
 @pytest.mark.usefixtures("dispatch", "quiet")
 @pytest.mark.parametrize("library", ELSEWHERE)
-def test_regressor_labels_and_weights(library):
+def test_regressor_labels_and_weights_match_the_host(library):
     X, proportions = make_corpus()
     there = put(X.toarray(), library)
     one, several = proportions[:, 0], proportions[:, :2]
@@ -220,7 +220,7 @@ def test_regressor_labels_and_weights(library):
         ({"loss": "hinge"}, "loss='hinge' needs X on the CPU"),
     ],
 )
-def test_what_has_no_kernels_is_refused(library, options, message):
+def test_options_without_kernels_raise(library, options, message):
     X, proportions = make_corpus()
     model = MedLDAClassifier(K, **{"inference": "variational", **options})
     with pytest.raises(ValueError, match=message):
@@ -230,7 +230,7 @@ def test_what_has_no_kernels_is_refused(library, options, message):
 
 @pytest.mark.usefixtures("dispatch", "quiet")
 @pytest.mark.parametrize("library", ELSEWHERE)
-def test_bad_input_on_a_device(library):
+def test_bad_input_on_a_device_raises(library):
     X, proportions = make_corpus()
     dense, y = X.toarray(), proportions[:, :3].argmax(1)
     there, labels = put(dense, library), put(y, library)
@@ -263,7 +263,7 @@ def test_bad_input_on_a_device(library):
 
 
 @pytest.mark.usefixtures("dispatch")
-def test_too_little_memory_says_how_many_documents_fit(monkeypatch):
+def test_insufficient_memory_error_names_how_many_documents_fit(monkeypatch):
     pytest.importorskip("torch")
 
     class OutOfMemoryError(RuntimeError):
@@ -281,7 +281,7 @@ def test_too_little_memory_says_how_many_documents_fit(monkeypatch):
     assert not any(name.endswith("_") for name in vars(model))
 
 
-def test_dispatch_must_be_on_for_sparse_arrays_of_torch():
+def test_sparse_torch_arrays_without_dispatch_raise():
     pytest.importorskip("torch")
     X, proportions = make_corpus()
     with pytest.raises(TypeError, match="array_api_dispatch is off"):
@@ -290,7 +290,7 @@ def test_dispatch_must_be_on_for_sparse_arrays_of_torch():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("library", ["torch:cuda", "cupy"])
-def test_dispatch_must_be_on_for_a_device(library):
+def test_device_arrays_without_dispatch_raise(library):
     X, proportions = make_corpus()
     y = proportions[:, :2].argmax(1)
     with pytest.raises(TypeError, match="array_api_dispatch is off"):
@@ -301,7 +301,7 @@ def test_dispatch_must_be_on_for_a_device(library):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("dispatch")
-def test_out_of_memory_on_a_device(monkeypatch):
+def test_out_of_memory_on_a_device_raises(monkeypatch):
     torch = pytest.importorskip("torch")
     X, proportions = make_corpus()
     there, labels = put(X.toarray(), "torch:cuda"), put(proportions[:, :2].argmax(1), "torch:cuda")
@@ -314,7 +314,7 @@ def test_out_of_memory_on_a_device(monkeypatch):
         classifier().fit(there, labels)
 
 
-def test_too_many_topics_for_the_same_bits():
+def test_too_many_topics_for_deterministic_sums_raise():
     X, _ = make_corpus()
     settings = replace(SETTINGS, n_components=5)
     with pytest.MonkeyPatch.context() as patch:
@@ -325,7 +325,7 @@ def test_too_many_topics_for_the_same_bits():
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_words_are_counted_as_on_the_host(library, monkeypatch):
+def test_words_are_counted_like_on_the_host(library, monkeypatch):
     monkeypatch.setattr(meanfield, "COUNTED_ENTRIES", 37)
     X, proportions = make_corpus()
     X = csr_array(np.vstack([np.zeros((2, V)), X.toarray()[:-2]]))  # documents without words are left out

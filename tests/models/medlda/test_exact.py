@@ -64,7 +64,7 @@ def chain_of(problem, n_sweeps):
 
 
 @pytest.mark.parametrize("responses", [MARGINS, TARGETS], ids=["margins", "targets"])
-def test_the_chain_has_the_enumerated_expectations(responses):
+def test_chain_has_the_enumerated_expectations(responses):
     s = settings(2)
     problem = Problem(corpus_of(X), responses, s)
     scores, together = [], []
@@ -78,7 +78,7 @@ def test_the_chain_has_the_enumerated_expectations(responses):
         assert np.max(error) < 0.1 * max(1, np.abs(expected).max())
 
 
-def test_without_responses_the_chain_has_the_enumerated_expectations():
+def test_chain_without_responses_has_enumerated_expectations():
     s = settings(2, n_burn_in=10**9)
     nothing = Signs(MARGINS.signs, np.zeros_like(MARGINS.C), 1.0)
     together = [
@@ -89,7 +89,7 @@ def test_without_responses_the_chain_has_the_enumerated_expectations():
     assert np.max(np.abs(mean - enumerated(nothing, s)[2]) / (error + 1e-6)) < 4.5
 
 
-def test_joint_distribution_with_redrawn_words():
+def test_joint_distribution_with_redrawn_words_is_invariant():
     """Geweke (2004): words given topics and everything else given words do not change the joint distribution.
 
     Independent draws from it are weighted draws from the prior: the responses are no likelihood, but a factor.
@@ -144,13 +144,13 @@ def test_joint_distribution_with_redrawn_words():
 
 
 @pytest.mark.parametrize("u", [1e-3, 0.3, 2.0, 50.0])
-def test_inverse_gaussian_draws(u):
+def test_inverse_draws_are_inverse_gaussian(u):
     rng = np.random.default_rng(0)
     draws = draw_inverse(np.full(20000, -u), rng.standard_normal(20000), rng.random(20000))
     assert kstest(draws, invgauss(1 / u).cdf).pvalue > 1e-3  # scipy's mean is mu times the scale, the shape
 
 
-def test_at_a_vanishing_violation_lambda_is_chi_squared():
+def test_inverse_draws_at_zero_violation_are_chi_squared():
     rng = np.random.default_rng(1)
     for u in (0.0, 1e-300, 1e-12):
         draws = draw_inverse(np.full(20000, u), rng.standard_normal(20000), rng.random(20000))
@@ -158,13 +158,13 @@ def test_at_a_vanishing_violation_lambda_is_chi_squared():
         assert kstest(1 / draws, chi2(1).cdf).pvalue > 1e-3
 
 
-def test_huge_violations_do_not_cancel():
+def test_inverse_draws_at_huge_violations_do_not_cancel():
     draws = draw_inverse(np.full(1000, 1e9), np.random.default_rng(0).standard_normal(1000), np.full(1000, 0.3))
     np.testing.assert_allclose(1e9 * draws, 1.0, rtol=1e-3)
 
 
 @pytest.mark.parametrize("responses", [MARGINS, TARGETS], ids=["margins", "targets"])
-def test_the_quadratics_average_to_the_loss(responses):
+def test_quadratics_average_to_the_slope_of_the_loss(responses):
     """E[quadratic | score] and E[linear | score] are the slope of the loss there, by Danskin under the integral."""
     rng, score = np.random.default_rng(0), 0.25
     scores = np.full(responses.C.shape, score)

@@ -51,7 +51,7 @@ def fit(X, supervision, executor=None, start=None, callbacks=(), **changes):
 @EACH
 @pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_weights_minimise_the_regularized_loss(kind, squared, intercept):
+def test_weights_minimize_the_regularized_loss(kind, squared, intercept):
     supervision, shares = SUPERVISION[kind], PROPORTIONS
     solved = Head(supervision, squared, intercept, weight_variance=0.1).solve(shares, None, EXACT)
     head, L = solved.head, supervision.n_outputs
@@ -122,7 +122,7 @@ def test_gradient_is_the_derivative_of_the_objective(kind, n_sweeps):
 
 
 @EACH
-def test_objective_never_rises_and_predictions_follow(kind):
+def test_objective_never_increases_and_predictions_improve(kind):
     result = fit(X, SUPERVISION[kind])
     assert result.trace.rises.count == 0
     assert result.trace.objective[-1] < result.trace.objective[0]
@@ -160,14 +160,14 @@ def test_threads_do_not_change_the_fit(many, monkeypatch):
     np.testing.assert_array_equal(one.weights, three.weights)
 
 
-def test_classes_more_than_topics_share_them():
+def test_classes_share_topics_if_there_are_more_classes():
     membership = np.eye(5)[np.arange(120) % 5]
     logits = draw_logits(count_groups(DOCUMENTS, 40, membership, 2), 2, np.random.default_rng(0))
     assert logits.shape == (40, 2)
     assert np.all(np.isfinite(logits))
 
 
-def test_a_fit_resumes_an_earlier_one():
+def test_fit_resumes_an_earlier_one():
     first = fit(X, SUPERVISION["classes"], max_iter=8)
     again = fit(X, SUPERVISION["classes"], max_iter=1, start=first.state)
     assert again.trace.objective[0] == pytest.approx(first.trace.objective[-1], rel=1e-3)
@@ -181,7 +181,7 @@ def test_lengths_are_numbers_of_words():
 # --- without responses
 
 
-def test_no_targets_are_the_limit_of_margins_that_cost_nothing():
+def test_fit_without_targets_is_the_limit_of_zero_penalty():
     free = replace(
         SUPERVISION["numbers"], C=np.zeros_like(SUPERVISION["numbers"].C)
     )  # numbers do not say where to begin
@@ -193,7 +193,7 @@ def test_no_targets_are_the_limit_of_margins_that_cost_nothing():
     assert without.trace.rises.count == 0
 
 
-def test_bounds_of_new_documents_are_scikit_learns_at_the_same_topics():
+def test_bounds_of_new_documents_match_scikit_learn():
     X, _, _ = draw_documents(100, n_words=30, length=60)
     train, test = X[:80], X[80:].astype(np.float64)
     priors = {"doc_topic_prior": 0.3, "topic_word_prior": 0.1}
@@ -214,7 +214,7 @@ REPEATED = np.repeat(np.arange(120), WEIGHTS.astype(int))
 
 
 @EACH
-def test_a_document_that_counts_twice_is_there_twice_label_free(kind):
+def test_document_of_weight_two_counts_twice(kind):
     """J at the same topics, and to single precision its gradient."""
     counts = count_groups(DOCUMENTS, 40, np.eye(3)[LABELS], 4)
     logits = draw_logits(counts, 4, np.random.default_rng(0)).astype(np.float32)
@@ -232,7 +232,7 @@ def test_a_document_that_counts_twice_is_there_twice_label_free(kind):
     np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
 
 
-def test_an_interrupt_in_the_first_step_leaves_a_model():
+def test_interrupt_in_the_first_step_returns_a_model():
     def interrupt(progress):
         raise KeyboardInterrupt
 

@@ -31,7 +31,7 @@ from regbayes.models.mt_ilsvm.model import Settings, decision, feature_logits, f
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("sharing", [0.0, 1.0])
-def test_the_objective_never_rises(loss, sharing):
+def test_objective_never_increases(loss, sharing):
     X, Y = toy(20, n_rows=40, loss=loss, missing=0.2)
     for tol, gap in ((1e-5, 1e-4), (1e-7, 1e-6)):
         settings = small_settings(loss, task_sharing=sharing, tol=tol, max_iter=40, generative_weight=0.1)
@@ -44,7 +44,7 @@ def test_the_objective_never_rises(loss, sharing):
         assert np.all(gaps <= gap * abs(result.trace.objective[0]))
 
 
-def test_the_variances_can_be_estimated_to_the_end_and_the_objective_still_never_rises():
+def test_objective_never_increases_with_estimated_variances():
     X, Y = toy(21, n_rows=40)
     settings = small_settings(variances="always", max_iter=30)
     result = fit(X, *cells_of(Y, settings.loss), settings, noise_for(X))
@@ -53,14 +53,14 @@ def test_the_variances_can_be_estimated_to_the_end_and_the_objective_still_never
     assert result.trace.objective[-1] < frozen.trace.objective[-1]
 
 
-def test_given_variances_are_kept():
+def test_given_variances_are_fixed():
     X, Y = toy(21)
     settings = small_settings(variances="always", noise_variance=0.4, weight_variance=0.7)
     latent = fit(X, *cells_of(Y, settings.loss), settings, noise_for(X)).state.latent
     assert (latent.noise_variance, latent.weight_variance) == (0.4, 0.7)
 
 
-def test_a_converged_fit_is_stationary():
+def test_converged_fit_is_stationary():
     X, Y = toy(22, n_rows=40)
     settings = small_settings(max_iter=3000, tol=1e-14)
     cells, outputs = cells_of(Y, settings.loss)
@@ -74,7 +74,7 @@ def test_a_converged_fit_is_stationary():
     assert np.allclose(latent.psi, expit(wanted), atol=1e-5)
 
 
-def test_the_alternation_keeps_the_best_state_and_reports_rises():
+def test_alternation_returns_best_state_and_reports_increases():
     X, Y = toy(23, n_rows=40)
     cells, outputs = cells_of(Y, "squared_hinge")
     settings = small_settings(margins="posterior", generative_weight=0.02, max_iter=25)
@@ -86,14 +86,14 @@ def test_the_alternation_keeps_the_best_state_and_reports_rises():
     assert at_kept.objective == pytest.approx(result.trace.objective.min(), rel=1e-9)
 
 
-def test_untempered_alternation_without_targets_is_coordinate_descent():
+def test_untempered_alternation_is_coordinate_descent():
     problem, X, _ = toy_problem(24, temperature=0.0)
     assert problem.model.scales.temperature == 1.0
     result = factor_analysis(problem, noise_for(X))
     assert result.trace.rises.largest <= 1e-12 * abs(result.trace.objective[0])
 
 
-def test_without_a_penalty_on_targets_the_fit_is_factor_analysis():
+def test_fit_without_a_penalty_is_factor_analysis():
     X, Y = toy(25, n_rows=60)
     settings = small_settings(C=1e-9, start_iter=3000, tol=1e-13)
     cells, outputs = cells_of(Y, settings.loss)
@@ -104,7 +104,7 @@ def test_without_a_penalty_on_targets_the_fit_is_factor_analysis():
         assert np.allclose(decision(X, found), 0.0, atol=1e-6)
 
 
-def test_joint_fits_lower_the_objective_of_the_decoupled_one():
+def test_joint_fits_lower_the_objective_of_the_decoupled_fit():
     X, Y = toy(26, n_rows=40)
     cells, outputs = cells_of(Y, "squared_hinge")
     settings = small_settings(generative_weight=0.1, margins="decoupled")
@@ -138,7 +138,7 @@ def test_threads_do_not_change_the_fit_to_many_rows():
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_an_interrupt_of_the_last_solve_keeps_the_fit(monkeypatch):
+def test_interrupt_of_the_last_solve_keeps_the_fit(monkeypatch):
     X, Y = toy(28, n_rows=300)
     given = (X, *cells_of(Y, "squared_hinge"), small_settings(max_iter=0), noise_for(X))
     calls = []
@@ -157,7 +157,7 @@ def test_an_interrupt_of_the_last_solve_keeps_the_fit(monkeypatch):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_a_fit_resumes_an_earlier_one(loss):
+def test_fit_resumes_an_earlier_one(loss):
     X, Y = toy(29, n_rows=300)
     given = (X, *cells_of(Y, loss), small_settings(loss, tol=1e-7))
     start = fit(*given, noise_for(X))
@@ -165,7 +165,7 @@ def test_a_fit_resumes_an_earlier_one(loss):
 
 
 @pytest.mark.parametrize("n_columns", [3, 12])
-def test_weights_at_other_features_are_those_of_least_squares(n_columns):
+def test_carried_weights_are_those_of_least_squares(n_columns):
     X, Y = toy(30, n_rows=200, n_columns=n_columns)
     settings = small_settings()
     problem = prepare(X, *cells_of(Y, settings.loss), settings)
@@ -184,7 +184,7 @@ def test_weights_at_other_features_are_those_of_least_squares(n_columns):
 
 
 @pytest.mark.parametrize("generative_weight", [1e-6, 10.0])
-def test_the_first_step_of_many_targets_moves_the_logits_so_far_and_no_farther(generative_weight, monkeypatch):
+def test_first_step_with_many_targets_is_limited(generative_weight, monkeypatch):
     problem, _, _ = toy_problem(36, generative_weight=generative_weight)
     at, inferred = exact(problem, toy_latent(37))
     tried = []
@@ -208,7 +208,7 @@ def test_the_first_step_of_many_targets_moves_the_logits_so_far_and_no_farther(g
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_one_task_with_fixed_features_is_liblinear(loss):
+def test_one_task_with_fixed_features_matches_liblinear(loss):
     from sklearn.svm import LinearSVC, LinearSVR
 
     X, Y = toy(30, n_tasks=1, loss=loss)
@@ -222,7 +222,7 @@ def test_one_task_with_fixed_features_is_liblinear(loss):
     assert np.allclose(state.tasks.weights, np.ravel(oracle.coef_)[None], atol=1e-6)
 
 
-def test_an_intercept_is_a_penalised_constant_feature():
+def test_intercept_is_a_penalized_constant_feature():
     from sklearn.svm import LinearSVC
 
     X, Y = toy(31, n_tasks=1)
@@ -232,7 +232,7 @@ def test_an_intercept_is_a_penalised_constant_feature():
     assert np.allclose(decision(X, state)[:, 0], oracle.fit(with_constant, Y[:, 0]).decision_function(with_constant))
 
 
-def test_a_task_without_sharing_sees_its_own_rows_alone():
+def test_task_without_sharing_depends_on_its_own_rows_only():
     from sklearn.svm import LinearSVC
 
     problem, _, Y = toy_problem(32, missing=0.4)
@@ -282,7 +282,7 @@ def test_units_of_the_inputs_do_not_matter():
 
 @pytest.mark.parametrize("weight", [0.7, "auto"])
 @pytest.mark.parametrize(("loss", "sharing"), [("squared_hinge", 0.0), ("epsilon_insensitive", 1.0)])
-def test_complete_targets_equal_stacked_rows_at_a_generative_weight_divided_by_the_tasks(loss, sharing, weight):
+def test_complete_targets_match_stacked_rows(loss, sharing, weight):
     X, Y = toy(44, loss=loss)
     n_rows, n_tasks = Y.shape
     settings = small_settings(loss, task_sharing=sharing, generative_weight=weight)
@@ -300,7 +300,7 @@ def test_complete_targets_equal_stacked_rows_at_a_generative_weight_divided_by_t
     assert np.allclose(decision(X, stacked), decision(X, together), atol=1e-6)
 
 
-def test_a_row_of_weight_two_is_a_row_given_twice():
+def test_fit_counts_weight_two_as_row_twice():
     X, Y = toy(45)
     settings = small_settings()
     counts = np.random.default_rng(46).integers(1, 4, len(X))
@@ -315,7 +315,7 @@ def test_a_row_of_weight_two_is_a_row_given_twice():
     assert np.allclose(decision(X, weighted), decision(X, repeated), atol=1e-6)
 
 
-def test_a_multi_class_task_is_the_multi_label_problem_of_its_indicator():
+def test_multi_class_task_matches_multi_label_indicators():
     X, Y = toy(47, loss="epsilon_insensitive")
     labels = np.argmax(Y, axis=1)
     settings, rows = small_settings(), np.arange(len(X))
@@ -324,7 +324,7 @@ def test_a_multi_class_task_is_the_multi_label_problem_of_its_indicator():
     assert np.array_equal(decision(X, one_task.state), decision(X, indicator.state))
 
 
-def test_rows_without_targets_shape_the_features_only():
+def test_rows_without_targets_inform_the_features_only():
     X, Y = toy(48, n_rows=60)
     Y[20:] = np.nan
     settings = small_settings(generative_weight="auto")
@@ -340,7 +340,7 @@ def test_rows_without_targets_shape_the_features_only():
 # Prediction
 
 
-def test_decisions_for_one_output_per_row_and_for_unseen_tasks():
+def test_decisions_for_one_output_per_row_and_unseen_tasks():
     X, Y = toy(60)
     state = fit(X, *cells_of(Y, "squared_hinge"), small_settings(task_sharing=1.0), noise_for(X)).state
     every, chosen = decision(X, state), np.arange(len(X)) % 3
@@ -351,7 +351,7 @@ def test_decisions_for_one_output_per_row_and_for_unseen_tasks():
     assert np.allclose(decision(X, state, np.full(len(X), -1)), shared)
 
 
-def test_inputs_in_addition_to_latent_features():
+def test_inputs_are_used_in_addition_to_latent_features():
     X, Y = toy(61)
     state = fit(X, *cells_of(Y, "squared_hinge"), small_settings(include_inputs=True), noise_for(X)).state
     seen = np.hstack([features(X, state), 3 * X / (state.input_scale * np.sqrt(5)), np.ones((len(X), 1))])
@@ -359,7 +359,7 @@ def test_inputs_in_addition_to_latent_features():
     assert np.allclose(decision(X, state), seen @ state.tasks.weights.T)
 
 
-def test_a_state_can_be_saved_and_loaded(tmp_path):
+def test_state_can_be_saved_and_loaded(tmp_path):
     from regbayes.persistence import load, save
 
     X, Y = toy(65)
@@ -368,7 +368,7 @@ def test_a_state_can_be_saved_and_loaded(tmp_path):
     assert np.array_equal(decision(X, load(tmp_path / "state.rb")), decision(X, state))
 
 
-def test_planted_features_are_recovered():
+def test_simulated_features_are_recovered():
     """Three overlapping groups of columns, each driven by one hidden number per row."""
     rng = np.random.default_rng(64)
     Z = np.zeros((12, 3))

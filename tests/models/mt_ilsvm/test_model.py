@@ -126,14 +126,14 @@ def test_variances_are_optimal():
             assert free_energy(moved, factors, stats) > value
 
 
-def test_sticks_lower_their_own_cost():
+def test_stick_updates_lower_their_objective():
     latent = toy_latent(10)
     better = update_sticks(latent, 2.0)
     factors = update_factors(latent, sum_moments(np.eye(5)))
     assert free_energy(better, factors, sum_moments(np.eye(5))) < free_energy(latent, factors, sum_moments(np.eye(5)))
 
 
-def test_each_feature_of_the_alternation_minimises_the_lagrangian():
+def test_feature_updates_of_alternation_minimize_the_lagrangian():
     """With q(w) and the multipliers held, every column in turn; a later column is exact given the earlier ones."""
     rng = np.random.default_rng(11)
     X, latent = rng.standard_normal((20, 5)), toy_latent(12)
@@ -209,7 +209,7 @@ def test_gradient_of_the_objective_by_finite_differences(loss, missing, options)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_row_of_weight_two_is_a_row_given_twice_and_one_of_weight_zero_none(loss):
+def test_objective_counts_weights_as_repeated_rows(loss):
     """J, its terms and its gradient at the same parameters."""
     X, Y = toy(45, loss=loss, missing=0.2)
     counts = np.random.default_rng(46).integers(0, 4, len(X))
@@ -271,7 +271,7 @@ def test_order_of_the_observations_does_not_matter():
     )
 
 
-def test_outputs_of_mixed_tasks():
+def test_outputs_of_mixed_tasks_are_enumerated():
     rows, tasks, labels = np.array([0, 1, 1, 2]), np.array([0, 0, 1, 1]), np.array([1, 0, 2, 0])
     cells, outputs = observe_classes(rows, tasks, labels, np.array([2, 3]))
     assert outputs.tasks.tolist() == [0, 1, 1, 1]
@@ -286,7 +286,7 @@ def test_outputs_of_mixed_tasks():
     ]
 
 
-def test_costs_of_wrong_classes_weigh_the_observations():
+def test_costs_of_wrong_classes_weight_the_observations():
     rows, tasks, labels = np.arange(4), np.array([0, 0, 1, 1]), np.array([1, 0, 2, 0])
     costs = [np.array([[0.0, 5.0], [7.0, 0.0]]), np.array([[0.0, 1.0, 3.0], [1.0, 0.0, 1.0], [0.0, 4.0, 0.0]])]
     cells, _ = observe_classes(rows, tasks, labels, np.array([2, 3]), np.array([1.0, 1.0, 10.0, 1.0]), costs)
@@ -294,7 +294,7 @@ def test_costs_of_wrong_classes_weigh_the_observations():
     assert table.tolist() == [[7, 5, 0, 0], [0, 0, 0, 2], [0, 0, 40, 1], [0, 0, 20, 3]]  # a cost of 0 leaves out
 
 
-def test_statistics_add_up_and_do_not_depend_on_threads():
+def test_statistics_are_additive_for_any_number_of_threads():
     rng = np.random.default_rng(50)
     X, weights = rng.standard_normal((5000, 4)), rng.uniform(0.5, 2.0, 5000)
     nothing = observe_numbers(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), 0)
@@ -314,7 +314,7 @@ def test_statistics_add_up_and_do_not_depend_on_threads():
 HALVES = (slice(0, 1234), slice(1234, None))
 
 
-def test_scales_of_the_objective():
+def test_scales_match_their_formulas():
     settings = Settings(C=0.2, generative_weight=3.0)
     complete = resolve_scales(settings, 0.1, 100.0, 400.0)
     assert (complete.multiplicity, complete.temperature) == (4.0, pytest.approx(40.0))
@@ -327,7 +327,7 @@ def test_scales_of_the_objective():
     assert resolve_scales(explicit, 0.1, 100.0, 400.0).generative == pytest.approx(automatic.generative)
 
 
-def test_the_start_has_a_feature_for_each_sign_of_the_principal_directions():
+def test_start_has_a_feature_per_sign_of_principal_directions():
     X, _ = toy(51, n_rows=50, n_columns=6)
     latent = start_latent(sum_moments(X), Settings(n_components=4), np.zeros((6, 4)))
     directions = np.linalg.svd(X)[2][:2].T

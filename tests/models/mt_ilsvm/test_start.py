@@ -21,7 +21,7 @@ from regbayes.models.mt_ilsvm.fit import (
 from regbayes.models.mt_ilsvm.model import decision
 
 
-def test_a_fit_starts_at_the_highest_temperature_at_which_features_do_not_collapse():
+def test_start_uses_the_highest_temperature_without_collapse():
     X, Y = toy(53, n_rows=200, n_columns=8)
     settings, noise = small_settings(temperature="auto", margins="decoupled", start_iter=50), noise_for(X)
     cells, outputs = cells_of(Y, settings.loss)
@@ -45,7 +45,7 @@ def test_a_fit_starts_at_the_highest_temperature_at_which_features_do_not_collap
     assert again.state.scales == automatic.scales
 
 
-def test_more_features_than_directions_start_from_noise():
+def test_features_beyond_the_directions_start_from_noise():
     X, Y = toy(52)
     settings = small_settings(n_components=14, max_iter=5)
     result = fit(X, *cells_of(Y, settings.loss), settings, noise_for(X, 14))
@@ -71,7 +71,7 @@ def test_degenerate_inputs_give_finite_fits(kind, margins):
     assert np.all(np.isfinite(result.trace.objective))
 
 
-def test_a_fit_continues_where_another_stopped():
+def test_fit_resumes_where_another_stopped():
     X, Y = toy(62)
     cells, outputs = cells_of(Y, "squared_hinge")
     first = fit(X, cells, outputs, small_settings(max_iter=4), noise_for(X))
@@ -80,7 +80,7 @@ def test_a_fit_continues_where_another_stopped():
     assert second.trace.objective[-1] < first.trace.objective[-1]
 
 
-def test_callbacks_see_the_state_and_may_stop():
+def test_callbacks_receive_the_state_and_may_stop():
     X, Y = toy(63)
     seen = []
 
@@ -112,7 +112,7 @@ def one_direction(seed, n_rows=200):
 
 
 @pytest.mark.parametrize("temperature", [0.01, "auto"])
-def test_features_that_factor_analysis_switches_off_are_started_again(temperature):
+def test_features_removed_by_factor_analysis_are_restarted(temperature):
     X, Y = one_direction(66)
     loss = "squared_epsilon_insensitive"
     settings = small_settings(loss, alpha=0.01, temperature=temperature, n_components=6, generative_weight="auto")
@@ -125,7 +125,7 @@ def test_features_that_factor_analysis_switches_off_are_started_again(temperatur
     assert np.mean((decision(X, joint) - Y) ** 2) < np.mean((decision(X, alone) - Y) ** 2)
 
 
-def test_only_features_without_use_are_started_again():
+def test_only_unused_features_are_restarted():
     latent, noise = toy_latent(67, n_columns=8, n_features=5, scale=4.0), noise_for(np.zeros((1, 8)), 5)
     logits = latent.logits.copy()
     logits[:, 1], logits[:, 3] = -9.0, 3.0  # off everywhere, and on everywhere alike
@@ -140,7 +140,7 @@ def test_only_features_without_use_are_started_again():
     assert np.ptp(reinitialize(nothing, noise, 2.0, tempered=False).logits) > 1.0
 
 
-def test_a_converged_fit_goes_on_to_nearly_the_same_without_a_start_up():
+def test_resumed_fit_skips_the_start_and_barely_changes():
     X, Y = toy(68)
     cells, outputs = cells_of(Y, "squared_hinge")
     settings = small_settings(max_iter=300, tol=1e-5)
@@ -153,7 +153,7 @@ def test_a_converged_fit_goes_on_to_nearly_the_same_without_a_start_up():
     assert np.allclose(decision(X, again.state), decision(X, first.state), atol=1e-2)
 
 
-def test_callbacks_see_the_start_up_too():
+def test_callbacks_receive_the_start():
     X, Y = toy(69)
     cells, outputs = cells_of(Y, "squared_hinge")
     for margins, last in (("consistent", "descent"), ("posterior", "alternation"), ("decoupled", "warm-up")):
@@ -178,7 +178,7 @@ def _raising(stage, error):
 
 @pytest.mark.parametrize("interrupted", [False, True])
 @pytest.mark.parametrize("stage", ["warm-up", "descent"])
-def test_whoever_stops_a_fit_ends_it_and_gets_what_there_is(stage, interrupted):
+def test_stop_or_interrupt_returns_the_current_fit(stage, interrupted):
     X, Y = toy(70)
     settings = small_settings(temperature="auto")
     cells, outputs = cells_of(Y, settings.loss)
