@@ -1,4 +1,4 @@
-"""Joint models from code in JAX: the same J as by hand, gradients, noise, and what is refused."""
+"""Joint models in JAX: objective, gradients, noise and invalid input."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_pull_back_matches_finite_differences():
     check_finite_differences(pose(model, model.blocks(X), y), model.start, np.random.default_rng(0))
 
 
-def test_loss_depends_on_seed_alone():
+def test_loss_depends_only_on_seed():
     X, _ = make_data()
     model = from_jax(vae_encode, vae_loss, vae_params())
     first, again, other = (model.infer(model.blocks(X, seed)[0], model.start).stats.loss for seed in (3, 3, 4))
@@ -113,7 +113,7 @@ def test_fit_descends_and_returns_the_tree():
     assert np.all(np.isfinite(batches.state.params))
 
 
-def test_page_example_runs():
+def test_documentation_example_runs():
     import jax.numpy as jnp
 
     page = (Path(__file__).parents[2] / "docs" / "own_model.md").read_text(encoding="utf-8")
@@ -124,7 +124,7 @@ def test_page_example_runs():
     assert len(names["model"].blocks(make_data()[0])) == 1
 
 
-def test_numbers_need_a_column_for_each_output():
+def test_regression_targets_need_a_column_per_output():
     X, _ = make_data()
     model, wanted = from_jax(encode, linear_loss, linear_params()), X[:, :1] + X[:, 1:2]
     result = fit(model, X, Numbers(wanted, np.ones((60, 1))), max_iter=100)
@@ -189,13 +189,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_bad_model_raises(what):
+def test_invalid_model_raises(what):
     encoder, loss, message = REFUSED[what]
     with pytest.raises(ValueError, match=message):
         from_jax(encoder, loss, linear_params()).blocks(make_data()[0])
 
 
-def test_bad_params_raise():
+def test_invalid_params_raise():
     with pytest.raises(ValueError, match="at least one array"):
         from_jax(encode, linear_loss, {})
     with pytest.raises(ValueError, match=r"one type.*float64, int64"):

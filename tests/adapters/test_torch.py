@@ -61,7 +61,7 @@ def linear_model_on(device):
 
 
 class VAE(nn.Module):
-    """One hidden layer each way, ReLU free so that finite differences meet no kink."""
+    """VAE with smooth activations, so that finite differences are accurate."""
 
     def __init__(self, n_inputs=D, n_hidden=6, n_features=K):
         super().__init__()
@@ -130,8 +130,8 @@ def test_pull_back_matches_finite_differences(vae):
     check_finite_differences(pose(model, model.blocks(X), y), model.start, np.random.default_rng(0))
 
 
-def test_loss_depends_on_seed_alone(vae):
-    """The objective is one function of the parameters, and the global generator does not change."""
+def test_loss_depends_only_on_seed(vae):
+    """The objective is a fixed function of the parameters; the global generator is unchanged."""
     X, _ = make_data()
     model = from_torch(vae.encode, vae.loss)
     assert isinstance(model, JointModel)
@@ -164,7 +164,7 @@ def test_fit_of_other_targets_descends(vae, kind):
     assert result.trace.objective[-1] < result.trace.objective[0]
 
 
-def test_samples_with_zero_penalty_need_no_label():
+def test_samples_with_zero_C_need_no_label():
     X, y = make_data()
     prices = np.where(np.arange(len(X)) < 30, 0.5, 0.0)
     model = linear_model(weight=0.1)
@@ -177,8 +177,8 @@ def test_samples_with_zero_penalty_need_no_label():
         assert np.any(one.state.params != fit(model, X[:30], classes_of(y[:30]), **options).state.params)
 
 
-def test_fit_without_targets_explains_low_rank_data():
-    """A linear autoencoder explains data with K directions of variance exactly."""
+def test_fit_without_targets_reconstructs_low_rank_data():
+    """A linear autoencoder reconstructs data of rank K exactly."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((50, K)) @ rng.standard_normal((K, D))
     result = fit(linear_model(), X, None, max_iter=500, tol=1e-9)
@@ -200,7 +200,7 @@ def test_mini_batches_reach_the_objective_of_full_batches():
     assert found - best < 0.01 * (first - best)
 
 
-def test_mini_batches_depend_on_seed_alone(vae):
+def test_mini_batches_depend_only_on_seed(vae):
     X, y = make_data()
     model = from_torch(vae.encode, vae.loss, weight=0.1)
     first, again = (fit(model, X, classes_of(y), max_iter=3, batch_size=16) for _ in range(2))
@@ -209,7 +209,7 @@ def test_mini_batches_depend_on_seed_alone(vae):
 
 
 def test_load_does_not_change_the_start():
-    """A fold of a cross-validation must not begin with parameters that were learned from its held-out samples."""
+    """Cross-validation must not start from parameters fitted to held-out samples."""
     X, y = make_data()
     whole = Nested()
     model = from_torch(whole.encoder, whole.loss, weight=0.1)
@@ -249,7 +249,7 @@ def test_sample_weights_match_copies():
 
 
 class Nested(nn.Module):
-    """The encoder is a part of the module whose method the loss is: its parameters have two names."""
+    """Module with an encoder part and a loss method, so that parameters have two names."""
 
     def __init__(self):
         super().__init__()
@@ -291,7 +291,7 @@ def test_shared_parameter_moves_in_both_modules():
 
 
 class Plain:
-    """An object that is not a module and has some."""
+    """Object with modules as attributes that is not a module."""
 
     def __init__(self):
         self.encoder, self.decoder = linear(D, K), linear(K, D)
@@ -303,7 +303,7 @@ class Plain:
         return weight * 0.5 * ((rows - self.decoder(z)) ** 2).sum(1)
 
 
-# --- noise while parameters are learned
+# --- noise during training
 
 
 def dropping():
@@ -334,11 +334,11 @@ def test_dropout_without_batches_warns():
     assert classifier.trace_.rises.count == 0
 
 
-# --- bad input
+# --- invalid input
 
 
 class Changed(nn.Module):
-    """A linear encoder whose rows or features a function changes."""
+    """Linear encoder with a function applied to its rows or features."""
 
     def __init__(self, before=lambda rows: rows, after=lambda features, *others: features):
         super().__init__()
@@ -366,7 +366,7 @@ def with_norm(*before):
 
 
 def with_negative_variance():
-    """Batch normalization uses its running variance in evaluation mode only."""
+    """Return batch normalization that is invalid only in evaluation mode."""
     encoder = with_norm()
     encoder[1].running_var.fill_(-1.0)
     return nn.Sequential(encoder, nn.Dropout(0.5))
@@ -406,7 +406,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_bad_model_raises(what):
+def test_invalid_model_raises(what):
     make, loss, message = REFUSED[what]
     torch.manual_seed(0)
     with pytest.raises(ValueError, match=message):
@@ -419,7 +419,7 @@ def test_checked_samples_are_spread_over_the_data():
         from_torch(with_norm(), squares).blocks(X)
 
 
-def test_batch_norm_in_evaluation_mode_is_fine():
+def test_batch_norm_in_evaluation_mode_is_accepted():
     X, _ = make_data()
     X.flags.writeable = False
     assert len(from_torch(with_norm().eval(), squares).blocks(X)) == 1
@@ -449,13 +449,13 @@ PRIORS = {
 
 
 @pytest.mark.parametrize("what", PRIORS)
-def test_bad_prior_raises(what):
+def test_invalid_prior_raises(what):
     prior, error, message = PRIORS[what]
     with pytest.raises(error, match=message):
         from_torch(linear(D, K), decoded, prior=prior).blocks(make_data()[0])
 
 
-def test_bad_options_raise():
+def test_invalid_options_raise():
     for options in ({"weight": -1.0}, {"weight": np.nan}, {"prior": -1.0}, {"prior": np.inf}):
         with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
             from_torch(linear(D, K), squares, **options)
@@ -481,15 +481,15 @@ def test_line_search_backs_off_from_infinite_loss():
     assert np.all(np.isfinite(result.trace.objective))
 
 
-# --- the page
+# --- documentation
 
 
-def test_page_shows_the_example(tmp_path):
-    """Blocks of Python in the part on PyTorch are parts of the script, except the last, which runs here."""
+def test_documentation_shows_the_example(tmp_path):
+    """Python blocks about PyTorch are parts of the script, except the last, which runs here."""
     page = (ROOT / "docs" / "own_model.md").read_text(encoding="utf-8")
     part = page.partition("## In PyTorch")[2].partition("## In JAX")[0]
     *of_script, below = re.findall(r"```python\n(.*?)```", part, re.DOTALL)
-    # Lines of the script are indented, so line breaks may differ from the page.
+    # The script is indented, so its line breaks may differ from the page.
     script = "".join((ROOT / "examples" / "extending" / "vae_margins.py").read_text(encoding="utf-8").split())
     for block in of_script:
         assert "".join(block.split()) in script
@@ -595,7 +595,7 @@ def test_classifier_of_images_saves_and_checks_shapes(tmp_path):
 
 
 def test_classifier_sample_weights():
-    """Samples without weight are dropped; weights are those of the loss and of C."""
+    """Samples with zero weight are dropped; weights multiply the loss and C."""
     X, y = make_data()
     model = linear_model(weight=0.1)
     for options in ({"tol": 1e-2}, {"batch_size": 20, "max_iter": 3}):

@@ -1,4 +1,4 @@
-"""The commands, in this process: their results, and what they say about mistakes."""
+"""Commands run in this process: results and error messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICK = ("--n-components", 4, "--max-iter", 5, "--no-cv", "--C", 1)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with two tables and a model of the first."""
+    """Folder with two tables and a model of the first."""
     place = tmp_path_factory.mktemp("commands")
     (place / "flowers.csv").write_text(flowers())
     (place / "new.csv").write_text(flowers(30, seed=1))
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def numbers(folder):
-    """A model of two numbers, and one of a number with tasks."""
+    """Models of two regression targets, and of one with tasks."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     rows = ["a,b,group,sum,difference"]
@@ -53,7 +53,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_fit_prints_the_model_and_the_next_commands(folder):
+def test_fit_prints_model_and_next_commands(folder):
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "again.model", *QUICK)
     assert "classifier: 'kind' holds 3 different texts" in done.err
     assert "90 rows, 6 inputs from 3 columns" in done.err
@@ -64,7 +64,7 @@ def test_fit_prints_the_model_and_the_next_commands(folder):
     assert "classifier" not in quiet.err
 
 
-def test_fit_without_cross_validation_takes_the_default_of_C(folder):
+def test_fit_without_cv_uses_default_C(folder):
     done = run_here(
         *("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "auto.model", "--no-cv"),
         *("--n-components", 4, "--max-iter", 5, "--temperature", 0.05),
@@ -72,7 +72,7 @@ def test_fit_without_cross_validation_takes_the_default_of_C(folder):
     assert "ILSVMClassifier, C=auto" in done.out
 
 
-def test_predict_has_every_row_in_order(folder):
+def test_predict_writes_every_row_in_order(folder):
     plain = rows_of(run_here("predict", folder / "flowers.model", folder / "new.csv").out)
     assert len(plain) == 30
     truth = [row["kind"] for row in rows_of((folder / "new.csv").read_text())]
@@ -88,7 +88,7 @@ def test_predict_has_every_row_in_order(folder):
         assert row["kind"] == max(scores, key=scores.get)
 
 
-def test_evaluate_is_what_predictions_and_truth_say(folder):
+def test_evaluate_scores_match_predictions(folder):
     found = run_here("evaluate", folder / "flowers.model", folder / "new.csv", "--json").json
     predicted = rows_of(run_here("predict", folder / "flowers.model", folder / "new.csv").out)
     truth = rows_of((folder / "new.csv").read_text())
@@ -108,7 +108,7 @@ def test_evaluate_is_what_predictions_and_truth_say(folder):
     ]
 
 
-def test_numbers_and_tasks(folder, numbers):
+def test_fit_supports_several_targets_and_tasks(folder, numbers):
     both, grouped = numbers
     assert both["kind"] == grouped["kind"] == "regressor"
     assert both["targets"] == ["sum", "difference"]
@@ -124,7 +124,7 @@ def test_numbers_and_tasks(folder, numbers):
     assert "tasks that were not there in training, in 1 row: predicted by what tasks share" in done.err
 
 
-def test_labels(folder):
+def test_fit_supports_multiple_labels(folder):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((50, 3))
     Y = (X @ rng.standard_normal((3, 2)) > 0).astype(int)
@@ -141,7 +141,7 @@ def test_labels(folder):
     assert judged["scores"]["all labels of a row right"] == pytest.approx(np.mean((answers == Y).all(axis=1)))
 
 
-def test_model_files_that_are_not_to_be_trusted(folder):
+def test_damaged_or_altered_model_file_raises(folder):
     content = (folder / "flowers.model").read_bytes()
     cases = {}
     for message, name, changed in (
@@ -216,7 +216,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_get_a_message_and_a_code(folder, numbers, arguments, code, message):
+def test_user_error_prints_message_and_exit_code(folder, numbers, arguments, code, message):
     (folder / "untold.csv").write_text("size,width,place\n1,2,field\n")
     done = run_here(*(argument.format(folder) for argument in arguments))
     assert done.code == code
@@ -225,13 +225,13 @@ def test_mistakes_get_a_message_and_a_code(folder, numbers, arguments, code, mes
     assert done.out == ""
 
 
-def test_errors_in_json(folder):
+def test_user_error_with_json_prints_json(folder):
     done = run_here("evaluate", folder / "flowers.model", folder / "none.csv", "--json")
     assert done.json["exit_code"] == done.code == ExitCode.DATA
     assert "does not exist" in done.json["error"]
 
 
-def test_wrong_options_are_errors_in_json_too(folder):
+def test_usage_error_with_json_prints_json(folder):
     done = run_here("evaluate", folder / "flowers.model", "--json")
     assert done.json == {"error": "Missing argument 'DATA'.", "exit_code": ExitCode.USAGE}
     assert done.code == ExitCode.USAGE
@@ -240,7 +240,7 @@ def test_wrong_options_are_errors_in_json_too(folder):
     assert run_here("evaluate", "--bogus").out == ""
 
 
-def test_a_bug_is_called_one(folder, monkeypatch):
+def test_unexpected_exception_is_reported_as_bug(folder, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("oops")
 
@@ -254,20 +254,20 @@ def test_a_bug_is_called_one(folder, monkeypatch):
         run_here("predict", folder / "flowers.model", folder / "new.csv")
 
 
-def test_ctrl_c_before_anything_was_done(folder, monkeypatch):
+def test_ctrl_c_exits_with_interrupted_code(folder, monkeypatch):
     monkeypatch.setattr("regbayes.cli.context.read_table", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "x.model")
     assert done.code == ExitCode.INTERRUPTED
     assert "error: interrupted" in done.err
 
 
-def test_names_from_files_are_not_markup(folder):
+def test_column_names_are_not_rendered_as_markup(folder):
     (folder / "brackets.csv").write_text("[bold]a[/bold],[link=x],kind\n1,2,x\n2,1,y\n")
     done = run_here("fit", folder / "brackets.csv", "-t", "[red]", "-o", folder / "x.model")
     assert "it has '[bold]a[/bold]', '[link=x]', 'kind'" in done.err
 
 
-def test_json_has_no_numbers_that_json_lacks(capsys):
+def test_jsonable_replaces_non_finite_numbers_by_null(capsys):
     assert jsonable({"a": np.float64("nan"), 1: [np.int64(3), (np.bool_(True), None)], "d": object}) == {
         "a": None,
         "1": [3, [True, None]],
@@ -280,14 +280,14 @@ def test_json_has_no_numbers_that_json_lacks(capsys):
 
 
 @pytest.mark.parametrize("command", ["demo", "fit", "predict", "evaluate", "report"])
-def test_help_has_examples(command):
+def test_help_shows_examples(command):
     done = run_here(command, "--help")
     assert done.code == 0
     assert "Examples" in done.out
     assert f"regbayes {command}" in done.out
 
 
-def test_names_that_were_probably_meant_are_named(folder, tmp_path):
+def test_unknown_column_suggests_closest_name(folder, tmp_path):
     wrong = run_here("fit", folder / "flowers.csv", "-t", "Kind", "-o", tmp_path / "m")
     assert wrong.code == 3
     assert wrong.err.rstrip().endswith("Did you mean 'kind'?")
@@ -308,7 +308,7 @@ def test_names_that_were_probably_meant_are_named(folder, tmp_path):
     ("more", "hint"),
     [(("--cv", 3), "and then options"), (("kind",), "a column to predict is --target COLUMN")],
 )
-def test_arguments_too_many_get_a_hint(folder, tmp_path, more, hint):
+def test_extra_argument_prints_hint(folder, tmp_path, more, hint):
     run = run_here("fit", folder / "flowers.csv", *more, "-o", tmp_path / "m", "--json")
     assert run.code == 2
     assert hint in run.err

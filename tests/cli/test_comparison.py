@@ -1,4 +1,4 @@
-"""Plain systems on the same folds, judged as scikit-learn would, and what is said of the model."""
+"""Comparison with baselines: scores, differences and messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FOLDS = KFold(4, shuffle=True, random_state=0)
 
 
 def context_of(X, y, kind, names=("y",), **more) -> FitContext:
-    """What is fitted to these rows."""
+    """Return the fit context of these rows."""
     spec = TargetSpec(tuple(names), kind, (False,) * len(names))
     table, request = Table(make_frame([]), ""), FitRequest(data="", output="")
     row_names = [f"row {i + 1}" for i in range(len(y))]
@@ -41,7 +41,7 @@ def context_of(X, y, kind, names=("y",), **more) -> FitContext:
 
 
 def judged(context: FitContext, predicted) -> Judged:
-    """A model that predicted `predicted` on the folds."""
+    """Return a model with the given out-of-fold predictions."""
     rows = [test for _, test in FOLDS.split(context.y)]
     return Judged("model", "a model", rows, [np.asarray(predicted)[test] for test in rows], 1.0, 3, "features")
 
@@ -67,7 +67,7 @@ def classes(numbers) -> FitContext:
     return context_of(numbers.X, np.array(["low", "middle", "high"])[np.digitize(numbers.y, [-1.0, 1.0])], "classifier")
 
 
-def test_every_system_is_judged_by_scikit_learns_own_left_out_predictions(numbers, classes):
+def test_baseline_scores_match_cross_val_predict(numbers, classes):
     found = judge(numbers, np.zeros(80))
     X, y = numbers.X, numbers.y
     wanted = {
@@ -77,7 +77,7 @@ def test_every_system_is_judged_by_scikit_learns_own_left_out_predictions(number
     }
     for role, model in wanted.items():
         assert score_of(found, role) == pytest.approx(r2_score(y, cross_val_predict(model, X, y, cv=FOLDS)))
-    assert score_of(found, "baseline") < 0  # the mean of other rows is not that of these
+    assert score_of(found, "baseline") < 0  # the means of training and test rows differ
     assert score_of(found, "model") == pytest.approx(r2_score(y, np.zeros(80)))
     found, y = judge(classes, np.full(80, "low")), classes.y
     wanted = {
@@ -90,11 +90,11 @@ def test_every_system_is_judged_by_scikit_learns_own_left_out_predictions(number
     assert [row["size_unit"] for row in found["systems"]] == ["features", "class", "inputs", "trees"]
 
 
-def test_weights_count_as_rows_that_are_there_so_often(numbers):
+def test_integer_weights_match_repeated_rows(numbers):
     twice = np.repeat(np.arange(80), 2)
     found = judge(replace(numbers, weights=np.full(80, 2.0)), numbers.y)
     plain = judge(numbers, numbers.y)
-    for role in ("baseline", "linear"):  # the same of all rows changes nothing but the ridge, and that little
+    for role in ("baseline", "linear"):  # constant weights only change the relative ridge penalty, slightly
         assert score_of(found, role) == pytest.approx(score_of(plain, role), abs=0.02)
     heavy = np.where(np.arange(80) < 40, 2.0, 1.0)
     predicted = numbers.y + 0.1 * np.arange(80)
@@ -103,7 +103,7 @@ def test_weights_count_as_rows_that_are_there_so_often(numbers):
     assert weighed == pytest.approx(r2_score(numbers.y[rows], predicted[rows]))
 
 
-def test_tasks_become_inputs_and_a_constant_of_their_own(numbers):
+def test_tasks_add_indicator_inputs_and_task_baseline(numbers):
     task = np.array(["a", "b"])[np.arange(80) % 2]
     y = numbers.y + 10 * (task == "b")
     found = judge(replace(numbers, y=y, task=task), np.zeros(80))
@@ -118,7 +118,7 @@ def test_tasks_become_inputs_and_a_constant_of_their_own(numbers):
     assert found["systems"][2]["score"] == pytest.approx(r2_score(y, by_task))
 
 
-def test_several_targets_with_missing_values(numbers, classes):
+def test_several_targets_may_have_missing_values(numbers, classes):
     Y = np.column_stack([numbers.y, numbers.X[:, 0] + 0.1])
     Y[::7, 0] = np.nan
     found = judge(context_of(numbers.X, Y, "regressor", ("y", "z")), np.zeros((80, 2)))
@@ -133,8 +133,8 @@ def test_several_targets_with_missing_values(numbers, classes):
     assert found["no_better_than_baseline"]
 
 
-def test_texts_are_compared_with_tf_idf_of_all_words_and_pairs(classes):
-    """The baseline reads the texts, not the words that were chosen for the model."""
+def test_text_baseline_uses_tf_idf_of_words_and_pairs(classes):
+    """The baseline uses the texts, not the vocabulary of the model."""
     rng = np.random.default_rng(0)
     words = {"low": ["not good", "not well"], "middle": ["good", "well"], "high": ["very good", "very well"]}
     texts = [" ".join(rng.choice([*words[label], "all", "the"], 6)) for label in classes.y]
@@ -147,7 +147,7 @@ def test_texts_are_compared_with_tf_idf_of_all_words_and_pairs(classes):
     assert found["systems"][2]["size_unit"] == "words"
 
 
-def test_counts_are_compared_with_tf_idf_of_them(classes):
+def test_count_baseline_uses_tf_idf_of_counts(classes):
     rng = np.random.default_rng(0)
     mean = 0.5 + 2 * (np.unique(classes.y, return_inverse=True)[1][:, None] == np.arange(6) // 2)
     counts = csr_array(rng.poisson(mean))
@@ -158,17 +158,17 @@ def test_counts_are_compared_with_tf_idf_of_them(classes):
     assert score_of(found, "linear") == pytest.approx(wanted)
 
 
-def test_differences_are_paired_and_their_errors_those_of_a_mean(classes):
+def test_difference_error_matches_paired_standard_error(classes):
     rng = np.random.default_rng(1)
     answers = np.where(rng.random(80) < 0.3, "low", classes.y)
     row = judge(classes, answers)["systems"][1]
     base = cross_val_predict(DummyClassifier(strategy="most_frequent"), classes.X, classes.y, cv=FOLDS)
     gains = (base == classes.y).astype(float) - (answers == classes.y)
     assert row["difference"] == pytest.approx(gains.mean())
-    assert row["error"] == pytest.approx(gains.std() / np.sqrt(80), rel=0.35)  # twenty groups say it roughly
+    assert row["error"] == pytest.approx(gains.std() / np.sqrt(80), rel=0.35)  # a rough estimate from twenty groups
 
 
-def test_what_is_said_of_a_model(numbers, classes):
+def test_messages_describe_the_comparison(numbers, classes):
     good = judge(numbers, numbers.y)
     assert not good["no_better_than_baseline"]
     assert good["outperformed_by"] == []
@@ -189,8 +189,8 @@ def test_what_is_said_of_a_model(numbers, classes):
     assert wild["messages"][0].startswith("This model is no better than a baseline")
 
 
-def test_clearly_better_is_two_errors_and_a_point(classes):
-    """A difference of less than one point is not called clear, however small its error is."""
+def test_clear_difference_needs_two_errors_and_one_point(classes):
+    """A difference of less than one point is not clear, however small its error is."""
     problem = context_of(
         np.tile(classes.X, (20, 1)), np.tile(np.where(classes.X[:, 0] > 0, "a", "b"), 20), "classifier"
     )
@@ -204,7 +204,7 @@ def test_clearly_better_is_two_errors_and_a_point(classes):
         assert ("histogram gradient boosting" in found["outperformed_by"]) == clear
 
 
-def test_a_plain_model_that_is_no_better_than_a_constant_is_not_recommended(classes):
+def test_weak_baseline_is_not_recommended(classes):
     y = np.array(["often", "seldom"])[(np.arange(80) % 3 == 0).astype(int)]
     problem = replace(classes, X=np.zeros((80, 3)), y=y)
     found = judge(problem, np.full(80, "seldom"))
@@ -213,7 +213,7 @@ def test_a_plain_model_that_is_no_better_than_a_constant_is_not_recommended(clas
     assert not any("predicts clearly better" in said for said in found["messages"])
 
 
-def test_a_system_that_fails_or_takes_too_long_costs_nothing(numbers, monkeypatch):
+def test_failing_or_slow_baseline_is_left_out(numbers, monkeypatch):
     monkeypatch.setattr(comparison, "PATIENCE_SECONDS", 0.0)
     found = judge(numbers, numbers.y, patience=0.0)
     assert [row["score"] is None for row in found["systems"]] == [False, True, True, True]
@@ -230,7 +230,7 @@ def test_a_system_that_fails_or_takes_too_long_costs_nothing(numbers, monkeypatc
     assert score_of(found, "linear") is not None
 
 
-def test_ctrl_c_ends_the_comparison_and_not_the_model(numbers, monkeypatch):
+def test_ctrl_c_ends_comparison_and_keeps_model(numbers, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -240,7 +240,7 @@ def test_ctrl_c_ends_the_comparison_and_not_the_model(numbers, monkeypatch):
     assert [row["role"] for row in found["systems"]] == ["model", "baseline", "linear"]
 
 
-# On the command line
+# --- on the command line
 
 
 QUICK = ("--n-components", 4, "--max-iter", 5, "--folds", 3, "--C", 1, "--temperature", 0.2)
@@ -248,7 +248,7 @@ QUICK = ("--n-components", 4, "--max-iter", 5, "--folds", 3, "--C", 1, "--temper
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A table whose `noise` nothing explains, and whose `side` and `sum` two inputs do."""
+    """Folder with a table; two inputs determine `side` and `sum`, and `noise` is independent."""
     place = tmp_path_factory.mktemp("worth")
     rng = np.random.default_rng(0)
     X = rng.standard_normal((90, 4))
@@ -266,7 +266,7 @@ def fit(folder, target: str, *options):
     return run_here("fit", folder / "t.csv", "-t", target, *others, "-o", folder / "m", *QUICK, *options)
 
 
-def test_a_model_no_better_than_a_baseline_is_saved_with_a_banner_and_code_0(folder):
+def test_poor_model_is_saved_with_banner_and_exit_code_0(folder):
     done = fit(folder, "noise", "--json")
     assert done.code == 0
     assert done.json["no_better_than_baseline"] is True
@@ -282,7 +282,7 @@ def test_a_model_no_better_than_a_baseline_is_saved_with_a_banner_and_code_0(fol
     assert "no better than a baseline" in repr(load(folder / "m"))
 
 
-def test_the_table_is_printed_and_kept(folder):
+def test_comparison_table_is_printed_and_saved(folder):
     done = fit(folder, "side")
     lines = done.out.splitlines()
     rows = [
@@ -305,7 +305,7 @@ def test_the_table_is_printed_and_kept(folder):
     }
 
 
-def test_inputs_count_in_the_size_of_a_model_that_predicts_with_them(folder):
+def test_model_size_includes_inputs_used_for_prediction(folder):
     found = fit(folder, "side", "--include-inputs", "--json").json
     model = found["comparison"]["systems"][0]
     from regbayes import load
@@ -316,9 +316,9 @@ def test_inputs_count_in_the_size_of_a_model_that_predicts_with_them(folder):
     assert (refused.code, "--slab: MultiTaskILSVMRegressor does not have it" in refused.err) == (2, True)
 
 
-def test_the_other_setting_is_fitted_to_all_targets_together(folder):
-    """Features of several targets are shared, so that a fit to one target would be another model."""
+def test_other_setting_is_fitted_to_all_targets_jointly(folder):
+    """Targets share features, so separate fits would be other models."""
     options = ("--ignore", "noise", "-t", "sum", "-t", "a", "--ignore", "side", "-o", folder / "m", *QUICK, "--json")
     found = run_here("fit", folder / "t.csv", *options).json["comparison"]["systems"][-1]
     assert (found["role"], found["size_unit"]) == ("interpretable", "features")
-    assert found["size"] <= 4  # of both targets
+    assert found["size"] <= 4  # features of both targets

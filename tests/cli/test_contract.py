@@ -1,4 +1,4 @@
-"""What programs rely on: the keys of ``--json`` and the columns of predictions, as docs/command_line.md lists them."""
+"""Keys of ``--json`` and columns of predictions, as documented in docs/command_line.md."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COLUMNS = {  # model and options -> columns
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a table for some kinds of target."""
+    """Folder with tables for several kinds of target."""
     place = tmp_path_factory.mktemp("contract")
     (place / "flowers.csv").write_text(flowers())
     (place / "reviews.csv").write_text(reviews())
@@ -52,14 +52,14 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fits(folder):
-    """The JSON of each fit."""
+    """JSON output of each fit."""
     return {
         name: run_here("fit", folder / data, "-o", folder / name, *options, "--json").json
         for name, (data, *options) in FITS.items()
     }
 
 
-def test_keys_of_fit(fits):
+def test_fit_json_has_documented_keys(fits):
     assert {name: found.keys() for name, found in fits.items()} == {
         name: FIT_KEYS | ({"topics"} if name == "texts" else set()) for name in FITS
     }
@@ -73,7 +73,7 @@ def test_keys_of_fit(fits):
 
 
 @pytest.mark.parametrize("what", COLUMNS, ids=" ".join)
-def test_keys_and_columns_of_predict(folder, fits, what):
+def test_predict_has_documented_keys_and_columns(folder, fits, what):
     name, *options = what
     predict = ("predict", folder / name, folder / FITS[name][0], *options)
     found = run_here(*predict, "--json").json
@@ -84,7 +84,7 @@ def test_keys_and_columns_of_predict(folder, fits, what):
     assert (folder / "predictions.csv").read_text().startswith(",".join(COLUMNS[what]))
 
 
-def test_keys_of_report_and_of_errors(folder, fits):
+def test_report_and_error_json_have_documented_keys(folder, fits):
     found = run_here("report", folder / "flowers", "-o", folder / "page.html", "--json").json
     assert found.keys() == {"command", "model", "data", "output", "bytes", "warnings"}
     done = run_here("evaluate", folder / "flowers", folder / "none.csv", "--json")

@@ -1,4 +1,4 @@
-"""From a file to predictions, for every kind of table: fit, report, evaluate and predict."""
+"""End-to-end runs of fit, report, evaluate and predict for every kind of table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regbayes import load
 from report_tools import payload
 
 QUICK = ("--n-components", 4, "--max-iter", 5, "--folds", 2, "--C", 1)
-ONE_SETTING = ("--temperature", 0.1, "--features-only")  # of MT-iLSVM
+ONE_SETTING = ("--temperature", 0.1, "--features-only")  # one setting of MT-iLSVM
 N = 60
 
 
@@ -137,7 +137,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_every_command_runs_on_every_kind_of_table(tmp_path, case):
+def test_commands_run_on_every_kind_of_table(tmp_path, case):
     frame, targets, options = case(np.random.default_rng(0))
     path, model = tmp_path / "t.csv", tmp_path / "m"
     frame.to_csv(path, index=False)
@@ -180,7 +180,7 @@ def test_every_command_runs_on_every_kind_of_table(tmp_path, case):
         np.testing.assert_allclose(shares.sum(axis=1), 1)
 
 
-def test_left_out_columns_are_named(tmp_path):
+def test_fit_names_left_out_columns(tmp_path):
     frame, targets, _ = constant_and_identifier_columns(np.random.default_rng(0))
     frame.to_csv(tmp_path / "t.csv", index=False)
     done = run_here("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK[:4], "--no-cv")
@@ -189,7 +189,7 @@ def test_left_out_columns_are_named(tmp_path):
     assert "whole numbers that rise from row to row: 'row'. To leave them out: --ignore" in done.err
 
 
-def test_more_than_twenty_whole_numbers_are_a_number_unless_kind_says_so(tmp_path):
+def test_many_integer_targets_are_regression_by_default(tmp_path):
     frame, targets, _ = counts(np.random.default_rng(0))
     frame.to_csv(tmp_path / "t.csv", index=False)
     fit = ("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK[:4], "--no-cv", "--json")
@@ -198,8 +198,8 @@ def test_more_than_twenty_whole_numbers_are_a_number_unless_kind_says_so(tmp_pat
     assert run_here(*fit, "--kind", "classifier").json["estimator"] == "ILSVMClassifier"
 
 
-def test_cells_that_cannot_be_read_are_counted_and_missing(tmp_path):
-    """One odd cell must not end a prediction; its row is predicted like one with a missing value."""
+def test_unreadable_cells_become_missing_with_warning(tmp_path):
+    """An unreadable cell must not end a prediction; it counts as missing."""
     frame, targets, _ = one_number(np.random.default_rng(0))
     frame.loc[5, "x0"] = np.nan
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -221,7 +221,7 @@ def test_cells_that_cannot_be_read_are_counted_and_missing(tmp_path):
     assert any("'cheap' and the like in 1 row" in warning for warning in judged.json["warnings"])
 
 
-def test_the_setting_is_named_and_the_other_one_compared(tmp_path):
+def test_fit_names_setting_and_compares_with_other(tmp_path):
     frame, targets, _ = classes(np.random.default_rng(0))
     frame.to_csv(tmp_path / "t.csv", index=False)
     fit = ("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK)
@@ -237,7 +237,7 @@ def test_the_setting_is_named_and_the_other_one_compared(tmp_path):
     assert [row["role"] for row in shown["comparison"]["systems"]][-1] == "predictive"
 
 
-def test_stability_is_on_the_page_and_in_json(tmp_path):
+def test_stability_is_in_report_and_json(tmp_path):
     frame, targets, _ = classes(np.random.default_rng(0))
     frame.to_csv(tmp_path / "t.csv", index=False)
     options = (*QUICK[:4], "--C", 1, "--no-cv", "--stability", 2, "--json")
@@ -255,7 +255,7 @@ def write_libsvm(folder: Path) -> Path:
     return folder / "t.svm"
 
 
-def test_counts_of_words_are_documents_or_columns(tmp_path):
+def test_word_counts_are_documents_or_columns(tmp_path):
     path = write_libsvm(tmp_path)
     options = ("--n-components", 4, "--max-iter", 5, "--no-cv", "--json")
     assert run_here("fit", path, "-o", tmp_path / "m", *options).json["estimator"] == "ILSVMClassifier"
@@ -264,7 +264,7 @@ def test_counts_of_words_are_documents_or_columns(tmp_path):
     assert run_here("evaluate", tmp_path / "m", path, "--json").json["scores"]["accuracy"] > 0.5
 
 
-def test_both_inference_schemes_of_topics_are_tried(tmp_path):
+def test_topics_support_both_inference_methods(tmp_path):
     frame, targets, _ = short_texts(np.random.default_rng(0))
     frame.to_csv(tmp_path / "t.csv", index=False)
     fit = ("fit", tmp_path / "t.csv", "--text", "text", "-t", *targets, "-o", tmp_path / "m", *QUICK, "--no-compare")
@@ -273,7 +273,7 @@ def test_both_inference_schemes_of_topics_are_tried(tmp_path):
     assert found["settings"]["inference"] in ("gibbs", "variational")
 
 
-def test_several_labels_of_documents(tmp_path):
+def test_documents_may_have_several_labels(tmp_path):
     rng = np.random.default_rng(0)
     there = np.array([[i % 2, (i // 2) % 2] for i in range(N)])
     texts = [" ".join(document(w, rng) * t for w, t in zip((SPORT, LAW), row, strict=True)) for row in there]
@@ -282,6 +282,6 @@ def test_several_labels_of_documents(tmp_path):
     fit = ("fit", tmp_path / "t.csv", "--text", "text", "-t", "sport", "-t", "law", "-o", tmp_path / "m", *QUICK[:4])
     assert run_here(*fit, "--no-cv", "--json").json["kind"] == "multilabel"
     scores = run_here("evaluate", tmp_path / "m", tmp_path / "t.csv", "--json").json["scores"]
-    assert scores["F1, macro"] > 2 / 3  # of a prediction that is always yes
+    assert scores["F1, macro"] > 2 / 3  # score of always predicting yes
     frame.replace({"sport": {1: 2}}).to_csv(tmp_path / "t.csv", index=False)
     assert "must be 0 or 1 each; 'sport', 'law' hold '0', '1', '2'" in run_here(*fit).err

@@ -1,4 +1,4 @@
-"""Outputs: none is half-written, none is an input of its command, and no model is lost."""
+"""Output files: atomic writes, no overwritten inputs and no lost models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIT = ("--n-components", 3, "--max-iter", 2, "--folds", 2, "--C", 1, "--no-compa
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a table and a model of it."""
+    """Folder with a table and a model of it."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "t.csv").write_text(flowers(40))
     assert run_here("fit", folder / "t.csv", "-t", "kind", "-o", folder / "m", *FIT).code == 0
@@ -37,7 +37,7 @@ def place(tmp_path_factory):
     ],
     ids=" ".join,
 )
-def test_an_input_is_not_overwritten(place, command):
+def test_output_does_not_overwrite_input(place, command):
     if not (place / "link").exists():
         (place / "link").symlink_to(place / "t.csv")
         shutil.copy(place / "m", place / "m.csv")
@@ -52,7 +52,7 @@ def test_an_input_is_not_overwritten(place, command):
     [(OSError(28, "No space left on device"), UserError), (KeyboardInterrupt(), KeyboardInterrupt)],
     ids=["full disk", "Ctrl-C"],
 )
-def test_a_failure_leaves_the_old_file_whole(tmp_path, failure, raised):
+def test_failed_write_keeps_old_file(tmp_path, failure, raised):
     (tmp_path / "t").write_text("old")
 
     def write(failure=None):
@@ -68,8 +68,8 @@ def test_a_failure_leaves_the_old_file_whole(tmp_path, failure, raised):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["new"]
 
 
-def test_a_model_survives_the_loss_of_its_place(place, tmp_path, monkeypatch):
-    """A folder that goes away while hours are spent on a fit must not cost the fit."""
+def test_model_is_saved_in_other_folder_if_output_disappears(place, tmp_path, monkeypatch):
+    """A folder deleted during a long fit must not lose the fit."""
     (tmp_path / "gone").mkdir()
     (tmp_path / "temporary").mkdir()
     (tmp_path / "temporary" / "m").write_text("of somebody else")
@@ -89,7 +89,7 @@ def test_a_model_survives_the_loss_of_its_place(place, tmp_path, monkeypatch):
     assert run_here("predict", kept, place / "t.csv").code == 0
 
 
-def test_a_full_disk_behind_stdout_is_not_a_bug(place):
+def test_full_disk_behind_stdout_is_a_usage_error(place):
     for command in ("predict", "evaluate"):
         with open("/dev/full", "w") as full:
             done = run_process(command, place / "m", place / "t.csv", stdout=full)
@@ -97,13 +97,13 @@ def test_a_full_disk_behind_stdout_is_not_a_bug(place):
         assert done.err.splitlines()[-1] == "error: the output: No space left on device"
 
 
-def test_too_many_features_for_memory_are_a_wrong_usage(place):
+def test_too_many_features_are_a_usage_error(place):
     done = run_here("fit", place / "t.csv", "-t", "kind", "-o", place / "x", "--n-components", 100_000_000)
     assert (done.code, "takes more memory than a model may have" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])
-def test_predictions_are_the_same_in_every_format(place, suffix):
+def test_predictions_are_equal_in_all_formats(place, suffix):
     path = place / f"p.{suffix}"
     done = run_here("predict", place / "m", place / "t.csv", "--output", path)
     assert (done.code, done.out) == (0, "")

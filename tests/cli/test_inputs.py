@@ -1,4 +1,4 @@
-"""Tables to inputs: what is learned from the training table, and what becomes of others."""
+"""Encoding of table columns as inputs, in training and for new tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def names_of(inputs: TableInputs) -> list[str]:
     return inputs.get_feature_names_out().tolist()
 
 
-def test_numbers_are_standardised():
+def test_numbers_are_standardized():
     rng = np.random.default_rng(0)
     given = table(a=rng.normal(5, 3, 50), b=rng.normal(-1, 0.01, 50))
     inputs = learn(given)
@@ -48,7 +48,7 @@ def test_numbers_are_standardised():
     np.testing.assert_array_equal(learn(given, standardize=False).encode(given)[:, 0], given.column("a"))
 
 
-def test_missing_numbers_take_the_median_and_are_marked():
+def test_missing_numbers_become_median_with_indicator():
     inputs = learn(table(a=[1, 2, None, 10, 3]))
     assert names_of(inputs) == ["a", "a is missing"]
     X = inputs.encode(table(a=[None, 2.5]))
@@ -56,7 +56,7 @@ def test_missing_numbers_take_the_median_and_are_marked():
     assert X[:, 1].tolist() == [1, 0]
 
 
-def test_categories():
+def test_text_columns_are_one_hot_encoded():
     given = table(two=["x", "y", "x", "x"], three=["a", "c", "b", "b"], hole=["p", None, "q", "p"])
     inputs = learn(given)
     assert names_of(inputs) == ["two=y", "three=a", "three=b", "three=c", "hole=q", "hole is missing"]
@@ -66,7 +66,7 @@ def test_categories():
     )
 
 
-def test_unknown_categories_are_none_of_the_known_ones_and_said():
+def test_unknown_categories_are_zero_with_warning():
     inputs = learn(table(a=["x", "y", "z", "x"]))
     said = r"'a': categories that were not there in training \('new', 'newer'\) in 2 rows count as none of the known"
     with pytest.warns(UserWarning, match=said):
@@ -74,14 +74,14 @@ def test_unknown_categories_are_none_of_the_known_ones_and_said():
     np.testing.assert_array_equal(X, [[0, 0, 0], [0, 0, 1], [0, 0, 0]])
 
 
-def test_rare_categories_of_many_are_known_without_a_column():
+def test_rare_categories_have_no_input():
     values = [f"c{i}" for i in range(60) for _ in range(3 if i < 50 else 2)]
     inputs = learn(table(a=values))
     assert len(names_of(inputs)) == 50
     assert not inputs.encode(table(a=["c55"])).any()
 
 
-def test_columns_that_say_nothing_are_left_out():
+def test_uninformative_columns_are_dropped():
     n = 120
     given = table(
         same=[4.0] * n,
@@ -102,14 +102,14 @@ def test_columns_that_say_nothing_are_left_out():
     assert names_of(learn(table(same=[1.0, 1.0]))) == []
 
 
-def test_numbers_that_name_categories():
+def test_categorical_option_encodes_numbers_as_categories():
     given = table(code=[10, 20, 30, 10])
     inputs = learn(given, categorical=["code"])
     assert names_of(inputs) == ["code=10", "code=20", "code=30"]
     np.testing.assert_array_equal(inputs.encode(table(code=["20", "10"])), [[0, 1, 0], [1, 0, 0]])
 
 
-def test_new_tables_may_have_other_columns_in_any_order_but_none_missing():
+def test_new_table_needs_all_columns_in_any_order():
     given = table(a=[1, 2, 4], b=["x", "y", "x"])
     inputs = learn(given)
     more = table(z=[0, 0, 0], b=["x", "y", "x"], a=[1, 2, 4])
@@ -118,7 +118,7 @@ def test_new_tables_may_have_other_columns_in_any_order_but_none_missing():
         inputs.encode(table(a=[1]))
 
 
-def test_a_column_that_changed_its_type():
+def test_column_with_changed_type_is_converted():
     inputs = learn(table(a=[1.0, 2.0, 3.0], b=["1", "2.5", "1"]), standardize=False)
     assert names_of(inputs) == ["a", "b=2.5"]
     np.testing.assert_array_equal(inputs.encode(table(a=["1", None], b=[2.5, 1.0])), [[1, 1], [2, 0]])
@@ -126,24 +126,24 @@ def test_a_column_that_changed_its_type():
         np.testing.assert_array_equal(inputs.encode(table(a=["1", "many"], b=["1", "1"])), [[1, 0], [2, 0]])
 
 
-def test_infinite_values_count_as_missing():
+def test_infinite_values_become_missing():
     inputs = learn(table(a=[1, 2, 3, np.inf]))
     with pytest.warns(UserWarning, match="'-inf' and the like in 1 row count as missing"):
         X = inputs.encode(table(a=[-np.inf, 2]))
     assert X[0].tolist() == [X[1, 0], 1]
 
 
-def test_whole_numbers_that_rise_from_row_to_row_are_pointed_out():
+def test_row_numbers_get_a_hint():
     rng = np.random.default_rng(0)
     rising = np.cumsum(rng.integers(1, 3, size=12))
     given = table(id=rising, sorted=np.sort(rng.normal(size=12)), counts=rng.permutation(rising))
     inputs = learn(given)
     assert inputs.remarks_ == ["whole numbers that rise from row to row: 'id'. To leave them out: --ignore"]
-    assert "id" in names_of(inputs)  # it may be a year
+    assert "id" in names_of(inputs)  # kept, because it may be a year
     assert not learn(given, categorical=["id"]).remarks_
 
 
-def test_data_frames_of_other_readers_are_taken_too():
+def test_encode_accepts_extension_types():
     text = "a,b,wet,word\n1,2.5,True,x\n,3,False,\n2,0.5,True,y\n5,1,True,z\n"
     inputs = TableInputs().fit(read_csv(text).frame)
     wanted = inputs.transform(read_csv(text).frame)

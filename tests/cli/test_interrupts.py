@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: nothing is lost after the first fit of a search, and what is said about it is true."""
+"""Ctrl-C and SIGTERM: no result is lost after the first fit of a search."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def data(tmp_path):
 
 @pytest.fixture(autouse=True)
 def hears():
-    """Let this process hear Ctrl-C, as one that a shell put into the background does not; and be as it was."""
+    """Enable Ctrl-C, which background processes of a shell ignore, and restore the handler."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 class Lines:
-    """Traces a fit from the end of its first record on, and sends a signal at the first time of one line."""
+    """Tracer that sends a signal when a line is first executed after the first record of a fit."""
 
     def __init__(self, at: Line | None = None, number: signal.Signals = signal.SIGINT) -> None:
         self.at = at
@@ -53,7 +53,7 @@ class Lines:
         self.sent = False
 
     def __call__(self, frame, event, _arg) -> Callable | None:
-        """Trace the calls of functions in the files that are traced."""
+        """Trace calls of functions in the traced files."""
         return self.trace if frame.f_code.co_filename.startswith(TRACED) else None
 
     def trace(self, frame, event, _arg) -> Callable:
@@ -61,7 +61,7 @@ class Lines:
         if event == "return" and name == "__call__" and isinstance(frame.f_locals.get("self"), SearchWatch):
             self.armed = True
         if event == "return" and name == "fit" and frame.f_code.co_filename.endswith("cli/fit.py"):
-            self.armed = False  # all is written by now
+            self.armed = False  # all files are written
         if event == "line" and self.armed:
             line = (frame.f_code.co_filename, frame.f_lineno)
             self.seen[line] = None
@@ -72,7 +72,7 @@ class Lines:
 
 
 def fit_traced(data: Path, lines: Lines) -> Run:
-    """Fit while lines are traced."""
+    """Run a fit with traced lines."""
     before = sys.gettrace()
     sys.settrace(lines)
     try:
@@ -83,7 +83,7 @@ def fit_traced(data: Path, lines: Lines) -> Run:
 
 @pytest.fixture(scope="module")
 def all_lines(tmp_path_factory) -> list[Line]:
-    """The lines that a fit passes after its first record, in their order."""
+    """Lines that a fit executes after its first record, in order."""
     place = tmp_path_factory.mktemp("lines")
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 2))
@@ -111,7 +111,7 @@ def check_injection(all_lines: list[Line], data: Path, places: list[int], number
     assert run_here("predict", data / "m", data / "t.npz").code == 0
 
 
-def test_an_interrupt_at_a_sampled_line_leaves_a_model(all_lines, data):
+def test_interrupt_at_sampled_line_leaves_a_model(all_lines, data):
     places = np.linspace(0, len(all_lines) - 1, 20).astype(int).tolist()
     check_injection(all_lines, data, places[::2], signal.SIGINT)
     check_injection(all_lines, data, places[1::2], signal.SIGTERM)
@@ -119,12 +119,12 @@ def test_an_interrupt_at_a_sampled_line_leaves_a_model(all_lines, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(8))
-def test_an_interrupt_at_every_third_line_leaves_a_model(all_lines, data, part):
+def test_interrupt_at_every_third_line_leaves_a_model(all_lines, data, part):
     check_injection(all_lines, data, list(range(3 * part, len(all_lines), 24)), signal.SIGINT)
 
 
 def send_after(n: int, numbers: tuple[int, ...], monkeypatch) -> list[FoldRecord]:
-    """Send signals to this process when a search has reported so many fits; return the list of its records."""
+    """Send signals after `n` fits of a search; return the list of its records."""
     heard, records = SearchWatch.__call__, []
 
     def hear(watch, record):
@@ -140,27 +140,27 @@ def send_after(n: int, numbers: tuple[int, ...], monkeypatch) -> list[FoldRecord
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_search_and_keeps_the_best_settings(data, monkeypatch, number):
+def test_signal_ends_search_and_keeps_best_settings(data, monkeypatch, number):
     handler = signal.getsignal(signal.SIGTERM)
     records = send_after(7, (number,), monkeypatch)
     done = run_here("fit", data / "t.npz", "-o", data / "m", *SEARCH)
     assert done.code == 130, done.err
     assert signal.getsignal(signal.SIGTERM) is handler
     found = done.json
-    everywhere = {record.params["C"] for record in records if record.fold == 2}  # the paths of two folds, and one fit
+    everywhere = {record.params["C"] for record in records if record.fold == 2}  # two full folds and one fit
     assert {found["settings"]["C"]} == everywhere
     assert found["cross_validation"]["folds"] == 3
     assert "Interrupted after 7 of 9 fits: the best of 1 setting tried on 3 of 3 folds is kept" in found["kept"]
     assert "the last fit, to all rows, was finished" in found["kept"]
     assert any(f"(C={found['settings']['C']})" in warning for warning in found["warnings"])
-    assert [row["role"] for row in found["comparison"]["systems"]] == ["model", "baseline"]  # no more is fitted
+    assert [row["role"] for row in found["comparison"]["systems"]] == ["model", "baseline"]  # the others are skipped
     model = load(data / "m")
     assert "stopped" in repr(model)
     level, said = model.report.model.notices[0]
     assert (level, found["kept"] in said) == ("warning", True)
 
 
-def test_without_a_setting_on_every_fold_the_best_of_those_tried_is_kept(data, monkeypatch):
+def test_signal_before_full_folds_keeps_best_tried_setting(data, monkeypatch):
     records = send_after(2, (signal.SIGTERM,), monkeypatch)
     found = run_here("fit", data / "t.npz", "-o", data / "m", *SEARCH).json
     best = max(records, key=lambda record: record.score)
@@ -169,7 +169,7 @@ def test_without_a_setting_on_every_fold_the_best_of_those_tried_is_kept(data, m
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_heard_with_two_processes(data, monkeypatch, number):
+def test_signal_ends_search_with_two_processes(data, monkeypatch, number):
     records = send_after(1, (number, number), monkeypatch)
     done = run_here("fit", data / "t.npz", "-o", data / "m", "--jobs", 2, *SEARCH)
     assert done.code == 130, done.err
@@ -179,7 +179,7 @@ def test_signals_are_heard_with_two_processes(data, monkeypatch, number):
     assert run_here("predict", data / "m", data / "t.npz").code == 0
 
 
-def test_a_signal_before_the_first_fit_writes_nothing(data, monkeypatch):
+def test_signal_before_first_fit_writes_nothing(data, monkeypatch):
     before = SearchWatch.__init__
 
     def interrupt(watch, *given):
@@ -192,8 +192,8 @@ def test_a_signal_before_the_first_fit_writes_nothing(data, monkeypatch):
     assert "nothing was written" in done.err
 
 
-def test_time_left_is_that_of_the_median_fit():
-    """The first fit compiles for minutes, which says nothing about the others."""
+def test_seconds_left_uses_median_fit_time():
+    """The first fit includes compilation and is not representative."""
     from regbayes.cli.output import Output
 
     watch = SearchWatch(10, 1, Output(quiet=True))
@@ -202,7 +202,7 @@ def test_time_left_is_that_of_the_median_fit():
     assert watch.seconds_left() == pytest.approx(2.5 * 7)
 
 
-def test_a_signal_raises_only_where_it_may():
+def test_signal_in_protect_raises_only_in_stoppable_work():
     def work():
         signal.raise_signal(signal.SIGTERM)
         return "never"
@@ -217,11 +217,11 @@ def test_a_signal_raises_only_where_it_may():
             assert interrupts.run_stoppable(lambda: "done") == ("done", False)
             interrupts._state.last -= 2 * interrupts.SAME_SECONDS
             assert interrupts.run_stoppable(work) == (None, True)
-            signal.raise_signal(signal.SIGTERM)  # within a second: the same one
+            signal.raise_signal(signal.SIGTERM)  # within SAME_SECONDS, counts as the same signal
             assert interrupts.run_stoppable(lambda: "done") == ("done", False)
 
 
-def test_a_process_that_ignores_a_signal_goes_on_ignoring_it():
+def test_ignored_signal_stays_ignored():
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with interrupts.catch_signals():

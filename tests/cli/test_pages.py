@@ -1,4 +1,4 @@
-"""The page that the command line writes: about the columns of the table, the fit and its accuracy, or new rows."""
+"""Reports written by the command line, on training rows or new rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def page_of(folder, *arguments):
     return payload((folder / "page.html").read_text(encoding="utf-8")), done
 
 
-def test_net_effects_of_the_saved_model_are_differences_of_its_scores(folder):
+def test_effects_match_score_differences(folder):
     model = load_model(str(folder / "flowers.model"))
     frame = read_table(str(folder / "flowers.csv")).frame
     effects, ask = model.report.effects, model.pipeline.decision_function
@@ -50,7 +50,7 @@ def test_net_effects_of_the_saved_model_are_differences_of_its_scores(folder):
                 np.testing.assert_allclose(effects.changes[i][place], expected, atol=1e-6)
 
 
-def test_of_a_date_its_parts_have_effects_and_not_each_day(tmp_path):
+def test_date_effects_are_those_of_date_parts(tmp_path):
     rng = np.random.default_rng(0)
     size, days = rng.normal(size=90), rng.integers(0, 90, 90)
     dates = np.datetime64("2024-01-01") + days
@@ -61,7 +61,7 @@ def test_of_a_date_its_parts_have_effects_and_not_each_day(tmp_path):
     assert done.code == 0, done.err
     model = load_model(str(tmp_path / "m"))
     effects, ask = model.report.effects, model.estimator.decision_function
-    assert set(effects.names) == {"size", "day: month", "day: weekday", "day: elapsed"}  # of one year nothing is said
+    assert set(effects.names) == {"size", "day: month", "day: weekday", "day: elapsed"}  # the year is constant
     place = effects.names.index("day: month")
     usual, *others = effects.categories[place]
     assert {usual, *others} == {"January", "February", "March"}
@@ -82,7 +82,7 @@ def test_of_a_date_its_parts_have_effects_and_not_each_day(tmp_path):
     assert set(page["effects"]["names"]) == set(effects.names)
 
 
-def test_the_top_of_the_page_has_one_cross_validated_accuracy_with_its_deviation(folder):
+def test_report_has_one_cv_accuracy_with_deviation(folder):
     model = load_model(str(folder / "flowers.model"))
     shown, found = model.report.model, model.facts["cross_validation"]
     (place,) = (i for i, (name, _, _) in enumerate(shown.scores) if "accuracy" in name)
@@ -95,12 +95,12 @@ def test_the_top_of_the_page_has_one_cross_validated_accuracy_with_its_deviation
     assert np.all(np.diff(model.report.worst.sizes) >= 0)
 
 
-def test_without_cross_validation_scores_are_marked_as_those_of_training(folder):
+def test_scores_without_cv_are_labeled_as_training_scores(folder):
     run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "plain.model", "--no-cv", *QUICK)
     assert load_model(str(folder / "plain.model")).report.model.sample == "training"
 
 
-def test_a_page_of_new_rows_judges_the_model_by_them(folder):
+def test_report_on_new_rows_scores_new_rows(folder):
     shown, done = page_of(folder, folder / "flowers.model", folder / "new.csv")
     assert done.json["data"] == str(folder / "new.csv")
     model, table = load_model(str(folder / "flowers.model")), read_table(str(folder / "new.csv"))
@@ -115,7 +115,7 @@ def test_a_page_of_new_rows_judges_the_model_by_them(folder):
     assert page_of(folder, folder / "flowers.model")[0]["model"]["n_rows"] == 90
 
 
-def test_new_rows_without_targets_or_columns_are_refused(folder):
+def test_report_on_rows_without_target_or_columns_raises(folder):
     lines = (folder / "new.csv").read_text().splitlines()
     (folder / "bare.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines) + "\n")
     done = run_here("report", folder / "flowers.model", folder / "bare.csv", "-o", folder / "none.html")
@@ -123,7 +123,7 @@ def test_new_rows_without_targets_or_columns_are_refused(folder):
     assert not (folder / "none.html").exists()
 
 
-def test_a_page_of_new_documents_shows_their_texts(folder):
+def test_report_on_new_documents_shows_texts(folder):
     (folder / "reviews.csv").write_text(reviews())
     options = ("--text", "review", "-t", "stars", "--no-cv", "--n-components", 3, "--max-iter", 5, "--quiet")
     done = run_here("fit", folder / "reviews.csv", "-o", folder / "reviews.model", *options)
@@ -134,7 +134,7 @@ def test_a_page_of_new_documents_shows_their_texts(folder):
     assert shown["model"]["target_name"] == "stars"
 
 
-def test_the_page_says_what_the_fit_warned_of(folder):
+def test_report_shows_warnings_of_fit(folder):
     options = ("--no-cv", "--n-components", 4, "--max-iter", 1, "--json")
     done = run_here("fit", folder / "flowers.csv", "-t", "kind", "-o", folder / "short.model", *options)
     (warning,) = done.json["warnings"]

@@ -1,4 +1,4 @@
-"""Probabilities on the command line: columns, thresholds, log-loss, and how far they hold on the page."""
+"""Probabilities on the command line: columns, thresholds, log loss and reliability."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def columns(text: str) -> dict[str, list[str]]:
     return {name: [row[j] for row in rows[1:]] for j, name in enumerate(rows[0])}
 
 
-def test_probabilities_are_columns_named_by_class(flower_model, place):
+def test_probability_columns_are_named_by_class(flower_model, place):
     found = columns(run_here("predict", flower_model, place / "flowers.csv", "--probabilities").out)
     classes = sorted(set(found["kind"]))
     names = [f"kind={label} probability" for label in classes]
@@ -65,7 +65,7 @@ def test_probabilities_are_columns_named_by_class(flower_model, place):
     assert [classes[k] for k in shares.argmax(axis=1)] == found["kind"]
 
 
-def test_evaluate_has_the_log_loss_of_the_probabilities(flower_model, place):
+def test_evaluate_reports_log_loss(flower_model, place):
     given = place / "flowers.csv"
     found = columns(run_here("predict", flower_model, given, "--probabilities").out)
     truth = columns(given.read_text())["kind"]
@@ -74,7 +74,7 @@ def test_evaluate_has_the_log_loss_of_the_probabilities(flower_model, place):
     assert_allclose(scores["log-loss"], log_loss(truth, shares))
 
 
-def test_a_threshold_names_a_rare_class(flower_model, place):
+def test_threshold_predicts_rare_class(flower_model, place):
     data = place / "flowers.csv"
     plain = columns(run_here("predict", flower_model, data, "--probabilities").out)
     rare = plain["kind"][-1]
@@ -93,7 +93,7 @@ def test_a_threshold_names_a_rare_class(flower_model, place):
         assert message in run.err
 
 
-def test_labels_have_thresholds(mood_model, place):
+def test_threshold_applies_to_each_label(mood_model, place):
     data = place / "new_moods.csv"
     plain = columns(run_here("predict", mood_model, data, "--probabilities").out)
     names = ("sad", "glad", "mad")
@@ -110,7 +110,7 @@ def test_labels_have_thresholds(mood_model, place):
     assert at_cut["F1, macro"] != as_it_is["F1, macro"]
 
 
-def test_documents_and_models_without_folds(place):
+def test_document_probabilities_need_cross_validation(place):
     path = place / "reviews.model"
     common = (
         "fit",
@@ -136,7 +136,7 @@ def test_documents_and_models_without_folds(place):
     assert "log-loss" not in run_here("evaluate", path, place / "reviews.csv").out
 
 
-def test_the_page_says_how_far_they_hold(mood_model, place):
+def test_report_shows_reliability(mood_model, place):
     model = load_model(str(mood_model))
     bins = model.report.reliability
     assert bins.counts.sum() == 80 * 3
@@ -149,7 +149,7 @@ def test_the_page_says_how_far_they_hold(mood_model, place):
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0.01, 1), min_size=3, max_size=3), st.floats(0.05, 0.95))
-def test_a_class_with_a_threshold_is_predicted_above_it_only(weights, threshold):
+def test_predict_at_needs_probability_above_threshold(weights, threshold):
     shares = np.array([weights]) / np.sum(weights)
     (found,) = predict_at(shares, np.array([np.nan, threshold, np.nan]))
     assert (found == 1) == (shares[0, 1] > threshold)
@@ -157,5 +157,5 @@ def test_a_class_with_a_threshold_is_predicted_above_it_only(weights, threshold)
         assert shares[0, found] == max(shares[0, 0], shares[0, 2])
     (free,) = predict_at(shares, np.full(3, np.nan))
     assert free == shares.argmax()
-    (even,) = predict_at(shares, np.full(3, threshold))  # the same for all is none at all
+    (even,) = predict_at(shares, np.full(3, threshold))  # equal thresholds have no effect
     assert shares[0, even] == shares.max()

@@ -1,4 +1,4 @@
-"""Each command as a user runs it: a process with stdout, stderr and an exit code."""
+"""Commands run as processes with stdout, stderr and exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cli_tools import flowers, run_here, run_process
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with two tables, and a model that a process fitted to the first."""
+    """Folder with two tables and a model fitted to the first by a process."""
     place = tmp_path_factory.mktemp("processes")
     (place / "flowers.csv").write_text(flowers())
     (place / "new.csv").write_text(flowers(20, seed=1))
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
     return place
 
 
-def test_help_is_quick_and_loads_nothing_heavy():
+def test_help_imports_no_heavy_modules():
     program = (
         "import sys\nfrom regbayes.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
         "    print(*sys.modules, file=sys.stderr)"
@@ -46,7 +46,7 @@ BLOCKED = "import sys; sys.modules |= dict.fromkeys({names!r}); "
 
 
 @pytest.mark.parametrize("names", [("typer",), ("rich",), ("pandas",), ("pandas", "rich", "typer")], ids=", ".join)
-def test_without_the_extra_one_line_says_how_to_get_it(names):
+def test_missing_cli_extra_explains_installation(names):
     program = BLOCKED.format(names=names) + "import runpy; runpy.run_module('regbayes', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 5
@@ -54,7 +54,7 @@ def test_without_the_extra_one_line_says_how_to_get_it(names):
     assert done.stderr == f"error: the regbayes command needs {', '.join(names)}: pip install 'regbayes[cli]'\n"
 
 
-def test_a_model_file_is_read_without_the_extra(folder):
+def test_model_file_loads_without_cli_extra(folder):
     program = BLOCKED.format(names=("pandas", "rich", "typer")) + (
         "import regbayes; model = regbayes.load('flowers.model'); print(model.inputs.get_feature_names_out()[0]); "
         "print(type(model.estimator).__name__)"
@@ -63,7 +63,7 @@ def test_a_model_file_is_read_without_the_extra(folder):
     assert done.stdout.split() == ["size", "ILSVMClassifier"]
 
 
-def test_predict_from_stdin(folder):
+def test_predict_reads_stdin(folder):
     done = run_process("predict", "flowers.model", "-", stdin=(folder / "new.csv").read_text(), folder=folder)
     assert done.code == 0
     lines = done.out.splitlines()
@@ -72,7 +72,7 @@ def test_predict_from_stdin(folder):
     assert set(lines[1:]) <= {"rose", "lily", "aster"}
 
 
-def test_evaluate_and_its_output_cut_off(folder):
+def test_evaluate_survives_closed_stdout(folder):
     done = run_process("evaluate", "flowers.model", "new.csv", folder=folder)
     assert done.code == 0
     assert "accuracy" in done.out
@@ -82,8 +82,8 @@ def test_evaluate_and_its_output_cut_off(folder):
     assert "Traceback" not in cut.stderr
 
 
-# What a shell starts in the background ignores Ctrl-C, and so does everything that it starts: these tests among them.
-# Where there is no terminal, progress is a line every 15 seconds; the test waits for one, and half a second will do.
+# Background processes of a shell and their children ignore Ctrl-C, so the handler is restored. The test waits for a
+# progress line, so their interval is reduced from 15 to 0.5 seconds.
 LISTENING = (
     "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from regbayes.cli import output; output.QUIET_SECONDS = 0.5; "
@@ -91,7 +91,7 @@ LISTENING = (
 )
 
 
-def test_ctrl_c_keeps_the_best_model_so_far(folder):
+def test_ctrl_c_keeps_best_model_so_far(folder):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 40))
     y = (X[:, :3].sum(axis=1) > 0).astype(int)
@@ -112,10 +112,10 @@ def test_ctrl_c_keeps_the_best_model_so_far(folder):
     assert "interrupted after" in err
     assert "Traceback" not in err
     judged = run_here("evaluate", folder / "long.model", folder / "long.npz", "--json")
-    assert judged.json["scores"]["accuracy"] > max(np.mean(y), np.mean(1 - y))  # of a constant prediction
+    assert judged.json["scores"]["accuracy"] > max(np.mean(y), np.mean(1 - y))  # accuracy of a constant prediction
 
 
-def test_demo_ends_with_a_table_a_page_and_what_to_do_next(tmp_path):
+def test_demo_prints_table_report_and_next_steps(tmp_path):
     done = run_process("demo", folder=tmp_path)
     assert done.code == 0, done.err
     assert "iLSVM: features and classifier together" in done.out

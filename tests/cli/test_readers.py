@@ -1,4 +1,4 @@
-"""Files to tables: what pandas, NumPy and scikit-learn read, with names, types and messages of ours."""
+"""Reading of files as tables: column names, types and messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(tmp_path, content, name="data.csv", **options) -> Table:
     ],
     ids=["plain", "quotes and Windows", "byte order mark", "tabs", "decimal commas", "gzip", "UTF-16"],
 )
-def test_csv_is_read_with_its_options(tmp_path, text, name, options):
+def test_read_csv_supports_options(tmp_path, text, name, options):
     table = read(tmp_path, text, name, **options)
     assert table.names == ("a", "b")
     assert table.column("a").tolist() == [1.5, 2]
@@ -47,7 +47,7 @@ def test_csv_is_read_with_its_options(tmp_path, text, name, options):
     assert table.notes == ()
 
 
-def test_columns_keep_what_text_is_and_numbers_lose_no_digits(tmp_path):
+def test_columns_keep_text_and_large_integers(tmp_path):
     text = "id,flag,name,code\n9007199254740993,true,NA,07\n9007199254740995,false,?,x\n1,true,-,7\n"
     table = read(tmp_path, text, missing=("-",))
     assert table.column("id").tolist() == ["9007199254740993", "9007199254740995", "1"]
@@ -57,7 +57,7 @@ def test_columns_keep_what_text_is_and_numbers_lose_no_digits(tmp_path):
 
 
 @pytest.mark.parametrize(("header", "begin"), [("", 0), ("Unnamed: 0", 1)])
-def test_an_index_without_a_name_is_not_an_input(tmp_path, header, begin):
+def test_unnamed_index_is_not_an_input(tmp_path, header, begin):
     table = read(tmp_path, f"{header},a\n{begin},5\n{begin + 1},6\n")
     assert table.inputs == ("a",)
     assert "numbers the rows" in table.notes[0]
@@ -65,14 +65,14 @@ def test_an_index_without_a_name_is_not_an_input(tmp_path, header, begin):
     assert read(tmp_path, "k,a\n0,5\n1,6\n").inputs is None
 
 
-def test_a_file_without_a_header(tmp_path):
+def test_csv_without_header_gets_column_numbers(tmp_path):
     table = read(tmp_path, "1,x\n2,y\n", header=False)
     assert table.names == ("column1", "column2")
     assert table.n_rows == 2
     assert "looks like data" in read(tmp_path, "1,2\n3,4\n").notes[0]
 
 
-def test_columns_that_were_meant_to_hold_numbers_are_noted(tmp_path):
+def test_mostly_numeric_text_column_gets_a_note(tmp_path):
     rows = "\n".join(["a,b", *(f"{i},0" for i in range(30)), "odd!,0"])
     assert "except 'odd!' and the like in 1 of 31 rows" in read(tmp_path, rows).notes[0]
     assert "--missing 'odd!'" in read(tmp_path, rows).notes[0]
@@ -81,7 +81,7 @@ def test_columns_that_were_meant_to_hold_numbers_are_noted(tmp_path):
     assert "--delimiter ';'" in read(tmp_path, "a;b\n1;2\n").notes[0]
 
 
-def test_parquet_is_the_csv_file_with_types(tmp_path):
+def test_parquet_matches_csv(tmp_path):
     frame = pd.DataFrame({"a": [1.5, None], "n": [1, 2], "b": ["x", None], "day": pd.to_datetime(["2020-01-31"] * 2)})
     frame.index = pd.Index([5, 7], name="key")
     frame.to_parquet(tmp_path / "t.parquet")
@@ -92,13 +92,13 @@ def test_parquet_is_the_csv_file_with_types(tmp_path):
     assert table.column("day")[0].startswith("2020-01-31")
 
 
-def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+def test_parquet_without_pyarrow_names_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(MissingPieceError, match=r"regbayes\[parquet\]"):
         read(tmp_path, b"PAR1", "t.parquet")
 
 
-def test_npz_has_inputs_targets_tasks_and_names(tmp_path):
+def test_npz_contains_inputs_targets_tasks_and_names(tmp_path):
     arrays = {"X": np.eye(3), "y": [0, 1, 1], "task": ["a", "b", ""], "feature_names": ["p", "q", "r"]}
     np.savez(tmp_path / "t.npz", **arrays)
     table = read_table(str(tmp_path / "t.npz"))
@@ -111,7 +111,7 @@ def test_npz_has_inputs_targets_tasks_and_names(tmp_path):
     assert read_table(str(tmp_path / "t.npz")).names == ("a", "b")
 
 
-def test_a_sparse_npz_is_the_dense_one_and_stays_sparse_for_documents(tmp_path):
+def test_sparse_npz_matches_dense_npz(tmp_path):
     dense = np.array([[0, 2, 0], [1, 0, 0]])
     X = csr_array(dense)
     parts = {"X_data": X.data, "X_indices": X.indices, "X_indptr": X.indptr, "X_shape": X.shape, "y": [0, 1]}
@@ -124,7 +124,7 @@ def test_a_sparse_npz_is_the_dense_one_and_stays_sparse_for_documents(tmp_path):
 
 
 @pytest.mark.parametrize("zero_based", [True, False])
-def test_libsvm_columns_are_called_by_their_numbers(tmp_path, zero_based):
+def test_libsvm_columns_are_numbered(tmp_path, zero_based):
     X = np.array([[1.0, 0, 2], [3, 4, 0]])
     dump_svmlight_file(X, [1, 0], str(tmp_path / "t.svm"), zero_based=zero_based)
     table = read_table(str(tmp_path / "t.svm"))
@@ -136,14 +136,14 @@ def test_libsvm_columns_are_called_by_their_numbers(tmp_path, zero_based):
     assert table.groups["label"] == table.targets == ("label=1", "label=2", "label=3")
 
 
-def test_an_array_of_numpy_is_a_table(tmp_path):
+def test_npy_array_is_a_table(tmp_path):
     np.save(tmp_path / "t.npy", np.eye(2))
     assert read_table(str(tmp_path / "t.npy")).names == ("x0", "x1")
     np.save(tmp_path / "t.npy", np.array([(1, "u")], dtype=[("a", int), ("b", "U1")]))
     assert read_table(str(tmp_path / "t.npy")).column("b").tolist() == ["u"]
 
 
-def test_a_folder_is_read_as_scikit_learn_reads_it(tmp_path):
+def test_folder_matches_load_files(tmp_path):
     from sklearn.datasets import load_files
 
     folder = write_mails(tmp_path)
@@ -196,18 +196,18 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("name", "content", "message"), UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_is_an_error_about_the_data(tmp_path, name, content, message):
+def test_unreadable_file_raises_bad_data_error(tmp_path, name, content, message):
     with pytest.raises(BadDataError, match=message):
         read(tmp_path, content, name)
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+def test_missing_file_or_folder_raises(tmp_path):
     with pytest.raises(BadDataError, match="does not exist"):
         read_table(str(tmp_path / "none.csv"))
     with pytest.raises(BadDataError, match="a folder of documents goes with --model medlda"):
         read_table(str(tmp_path))
 
 
-def test_lists_in_messages_are_short():
+def test_listed_abbreviates_long_lists():
     assert listed(list("abcdefghi")).endswith("'i'")
     assert listed([str(i) for i in range(20)]).endswith("'7' and 12 more")

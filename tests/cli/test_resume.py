@@ -1,4 +1,4 @@
-"""``regbayes fit --resume``: a search that was killed continues, and its result is that of one that was not."""
+"""``regbayes fit --resume``: a killed search continues to the result of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRID = [part for i in range(8) for part in ("--C", 0.01 * 2**i)]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a table and a model that was fitted without interruption."""
+    """Folder with a table and a model fitted without interruption."""
     folder = tmp_path_factory.mktemp("resume")
     X = np.random.default_rng(0).standard_normal((120, 5))
     np.savez(folder / "t.npz", X=X, y=(X[:, 0] + X[:, 1] * X[:, 2] > 0).astype(int))
@@ -36,7 +36,7 @@ def records_of(model: Path) -> list[Path]:
 
 
 def assert_same_model(one: Path, other: Path) -> None:
-    """Everything is the same, bit by bit, but the seconds and what was said of the records."""
+    """Assert bitwise identical models, except for seconds and messages about records."""
     models = [load(path) for path in (one, other)]
     facts = [
         {name: value for name, value in model.facts.items() if name not in ("seconds", "comparison", "warnings")}
@@ -50,7 +50,7 @@ def assert_same_model(one: Path, other: Path) -> None:
 
 
 def kill_while_searching(place: Path, model: Path, delay: float) -> int:
-    """Start a fit, kill it so many seconds after its first record, and return how many records are left."""
+    """Kill a fit `delay` seconds after its first record; return the number of records."""
     arguments = ("fit", place / "t.npz", "-o", model, *FIT, *GRID, "--resume")
     command = [sys.executable, "-m", "regbayes", *map(str, arguments)]
     process = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -64,8 +64,8 @@ def kill_while_searching(place: Path, model: Path, delay: float) -> int:
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
-def test_a_killed_search_continues_to_the_same_model(place, seed):
-    """Kill it twice at random moments: the second time it must have begun with what the first one left."""
+def test_killed_search_resumes_to_same_model(place, seed):
+    """The search is killed twice at random times; the second run must use the records of the first."""
     random, model, left = np.random.default_rng(seed), place / f"killed{seed}", [0]
     while len(left) < 3 and not model.exists():  # on a fast machine the fit may end before it is killed
         left.append(kill_while_searching(place, model, random.uniform(0, 0.4)))
@@ -78,7 +78,7 @@ def test_a_killed_search_continues_to_the_same_model(place, seed):
     assert_same_model(model, place / "whole")
 
 
-def test_ctrl_c_keeps_the_records_and_resume_finishes_the_search(place, monkeypatch):
+def test_resume_after_ctrl_c_finishes_search(place, monkeypatch):
     from regbayes.cli.search import SearchWatch
 
     before, model = SearchWatch.__call__, place / "stopped"
@@ -100,22 +100,22 @@ def test_ctrl_c_keeps_the_records_and_resume_finishes_the_search(place, monkeypa
 
 @pytest.fixture(scope="module")
 def killed(place):
-    """The file of the records of a search that was killed."""
+    """Record file of a killed search."""
     kill_while_searching(place, place / "begun", 0.0)
     return records_of(place / "begun")[0]
 
 
 def begin(killed: Path, name: str) -> Path:
-    """Return the name of a model whose search was killed."""
+    """Copy the records of the killed search to a new model name and return it."""
     shutil.copy(killed, killed.with_name(killed.name.replace("begun", name)))
     return killed.with_name(name)
 
 
-def test_records_of_other_data_or_settings_are_not_used(place, killed):
+def test_resume_ignores_records_of_other_data_or_settings(place, killed):
     model = begin(killed, "other")
     done = run_here("fit", place / "t.npz", "-o", model, *FIT, *GRID, "--resume", "--seed", 1)
     assert any("found no unfinished search of these data and settings" in said for said in done.json["warnings"])
-    assert len(records_of(model)) == 1  # of the first search
+    assert len(records_of(model)) == 1  # the record of the first search
     again = run_here("fit", place / "t.npz", "-o", model, *FIT, *GRID)
     assert "--resume would continue it" in again.err
     assert records_of(model) == []
@@ -125,7 +125,7 @@ def test_records_of_other_data_or_settings_are_not_used(place, killed):
 @pytest.mark.parametrize(
     ("added", "code"), [(b'{"params": {"C"', 0), (b"x\n", 2), (b"\x80\x04\n", 2)], ids=["cut short", "text", "pickle"]
 )
-def test_damaged_records_are_an_error_unless_the_last_line_is_cut_short(place, killed, added, code):
+def test_damaged_records_raise_except_truncated_last_line(place, killed, added, code):
     model = begin(killed, f"damaged{len(added)}")
     (path,) = records_of(model)
     path.write_bytes(path.read_bytes() + added)
@@ -133,7 +133,7 @@ def test_damaged_records_are_an_error_unless_the_last_line_is_cut_short(place, k
     assert (done.code, "delete it to begin again" in done.err) == (code, code == 2)
 
 
-def test_a_disk_that_is_full_costs_the_records_and_not_the_search(place, monkeypatch):
+def test_full_disk_loses_records_but_not_search(place, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
@@ -143,6 +143,6 @@ def test_a_disk_that_is_full_costs_the_records_and_not_the_search(place, monkeyp
     assert sum("No space left on device" in said for said in done.json["warnings"]) == 1
 
 
-def test_resume_needs_a_search(place):
+def test_resume_without_cv_raises(place):
     done = run_here("fit", place / "t.npz", "-o", place / "m", "--no-cv", "--resume")
     assert (done.code, "--resume continues a search" in done.err) == (2, True)

@@ -1,4 +1,4 @@
-"""The search of the command line is that of the package, and its folds follow the data."""
+"""Model selection of the command line: agreement with the package, grids and folds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def context_of(folder, frame, target=("y",), **options) -> FitContext:
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_search_is_that_of_the_package_and_predicts_unseen_rows(tmp_path, jobs):
+def test_search_matches_package_search(tmp_path, jobs):
     context = context_of(tmp_path, table(np.array(list("abc") * 20)), C=[0.1, 1.0], jobs=jobs, **SMALL)
     found = search_and_fit(context, 2)
     folds = StratifiedKFold(2, shuffle=True, random_state=0)
@@ -49,13 +49,13 @@ def test_a_search_is_that_of_the_package_and_predicts_unseen_rows(tmp_path, jobs
     candidates = found.cross_validation("accuracy", 0.0)["candidates"]
     means = dict(zip(reference.cv_results_["param_C"], reference.cv_results_["mean_test_score"], strict=True))
     assert {one["C"]: one["mean"] for one in candidates if one["C"] in means} == pytest.approx(means)
-    if found.settings["C"] == reference.C_:  # and not one value beyond
+    if found.settings["C"] == reference.C_:  # the grid was not extended
         np.testing.assert_array_equal(found.estimator.coef_features_, reference.coef_features_)
     scores = [np.mean(found.out_of_fold[test] == context.y[test]) for _, test in search.cv]
     assert np.mean(scores) == pytest.approx(max(one["mean"] for one in candidates))
 
 
-def test_one_value_more_is_tried_beyond_the_best(tmp_path):
+def test_search_extends_grid_beyond_edge(tmp_path):
     frame = table(np.array(list("ab") * 20))
     frame.to_csv(tmp_path / "t.csv", index=False)
     fit = (
@@ -88,13 +88,13 @@ def test_one_value_more_is_tried_beyond_the_best(tmp_path):
         ((30, 30), 5, ""),
     ],
 )
-def test_folds_follow_the_rarest_class(tmp_path, capsys, sizes, folds, said):
+def test_number_of_folds_follows_rarest_class(tmp_path, capsys, sizes, folds, said):
     context = context_of(tmp_path, table(np.repeat(list("ab"), sizes)))
     assert possible_folds(context) == folds
     assert said in capsys.readouterr().err
 
 
-def test_documents_need_as_many_topics_as_classes(tmp_path):
+def test_topic_grid_has_at_least_number_of_classes(tmp_path):
     words = np.array([f"w{i % 30} w{i % 7}" for i in range(60)])
     frame = pd.DataFrame({"text": words, "y": [f"c{i % 30}" for i in range(60)]})
     context = context_of(tmp_path, frame, text=["text"])
@@ -102,8 +102,8 @@ def test_documents_need_as_many_topics_as_classes(tmp_path):
     assert search.param_grid["n_components"] == [30, 60, 120]
 
 
-def test_no_fold_leaves_a_class_of_a_label_unseen(tmp_path):
-    """A rare label with three rows must be in every training part, with missing labels around it."""
+def test_training_folds_contain_all_label_classes(tmp_path):
+    """Every training part contains a label with three rows, despite missing labels."""
     rng = np.random.default_rng(0)
     frame = table(np.zeros(40)).assign(
         y=np.where(np.arange(40) < 3, 1.0, 0.0), z=rng.integers(2, size=40).astype(float)
@@ -116,7 +116,7 @@ def test_no_fold_leaves_a_class_of_a_label_unseen(tmp_path):
         assert all(len(np.unique(column[train][observed_rows(column[train])])) == 2 for column in context.y.T)
 
 
-def test_accuracy_of_balanced_classes_is_scikit_learns():
+def test_balanced_score_matches_balanced_accuracy():
     rng = np.random.default_rng(0)
     y, predicted = rng.integers(3, size=50), rng.integers(3, size=50)
     assert score_of("classifier", y, predicted, balanced=True) == pytest.approx(balanced_accuracy_score(y, predicted))
@@ -127,7 +127,7 @@ def test_accuracy_of_balanced_classes_is_scikit_learns():
         assert found == pytest.approx(score_of("classifier", y[rows], predicted[rows], balanced=balanced))
 
 
-def test_features_are_those_in_use_and_vary(tmp_path):
+def test_feature_columns_are_those_in_use(tmp_path):
     table(np.array(list("abc") * 20)).to_csv(tmp_path / "t.csv", index=False)
     fit = (
         "fit",

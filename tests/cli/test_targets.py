@@ -1,4 +1,4 @@
-"""The target: what kind of model it asks for, and its values."""
+"""The target: inferred kind of model and values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def table_of(source: str = "t.csv", **columns) -> Table:
         (("amount", "flag"), "regressor", "they hold numbers"),
     ],
 )
-def test_the_kind_follows_from_the_target(names, kind, why):
+def test_decide_infers_kind_from_target(names, kind, why):
     spec, said = decide(TABLE, names, None, None)
     assert spec.kind == kind
     assert why in said
@@ -69,18 +69,18 @@ RATINGS = {
         (("stars", "flag"), True, "multilabel", "hold classes (--kind regressor if they are quantities)"),
     ],
 )
-def test_few_whole_numbers_are_classes_except_ratings_of_texts(names, of_texts, kind, said):
+def test_decide_treats_few_integers_as_classes_except_ratings(names, of_texts, kind, said):
     spec, why = decide(table_of(**RATINGS), names, of_texts=of_texts)
     assert spec.kind == kind
     assert said in why
 
 
-def test_a_label_that_no_row_has_is_known_from_the_others():
+def test_decide_accepts_constant_label_among_others():
     both = table_of(flag=COLUMNS["flag"], never=np.zeros(40))
     assert decide(both, ("flag", "never"), None, None)[0].kind == "multilabel"
 
 
-def test_the_user_may_know_better():
+def test_kind_option_overrides_inferred_kind():
     assert decide(TABLE, ("flag",), "regressor", None)[0].kind == "regressor"
     spec, why = decide(TABLE, ("half",), "classifier", None)
     assert why == "classifier, by --kind"
@@ -102,12 +102,12 @@ def test_the_user_may_know_better():
         (("flag",), "multilabel", None, UserError, "takes several targets, but there is one"),
     ],
 )
-def test_targets_that_make_no_sense(names, kind, task, error, message):
+def test_invalid_target_raises(names, kind, task, error, message):
     with pytest.raises(error, match=message):
         decide(TABLE, names, kind, task)
 
 
-def test_too_many_classes():
+def test_too_many_classes_raise():
     many = table_of(id=[f"row {i}" for i in range(400)])
     with pytest.raises(BadDataError, match="400 different values in 400 rows: too many for classes"):
         decide(many, ("id",), None, None)
@@ -116,7 +116,7 @@ def test_too_many_classes():
         decide(days, ("day",), None, None)
 
 
-def test_choosing_columns():
+def test_choose_targets_selects_columns():
     assert choose_targets(TABLE, ["flag", "word"]) == ("flag", "word")
     assert choose_targets(TABLE, ["both"]) == ("word", "flag")
     assert choose_targets(replace(table_of(x=[0.0], y=[0.0]), targets=("y",)), []) == ("y",)
@@ -128,7 +128,7 @@ def test_choosing_columns():
         choose_targets(TABLE, ["flag", "both"])
 
 
-def test_values_keep_the_type_of_training():
+def test_target_values_keep_training_type():
     spec, _ = decide(TABLE, ("word", "grade"), None, None)
     values = target_values(TABLE, spec)
     assert values[:3, 0].tolist() == ["a", "b", None]
@@ -138,13 +138,13 @@ def test_values_keep_the_type_of_training():
     assert target_values(numbers, words).tolist() == ["1", None]
     grades, _ = decide(TABLE, ("grade",), None, None)
     texts = table_of("new.csv", grade=["good"])
-    assert target_values(table_of("new.csv", grade=["good", "2"]), grades).tolist() == ["good", 2.0]  # a new class
+    assert target_values(table_of("new.csv", grade=["good", "2"]), grades).tolist() == ["good", 2.0]  # new class
     amounts, _ = decide(TABLE, ("grade",), "regressor", None)
     with pytest.warns(UserWarning, match="'grade' held numbers in training; 'good' and the like in 1 row"):
         assert np.isnan(target_values(texts, amounts)).all()
 
 
-def test_every_row_needs_a_task():
+def test_missing_task_raises():
     spec, _ = decide(TABLE, ("amount",), None, "flag")
     assert task_values(TABLE, spec).tolist()[:3] == ["0", "1", "1"]
     spec, _ = decide(TABLE, ("amount",), None, "word")

@@ -1,4 +1,4 @@
-"""Documents to counts of words: which words are kept, and what becomes of new documents."""
+"""Word counts of documents: vocabulary and new documents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def learn(table: Table, **options):
     return learn_words(table, request, Output(quiet=True))
 
 
-def test_words_are_those_of_scikit_learn_and_negations_are_among_them():
+def test_vocabulary_matches_count_vectorizer():
     words, counts = learn(texts(TEXTS), text=["text0"])
     theirs = CountVectorizer(token_pattern=TOKEN)
     wanted = theirs.fit_transform([text or "" for text in TEXTS])
@@ -42,14 +42,14 @@ def test_words_are_those_of_scikit_learn_and_negations_are_among_them():
     np.testing.assert_array_equal(words.encode(table).toarray(), theirs.transform(["not new", "good"]).toarray())
 
 
-def test_ngrams_are_phrases_in_training_and_prediction():
+def test_ngrams_are_counted_in_fit_and_predict():
     words, _ = learn(texts(TEXTS), text=["text0"], ngrams=2)
     assert {"not good", "not well", "good"} <= set(words.words)
     found = words.encode(texts(["not good", "good"])).toarray()
     assert found[:, words.words.index("not good")].tolist() == [1, 0]
 
 
-def test_words_can_be_chosen_otherwise(tmp_path):
+def test_vocabulary_options_filter_words(tmp_path):
     (tmp_path / "stop.txt").write_text("good\nWELL")
     for options, wanted in (
         ({"stop_words": "english"}, {"good"} - ENGLISH_STOP_WORDS),
@@ -65,12 +65,12 @@ def test_words_can_be_chosen_otherwise(tmp_path):
         learn(texts(TEXTS), text=["text0"], min_df=9)
 
 
-def test_several_columns_of_text_are_joined():
+def test_text_columns_are_joined():
     words, counts = learn(texts(["ball", "law"], ["court", None]), text=["text0", "text1"])
     assert counts.toarray().tolist() == [[words.words.index(w) in (0, 1) for w in ("ball", "court", "law")], [0, 0, 1]]
 
 
-def test_counts_are_matched_by_their_words():
+def test_counts_are_aligned_by_word():
     words, counts = learn(counted([[1, 0, 2], [0, 3, 0]], ["a", "b", "c"]))
     np.testing.assert_array_equal(words.encode(counted([[5, 7]], ["c", "new"])).toarray(), [[0, 0, 5]])
     assert counts.dtype == np.int32
@@ -78,13 +78,13 @@ def test_counts_are_matched_by_their_words():
 
 
 @pytest.mark.parametrize("odd", [2.0**32, 2.0**32 + 1, -1.0, np.nan, np.inf])
-def test_counts_that_are_no_counts_are_refused(odd):
-    """A count of 2**32 must not be read as zero."""
+def test_invalid_counts_raise(odd):
+    """A count of 2**32 must not overflow to zero."""
     with pytest.raises(BadDataError, match="should hold counts of words, up to 2147483647"):
         learn(counted([[1, odd]], ["a", "b"]))
 
 
-def test_documents_without_known_words(tmp_path):
+def test_documents_without_known_words_warn(tmp_path):
     (tmp_path / "t.csv").write_text(reviews() + "r98,,law,3\nr99,12 34,law,2\n")
     done = run_here("fit", tmp_path / "t.csv", "--text", "review", "-t", "subject", "-o", tmp_path / "m", *QUICK)
     assert "2 of 42 documents have no words and are left out" in done.err
@@ -97,7 +97,7 @@ def test_documents_without_known_words(tmp_path):
     assert (none.code, "the model knows none of the words" in none.err) == (3, True)
 
 
-def test_text_may_be_in_another_column_of_new_files(tmp_path):
+def test_text_option_selects_other_column_of_new_file(tmp_path):
     done = run_here("fit", write_mails(tmp_path), "-o", tmp_path / "m", *QUICK, "--json")
     assert done.json["estimator"] == "MedLDAClassifier"
     predicted = run_here("predict", tmp_path / "m", tmp_path / "mails" / "law").out.splitlines()
@@ -108,7 +108,7 @@ def test_text_may_be_in_another_column_of_new_files(tmp_path):
     assert "--text" in run_here("predict", tmp_path / "m", tmp_path / "new.csv").err
 
 
-def test_ratings_of_texts_are_numbers(tmp_path):
+def test_ratings_of_texts_are_regression_targets(tmp_path):
     lines = reviews().splitlines()
     whole = [line.rpartition(",")[0] + f",{round(float(line.rpartition(',')[2]))}" for line in lines[1:]]
     (tmp_path / "t.csv").write_text("\n".join([lines[0], *whole]) + "\n")
@@ -117,7 +117,7 @@ def test_ratings_of_texts_are_numbers(tmp_path):
     assert run_here(*fit, "--kind", "classifier").json["estimator"] == "MedLDAClassifier"
 
 
-def test_long_texts_in_a_table_are_pointed_out(tmp_path):
+def test_long_texts_in_table_get_a_hint(tmp_path):
     (tmp_path / "t.csv").write_text(reviews())
     fit = ("fit", tmp_path / "t.csv", "-t", "subject", "-o", tmp_path / "m", *QUICK)
     assert "--text review would find topics" in run_here(*fit).err
@@ -142,7 +142,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("options", "code", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_get_one_line(tmp_path, monkeypatch, options, code, message):
+def test_text_option_errors_print_one_line(tmp_path, monkeypatch, options, code, message):
     monkeypatch.chdir(tmp_path)
     rows = [f"the ball and the goal {i},sport,{i},\nthe court of law {i},law,{i},\n" for i in range(4)]
     (tmp_path / "t.csv").write_text("text,subject,stars,empty\n" + "".join(rows))

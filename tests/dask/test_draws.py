@@ -1,4 +1,4 @@
-"""`regularize` over draws in blocks on a cluster: the solution is that of draws in memory."""
+"""`regularize` with draws on a cluster agrees with draws in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CONSTRAINTS = {
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", CONSTRAINTS)
-def test_the_solution_is_that_of_draws_in_memory(client, draws, name, weighted):
+def test_solution_matches_draws_in_memory(client, draws, name, weighted):
     log_weights = None
     if weighted:
         log_weights = np.random.default_rng(1).normal(size=N)
@@ -60,7 +60,7 @@ def test_the_solution_is_that_of_draws_in_memory(client, draws, name, weighted):
         found, expected = (regularize(posterior, CONSTRAINTS[name]) for posterior in (there, here))
     assert found.labels == expected.labels
     assert found.status is expected.status
-    unit = here.sd(expected.features)  # multipliers and expectations in units of the features
+    unit = here.sd(expected.features)  # scale of multipliers and expectations
     np.testing.assert_allclose(found.multipliers * unit, expected.multipliers * unit, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(found.after / unit, expected.after / unit, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(found.before / unit, expected.before / unit, rtol=1e-10, atol=1e-10)
@@ -72,7 +72,7 @@ def test_the_solution_is_that_of_draws_in_memory(client, draws, name, weighted):
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    """A cluster in this process, where PyTorch's arrays stand for those of a GPU."""
+    """Cluster in this process, where PyTorch tensors stand for GPU arrays."""
     monkeypatch.setattr(arrays, "lies_elsewhere", lambda array: not arrays.is_plain(array))
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
@@ -82,7 +82,7 @@ def elsewhere(monkeypatch):
 
 
 def cut_there(array, others=()):
-    """The blocks of an array as tensors; of some something else is made."""
+    """Blocks of an array as tensors, some converted by other functions."""
     torch = pytest.importorskip("torch")
 
     def make(block, block_info=None):
@@ -103,13 +103,13 @@ ON_DEVICES = [
 @pytest.mark.filterwarnings("ignore::regbayes.UnreliableWeightsWarning")
 @pytest.mark.parametrize("constraints", ON_DEVICES)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_draws_on_devices_stay_there(elsewhere, draws, monkeypatch, constraints, weighted):
+def test_draws_on_gpu_stay_on_gpu(elsewhere, draws, monkeypatch, constraints, weighted):
     log_weights = 0.5 * np.random.default_rng(1).normal(size=N) if weighted else None
     there = Samples(
         {key: cut_there(values) for key, values in draws.items()}, None if not weighted else cut_there(log_weights)
     )
     here = regbayes.Samples(draws, log_weights, chains=False)
-    # Features that are asked for on the host are what a face of the support, or a problem that stalls, needs.
+    # Problems at a face of the support, or that stall, evaluate features on the CPU.
     monkeypatch.setattr(
         WeightedAtoms, "features", property(lambda atoms: pytest.fail("features were read to the host"))
     )
@@ -131,7 +131,7 @@ def test_draws_on_devices_stay_there(elsewhere, draws, monkeypatch, constraints,
     assert np.isin(drawn["mu"], draws["mu"]).all()
 
 
-def test_draws_of_several_kinds_are_refused(elsewhere, draws):
+def test_draws_of_several_array_kinds_raise(elsewhere, draws):
     mixed = Samples(cut_there(draws["mu"], [(3, np.asarray)]))
     with pytest.raises(TypeError, match=r"features has blocks of numpy and of torch\.float64"):
         regularize(mixed, E(lambda x: x) >= 0.1)
@@ -140,7 +140,7 @@ def test_draws_of_several_kinds_are_refused(elsewhere, draws):
         regularize(half, E(lambda x: x) >= 0.1)
 
 
-def test_log_partition_and_covariance_are_sums_over_blocks(client, draws):
+def test_log_partition_and_covariance_match_whole_draws(client, draws):
     features = np.column_stack([draws["mu"], draws["theta"]])
     there = Samples(cut(features, CUTS))
     atoms = there.bind(there.evaluate(lambda x: x))
@@ -156,7 +156,7 @@ def test_log_partition_and_covariance_are_sums_over_blocks(client, draws):
 
 def test_features_may_be_dask_arrays(client, draws):
     lazy = Samples({"mu": cut(draws["mu"], CUTS)})
-    features = cut(draws["theta"], (1500, 1500))  # other blocks than the draws'
+    features = cut(draws["theta"], (1500, 1500))  # chunks differ from those of the draws
     found = regularize(lazy, [E(features) >= 0.1, E([lambda mu: mu**2, features[:, 0]]) <= [1.2, 0.5]])
     here = regbayes.Samples({"mu": draws["mu"]})
     theta = draws["theta"]
@@ -165,7 +165,7 @@ def test_features_may_be_dask_arrays(client, draws):
     np.testing.assert_allclose(found.after, expected.after, atol=1e-10)
 
 
-def test_draws_that_are_far_away_are_unreliable(client, draws):
+def test_distant_constraint_is_unreliable(client, draws):
     lazy, here = Samples(cut(draws["mu"], CUTS)), regbayes.Samples(draws["mu"])
     found = []
     for posterior in (lazy, here):
@@ -181,7 +181,7 @@ def test_draws_that_are_far_away_are_unreliable(client, draws):
     assert lazy.effective_sample_size == pytest.approx(N)
 
 
-def test_it_can_be_sampled_from(client, draws):
+def test_sample_resamples_by_weight(client, draws):
     result = regularize(Samples({key: cut(values, CUTS) for key, values in draws.items()}), E("mu") >= 0.5)
     drawn = result.sample(0, 4000)
     assert drawn["theta"].shape == (4000, 3)
@@ -192,7 +192,7 @@ def test_it_can_be_sampled_from(client, draws):
         result.interval("mu")
 
 
-def test_wrong_draws_are_named(client, draws):
+def test_invalid_draws_raise(client, draws):
     mu = cut(draws["mu"], CUTS)
     with pytest.raises(TypeError, match=r"regbayes\.Samples"):
         Samples(draws["mu"])
@@ -211,7 +211,7 @@ def test_wrong_draws_are_named(client, draws):
         regularize(Samples(holes), E(lambda x: x) >= 0.1)
 
 
-def test_moments_of_two_parts_are_those_of_all():
+def test_sum_of_tilt_sums_matches_whole_draws():
     rng = np.random.default_rng(3)
     values, logs = rng.normal(size=(40, 2)) + 1e5, rng.normal(size=40)
     parts = []

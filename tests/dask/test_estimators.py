@@ -1,4 +1,4 @@
-"""Estimators on a cluster of two processes: the same fit however samples are cut, lazy predictions, bad input."""
+"""Estimators on a cluster of two processes: chunks, lazy predictions and invalid input."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ dd, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
 pytestmark = quiet_marks()
 
 N, D, M = 900, 6, 4
-CUTS = [(N,), (1, 400, 99, 0, 350, 50), (12,) * 75]  # the last has more chunks than there are blocks
+CUTS = [(N,), (1, 400, 99, 0, 350, 50), (12,) * 75]  # the last has more chunks than MAX_BLOCKS
 GIVEN = {"n_components": 4, "max_iter": 4, "tol": 0.0, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
 def data():
-    """Samples of binary features with classes, labels and numbers of several tasks, groups, and documents."""
+    """Samples with classes, labels, regression targets, groups and documents."""
     rng = np.random.default_rng(0)
     on = (rng.random((N, 4)) < 0.4).astype(float)
     X = on @ rng.normal(size=(4, D)) + 0.5 * rng.normal(size=(N, D)) + 3.0
@@ -48,7 +48,7 @@ def data():
     numbers = 4.0 * X @ rng.normal(size=(D, M)) + 3.0 * rng.normal(size=(N, M)) + 10.0
     labels = (numbers > np.median(numbers, axis=0)).astype(float)
     own, group = numbers[:, 0].copy(), np.array([f"g{place:02}" for place in rng.integers(0, 9, N)])
-    group[:3] = "late"  # a task in the first chunks only
+    group[:3] = "late"  # a task only in the first chunks
     numbers[rng.random((N, M)) < 0.3] = labels[rng.random((N, M)) < 0.3] = np.nan
     labels[:200, 1:] = np.nan
     words, shares = rng.dirichlet(np.full(40, 0.1), 4), rng.dirichlet(np.full(4, 0.3), N)
@@ -104,7 +104,7 @@ CASES = {
 
 
 def fit(name, data, cut_one):
-    """Fit the estimator of a case to chunks of its data."""
+    """Fit the estimator of a case to chunked data."""
     model, X, y, others = CASES[name]
     given = [cut_one(data[part]) for part in (X, y) if part is not None]
     return clone(model).fit(*given, **{key: cut_one(data[part]) for key, part in others.items()})
@@ -112,7 +112,7 @@ def fit(name, data, cut_one):
 
 @pytest.fixture(scope="module")
 def whole(data, dask_cluster):
-    """A fit of each case to a single chunk."""
+    """Fits of each case to a single chunk."""
     with Client(dask_cluster):
         return {name: fit(name, data, partial(cut, sizes=CUTS[0])) for name in CASES}
 
@@ -120,7 +120,7 @@ def whole(data, dask_cluster):
 @pytest.mark.parametrize("sizes", CUTS[1:], ids=len)
 @pytest.mark.parametrize("name", CASES)
 def test_fit_does_not_depend_on_the_chunks(client, data, whole, name, sizes):
-    """Only the order of sums differs; MedLDA's tables of words by topics have single precision."""
+    """Only the order of sums differs; MedLDA uses single precision for word-topic tables."""
     found, expected = fit(name, data, partial(cut, sizes=sizes)), whole[name]
     for attribute in ("components_", "coef_features_", "intercept_", "mean_", "scale_"):
         if hasattr(expected, attribute) and not (attribute == "components_" and "medlda" in name):
@@ -132,14 +132,14 @@ def test_fit_does_not_depend_on_the_chunks(client, data, whole, name, sizes):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "labels" in name or "numbers" in name or name[0] == "a"])
-def test_fit_ends_where_that_of_the_plain_estimator_does(data, whole, name):
-    """The start is the same; a relative gap of 1e-12 leaves weights accurate to 1e-6, and steps multiply that."""
+def test_fit_matches_plain_estimator(data, whole, name):
+    """Initializations are equal; a relative gap of 1e-12 gives weights accurate to 1e-6."""
     _, X, y, others = CASES[name]
     plain = type(whole[name].to_local())(**whole[name].get_params())
     plain.fit(data[X], data[y], **{key: data[part] for key, part in others.items()})
     for attribute in ("mean_", "scale_", "noise_variance_", "prior_variance_", "generative_weight_"):
         if hasattr(plain, attribute):
-            rtol = 1e-6 if name == "alternation" else 1e-10  # which estimates variances to the end
+            rtol = 1e-6 if name == "alternation" else 1e-10  # it also estimates variances
             np.testing.assert_allclose(getattr(whole[name], attribute), getattr(plain, attribute), rtol=rtol)
     rel = 2e-2 if "medlda" in name else 1e-4
     assert whole[name].trace_.objective[-1] == pytest.approx(plain.trace_.objective[-1], rel=rel)
@@ -148,7 +148,7 @@ def test_fit_ends_where_that_of_the_plain_estimator_does(data, whole, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_lazy_predictions_are_those_of_the_plain_estimator(client, data, whole, name, tmp_path):
+def test_lazy_predictions_match_plain_estimator(client, data, whole, name, tmp_path):
     model, (_, X, y, others) = whole[name], CASES[name]
     task = [data["group"]] if "task" in others else []
     lazy, lazy_task = cut(data[X], CUTS[1]), [cut(part, CUTS[1]) for part in task]
@@ -171,7 +171,7 @@ def test_lazy_predictions_are_those_of_the_plain_estimator(client, data, whole, 
         assert fits_its_rows(model.to_local().predict(data[X], *task), data[y]) or y == "numbers"
 
 
-def test_features_are_turned_back_to_samples_lazily(client, data, whole):
+def test_inverse_transform_is_lazy(client, data, whole):
     model, lazy = whole["ibp"], cut(data["X"], CUTS[1])
     features = model.transform(lazy)
     expected = model.to_local().inverse_transform(features.compute())
@@ -188,7 +188,7 @@ def test_warm_start_resumes_a_fit(client, data, whole):
     np.testing.assert_array_equal(changed.feature_probabilities(X).compute(), changed.transform(X).compute())
 
 
-def test_tasks_may_have_classes_of_their_own(client, data):
+def test_tasks_may_have_different_classes(client, data):
     named = np.full((N, 2), None, dtype=object)
     named[:, 0] = data["classes"]
     seen = ~np.isnan(data["labels"][:, 0])
@@ -202,7 +202,7 @@ def test_tasks_may_have_classes_of_their_own(client, data):
         np.testing.assert_allclose(lazy.compute(), expected, atol=1e-3)
 
 
-def test_data_frames(client, data):
+def test_fit_accepts_data_frames(client, data):
     frame = pd.DataFrame(data["X"], columns=list("abcdef")).join(pd.DataFrame(data["labels"], columns=list("wxyz")))
     frame = frame.assign(colour=data["classes"], group=data["group"], number=data["own"])
     table, rows = dd.from_pandas(frame, npartitions=3), list("abcdef")
@@ -216,14 +216,14 @@ def test_data_frames(client, data):
         answers = model.predict(table[rows], *(table[part] for part in others.values()))
         expected = model.to_local().predict(frame[rows], *(frame[part] for part in others.values()))
         np.testing.assert_array_equal(answers.compute(), expected)
-        with pytest.raises(ValueError, match="feature names"):  # before anything is computed
+        with pytest.raises(ValueError, match="feature names"):  # raised before any computation
             model.predict(table[list("bacdef")])
     with pytest.raises(ValueError, match="X has 3 features"):
         model.predict(cut(data["X"], CUTS[0])[:, :3], cut(data["group"], CUTS[0]))
 
 
-def test_chunks_of_any_kind_make_the_same_fit(client, data, whole):
-    """Columns in chunks, an empty chunk, rows that were not counted, arrays in memory, persisted collections."""
+def test_fit_does_not_depend_on_kind_of_chunks(client, data, whole):
+    """Chunked columns, an empty chunk, unknown chunk sizes, arrays in memory and persisted collections."""
     lazy = da.from_array(data["X"], chunks=((300, 0, 600), (2, 4)))
     labels = cut(data["classes"], (300, 0, 600))
     unknown = lazy[lazy[:, 0] > -np.inf]
@@ -237,8 +237,8 @@ def test_chunks_of_any_kind_make_the_same_fit(client, data, whole):
 
 @pytest.mark.parametrize("library", ["array_api_strict", "torch"])
 @pytest.mark.parametrize("name", ["ilsvm", "ilsvm half-normal", "labels", "ragged numbers", "medlda"])
-def test_chunks_of_other_libraries_make_the_same_fit(data, whole, name, library):
-    """Samples stay arrays of their library on the workers, which are threads here."""
+def test_fit_does_not_depend_on_array_library(data, whole, name, library):
+    """Samples stay arrays of their library on the workers, here threads."""
     xp = pytest.importorskip(library)
     if name == "medlda" and library == "array_api_strict":
         pytest.skip("sums by word are not in the array API")
@@ -265,8 +265,8 @@ def test_chunks_of_other_libraries_make_the_same_fit(data, whole, name, library)
     np.testing.assert_allclose(features, found.to_local().transform(data[CASES[name][1]]), atol=1e-5)
 
 
-def test_samples_without_a_label_in_a_block(client, data):
-    """A class may be missing in a block, and a block may have no label at all."""
+def test_blocks_may_lack_classes_or_labels(client, data):
+    """A block may lack a class or all labels."""
     order = np.argsort(data["classes"], kind="stable")
     labels = data["classes"][order].copy()
     labels[:60] = "none"
@@ -281,7 +281,7 @@ def test_samples_without_a_label_in_a_block(client, data):
         np.testing.assert_allclose(two.coef_features_, one.coef_features_, atol=1e-8)
 
 
-def test_samples_of_weight_zero_do_not_count(client, data):
+def test_samples_with_zero_weight_are_ignored(client, data):
     X, y, weights = data["X"], data["classes"], (np.arange(N) % 3 > 0).astype(float)
     model = ILSVMClassifier(**GIVEN, multi_class="ovr", class_weight="balanced")
     weighted = clone(model).fit(cut(X, (400, 500)), cut(y, (N,)), cut(weights, (N,)))
@@ -289,12 +289,12 @@ def test_samples_of_weight_zero_do_not_count(client, data):
     np.testing.assert_allclose(weighted.coef_features_, alone.coef_features_, atol=1e-8)
 
 
-def test_fewer_samples_than_workers(client, data):
+def test_fit_supports_fewer_samples_than_workers(client, data):
     few = ILSVMClassifier(4, max_iter=1).fit(cut(data["X"][:3], (1, 1, 1)), cut(np.array([0, 1, 1]), (3,)))
     assert few.predict(cut(data["X"], (N,))).shape == (N,)
 
 
-def test_batches_resume_a_fit(client, data, whole):
+def test_partial_fit_resumes_a_fit(client, data, whole):
     X, y, model = data["X"], data["classes"], pickle.loads(pickle.dumps(whole["ilsvm"]))
     for method in (model.partial_fit, model.fit_weights):
         with pytest.raises(TypeError, match="takes samples in memory"):
@@ -302,7 +302,7 @@ def test_batches_resume_a_fit(client, data, whole):
     assert model.partial_fit(X[:70], y[:70]).n_samples_seen_ == N + 70
 
 
-# --- what raises an error
+# --- invalid input
 
 
 def text_later(block, block_info=None):
@@ -339,13 +339,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_raises(client, data, name):
+def test_invalid_input_raises(client, data, name):
     make, message = BAD[name]
     with pytest.raises((ValueError, TypeError), match=message):
         ILSVMClassifier(**GIVEN).fit(*make(data["X"], data["classes"]))
 
 
-def test_bad_targets_of_tasks_raise(client, data):
+def test_invalid_task_targets_raise(client, data):
     X, Y = (cut(data[name], CUTS[1]) for name in ("X", "labels"))
     nothing = da.full((N, M), np.nan, chunks=(CUTS[1], -1))
     kinds = cut(np.repeat([1, 2], N // 2), CUTS[1]).map_blocks(text_later, dtype=object)
@@ -376,12 +376,12 @@ def test_bad_targets_of_tasks_raise(client, data):
         MedLDARegressor(loss="epsilon_insensitive"),
     ],
 )
-def test_options_that_keep_a_result_per_sample_raise(client, data, model):
+def test_options_with_per_sample_state_raise(client, data, model):
     with pytest.raises(ValueError, match="keeps a result for every sample"):
         model.fit(cut(data["X"], (N,)), cut(data["classes"], (N,)))
 
 
-def test_a_cluster_is_needed(data):
+def test_fit_without_cluster_raises(data):
     X, y = (cut(data[name], (N,)) for name in ("X", "classes"))
     with pytest.raises(ValueError, match="No Dask client"):
         ILSVMClassifier().fit(X, y)
@@ -389,10 +389,10 @@ def test_a_cluster_is_needed(data):
         ILSVMClassifier().fit(X, y, client="tcp://127.0.0.1:8786")
 
 
-# --- parts
+# --- components
 
 
-def test_a_sample_is_that_of_local_memory_however_samples_are_cut(client):
+def test_sample_matches_local_source_for_any_chunks(client):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(20_000, 2)), rng.choice(4, 20_000, p=[0.7, 0.2, 0.095, 0.005])
     strata = Strata(np.bincount(y), partial(code_labels, classes=np.arange(4), unlabeled=None, rest=0))

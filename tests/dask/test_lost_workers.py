@@ -1,4 +1,4 @@
-"""Workers that are lost: a fit continues when they restart, and ends with an error when they do not."""
+"""Lost workers: a fit continues if they restart and raises an error otherwise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def assert_same_fit(found, expected):
 
 @pytest.fixture
 def workers():
-    """Two worker processes of a test that kills them; a killed worker restarts."""
+    """Two worker processes that restart when killed."""
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
         yield client
 
@@ -46,7 +46,7 @@ def workers():
 @pytest.mark.parametrize(
     ("kind", "stage"), [(model, "descent"), (partial(MultiTaskILSVMRegressor, 4, max_iter=3, tol=0.0), "descent")]
 )
-def test_fit_with_a_killed_worker_is_the_same(client, data, kind, stage):
+def test_fit_with_killed_worker_is_unchanged(client, data, kind, stage):
     expected, killed = kind(random_state=0).fit(*data), []
     killer = AfterIteration(lambda: killed.extend(kill_workers(client, 1)), 2, stage)
     found = kind(random_state=0).set_callbacks(killer).fit(*data)
@@ -54,7 +54,7 @@ def test_fit_with_a_killed_worker_is_the_same(client, data, kind, stage):
     assert_same_fit(found, expected)
 
 
-def test_fit_with_all_workers_killed_continues_when_they_restart(workers, data):
+def test_fit_continues_after_all_workers_restart(workers, data):
     expected = model().fit(*data, client=workers)
     killer = AfterIteration(partial(kill_workers, workers), 2)
     found = model().set_callbacks(killer).fit(*data, client=workers)
@@ -64,8 +64,8 @@ def test_fit_with_all_workers_killed_continues_when_they_restart(workers, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-def test_workers_killed_at_random_moments_end_a_fit_or_leave_it_as_it_is(workers, data, seed):
-    """Dask gives up a task after it has been lost with several workers; then the fit ends with an error."""
+def test_randomly_killed_workers_raise_or_leave_fit_unchanged(workers, data, seed):
+    """Dask gives up on a task after several workers died with it; then the fit raises an error."""
     began = time.monotonic()
     expected = model().fit(*data, client=workers)
     moment = (time.monotonic() - began) * np.random.default_rng(seed).random()
@@ -73,7 +73,7 @@ def test_workers_killed_at_random_moments_end_a_fit_or_leave_it_as_it_is(workers
     killer.start()
     try:
         found = model().fit(*data, client=workers)
-    except (OSError, RuntimeError):  # of Dask
+    except (OSError, RuntimeError):  # raised by Dask
         pass
     else:
         assert_same_fit(found, expected)
@@ -82,7 +82,7 @@ def test_workers_killed_at_random_moments_end_a_fit_or_leave_it_as_it_is(workers
 
 
 @pytest.mark.parametrize("moment", ["before the fit", "in the fit"])
-def test_workers_that_leave_for_good_end_a_fit_with_an_error(data, moment):
+def test_fit_raises_if_workers_do_not_return(data, moment):
     quiet = {"processes": False, "dashboard_address": ":0"}
     with (
         dask.config.set({"distributed.scheduler.no-workers-timeout": "2s"}),
@@ -104,8 +104,8 @@ def test_workers_that_leave_for_good_end_a_fit_with_an_error(data, moment):
                 model().set_callbacks(AfterIteration(leave)).fit(*data, client=client)
 
 
-def test_interrupt_ends_a_fit_with_the_best_state(client, data):
-    """In a terminal Ctrl-C reaches all processes of the group; the workers of a fit ignore it."""
+def test_interrupt_keeps_best_state(client, data):
+    """In a terminal, Ctrl-C reaches all processes of the group; workers ignore it."""
     before = client.run(hears_interrupts)
 
     def interrupt():

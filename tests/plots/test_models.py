@@ -1,4 +1,4 @@
-"""Displays of fitted models hold what the estimator has, and draw it."""
+"""Displays of fitted models: stored arrays and drawings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tick_labels(ticks):
     return [tick.get_text() for tick in ticks]
 
 
-def test_lines_are_changes_of_the_terms_and_of_their_sum(fitted):
+def test_objective_lines_are_changes_of_terms_and_sum(fitted):
     display = ObjectiveDisplay.from_estimator(fitted)
     changes = {line.get_label(): line.get_ydata() for line in display.ax_.get_lines()}
     trace = fitted.trace_
@@ -59,7 +59,7 @@ def test_lines_are_changes_of_the_terms_and_of_their_sum(fitted):
     display.figure_.canvas.draw()
 
 
-def test_averages_are_those_of_the_features_in_use_most_frequent_first(fitted):
+def test_feature_use_averages_are_sorted_by_frequency(fitted):
     display = FeatureUseDisplay.from_estimator(fitted, X, y)
     psi = fitted.transform(X)[:, display.features]
     np.testing.assert_allclose(display.overall, psi.mean(axis=0))
@@ -75,13 +75,13 @@ def test_averages_are_those_of_the_features_in_use_most_frequent_first(fitted):
     display.figure_.canvas.draw()
 
 
-def test_feature_use_without_classes_is_bars_alone():
+def test_feature_use_without_classes_draws_only_bars():
     display = FeatureUseDisplay.from_estimator(ibp().fit(X), X)
     assert display.ax_.get_images() == []
     assert np.all(display.deviation == 0)
 
 
-def test_weights_of_classes_are_the_coefficients_largest_first(fitted):
+def test_class_weights_are_sorted_coefficients(fitted):
     display = FeatureWeightsDisplay.from_estimator(fitted)
     np.testing.assert_array_equal(display.weights, fitted.coef_features_[:, display.features])
     assert np.all(np.diff(np.linalg.norm(display.weights, axis=0)) <= 1e-12)
@@ -93,12 +93,12 @@ def test_weights_of_classes_are_the_coefficients_largest_first(fitted):
     display.figure_.canvas.draw()
 
 
-def test_weights_of_two_classes_are_those_of_the_second():
+def test_binary_weights_are_those_of_second_class():
     display = FeatureWeightsDisplay.from_estimator(ilsvm().fit(X, np.where(y == 0, "no", "yes")))
     assert (display.outputs, len(display.weights)) == (["yes"], 1)
 
 
-def test_weights_of_tasks_have_their_names(several):
+def test_task_weights_are_named_by_task(several):
     display = FeatureWeightsDisplay.from_estimator(several[0], features=[3, 1], outputs=PLACES)
     np.testing.assert_array_equal(display.weights, several[0].coef_features_[:, [3, 1]])
     assert display.name == "task"
@@ -106,7 +106,7 @@ def test_weights_of_tasks_have_their_names(several):
     assert FeatureWeightsDisplay.from_estimator(several[0]).outputs == [0, 1, 2, 3, 4]
 
 
-def test_relations_are_correlations_of_the_scores(several):
+def test_task_relations_are_score_correlations(several):
     fitted, rows = several
     display = TaskRelationsDisplay.from_estimator(fitted, rows, tasks=PLACES)
     np.testing.assert_allclose(display.relations, np.corrcoef(fitted.decision_function(rows).T), atol=1e-9)
@@ -116,7 +116,7 @@ def test_relations_are_correlations_of_the_scores(several):
     display.figure_.canvas.draw()
 
 
-def test_relations_of_groups_are_centered():
+def test_task_relations_of_groups_are_centered():
     rows, targets, task = RAGGED
     fitted = regressor().fit(rows, targets, task=task)
     latent = fitted.transform(rows) @ fitted.coef_features_.T
@@ -128,7 +128,7 @@ def test_relations_of_groups_are_centered():
     assert display.tasks == ["east", "north", "south", "west"]
 
 
-def test_constant_scores_correlate_with_no_other():
+def test_constant_scores_have_zero_correlation():
     scores = np.random.default_rng(0).standard_normal((50, 3))
     scores[:, 1] = 7.0
     found = correlations(scores)
@@ -136,7 +136,7 @@ def test_constant_scores_correlate_with_no_other():
     assert found[0, 2] == pytest.approx(np.corrcoef(scores[:, [0, 2]].T)[0, 1])
 
 
-def test_related_tasks_become_neighbors():
+def test_related_order_puts_related_tasks_together():
     rng = np.random.default_rng(0)
     common = rng.standard_normal((200, 3))
     kinds = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
@@ -145,7 +145,7 @@ def test_related_tasks_become_neighbors():
     np.testing.assert_array_equal(related_order(np.eye(2)), [0, 1])
 
 
-def test_top_words_are_the_largest_loadings_of_any_model():
+def test_top_words_are_largest_loadings():
     counts = np.random.default_rng(0).poisson(2.0, (40, 7))
     topics = LatentDirichletAllocation(3, random_state=0).fit(counts)
     words = np.array(["sea", "sky", "sun", "tree", "town", "road", "rain"])
@@ -161,7 +161,7 @@ def test_top_words_are_the_largest_loadings_of_any_model():
     display.figure_.canvas.draw()
 
 
-def test_top_loadings_of_either_sign_and_features_without_any():
+def test_top_words_accept_negative_and_zero_loadings():
     fitted = ilsvm(8).fit(X, y)
     fitted.components_ = np.vstack([fitted.components_, np.zeros((1, 64))])
     display = TopWordsDisplay.from_estimator(fitted)
@@ -173,7 +173,7 @@ def test_top_loadings_of_either_sign_and_features_without_any():
     assert display.words[0][0] == str(np.abs(fitted.components_[display.features[0]]).argmax())
 
 
-def test_top_words_of_data_frames_have_their_names():
+def test_top_words_use_data_frame_names():
     import pandas as pd
 
     frame = pd.DataFrame(X[:, 20:30], columns=[f"pixel {i}" for i in range(10)])
@@ -181,7 +181,7 @@ def test_top_words_of_data_frames_have_their_names():
     assert all(word.startswith("pixel ") for words in display.words for word in words)
 
 
-def test_displays_take_the_best_estimator_of_a_search():
+def test_displays_accept_a_search():
     search = ilsvm_cv().fit(X, y)
     np.testing.assert_array_equal(
         FeatureWeightsDisplay.from_estimator(search, features=[0]).weights,
@@ -191,7 +191,7 @@ def test_displays_take_the_best_estimator_of_a_search():
     assert TaskRelationsDisplay.from_estimator(classifier_cv().fit(rows, targets), rows).relations.shape == (3, 3)
 
 
-def test_displays_draw_on_the_axes_they_are_given(fitted, several):
+def test_displays_draw_on_given_axes(fitted, several):
     figure, axes = plt.subplots(2, 2)
     assert FeatureWeightsDisplay.from_estimator(several[0], ax=axes[0, 0]).ax_ is axes[0, 0]
     assert TaskRelationsDisplay.from_estimator(*several, ax=axes[0, 1]).ax_ is axes[0, 1]
@@ -204,7 +204,7 @@ def test_displays_draw_on_the_axes_they_are_given(fitted, several):
         assert display.figure_ is figure
 
 
-def test_a_figure_of_many_features_has_limited_width():
+def test_figure_of_many_features_has_limited_width():
     display = FeatureUseDisplay(np.linspace(1, 0, 300), np.zeros((0, 300)), classes=[], features=range(300)).plot()
     assert display.figure_.get_size_inches()[0] <= 16
     assert 20 <= len(display.ax_.get_xticks()) <= 40
@@ -212,7 +212,7 @@ def test_a_figure_of_many_features_has_limited_width():
     assert len(wide.ax_.get_xticks()) <= 40
 
 
-def test_what_does_not_fit_together_raises(fitted):
+def test_inconsistent_arguments_raise(fitted):
     with pytest.raises(ValueError, match="ax has 1 Axes, and 2 are needed"):
         FeatureUseDisplay.from_estimator(fitted, X, y, ax=plt.subplots()[1])
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
@@ -228,6 +228,6 @@ def test_what_does_not_fit_together_raises(fitted):
 
 
 @pytest.mark.parametrize("display", [FeatureWeightsDisplay, TopWordsDisplay, ObjectiveDisplay])
-def test_estimators_that_are_not_fitted_raise(display):
+def test_unfitted_estimator_raises(display):
     with pytest.raises(NotFittedError):
         display.from_estimator(ilsvm())

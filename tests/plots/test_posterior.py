@@ -1,4 +1,4 @@
-"""Displays of a regularized posterior hold its densities and multipliers, and draw them."""
+"""Displays of a regularized posterior: densities, multipliers and drawings."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def masses(display):
     return tuple(density @ np.diff(display.edges) for density in (display.before, display.after))
 
 
-def test_importing_the_displays_does_not_import_matplotlib():
+def test_import_of_displays_does_not_import_matplotlib():
     program = "import sys, regbayes.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_draws_keep_their_mass_and_their_means(tilted_draws, draws):
+def test_densities_of_draws_keep_mass_and_mean(tilted_draws, draws):
     display = PosteriorShiftDisplay.from_result(tilted_draws, lambda x: x[:, 0])
-    assert masses(display) == pytest.approx((1.0, 1.0), abs=3e-3)  # the ends of the tails lie outside
+    assert masses(display) == pytest.approx((1.0, 1.0), abs=3e-3)  # the tails extend beyond the bins
     assert display.mean_before == pytest.approx(draws[:, 0].mean())
     assert display.mean_after == pytest.approx(3.6)
     middles = 0.5 * (display.edges[1:] + display.edges[:-1])
     assert middles @ (display.after * np.diff(display.edges)) == pytest.approx(3.6, abs=0.05)
 
 
-def test_the_density_of_draws_counts_them(tilted_draws, draws):
+def test_density_of_draws_matches_counts(tilted_draws, draws):
     display = PosteriorShiftDisplay.from_result(tilted_draws, lambda x: x[:, 1])
     inside = (draws[:, 1] >= display.edges[3]) & (draws[:, 1] < display.edges[4])
     assert display.before[3] * (display.edges[4] - display.edges[3]) == pytest.approx(inside.mean())
@@ -60,7 +60,7 @@ def test_the_density_of_draws_counts_them(tilted_draws, draws):
 
 
 @pytest.mark.parametrize("scale", [1e-9, 0.03, 1.0, 7e6])
-def test_zero_is_the_end_of_a_bar(scale):
+def test_zero_is_a_bin_edge(scale):
     values = scale * np.random.default_rng(1).normal(size=2000)
     result = regularize(Samples(values), E(lambda x: x) >= 0.2 * scale)
     display = PosteriorShiftDisplay.from_result(result, lambda x: x, bins=30)
@@ -69,7 +69,7 @@ def test_zero_is_the_end_of_a_bar(scale):
     assert masses(display) == pytest.approx((1.0, 1.0), abs=3e-3)
 
 
-def test_few_values_get_a_bar_each():
+def test_few_distinct_values_get_one_bar_each():
     die = Finite(np.arange(1, 7))
     loaded = regularize(die, E(lambda face: face) == 4.5)
     display = PosteriorShiftDisplay.from_result(loaded, lambda face: face)
@@ -78,43 +78,43 @@ def test_few_values_get_a_bar_each():
     assert display.after == pytest.approx(loaded.posterior.probabilities)
 
 
-def test_a_constant_function_is_one_bar(tilted_draws):
+def test_constant_function_is_one_bar(tilted_draws):
     display = PosteriorShiftDisplay.from_result(tilted_draws, np.full(5000, 2.0))
     assert display.edges == pytest.approx([1.5, 2.5])
     assert display.after == pytest.approx([1.0])
 
 
-def test_a_gaussian_gets_its_normal_density():
+def test_gaussian_is_drawn_as_normal_density():
     posterior = Gaussian([1.0, -1.0], [[2.0, 0.5], [0.5, 1.0]])
     result = regularize(posterior, E([1.0, 1.0]) == 1.5)
     display = PosteriorShiftDisplay.from_result(result, [1.0, 0.0])
     assert masses(display) == pytest.approx((1.0, 1.0), abs=1e-4)
-    # The move of the first variable is its covariance with the sum, over the variance of the sum, times the move of it.
+    # The mean shift is cov(x_0, sum) / var(sum) times the mean shift of the sum.
     assert display.mean_after == pytest.approx(1.0 + 1.5 * 2.5 / 4.0)
     peak = 0.5 * (display.edges[1:] + display.edges[:-1])[np.argmax(display.after)]
     assert peak == pytest.approx(display.mean_after, abs=0.02)
     assert display.after.max() == pytest.approx(1 / np.sqrt(2 * np.pi * 2.0), rel=1e-3)
 
 
-def test_a_posterior_cut_to_a_region_has_no_mass_outside():
+def test_truncated_posterior_has_no_mass_outside_region():
     result = regularize(Samples(np.random.default_rng(2).normal(size=3000)), E(lambda x: x > 0) == 1)
     display = PosteriorShiftDisplay.from_result(result, lambda x: x)
     assert display.after[display.edges[1:] <= 0].max() == 0
     assert display.before[display.edges[1:] <= 0].max() > 0
 
 
-def test_more_than_one_function_raises(tilted_draws):
+def test_several_functions_raise(tilted_draws):
     with pytest.raises(ValueError, match="feature must be a single one, got 2"):
         PosteriorShiftDisplay.from_result(tilted_draws, lambda x: x)
 
 
-def test_a_constant_function_of_a_gaussian_raises():
+def test_constant_function_of_gaussian_raises():
     result = regularize(Gaussian([0.0, 0.0], [1.0, 0.0]), E([1.0, 0.0]) == 1.0)
     with pytest.raises(ValueError, match="does not vary"):
         PosteriorShiftDisplay.from_result(result, [0.0, 1.0])
 
 
-def test_plot_draws_on_the_axes_it_is_given(tilted_draws):
+def test_plot_draws_on_given_axes(tilted_draws):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2)
@@ -127,7 +127,7 @@ def test_plot_draws_on_the_axes_it_is_given(tilted_draws):
     figure.canvas.draw()
 
 
-def test_multipliers_are_drawn_in_order_with_their_labels(tilted_draws):
+def test_multipliers_are_drawn_in_order_with_labels(tilted_draws):
     display = DualMultipliersDisplay.from_result(tilted_draws)
     assert display.labels == tilted_draws.labels
     widths = [bar.get_width() for bar in display.ax_.patches]
@@ -135,7 +135,7 @@ def test_multipliers_are_drawn_in_order_with_their_labels(tilted_draws):
     assert [text.get_text() for text in display.ax_.get_yticklabels()] == list(tilted_draws.labels)
 
 
-def test_infinite_multipliers_reach_beyond_the_finite_ones_and_say_so():
+def test_infinite_multipliers_exceed_finite_ones_and_are_marked():
     display = DualMultipliersDisplay(np.array([2.0, -np.inf, -0.0]), ["a", "b", "c"]).plot()
     widths = [bar.get_width() for bar in display.ax_.patches]
     assert widths[1] < -2.0

@@ -1,4 +1,4 @@
-"""The page in a real browser: no errors; clicks, sorting and keys work, in both themes and on a phone."""
+"""The report in a browser: clicks, sorting, keys, themes and phone layout."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def browser(chromium_path) -> Iterator[Any]:
 
 @pytest.fixture
 def show(browser, tmp_path) -> Iterator[Any]:
-    """Open a page from a file, without a network; whatever it complains about fails the test in the end."""
+    """Open a page from a file, offline; errors of the page fail the test at the end."""
     complaints: list[str] = []
     contexts = []
 
@@ -64,12 +64,12 @@ def show(browser, tmp_path) -> Iterator[Any]:
 
 
 def wait_for_charts(page) -> None:
-    """Wait until the next frame is over: charts are drawn in it, when their width is known."""
+    """Wait for the next frame, in which charts are drawn."""
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def wait_until(page, condition: str) -> None:
-    """Wait until something holds; the page's policy forbids what Playwright would wait with."""
+    """Wait for a condition; the page's security policy blocks Playwright's own method."""
     for _ in range(50):
         if page.evaluate(condition):
             return
@@ -90,7 +90,7 @@ def chosen(page) -> str:
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_every_kind_of_model_opens_on_a_desk_and_on_a_phone(show, name):
+def test_page_opens_on_desktop_and_phone(show, name):
     data = data_of(name)
     page = show(data)
     assert page.locator("h1").inner_text() == data.title
@@ -114,10 +114,10 @@ def test_every_kind_of_model_opens_on_a_desk_and_on_a_phone(show, name):
     wait_until(page, NO_OVERFLOW)
 
 
-def test_a_click_shows_a_feature(show):
+def test_click_shows_feature(show):
     data = data_of("images")
     page = show(data)
-    place = len(data.features.number) - 3  # two more come after it
+    place = len(data.features.number) - 3  # two features follow
     page.locator("[role=option]").nth(place).click()
     assert chosen(page) == f"feature {data.features.number[place]}"
     shown = page.locator("#detail .bars").nth(1).locator(".figure").all_inner_texts()
@@ -125,14 +125,14 @@ def test_a_click_shows_a_feature(show):
     assert page.locator("#detail .thumbs li").count() == 10
     page.get_by_role("button", name="Next feature").click()
     assert chosen(page) == f"feature {data.features.number[place + 1]}"
-    page.keyboard.press("Enter")  # the button is still at hand
+    page.keyboard.press("Enter")  # the button keeps the focus
     assert chosen(page) == f"feature {data.features.number[place + 2]}"
     page.get_by_role("button", name="Previous feature").click()
     assert chosen(page) == f"feature {data.features.number[place + 1]}"
     assert page.get_by_role("status").inner_text().startswith(f"Feature {data.features.number[place + 1]}, ")
 
 
-def test_a_feature_shows_how_often_it_recurs(show):
+def test_feature_shows_recurrence(show):
     estimator, X, y, options = fitted("images")
     numbers = np.sort(data_of("images").features.number)
     similarity = np.linspace(0.3, 1.0, 2 * len(numbers)).reshape(2, -1)
@@ -150,7 +150,7 @@ def test_a_feature_shows_how_often_it_recurs(show):
     assert show(data_of("images")).get_by_role("button", name="recurs", exact=True).count() == 0
 
 
-def test_topics_at_a_glance_open_below(show):
+def test_click_on_topic_overview_opens_topic(show):
     data = data_of("topics")
     page = show(data)
     rows = page.locator(".glance tbody tr")
@@ -160,13 +160,13 @@ def test_topics_at_a_glance_open_below(show):
     rows.last.locator("button").click()
     assert chosen(page) == f"topic {data.features.number[order[-1]]}"
     assert page.get_by_role("button", name="Next topic").count() == 1
-    assert page.locator(".texts").count() == 2  # top-ranked documents, and the worst
+    assert page.locator(".texts").count() == 2  # top-ranked documents and worst errors
     show(data_of("text"))
     page.set_viewport_size(PHONE)
     page.locator(".glance thead").wait_for(state="hidden")
 
 
-def test_sorting_puts_the_largest_first(show):
+def test_feature_sorting_puts_largest_first(show):
     data = data_of("images")
     page = show(data)
     for key, keys in {
@@ -182,7 +182,7 @@ def test_sorting_puts_the_largest_first(show):
         assert chosen(page) == options(page)[0]
 
 
-def test_the_keyboard_walks_through_the_features(show):
+def test_arrow_keys_move_through_features(show):
     page = show(data_of("images"))
     names = options(page)
     page.locator("[role=option][tabindex='0']").focus()
@@ -195,7 +195,7 @@ def test_the_keyboard_walks_through_the_features(show):
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-def test_tab_reaches_every_control_in_the_order_of_the_page(show):
+def test_tab_reaches_every_control_in_page_order(show):
     page = show(data_of("table"))
     seen = []
     for _ in range(24):
@@ -207,27 +207,27 @@ def test_tab_reaches_every_control_in_the_order_of_the_page(show):
     assert len([name for name in seen if name.startswith(("ash", "hue", "proline"))]) == 3
 
 
-def test_dark_and_light_follow_the_system_and_the_button(show):
+def test_theme_follows_system_and_button(show):
     page = show(data_of("images"), color_scheme="dark")
     dark = page.evaluate(BACKGROUND)
     picture = "document.querySelector('#detail canvas').toDataURL()"
     dark_picture = page.evaluate(picture)
     button = page.locator("#theme")
-    button.click()  # light, against the system
+    button.click()  # light theme, unlike the system
     light = page.evaluate(BACKGROUND)
     assert sum(map(int, light[4:-1].split(","))) > 600 > 200 > sum(map(int, dark[4:-1].split(",")))
-    assert page.evaluate(picture) != dark_picture  # canvases are painted again
+    assert page.evaluate(picture) != dark_picture  # canvases are redrawn
     button.click()
     assert page.evaluate(BACKGROUND) == dark
     page.emulate_media(color_scheme="light")
-    assert page.evaluate(BACKGROUND) == dark  # asked for
-    button.click()  # back to the system's choice
+    assert page.evaluate(BACKGROUND) == dark  # chosen by the button
+    button.click()  # back to the theme of the system
     assert page.evaluate(BACKGROUND) == light
     page.reload()
     assert button.inner_text().strip() == "◐ auto"
 
 
-def test_the_theme_is_remembered(show):
+def test_theme_is_remembered(show):
     page = show(data_of("table"))
     page.locator("#theme").click()
     page.locator("#theme").click()
@@ -235,15 +235,15 @@ def test_the_theme_is_remembered(show):
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_text_can_be_read_in_both_themes(show):
+def test_text_contrast_meets_wcag_in_both_themes(show):
     contrast = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
     for scheme in ("light", "dark"):
         for name in ("images", "labels"):
             ratio, where = show(data_of(name), color_scheme=scheme).evaluate(contrast)
-            assert ratio >= 4.5, (scheme, name, where)  # the bound of WCAG 2, level AA
+            assert ratio >= 4.5, (scheme, name, where)  # minimum contrast of WCAG 2, level AA
 
 
-def test_tables_are_sorted_by_their_heads(show):
+def test_click_on_table_head_sorts_table(show):
     data = data_of("labels")
     page = show(data)
     table = page.locator("#tasks table").filter(has=page.locator("caption", has_text="Scores by task"))
@@ -257,11 +257,11 @@ def test_tables_are_sorted_by_their_heads(show):
     assert table.locator("tbody tr td:first-child").all_inner_texts() == names[::-1]
 
 
-def test_terms_of_the_objective_can_be_hidden(show):
+def test_objective_terms_can_be_hidden(show):
     data = data_of("images")
     page = show(data)
     lines = page.locator("#history polyline")
-    assert not page.locator("#history .legend").is_visible()  # folded until somebody wants to know
+    assert not page.locator("#history .legend").is_visible()  # folded by default
     page.locator("#history summary").click()
     wait_for_charts(page)
     assert lines.count() == len(data.history.term_names) + 1
@@ -270,7 +270,7 @@ def test_terms_of_the_objective_can_be_hidden(show):
     assert lines.count() == len(data.history.term_names)
 
 
-def test_data_that_were_changed_by_hand_are_owned_up_to(browser, tmp_path):
+def test_invalid_embedded_data_show_an_error(browser, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(render(replace(data_of("table"), features="</script><b>nothing</b>")), encoding="utf-8")
     page = browser.new_page()
@@ -283,7 +283,7 @@ def test_data_that_were_changed_by_hand_are_owned_up_to(browser, tmp_path):
     page.close()
 
 
-def test_names_from_untrusted_files_are_shown_and_not_run(show):
+def test_untrusted_names_are_shown_and_not_executed(show):
     data = hostile_data()
     page = show(data)
     for place in range(len(data.features.number)):
@@ -307,14 +307,14 @@ def test_names_from_untrusted_files_are_shown_and_not_run(show):
 
 
 def table_of(page, button) -> list[list[str]]:
-    """Press a button and read the file that it gives."""
+    """Press a button and read the downloaded file."""
     with page.expect_download() as found:
         button.click()
     text = Path(found.value.path()).read_text(encoding="utf-8-sig")
     return list(csv.reader(io.StringIO(text, newline="")))
 
 
-def test_an_input_that_is_clicked_on_shows_its_effect_and_its_curve(show):
+def test_click_on_input_shows_effect_and_curve(show):
     data = data_of("table")
     page = show(data)
     effects = data.effects
@@ -341,26 +341,26 @@ def number(text: str) -> float:
     return float(text.replace("−", "-").replace(",", ""))
 
 
-def test_columns_without_an_effect_are_named(show):
+def test_columns_without_effect_are_named(show):
     data = data_of("table")
     page = show(replace(data, effects=replace(data.effects, left_out=("<b>note</b>",), n_inputs=4)))
     assert "of its own: <b>note</b>." in page.locator("#effects header p").inner_text()
 
 
-def test_a_linear_model_is_said_to_be_linear(show):
+def test_linear_model_is_labeled_as_linear(show):
     page = show(data_of("groups"))
     assert "linear in its inputs" in page.locator("#effects header p").inner_text()
     assert page.locator(".effect-curve").count() == 0
 
 
 @pytest.mark.parametrize("name", ["table", "labels", "topics"])
-def test_every_table_can_be_had_as_a_file(show, name):
+def test_every_table_can_be_downloaded(show, name):
     page = show(data_of(name))
     page.evaluate("document.querySelectorAll('details').forEach((node) => (node.open = true))")
     buttons = page.locator(".csv").all()
     assert len(buttons) >= page.locator("main table").count() > 0
     for i, button in enumerate(buttons):
-        if i % 8 == 7:  # Chromium holds up the eleventh file that a page gives within moments
+        if i % 8 == 7:  # Chromium blocks more than ten downloads in quick succession
             page.reload()
             page.evaluate("document.querySelectorAll('details').forEach((node) => (node.open = true))")
         heads, *rows = table_of(page, button)
@@ -368,7 +368,7 @@ def test_every_table_can_be_had_as_a_file(show, name):
         assert all(len(row) == len(heads) for row in rows)
 
 
-def test_files_have_the_numbers_of_the_page_and_no_formulas(show):
+def test_downloads_match_page_and_have_no_formulas(show):
     data = replace(
         data_of("table"), effects=replace(data_of("table").effects, names=("=1+2", '"a", b', "@proline <b>"))
     )
@@ -380,7 +380,7 @@ def test_files_have_the_numbers_of_the_page_and_no_formulas(show):
     assert [[int(cell) for cell in row[1:]] for row in rows] == data.confusion.counts.tolist()
 
 
-def test_a_row_that_is_clicked_on_is_shown_whole(show):
+def test_click_on_row_opens_dialog_with_all_inputs(show):
     data = data_of("table")
     page = show(data)
     page.locator("#errors .row-link").last.click()
@@ -392,10 +392,10 @@ def test_a_row_that_is_clicked_on_is_shown_whole(show):
     shown = dialog.locator("dd").all_inner_texts()[-3:]
     np.testing.assert_allclose([number(text) for text in shown], data.examples.inputs[place], rtol=1e-3)
     page.get_by_role("button", name="Close").click()
-    dialog.wait_for(state="detached")  # a browser tells a dialog that it was closed a moment later
+    dialog.wait_for(state="detached")  # the close event of a dialog is asynchronous
 
 
-def test_what_must_be_known_first_is_said_first(show):
+def test_warnings_are_shown_first(show):
     told = {
         "notices": [("warning", "This fit was interrupted.")],
         "fitted_to": True,
@@ -407,10 +407,10 @@ def test_what_must_be_known_first_is_said_first(show):
     assert page.locator(".tile .training").first.inner_text() == "on the rows it was fitted to"
     assert (
         page.locator(".tile").filter(has_text="accuracy").count() == 2
-    )  # one of them is always naming the largest class
+    )  # one baseline always predicts the largest class
 
 
-def test_sections_for_the_curious_open_by_their_links_and_on_paper(show):
+def test_folded_sections_open_by_link_and_in_print(show):
     page = show(data_of("table"))
     assert not page.locator("#settings dl").first.is_visible()
     page.locator("#nav").get_by_role("link", name="Settings").click()
@@ -441,7 +441,7 @@ def long_names() -> Any:
 
 
 @pytest.mark.parametrize("width", [375, 1024, 1280])
-def test_long_names_do_not_run_over_each_other(show, width):
+def test_long_names_do_not_overlap(show, width):
     page = show(long_names(), viewport={"width": width, "height": 900})
     assert page.evaluate(NO_OVERFLOW)
     spilled = page.evaluate(
@@ -451,14 +451,14 @@ def test_long_names_do_not_run_over_each_other(show, width):
 
 
 @pytest.mark.parametrize("width", [1024, 1200, 1400])
-def test_no_column_of_the_tasks_scores_is_cut_off(show, width):
+def test_task_score_columns_are_not_cut_off(show, width):
     page = show(data_of("labels"), viewport={"width": width, "height": 900})
     box = page.locator("#tasks .scroll").first
     assert box.locator("th").last.inner_text() == "F1"
     assert box.evaluate("(node) => node.scrollWidth <= node.clientWidth")
 
 
-def test_pictures_with_nonnegative_values_name_the_classes_that_have_most(show):
+def test_nonnegative_image_features_name_main_classes(show):
     data = data_of("images")
     means = np.tile([0.0, 3.0, 1.0, 2.0] + [0.1] * 6, (len(data.features.number), 1))
     changed = replace(data, features=replace(data.features, probabilities=False, group_means=means))
@@ -467,7 +467,7 @@ def test_pictures_with_nonnegative_values_name_the_classes_that_have_most(show):
     assert all("most in 1, 3" in hint and "input" not in hint for hint in hints)
 
 
-def test_parts_of_others_are_shown_where_they_are_given(show):
+def test_comparison_and_reliability_are_shown_if_given(show):
     page = show(data_of("table"))
     assert page.locator("#comparison").count() == page.get_by_text("How far probabilities hold").count() == 0
     comparison = Comparison(
@@ -494,6 +494,6 @@ def test_parts_of_others_are_shown_where_they_are_given(show):
     assert shown.locator("tbody td").all_inner_texts() == ["0.200", "0.300", "5", "0.800", "0.700", "15"]
     places = [[float(circle.get_attribute(at)) for at in ("cx", "cy")] for circle in shown.locator("circle").all()]
     diagonal = [float(shown.locator("line.zero").get_attribute(at)) for at in ("x1", "y1", "x2", "y2")]
-    for (across, down), above in zip(places, (True, False), strict=True):  # more often right than said, and less
+    for (across, down), above in zip(places, (True, False), strict=True):  # underconfident and overconfident
         on_line = np.interp(across, diagonal[::2], diagonal[1::2])
         assert (down < on_line) == above

@@ -1,4 +1,4 @@
-"""What `collect` says about a model agrees with scikit-learn's metrics and with plain averages of the features."""
+"""`collect` agrees with scikit-learn's metrics and averages of the features."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def row_numbers(data, places):
     return [int(data.examples.names[place].split(",")[0].removeprefix("row ")) for place in places]
 
 
-def test_errors_of_classes_agree_with_scikit_learn():
+def test_confusion_and_scores_match_scikit_learn():
     estimator, X, y, _ = fitted("table")
     data = data_of("table")
     predicted = estimator.predict(X)
@@ -42,7 +42,7 @@ def test_errors_of_classes_agree_with_scikit_learn():
     assert scores(data)["largest class"] == pytest.approx(np.bincount(y).max() / len(y))
 
 
-def test_confused_pairs_come_most_frequent_first_with_rows_that_are_confused():
+def test_confused_pairs_are_sorted_with_matching_examples():
     estimator, X, y, _ = fitted("table")
     data = data_of("table")
     predicted = estimator.predict(X)
@@ -56,7 +56,7 @@ def test_confused_pairs_come_most_frequent_first_with_rows_that_are_confused():
         assert np.all(predicted[rows] == said)
 
 
-def test_the_worst_rows_are_wrong_by_the_largest_margins():
+def test_worst_rows_have_most_negative_margins():
     estimator, X, y, _ = fitted("table")
     data = data_of("table")
     rows = row_numbers(data, data.worst.examples)
@@ -68,7 +68,7 @@ def test_the_worst_rows_are_wrong_by_the_largest_margins():
     assert "most sure" in data.worst.title
 
 
-def test_averages_deviations_and_histograms_are_those_of_the_features():
+def test_averages_and_histograms_match_feature_values():
     estimator, X, y, _ = fitted("images")
     features = data_of("images").features
     values = estimator.transform(X)[:, features.number]
@@ -85,7 +85,7 @@ def test_averages_deviations_and_histograms_are_those_of_the_features():
 
 
 @pytest.mark.parametrize("name", ["images", "table", "two classes"])
-def test_separation_is_the_share_in_the_f_test(name):
+def test_separation_of_classes_matches_f_test(name):
     estimator, X, y, _ = fitted(name)
     features = data_of(name).features
     values = estimator.transform(X)[:, features.number]
@@ -94,7 +94,7 @@ def test_separation_is_the_share_in_the_f_test(name):
     np.testing.assert_allclose(features.separation, ratio / (1 + ratio))
 
 
-def test_separation_of_numbers_is_the_largest_squared_correlation():
+def test_separation_of_numbers_is_squared_correlation():
     estimator, X, Y, _ = fitted("numbers")
     features = data_of("numbers").features
     values = estimator.transform(X)
@@ -105,7 +105,7 @@ def test_separation_of_numbers_is_the_largest_squared_correlation():
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_examples_are_the_rows_with_the_highest_values(name):
+def test_examples_are_rows_with_highest_values(name):
     estimator, X, _, _ = fitted(name)
     data = data_of(name)
     values = estimator.transform(X)
@@ -117,8 +117,8 @@ def test_examples_are_the_rows_with_the_highest_values(name):
         np.testing.assert_allclose(data.features.example_values[place], values[rows, feature])
 
 
-def test_inputs_of_examples_are_as_the_user_gave_them():
-    _, X, _, _ = fitted("table")  # a scaler comes before the model
+def test_example_inputs_are_in_user_units():
+    _, X, _, _ = fitted("table")  # the model is in a pipeline with a scaler
     data = data_of("table")
     columns = {"ash": 0, "hue": 1, "proline": 2}
     for place in range(len(data.features.number)):
@@ -127,7 +127,7 @@ def test_inputs_of_examples_are_as_the_user_gave_them():
         np.testing.assert_allclose(data.features.example_inputs[place], X[rows][:, order])
 
 
-def test_loadings_are_the_largest_of_the_components():
+def test_loadings_are_largest_components():
     estimator, _, _, _ = fitted("images")
     features = data_of("images").features
     components = estimator.components_[features.number]
@@ -138,7 +138,7 @@ def test_loadings_are_the_largest_of_the_components():
     np.testing.assert_allclose(pictures, components, atol=features.picture_limit / 254 * 1.001)
 
 
-def test_scores_of_labels_with_missing_values_agree_with_scikit_learn():
+def test_label_scores_with_missing_values_match_scikit_learn():
     estimator, X, Y, _ = fitted("labels")
     data = data_of("labels")
     predicted, seen = estimator.predict(X), ~np.isnan(Y)
@@ -156,7 +156,7 @@ def test_scores_of_labels_with_missing_values_agree_with_scikit_learn():
     assert scores(data)["label accuracy"] == pytest.approx(task_accuracy(Y, predicted))
 
 
-def test_relations_of_labels_are_correlations_of_the_latent_scores():
+def test_label_relations_are_correlations_of_scores():
     estimator, X, _, _ = fitted("labels")
     tasks = data_of("labels").tasks
     latent = estimator.transform(X) @ estimator.coef_features_.T
@@ -165,7 +165,7 @@ def test_relations_of_labels_are_correlations_of_the_latent_scores():
     assert tasks.names == ("sea", "sky", "sun", "tree", "town")
 
 
-def test_relations_of_groups_leave_out_what_all_have_in_common():
+def test_group_relations_are_centered_over_tasks():
     estimator, X, _, _ = fitted("groups")
     tasks = data_of("groups").tasks
     latent = estimator.transform(X) @ (estimator.coef_features_ - estimator.coef_features_.mean(axis=0)).T
@@ -174,7 +174,7 @@ def test_relations_of_groups_leave_out_what_all_have_in_common():
     assert "average task" in tasks.relation_name
 
 
-def test_scores_of_numbers_in_groups_agree_with_the_metrics():
+def test_group_regression_scores_match_metrics():
     estimator, X, y, own = fitted("groups")
     data, task = data_of("groups"), own["task"]
     predicted = estimator.predict(X, task)
@@ -190,7 +190,7 @@ def test_scores_of_numbers_in_groups_agree_with_the_metrics():
     assert data.regression.n_all == len(y)
 
 
-def test_numbers_of_different_units_are_scored_each_by_itself():
+def test_targets_in_different_units_are_scored_separately():
     estimator, X, Y, _ = fitted("numbers")
     data = data_of("numbers")
     predicted = estimator.predict(X)
@@ -202,7 +202,7 @@ def test_numbers_of_different_units_are_scored_each_by_itself():
 
 
 @pytest.mark.parametrize("kinds", [2, 3])
-def test_a_multi_task_model_of_one_task_is_shown_as_one(kinds):
+def test_multi_task_model_of_one_task_has_no_task_section(kinds):
     X, y, _ = groups()
     answer = np.array(["low", "mid", "top"])[np.digitize(y, np.quantile(y, np.linspace(0, 1, kinds + 1)[1:-1]))]
     data = collect(classifier().fit(X, answer), X, answer)
@@ -214,7 +214,7 @@ def test_a_multi_task_model_of_one_task_is_shown_as_one(kinds):
     assert data.regression.task_names == ()
 
 
-def test_some_of_the_tasks_are_enough_to_look_at():
+def test_collect_accepts_a_subset_of_tasks():
     estimator, X, y, own = fitted("groups")
     mine = np.isin(own["task"], ["north", "west"])
     data = collect(estimator, X[mine], y[mine], task=own["task"][mine])
@@ -225,7 +225,7 @@ def test_some_of_the_tasks_are_enough_to_look_at():
     np.testing.assert_allclose(data.tasks.relations, np.corrcoef(apart.T), atol=1e-9)
 
 
-def test_labels_of_groups_have_one_confusion_matrix():
+def test_group_labels_have_one_confusion_matrix():
     estimator, X, y, own = fitted("labels of groups")
     data = data_of("labels of groups")
     np.testing.assert_array_equal(data.confusion.counts, confusion_matrix(y, estimator.predict(X, own["task"])))
@@ -234,7 +234,7 @@ def test_labels_of_groups_have_one_confusion_matrix():
     assert all(name.endswith(("north", "south", "east", "west")) for name in data.examples.names)
 
 
-def test_rows_without_a_label_are_left_out_of_the_errors():
+def test_unlabeled_rows_are_left_out_of_errors():
     X, y = overlapping(150)
     some = np.where(np.arange(150) % 4 == 0, -1, y)
     model = ilsvm(5, unlabeled=-1).fit(X, some)
@@ -245,7 +245,7 @@ def test_rows_without_a_label_are_left_out_of_the_errors():
     assert data.model.n_rows == 150
 
 
-def test_classes_that_do_not_occur_and_classes_that_are_new_are_shown():
+def test_absent_and_new_classes_are_shown():
     X, y = overlapping(150)
     model = ilsvm(5).fit(X, y)
     few = collect(model, X[y < 2], y[y < 2])
@@ -257,16 +257,16 @@ def test_classes_that_do_not_occur_and_classes_that_are_new_are_shown():
     assert np.isnan(new.features.group_means[0, 2])
 
 
-def test_given_predictions_are_judged_instead():
+def test_given_predictions_are_evaluated():
     y = fitted("table")[2]
     other = np.zeros_like(y)
     data = data_of("table", predictions=other, prediction_note="Always the first.")
     assert scores(data)["accuracy"] == pytest.approx(np.mean(y == 0))
     assert data.prediction_note == "Always the first."
-    assert "most sure" not in data.worst.title  # the estimator's margins are not about them
+    assert "most sure" not in data.worst.title  # the estimator's margins do not apply to given predictions
 
 
-def test_a_search_a_pipeline_and_thresholds_are_looked_through():
+def test_collect_finds_model_in_meta_estimators():
     X, y = overlapping(150)
     search = ilsvm_cv().fit(X, y)
     data = collect(search, X, y)
@@ -284,7 +284,7 @@ def test_a_search_a_pipeline_and_thresholds_are_looked_through():
     np.testing.assert_allclose(data.features.weights, tuned.estimator_.coef_features_[:, data.features.number].T)
 
 
-def test_tasks_reach_the_model_through_a_pipeline_and_a_search():
+def test_tasks_are_passed_through_pipeline_and_search():
     _, X, y, own = fitted("groups")
     task = own["task"]
     search = regressor_cv().fit(X, y, task=task)
@@ -296,7 +296,7 @@ def test_tasks_reach_the_model_through_a_pipeline_and_a_search():
     assert scores(data)["accuracy"] == pytest.approx(np.mean(pipeline.predict(X, task=task) == answer))
 
 
-def test_columns_that_a_pipeline_makes_have_its_names():
+def test_pipeline_output_names_are_used():
     X, y = overlapping(100)
     pipeline = make_pipeline(PolynomialFeatures(2, include_bias=False), StandardScaler(), ilsvm(4)).fit(X, y)
     data = collect(pipeline, X, y)
@@ -305,7 +305,7 @@ def test_columns_that_a_pipeline_makes_have_its_names():
     assert all(name in names for loadings in data.features.loading_names for name in loadings)
 
 
-def test_any_model_with_components_will_do_also_on_sparse_rows():
+def test_collect_accepts_any_model_with_components():
     X = scipy.sparse.csr_matrix(np.abs(np.round(2 * overlapping(100)[0])))
     topics = NMF(2, init="nndsvda", max_iter=500, random_state=0).fit(X)
     data = collect(topics, X, feature_names=["sea", "sky", "sun"], texts=["a b c"] * 100)
@@ -318,14 +318,14 @@ def test_any_model_with_components_will_do_also_on_sparse_rows():
     assert np.all(np.isnan(data.features.separation))
 
 
-def test_topics_are_distributions_with_words_that_tell_them_apart():
+def test_topics_have_distinctive_words_by_term_score():
     model, _, _, _ = fitted("topics")
     features = data_of("topics").features
     assert features.noun == "topic"
     topics = (model.components_ / model.components_.sum(axis=1, keepdims=True))[features.number]
     np.testing.assert_allclose(features.loading_values, -np.sort(-topics, axis=1), rtol=1e-5)
-    assert all("with" in names[:2] for names in features.loading_names)  # frequent everywhere,
-    scores = topics * np.log(topics / gmean(topics, axis=0))  # and so it tells nothing
+    assert all("with" in names[:2] for names in features.loading_names)  # frequent in all topics
+    scores = topics * np.log(topics / gmean(topics, axis=0))
     words = np.array(["ball", "goal", "law", "vote", "with"])
     assert [list(names) for names in features.distinctive] == words[np.argsort(-scores, axis=1)].tolist()
     assert "with" not in {names[0] for names in features.distinctive}
@@ -333,7 +333,7 @@ def test_topics_are_distributions_with_words_that_tell_them_apart():
     assert data_of("text").features.noun == "feature"
 
 
-def test_labels_of_an_unsupervised_model_group_its_rows():
+def test_labels_of_unsupervised_model_group_rows():
     X, y = overlapping(100)
     model = ibp(4).fit(X)
     data = collect(model, X, y, target_names=["a", "b", "c"])
@@ -346,14 +346,14 @@ def test_labels_of_an_unsupervised_model_group_its_rows():
     assert data.model.scores == ()
 
 
-def test_shares_of_topics_and_binary_features_are_distinguished():
+def test_topic_proportions_and_binary_features_differ():
     counts = np.random.default_rng(0).poisson(2.0, (40, 6))
     topics = LatentDirichletAllocation(3, random_state=0).fit(counts)
     assert "share of the row" in collect(topics, counts).features.value_note
     assert "share of the row" not in data_of("images").features.value_note
 
 
-def test_data_frames_name_rows_columns_and_tasks():
+def test_data_frame_names_rows_columns_and_tasks():
     import pandas as pd
 
     X, Y = labels(n_rows=60)
@@ -365,7 +365,7 @@ def test_data_frames_name_rows_columns_and_tasks():
     assert all(name.startswith("case ") for name in data.examples.names)
 
 
-def test_tasks_with_several_classes_are_named_with_their_classes():
+def test_multiclass_task_outputs_are_named_by_class():
     X, Y = labels(n_rows=90, n_tasks=2)
     kinds = np.array([["low", "mid", "top"][i] for i in np.random.default_rng(0).integers(0, 3, 90)])
     mixed = np.stack([np.where(Y[:, 0] == 1, "yes", "no"), kinds], axis=1)
@@ -378,7 +378,7 @@ def test_tasks_with_several_classes_are_named_with_their_classes():
     np.testing.assert_allclose(accuracy, np.mean(model.predict(X) == mixed, axis=0))
 
 
-def test_the_order_of_rows_does_not_matter():
+def test_collect_is_invariant_to_row_order():
     _, X, y, _ = fitted("table")
     order = np.random.default_rng(0).permutation(len(X))
     estimator = fitted("table")[0]
@@ -388,7 +388,7 @@ def test_the_order_of_rows_does_not_matter():
     np.testing.assert_allclose(one.features.separation, other.features.separation)
 
 
-def test_what_is_kept_does_not_grow_with_the_rows(tmp_path):
+def test_report_size_does_not_grow_with_rows(tmp_path):
     X, y = overlapping(3000)
     model = ilsvm(5).fit(X[:300], y[:300])
     sizes = []
@@ -398,17 +398,17 @@ def test_what_is_kept_does_not_grow_with_the_rows(tmp_path):
     assert sizes[1] < 1.1 * sizes[0]
 
 
-def test_a_model_in_which_no_feature_is_in_use_can_be_shown():
+def test_collect_accepts_model_without_features_in_use():
     X = np.random.default_rng(0).standard_normal((60, 3))
     data = collect(ibp(4, temperature=10.0).fit(X), X)
     assert data.features.n_in_use == 0
 
 
-def test_features_have_the_share_of_fits_in_which_they_recur(tmp_path):
+def test_stability_sets_recurrence_of_features(tmp_path):
     estimator, X, y, _ = fitted("table")
     plain = data_of("table").features
     assert plain.returned is None
-    numbers = np.sort(plain.number)[1:]  # one of them is not known
+    numbers = np.sort(plain.number)[1:]  # the recurrence of one feature is unknown
     similarity = np.linspace(0.5, 1.0, 4 * len(numbers)).reshape(4, -1)
     found = FeatureStability(numbers, similarity, np.full(4, 3), 0.8)
     data = collect(estimator, X, y, stability=found)
@@ -442,24 +442,24 @@ def test_features_have_the_share_of_fits_in_which_they_recur(tmp_path):
         ({"predictions": [1, 2]}, r"predictions must have the shape of y: 300 rows and 1 column\(s\); got \(2,\)"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options, message):
+def test_invalid_options_raise(options, message):
     with pytest.raises(ValueError, match=message):
         data_of("table", **options)
 
 
-def test_models_without_features_are_refused():
+def test_model_without_latent_features_raises():
     X, y = overlapping(60)
     with pytest.raises(TypeError, match=r"must be a fitted model with latent features .* got LinearSVC without them"):
         collect(make_pipeline(StandardScaler(), LinearSVC()).fit(X, y), X, y)
 
 
-def test_labels_of_another_kind_than_those_of_the_fit_are_refused():
+def test_labels_of_another_type_raise():
     X, y = overlapping(60)
     with pytest.raises(ValueError, match="text among numbers"):
         collect(ilsvm(4).fit(X, y), X, y.astype(str))
 
 
-def test_scores_are_marked_by_what_they_were_measured_on():
+def test_scores_are_labeled_by_their_data():
     estimator, X, y, own = fitted("table")
     assert collect(estimator, X, y, **own).model.sample == ""
     assert collect(estimator, X, y, fitted_to=True, **own).model.sample == "training"
@@ -467,13 +467,13 @@ def test_scores_are_marked_by_what_they_were_measured_on():
     predictions = estimator.predict(X)
     data = collect(estimator, X, y, fitted_to=True, predictions=predictions, scores={"accuracy": (0.7, 0.1)}, **own)
     assert data.model.sample == "cross-validated"
-    assert scores(data)["accuracy"] == 0.7  # in place of that of the predictions
+    assert scores(data)["accuracy"] == 0.7  # replaces the score of the predictions
     assert data.model.deviations[0] == 0.1
     assert np.isnan(data.model.deviations[1:]).all()
     assert len(data.model.deviations) == len(data.model.scores)
 
 
-def test_a_search_has_its_best_score_with_the_deviation_over_folds():
+def test_search_score_has_deviation_over_folds():
     X, y = overlapping(90)
     search = ilsvm_cv(cv=3).fit(X, y)
     data = collect(search, X, y)
@@ -481,7 +481,7 @@ def test_a_search_has_its_best_score_with_the_deviation_over_folds():
     assert data.model.deviations[place] == pytest.approx(search.cv_results_["std_test_score"][search.best_index_])
 
 
-def test_errors_of_other_predictions_are_sorted_by_their_own_scores_or_by_those_of_the_final_fit():
+def test_errors_are_sorted_by_given_or_final_scores():
     estimator, X, y, own = fitted("table")
     rng = np.random.default_rng(0)
     decision = estimator.decision_function(X) + 0.5 * rng.standard_normal((len(X), 3))
@@ -501,7 +501,7 @@ def test_errors_of_other_predictions_are_sorted_by_their_own_scores_or_by_those_
     np.testing.assert_allclose(found, np.sort(margins(estimator.decision_function(X), predictions != y))[:12])
 
 
-def test_features_without_weights_have_no_influence():
+def test_features_without_weights_have_zero_influence():
     X, y = overlapping(200)
     model = ilsvm(4).fit(X, y)
     model.coef_features_[:, collect(model, X, y).features.number[0]] = 0.0
@@ -514,8 +514,8 @@ def test_features_without_weights_have_no_influence():
 @pytest.mark.parametrize(
     "name", ["images", "table", "two classes", "unsupervised", "text", "labels", "groups", "numbers"]
 )
-def test_one_number_of_features_in_use(name):
-    """The estimator, the settings, the list of features and the chart of all features agree."""
+def test_number_of_features_in_use_is_consistent(name):
+    """Estimator, settings, feature list and feature chart agree on the number."""
     estimator = fitted(name)[0]
     model = getattr(estimator, "steps", [("", estimator)])[-1][1]
     data = data_of(name)
@@ -523,7 +523,7 @@ def test_one_number_of_features_in_use(name):
     assert data.model.facts[0] == ("features in use", f"{model.n_components_} of {model.n_components}")
 
 
-def test_features_are_named_by_their_strongest_inputs():
+def test_features_are_named_by_largest_loadings():
     model = fitted("table")[0][-1]
     features = data_of("table").features
     inputs = np.array(["ash", "hue", "proline"])
@@ -538,7 +538,7 @@ def test_features_are_named_by_their_strongest_inputs():
     assert set(data_of("images").features.names) == {""}
 
 
-def test_effects_open_on_the_largest_class():
+def test_effects_open_on_largest_class():
     X, y = overlapping(150)
     rare_first = np.concatenate([np.flatnonzero(y == 0)[:5], np.flatnonzero(y == 1), np.flatnonzero(y == 2)[:9]])
     model = ilsvm(4).fit(X[rare_first], np.array(["a", "b", "c"])[y[rare_first]])
@@ -547,7 +547,7 @@ def test_effects_open_on_the_largest_class():
     assert collect(model, X).effects.opens_on == 0
 
 
-def test_the_target_has_its_own_name():
+def test_target_name_is_taken_from_y():
     import pandas as pd
 
     X, y, _ = groups()
@@ -558,7 +558,7 @@ def test_the_target_has_its_own_name():
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_classes_that_are_new_do_not_rename_the_scores(n_classes):
+def test_new_classes_do_not_rename_outputs(n_classes):
     X, y = overlapping(120)
     old = y < n_classes
     model = ilsvm(4).fit(X[old], np.array(["a", "c", "e"])[y[old]])
@@ -570,7 +570,7 @@ def test_classes_that_are_new_do_not_rename_the_scores(n_classes):
 
 
 class CtrlC:
-    """A user who interrupts after some tasks."""
+    """Callback that raises KeyboardInterrupt after some tasks."""
 
     def __init__(self, patience):
         self.patience = patience
@@ -590,7 +590,7 @@ class CtrlC:
             raise KeyboardInterrupt
 
 
-def test_the_page_of_an_interrupted_fit_has_a_warning(tmp_path):
+def test_interrupted_fit_adds_a_warning(tmp_path):
     X, y = load_iris(return_X_y=True)
     model = make_pipeline(StandardScaler(), ILSVMClassifier(4, max_iter=30, random_state=0))
     model[-1].set_callbacks(CtrlC(3))
@@ -604,12 +604,12 @@ def test_the_page_of_an_interrupted_fit_has_a_warning(tmp_path):
     loaded = load(tmp_path / "iris.model")
     assert collect(loaded, model[:-1].transform(X), y).model.notices == ((level, words),)
     told = collect(model, X, y, notices=[("warning", "It was interrupted by lunch.")]).model.notices
-    assert told == (("warning", "It was interrupted by lunch."),)  # who says it himself is not repeated
+    assert told == (("warning", "It was interrupted by lunch."),)  # a given notice is not repeated
     model[-1].set_callbacks()
     assert collect(model.fit(X, y), X, y).model.notices == ()
 
 
-def test_the_page_of_an_interrupted_search_says_what_was_kept():
+def test_interrupted_search_reports_what_was_kept():
     X, y = load_iris(return_X_y=True)
     search = ILSVMClassifierCV(4, Cs=(0.1, 1.0, 10.0), cv=2, max_iter=5, random_state=0)
     counted = []
@@ -625,11 +625,11 @@ def test_the_page_of_an_interrupted_search_says_what_was_kept():
     assert str(search.best_params_) in words
 
 
-def test_small_slab_values_are_not_shown_as_probabilities():
+def test_small_slab_values_are_not_probabilities():
     rng = np.random.default_rng(0)
     X = (0.1 * rng.exponential(size=(120, 3))) @ rng.standard_normal((3, 12)) + 0.01 * rng.standard_normal((120, 12))
     model = ibp(4, slab="half-normal").fit(X)
-    rows = X.mean(axis=0) + 0.3 * (X - X.mean(axis=0)) / model.transform(X).max()  # values below one
+    rows = X.mean(axis=0) + 0.3 * (X - X.mean(axis=0)) / model.transform(X).max()  # all values are below one
     for name in ("embedding_", "probabilities_"):
         delattr(model, name)
     assert model.transform(rows).max() <= 1.0

@@ -1,4 +1,4 @@
-"""Net effects agree with finite differences of the saved model, in the units and with the categories of the user."""
+"""Average effects agree with finite differences in the user's units and categories."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ N = 80
 
 
 def flowers() -> pd.DataFrame:
-    """Numbers in very different units, and two columns of categories."""
+    """Data frame with numbers in very different units and two categorical columns."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"mass_g": 4000 + 500 * rng.standard_normal(N), "bill_mm": rng.normal(40, 3, N)})
     frame["place"] = rng.choice(["north", "south", "west"], N, p=[0.5, 0.3, 0.2])
@@ -49,7 +49,7 @@ def saved(estimator, tmp_path):
 
 
 def slope(ask, frame: pd.DataFrame, name: str, step: float) -> np.ndarray:
-    """The mean central difference."""
+    """Return the mean central difference."""
     up, down = frame.assign(**{name: frame[name] + step}), frame.assign(**{name: frame[name] - step})
     return np.atleast_1d(np.mean((ask(up) - ask(down)) / (2 * step), axis=0))
 
@@ -60,7 +60,7 @@ def change(ask, frame: pd.DataFrame, name: str, value: str, instead: str) -> np.
 
 
 def check_frame(effects, ask, frame):
-    """All effects of the flowers' four columns."""
+    """Check all effects of the four columns of `flowers`."""
     assert set(effects.names) == {"mass_g", "bill_mm", "place", "wild"}
     for i, name in enumerate(effects.names):
         if effects.kinds[i] == "number":
@@ -91,7 +91,7 @@ def check_frame(effects, ask, frame):
 
 
 @pytest.mark.parametrize("include_inputs", [False, True])
-def test_of_categories_alone(tmp_path, include_inputs):
+def test_effects_of_categories_match_differences(tmp_path, include_inputs):
     frame = flowers()
     y = np.digitize(truth(frame), [0.5, 1.5])
     frame = frame[["place", "wild"]]
@@ -109,7 +109,7 @@ def test_of_categories_alone(tmp_path, include_inputs):
 
 @pytest.mark.parametrize("include_inputs", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_of_a_classifier_behind_scalers_and_encoders(tmp_path, include_inputs, n_classes):
+def test_effects_of_classifier_pipeline_match_differences(tmp_path, include_inputs, n_classes):
     frame = flowers()
     y = np.array(["a", "b", "c"])[np.digitize(truth(frame), [0.5, 1.5] if n_classes == 3 else [1.0])]
     model = make_pipeline(encoder(), ilsvm(5, include_inputs=include_inputs)).fit(frame, y)
@@ -120,7 +120,7 @@ def test_of_a_classifier_behind_scalers_and_encoders(tmp_path, include_inputs, n
     assert effects.n_rows == N
     assert effects.outputs == (("a", "b", "c") if n_classes == 3 else ("b",))
     assert (effects.direct is None) != include_inputs
-    if include_inputs:  # the direct part is that of the weights of the inputs, which is linear
+    if include_inputs:  # the direct part is linear in the inputs
         seen = model[:-1].transform(frame)
         place = effects.names.index("mass_g")
         scale = model[0].named_transformers_["standardscaler"].scale_[0]
@@ -134,7 +134,7 @@ def test_of_a_classifier_behind_scalers_and_encoders(tmp_path, include_inputs, n
 
 
 @pytest.mark.parametrize("include_inputs", [False, True])
-def test_of_a_regressor_are_exact_and_the_same_for_every_row(tmp_path, include_inputs):
+def test_effects_of_linear_regressor_are_exact(tmp_path, include_inputs):
     frame = flowers()
     y = pd.Series(100 * truth(frame), name="price")
     model = make_pipeline(encoder(), regressor(include_inputs=include_inputs)).fit(frame, y)
@@ -149,7 +149,7 @@ def test_of_a_regressor_are_exact_and_the_same_for_every_row(tmp_path, include_i
     np.testing.assert_allclose(by_row, 1000 * effects.slopes[effects.names.index("mass_g"), 0], rtol=1e-9)
 
 
-def test_of_labels_of_numbers_and_of_tasks():
+def test_effects_of_labels_numbers_and_tasks():
     X, Y = labels(n_rows=90, n_tasks=3)
     effects = collect(model := classifier(include_inputs=True).fit(X, Y), X, Y, target_names=["a", "b", "c"]).effects
     assert effects.linear
@@ -176,10 +176,10 @@ def check_rows(effects, ask, X):
         expected = np.mean((ask(X + step) - ask(X - step)) / 2e-3, axis=0)
         np.testing.assert_allclose(effects.slopes[i], expected, rtol=1e-6, atol=1e-8)
     strongest = np.abs(effects.sizes / ask(X).std(axis=0)).max(axis=1)
-    assert np.all(np.diff(strongest) <= 1e-12)  # the strongest first
+    assert np.all(np.diff(strongest) <= 1e-12)  # sorted by decreasing effect
 
 
-def test_of_words_are_those_of_one_more_occurrence():
+def test_word_effects_are_those_of_one_more_occurrence():
     model, counts, _, _ = fitted("topics")
     effects = data_of("topics").effects
     assert set(effects.kinds) == {"word"}
@@ -191,13 +191,13 @@ def test_of_words_are_those_of_one_more_occurrence():
     assert effects.slopes[effects.names.index("ball"), 0] > 0 > effects.slopes[effects.names.index("law"), 0]
 
 
-def test_of_counts_that_are_dense_are_those_of_words_too():
+def test_dense_counts_have_word_effects():
     model, counts, y, _ = fitted("topics")
     effects = collect(model, counts.toarray(), y).effects
     assert set(effects.kinds) == {"word"}
 
 
-def test_of_pixels_are_pictures():
+def test_pixel_effects_are_images():
     effects = data_of("images").effects
     assert effects.pictures.shape == (4, 8, 8)
     place = [int(name.removeprefix("input ")) for name in effects.names]
@@ -207,7 +207,7 @@ def test_of_pixels_are_pictures():
     np.testing.assert_allclose(shown, flat, atol=effects.picture_limit / 254 * 1.001)
 
 
-def test_curves_are_average_predictions_at_values_of_the_input():
+def test_curves_match_partial_dependence():
     estimator, X, _, _ = fitted("table")
     effects = data_of("table").effects
     rows = X[np.unique(np.linspace(0, len(X) - 1, 100).round().astype(int))]
@@ -221,7 +221,7 @@ def test_curves_are_average_predictions_at_values_of_the_input():
         np.testing.assert_allclose(effects.curves[i], found - np.mean(found, axis=0), atol=1e-12)
 
 
-def test_columns_that_steps_mix_have_effects_all_the_same():
+def test_columns_mixed_by_pca_have_effects():
     frame = flowers()[["mass_g", "bill_mm"]]
     y = truth(flowers()) > 1
     model = make_pipeline(StandardScaler(), PolynomialFeatures(2, include_bias=False), PCA(3), ilsvm(4)).fit(frame, y)
@@ -230,11 +230,11 @@ def test_columns_that_steps_mix_have_effects_all_the_same():
         deviation = frame[name].std(ddof=0)
         expected = slope(model.decision_function, frame, name, 1e-5 * deviation) * deviation
         np.testing.assert_allclose(data.effects.slopes[i] * deviation, expected, rtol=1e-5, atol=1e-7)
-    assert data.features.loading_units is None  # a unit of a mixture is nobody's
+    assert data.features.loading_units is None  # mixed columns have no unit
     assert data.features.loading_names[0][0].startswith("pca")
 
 
-def test_missing_numbers_and_categories_are_compared_too(tmp_path):
+def test_missing_values_are_compared(tmp_path):
     frame = flowers()
     frame.loc[::7, "bill_mm"] = np.nan
     frame.loc[::9, "place"] = None
@@ -260,7 +260,7 @@ def test_missing_numbers_and_categories_are_compared_too(tmp_path):
     np.testing.assert_allclose(effects.slopes[bill], slope(ask, seen, "bill_mm", 1e-5), rtol=1e-4)
 
 
-def test_rows_and_loadings_are_in_the_users_units_and_words():
+def test_rows_and_loadings_are_in_user_units():
     frame = flowers()
     y = truth(frame) > 1
     model = make_pipeline(encoder(), ilsvm(5)).fit(frame, y)
@@ -284,7 +284,7 @@ def test_rows_and_loadings_are_in_the_users_units_and_words():
         assert list(cells) == [row[column] for column in data.examples.input_names]
 
 
-def test_free_text_is_left_out_and_said_to_be():
+def test_free_text_is_left_out_of_effects():
     frame = flowers().assign(note=[f"note number {i}" for i in range(N)] * 1)
     many = pd.concat([frame.assign(note=[f"{k} {text}" for text in frame.note]) for k in range(3)], ignore_index=True)
     y = np.tile(truth(flowers()) > 1, 3)
@@ -294,17 +294,17 @@ def test_free_text_is_left_out_and_said_to_be():
     assert "note" not in effects.names
 
 
-def test_a_model_without_predictions_has_no_effects():
+def test_model_without_predictions_has_no_effects():
     assert data_of("unsupervised").effects is None
 
 
-def test_effects_without_targets():
+def test_effects_do_not_need_targets():
     X, y = overlapping(90)
     effects = collect(ilsvm(4).fit(X, np.array(["a", "b", "c"])[y]), X).effects
     assert effects.outputs == ("a", "b", "c")
 
 
-def test_columns_keep_the_types_of_a_frame():
+def test_columns_keep_data_frame_types():
     frame = pd.DataFrame({"a": [1, 2], "b": pd.Categorical(["x", "y"]), "c": ["u", None], "d": [True, False]})
     columns = Columns.read(frame, None)
     again = columns.take(np.array([1, 0]))
@@ -315,7 +315,7 @@ def test_columns_keep_the_types_of_a_frame():
     assert changed["b"].dtype == frame["b"].dtype
 
 
-def test_columns_of_pandas_own_types_are_numbers_and_categories_too():
+def test_columns_accept_pandas_extension_types():
     frame = flowers()
     plain = make_pipeline(encoder(), ilsvm(4)).fit(frame, y := truth(frame) > 1)
     typed = frame.astype({"mass_g": "Float64", "wild": "string", "place": "category"})

@@ -1,4 +1,4 @@
-"""The page is one file that needs nothing else, runs nothing but its own script, and says what the data say."""
+"""The report is one self-contained file that shows the collected data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_it_says_what_was_collected(name):
+def test_render_contains_collected_data(name):
     data = data_of(name)
     page = payload(render(data))
     assert page["title"] == data.title
@@ -34,7 +34,7 @@ def test_it_says_what_was_collected(name):
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_what_was_collected_can_be_saved_and_gives_the_same_page(name, tmp_path):
+def test_saved_data_render_the_same_page(name, tmp_path):
     data = data_of(name)
     data.save(tmp_path / "data")
     found = regbayes.load(tmp_path / "data")
@@ -42,14 +42,14 @@ def test_what_was_collected_can_be_saved_and_gives_the_same_page(name, tmp_path)
     assert render(found) == render(data)
 
 
-def test_a_fresh_process_loads_what_was_collected(tmp_path):
+def test_new_process_loads_saved_data(tmp_path):
     data_of("images").save(tmp_path / "data")
     program = "import regbayes, sys; print(type(regbayes.load(sys.argv[1])).__name__)"
     command = [sys.executable, "-c", program, str(tmp_path / "data")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "ReportData"
 
 
-def test_it_loads_nothing_and_allows_only_its_own_script_and_style():
+def test_page_allows_only_its_own_script_and_style():
     page = render(data_of("images"))
     assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)|@import|url\(|fetch\(|XMLHttpRequest|import\(", page)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
@@ -61,12 +61,12 @@ def test_it_loads_nothing_and_allows_only_its_own_script_and_style():
     assert "unsafe" not in policy
 
 
-def test_the_script_never_makes_markup_of_text():
+def test_script_never_inserts_text_as_markup():
     (script,) = re.findall(r"<script>(.*?)</script>", render(data_of("images")), re.DOTALL)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc", script)
 
 
-def test_names_from_untrusted_files_stay_inside_the_data():
+def test_untrusted_names_stay_inside_json():
     data = hostile_data()
     page = render(data)
     assert page.count("<script") == page.count("</script") == 2
@@ -79,24 +79,24 @@ def test_names_from_untrusted_files_stay_inside_the_data():
     page.encode("utf-8")
 
 
-def test_numbers_that_json_cannot_say_are_left_out():
+def test_non_finite_numbers_become_null():
     X, y = overlapping(90)
     page = render(collect(ilsvm(4).fit(X, y), X[y > 0], y[y > 0]))
     assert payload(page)["features"]["group_means"][0][0] is None
 
 
-def test_it_can_be_written_at_once(tmp_path):
+def test_write_report_writes_page(tmp_path):
     estimator, X, y, own = fitted("images")
     path = write_report(estimator, X, y, tmp_path / "page.html", title="Näive ☃", **own)
     assert path.read_text(encoding="utf-8") == render(collect(estimator, X, y, title="Näive ☃", **own))
 
 
-def test_only_collected_data_are_rendered():
+def test_render_without_report_data_raises():
     with pytest.raises(TypeError, match=r"data must be a ReportData, .* got dict"):
         render({})
 
 
-def test_pictures_are_the_rows_from_dark_to_bright():
+def test_thumbnails_are_scaled_from_dark_to_bright():
     rows = np.arange(12.0).reshape(3, 4)
     pictures = thumbnails(rows, (2, 2))
     assert pictures.shape == (3, 2, 2)
@@ -109,7 +109,7 @@ def test_pictures_are_the_rows_from_dark_to_bright():
     assert many.nbytes < 2_000_000
 
 
-def test_large_pictures_are_averaged_down():
+def test_large_images_are_downsampled():
     image = np.add.outer(np.arange(100.0), np.arange(150.0))[None]
     small = shrunk(image, 50)
     assert small.shape == (1, 34, 50)
@@ -119,7 +119,7 @@ def test_large_pictures_are_averaged_down():
     assert (loadings.shape, loadings.min(), loadings.max(), limit) == ((2, 2, 2), -127, -127, 1.0)
 
 
-def test_it_links_to_the_documentation_that_the_package_names(monkeypatch):
+def test_page_links_to_documentation_of_package_metadata(monkeypatch):
     class Named:
         def __init__(self, urls):
             self.urls = urls
