@@ -1,4 +1,4 @@
-"""One suite over all sources: NumPy's arrays, a file, arrays of other libraries, the workers of a Dask cluster."""
+"""Run the tests on all sources: NumPy arrays, a file, arrays of other libraries, and a Dask cluster."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PLACES = {place.name: place for place in list_places()}
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Place:
-    """Every array library, NumPy included, on every device."""
+    """Every array library, including NumPy, on every device."""
     return PLACES[request.param]
 
 
 @pytest.fixture(params=["memmap", *(name for name in PLACES if name != "numpy"), "dask"])
 def backend(request: pytest.FixtureRequest, tmp_path: Any) -> Backend:
-    """Every source but NumPy's arrays in memory, which all are compared with."""
+    """Every source except NumPy arrays in memory, which are the reference."""
     if request.param == "memmap":
         return of_files(tmp_path)
     if request.param == "dask":

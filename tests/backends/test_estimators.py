@@ -1,4 +1,4 @@
-"""Estimators on every source of samples: what they fit, predict, transform and reject is what they do on NumPy."""
+"""Estimators on every source of samples fit, predict, transform and raise as on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ METHODS = ("predict", "decision_function", "transform", "feature_probabilities",
 
 @pytest.fixture(params=CASES)
 def case(backend: Backend, request: pytest.FixtureRequest):
-    """An estimator, its samples and its targets."""
+    """Return an estimator, its samples and its targets."""
     model, rows, targets = CASES[request.param]
     if rows == "counts" and backend.name == "strict":
         pytest.skip("sums by word are not in the array API: PyTorch and CuPy have them")
@@ -72,7 +72,7 @@ def case(backend: Backend, request: pytest.FixtureRequest):
 
 
 def test_loaded_model_predicts_and_transforms_like_numpy(backend: Backend, case, tmp_path) -> None:
-    """The same parameters say the same about the same samples, wherever these lie; what comes back lies there."""
+    """The same parameters give the same results on every device, and results stay on the device."""
     model, X, y = case
     there = backend.fit(model, X, y)
     if backend.name == "dask":
@@ -80,7 +80,7 @@ def test_loaded_model_predicts_and_transforms_like_numpy(backend: Backend, case,
     else:
         there.save(tmp_path / "model")
         here = regbayes.load(tmp_path / "model")
-    single = "MedLDA" in type(model).__name__  # probabilities of words
+    single = "MedLDA" in type(model).__name__  # word probabilities are stored in single precision
     tol = 1e-4 if single else max(1e-10, 300 * backend.tol)
     for method in METHODS:
         if not hasattr(here, method):
@@ -91,7 +91,7 @@ def test_loaded_model_predicts_and_transforms_like_numpy(backend: Backend, case,
         if expected.dtype.kind == "f" and not single:
             np.testing.assert_allclose(found, expected, rtol=0, atol=tol * max(1.0, np.abs(expected).max()))
         else:
-            assert np.mean(np.isclose(found, expected, rtol=1e-3, atol=1e-3)) > 0.99  # ties may break otherwise
+            assert np.mean(np.isclose(found, expected, rtol=1e-3, atol=1e-3)) > 0.99  # ties may break differently
 
 
 def test_fit_objective_decreases_to_numpy_value(backend: Backend, case) -> None:
@@ -109,7 +109,7 @@ def test_fit_objective_decreases_to_numpy_value(backend: Backend, case) -> None:
 
 @pytest.mark.parametrize("slab", [None, "half-normal"])
 def test_warm_start_without_labels_takes_the_steps_of_numpy(backend: Backend, slab) -> None:
-    """Without a classifier no gap of a solver is between the sources: only rounding is."""
+    """Without a classifier the sources differ by rounding only, since no solver has a gap."""
     if backend.name == "dask":
         pytest.skip("an estimator of Dask does not start from one of NumPy")
     X, model = draw()["X"], IBPFactorAnalysis(**GIVEN, slab=slab, warm_start=True).fit(draw()["X"])
@@ -149,7 +149,7 @@ def test_weights_and_unlabeled_samples_match_numpy(backend: Backend) -> None:
 
 
 def test_partial_fit_continues_a_fit(backend: Backend) -> None:
-    """Batches of a file and of a Dask fit are learned in memory; on a device an error says so."""
+    """Batches of file and Dask fits are learned in memory; batches on a device raise an error."""
     data = draw()
     model = backend.fit(ILSVMClassifier(**GIVEN), data["X"], data["classes"])
     if backend.name not in ("memmap", "dask"):

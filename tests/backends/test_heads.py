@@ -1,4 +1,4 @@
-"""Heads over samples of every array library: sums, solutions and gradients are those of NumPy, to rounding."""
+"""Heads on samples of every array library match those on NumPy arrays up to rounding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def assert_close(found, expected, tol: float) -> None:
 
 
 def both_heads(place: Place, kind: str, rng, **options):
-    """The same head for NumPy's arrays and for those of another library, and the features of blocks of both."""
+    """Return the same head for NumPy and for another library, with blocks of features of both."""
     here, features = make_head(kind, True, rng, n=N, **options)
     inputs = None if here.inputs is None else replace(here.inputs, X=place(here.inputs.X))
     blocks = [features[:CUT], features[CUT:]]
@@ -35,7 +35,7 @@ def both_heads(place: Place, kind: str, rng, **options):
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sums_curvature_and_gradient_match_numpy(place: Place, kind: str, full: bool, monkeypatch) -> None:
-    """Also where scores are taken in pieces, and where classes have too many weights for a whole curvature."""
+    """Includes scores in pieces, and classes with too many weights for a full curvature."""
     rng, tol = np.random.default_rng(0), 100 * place.tol
     here, there, blocks, elsewhere = both_heads(place, kind, rng, inputs=full, rows=full, weighted=full)
     lengths, weights = (CUT, N - CUT), rng.normal(size=(N_OUTPUTS, here.n_columns(K)))
@@ -87,7 +87,7 @@ def test_subsample_curvature_matches_numpy(place: Place, kind: str) -> None:
     rng = np.random.default_rng(2)
     here, features = make_head(kind, True, rng, n=4000)
     there, tolerance = replace(here), Tolerance(1e-3 if place.tol > 1e-8 else 1e-8, 30.0)
-    assert 2 * here.n_sampled(0, K) <= 4000  # or else it is all samples
+    assert 2 * here.n_sampled(0, K) <= 4000  # otherwise all samples would be used
     expected, found = here.minimize([features], None, tolerance), there.minimize([place(features)], None, tolerance)
     assert found.gap <= tolerance.gap * found.value
     assert found.value == pytest.approx(expected.value, rel=2 * tolerance.gap)

@@ -1,4 +1,4 @@
-"""Models over samples of every array library: sums, J and its gradient are those of NumPy, to rounding."""
+"""Models on samples of every array library match sums, J and gradients of NumPy up to rounding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def assert_same_sums(found, expected, tol: float) -> None:
 
 
 def draw_model(n_sweeps: int, slab: bool = False):
-    """Return a model, and parameters that no fit has found."""
+    """Return a model with random parameters."""
     rng, logs = np.random.default_rng(1), np.linspace(-0.5, 0.5, D)
     given = rng.normal(size=(K, D)), 0.1 * rng.normal(size=D), np.full(K, 0.01), prior_sticks(2.0, K), 1.0, 3.0, 1.3
     if slab:
@@ -47,7 +47,7 @@ MODELS = {"one sweep": (1,), "three": (3,), "amounts": (1, True), "amounts, thre
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("case", MODELS)
 def test_inference_and_its_reverse_match_numpy(place: Place, case: str, weighted: bool) -> None:
-    """Blocks add up to all samples, whose features, sums, bounds and gradients are those of NumPy."""
+    """Blocks sum to all samples, whose features, sums, bounds and gradients match NumPy."""
     (model, params), rng = draw_model(*MODELS[case]), np.random.default_rng(2)
     X, weights, tol = rng.normal(size=(N, D)) + 2.0, rng.uniform(0.5, 2.0, N) if weighted else None, 30 * place.tol
     here = centre_rows(X, weights=weights)
@@ -120,11 +120,11 @@ def test_ilsvm_objective_and_gradient_match_numpy(place: Place, options, weighte
     expected, inferred = local.joint.evaluate(params, None, tolerance)
     elsewhere = ILSVMProblem(there, local.settings).joint
     found, parts = elsewhere.evaluate(params, None, tolerance)
-    # Of Crammer and Singer's loss Newton's method takes a smooth form.
+    # Newton's method smooths the Crammer-Singer loss.
     exact = 1e-10 if double and local.settings.one_vs_rest else 1e-4
     assert found.objective == pytest.approx(expected.objective, rel=exact)
     gradient = local.joint.gradient(expected, inferred)
-    # The gradient is as far from that of the optimum as the root of the gap.
+    # The error of the gradient is of the order of the square root of the gap.
     assert_close(elsewhere.gradient(found, parts), gradient, 1e-5 if exact < 1e-8 else 2e-2)
 
 
@@ -153,5 +153,5 @@ def test_mt_ilsvm_objective_and_gradient_match_numpy(place: Place, loss: str, mi
     expected, found = (problem.evaluate(problem.model.at(latent), None, tolerance) for problem in (here, there))
     assert found[0].objective == pytest.approx(expected[0].objective, rel=1e-10 if double else 1e-4)
     wanted = here.pull_back(*expected).psi
-    for _ in range(2):  # with the multipliers that the solver left, and then without them
+    for _ in range(2):  # with the multipliers of the solver, then without them
         assert_close(there.pull_back(*found).psi, wanted, 1e-5 if double else 2e-2)

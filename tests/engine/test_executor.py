@@ -1,4 +1,4 @@
-"""Executors: the same results, in the same order, from any number of workers."""
+"""Executors return the same results in the same order for any number of workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Stats:
 
 @pytest.fixture
 def X():
-    # Columns of many sizes: sums taken in another order would differ in their last bits.
+    # With columns of different scales, the rounding of sums depends on their order.
     return np.random.default_rng(0).normal(size=(20_000, 4)) * 10.0 ** np.arange(-3, 5, 2)
 
 
@@ -82,7 +82,7 @@ def test_map_reduce_keeps_few_results_in_memory():
 
     class Counted(int):
         def __add__(self, other):
-            assert len(begun) <= int(other) + 1 + 2 * 2  # what is added, and what was handed out ahead of it
+            assert len(begun) <= int(other) + 1 + 2 * 2  # the block being added, and the blocks submitted ahead
             return Counted(other)
 
     assert Threads(2).map_reduce(lambda block: begun.append(block) or Counted(block), range(100)) == 99
@@ -158,7 +158,7 @@ def test_wide_blocks_are_wider_and_enough_for_many_threads():
         assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]
         assert sum(block.stop - block.start for block in blocks) == n_rows
         assert all(block.stop - block.start >= BLOCK_ROWS for block in blocks[:-1])
-        assert len(blocks) >= min(16, len(row_blocks(n_rows)))  # as many as there are threads, where rows are many
+        assert len(blocks) >= min(16, len(row_blocks(n_rows)))  # enough blocks for many threads if there are many rows
     assert len(row_blocks(1_000_000, wide=True)) < len(row_blocks(1_000_000)) / 3
 
 

@@ -1,4 +1,4 @@
-"""The line search: the length it returns meets Armijo's condition, and it ends after its trials."""
+"""The line search meets Armijo's condition and ends after its maximum number of trials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def at(function):
 
 @pytest.mark.parametrize("far", [1.0, 3.0, 100.0])
 def test_backtrack_meets_the_armijo_condition(far):
-    """On a parabola the search ends at the minimum, however far the first trial is beyond it."""
+    """On a parabola the search ends at the minimum, for any distance of the first trial beyond it."""
     steep = lambda x: far * x**2 - x  # noqa: E731
     length, point = backtrack(at(steep), 0.0, -1.0, max_trials=10)
     assert point.objective <= -ARMIJO * length

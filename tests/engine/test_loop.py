@@ -1,4 +1,4 @@
-"""The training loop: what it keeps, when it ends, what it records."""
+"""The training loop: returned states, stopping and recorded values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ finite = st.floats(-1e6, 1e6)
 
 
 def replay(objectives: Sequence[float]) -> dict:
-    """A fit whose state is the iteration number and whose objective at iteration t is ``objectives[t]``."""
+    """Return the arguments of a fit whose state is the iteration number t and whose objective is ``objectives[t]``."""
     return {
         "step": lambda t: StepResult(t + 1),
         "state": 0,
@@ -130,7 +130,7 @@ class TestConvergence:
     def test_diminishing_returns_compare_to_earlier_decrease(self, constant):
         course = constant + 64.0 * 0.5 ** np.arange(20)
         rule = DiminishingReturns(0.25, window=2, least=0.0)
-        # Two iterations gain three quarters of what is left at t - 2, and all so far is 64 less what is left at t.
+        # Two iterations gain 3/4 of the remainder at t - 2; the total gain is 64 minus the remainder at t.
         gained = [course[t - 2] - course[t] <= 0.25 * (course[0] - course[t]) for t in range(2, 20)]
         ends = run(**replay(course.tolist()), stop=rule)
         assert ends.status is Status.CONVERGED

@@ -1,4 +1,4 @@
-"""Sources and blocks in local memory: sums in the order of blocks, and samples that do not depend on them."""
+"""Local sources and blocks: ordered sums, and samples that do not depend on the blocks."""
 
 from __future__ import annotations
 

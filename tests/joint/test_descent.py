@@ -1,4 +1,4 @@
-"""Descent that never rises: against SciPy's L-BFGS-B, on quadratics, and where no step is to be had."""
+"""Monotone descent, compared with SciPy's L-BFGS-B, on quadratics, and where no step decreases the objective."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Point:
 
 
 def logistic(x):
-    """Ridge-penalised logistic regression: convex, smooth and badly scaled."""
+    """Ridge-penalized logistic regression, which is convex, smooth and badly scaled."""
     margins = TARGETS * (ROWS @ x)
     objective = float(np.logaddexp(0.0, -margins).sum() + 0.5 * RIDGE * x @ x)
     return Point(x, objective, -ROWS.T @ (TARGETS * expit(-margins)) + RIDGE * x)
 
 
 def rosenbrock(x):
-    """A curved valley: not convex."""
+    """Rosenbrock function, a nonconvex curved valley."""
     objective = 100.0 * (x[1] - x[0] ** 2) ** 2 + (1.0 - x[0]) ** 2
     slope = 200.0 * (x[1] - x[0] ** 2)
     return Point(x, objective, np.array([-2.0 * slope * x[0] - 2.0 * (1.0 - x[0]), slope]))
 
 
 def descend(function, start, n_steps, precondition=None):
-    """All points that steps of descent go through."""
+    """Return all iterates of descent steps."""
     points, history = [function(start)], ()
     for _ in range(n_steps):
         at = points[-1]
@@ -79,7 +79,7 @@ def test_descent_is_monotone_and_reaches_the_rosenbrock_minimum():
 def test_direction_with_full_history_is_the_newton_direction():
     root = np.random.default_rng(1).standard_normal((5, 5))
     curvature = root @ root.T + np.eye(5)
-    _, axes = np.linalg.eigh(curvature)  # conjugate history: what was learned along one is not disturbed by another
+    _, axes = np.linalg.eigh(curvature)  # conjugate directions, whose curvatures do not interact
     history = ()
     for axis in axes.T:
         history = update_history(history, axis, curvature @ axis)

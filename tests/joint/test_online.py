@@ -1,4 +1,4 @@
-"""Learning from batches: exact where a batch is everything, the same picture however rows are cut, nothing kept."""
+"""Mini-batch learning is exact for a full batch, independent of block sizes, and keeps no samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regbayes.models.ilsvm.model import BinaryFeatures, Params, centre_rows
 from regbayes.models.indian_buffet import prior_sticks
 
 N, D, K, N_CLASSES = 600, 5, 3, 3
-STILL = OnlineOptions(step=0.0, blocks_every=10**9)  # features that do not move
+STILL = OnlineOptions(step=0.0, blocks_every=10**9)  # options that keep the features fixed
 MODEL = BinaryFeatures(2.0, 0.05)
 
 
@@ -67,7 +67,7 @@ def test_objective_decreases_over_batches(data):
     options = OnlineOptions()
 
     def cost(params):
-        """J at the best head."""
+        """Return J at the optimal head."""
         stats = MODEL.infer(rows, params).stats
         head = class_head(labels).solve([params.infer(rows)], None, Tolerance(1e-6, 100.0))
         return sum(MODEL.terms(params, stats).values()) + head.value

@@ -1,4 +1,4 @@
-"""Rows that lie elsewhere: the same J and gradient as over rows in memory, however they are cut, and after a loss."""
+"""Remote rows have the same J and gradient as local rows, for any blocks and after a lost worker."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def make_local(data, one_vs_rest):
 @pytest.mark.parametrize("cuts", [(0, N), (0, 700, N), (0, 13, 300, 301, 620, N)])
 @pytest.mark.parametrize("one_vs_rest", [True, False])
 def test_remote_objective_and_gradient_match_local_rows(data, one_vs_rest, cuts, monkeypatch):
-    monkeypatch.setattr("regbayes.margins.head.HEAD_POLICY", HeadPolicy(max_ascent_scores=0))  # the same solver
+    monkeypatch.setattr("regbayes.margins.head.HEAD_POLICY", HeadPolicy(max_ascent_scores=0))  # Newton's method
     remote, local = make_remote(data, one_vs_rest, cuts), make_local(data, one_vs_rest)
     (there, shared), (here, inferred) = (problem.evaluate(data[-1], None, EXACT) for problem in (remote, local))
     assert there.objective == pytest.approx(here.objective, rel=1e-11)
@@ -111,7 +111,7 @@ def test_recomputed_block_infers_the_same_features(data):
     at, shared = problem.evaluate(data[-1], None, EXACT)
     expected = problem.gradient(at, shared)
     lost = [pickle.loads(pickle.dumps(block)) for block in problem.blocks.blocks]
-    assert all(block.inferred is None for block in lost)  # what is cached does not travel
+    assert all(block.inferred is None for block in lost)  # the cache is not pickled
     again = replace(problem, blocks=LocalBlocks(lost)).gradient(at, shared)
     np.testing.assert_array_equal(again, expected)
 

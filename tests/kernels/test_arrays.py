@@ -1,4 +1,4 @@
-"""Row work by array operations against the NumPy code, on every array library that is installed."""
+"""Array operations on rows match the NumPy code for every installed array library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps over binary features: compiled ones against the reference, the reference against finite differences."""
+"""Sweeps over binary features: compiled kernels match the reference, and that matches finite differences."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_reverse_sweeps_match_finite_differences(sweep, reverse, n_sweeps):
 
 
 def test_many_sweeps_reach_the_mean_field_fixed_point():
-    # With a positive definite coupling each step minimises a convex function of one psi_k: the sweeps converge.
+    # With a positive definite coupling each step minimizes a convex function of one psi_k, so the sweeps converge.
     theta, coupling, start, _ = sweep_problem(40, 6, False, seed=3)
     coupling = coupling @ coupling.T / 6
     psi = swept(sweep_features, theta, coupling, start, 500)

@@ -1,4 +1,4 @@
-"""Coordinate ascent on simplexes and boxes: compiled passes against the reference and against other multipliers."""
+"""Coordinate ascent on simplexes and boxes: compiled passes match the reference and are optimal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 def simplex_problem(n, k, n_in_play, seed, free):
     rng = np.random.default_rng(seed)
-    features = rng.normal(size=(n, k)) * rng.integers(0, 2, size=(n, 1))  # zero rows among them
+    features = rng.normal(size=(n, k)) * rng.integers(0, 2, size=(n, 1))  # includes zero rows
     labels = rng.integers(n_in_play, size=n)
     cost = rng.uniform(0.5, 2.0, size=(n_in_play, n_in_play))
     np.fill_diagonal(cost, 0.0)
@@ -91,7 +91,7 @@ def test_simplex_passes_increase_the_dual_and_stay_feasible(n, k, n_in_play, fre
 @pytest.mark.parametrize("epoch", [simplex.simplex_epoch, reference_simplex_epoch])
 def test_rows_of_small_norm_do_not_lower_the_dual(epoch, free):
     rows, orders = simplex_problem(40, 1, 3, 7, free)
-    sizes = 10.0 ** -np.random.default_rng(7).uniform(0.0, 12.0, size=40)[:, None]  # as a feature few rows have
+    sizes = 10.0 ** -np.random.default_rng(7).uniform(0.0, 12.0, size=40)[:, None]  # norms of rows with a rare feature
     rows = rows._replace(features=sizes * rows.features, norms=rows.norms * sizes[:, 0] ** 2)
     state = simplex_state(rows)
     for order in orders:
@@ -172,7 +172,7 @@ def test_box_step_is_optimal_in_its_multiplier(n, d, n_tasks, seed):
         box.box_epoch(rows, np.array([i]), True, state)
         unbounded = np.isinf(rows.lower[i]) or np.isinf(rows.upper[i])
         if unbounded and rows.norms[rows.feature_row[i]] + rows.ridge[i] == 0.0:
-            continue  # nothing bounds this multiplier
+            continue  # this multiplier is unbounded
         value = box_objective(rows, state.dual)
         low, high = np.maximum(rows.lower[i], -3.0), np.minimum(rows.upper[i], 3.0)
         for other in rng.uniform(low, high, size=20):

@@ -1,4 +1,4 @@
-"""Kernels give the same bits in the process that compiles them and in those that find them in the cache."""
+"""Kernels are bitwise identical in the process that compiles them and in processes that load the cache."""
 
 from __future__ import annotations
 

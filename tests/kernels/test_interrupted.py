@@ -1,4 +1,4 @@
-"""Ctrl-C while a kernel runs is a KeyboardInterrupt, not the end of the process."""
+"""Ctrl-C during a kernel raises KeyboardInterrupt instead of ending the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Squared losses of samples on every array library, against their definitions."""
+"""Squared losses match their definitions for every array library."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_weighted_grams_are_independent_of_the_pieces(place: Place, monkeypatch:
     rng = np.random.default_rng(2)
     columns, weights = rng.normal(size=(5, N)), rng.random((L, N))
     expected = np.einsum("dn,on,en->ode", columns, weights, columns)
-    for room in (1 << 20, 600):  # an output at a time
+    for room in (1 << 20, 600):  # 600 processes one output at a time
         monkeypatch.setattr("regbayes.kernels.losses.ROOM", room)
         found = as_numpy(weigh_grams(place(columns), place(weights)))
         np.testing.assert_allclose(found, expected, rtol=0, atol=100 * place.tol)

@@ -1,4 +1,4 @@
-"""Spike-and-slab sweeps: the compiled ones against the reference, and this against quadrature and complex steps."""
+"""Spike-and-slab sweeps match the reference, which matches quadrature and complex-step derivatives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIGNED = pytest.mark.parametrize("signed", [False, True])
 
 
 def value_grid(drive, precision, signed=False):
-    """Return nodes and weights of a quadrature over values, wide enough for the distribution given."""
+    """Return nodes and weights of a quadrature over values, wide enough for the given distribution."""
     if signed:
         return drive / precision + 12.0 / np.sqrt(precision) * NODES, 12.0 / np.sqrt(precision) * MASS
     widest = max(drive / precision, 0.0) + 12.0 / np.sqrt(precision)
@@ -39,11 +39,11 @@ def value_grid(drive, precision, signed=False):
 
 
 def feature_alone(drive, precision, log_odds, signed=False):
-    """Moments of ``(z, z v, z v^2, z v^3)`` and the log-evidence of one feature, by quadrature over its value."""
+    """Return moments of ``(z, z v, z v^2, z v^3)`` and the log-evidence of one feature by quadrature."""
     v, mass = value_grid(drive, precision, signed)
     prior = (1.0 if signed else 2.0) * np.exp(-0.5 * v**2) / np.sqrt(2.0 * np.pi)
     density = prior * np.exp(drive * v - 0.5 * (precision - 1.0) * v**2)
-    on = np.exp(log_odds) * mass * density  # relative to being off
+    on = np.exp(log_odds) * mass * density  # odds of being on
     total = 1.0 + on.sum()
     powers = np.array([on @ v**power for power in range(5)]) / total
     return powers, np.log(total)
@@ -63,7 +63,7 @@ def test_single_feature_agrees_with_quadrature(drive, precision, log_odds, signe
         assert found.psi[0, 0] == pytest.approx(powers[0], rel=1e-10)
         assert found.amounts[0, 0] == pytest.approx(powers[1], rel=1e-10)
         assert found.squares[0, 0] == pytest.approx(powers[2], rel=1e-10)
-        # The best distribution of one feature is exact: its free energy is minus the log-evidence.
+        # Mean field is exact for one feature, so its free energy is the negative log-evidence.
         energy = 0.5 * (precision - 1.0) * found.squares - drive * found.amounts - log_odds * found.psi
         assert float(energy[0, 0] + found.divergence[0]) == pytest.approx(-evidence, rel=1e-10, abs=1e-10)
 
@@ -71,7 +71,7 @@ def test_single_feature_agrees_with_quadrature(drive, precision, log_odds, signe
 @SIGNED
 @pytest.mark.parametrize(("drive", "precision", "log_odds"), CASES)
 def test_derivatives_of_a_feature_are_covariances(drive, precision, log_odds, signed):
-    """An independent derivation: (z v, z v^2) are the statistics that belong to (drive, -precision / 2)."""
+    """In the exponential family, (z v, z v^2) are the sufficient statistics of (drive, -precision / 2)."""
     powers, _ = feature_alone(drive, precision, log_odds, signed)
     by_drive = powers[2] - powers[1] ** 2
     by_precision = -0.5 * (powers[3] - powers[1] * powers[2])
@@ -114,7 +114,7 @@ def test_compiled_reverse_sweeps_match_the_reference(n, k, n_sweeps, signed, see
 
 
 def complex_sweeps(projections, coupling, precision, log_odds, n_sweeps):
-    """Return the amounts, analytic in every argument, by formulas that the reference does not use."""
+    """Return the feature values by formulas that are analytic in every argument and independent of the reference."""
     amounts = np.zeros(projections.shape, dtype=complex)
     for _ in range(n_sweeps):
         for k in range(projections.shape[1]):
@@ -171,7 +171,7 @@ def test_sweeps_at_extreme_drives_are_finite_and_in_range():
 
 
 def test_sweeps_lower_the_free_energy_bound_of_two_features():
-    """Two coupled features, both amounts by quadrature."""
+    """Two coupled features, with both values integrated by quadrature."""
     drive, coupling = np.array([3.0, 2.0]), np.array([[2.0, 0.8], [0.8, 1.5]])
     precision, log_odds = np.diag(coupling) + 1.0, np.array([-0.5, -1.0])
     grids = [value_grid(d, p) for d, p in zip(drive, precision, strict=True)]

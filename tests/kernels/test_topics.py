@@ -1,4 +1,4 @@
-"""The topic kernels: the compiled ones follow the reference, and the reference follows the definition."""
+"""The topic kernels match the reference, and the reference matches the definition."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_part_of_the_runs_uses_its_own_draws():
 
 
 def test_reference_samples_the_conditional_of_the_joint_density():
-    """The conditional of one token, from the urn scheme and the tilt of whole documents, by brute force."""
+    """Compare with the conditional of one token from the urn scheme and the tilt of whole documents."""
     corpus, counts, tilt, _ = random_case(3, 2, length=6)
     i, document, word = 0, corpus.tokens.documents[0], corpus.tokens.words[0]
     alpha, beta, V = 0.3, 0.05, 25
@@ -149,7 +149,7 @@ def test_extreme_tilts_neither_overflow_nor_lose_tokens(factor):
     expected, found = copied(counts), copied(counts)
     for sample, written in ((reference_sample_topics, expected), (sample_topics, found)):
         sample(corpus.tokens, 0, len(corpus.tokens.documents), extreme, 0.3, 0.05, uniforms, written)
-    # Exponents of many thousands are not known to a nat in single precision.
+    # Exponents of many thousands have errors above one nat in single precision.
     assert factor > 1e3 or np.mean(found.topics == expected.topics) > 0.99
     assert found.doc_topic.sum() == found.word_topic.sum() == found.topic_total.sum() == corpus.n_tokens
     assert np.all((found.topics >= 0) & (found.topics < 5))

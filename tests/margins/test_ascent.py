@@ -1,4 +1,4 @@
-"""Dual coordinate ascent against liblinear, CVXPY and the theory of the quadratic programs it solves."""
+"""Dual coordinate ascent compared with liblinear, CVXPY and the theory of quadratic programs."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_box_meets_the_optimality_conditions(rng, form):
 
 
 def test_tasks_that_share_all_weights_are_one_problem(rng):
-    # With little to gain from own weights (small C) and a large rho, rho * common is one vector of variance rho^2.
+    # For small C and large rho, own weights vanish and rho * common is one vector of variance rho^2.
     X, signs = binary_data(rng)
     task, rho = rng.integers(3, size=len(X)), 300.0
     margins = X * signs[:, None]
@@ -221,7 +221,7 @@ def test_shared_feature_rows_match_stacked_rows(rng):
 
 @pytest.mark.parametrize("loss", BINARY)
 def test_order_of_visits_does_not_change_the_solution(rng, loss):
-    """Rows repeated at a share of the price are the same problem, and so many of them are visited block by block."""
+    """Repeated rows with a fraction of C are the same problem, but large enough to be visited by blocks."""
     X, signs = binary_data(rng)
     margins, times = X * signs[:, None], 260
     few = solve_one_task(margins, BINARY[loss](len(X), 0.5), tol=1e-8, max_epochs=1e5)

@@ -1,4 +1,4 @@
-"""The large-margin step from warm starts, at its limits, and on data that are odd or wrong."""
+"""Large-margin solves from warm starts, at limits, and on degenerate or invalid data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_warm_start_at_the_solution_ends_at_once(rng, loss):
 def test_warm_start_from_another_C_is_made_feasible(rng, loss):
     X, labels = multi_class_data(rng)
     cost = zero_one_cost(4)
-    weight = np.where(np.arange(len(X)) % 5 == 0, 0.0, 0.5)  # some rows are taken out
+    weight = np.where(np.arange(len(X)) % 5 == 0, 0.0, 0.5)  # some rows have no loss
     start = solve_classes(X, labels, cost, 0.1, loss, tol=1e-3).dual
     warm = solve_classes(X, labels, cost, weight, loss, tol=1e-9, warm_start=start, max_epochs=1e5)
     kept = weight > 0
@@ -92,7 +92,7 @@ def test_visit_limit_is_respected_and_reported(rng):
 
 def test_infeasible_margins_are_not_reported_as_solved(rng):
     X, signs = binary_data(rng)
-    X[0] = 0.0  # no weights give this row a margin
+    X[0] = 0.0  # no weights can give this row a margin
     solution = solve_one_task(X * signs[:, None], hinge_form(len(X), np.inf))
     assert solution.status is Status.DIVERGED
     overlapping = solve_one_task(np.array([[1.0], [-1.0]]), hinge_form(2, np.inf), max_epochs=50)
@@ -139,14 +139,14 @@ def test_storage_does_not_change_the_solution(rng, convert):
 def test_degenerate_data_are_solved(rng, loss):
     X, labels = multi_class_data(rng, n=20, d=40)  # fewer rows than columns
     X[3] = 0.0
-    X[5], labels[5] = X[4], (labels[4] + 1) % 4  # the same features, another class
+    X[5], labels[5] = X[4], (labels[4] + 1) % 4  # the same features with another class
     X[7], labels[7] = X[6], labels[6]
     X[:, 0] = 1.0  # a constant column
     X[3, 0] = 0.0
     cost = zero_one_cost(4)
     solution = solve_classes(X, labels, cost, 0.3, loss, tol=1e-8, max_epochs=1e5)
     assert solution.status is Status.CONVERGED
-    slack = 1.0 if loss == "hinge" else 2.0 * 1.0  # row 3 loses 1 whatever the weights are: omega sums to loss'(1)
+    slack = 1.0 if loss == "hinge" else 2.0 * 1.0  # row 3 loses 1 for any weights, so omega sums to loss'(1)
     assert solution.dual[3].sum() == pytest.approx(0.3 * slack)
     expected = multi_class_primal(X, labels, cost, 0.3, solution.weights, loss == "squared_hinge")
     assert solution.primal == pytest.approx(expected)

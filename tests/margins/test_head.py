@@ -1,4 +1,4 @@
-"""The head under margins: against CVXPY, finite differences, and problems that must be the same."""
+"""The max-margin head compared with CVXPY, finite differences, and equivalent problems."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_smoothed_class_losses_are_certified_for_the_exact_loss(smoothing, rng):
     assert found.value == pytest.approx(minimise(cvxpy_problem(head, features, smoothing)[0]), rel=1e-6)
     assert found.gap <= 1e-12 * found.value
     exact = solve(head, features, "ascend").value
-    assert found.value >= exact * (1.0 - 1e-9)  # smoothing adds to the loss
+    assert found.value >= exact * (1.0 - 1e-9)  # smoothing increases the loss
     scores = found.head.scores(features)
     away = scores - np.take_along_axis(scores, head.targets.labels[:, None], axis=1)
     itself = found.terms["kl_weights"] + head.form.values(away).sum()
@@ -234,7 +234,7 @@ def test_warm_start_at_the_solution_needs_no_steps(rng, kind, solver, squared):
     again = getattr(head, solver)([features], found.warm_start, Tolerance(1e-8, 200.0))
     assert again.n_passes <= 2.0
     assert again.value == pytest.approx(found.value, rel=1e-7)
-    if squared and kind != "classes":  # the weights are a start for Newton's method, whoever found them
+    if squared and kind != "classes":  # Newton's method can start from weights of any solver
         assert head.minimize([features], found.warm_start, Tolerance(1e-7, 12.0)).n_passes == 1
 
 
@@ -294,7 +294,7 @@ def test_few_passes_solve_many_samples_to_a_certified_gap(kind, tol, rng):
     exact = head.minimize(blocks, found.warm_start, EXACT["minimize"])
     assert found.n_passes <= 12
     assert found.gap <= tol * found.value
-    assert 0.0 <= found.value - exact.value <= found.gap * (1.0 + 1e-9)  # the certificate
+    assert 0.0 <= found.value - exact.value <= found.gap * (1.0 + 1e-9)  # the certificate bounds the suboptimality
     moved = [block + 0.01 * rng.normal(size=block.shape) for block in blocks]
     again = head.minimize(moved, found.warm_start, Tolerance(tol, 12.0))
     assert again.n_passes <= 5
@@ -303,7 +303,7 @@ def test_few_passes_solve_many_samples_to_a_certified_gap(kind, tol, rng):
 
 @pytest.mark.parametrize("kind", ["one_vs_rest", "classes", "list"])
 def test_pieces_of_a_subsample_have_its_curvature(kind, rng):
-    """The second derivative of a sample that stands for all is that of its losses, divided by its share."""
+    """The second derivative of a subsample that represents all samples is that of its losses, over its share."""
     head, features = many_samples(kind, rng, n=4000)
     sums = FeatureSums(4000.0, features.sum(axis=0))
     view, weights = head.view(sums, 0.1), rng.normal(size=(5, 9))
@@ -326,7 +326,7 @@ def test_solver_is_chosen_by_scores_and_passes(rng):
     assert not few.prefers_ascent(columns, fine)
     assert not many.prefers_ascent(columns, rough)
     assert replace(many, squared=False).prefers_ascent(columns, fine)  # a hinge has no curvature
-    assert many.prefers_ascent(np.zeros((1, 4000)), fine)  # too many weights for their curvature
+    assert many.prefers_ascent(np.zeros((1, 4000)), fine)  # too many weights for a curvature matrix
     classes = Classes(np.arange(1000) % 60, zero_one_cost(60), np.ones(1000))
     assert Head(classes, True).prefers_ascent(columns, fine)  # Newton's method would smooth the loss
 

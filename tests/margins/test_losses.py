@@ -1,4 +1,4 @@
-"""Dual forms of targets: losses written out sample by sample."""
+"""Dual forms of targets compared with explicit losses of samples."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_taken_targets_keep_their_losses(kind):
 
 @pytest.mark.parametrize("squared", [False, True])
 def test_cells_have_the_dual_form_of_a_matrix(squared):
-    """Observations are ordered by output, a matrix is laid out row by row."""
+    """Observations are ordered by output, but the entries of a matrix by row."""
     rng = np.random.default_rng(0)
     C, signs = rng.uniform(0.1, 3.0, (N_ROWS, 1)), rng.choice([-1.0, 1.0], (N_ROWS, 1))
     values, cells = rng.normal(size=(N_ROWS, 1)), (np.arange(N_ROWS), np.zeros(N_ROWS, dtype=int))

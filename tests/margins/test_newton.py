@@ -1,4 +1,4 @@
-"""Newton's method on sums over samples: against CVXPY, liblinear and the dual written out."""
+"""Newton's method on sums over samples compared with CVXPY, liblinear and the explicit dual."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from regbayes.margins.rows import MAX_DENSE
 from regbayes.margins.targets import Cells, Classes, Numbers, Observations, Signs, zero_one_cost
 from regbayes.regularizers import MultiClassSquaredHinge
 
-EXACT = 1e-13  # relative duality gap
+EXACT = 1e-13  # relative duality gap of an accurate solve
 EPSILON = 0.2
 SMOOTHING = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 
@@ -44,7 +44,7 @@ def solve(targets, X, smoothing=SMOOTHING[0], start=None, tol=EXACT, **options):
 
 
 class Tasks:
-    """Outputs of samples, some of them missing, for tasks that may share weights."""
+    """Outputs of samples with missing targets, for tasks that may share weights."""
 
     def __init__(self, rng, loss, sharing=0.0, n=80, d=4):
         self.prior = SharedPrior(np.array([0, 1, 0, 1, 0]), sharing)
@@ -62,12 +62,12 @@ class Tasks:
         return minimize([self.rows], self.prior, self.zeros if start is None else start, tol=tol, **options)
 
     def multipliers(self, weights):
-        """Of the observations, from the sums that they are."""
+        """Return the multipliers of the observations from their sums."""
         return self.rows.pull_back(weights, np.eye(5))[self.row, self.task]
 
 
 def classes(rng, n=70, d=4, n_classes=4, C=1.0, spread=1.2):
-    """Classes with costs and prices, some of them zero."""
+    """Return classes with costs and values of C, some of them zero."""
     X, labels = multi_class_data(rng, n=n, d=d, n_classes=n_classes, spread=spread)
     cost = rng.uniform(0.5, 2.0, size=(n_classes, n_classes)) * zero_one_cost(n_classes)
     prices = C * rng.uniform(0.2, 1.8, size=n)
@@ -106,7 +106,7 @@ def test_tubes_match_liblinear(rng, C):
 
 @pytest.mark.parametrize("sharing", [0.0, 1.5])
 def test_squared_residuals_of_tasks_match_ridge_regression(rng, sharing):
-    """One step is exact. Ridge regression of all tasks has the prior covariance ``I + sharing^2`` between weights."""
+    """One step is exact, and ridge regression of all tasks has prior covariance ``I + sharing^2``."""
     n, d, C = 600, 3, 0.7
     X, y, task = rng.standard_normal((n, d)), rng.standard_normal(n), np.sort(rng.integers(4, size=n))
     targets = Cells(Observations(np.arange(n), task, y, np.ones(n)), n, 4, C, 0.0)
@@ -129,7 +129,7 @@ def test_squared_residuals_of_tasks_match_ridge_regression(rng, sharing):
 def test_gap_of_tasks_matches_the_explicit_dual(rng, loss, sharing):
     tasks = Tasks(rng, loss, sharing)
     weights = rng.normal(size=tasks.zeros.shape)
-    found = tasks.solve(weights, tol=0.0, max_passes=1)  # evaluates the start, and no more
+    found = tasks.solve(weights, tol=0.0, max_passes=1)  # only evaluates the start
     np.testing.assert_array_equal(found.weights, weights)
     covariance = np.eye(5) + sharing**2 * (tasks.prior.group[:, None] == tasks.prior.group)
     scores, phi = np.sum(tasks.X[tasks.row] * weights[tasks.task], axis=1), tasks.multipliers(weights)
@@ -170,11 +170,11 @@ def test_smoothed_solutions_converge_to_the_exact_loss(rng, C):
     for smoothing in SMOOTHING:
         found = solve(targets, X, smoothing, start)
         assert found.value - found.excess >= exact.primal - exact.gap
-        assert found.excess >= 0.0  # a smoothed loss is above the loss
+        assert found.excess >= 0.0  # the smoothed loss is an upper bound
         excesses.append(found.value - exact.primal)
         start = found.weights
     assert np.all(np.diff(excesses) < 0)
-    # Strong convexity: half the squared distance of the weights is at most what the value is above the minimum.
+    # By strong convexity, half the squared distance of the weights is at most the suboptimality.
     distance = 0.5 * np.sum((found.weights - exact.weights) ** 2)
     assert distance <= 2.0 * (found.gap + found.bias + exact.gap)
 
@@ -203,7 +203,7 @@ def test_sums_of_tasks_are_derivatives_of_the_loss(rng, loss):
 
 
 @pytest.mark.parametrize("smoothing", [1.0, 0.1, 0.003])
-@pytest.mark.parametrize("size", [(70, 4, 4), (60, 80, 13)])  # the second derivative as a whole, and by class
+@pytest.mark.parametrize("size", [(70, 4, 4), (60, 80, 13)])  # full second derivative, and by class
 def test_sums_of_classes_are_derivatives_of_the_loss(rng, smoothing, size):
     n, d, n_classes = size
     X, targets = classes(rng, n, d, n_classes)
@@ -225,7 +225,7 @@ def test_sums_of_classes_are_derivatives_of_the_loss(rng, smoothing, size):
 
 
 def test_fully_smoothed_class_losses_are_a_margin_per_class(rng):
-    """At delta = 1 a loss is a sum over the wrong classes (Weston and Watkins), each a binary margin."""
+    """At delta = 1 the loss is a sum of binary margins over the wrong classes (Weston and Watkins)."""
     X, targets = classes(rng)
     weights = rng.normal(size=(targets.n_outputs, X.shape[1]))
     scores = X @ weights.T
@@ -253,7 +253,7 @@ def test_shared_prior_is_that_of_common_plus_own_weights(rng):
 
 
 def test_two_classes_match_one_binary_margin(rng):
-    """With one other class there is nothing to smooth: a binary margin of the difference, of twice the variance."""
+    """With one wrong class there is nothing to smooth; the difference is a binary margin with twice the variance."""
     X, signs = binary_data(rng)
     C = np.full(len(X), 0.7)
     found = solve(Classes((signs > 0).astype(int), zero_one_cost(2), C), X, tol=1e-12)
@@ -264,7 +264,7 @@ def test_two_classes_match_one_binary_margin(rng):
 
 
 def test_many_class_weights_match_cvxpy(rng):
-    """More weights than a second derivative is held for as a whole, and margins that all can be met, at a large C."""
+    """Too many weights for a full second derivative, with separable classes and a large C."""
     X, targets = classes(rng, n=50, d=80, n_classes=13, spread=4.0)
     weights = cp.Variable((13, 80))
     assert weights.size > MAX_DENSE

@@ -1,4 +1,4 @@
-"""The Indian buffet prior: every formula against Monte Carlo, a direct O(K^2) form, or a numeric minimiser."""
+"""The Indian buffet prior compared with Monte Carlo, direct O(K^2) formulas, and numerical minimization."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def random_sticks(rng, n_features):
 
 
 def bound_terms(sticks):
-    """t_m as printed, one at a time."""
+    """Return t_m from its definition, one at a time."""
     g1, g2 = sticks.first, sticks.second
     return np.array(
         [digamma(g2[m]) + digamma(g1[:m]).sum() - digamma((g1 + g2)[: m + 1]).sum() for m in range(len(g1))]
@@ -34,7 +34,7 @@ def bound_terms(sticks):
 
 
 def majorizer(sticks, weights, counts, n_rows, alpha):
-    """KL of the sticks plus the bound on -E[log p(Z | nu)] with the multinomial weights q_km held fixed."""
+    """Return KL of the sticks plus the bound on -E[log p(Z | nu)] at fixed multinomial weights q_km."""
     t = bound_terms(sticks)
     log_use = np.cumsum(digamma(sticks.first) - digamma(sticks.first + sticks.second))
     total = kl_sticks(sticks, alpha) - counts @ log_use

@@ -1,1 +1,1 @@
-"""What kernels are compared with: the same operations in plain NumPy, as their definitions say them."""
+"""Reference implementations of the kernels in plain NumPy, written from their definitions."""

@@ -1,4 +1,4 @@
-"""Components of single rows under multi-class margins, in plain NumPy; lengths of steps are found by SciPy."""
+"""Components of rows under multi-class margins in plain NumPy, with step lengths found by SciPy."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from scipy.special import softmax
 
 from regbayes._types import Flags, Floats, Indices
 
-_LONGEST = 1e6  # Newton step, where no class loses its mass before
-_DAMPING = 1e-12  # added to Newton's matrix, in units of its trace
-_ROUNDING = 1e-14  # share of its mass that a class which loses it all may seem to keep
+_LONGEST = 1e6  # maximum length of a Newton step if no class reaches zero mass
+_DAMPING = 1e-12  # damping of Newton's matrix, relative to its trace
+_ROUNDING = 1e-14  # share of a class's mass that counts as zero
 
 
 class _Row(NamedTuple):
-    """The problem of one row with T components and A classes."""
+    """Problem of one row with T components and A classes."""
 
     logits: Floats  # (T,)
     gains: Floats  # (T, A)
@@ -26,22 +26,22 @@ class _Row(NamedTuple):
     squared: bool
 
     def tilt(self, omega: Floats) -> Floats:
-        """The distribution that belongs to multipliers, (T,)."""
+        """Return the distribution for given multipliers, (T,)."""
         return softmax(self.logits + self.gains @ omega)
 
     def gradient(self, omega: Floats, q: Floats) -> Floats:
-        """How much more of each multiplier is worth, (A,); the true one of the square stands for the mass of all."""
+        """Return the gradient by each multiplier, (A,); the true class of the square is the total mass."""
         gradient = self.cost - q @ self.gains
         if self.squared:
             gradient[self.label] = 0.5 * omega.sum() / self.C
         return gradient
 
     def has_mass(self, omega: Floats) -> Flags:
-        """Whether a class can give mass away, (A,); the true one of the square always can."""
+        """Return whether a class can give mass away, (A,); the true class of the square always can."""
         return (omega > 0.0) | (self.squared & (np.arange(omega.size) == self.label))
 
     def relative_gap(self, omega: Floats, q: Floats) -> float:
-        """Duality gap in units of C times one plus the loss."""
+        """Return the duality gap in units of C times one plus the loss."""
         excess = self.cost - q @ self.gains
         loss = excess.max() ** 2 if self.squared else excess.max()
         conjugate = 0.25 * omega.sum() ** 2 / self.C if self.squared else 0.0
@@ -86,7 +86,7 @@ def _pair_step(row: _Row, omega: Floats, q: Floats) -> Floats:
 
 
 def _newton_step(row: _Row, omega: Floats, q: Floats) -> Floats:
-    """Mass between all classes that have any; one of them, or the true one, gives what the others get."""
+    """Move mass between all classes that have any; one of them or the true class balances the changes."""
     pivot = row.label if row.squared else int(np.argmax(omega))
     others = np.flatnonzero((omega > 0.0) & (np.arange(omega.size) != pivot))
     gradient = row.gradient(omega, q)
@@ -101,7 +101,7 @@ def _newton_step(row: _Row, omega: Floats, q: Floats) -> Floats:
 
 
 def _move(row: _Row, omega: Floats, q: Floats, move: Floats) -> Floats:
-    """Multipliers after as much of a move as is best, and no class has less than nothing."""
+    """Return multipliers after the best feasible fraction of a move."""
     rise = float(move @ row.gradient(omega, q))
     if not rise > 0.0:
         return omega

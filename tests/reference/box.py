@@ -12,16 +12,16 @@ from regbayes.kernels.types import SATISFIED
 
 
 def _box_score(rows: BoxRows, state: BoxState, i: int) -> float:
-    """Return the expected score of row i: its features times its task's weights and the common ones."""
+    """Return the expected score of row i."""
     task = rows.task[i]
     effective = state.weights[task] + rows.sharing * state.common[rows.group[task]]
     return float(rows.features[rows.feature_row[i]] @ effective)
 
 
 def _box_best(rows: BoxRows, i: int, linear: float, curvature: float, penalty: float, keep: float) -> float:
-    """Return the u in the box that maximises ``-linear u - absolute |u| - curvature u^2 / 2``; ``keep`` if any does.
+    """Return the u in the box that maximizes ``-linear u - absolute |u| - curvature u^2 / 2``; ``keep`` if all do.
 
-    Without curvature the answer is a bound; an infinite one counts as ``penalty``.
+    Without curvature the result is a bound; an infinite one counts as ``penalty``.
     """
     pull = np.sign(linear) * -max(abs(linear) - rows.absolute[i], 0.0)
     if curvature > 0.0:
@@ -41,7 +41,7 @@ def _box_gap(rows: BoxRows, i: int, score: float, u: float) -> tuple[float, floa
 
 
 def _box_slopes(rows: BoxRows, i: int, score: float, u: float) -> tuple[float, float]:
-    """Return the left and right derivatives at u of what is minimised; a bound blocks with an infinite slope."""
+    """Return the left and right derivatives of the dual at u, infinite at a bound."""
     slope, absolute = score + rows.linear[i] + rows.ridge[i] * u, rows.absolute[i]
     left = -np.inf if u <= rows.lower[i] else slope + (absolute if u > 0.0 else -absolute)
     right = np.inf if u >= rows.upper[i] else slope + (absolute if u >= 0.0 else -absolute)

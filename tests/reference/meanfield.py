@@ -80,7 +80,7 @@ def _history(number: Floats, p: Floats, prior: Prior, n_sweeps: int) -> list[Flo
 
 
 def _each(documents: WordCounts, prior: Prior) -> Iterator[tuple[int, Floats, Floats]]:
-    """Yield every document: its number, how often its words occur, and their probabilities in the topics."""
+    """Yield the number, counts and word probabilities of every document."""
     K = len(prior.doc_prior)
     for d in range(len(documents.starts) - 1):
         entries = slice(documents.starts[d], documents.starts[d + 1])

@@ -1,4 +1,4 @@
-"""Dual coordinate ascent for multi-class margins in plain NumPy; the threshold is found by sorting."""
+"""Dual coordinate ascent for multi-class margins in plain NumPy, with thresholds found by sorting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _threshold(values: Floats, slope: float, level: float) -> float:
 
 
 def _solve_row(omega: Floats, gradient: Floats, norm: float, total: float, ridge: float) -> Floats | None:
-    """Return the multipliers that maximise the dual with all other rows fixed, or None if they are unbounded."""
+    """Return the multipliers that maximize the dual with other rows fixed, or None if unbounded."""
     is_fixed = np.isfinite(total)
     if norm == 0.0:
         if not is_fixed and ridge == 0.0:
@@ -39,7 +39,7 @@ def _solve_row(omega: Floats, gradient: Floats, norm: float, total: float, ridge
 def _row_terms(
     scores: Floats, label: int, costs: Floats, total: float, ridge: float, omega: Floats, members: Indices
 ) -> tuple[Floats, float, float]:
-    """Return the dual's gradient over ``members``, its largest value and the lowest one that carries weight."""
+    """Return the dual's gradient over ``members``, its maximum, and its minimum over classes with weight."""
     if np.isfinite(total):
         gradient = scores[members] + costs[members]
         return gradient, gradient.max(), gradient[omega[members] > 0.0].min(initial=np.inf)
@@ -63,7 +63,7 @@ def _row_gap(
 
 
 def _list_classes(n_classes: int, label: int, total: float, ridge: float) -> Indices:
-    """Return the classes a row can give weight to: with a free total the true one takes part through the others."""
+    """Return the classes with multipliers; with a free total the true class has none of its own."""
     if total == 0.0 or np.isinf(ridge):
         return np.empty(0, dtype=np.int64)
     classes = np.arange(n_classes)

@@ -13,7 +13,7 @@ from regbayes.kernels.slab import SlabGradient, Swept
 
 
 class Moments(NamedTuple):
-    """A feature, given all others: of each row."""
+    """Moments of a feature given all others, for each row."""
 
     theta: Floats
     """Log-odds of being on."""
@@ -24,7 +24,7 @@ class Moments(NamedTuple):
 
 
 def moments(drive: Floats, precision: Floats, log_odds: Floats, signed: bool = False) -> Moments:
-    """Moments of a normal distribution with mean ``drive / precision``, docs/math.md eq. (122); cut off at zero."""
+    """Return moments of a normal with mean ``drive / precision``, truncated at zero, docs/math.md eq. (122)."""
     deviation = 1.0 / np.sqrt(precision)
     mean = drive / precision
     alpha = mean / deviation
@@ -40,7 +40,7 @@ def moments(drive: Floats, precision: Floats, log_odds: Floats, signed: bool = F
 def _sweep_history(
     projections: Floats, coupling: Floats, precision: Floats, log_odds: Floats, n_sweeps: int, signed: bool = False
 ) -> tuple[list[Floats], Floats]:
-    """Return the amounts before the first sweep and after each one, and what drove each feature in each sweep."""
+    """Return the values before the first sweep and after each one, and the drives of each sweep."""
     off_diagonal = coupling - np.diag(np.diag(coupling))
     history: list[Floats] = [np.zeros(projections.shape)]
     n_rows, n_features = projections.shape
@@ -63,7 +63,7 @@ def reference_sweep_slab(
     found = moments(drives[-1], precision, log_odds, signed)
     psi = expit(found.theta)
     of_amounts = drives[-1] * found.first - 0.5 * (precision - 1.0) * found.second - (found.theta - log_odds)
-    # psi log psi + (1 - psi) log(1 - psi) in terms of the log-odds, which rounding does not make infinite
+    # psi log psi + (1 - psi) log(1 - psi) in terms of the log-odds, which is finite under rounding
     of_choices = -psi * np.logaddexp(0.0, -found.theta) - (1.0 - psi) * np.logaddexp(0.0, found.theta)
     return Swept(psi, psi * found.first, psi * found.second, (psi * of_amounts + of_choices).sum(axis=1))
 

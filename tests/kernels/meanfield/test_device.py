@@ -1,6 +1,6 @@
-"""Mean field of documents on a device: array operations and CUDA kernels follow the NumPy reference.
+"""Mean field of documents on a device: array operations and CUDA kernels match the NumPy reference.
 
-The kernels' source is compiled for a processor too (`cuda_on_cpu.h`), so that it is tested where there is no device.
+The CUDA source is also compiled for a CPU (`cuda_on_cpu.h`) to test it without a device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 
 
 class Case:
-    """Documents, some of them empty or long, with what the reference finds for them."""
+    """Documents, some of them empty or long, with the results of the reference."""
 
     def __init__(self, n_topics=5, n_documents=30, n_words=40, n_sweeps=4, dtype="float64", seed=0):
         rng = np.random.default_rng(seed)
@@ -42,7 +42,7 @@ class Case:
         self.doc_prior = rng.uniform(0.1, 1.5, n_topics).astype(dtype).astype(np.float64)
         self.grad = rng.standard_normal((n_documents, n_topics)).astype(dtype)
         self.weights = rng.uniform(0.2, 2.0, n_documents).astype(dtype)
-        # The reference, in double precision whatever the storage.
+        # The reference uses double precision for any storage dtype.
         doubles = WordCounts(words, numbers.astype(float), starts)
         prior = Prior(self.topics.astype(float), self.doc_prior)
         lengths = np.array([doubles.numbers[a:b].sum() for a, b in pairwise(starts)])
@@ -106,7 +106,7 @@ def test_special_functions_match_scipy():
     assert prior_divergence(alpha) == pytest.approx(gammaln(alpha).sum() - gammaln(2.0))
 
 
-# --- the CUDA source, compiled for a processor
+# --- the CUDA source, compiled for a CPU
 
 
 def compile_for_cpu(folder, real, shape):
@@ -138,7 +138,7 @@ def test_cuda_source_on_cpu_matches_the_reference(tmp_path, dtype, n_topics, n_s
     library = compile_for_cpu(tmp_path, {"float64": "double", "float32": "float"}[dtype], shape)
     n, K, prior = len(case.gamma), n_topics, case.doc_prior.astype(dtype)
     places, word_starts = sort_entries(case.counts, case.n_words)
-    for noted, n_warps in ((40, 1), (9, 2), (0, 4)):  # numbers of all entries, of some, of none
+    for noted, n_warps in ((40, 1), (9, 2), (0, 4)):  # caches all, some or no entries
         gammas, likelihoods, divergences = np.empty((n, n_sweeps, K), dtype), np.empty(n), np.empty(n)
         gamma = np.empty((n, K), dtype)
         fixed = (n, 32 * n_warps, *case.counts, case.topics, prior)
@@ -159,7 +159,7 @@ def test_shapes_cover_the_topics_with_few_variants():
     shapes = [cuda.Shape.of(K) for K in range(1, cuda.MOST_TOPICS + 1)]
     for K, shape in enumerate(shapes, 1):
         assert shape.lanes * shape.per_lane >= K
-        if shape.per_lane <= 8:  # the kernels rely on it
+        if shape.per_lane <= 8:  # required by the kernels
             assert shape.lanes * (shape.per_lane - 1) < K
     assert len(set(shapes)) == 18
 

@@ -1,4 +1,4 @@
-"""Mean-field kernels of topic models: the compiled ones follow the reference, the reference follows the calculus."""
+"""Mean-field kernels of topic models match the reference, and the reference matches derivatives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regbayes.kernels.meanfield.documents import _exp_digamma, _trigamma
 
 
 def case(n_topics=5, n_documents=40, n_words=30):
-    """Return documents with fractions of words, one of them empty; topics, and a start."""
+    """Return documents with fractional counts, one of them empty, topics, and a start."""
     rng = np.random.default_rng(0)
     X, _, _ = draw_documents(n_documents, n_words=n_words, length=30, seed=0)
     X = X.tolil()
@@ -64,7 +64,7 @@ def test_sweeps_stop_at_small_changes():
 
 
 def infer(documents, prior, n_sweeps, dtype=np.float64):
-    """Return gamma and the logarithms that the reference finds from even proportions."""
+    """Return gamma and the logarithms of the reference from uniform proportions."""
     K = len(prior.doc_prior)
     lengths = np.array([documents.numbers[a:b].sum() for a, b in pairwise(documents.starts)])
     gamma, logs = np.zeros((len(lengths), prior.word_given_topic.shape[1]), dtype), np.empty(len(lengths))

@@ -1,4 +1,4 @@
-"""Features with amounts over arrays of other libraries against the NumPy reference, and estimators that use them."""
+"""Real-valued features on arrays of other libraries match the NumPy reference."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_sweeps_at_extreme_drives_are_finite_and_in_range(place: Place) -> None:
     psi, amounts, squares, divergence = (to_host(each) for each in found)
     assert all(np.isfinite(each).all() for each in (psi, amounts, squares, divergence))
     assert np.all((psi >= 0) & (psi <= 1) & (amounts >= 0) & (squares >= 0))
-    assert_close(found.amounts[4:, :], drives[4:, :] / 2.0, 10 * place.tol)  # mean of what is all but surely on
+    assert_close(found.amounts[4:, :], drives[4:, :] / 2.0, 10 * place.tol)  # mean of values that are almost surely on
     assert np.isfinite(to_host(slab.reverse_slab(place(np.ones_like(drives)), place(drives), *given).projections)).all()
 
 

@@ -1,4 +1,4 @@
-"""iLSVM and the features without labels over rows of other array libraries: the same as over NumPy's, to rounding."""
+"""iLSVM and factor analysis on arrays of other libraries match NumPy up to rounding."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def make_settings(**changed) -> Settings:
 
 @pytest.fixture(autouse=True)
 def one_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let NumPy's rows have the solver that rows elsewhere have."""
+    """Use the solver of device arrays for NumPy arrays."""
     monkeypatch.setattr(margins_head, "HEAD_POLICY", margins_head.HeadPolicy(max_ascent_scores=0))
 
 
 def make_problems(place: Place, settings: Settings, weighted: bool) -> tuple[ILSVMProblem, ILSVMProblem, object]:
-    """Return the problem over NumPy's rows and over the same rows elsewhere, and parameters to look at it."""
+    """Return the problem on NumPy arrays and on the device, with parameters to compare them."""
     X, labels = make_data()
     weights = np.random.default_rng(1).random(len(X)) + 0.5 if weighted else None
     if weighted:
@@ -107,11 +107,11 @@ def test_descent_with_subsampled_curvature_never_increases(
         assert after.at.objective <= search.at.objective
         search = after
     assert search.at.objective < first
-    assert any("sample" in key for key in problem.head._kept)  # the curvature did come from some of the rows
+    assert any("sample" in key for key in problem.head._kept)  # the curvature came from a subsample
 
 
 def test_rows_on_a_device_work_in_a_remote_problem(place: Place) -> None:
-    """One worker with a device, another with a processor: what they send adds up to what one process finds."""
+    """The sums of one worker with a device and one without match those of a single process."""
     settings = make_settings(one_vs_rest=True)
     local, _, params = make_problems(place, settings, weighted=False)
     first, second = (ILSVMProblem(local.data.take(np.arange(*ends)), settings) for ends in ((0, 150), (150, 300)))
@@ -134,14 +134,14 @@ def test_rows_on_a_device_work_in_a_remote_problem(place: Place) -> None:
 
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let NumPy's rows have the solver and the warm-up that rows elsewhere have: then the two fits are the same."""
+    """Use the solver and the warm-up of device arrays for NumPy arrays, so that the two fits match."""
     monkeypatch.setattr(margins_head, "HEAD_POLICY", margins_head.HeadPolicy(max_ascent_scores=0))
     monkeypatch.setattr(ilsvm.BinaryFeatures, "_policy", replace(starts.POLICY, sample_rows=100))
 
 
 @pytest.mark.usefixtures("dispatch")
 def test_class_names_are_predicted_in_numpy(place: Place) -> None:
-    """No other library has text."""
+    """Other libraries do not support strings."""
     X, y = make_data()
     named = ILSVMClassifier(n_components=5, max_iter=2, tol=1.0).fit(place(X), np.array(["a", "b", "c"])[y])
     assert isinstance(named.predict(place(X)), np.ndarray)
@@ -175,7 +175,7 @@ def test_fit_copies_few_rows_to_the_host(slab: str | None, monkeypatch: pytest.M
     X, y = make_data(n)
     model = ILSVMClassifier(n_components=4, slab=slab, max_iter=2, tol=1e-1, random_state=0)
     model.fit(torch.asarray(X), torch.asarray(y))
-    # A label and an answer of each row come, and of the inputs those of the few rows that the warm-up sees.
+    # Labels and predictions of all rows are copied, but inputs only of the rows in the warm-up.
     assert 100 * X.shape[1] <= max(moved) <= n
 
 
@@ -190,7 +190,7 @@ def test_model_saved_on_the_host_loads_on_any_device(place: Place, tmp_path) -> 
     assert_close(
         loaded.decision_function(X), to_host(model.decision_function(place(X))), 1e-10 if place.tol < 1e-8 else 1e-3
     )
-    assert isinstance(loaded.predict(place(X)), type(place(X)))  # NumPy's model answers where it is asked
+    assert isinstance(loaded.predict(place(X)), type(place(X)))  # predictions are on the device of their input
     again = model.fit(place(X), place.make(y))
     assert again.objective_ == model.objective_
 
@@ -198,7 +198,7 @@ def test_model_saved_on_the_host_loads_on_any_device(place: Place, tmp_path) -> 
 def test_model_fitted_on_a_device_works_on_the_host(place: Place, tmp_path) -> None:
     X, y = make_data(120)
     with pytest.MonkeyPatch.context() as patch, sklearn.config_context():
-        patch.setenv("SCIPY_ARRAY_API", "1")  # scikit-learn looks for it when it is told to dispatch
+        patch.setenv("SCIPY_ARRAY_API", "1")  # required by scikit-learn's array API dispatch
         sklearn.set_config(array_api_dispatch=True)
         model = ILSVMClassifier(n_components=3, max_iter=2, tol=1e-1, random_state=0).fit(place(X), place.make(y))
         several = MultiTaskILSVMRegressor(3, max_iter=2).fit(place(X), place(X[:, :2]))
@@ -211,7 +211,7 @@ def test_model_fitted_on_a_device_works_on_the_host(place: Place, tmp_path) -> N
         FeatureWeightsDisplay.from_estimator(one)
         assert write_report(one, X, targets, tmp_path / "page.html").exists()
     assert isinstance(model.components_, type(place(X)))
-    assert not isinstance(model.components_, np.ndarray)  # to be shown does not move it, to learn here does
+    assert not isinstance(model.components_, np.ndarray)  # plots do not move the model, but fitting does
     model.fit_weights(X, y)
     model.partial_fit(X, y)
     assert isinstance(model.components_, np.ndarray)
@@ -284,7 +284,7 @@ def test_torch_arrays_on_cpu_are_array_likes_without_dispatch() -> None:
     ids=lambda model: type(model).__name__,
 )
 def test_sparse_and_complex_torch_tensors_raise(model) -> None:
-    """Sparse and complex ones are refused; of those with a graph the numbers are taken."""
+    """Sparse and complex tensors raise; tensors with a graph are detached."""
     torch = pytest.importorskip("torch")
     X, y = make_data(60)
     X, y = torch.asarray(np.abs(np.rint(X))), torch.asarray(y)
@@ -305,7 +305,7 @@ def test_half_precision_and_devices_without_dispatch_raise(monkeypatch: pytest.M
         ILSVMClassifier().fit(torch.asarray(X, dtype=torch.float16), torch.asarray(y))
     with pytest.raises(TypeError, match="ILSVMClassifierCV works on the host"):
         regbayes.ILSVMClassifierCV().fit(torch.asarray(X), torch.asarray(y))
-    somewhere = torch.empty((4, 3), device="meta")  # a device that NumPy cannot read
+    somewhere = torch.empty((4, 3), device="meta")  # NumPy cannot read this device
     with sklearn.config_context(array_api_dispatch=False), pytest.raises(TypeError, match="array_api_dispatch is off"):
         ILSVMClassifier().fit(somewhere, [0, 1, 0, 1])
 
@@ -337,7 +337,7 @@ def test_out_of_memory_error_names_what_fits_and_frees_memory(monkeypatch: pytes
     ],
 )
 def test_out_of_memory_in_any_step_names_what_fits(model, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever memory ends: of reading, standardising, learning and predicting; and it is let go."""
+    """Covers reading, standardizing, learning and predicting; memory is released."""
     torch = pytest.importorskip("torch")
     X, y = make_data()
     held = []

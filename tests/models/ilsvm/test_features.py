@@ -1,4 +1,4 @@
-"""How many features there are, and which: the normalized objective, starts, pruning, and noise."""
+"""Number and recovery of features: the normalized objective, starts, pruning, and noise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simulated_features import loaded, matched, planted
 
 
 def test_tempered_prior_is_normalized_over_all_features():
-    """Two rows, three features: every Z enumerated."""
+    """Two rows and three features, with every Z enumerated."""
     problem = make_problem(1, {"n_components": 3}, n=2, D=4)
     g = replace(start_of(problem), variances=np.array([0.1, 0.5, 1.0]), temperature=1.7)
     expected = stick_expectations(g.sticks)
@@ -48,7 +48,7 @@ def test_features_without_loadings_cost_their_prior_only(C):
 
 
 def test_features_of_a_fit_each_lower_the_objective():
-    """Without any of the features, and after as many steps as the search takes, the objective is higher."""
+    """Removing any feature, followed by the steps of the search, increases the objective."""
     data = make_data(4, n=150, D=12)
     settings = make_settings(data.X, n_components=10, max_iter=60)
     state = fit.fit(data, settings, starts.start(data, settings)).state
@@ -143,7 +143,7 @@ def test_target_directions_are_means_of_whitened_classes():
 
 
 def test_target_direction_in_noise_is_found():
-    """No principal direction stands out; two inputs decide the class."""
+    """No principal direction is above the noise, but two inputs determine the class."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((1000, 20))
     y = (X[:, 0] + X[:, 1] > 0) + 2 * (X[:, 2] - X[:, 3] > 0)
@@ -169,7 +169,7 @@ def test_varimax_recovers_simple_structure():
 
 def test_separate_recovers_independent_binary_scores():
     rng = np.random.default_rng(2)
-    Z = (rng.random((4000, 3)) < [0.1, 0.21, 0.5]).astype(float)  # skewed; without kurtosis; without skewness
+    Z = (rng.random((4000, 3)) < [0.1, 0.21, 0.5]).astype(float)  # skewed, without excess kurtosis, without skewness
     X = centre_rows(Z @ rng.standard_normal((3, 8)))
     moments, directions = starts.leading_directions(lambda V: X.combine(X.project(V)), 8, 3)
     loadings = starts.separate(X, np.sqrt(moments[:, None] / 4000) * directions)
@@ -193,7 +193,7 @@ def test_decided_scores_give_least_squares_loadings():
     W = np.array([[3.0, 0.0, 1.0], [0.0, -2.0, 1.0]])
     X = centre_rows(Z @ W)
     loadings, shares, offset = starts.decide_scores(X, np.sqrt([[0.16], [0.24]]) * W)
-    # The second feature is on in less than half of the samples: its direction is kept.
+    # The second feature is on in less than half of the samples, so its sign does not change.
     assert loadings == pytest.approx(W, abs=1e-9)
     assert shares == pytest.approx(Z.mean(axis=0), abs=1e-9)
     assert offset == pytest.approx(-Z.mean(axis=0) @ W, abs=1e-9)
@@ -238,7 +238,7 @@ def test_noise_per_input_with_invalid_options_raises(change):
 # --- noise
 
 
-@pytest.mark.filterwarnings("ignore:ILSVMClassifier (does worse|never answers)")  # nothing to learn
+@pytest.mark.filterwarnings("ignore:ILSVMClassifier (does worse|never answers)")  # the labels are noise
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_without_structure_warns(seed):
     rng = np.random.default_rng(seed)

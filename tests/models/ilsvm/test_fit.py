@@ -1,4 +1,4 @@
-"""Whole fits of the iLSVM model: what they find, what they never do, and how they end."""
+"""Complete iLSVM fits: recovered features, invariants, and how fits end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_objective_never_increases_and_last_state_is_best(seed, squared):
 def test_low_temperature_is_reached_from_a_soft_start():
     data = make_data(3, n=150, D=20)
     noise = 3.0 * np.random.default_rng(3).standard_normal(data.X.X.shape)
-    data = replace(data, X=centre_rows(data.X.X + noise))  # features that are no matter of course
+    data = replace(data, X=centre_rows(data.X.X + noise))  # noise makes the features uncertain
     cold = 0.05 * starts.soft_temperature(data.X, half_the_variance(data.X))
     settings = make_settings(data.X, temperature=cold, max_iter=15)
     start = starts.random_params(data.X, settings, np.random.default_rng(0))
@@ -85,7 +85,7 @@ def test_alternation_lowers_the_objective_and_reports_increases():
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_simulated_features_are_recovered_exactly(seed):
-    """Data drawn from the model: of eight features that there may be, the four that there are, row by row."""
+    """On simulated data with four features and a truncation of eight, each feature is recovered by row."""
     rng = np.random.default_rng(seed)
     Z = (rng.random((400, 4)) < [0.6, 0.5, 0.4, 0.3]).astype(float)
     X = Z @ (2.0 * rng.standard_normal((4, 30))) + 0.3 * rng.standard_normal((400, 30))
@@ -100,7 +100,7 @@ def test_simulated_features_are_recovered_exactly(seed):
     varying = psi[:, np.ptp(psi, axis=0) > 0.1]
     assert varying.shape[1] == 4
     agreement = np.array([[np.mean((found > 0.5) == planted) for found in varying.T] for planted in Z.T.astype(bool)])
-    assert np.all(np.maximum(agreement, 1.0 - agreement).max(axis=1) > 0.99)  # the offset has what is off as well as on
+    assert np.all(np.maximum(agreement, 1.0 - agreement).max(axis=1) > 0.99)  # up to exchanging on and off
 
 
 def test_scaling_the_inputs_changes_nothing():
@@ -170,7 +170,7 @@ def test_transductive_margins_separate_the_guessed_labels():
 
 
 class Interrupting:
-    """Inference of a block of rows that Ctrl-C meets at a given call."""
+    """Inference of a block of rows that raises KeyboardInterrupt at a given call."""
 
     def __init__(self, inference, at_call=None):
         self.at_call = at_call
@@ -214,7 +214,7 @@ def test_interrupt_at_any_time_returns_the_current_fit(monkeypatch, some_rows, t
     assert n_iters[0] == 0
     assert n_iters == sorted(n_iters)
     assert n_iters[-1] in (undisturbed.n_iter - 1, undisturbed.n_iter)
-    with pytest.raises(KeyboardInterrupt):  # nothing was learned yet
+    with pytest.raises(KeyboardInterrupt):  # no model exists yet
         fit_with(Interrupting(infer, 1))
 
 
@@ -222,7 +222,7 @@ def test_interrupt_of_the_final_inference_keeps_the_fit(monkeypatch):
     problem = make_problem(21)
     start = start_of(problem)
     undisturbed = fit.fit(problem.data, problem.settings, start)
-    # What was inferred for the training rows, in the end, is joined.
+    # The final inference of the training rows calls join.
     monkeypatch.setattr(Rows, "join", Interrupting(Rows.join, 1))
     result = fit.fit(problem.data, problem.settings, start)
     assert result.status is Status.INTERRUPTED
@@ -232,7 +232,7 @@ def test_interrupt_of_the_final_inference_keeps_the_fit(monkeypatch):
 
 
 def stages_seen(stop_after=10**9):
-    """Return a callback that asks to stop after some iterations, and the list of the stages that it has seen."""
+    """Return a callback that stops after ``stop_after`` iterations, and the list of stages that it receives."""
     seen = []
 
     def callback(progress):
@@ -265,7 +265,7 @@ def test_callback_state_matches_a_fit_stopped_there():
 
 
 @pytest.mark.parametrize("margins", ["consistent", "posterior"])
-def test_transductive_trace_joins_all_iterations(margins):
+def test_transductive_trace_joins_all_stages(margins):
     problem = make_problem(24, {"max_iter": 5}, n=90, n_unlabeled=60)
     data, start = problem.data, start_of(problem)
     callback, seen = stages_seen()
@@ -277,7 +277,7 @@ def test_transductive_trace_joins_all_iterations(margins):
     assert set(seen[n_warm_up:]) == set(stages)
     assert (n_warm_up > 0) == (margins == "consistent")
     assert result.n_iter == len(seen) - n_warm_up
-    # Every round has a start of its own, which is where the last one ended.
+    # Every stage warm-starts where the last one ended.
     ends = np.cumsum([seen.count(stage) for stage in stages[:-1]])
     assert result.trace.iterations.tolist() == sorted([*range(result.n_iter + 1), *ends])
     assert np.all(np.diff(result.trace.elapsed) >= 0)
@@ -291,7 +291,7 @@ def test_transductive_trace_joins_all_iterations(margins):
     assert np.array_equal(stopped.trace.objective, result.trace.objective[: len(stopped.trace)])
 
 
-# --- fits that go on ------------------------------------------------------------------------------------------------
+# --- resumed fits ---------------------------------------------------------------------------------------------------
 
 
 def test_resumed_fit_skips_the_warm_up():
@@ -305,7 +305,7 @@ def test_resumed_fit_skips_the_warm_up():
     kept = [np.any(result.state.params.loadings != 0.0, axis=1) for result in (first, again)]
     assert 0 < kept[0].sum() < 20
     assert np.array_equal(*kept)
-    slack = 1e-3 * problem.unit  # start, and the few steps that it takes to see that nothing is left to do
+    slack = 1e-3 * problem.unit  # tolerance for the start and the few steps until convergence
     assert again.trace.objective[0] == pytest.approx(first.trace.objective[-1], abs=slack)
     assert first.trace.objective[-1] - again.trace.objective[-1] < slack
     assert again.state.embedding == pytest.approx(first.state.embedding, abs=0.1)
@@ -317,7 +317,7 @@ def test_resumed_fit_at_lower_temperature_keeps_its_features():
     colder = replace(problem.settings, temperature=0.2 * problem.settings.temperature)
     callback, seen = stages_seen()
     again = fit.fit(problem.data, colder, first.state, callbacks=[callback])
-    n_coolings = int(np.ceil(np.log(0.2) / np.log(starts.POLICY.cooling)))  # phases
+    n_coolings = int(np.ceil(np.log(0.2) / np.log(starts.POLICY.cooling)))  # number of cooling phases
     assert n_coolings <= seen.count("warm-up") <= starts.POLICY.short_steps * n_coolings
     assert again.state.params.temperature == colder.temperature
     kept = [np.any(result.state.params.loadings != 0.0, axis=1) for result in (first, again)]
@@ -341,7 +341,7 @@ def test_each_variance_is_estimated_or_fixed_separately(margins, estimated):
 
 
 def test_more_rows_give_more_features_for_any_truncation():
-    """Rows of an Indian buffet: features that few rows have are found once there are enough rows."""
+    """On data from an Indian buffet process, rare features are found once there are enough rows."""
     drawn = make_ibp_classification(400, 40, n_components=60, alpha=4.0, noise=0.3, random_state=0)
     found = {}
     for n_rows in (50, 400):

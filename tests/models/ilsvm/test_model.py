@@ -1,4 +1,4 @@
-"""The parts of the iLSVM model: gradients, updates, bounds and symmetries against independent oracles."""
+"""Parts of the iLSVM model: gradients, updates, bounds and symmetries compared with independent oracles."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from regbayes.models.ilsvm.model import (
 )
 from regbayes.models.indian_buffet import stick_expectations
 
-SOME = centre_rows(np.array([[1.0, 1.0], [-1.0, -1.0]]))  # inputs that do not matter
+SOME = centre_rows(np.array([[1.0, 1.0], [-1.0, -1.0]]))  # placeholder inputs
 
 
 def free_energy(g, psi, X, alpha=2.0):
-    """``F_T`` of any features and globals, from the rows themselves."""
+    """Return ``F_T`` of any features and global parameters, directly from the rows."""
     model = BinaryFeatures(alpha, g.temperature)
     return sum(model.terms(g, model.summarize(X, psi).explain(g)).values())
 
@@ -91,7 +91,7 @@ def test_update_of_loadings_beats_perturbations():
 def test_update_of_offset_beats_perturbations():
     problem = make_problem(7)
     rng = np.random.default_rng(1)
-    X, g = problem.data.X.take(slice(40)), start_of(problem)  # some rows: their sum is not zero
+    X, g = problem.data.X.take(slice(40)), start_of(problem)  # a subset, so that the sum of the rows is not zero
     psi = rng.uniform(0.05, 0.95, (len(X), 5))
     best = update_offset(g, summarize(X, psi).rows)
     for size in (1e-3, 1e-1):
@@ -112,7 +112,7 @@ def test_update_of_variances_beats_perturbations():
 
 
 def test_update_of_a_feature_beats_perturbations():
-    """With multipliers fixed a feature's update minimises ``F_T / T`` less what the margins add to its logits."""
+    """At fixed multipliers a feature's update minimizes ``F_T / T`` minus the terms of the margins in its logits."""
     problem = make_problem(9)
     X, g = problem.data.X, start_of(problem)
     rng = np.random.default_rng(3)
@@ -126,7 +126,7 @@ def test_update_of_a_feature_beats_perturbations():
     best = value(swept)
     for size in (1e-3, 0.1, 1.0):
         for _ in range(10):
-            moved = swept.copy()  # the feature that was updated last saw all the others as they are
+            moved = swept.copy()  # the last updated feature used the current values of all others
             logits = np.log(swept[:, -1] / (1 - swept[:, -1])) + size * rng.standard_normal(len(X))
             moved[:, -1] = expit(logits)
             assert value(moved) > best
@@ -248,7 +248,7 @@ def test_row_bounds_are_tight_for_orthogonal_loadings():
 
 
 def test_free_energy_bounds_the_exact_evidence():
-    """Two features, three rows: every Z enumerated, W integrated out, the sticks by quadrature, at the offset found."""
+    """Two features and three rows: enumerate Z, integrate W, use quadrature for the sticks, at the fitted offset."""
     rng = np.random.default_rng(6)
     rows = rng.standard_normal((3, 2)) + np.array([[1.5, 0.0], [1.5, 0.0], [0.0, 0.0]])
     alpha, noise, prior = 2.0, 0.4, 1.5
@@ -289,7 +289,7 @@ def test_free_energy_bounds_the_exact_evidence():
 @pytest.mark.parametrize("one_vs_rest", [False, True])
 @pytest.mark.parametrize("fit_intercept", [False, True])
 def test_objective_and_gradient_count_weight_two_as_row_twice(n_sweeps, one_vs_rest, fit_intercept):
-    """Generative terms and their gradient to rounding; the head, which is solved to a gap, to that gap."""
+    """Generative terms and gradients agree to rounding, and the head to its duality gap."""
     changes = {"n_sweeps": n_sweeps, "one_vs_rest": one_vs_rest, "fit_intercept": fit_intercept, "input_scale": 0.2}
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(30, n_unlabeled=8, row_weights=times.astype(float))
@@ -310,7 +310,7 @@ def test_objective_and_gradient_count_weight_two_as_row_twice(n_sweeps, one_vs_r
 
 
 def test_alternation_fit_counts_weight_two_as_row_twice():
-    """One-vs-rest: of classes that tie in one margin, copies of a row may each take another."""
+    """Uses one-vs-rest margins, since copies of a row may use different classes that tie in a multi-class margin."""
     times = np.random.default_rng(0).integers(1, 4, 60)
     heavy = make_data(31, row_weights=times.astype(float))
     repeated = repeat_rows(heavy, times)

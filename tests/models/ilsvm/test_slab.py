@@ -1,4 +1,4 @@
-"""Features with amounts (spike and slab): the model against quadrature, differences and symmetries; the estimators."""
+"""Spike-and-slab iLSVM compared with quadrature, differences and symmetries, and its estimators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_slab_problem(seed, settings_changes=None, **data_changes):
 @pytest.mark.parametrize("n_sweeps", [1, 2, 4])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gradient_of_generative_part_agrees_with_differences(n_sweeps, weighted):
-    """Without a head J is computed to rounding, and so are differences of fourth order."""
+    """Without a head J is accurate to rounding, so fourth-order differences are accurate too."""
     times = np.random.default_rng(0).uniform(0.5, 3.0, 60) if weighted else None
     problem, params = make_slab_problem(1, {"n_sweeps": n_sweeps, "C": 0.0}, row_weights=times)
     at, inferred = problem.joint.evaluate(params, None, EXACT)
@@ -84,12 +84,12 @@ def test_gradient_of_objective_agrees_with_differences(n_sweeps, fit_intercept, 
 
 
 def quadrature_rows(params, rows, n_nodes=60):
-    """Return, for each row, nodes and weights of its features' own distribution, as inference found it (K = 2)."""
+    """Return for each row nodes and weights of the inferred distribution of its features (K = 2)."""
     swept, projections = params.sweep(rows)
     found = []
     for row in range(len(rows)):
         features, amounts = [], np.zeros(2)
-        for k in range(2):  # a feature saw those before it, and none after it
+        for k in range(2):  # a feature depends on preceding features only
             drive = projections[row, k] - params.mean_field.coupling[k] @ np.where(np.arange(2) == k, 0.0, amounts)
             precision = params.amount_precisions[k]
             nodes, mass = np.polynomial.legendre.leggauss(n_nodes)
@@ -119,7 +119,7 @@ def test_expected_residual_agrees_with_quadrature():
 
 
 def test_terms_of_one_feature_are_the_log_evidence():
-    """One feature: mean field is exact, and the rows' part of J over r is minus their log-evidence, by quadrature."""
+    """Mean field is exact for one feature, so the rows' part of J over r is their negative log-evidence."""
     problem, params = make_slab_problem(3, {"n_components": 1, "C": 0.0, "temperature": 2.5}, n=6, D=3)
     X, T, noise = problem.data.X, params.temperature, params.noise_variance
     at, _ = problem.joint.evaluate(params, None, EXACT)
@@ -133,7 +133,7 @@ def test_terms_of_one_feature_are_the_log_evidence():
     off = np.exp(-0.5 * np.square(X.array() - params.offset).sum(axis=1) / (noise * T) + expected.log_rest[0])
     on = np.exp(-0.5 * likelihoods / (noise * T)) @ (mass * 2.0 * norm.pdf(v))
     evidence = np.log(off + on * np.exp(expected.log_use[0] - params.price)) - 1.5 * np.log(2 * np.pi * noise) / T
-    nodes, mass = np.polynomial.hermite.hermgauss(4)  # exact for the loadings, whose log-densities are parabolas
+    nodes, mass = np.polynomial.hermite.hermgauss(4)  # exact for the loadings, whose log-densities are quadratic
     mean, deviation = params.loadings[0], np.sqrt(params.variances[0])
     loadings = mean + np.sqrt(2.0) * deviation * nodes[:, None]
     apart = norm.logpdf(loadings, mean, deviation) - norm.logpdf(loadings, 0.0, np.sqrt(params.prior_variance))
@@ -234,7 +234,7 @@ def test_convert_params_gives_the_requested_feature_type():
 
 @pytest.mark.parametrize("C", [0.0, 1.0])
 def test_start_has_two_features_per_direction(C):
-    """Rows vary along two directions; labels add a feature for each class, in front."""
+    """Rows vary along two directions; labels add features for each class, which come first."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2)) @ (3.0 * rng.normal(size=(2, 12))) + 0.3 * rng.normal(size=(200, 12))
     data = replace(make_data(0, n=200), X=centre_rows(X))
@@ -257,7 +257,7 @@ def test_descent_never_increases():
 
 
 def planted(seed, n=240, n_features=4, D=16):
-    """Rows that are sums of parts by amounts, and labels that follow from which parts they have."""
+    """Return rows that are sums of parts with nonnegative activations, and labels that depend on the active parts."""
     rng = np.random.default_rng(seed)
     on = rng.random((n, n_features)) < 0.3
     amounts = on * (1.0 + np.abs(rng.standard_normal((n, n_features))))
@@ -326,7 +326,7 @@ def test_unlabeled_weighted_warm_starts_work_with_inputs(fitted):
     before = model.trace_.objective[-1]
     model.fit(X, hidden, sample_weight=weights)
     assert model.trace_.objective[0] == pytest.approx(before, rel=1e-3)
-    model.set_params(slab=None, temperature=0.02).fit(X, hidden, sample_weight=weights)  # binary features from there
+    model.set_params(slab=None, temperature=0.02).fit(X, hidden, sample_weight=weights)  # warm-starts binary features
     assert not hasattr(model, "probabilities_")
     assert model.embedding_.max() <= 1.0
 
@@ -353,7 +353,7 @@ def test_simulated_feature_values_are_recovered_without_labels():
     X, _, amounts = planted(2, n=400)
     model = IBPFactorAnalysis(8, slab="half-normal", random_state=0).fit(X)
     found = model.transform(X)
-    in_use = found[:, np.ptp(found, axis=0) > 1e-3]  # the others are constant, and correlate with nothing
+    in_use = found[:, np.ptp(found, axis=0) > 1e-3]  # other features are constant, with undefined correlations
     correlation = np.abs(np.corrcoef(amounts.T, in_use.T)[:4, 4:])
     assert np.all(correlation.max(axis=1) > 0.95)
     assert model.inverse_transform(found).shape == X.shape
@@ -376,7 +376,7 @@ def test_plots_and_report_show_real_valued_features(fitted):
 
 
 def test_kernel_accepts_every_pair_of_settings():
-    """Features with amounts at extreme temperatures stay finite."""
+    """Real-valued features at extreme temperatures are finite."""
     X, y, _ = planted(3, n=60)
     for temperature, n_sweeps in product((1e-6, 100.0), (1, 2)):
         with warnings.catch_warnings():
@@ -388,7 +388,7 @@ def test_kernel_accepts_every_pair_of_settings():
 
 
 def test_noise_ratios_are_scales_of_the_inputs():
-    """Their product is one, so that no term of the objective changes."""
+    """The product of the ratios is one, so no term of the objective changes."""
     data = make_data(5, n=80)
     roots = np.exp(np.linspace(-0.5, 0.5, data.X.n_inputs))
     settings = make_settings(data.X, **SLAB)

@@ -1,4 +1,4 @@
-"""Chains of MedLDA's estimators: threads and blocks, going on, documents in portions, what is reported and kept."""
+"""Chains of the MedLDA estimators: threads, blocks, resuming, mini-batches, reports and saved models."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_longer_chains_do_not_predict_worse():
 
 
 def test_warm_up_increases_C_to_its_final_value():
-    """Each sweep of the warm-up is one of a problem that has its C, until it is the full one."""
+    """Each warm-up sweep equals a sweep of the problem with its intermediate C."""
     responses = Signs(np.where(np.arange(300)[:, None] % 2, 1.0, -1.0), np.full((300, 1), 50.0), 1.0)
     rising, full = settings(4, n_warm_up=3), settings(4)
     chain = gibbs.start(Problem(corpus_of(X), responses, rising))

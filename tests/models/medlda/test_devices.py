@@ -1,4 +1,4 @@
-"""MedLDA over documents on a device: the model, the head, the fit and the estimators, against those of the host."""
+"""MedLDA on device documents: the model, the head, the fit and the estimators match those in host memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regbayes.persistence import load, save
 from topic_array_tools import LIBRARIES, as_documents, to_numpy
 from topic_array_tools import place as put
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*[Ss]parse:UserWarning")  # PyTorch says that CSR is young
+pytestmark = pytest.mark.filterwarnings("ignore:.*[Ss]parse:UserWarning")  # PyTorch warns that CSR support is in beta
 
 ELSEWHERE = LIBRARIES[1:]
 N, V, K = 120, 40, 6
@@ -107,7 +107,7 @@ def test_fit_matches_the_host_and_never_increases(library, kind, dtype):
 @pytest.mark.parametrize("library", LIBRARIES[1:])
 def test_deterministic_fit_is_bitwise_reproducible(library):
     X, proportions = make_corpus()
-    X.data += np.random.default_rng(0).random(X.nnz)  # sums of fractions round
+    X.data += np.random.default_rng(0).random(X.nnz)  # fractions make sums depend on their order
     fits = [fit_there(corpus_there(X, library), make_targets(proportions)["classes"], in_order=True) for _ in range(2)]
     assert np.array_equal(fits[0].state.word_given_topic, fits[1].state.word_given_topic)
     assert np.array_equal(fits[0].state.weights, fits[1].state.weights)
@@ -144,7 +144,7 @@ def classifier(**changes):
 @pytest.fixture
 def quiet():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_topics, "warn_of_status", lambda *_: None)  # eight steps end at their limit
+        patch.setattr(_topics, "warn_of_status", lambda *_: None)  # eight steps end at the iteration limit
         yield
 
 
@@ -165,7 +165,7 @@ def test_classifier_predicts_on_the_device_of_the_documents(library, dtype, n_cl
     assert type(answers) is type(there)
     assert answers.device == there.device
     assert model.top_words(3) == [list(map(int, row)) for row in np.argsort(-to_numpy(model.components_), 1)[:, :3]]
-    # The same documents as CSR, and on the host once the model was saved.
+    # Compare with the same documents as CSR, and with the saved model in host memory.
     sparse = sparse_there(X, library)
     again = classifier().fit(sparse, labels)
     np.testing.assert_allclose(to_numpy(again.coef_features_), to_numpy(model.coef_features_), rtol=1e-3, atol=1e-3)
@@ -177,7 +177,7 @@ def test_classifier_predicts_on_the_device_of_the_documents(library, dtype, n_cl
     np.testing.assert_allclose(local.transform(X), to_numpy(model.transform(there)), atol=tolerance)
     np.testing.assert_allclose(to_numpy(local.transform(there)), to_numpy(model.transform(there)), atol=1e-6)
     assert model.perplexity(there) == pytest.approx(local.perplexity(X), rel=1e-4)
-    # And it is the fit of the host.
+    # Compare with the fit in host memory.
     host = classifier().fit(X, y)
     assert model.trace_.objective[-1] == pytest.approx(host.trace_.objective[-1], rel=0.02)
     assert np.mean(host.predict(X) == to_numpy(answers)) > 0.9
@@ -203,7 +203,7 @@ def test_regressor_labels_and_weights_match_the_host(library):
     answers = model.predict(there)
     assert type(answers) is type(there)
     assert tuple(answers.shape) == indicators.shape
-    # Words as labels are NumPy's; empty documents have the shares of the corpus.
+    # String labels are NumPy arrays; empty documents have the shares of the corpus.
     names = np.array(["a", "b"])[indicators[:, 0]]
     model = classifier().fit(there, names)
     assert set(model.predict(there)) <= {"a", "b"}
@@ -328,7 +328,7 @@ def test_too_many_topics_for_deterministic_sums_raise():
 def test_words_are_counted_like_on_the_host(library, monkeypatch):
     monkeypatch.setattr(meanfield, "COUNTED_ENTRIES", 37)
     X, proportions = make_corpus()
-    X = csr_array(np.vstack([np.zeros((2, V)), X.toarray()[:-2]]))  # documents without words are left out
+    X = csr_array(np.vstack([np.zeros((2, V)), X.toarray()[:-2]]))  # empty documents are dropped
     weights, targets = np.random.default_rng(0).random(N), make_targets(proportions)["classes"]
     here, asked = meanfield.select_documents(documents_of(X), targets, weights)
     there, _ = meanfield.select_documents(corpus_there(X, library).counts, targets, weights)

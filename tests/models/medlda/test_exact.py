@@ -1,4 +1,4 @@
-"""The sampler samples what it should: all assignments enumerated, and a joint test with redrawn words."""
+"""Correctness of the sampler: enumerated assignments, and a joint distribution test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TARGETS = Numbers(values=np.array([[1.0], [-0.5], [0.4]]), C=np.array([[6.0], [4
 
 
 def enumerated(responses, s):
-    """Expectations of what label switching leaves alone: scores, their squares, and tokens that share a topic."""
+    """Return expectations that are invariant to label switching: scores, squares, and tokens that share a topic."""
     lengths = X.sum(axis=1)
     grid = np.linspace(-7, 7, 141) * np.sqrt(s.weight_variance)
     eta = np.stack(np.meshgrid(grid, grid, indexing="ij"))
@@ -90,9 +90,9 @@ def test_chain_without_responses_has_enumerated_expectations():
 
 
 def test_joint_distribution_with_redrawn_words_is_invariant():
-    """Geweke (2004): words given topics and everything else given words do not change the joint distribution.
+    """Geweke (2004): redrawing words given topics and the rest given words keeps the joint distribution.
 
-    Independent draws from it are weighted draws from the prior: the responses are no likelihood, but a factor.
+    Independent draws from it are weighted draws from the prior, since the responses enter as a factor.
     """
     n_documents, length, V, K = 4, 5, 3, 2
     s = settings(K, n_burn_in=10**9)
@@ -122,7 +122,7 @@ def test_joint_distribution_with_redrawn_words_is_invariant():
     expected = p @ forward / p.sum()
     spread = np.sqrt((p**2) @ (forward - expected) ** 2) / p.sum()
 
-    corpus = corpus_of(np.full((n_documents, V), 2))  # any words: they are redrawn
+    corpus = corpus_of(np.full((n_documents, V), 2))  # arbitrary words, which are redrawn
     corpus = replace(corpus, lengths=np.full(n_documents, length))
     starts, documents = np.arange(n_documents + 1) * length, np.arange(n_documents, dtype=np.int32)
     tokens = corpus.tokens._replace(words=np.zeros(n_documents * length, np.int32), starts=starts, documents=documents)
@@ -165,7 +165,7 @@ def test_inverse_draws_at_huge_violations_do_not_cancel():
 
 @pytest.mark.parametrize("responses", [MARGINS, TARGETS], ids=["margins", "targets"])
 def test_quadratics_average_to_the_slope_of_the_loss(responses):
-    """E[quadratic | score] and E[linear | score] are the slope of the loss there, by Danskin under the integral."""
+    """By Danskin's theorem, E[quadratic | score] and E[linear | score] give the slope of the loss."""
     rng, score = np.random.default_rng(0), 0.25
     scores = np.full(responses.C.shape, score)
     shape = (n_variables(responses), *scores.shape)

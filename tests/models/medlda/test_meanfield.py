@@ -1,4 +1,4 @@
-"""MedLDA by mean field: objectives that never rise, exact gradients, plain topic models as the limit."""
+"""Mean-field MedLDA: monotone objectives, exact gradients, and plain topic models as the limit."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_lengths_are_numbers_of_words():
 def test_fit_without_targets_is_the_limit_of_zero_penalty():
     free = replace(
         SUPERVISION["numbers"], C=np.zeros_like(SUPERVISION["numbers"].C)
-    )  # numbers do not say where to begin
+    )  # numbers do not affect the initialization
     with_targets, without = fit(X, free), fit(X, None)
     assert without.trace.objective == pytest.approx(with_targets.trace.objective, rel=1e-12)
     np.testing.assert_array_equal(without.state.word_given_topic, with_targets.state.word_given_topic)
@@ -206,7 +206,7 @@ def test_bounds_of_new_documents_match_scikit_learn():
     assert bounds(documents_of(test), at_theirs, Serial()).sum() == pytest.approx(theirs, rel=1e-3)
 
 
-# --- documents that count more than once
+# --- weighted documents
 
 
 WEIGHTS = np.random.default_rng(5).integers(1, 4, 120).astype(float)
@@ -215,7 +215,7 @@ REPEATED = np.repeat(np.arange(120), WEIGHTS.astype(int))
 
 @EACH
 def test_document_of_weight_two_counts_twice(kind):
-    """J at the same topics, and to single precision its gradient."""
+    """Compares J at the same topics, and its gradient to single precision."""
     counts = count_groups(DOCUMENTS, 40, np.eye(3)[LABELS], 4)
     logits = draw_logits(counts, 4, np.random.default_rng(0)).astype(np.float32)
     found = []
@@ -227,7 +227,7 @@ def test_document_of_weight_two_counts_twice(kind):
     (weighted, slope), (repeated, expected) = found
     for name in ("likelihood", "kl_proportions", "kl_topics"):
         assert weighted.terms[name] == pytest.approx(repeated.terms[name], rel=1e-12)
-    assert weighted.objective == pytest.approx(repeated.objective, rel=1e-9)  # the head is solved to a gap
+    assert weighted.objective == pytest.approx(repeated.objective, rel=1e-9)  # limited by the head's duality gap
     np.testing.assert_allclose(weighted.stats.tokens, repeated.stats.tokens, rtol=1e-12)
     np.testing.assert_allclose(slope, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
 

@@ -1,4 +1,4 @@
-"""Whole fits of MT-iLSVM: descent, limits that are other models, symmetries, prediction."""
+"""Complete MT-iLSVM fits: descent, limits that are other models, symmetries, prediction."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_objective_never_increases(loss, sharing):
         assert result.trace.objective[-1] < result.trace.objective[0]
         assert result.trace.rises.largest <= 1e-13 * abs(result.trace.objective[0])
         gaps = result.trace.diagnostics["gap"][1:]
-        gaps = gaps[-1:] if loss.startswith("squared") else gaps  # Newton's method may end early before
+        gaps = gaps[-1:] if loss.startswith("squared") else gaps  # earlier Newton solves may stop early
         assert np.all(gaps <= gap * abs(result.trace.objective[0]))
 
 
@@ -121,7 +121,7 @@ def test_joint_fits_lower_the_objective_of_the_decoupled_fit():
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """64 rows a block."""
+    """Use blocks of 64 rows."""
     monkeypatch.setattr(executor, "BLOCK_ROWS", 64)
 
 
@@ -130,7 +130,7 @@ def test_threads_do_not_change_the_fit_to_many_rows():
     X, Y = toy(28, n_rows=300, missing=0.3)
     given = (X, *cells_of(Y, "squared_hinge"), small_settings(task_sharing=0.7, tol=1e-4), noise_for(X))
     one, two, five = (fit(*given, executor=Threads(n)) for n in (1, 2, 5))
-    assert one.state.tasks.multipliers.size == 0  # Newton's method keeps none
+    assert one.state.tasks.multipliers.size == 0  # Newton's method returns none
     for other in (two, five):
         np.testing.assert_array_equal(other.trace.objective, one.trace.objective)
         np.testing.assert_array_equal(other.state.latent.logits, one.state.latent.logits)
@@ -144,7 +144,7 @@ def test_interrupt_of_the_last_solve_keeps_the_fit(monkeypatch):
     calls = []
 
     def evaluate(problem, params, known, tolerance):
-        if calls:  # the first is where the descent starts, and leaves a gap; the second comes after it
+        if calls:  # the first call starts the descent, and the second follows it
             raise KeyboardInterrupt
         calls.append(problem)
         return whole(problem, params, known, replace(tolerance, gap=1.0, max_epochs=1.0))
@@ -165,7 +165,7 @@ def test_fit_resumes_an_earlier_one(loss):
 
 
 @pytest.mark.parametrize("n_columns", [3, 12])
-def test_carried_weights_are_those_of_least_squares(n_columns):
+def test_weights_at_other_features_match_least_squares(n_columns):
     X, Y = toy(30, n_rows=200, n_columns=n_columns)
     settings = small_settings()
     problem = prepare(X, *cells_of(Y, settings.loss), settings)
@@ -175,12 +175,12 @@ def test_carried_weights_are_those_of_least_squares(n_columns):
     old, new = (np.asarray(problem.model.infer(X, at).features) for at in (before.params, params))
     weights = before.head.head.weights
     missed = new @ found[:, :3].T - old @ weights[:, :3].T
-    gradient = 2.0 * settings.C * new.T @ missed + found[:, :3].T  # of C |missed|^2 + |weights|^2 / 2
+    gradient = 2.0 * settings.C * new.T @ missed + found[:, :3].T  # gradient of C |missed|^2 + |weights|^2 / 2
     np.testing.assert_allclose(gradient, 0.0, atol=1e-9 * np.abs(new.T @ old @ weights[:, :3].T).max())
     np.testing.assert_array_equal(found[:, 3:], weights[:, 3:])
     hinges = replace(settings, loss="hinge")
     kept, _ = exact(prepare(X, *cells_of(Y, "hinge"), hinges), toy_latent(34, n_columns))
-    assert carry_weights(problem, kept, params).multipliers is kept.head.dual  # multipliers are the start
+    assert carry_weights(problem, kept, params).multipliers is kept.head.dual  # multipliers are kept as a warm start
 
 
 @pytest.mark.parametrize("generative_weight", [1e-6, 10.0])
@@ -200,7 +200,7 @@ def test_first_step_with_many_targets_is_limited(generative_weight, monkeypatch)
         tried.clear()
         fitting.descend(problem, Point(at, problem.pull_back(at, inferred)))
         moves[name] = float(np.sqrt(np.mean(np.square(tried[0].latent.logits - at.params.latent.logits))))
-    assert (moves["few"] > fitting.FIRST_MOVE) == (generative_weight < 1.0)  # both kinds are tried here
+    assert (moves["few"] > fitting.FIRST_MOVE) == (generative_weight < 1.0)  # only the small weight exceeds the limit
     np.testing.assert_allclose(moves["many"], min(moves["few"], fitting.FIRST_MOVE), rtol=1e-12)
 
 
@@ -236,7 +236,7 @@ def test_task_without_sharing_depends_on_its_own_rows_only():
     from sklearn.svm import LinearSVC
 
     problem, _, Y = toy_problem(32, missing=0.4)
-    Y = Y[~np.isnan(Y).all(axis=1)]  # rows without any target are not seen
+    Y = Y[~np.isnan(Y).all(axis=1)]  # rows without targets are dropped
     at, inferred = exact(problem, toy_latent(33))
     (features,), weights = problem.features(inferred), at.head.head.weights
     seen = Design(features, fit_intercept=True).array()
@@ -369,7 +369,7 @@ def test_state_can_be_saved_and_loaded(tmp_path):
 
 
 def test_simulated_features_are_recovered():
-    """Three overlapping groups of columns, each driven by one hidden number per row."""
+    """Three overlapping groups of columns, each driven by one latent variable per row."""
     rng = np.random.default_rng(64)
     Z = np.zeros((12, 3))
     Z[0:6, 0] = Z[4:10, 1] = Z[8:12, 2] = 1.0

@@ -1,4 +1,4 @@
-"""The parts of MT-iLSVM: expectations by enumeration, gradients by differences, blocks by perturbation."""
+"""Parts of MT-iLSVM: expectations by enumeration, gradients by differences, updates by perturbation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from regbayes.models.mt_ilsvm.model import (
 
 
 def factors_at(projection, covariance, stats):
-    """q(w) with any linear means and any covariance."""
+    """Return q(w) with given linear means and covariance."""
     cross = stats.gram @ projection
     return Factors(projection, covariance, cross, projection.T @ cross + stats.n_rows * covariance)
 
@@ -67,7 +67,7 @@ def test_entropy_of_certain_features_is_zero_and_finite():
 
 
 def test_terms_sum_to_the_free_energy_of_the_joint_density():
-    """-E log p(X, w | Z) - H(q(w)) row by row, against the terms; constants kept."""
+    """Compare the terms including constants with -E log p(X, w | Z) - H(q(w)) by row."""
     rng = np.random.default_rng(3)
     X, latent = rng.standard_normal((6, 4)), toy_latent(2, n_columns=4, n_features=2)
     stats = sum_moments(X)
@@ -96,7 +96,7 @@ def factors_at_row(mean, covariance, x):
 
 
 def test_factors_are_optimal_in_their_family():
-    """Any means and any one variance cost more; a free covariance, which the paper's family lacks, costs less."""
+    """Other means and variances increase the objective; a free covariance, outside the family, lowers it."""
     rng = np.random.default_rng(4)
     X, latent = rng.standard_normal((10, 5)), toy_latent(5)
     moments = sum_moments(X)
@@ -134,7 +134,7 @@ def test_stick_updates_lower_their_objective():
 
 
 def test_feature_updates_of_alternation_minimize_the_lagrangian():
-    """With q(w) and the multipliers held, every column in turn; a later column is exact given the earlier ones."""
+    """At fixed q(w) and multipliers, each column is optimal given the preceding ones."""
     rng = np.random.default_rng(11)
     X, latent = rng.standard_normal((20, 5)), toy_latent(12)
     stats = sum_moments(X)
@@ -148,7 +148,7 @@ def test_feature_updates_of_alternation_minimize_the_lagrangian():
     swept = update_features(latent, factors, temperature, pull)
     assert lagrangian(swept) < lagrangian(latent)
     for k in range(3):
-        # The sweep as far as column k: later columns as they were.
+        # The sweep up to column k, with later columns unchanged.
         logits = np.hstack([swept.logits[:, : k + 1], latent.logits[:, k + 1 :]])
         at = replace(latent, logits=logits)
         for _ in range(10):
@@ -210,7 +210,7 @@ def test_gradient_of_the_objective_by_finite_differences(loss, missing, options)
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_objective_counts_weights_as_repeated_rows(loss):
-    """J, its terms and its gradient at the same parameters."""
+    """Compares J, its terms and its gradient at the same parameters."""
     X, Y = toy(45, loss=loss, missing=0.2)
     counts = np.random.default_rng(46).integers(0, 4, len(X))
     settings = Settings(n_components=3, C=0.3, loss=loss, temperature=0.05, include_inputs=True)
@@ -221,7 +221,7 @@ def test_objective_counts_weights_as_repeated_rows(loss):
     assert weighted.n_targets == repeated.n_targets
     assert weighted.model.scales == repeated.model.scales
     assert weighted.model.input_scale == pytest.approx(repeated.model.input_scale, rel=1e-14)
-    # Two copies of a row share a kink: the plain losses' weights, and with them the gradient, are less certain.
+    # Copies of a row share a kink of the plain losses, so weights and gradient are less accurate.
     tolerance = 1e-12 if loss.startswith("squared") else 1e-6
     one, other = exact(weighted, latent)[0], exact(repeated, latent)[0]
     assert one.objective == pytest.approx(other.objective, rel=1e-12)
@@ -263,7 +263,7 @@ def test_order_of_the_observations_does_not_matter():
     order = rng.permutation(20)
     one, _ = observe_numbers(rows, tasks, targets, 3, weights=np.arange(20.0))
     other, _ = observe_numbers(rows[order], tasks[order], targets[order], 3, weights=np.arange(20.0)[order])
-    assert len(one) == 19  # a weight of zero takes a target out
+    assert len(one) == 19  # a target with weight zero is dropped
     assert np.array_equal(one.rows, other.rows)
     assert np.array_equal(one.outputs, other.outputs)
     assert sorted(zip(one.outputs, one.rows, one.targets, one.weights, strict=True)) == sorted(
@@ -291,7 +291,7 @@ def test_costs_of_wrong_classes_weight_the_observations():
     costs = [np.array([[0.0, 5.0], [7.0, 0.0]]), np.array([[0.0, 1.0, 3.0], [1.0, 0.0, 1.0], [0.0, 4.0, 0.0]])]
     cells, _ = observe_classes(rows, tasks, labels, np.array([2, 3]), np.array([1.0, 1.0, 10.0, 1.0]), costs)
     table = Cells(cells, 4, 4, 1.0, None).by_row(cells.weights).T.toarray()
-    assert table.tolist() == [[7, 5, 0, 0], [0, 0, 0, 2], [0, 0, 40, 1], [0, 0, 20, 3]]  # a cost of 0 leaves out
+    assert table.tolist() == [[7, 5, 0, 0], [0, 0, 0, 2], [0, 0, 40, 1], [0, 0, 20, 3]]  # cost 0 drops a target
 
 
 def test_statistics_are_additive_for_any_number_of_threads():

@@ -1,4 +1,4 @@
-"""Where a fit of MT-iLSVM starts, how it goes on, and who may watch and stop it."""
+"""Initialization, resuming, callbacks and interrupts of MT-iLSVM fits."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_start_uses_the_highest_temperature_without_collapse():
     for candidate in TEMPERATURES[: position + 1]:
         problem = prepare(X, cells, outputs, replace(settings, temperature=candidate))
         assert have_collapsed(factor_analysis(problem, noise).state.latent) == (candidate > tau)
-    # The fit itself has a higher one, but keeps the variances of its start.
+    # The joint fit has a higher temperature, but keeps the variances of its start.
     joint = replace(settings, margins="consistent")
     automatic = fit(X, cells, outputs, joint, noise).state
     assert automatic.scales.tau == pytest.approx(max(3 * tau, 0.03))
     assert automatic.latent.noise_variance == start.state.latent.noise_variance
-    # A temperature at which features collapse is used all the same, from the same start.
+    # A requested temperature at which features collapse is still used, from the same start.
     hot = fit(X, cells, outputs, replace(joint, temperature=TEMPERATURES[0]), noise).state
     assert hot.scales.tau == TEMPERATURES[0]
     assert hot.latent.noise_variance == start.state.latent.noise_variance
@@ -95,10 +95,10 @@ def test_callbacks_receive_the_state_and_may_stop():
 
 
 def one_direction(seed, n_rows=200):
-    """Eight inputs that go together, and two small ones, uncorrelated with them, that the two targets follow.
+    """Return eight correlated inputs, and two small uncorrelated inputs that determine the two targets.
 
-    There is one direction to find without the targets, and a feature for each of its signs finds it. The small inputs
-    lie below the noise that is left: without the targets they are worth no feature of their own.
+    Without the targets, only one direction is found, with a feature for each sign. The small inputs are below the
+    remaining noise, so they have no features of their own.
     """
     rng = np.random.default_rng(seed)
     signs = np.repeat([1.0, -1.0], 4)
@@ -128,12 +128,12 @@ def test_features_removed_by_factor_analysis_are_restarted(temperature):
 def test_only_unused_features_are_restarted():
     latent, noise = toy_latent(67, n_columns=8, n_features=5, scale=4.0), noise_for(np.zeros((1, 8)), 5)
     logits = latent.logits.copy()
-    logits[:, 1], logits[:, 3] = -9.0, 3.0  # off everywhere, and on everywhere alike
+    logits[:, 1], logits[:, 3] = -9.0, 3.0  # off in all columns, and equally on in all columns
     dead = replace(latent, logits=logits)
     alive = reinitialize(dead, noise, 2.0, tempered=True)
     expected = np.where([False, True, False, True, False], noise, logits)
     assert sorted(map(tuple, alive.logits.T)) == sorted(map(tuple, expected.T))
-    assert np.all(np.diff(alive.psi.sum(axis=0)) <= 0)  # in falling order of use, as the sticks expect
+    assert np.all(np.diff(alive.psi.sum(axis=0)) <= 0)  # in decreasing order of use, as the sticks expect
     assert reinitialize(dead, noise, 2.0, tempered=False) is dead
     assert reinitialize(latent, noise, 2.0, tempered=True) is latent
     nothing = replace(latent, logits=np.full_like(logits, -9.0))
@@ -186,7 +186,7 @@ def test_stop_or_interrupt_returns_the_current_fit(stage, interrupted):
     watching = [lambda at: stages.append(at.stage), _raising(stage, interrupted)]
     result = fit(X, cells, outputs, settings, noise_for(X), callbacks=watching)
     assert result.status is (Status.INTERRUPTED if interrupted else Status.STOPPED)
-    assert (stages[-1], stages.count(stage)) == (stage, 2)  # no colder warm-up is tried, no descent follows
+    assert (stages[-1], stages.count(stage)) == (stage, 2)  # no lower temperature and no descent follows
     assert result.n_iter == (0 if stage == "warm-up" else 2)
     assert len(result.trace.objective) == result.n_iter + 1
-    assert np.ptp(decision(X, result.state)) > 0  # it has weights
+    assert np.ptp(decision(X, result.state)) > 0  # the model has weights

@@ -252,8 +252,8 @@ def fit_transductive(
 ) -> FitResult[State]:
     """Fit with margins on unlabeled samples too, whose labels are guessed with increasing weight.
 
-    Each iteration warm-starts from the previous one with new guesses. A guess is weighted relative to the labeled
-    samples of its class. A stop or an interrupt ends the iterations. The trace concatenates all iterations.
+    Each stage warm-starts from the previous one with new guesses. A guess is weighted relative to the labeled samples
+    of its class. A stop or an interrupt ends the stages. The trace concatenates those of all stages.
     """
     results = [fit(data, settings, start, margins=margins, sample=sample, callbacks=callbacks, policy=policy)]
     targets, labeled = data.targets, data.labeled

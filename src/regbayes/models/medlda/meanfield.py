@@ -3,7 +3,7 @@
 S mean-field sweeps infer the topics of a document *without its response*, for training and new documents alike. This is
 RegBayes over a smaller family. Margins act on the word distributions through the sweeps, with exact gradients. The
 model is a `JointModel` whose position is the logits of the topics; `joint.descent` fits it, so J never increases.
-docs/math.md 5.6, eq. (66)-(71). Without targets there is no head, and the model is latent Dirichlet allocation.
+docs/math.md 5.6, eq. (66)-(71). Without targets the model is latent Dirichlet allocation.
 """
 
 from __future__ import annotations
