@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self, TypeVar
 from threadpoolctl import ThreadpoolController
 
 BLOCK_ROWS = 2048  # rows per block for any number of workers, so that sums do not depend on it
-WIDE_ROWS, MIN_WIDE = 8192, 16  # maximum rows of a block for cheap work per row, and number of blocks before they widen
+WIDE_ROWS, MIN_WIDE = 8192, 16  # maximum rows of a block for cheap work per row, and minimum number of such blocks
 AHEAD = 2  # blocks per thread submitted ahead, to keep threads busy with few pending results
 NO_BLOCKS = "map_reduce needs at least one block."
 

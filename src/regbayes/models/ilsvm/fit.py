@@ -321,7 +321,7 @@ def _known_start(problem: ILSVMProblem, start: Params | State | Evaluation) -> W
     if not isinstance(start, State):
         before: WarmStart | None = start.warm_start
         return before
-    known = start.multipliers  # empty if blocks are remote
+    known = start.multipliers  # None if blocks are remote
     is_same = known is not None and known.shape == (len(problem.head.targets), problem.head.targets.n_outputs)
     return WarmStart(None if start.head is None else start.head.weights, known if is_same else None)
 

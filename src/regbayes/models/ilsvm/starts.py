@@ -174,7 +174,7 @@ def explained_by_inputs(X: Rows, columns: Floats) -> Floats:
         )
     floor = np.finfo(np.float64).tiny
     skew = third / np.maximum(second, floor)
-    curved = fourth - second**2 / X.totals.n_rows - skew * third  # residuals of squares given inputs
+    curved = fourth - second**2 / X.totals.n_rows - skew * third  # residual squares given the inputs
     is_curved = curved > np.sqrt(np.finfo(np.float64).eps) * fourth
     bent = np.where(is_curved, (square - skew * linear) ** 2 / np.where(is_curved, curved, 1.0), 0.0)
     return (linear**2 / np.maximum(second, floor) + bent).mean(axis=0)
@@ -255,8 +255,9 @@ def has_structure(data: Data) -> bool:
     """Return whether any principal or target direction is above the noise level.
 
     Inputs must have unit variance. Uncorrelated inputs have principal variances up to ``(1 + sqrt(D / N))^2``. Sums of
-    whitened samples weighted by n independent orthonormal columns have singular values up to ``sqrt(D / N) +
-    sqrt(n / N)`` over the root of N. For numbers, the threshold is the best of D quadratic fits by chance.
+    whitened samples weighted by n independent orthonormal columns have singular values up to
+    ``sqrt(D / N) + sqrt(n / N)`` over the root of N. For numbers, the threshold is the best of D quadratic fits by
+    chance.
     """
     X = data.X.take(None)
     N, D = X.totals.n_rows, X.n_inputs

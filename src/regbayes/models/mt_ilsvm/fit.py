@@ -57,9 +57,7 @@ FIRST_STEP, SHRINK, GROW, MAX_HALVINGS = 0.3, 0.5, 1.2, 20  # step lengths of th
 # features to 0 or 1 at once, and each shorter trial takes a pass over the samples.
 FIRST_MOVE, MANY_TARGETS = 16.0, 50_000
 LARGEST_GAP, SMALLEST_GAP, GAP_PER_TOL = 1e-3, 1e-12, 10.0  # relative duality gap of the head, and its ratio to `tol`
-# Factor on the gap while steps gain more, if Newton steps suggest that the remaining gain is below this share of the
-# last gain and of the value.
-EARLY_GAP = 50.0
+EARLY_GAP = 50.0  # maximum factor on the gap of the head while it is smaller than the gain of the last step
 TIGHTER_GAPS = (1.0, 0.1, 0.01)  # factors on the gap while it is larger than the change of the objective
 
 
