@@ -1,4 +1,4 @@
-"""Adapters that combine PyTorch or JAX models with a max-margin classifier head, using automatic differentiation.
+"""Adapters that combine PyTorch or JAX models with a max-margin classifier head.
 
 `from_torch` accepts modules or functions, `from_jax` functions. Each imports its library when called.
 """

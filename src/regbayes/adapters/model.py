@@ -1,4 +1,4 @@
-"""Base class of joint models from a user's differentiable code, independent of the library.
+"""Base class of joint models from a user's differentiable code.
 
 An encoder infers features of samples without labels, and a generative loss measures their reconstruction. Both are
 functions of one flat array of parameters. The library (PyTorch or JAX) computes values and gradients.
@@ -24,7 +24,7 @@ TOLERANCE = 1e-3  # largest relative change of features that is attributed to fl
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Samples as arrays of the library, and the seed of their random numbers during training."""
+    """Samples as arrays of the library, with the seed of their random numbers."""
 
     rows: Any  # (n, ...)
     seed: int
@@ -50,7 +50,7 @@ class Pulled(RowSums):
 
 
 class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
-    """A user's encoder and generative loss as a model for `regbayes.joint.descent.fit_joint`.
+    """A user's encoder and generative loss as a model for `fit_joint`.
 
     Random numbers of the loss depend only on the seed of the block, so the objective is a fixed function of the
     parameters.
@@ -170,7 +170,7 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         return Inferred(features, LossSums(float(weights.sum()), loss))
 
     def pull_back(self, rows: RowBlock, params: Reals, inferred: Inferred[LossSums], gradient: Floats | None) -> Pulled:
-        """Backpropagate both gradients; the forward pass runs again, because activations are not stored."""
+        """Backpropagate both gradients, recomputing the forward pass to save memory."""
         return Pulled(self.backward(rows, params, gradient).astype(np.float64))
 
     def terms(self, params: Reals, stats: LossSums) -> dict[str, float]:
@@ -204,7 +204,7 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
 
 
 def call_encoder(encoder: Callable[[Any], Any], rows: Any, leading: str = "") -> tuple[Any, ...]:
-    """Return the outputs of an encoder as a tuple; add a note with the arguments to errors."""
+    """Return the outputs of an encoder as a tuple; add a note to errors."""
     try:
         encoded = encoder(rows)
     except Exception as error:

@@ -173,7 +173,7 @@ class TorchModel(OwnModel):
         return {name: value.numpy() for name, value in self._split(self._tensor(params).cpu()).items()}
 
     def load(self, params: Reals) -> None:
-        """Copy parameters into the user's modules; later fits still use the original initial parameters."""
+        """Copy parameters into the user's modules; later fits start as before."""
         import torch
 
         self._before_load = self.start

@@ -66,7 +66,7 @@ def _regbayes(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its code; user errors are shown without a traceback."""
+    """Run the command line and exit with its code; user errors have no traceback."""
     own_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     try:

@@ -127,7 +127,7 @@ def _predict_columns(model: ModelFile, table: Table, request: PredictRequest) ->
     from regbayes.cli.read import plain_number
 
     def plain(values: Any) -> list[Any]:
-        """Return values as plain Python, with integral numbers as int and missing ones as None."""
+        """Return values as plain Python: integral numbers as int, missing ones as None."""
         return [
             None if value is None or value != value else plain_number(value) if isinstance(value, float) else value
             for value in values.tolist()
@@ -149,7 +149,7 @@ def _predict_columns(model: ModelFile, table: Table, request: PredictRequest) ->
 
 
 def evaluate(request: EvaluateRequest) -> None:
-    """Compare a model's predictions with the truth. Use rows that the model was not fitted to."""
+    """Compare a model's predictions with the true targets of held-out rows."""
     from regbayes.cli.modelfile import open_model
     from regbayes.cli.scores import evaluate as judge
 
@@ -177,7 +177,7 @@ def evaluate(request: EvaluateRequest) -> None:
 
 
 def report(request: ReportRequest) -> None:
-    """Write one HTML page to explore a model: what moves its predictions, its features, where it errs."""
+    """Write an HTML report about a model: effects of inputs, features and errors."""
     from regbayes.cli.modelfile import load_model, open_model
 
     out = Output(json=request.json, quiet=request.quiet)
@@ -212,7 +212,7 @@ def _write_page(shown: Any, path: str) -> int:
 
 
 def demo(request: DemoRequest) -> None:
-    """Constrain a posterior; fit a model to handwritten digits, compare it, and write a report about it."""
+    """Constrain a posterior, then fit, compare and report a model of digits."""
     out = Output(json=request.json, quiet=request.quiet)
     folder = Path(request.output)
     try:

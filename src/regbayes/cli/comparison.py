@@ -64,7 +64,7 @@ class System:
 def compare(
     context: FitContext, model: Judged, *, estimator: Any, n_settings: int, with_baselines: bool, patience: float
 ) -> dict[str, Any]:
-    """Compare a model with baselines on its folds; docs/command_line.md lists the returned values.
+    """Compare a model with baselines; docs/command_line.md lists the returned keys.
 
     An iLSVM is also compared with its other setting, interpretable or predictive. The time limit of a baseline is
     the larger of `patience` (the seconds of the search) and `PATIENCE_SECONDS`.

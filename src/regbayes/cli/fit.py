@@ -1,4 +1,4 @@
-"""From a `FitContext` to a model file: search, fit, comparison with baselines, stability and the report."""
+"""Fit a model file to a `FitContext`: search, comparison, stability and report."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def protect() -> Iterator[None]:
 
 
 def run_stoppable(work: Callable[[], Any]) -> tuple[Any, bool]:
-    """Return the result of `work`, or None if a signal interrupted it, and whether a signal came.
+    """Run `work`; return its result (None if interrupted) and whether a signal came.
 
     A pending signal interrupts it at once. An error after a signal is treated as an interruption, because the signal
     may have ended worker processes.

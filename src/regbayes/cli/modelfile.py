@@ -1,4 +1,4 @@
-"""Model files: a fitted pipeline from tables to predictions and the data of its report."""
+"""Model files: a fitted pipeline and the data of its report."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ModelFile(Saveable):
         return self._call("predict", data)
 
     def predict_proba(self, data: Table | pd.DataFrame) -> Any:
-        """Return class probabilities of shape (n, classes), or a list of them for several targets."""
+        """Return class probabilities (n, classes), or a list for several targets."""
         found = self.probabilities(data)
         return found[0] if len(self.target.names) == 1 else found
 
@@ -139,7 +139,7 @@ class ModelFile(Saveable):
         return named
 
     def probability_columns(self, shares: list[Floats]) -> dict[str, Floats]:
-        """Return probabilities by column name; binary labels of several have that of the second class only."""
+        """Return probabilities by column name, only of the second class for binary labels."""
         named: dict[str, Floats] = {}
         for name, found, labels in zip(self.target.names, shares, self.classes, strict=True):
             first = 1 if len(self.target.names) > 1 and len(labels) == 2 else 0
@@ -193,7 +193,7 @@ class ModelFile(Saveable):
 
 
 def predict_at(shares: Floats, thresholds: Floats) -> Integers:
-    """Return the predicted classes for probabilities (n, classes) and thresholds (classes,).
+    """Predict classes from probabilities (n, classes) and thresholds (classes,).
 
     The prediction is the class that exceeds its threshold by the largest factor. If no class does, it is the most
     probable class without a threshold. If all classes have one, it is the class closest to its threshold.
@@ -205,7 +205,7 @@ def predict_at(shares: Floats, thresholds: Floats) -> Integers:
 
 
 def load_model(path: str) -> ModelFile:
-    """Load a model file; raise an error if it is damaged, altered, newer or of another kind."""
+    """Load a model file; raise an error if it is damaged, newer or of another kind."""
     if not os.path.exists(path):
         raise BadModelError(f"the model file {path!r} does not exist")
     try:

@@ -236,7 +236,7 @@ class FitRequest(DataRequest):
         return int(height), int(width)
 
     def check(self, model: Literal["ilsvm", "medlda"]) -> None:
-        """Raise a `UserError` for contradictory options and for options that the model does not have."""
+        """Raise a `UserError` for contradictory or unsupported options."""
         check_writable(self.output, self.data)
         self.reading()
         _ = self.image_shape
@@ -257,7 +257,7 @@ class FitRequest(DataRequest):
 
 
 def make_command(request: type[Any], run: Callable[[Any], None]) -> Callable[..., None]:
-    """Return a Typer callback with one parameter per field of a request; it builds and runs the request."""
+    """Return a Typer callback with one parameter per field that runs the request."""
     hints = get_type_hints(request)
     depth = {name: i for i, cls in reversed([*enumerate(request.__mro__)]) for name in inspect.get_annotations(cls)}
     parameters = []

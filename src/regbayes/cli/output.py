@@ -174,7 +174,7 @@ def _console(file: Any, width: int | None = None) -> Any:
 
 
 def check_writable(path: str, *inputs: str | None) -> None:
-    """Raise an error early if an output cannot be written or is an input of the same command."""
+    """Raise an error if an output is not writable or is an input of the command."""
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
     if not os.path.isdir(folder):
@@ -190,7 +190,7 @@ def check_writable(path: str, *inputs: str | None) -> None:
 
 @contextmanager
 def replacing(path: str) -> Iterator[Path]:
-    """Yield a temporary path in the same folder and rename it at the end, so a failure keeps the old file."""
+    """Yield a temporary path that replaces the file only on success."""
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{os.getpid()}-{target.name}")
     try:
@@ -204,7 +204,7 @@ def replacing(path: str) -> Iterator[Path]:
 
 
 def save_model(model: ModelFile, path: str, output: Output) -> str:
-    """Save a model and return its path, in another folder if the given one cannot be written."""
+    """Save a model, if necessary in another folder, and return its path."""
     from regbayes.persistence import PersistenceError
 
     places = [path, *(os.path.join(folder, Path(path).name) for folder in (tempfile.gettempdir(), Path.home()))]

@@ -144,7 +144,7 @@ def plain_number(value: float) -> int | float:
 
 
 def read_table(path: str, *, format: Format | None = None, sparse: bool = False, **csv: Any) -> Table:  # noqa: A002
-    """Read a CSV, Parquet, NPZ, NPY or LIBSVM file, CSV from stdin (``-``), or a folder of documents.
+    """Read a CSV, Parquet, NPZ, NPY or LIBSVM file, stdin or a folder of documents.
 
     With `sparse`, the inputs of NPZ and LIBSVM files are sparse word counts of documents. Further options are passed
     to `read_csv`.

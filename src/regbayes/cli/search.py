@@ -283,7 +283,7 @@ def _split(context: FitContext, folds: int) -> list[Any]:
 
 
 def possible_folds(context: FitContext) -> int:
-    """Return the number of folds (below 2 without cross-validation); warn if it is reduced."""
+    """Return the number of folds, below 2 without cross-validation; warn if reduced."""
     request, output, y = context.request, context.output, context.y
     if context.kind != "classifier":
         return min(request.folds, len(y)) if request.cv else 0

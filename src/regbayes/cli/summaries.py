@@ -49,7 +49,7 @@ def topics_of(model: ModelFile) -> list[dict[str, Any]]:
 
 
 def show_model(model: ModelFile, path: str, out: Output) -> None:
-    """Print the summary of a model, the comparison with baselines and suggested next commands."""
+    """Print the summary of a model, the comparison and suggested next commands."""
     found = summary(model)
     settings = ", ".join(f"{name}={value}" for name, value in found["settings"].items())
     facts = {"model": f"{found['estimator']}, {settings}"}

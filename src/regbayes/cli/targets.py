@@ -71,7 +71,7 @@ def choose_targets(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
 def decide(
     table: Table, names: tuple[str, ...], kind: Kind | None = None, task: str | None = None, *, of_texts: bool = False
 ) -> tuple[TargetSpec, str]:
-    """Return the target specification and a sentence with the reason and the option that changes it.
+    """Return the target specification and a sentence that explains it.
 
     A target with at most `MAX_CLASSES` distinct integers has classes. In tables of documents (``of_texts``), integers
     near zero are ratings, which are predicted as numbers.
@@ -174,7 +174,7 @@ def _number_or_text(text: str | None) -> Any:
 def rows_with_target(
     table: Table, spec: TargetSpec, output: Output, *, needs_all: bool = False
 ) -> tuple[Table, NDArray[Any], Flags]:
-    """Return the rows with a target (all targets if `needs_all`), their targets and the mask of rows."""
+    """Return the rows with a target (or all targets), their targets and the row mask."""
     with output.catch_warnings():
         y = target_values(table, spec)
     kept = observed_rows(y)

@@ -66,7 +66,7 @@ class WordCounts(TransformerMixin, BaseEstimator):
         return counter.transform(join_texts(X[name] for name in self.columns))
 
     def encode(self, table: Table) -> Any:
-        """Return sparse word counts of a table's documents; warn about documents without any known word."""
+        """Return sparse word counts of a table; warn about documents without known words."""
         if table.counts is not None:
             counts = _align_counts(table, self.words)
         elif self.columns:

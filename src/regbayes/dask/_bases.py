@@ -1,4 +1,4 @@
-"""Common code of the Dask estimators: fits to collections, lazy predictions and `to_local`."""
+"""Common code of the Dask estimators."""
 
 from __future__ import annotations
 
@@ -214,6 +214,6 @@ def with_defaults(init: Callable[..., None], **defaults: Any) -> Callable[..., N
 
 
 def sample_size(n_columns: int, n_outputs: int, mixes: bool, row_bytes: float) -> int:
-    """Return the number of samples copied to the client, for initialization and weight curvature."""
+    """Return the number of samples copied to the client."""
     per_weight = HEAD_POLICY.sample_per_weight * (n_outputs if mixes else 1)
     return int(min(max(START_ROWS, 2 * per_weight * n_columns), SAMPLE_BYTES / max(row_bytes, 1.0)))

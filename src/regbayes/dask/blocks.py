@@ -111,7 +111,7 @@ class DaskBlocks:
 
 
 def plan_homes(threads: dict[str, int], sizes: Sequence[float], where: Sequence[str | None]) -> list[str]:
-    """Assign each block to its current worker, unless others have fewer samples per thread."""
+    """Assign blocks to their current workers, unless others have a lower load."""
     share = sum(sizes) / sum(threads.values())
     load, homes = dict.fromkeys(sorted(threads), 0.0), []
     for size, held in zip(sizes, where, strict=True):
@@ -125,7 +125,7 @@ def plan_homes(threads: dict[str, int], sizes: Sequence[float], where: Sequence[
 
 
 def wait_for(client: Client, tasks: Sequence[Future]) -> None:
-    """Wait for tasks, and raise an error if no worker can run them, where Dask would wait forever."""
+    """Wait for tasks; raise an error if no worker can run them."""
     timeout, last_seen = parse_timedelta(dask.config.get(NO_WORKERS_TIMEOUT) or WORKER_TIMEOUT_S), time.monotonic()
     while True:
         try:
@@ -232,7 +232,7 @@ def _at(worker: str) -> dict[str, Any]:
 
 
 def itself(value: Any) -> Any:
-    """Return the value; as a task, it keeps the value on a worker or copies it to the client."""
+    """Return the value, as a task that keeps or copies it."""
     return value
 
 

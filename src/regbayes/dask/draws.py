@@ -265,7 +265,7 @@ class Samples(Posterior):
         return place(self._client, columns, self._sizes, read_draws)
 
     def evaluate(self, features: Any) -> Features:
-        """Evaluate features of every draw: functions of a block of draws, dask arrays, names, or lists."""
+        """Evaluate functions of blocks, dask arrays, names or lists of these."""
         lazy: list[da.Array] = []
         spec = Spec(_take_out(features, lazy), list(self.variables), self.named)
         columns = [self._place({"a feature": values}).keep(self._filled) for values in lazy]
@@ -288,7 +288,7 @@ class Samples(Posterior):
         return BlockAtoms(atoms.keep([kind is not None for kind in kinds]))
 
     def tilt(self, features: Any, multipliers: ArrayLike) -> Samples:
-        """Return ``q ∝ p exp<multipliers, features>``: the same draws with other weights, on the workers."""
+        """Return ``q ∝ p exp<multipliers, features>``: the same draws, reweighted."""
         evaluated = as_features(self, features)
         phi = as_multipliers(multipliers, len(evaluated.names))
         other = object.__new__(type(self))

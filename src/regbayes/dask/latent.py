@@ -274,7 +274,7 @@ class IBPFactorAnalysis(OnClusterFeatures, ibp.IBPFactorAnalysis):
         return ibp.make_unsupervised_settings(self.get_params(deep=False), data.X.totals.mean_square, data.X.n_inputs)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return the expected samples given their features, (n_samples, n_features), lazily for collections."""
+        """Return the expected samples given their features, lazily for collections."""
         if not isinstance(X, da.Array):
             return super().inverse_transform(X)
         return join_columns(X) @ self.components_ + self.offset_

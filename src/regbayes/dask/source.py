@@ -65,7 +65,7 @@ def check_columns(X: Any) -> Any:
 
 
 def join_columns(values: Any) -> Any:
-    """Return an array with all columns in each chunk; Dask itself cannot join chunks of PyTorch."""
+    """Return an array with all columns in each chunk, also for PyTorch chunks."""
     if not isinstance(values, da.Array) or values.ndim < 2 or values.numblocks[1] == 1:
         return values
     axes = {"new_axes": {"k": values.shape[1]}, "concatenate": False}
@@ -82,7 +82,7 @@ def sizes_of(X: Any) -> list[float]:
 
 
 def chunks_of(values: Any) -> list[Delayed]:
-    """Return the chunks of a collection without optimization, which might change the partitions."""
+    """Return the chunks of a collection, unoptimized to keep the partitions."""
     return np.asarray(values.to_delayed(optimize_graph=isinstance(values, da.Array)), dtype=object).ravel().tolist()
 
 
@@ -116,7 +116,7 @@ def _check_length(n_rows: float, sizes: list[float], name: str) -> None:
 
 
 def place(client: Client, columns: list[list[Delayed | None]], sizes: list[float], read: Callable[..., Any]) -> Any:
-    """Return ``read(rows, place)`` of every chunk as `DaskBlocks`, joining chunks if there are many.
+    """Return ``read(rows, place)`` of every chunk as `DaskBlocks`.
 
     ``columns`` contains the chunks of each collection and ``rows`` those of one block.
     """
@@ -319,7 +319,7 @@ class DaskSource:
         return [part for part in parts if len(part.kinds)] or parts[:1]
 
     def persist(self, make: Callable[..., Any], *arguments: Any) -> DaskBlocks:
-        """Return ``make(samples, *arguments)`` of every block on its worker, dropping blocks that are None.
+        """Return ``make(samples, *arguments)`` of every block, without those that are None.
 
         The samples are released; workers read them again only if the results are lost.
         """

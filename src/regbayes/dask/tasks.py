@@ -226,7 +226,7 @@ def hold(block: Samples, recipe: Recipe) -> RowBlock[Any] | None:
 
 @dataclass(frozen=True)
 class KindsOfSamples:
-    """Kinds of samples: the task with the highest sampling rate; unlabeled samples are the last kind."""
+    """Kinds of samples: their task with the highest sampling rate, or unlabeled."""
 
     recipe: Recipe
     rates: Floats  # (tasks,)

@@ -1,4 +1,4 @@
-"""`MedLDAClassifier` and `MedLDARegressor` on a Dask cluster, with mean-field inference."""
+"""Mean-field `MedLDAClassifier` and `MedLDARegressor` on a Dask cluster."""
 
 from __future__ import annotations
 

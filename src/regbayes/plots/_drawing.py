@@ -56,7 +56,7 @@ class Display:
 
 
 def new_axes(width: float, height: float, n_rows: int = 1, n_columns: int = 1, **options: Any) -> Any:
-    """Return the axes of a new figure with the given size in inches, as an array if there are several."""
+    """Return the axes of a new figure with the given size in inches."""
     import matplotlib.pyplot as plt
 
     return plt.figure(figsize=(width, height), layout="constrained").subplots(n_rows, n_columns, **options)

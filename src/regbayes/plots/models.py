@@ -1,4 +1,4 @@
-"""Displays of fitted models: objective, feature use, weights, loadings and task relations."""
+"""Displays of fitted models."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def _output_names(estimator: Any, n_outputs: int) -> tuple[list[Any], str]:
 
 @dataclass(eq=False)
 class TopWordsDisplay(Display):
-    """Input features with the largest loadings of each feature, such as the top words of a topic.
+    """Largest loadings of each feature, such as the top words of a topic.
 
     Parameters
     ----------
@@ -311,7 +311,7 @@ class TopWordsDisplay(Display):
 
 @dataclass(eq=False)
 class TaskRelationsDisplay(Display):
-    """Correlations between the task scores predicted from the features of a multi-task model.
+    """Correlations between the task scores of a multi-task model.
 
     Tasks are sorted so that related ones are adjacent.
 
@@ -402,7 +402,7 @@ def correlations(scores: Floats, *, centered: bool = False) -> Floats:
 
 
 def related_order(relations: Floats) -> Integers:
-    """Return the leaf order of average-linkage clustering, in which related tasks are adjacent."""
+    """Return the leaf order of average-linkage clustering of the tasks."""
     n = len(relations)
     if n < 3:
         return np.arange(n, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Wrappers of NumPyro, PyMC, BlackJAX and custom models for `regularize` and `resample`.
+"""Wrappers of NumPyro, PyMC, BlackJAX and custom models.
 
 The packages are optional; each is imported when its wrapper is first used.
 """

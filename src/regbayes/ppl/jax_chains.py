@@ -1,4 +1,4 @@
-"""Chains of a NUTS kernel in JAX under a tilt, compiled once with the multipliers as an argument.
+"""Chains of a NUTS kernel in JAX under a tilt, compiled once for all multipliers.
 
 Steps are made in compiled chunks of fixed length. The step size adapts within a chunk to the mean acceptance rate of
 all chains. At the beginning of the first run, each chain has its own step size, so that chains in steep regions can
@@ -241,7 +241,7 @@ class _Moving:
         return {name: np.concatenate([t[name] for t in trails], axis=1) for name in trails[0]}
 
     def adapt(self, n_steps: int, renews: bool, is_alone: bool) -> Array:
-        """Run a warm-up window, estimate the mass matrix if ``renews``, and return the divergences."""
+        """Run a warm-up window, estimate the mass matrix if ``renews``, return divergences."""
         trail = self.run(n_steps, adapts=True, is_alone=is_alone)
         self.step = math.exp(float(np.median(np.asarray(self._average.log_average))))
         if renews:

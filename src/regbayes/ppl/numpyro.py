@@ -108,7 +108,7 @@ class NumPyroModel(JAXModel):
         return nuts_kernel()
 
     def find_positions(self, variables: Mapping[str, Array]) -> Floats | None:
-        """Convert draws of the model's sites to unconstrained positions; None if a latent site is missing."""
+        """Convert draws to unconstrained positions; None if a latent site is missing."""
         import jax
         from jax.flatten_util import ravel_pytree
         from numpyro.infer.util import unconstrain_fn

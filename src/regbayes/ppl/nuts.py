@@ -58,7 +58,7 @@ class NUTSModel(Sampler):
         """Run one chain from each position, (n, d)."""
 
     def example(self) -> Mapping[str, Array]:
-        """Return the variables at a few initial points, whose number differs from all axis lengths."""
+        """Return the variables at n initial points, with n unlike any axis length."""
         shapes = {length for values in self.variables_at(self.starts(0, 1)).values() for length in values.shape[1:]}
         return self.variables_at(self.starts(0, min(set(range(2, len(shapes) + 3)) - shapes)))
 
@@ -83,7 +83,7 @@ class NUTSModel(Sampler):
 
     @abstractmethod
     def compile_functions(self, part: Any) -> Callable[[Floats], Array]:
-        """Return a constraint's functions of positions, (n, d) -> (n, k); raise an error if not traceable."""
+        """Return a constraint's functions of positions, (n, d) -> (n, k)."""
 
     @np.errstate(all="ignore")
     def find_smooth(self, tilt: Tilt) -> Flags:

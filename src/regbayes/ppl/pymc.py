@@ -221,7 +221,7 @@ class _Compiled:
     def chain(
         self, position: Floats, n_draws: int, tune: int, adaptation: Adaptation, seed: int
     ) -> tuple[Floats, dict[str, Array], int]:
-        """Run one NUTS chain; return positions (n_draws, d), statistics (n_draws,) and gradient evaluations."""
+        """Run one NUTS chain; return positions, statistics and the number of gradients."""
         import pymc
         from pymc.step_methods.hmc.quadpotential import QuadPotentialDiag, QuadPotentialDiagAdapt, QuadPotentialFull
 

@@ -1,4 +1,4 @@
-"""Self-contained HTML reports: `collect` the data, `render` the page, or call `write_report` for both."""
+"""Self-contained HTML reports: `collect`, `render` and `write_report`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Edit = tuple[int, Any, Any]  # column, indices of rows and their new values
 
 @dataclass(frozen=True)
 class Columns:
-    """Named numeric and categorical columns that can be converted back to the user's input type."""
+    """Named columns that can be converted back to the user's input type."""
 
     raw: list[NDArray[Any]]  # (columns,) of (rows,): original values, including missing ones
     names: list[str]
@@ -31,7 +31,7 @@ class Columns:
 
     @staticmethod
     def read(X: Any, names: Sequence[str] | None, unnamed: str = "input ") -> Columns | None:
-        """Return the columns of a dense table, or None; unnamed columns are numbered after the prefix `unnamed`."""
+        """Return the columns of a dense table, or None; `unnamed` is a prefix of numbers."""
         if scipy.sparse.issparse(X) or isinstance(X, str):
             return None
         if hasattr(X, "iloc") and hasattr(X, "columns"):
@@ -52,7 +52,7 @@ class Columns:
         return len(self.raw[0])
 
     def column(self, place: int) -> NDArray[Any]:
-        """Return a column as floats, NaN where infinite, or as objects with None for missing values."""
+        """Return a column as finite floats with NaN, or as objects with None."""
         column = self.raw[place]
         if column.dtype.kind in "iuf":
             numbers = column.astype(np.float64)
@@ -137,7 +137,7 @@ def _cell(value: Any) -> Cell:
 
 
 def shorten_names(names: Iterable[Any]) -> list[str]:
-    """Strip prefixes of pipeline steps (``standardscaler__``) from names if the rest is unique."""
+    """Strip prefixes such as ``standardscaler__`` from names if the rest is unique."""
     whole = [str(name) for name in names]
     short = [name.rsplit("__", 1)[-1] or name for name in whole]
     return short if len(set(short)) == len(set(whole)) else whole

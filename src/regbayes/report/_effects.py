@@ -53,7 +53,7 @@ class Predictor:
         return np.stack(parts, axis=1)
 
     def vary(self, columns: Columns, rows: Integers, variants: Iterable[Variant]) -> Iterator[Floats]:
-        """Yield the predictions (n, parts, O) for each variant, which replaces the values of one column."""
+        """Yield the predictions (n, parts, O) for each variant of a column."""
         n, waiting = len(rows), iter(variants)
         size = max(1, CHUNK_CELLS // (n * len(columns.names)))
         while some := list(islice(waiting, size)):
@@ -127,7 +127,7 @@ def _spread(n: int, wanted: int) -> Integers:
 
 @dataclass(frozen=True)
 class ColumnEffect:
-    """Average effects of one column with standard errors, on the prediction and its direct part."""
+    """Average effects of one column on the prediction and its direct part."""
 
     size: Floats  # (O,): effect of one standard deviation or of the most influential category
     error: Floats  # (O,)
@@ -139,7 +139,7 @@ class ColumnEffect:
 
     @staticmethod
     def of(found: Iterator[Floats], values: Floats | None, step: float, moves: bool, n_compared: int) -> ColumnEffect:
-        """Compute effects from the predictions for the variants, in the order of `_column_effects`."""
+        """Compute effects from predictions in the order of `_column_effects`."""
         differences, moments, slope = [], [], None
         if values is not None:
             up, down, above, below = (next(found) for _ in range(4))

@@ -121,7 +121,7 @@ def thumbnails(rows: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def loading_pictures(loadings: Floats, shape: tuple[int, ...]) -> tuple[NDArray[np.int8], float]:
-    """Return loadings as int8 images averaged over colors, and the loading that 127 represents."""
+    """Return loadings as int8 images and the loading that 127 represents."""
     images = loadings.reshape(-1, *shape)
     images = shrunk(images.mean(axis=3) if len(shape) == 3 else images, LIMITS.pixels)
     limit = float(np.abs(images).max(initial=0.0))

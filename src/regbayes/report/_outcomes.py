@@ -265,7 +265,7 @@ def class_margins(scores: Any, outcomes: Outcomes) -> Floats | None:
 
 
 def worst_labels(outcomes: Outcomes, margins: Floats | None, pool: ExamplePool, *, own: bool) -> Worst | None:
-    """Return the wrong predictions with the most negative margins, or the first ones without margins.
+    """Return the wrong predictions with the most negative margins, or the first ones.
 
     `own` is True if the margins are from the fits that made the predictions, and False if from the final fit.
     """

@@ -124,7 +124,7 @@ class Comparison:
 @persistable(name="regbayes.report.Reliability")
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Reliability diagram: predictions binned by probability, with the accuracy of each bin."""
+    """Reliability diagram: accuracy of predictions binned by probability."""
 
     probability: Floats  # (bins,): mean probability
     share: Floats  # (bins,): fraction of correct predictions
@@ -266,7 +266,7 @@ class Regression:
 @persistable(name="regbayes.report.ReportData")
 @dataclass(frozen=True, eq=False)
 class ReportData(Saveable):
-    """Content of the report about a fitted model; create it with `collect` and write it with `render`."""
+    """Content of a report; create it with `collect` and write it with `render`."""
 
     title: str
     kind: Kind

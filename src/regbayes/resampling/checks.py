@@ -27,7 +27,7 @@ MIN_MISSED_DRAWS = 10  # minimum effective draws of earlier runs in a missed reg
 
 
 def measure_discrepancy(run: TemperedRun, predicted: Floats, error: Floats) -> float:
-    """Squared prediction error of the expectations, relative to its 99.9% Monte Carlo quantile."""
+    """Squared prediction error relative to its 99.9% Monte Carlo quantile."""
     covariance = run.error + error
     rounding = 1e-12 * np.maximum(np.abs(run.expectation), np.abs(predicted)) + 1e-300  # functions may be constant
     spread = np.maximum(np.sqrt(np.maximum(np.diag(covariance), 0.0)), rounding)
@@ -42,7 +42,7 @@ def measure_discrepancy(run: TemperedRun, predicted: Floats, error: Floats) -> f
 
 
 def find_worst_r_hat(run: Run, values: Floats, labels: Sequence[str]) -> tuple[float, str]:
-    """Return the largest R-hat of constrained functions (n_chains, n_draws, m) and scalars, with its name."""
+    """Return the largest R-hat of constrained functions and scalars, and its name."""
     worst, worst_name = 1.0, "the constrained functions"
     functions = ((f"the function in {label}", values[..., j]) for j, label in enumerate(labels))
     for name, chains in (*functions, *_scalars(run)):
@@ -70,7 +70,7 @@ def _evenly(n: int, at_most: int) -> Integers:
 
 
 def check_chains(tempered: TemperedRun, run: Run, policy: TemperingPolicy) -> list[str]:
-    """Return messages about R-hat, divergences, E-BFMI and effective sample size of a final run."""
+    """Return messages about failed chain diagnostics of a final run."""
     messages = []
     n = tempered.n_chains * tempered.n_draws
     if tempered.r_hat > policy.max_r_hat:
@@ -100,7 +100,7 @@ def check_chains(tempered: TemperedRun, run: Run, policy: TemperingPolicy) -> li
 
 
 def find_missed(pool: Pool, policy: TemperingPolicy) -> list[str]:
-    """Return a message if reweighted short runs visited a region without draws of the last run.
+    """Return a message if short runs visited a region missed by the last run.
 
     All scalar variables are compared, because constrained functions may be equal in two modes.
     """
@@ -125,12 +125,12 @@ def find_missed(pool: Pool, policy: TemperingPolicy) -> list[str]:
 
 
 def find_escape(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
-    """Search along coordinates for a tilted density that is unbounded where the posterior's is bounded."""
+    """Search along coordinates for an unbounded tilted density."""
     if run.positions is None or sampler.log_density(tilt, run.positions[:1, 0]) is None:
         return None
 
     def grows(factor: Tilt, points: Floats) -> bool:
-        """Whether the last finite values increase far above the first; infinite values may be overflow."""
+        """Whether the last finite values increase far above the first one."""
         values = sampler.log_density(factor, points)
         assert values is not None
         known = values[np.isfinite(values)]
@@ -194,7 +194,7 @@ def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
 
 
 def find_constant(pool: Pool, stack: Stack) -> Floats | None:
-    """Return an infeasibility certificate, (M,), for a constant function outside its constraint, or None."""
+    """Return a certificate, (M,), of a constant function outside its constraint."""
     values, (low, high) = pool.values[:, stack.index], stack.domain
     value = values[0]
     slack = 1e-6 * np.abs(value)
@@ -207,7 +207,7 @@ def find_constant(pool: Pool, stack: Stack) -> Floats | None:
 
 
 def describe_contradiction(pool: Pool, stack: Stack, labels: Sequence[str], proof: Floats) -> str:
-    """Describe infeasible constraints: a combination of their functions is constant over draws."""
+    """Describe infeasible constraints whose combination is constant over draws."""
     unit, used = proof[np.argmax(np.abs(proof))], np.abs(proof) > 1e-9 * np.abs(proof).max()
     combined = pool.values[:, stack.index] @ (proof / unit)
     required = float(proof[used] @ np.where(proof > 0, *stack.domain)[used]) / unit

@@ -44,7 +44,7 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
     seed: int = 0,
     progress: bool | Callback = False,
 ) -> RegularizedPosterior:
-    """Sample a model under constraints, for the closest posterior that satisfies them in expectation.
+    """Sample the closest posterior of a model that satisfies constraints in expectation.
 
     Solves the same problem as `regularize`, but for a model instead of draws. The model is sampled repeatedly with an
     additional factor ``exp<multipliers, features>``, whose multipliers are updated until the draws satisfy the
@@ -85,8 +85,8 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
     InfeasibleError
         If the runs show that the constraints cannot be met.
     SamplingError
-        If the model cannot be sampled. Its own chains do not converge, the normalizing constant of the regularized
-        posterior does not exist, features have no gradient, or the sampler failed.
+        If the model's chains do not converge without constraints, the normalizing constant of the regularized posterior
+        does not exist, features have no gradient, or the sampler failed.
 
     Warns
     -----

@@ -58,7 +58,7 @@ class ResampledPosterior(RegularizedPosterior):
 
     @cached_property
     def multipliers_mcse(self) -> Floats:
-        """Monte Carlo standard errors of ``multipliers``, shape (m,); 0 if the constraints were not met."""
+        """Monte Carlo standard errors of ``multipliers``, (m,); 0 without a solution."""
         if not math.isfinite(self.gap):
             return np.zeros(len(self.labels))
         assert self._influences is not None
@@ -75,7 +75,7 @@ class ResampledPosterior(RegularizedPosterior):
 
     @property
     def r_hat(self) -> float:
-        """The largest R-hat of the returned run over constrained functions and scalar variables."""
+        """Largest R-hat of the returned run over constrained functions and variables."""
         return self._run.r_hat
 
     @property
@@ -90,7 +90,7 @@ class ResampledPosterior(RegularizedPosterior):
 
     @property
     def kl_mc_error(self) -> float:
-        """KL divergence to the exact solution due to Monte Carlo error, about ``m / (2 effective draws)`` nats."""
+        """KL divergence to the exact solution in nats, about ``m / (2 effective draws)``."""
         return len(self.labels) / (2 * self.effective_sample_size)
 
     @property
@@ -159,7 +159,7 @@ class ResampledPosterior(RegularizedPosterior):
 def build_result(
     problem: Problem, state: Tempering, regularizer: Regularizer, names: tuple[str, ...]
 ) -> ResampledPosterior:
-    """Build the result from the solution, or without a solution from the run nearest to it."""
+    """Build the result from the solution or from the run nearest to it."""
     pool, status = state.pool, state.status
     assert pool is not None
     assert status is not None

@@ -1,4 +1,4 @@
-"""Interface of samplers under exponential tilting, which draw from ``p exp<phi, psi>`` for any phi.
+"""Interface of samplers that draw from ``p exp<phi, psi>`` for any phi.
 
 A subclass must implement only `Sampler.draw`. The optional methods provide initial positions, the log-density and
 smoothness of functions; they make `resample` faster or its diagnostics stricter.
@@ -97,7 +97,7 @@ class Run:
 
 
 def shrunken_covariance(positions: Floats, weights: Floats, n_effective: float) -> Floats:
-    """Return the shrunken covariance of weighted positions, (d, d), or variances, (d,), for large d.
+    """Return the shrunken covariance of positions, (d, d), or variances for large d.
 
     The covariance is shrunk towards its diagonal, more strongly for few draws, and slightly towards 1e-3 as in Stan.
     """
@@ -141,7 +141,7 @@ class Sampler(ABC):
         """
 
     def example(self) -> Mapping[str, Array]:
-        """Return a few points of the model, (n, ...) each, that show names and shapes of variables."""
+        """Return a few points, (n, ...) each, with names and shapes of the variables."""
         return self.draw(Tilt((), np.zeros(0)), N_EXAMPLES, seed=0, start=None, final=False).flat_variables
 
     @property
@@ -162,7 +162,7 @@ class Sampler(ABC):
         return None
 
     def log_density(self, tilt: Tilt, positions: Floats) -> Floats | None:
-        """Return the tilted log-density in the sampler's coordinates, (n, d) -> (n,), or None if unknown."""
+        """Return the tilted log-density of positions, (n, d) -> (n,), or None if unknown."""
         return None
 
     def log_density_gradient(self, tilt: Tilt, position: Floats) -> Floats:
@@ -177,7 +177,7 @@ class Sampler(ABC):
         return gradient
 
     def climb(self, tilt: Tilt, position: Floats, unit: Floats, n_steps: int) -> Floats:
-        """Maximize the tilted log-density by L-BFGS in coordinates scaled by `unit`, (d,) -> (d,)."""
+        """Maximize the tilted log-density by L-BFGS, (d,) -> (d,)."""
 
         def downhill(u: Floats) -> tuple[float, Floats]:
             value, slope = self.log_density(tilt, (u * unit)[None]), self.log_density_gradient(tilt, u * unit)
@@ -190,7 +190,7 @@ class Sampler(ABC):
         return found
 
     def find_positions(self, variables: Mapping[str, Array]) -> Floats | None:
-        """Convert external draws, (n, ...) each, to the sampler's coordinates, (n, d), or return None."""
+        """Convert external draws to the sampler's coordinates, (n, d), or return None."""
         return None
 
     def add_factor(self, features: Sequence[Any], multipliers: Floats) -> Any:

@@ -1,4 +1,4 @@
-"""Adaptive tempering: sample the model under a sequence of tilts until the draws satisfy the constraints.
+"""Adaptive tempering: sample a model under a sequence of tilts.
 
 The goal is the phi for which ``q ∝ p exp<phi, psi>`` solves docs/math.md eq. (1), when draws of p are too far from q
 for reweighting. A sampler can draw from the tilt at any phi.
@@ -49,7 +49,7 @@ MAX_DRAWS = 50_000  # maximum draws per chain, for any accuracy
 
 
 class SamplingError(RuntimeError):
-    """Error for a model that could not be sampled under the constraints; it keeps all draws.
+    """The model could not be sampled under the constraints.
 
     ``runs`` contains the tempered runs, each with ``run.variables``, ``values`` of the constrained functions and
     ``multipliers``. ``result`` is the partial result with its status, or None if the sampler failed.
@@ -126,7 +126,7 @@ class Tempering:
 
     @property
     def returned(self) -> int:
-        """Index of the returned run: the last with a solution, otherwise the nearest to the constraints."""
+        """Index of the returned run: the solution, or else the nearest to the constraints."""
         known = [] if self.solution else [(r.remaining_kl, -i) for i, r in enumerate(self.runs)]
         known = [(kl, i) for kl, i in known if not math.isnan(kl)]
         return -min(known)[1] if known else len(self.runs) - 1
@@ -139,7 +139,7 @@ def temper(
     given: Run | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Tempering:
-    """Sample until the constraints are met or a stopping rule applies; return the final state.
+    """Sample until the constraints are met or a stopping rule applies.
 
     Parameters
     ----------
