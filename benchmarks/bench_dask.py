@@ -1,8 +1,7 @@
 """Compare fits of `IBPFactorAnalysis` on two Dask workers and on two threads.
 
 Prints elapsed and CPU seconds (workers included) of both, and their ratios. Both fits use the same samples and the same
-warm start, so they take the same steps. ``--keep-memory`` raises malloc's thresholds in the workers, as docs/scale.md
-recommends.
+warm start, so they take the same steps. ``--keep-memory`` raises malloc's thresholds (docs/scale.md).
 
     python benchmarks/bench_dask.py            # 400,000 samples, 200 columns, 30 features
     python benchmarks/bench_dask.py --keep-memory

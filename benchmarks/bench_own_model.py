@@ -5,12 +5,9 @@
     python benchmarks/bench_own_model.py --smoke
 
 All systems have the same encoder: one hidden layer of 256 units with dropout, and as many features as classes.
-
-- `margins`: the autoencoder of examples/extending/vae_margins.py with a max-margin classifier head.
-- `two stages`: the same autoencoder without labels, then LinearSVC.
-- `network`: the encoder and a linear layer, trained with cross-entropy and without a generative part.
-
-Each is trained for 60 epochs with batches of 100. Settings are chosen by cross-validated accuracy on the training half:
+`margins` is the autoencoder of examples/extending/vae_margins.py with a max-margin head. `two stages` is the same
+autoencoder without labels, then LinearSVC. `network` is the encoder and a linear layer with cross-entropy loss. Each is
+trained for 60 epochs with batches of 100. Settings are chosen by cross-validated accuracy on the training half:
 dropout, and the generative weight and weight decay (`margins`), C (`two stages`), or weight decay and learning rate
 (`network`). Inputs are pixels, and square roots of the histograms of scene15. `rows explained` is the share of the test
 samples' sum of squares that is reconstructed.

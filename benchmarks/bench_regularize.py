@@ -4,8 +4,7 @@
     python benchmarks/bench_regularize.py --smoke    # small, for continuous integration
 
 Columns are the seconds of `regularize`, the ratios of the other solvers' seconds to these (above 1 if `regularize` is
-faster), the dual values (nan if a solver failed), and the peak memory of `regularize` relative to the matrix of
-constraint functions. All are measured in the same run.
+faster), the dual values (nan if a solver failed), and the peak memory of `regularize` relative to the draws.
 """
 
 from __future__ import annotations

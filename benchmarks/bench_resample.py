@@ -2,8 +2,7 @@
 
 For problems with exact solutions (closed forms, sums, quadrature) the table has statuses over seeds, the error in nats
 relative to `kl_mc_error`, multipliers within three standard errors, the number of runs compared with 3 + sqrt(2 KL),
-and gradients relative to one run of the posterior (NUTS only). Problems without a solution follow, for which the status
-`optimal` is wrong.
+and gradients relative to one run of the posterior (NUTS only). Problems without a solution follow.
 
     python benchmarks/bench_resample.py                  # samplers that draw exactly: no JAX
     python benchmarks/bench_resample.py --numpyro        # NUTS: eight schools, funnel, two modes, ...

@@ -2,8 +2,7 @@
 
     python benchmarks/bench_slab.py --jobs 4
 
-All variants have the same splits. A fit uses at most half of the samples and at most 1,000; a second fit uses 90% of
-these. Columns:
+A fit uses at most half of the samples and at most 1,000; a second fit uses 90% of these. Columns:
   accuracy   on held-out samples
   off        share of the probabilities below 0.1, of features in use
   undecided  share between 0.1 and 0.9

@@ -74,8 +74,7 @@ def autoregression() -> Built:
 def ordered_mixture(prior: Any = None) -> Built:
     """Two normal components with ordered means, constrained to be further apart than in the data.
 
-    Under a lognormal prior of the distance the tilted posterior does not exist, because one component can explain all
-    observations.
+    Under a lognormal prior of the distance the tilted posterior does not exist: one component can explain all data.
     """
     rng = np.random.default_rng(3)
     y = np.concatenate([rng.normal(-1, 1, 20), rng.normal(1.5, 1, 30)])
@@ -99,8 +98,7 @@ def ordered_mixture(prior: Any = None) -> Built:
 def poisson_effects(intercept: float | None = None) -> Built:
     """A Poisson regression with ten random effects, constrained to half its slope.
 
-    An intercept far below that of the data requires random effects that are all large and positive, where chains mix
-    slowly.
+    An intercept far below that of the data requires large positive random effects, where chains mix slowly.
     """
     rng = np.random.default_rng(5)
     group, x = np.repeat(np.arange(10), 5), rng.normal(size=50)
@@ -170,7 +168,7 @@ def gaussian_far() -> Built:
 def banana(centred: bool = False) -> Built:
     """A curved ridge with a constraint on its height; tilts exist for multipliers below one half.
 
-    In the centered parametrization no coordinate shows this limit, and chains follow the curve slowly.
+    The centered parametrization has no coordinate that shows this limit, and chains follow the curve slowly.
     """
 
     def model() -> None:

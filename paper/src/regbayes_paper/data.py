@@ -1,8 +1,7 @@
 """Loaders of the paper's data sets, and of stand-ins for those that are not public.
 
-A data set is a file NAME.npz without pickle, in a folder that is an argument or the environment variable REGBAYES_DATA.
-Yeast, Scene and Emotions are also read from Mulan's ARFF files or fetched from OpenML. scikit-learn fetches
-20 Newsgroups.
+A data set is a file NAME.npz without pickle, in a given folder or that of REGBAYES_DATA. Yeast, Scene and Emotions are
+also read from Mulan's ARFF files or fetched from OpenML. scikit-learn fetches 20 Newsgroups.
 """
 
 from __future__ import annotations

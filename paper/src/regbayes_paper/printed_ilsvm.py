@@ -3,12 +3,9 @@
     x_n ~ N(W z_n, noise_n I),  z_nk ~ Bernoulli(pi_k),  W_k ~ N(0, s0 I),  eta_y ~ N(0, I)
 
 and the multi-class hinge of ``f(y, x_n) = E[eta_y]' E[z_n]``. Each sample has its own noise variance. The model has no
-temperature, no intercept and a generative weight of one. These equations of the paper are corrected:
-
-- The margin term in the update of Z includes the multipliers.
-- Precisions are ``1 / s0`` instead of 1.
-- ``D s_k`` is counted once.
-- Noise variances have a lower bound, because the variance of a sample that is reconstructed exactly would be zero.
+temperature, no intercept and a generative weight of one. Corrections: the margin term in the update of Z includes the
+multipliers, precisions are ``1 / s0`` instead of 1, and ``D s_k`` is counted once. Noise variances have a lower bound,
+because that of a sample that is reconstructed exactly would be zero.
 """
 
 from __future__ import annotations
@@ -171,8 +168,7 @@ class PrintedILSVMClassifier(ClassScores, TransformerMixin, BaseEstimator):
     estimate_variances : bool, default=True
         Whether to update the variances by their closed forms.
     unlabeled : object, default=None
-        Value of y that marks samples without margins. The paper passes the test samples this way (transductive);
-        otherwise prediction is inductive.
+        Value of y that marks samples without margins, as for the test samples in the paper (transductive).
     random_state : int, RandomState instance or None, default=None
         Seeds the initialization.
     """

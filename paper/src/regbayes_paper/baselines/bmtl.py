@@ -1,7 +1,6 @@
 """Bayesian multi-task learning (BMTL): task weights with a learned Gaussian prior (Bakker and Heskes 2003).
 
-The original may cluster the tasks and learn a prior for each cluster. Here all tasks share one prior, because two
-clusters explained less variance on the splits of School.
+All tasks share one prior: on School, two clusters of tasks, as in the original, explained less variance.
 """
 
 from __future__ import annotations

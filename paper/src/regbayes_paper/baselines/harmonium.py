@@ -222,8 +222,7 @@ class _Harmonium(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 class ExponentialFamilyHarmonium(_Harmonium):
     """Exponential family harmonium (EFH), fitted by mean field.
 
-    The latent features are the hidden units of an undirected model. If all columns are Gaussian, the model is
-    probabilistic principal component analysis.
+    With Gaussian columns only, the model is probabilistic principal component analysis.
 
     Parameters
     ----------
@@ -232,8 +231,7 @@ class ExponentialFamilyHarmonium(_Harmonium):
     visible : {"gaussian", "bernoulli", "poisson"} or sequence of (kind, columns), default="gaussian"
         Kind of the columns of X: real values, binary values or counts. Pass pairs if views have different kinds.
     noise_variance : float, "residual" or "half", default="residual"
-        Variance of Gaussian columns given the hidden units. "residual" is the residual variance of ``n_components``
-        principal components; "half" is half of the variance.
+        Variance of Gaussian columns given the hidden units: that of the PCA residuals, or half of the variance.
 
     References
     ----------

@@ -219,9 +219,8 @@ def spread(q: Floats, inputs: Floats) -> Floats:
 class InfiniteSVMClassifier(ClassScores, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Infinite SVM (iSVM): a Dirichlet-process mixture of large-margin classifiers.
 
-    Each component has a Gaussian with independent columns and a linear classifier, which are learned jointly. The score
-    of a class is the average of the components' scores, weighted by the responsibilities of the sample. For new
-    samples the responsibilities are inferred without labels.
+    Gaussian components and their linear classifiers are learned jointly. The score of a class is the average of the
+    components' scores, weighted by responsibilities, which are inferred without labels for new samples.
 
     Parameters
     ----------

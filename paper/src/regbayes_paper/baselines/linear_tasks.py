@@ -287,8 +287,7 @@ class ASORegressor(TaskRegressor, _SharedSubspace):
 
     Weights inside a shared subspace of ``n_components`` dimensions have a smaller penalty. The objective is half the
     squared errors plus ``alpha / 2`` times the squared weights outside the subspace plus ``alpha * shared_alpha / 2``
-    times those inside. The leading singular vectors of the weights span the optimal subspace. Intercepts are
-    unpenalized.
+    times those inside. The leading singular vectors of the weights span the subspace.
 
     Parameters
     ----------

@@ -1,14 +1,9 @@
 """MedLDA of the paper's appendix B: mean field with margins on the training posterior.
 
-An iteration updates these blocks in turn:
-
-- topic assignments and proportions of documents, given the multipliers of the margins;
-- topics;
-- the prior of the proportions and the response variance, if they are estimated;
-- weights and multipliers, by a large-margin solver.
-
-A full step to the new multipliers can overshoot the margins of a document. A line search for each document keeps its
-terms of the objective from increasing (docs/math.md, sections 5.5 and 5.7).
+An iteration updates topic assignments and proportions of documents, topics, the prior of the proportions and the
+response variance (if they are estimated), and weights and multipliers. A full step to the new multipliers can overshoot
+the margins of a document, so a line search keeps its terms of the objective from increasing (docs/math.md, 5.5 and
+5.7).
 
 A Gaussian response, ``y_d ~ N(eta' zbar_d, delta^2)``, couples the words of a document. The base measure of the margins
 is then the posterior of the weights.
@@ -132,9 +127,8 @@ class Problem:
     def update_documents(self, state: State, n_sweeps: int = SWEEPS) -> State:
         """Update topic assignments and proportions at fixed multipliers; no sweep increases the objective.
 
-        The quadratic term of a Gaussian response is linearized at the current assignments. A KL divergence from these
-        makes the linearization an upper bound. Its weight is a quarter of the largest squared distance between two
-        topics, divided by the document length.
+        A KL divergence from the current assignments makes the linearized quadratic term of a Gaussian response an upper
+        bound. Its weight is a quarter of the largest squared distance between topics, over the document length.
         """
         corpus, K = self.corpus, state.gamma.shape[1]
         lengths, curvature = corpus.lengths[:, None], np.zeros((K, K))
@@ -441,8 +435,7 @@ class PosteriorMedLDARegressor(RegressorMixin, _PosteriorTopics):
     n_components : int, default=40
         Number of topics.
     C : float, default=3.0
-        Penalty on residuals beyond epsilon, per word of a document of average length. Residuals are in standard
-        deviations of the targets.
+        Penalty on standardized residuals beyond epsilon, per word of a document of average length.
     epsilon : float, default=0.1
         Residuals up to this size have zero loss, in standard deviations of the targets.
     loss : {"epsilon_insensitive", "squared_epsilon_insensitive"}, default="epsilon_insensitive"

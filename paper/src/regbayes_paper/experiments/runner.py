@@ -151,8 +151,7 @@ def run(
 def plan(experiment: Experiment, output: Path, n_seeds: int | None = None) -> list[Task]:
     """Return the missing cells with estimates of their times.
 
-    The estimate is the time of the same line with other seeds. If there is none, it is the time of the system in the
-    small form, scaled by the work of the cell.
+    The estimate is the time with another seed, or the time of the system in the small form, scaled by the work.
     """
     done = read_records(records_path(experiment, output))
     known = {(one.cell.dataset, one.cell.row, one.cell.setting): one.seconds for one in done.values()}
