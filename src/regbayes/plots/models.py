@@ -55,7 +55,7 @@ class ObjectiveDisplay(Display):
         Parameters
         ----------
         estimator : fitted estimator
-            Estimator with `trace_`.
+            Estimator with ``trace_``.
         ax : matplotlib Axes, default: a new figure
         """
         check_is_fitted(estimator, "trace_")
@@ -187,9 +187,9 @@ class FeatureWeightsDisplay(Display):
         Parameters
         ----------
         estimator : fitted estimator
-            Estimator with `coef_features_`, and with `tasks_` or `classes_`.
+            Estimator with ``coef_features_``, and with ``tasks_`` or ``classes_``.
         outputs : sequence, default=None
-            Names of the rows of `coef_features_`; the tasks or classes by default.
+            Names of the rows of ``coef_features_``; the tasks or classes by default.
         features : array-like of int, default=None
             Features to draw, in order; by default all with a weight, by decreasing weight.
         ax : matplotlib Axes, default: a new figure
@@ -219,7 +219,7 @@ class FeatureWeightsDisplay(Display):
 
 
 def _output_names(estimator: Any, n_outputs: int) -> tuple[list[Any], str]:
-    """Return names for the rows of `coef_features_`: tasks, classes, the second of two classes, or numbers."""
+    """Return names for the rows of ``coef_features_``: tasks, classes, the second of two classes, or numbers."""
     for title, attribute in (("task", "tasks_"), ("class", "classes_")):
         found = getattr(estimator, attribute, ())
         names = [] if isinstance(found, list) else to_host(found).tolist()
@@ -261,9 +261,9 @@ class TopWordsDisplay(Display):
         Parameters
         ----------
         estimator : fitted estimator
-            Estimator of any package with `components_`, such as a topic model or a matrix factorization.
+            Estimator of any package with ``components_``, such as a topic model or a matrix factorization.
         feature_names : sequence of str, default=None
-            Names of the columns; by default `feature_names_in_`, or column numbers without names.
+            Names of the columns; by default ``feature_names_in_``, or column numbers without names.
         n_words : int, default=10
             Maximum number of loadings of a feature.
         features : array-like of int, default=None
@@ -344,14 +344,14 @@ class TaskRelationsDisplay(Display):
         Parameters
         ----------
         estimator : fitted estimator
-            Estimator with `transform`, `coef_features_`, `tasks_` and one output per task.
+            Estimator with `transform`, ``coef_features_``, ``tasks_`` and one output per task.
         X : array-like of shape (n_samples, n_features)
             Typical samples; targets are not needed.
         centered : bool or "auto", default="auto"
             Whether to subtract the mean score over tasks. Scores of tasks that share weights are highly correlated
             otherwise, so "auto" subtracts it after ``fit(X, y, task=...)``.
         tasks : sequence, default=None
-            Names of the tasks; `tasks_` by default.
+            Names of the tasks; ``tasks_`` by default.
         ax : matplotlib Axes, default: a new figure
         """
         check_is_fitted(estimator, ["coef_features_", "tasks_"])

@@ -99,7 +99,7 @@ def outputs_of(latent: LatentModel, outcomes: Outcomes | None, target_name: str 
 
 
 def _task_outputs(tasks: list[str], outcomes: Outcomes | None, n_outputs: int) -> list[str]:
-    """Return names for the rows of `coef_features_`: tasks, or classes of multiclass tasks."""
+    """Return names for the rows of ``coef_features_``: tasks, or classes of multiclass tasks."""
     matrix = outcomes is not None and outcomes.layout == "matrix" and len(outcomes.task_names) == len(tasks)
     names = outcomes.task_names if outcomes is not None and matrix else tasks
     if outcomes is None or len(tasks) == n_outputs:
