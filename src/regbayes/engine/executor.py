@@ -1,4 +1,4 @@
-"""Executors call a function for every block of samples, in the caller's thread or in several threads.
+"""Serial and threaded execution of a function on blocks of samples.
 
 Blocks do not depend on the executor and sums are taken in block order, so results are bitwise identical for any number
 of workers. Threads call NumPy and compiled kernels, which release the interpreter lock. Numba's ``prange`` is not used
@@ -25,7 +25,7 @@ NO_BLOCKS = "map_reduce needs at least one block."
 
 
 class Addable(Protocol):
-    """Type with addition: numbers, arrays, and dataclasses of statistics with an ``__add__``."""
+    """Numbers, arrays, and dataclasses of statistics with an ``__add__``."""
 
     def __add__(self, other: Self, /) -> Any: ...
 

@@ -100,7 +100,7 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Rises:
-    """Increases of the objective by iteration; those of exact methods are rounding errors."""
+    """Increases of the objective by iteration; only rounding in exact methods."""
 
     iterations: Integers  # (rises,)
     sizes: Floats  # (rises,), positive
@@ -124,7 +124,7 @@ class Rises:
 @persistable(name="regbayes.engine.Trace")
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """History of a fit, with read-only arrays that have one entry per recorded iteration.
+    """History of a fit in read-only arrays, with one entry per iteration.
 
     The initial state is iteration 0 if its objective is available. If the objective function changes between two runs,
     the iteration in between has two entries.
@@ -186,7 +186,7 @@ class FitResult(Generic[State]):
 
 
 class _Rule:
-    """Stopping rule; its first field is the largest small change, its second a number of changes."""
+    """Stopping rule, with the largest small change and a number of changes as fields."""
 
     def __post_init__(self) -> None:
         small, span = fields(self)[:2]  # type: ignore[arg-type] # rules are dataclasses
@@ -198,7 +198,7 @@ class _Rule:
 
 @dataclass(frozen=True)
 class AbsoluteChange(_Rule):
-    """Converged once the last ``patience`` changes of the objective were all within a limit.
+    """Stop once the last ``patience`` changes were all within a limit.
 
     Suitable for objectives with additive constants of any size, such as those of a Gaussian likelihood.
     """
@@ -221,7 +221,7 @@ class AbsoluteChange(_Rule):
 
 @dataclass(frozen=True)
 class RelativeChange(AbsoluteChange):
-    """Converged once the last ``patience`` changes were all small relative to the objective.
+    """Stop once the last ``patience`` changes were all relatively small.
 
     A change from ``f`` to ``f'`` is small if ``|f' - f| <= limit * max(|f|, |f'|, 1)``. The floor of one nat is for
     objectives that cross zero.
@@ -235,7 +235,7 @@ class RelativeChange(AbsoluteChange):
 
 @dataclass(frozen=True)
 class DiminishingReturns(_Rule):
-    """Converged once the last ``window`` iterations achieved only a small share of the total decrease.
+    """Stop once ``window`` iterations achieve a small share of the total decrease.
 
     Suitable for objectives that decrease quickly at first and slowly later, with any additive constants.
     """
@@ -355,7 +355,7 @@ def _show(state: State) -> State:
 
 @dataclass
 class _Log(Generic[State]):
-    """Log of the loop; each field changes in a single operation, so it is consistent after an interrupt."""
+    """Log of the loop, updated atomically to be consistent after an interrupt."""
 
     keep: Literal["best", "last"]
     kept: tuple[int, State]  # iteration and state that would be returned

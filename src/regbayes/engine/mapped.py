@@ -14,7 +14,7 @@ from regbayes.kernels.arrays import is_plain
 
 @dataclass(frozen=True, eq=False)
 class StandardRows:
-    """Array-like of standardized samples whose blocks are read on demand and not cached."""
+    """Array-like of standardized samples whose blocks are read on demand."""
 
     source: NDArray[Any]  # (N, D): values in the file, in 32 or 64 bits
     mean: Floats  # (D,)

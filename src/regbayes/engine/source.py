@@ -1,4 +1,4 @@
-"""Sources of samples: arrays in memory, in a file or on a device; other packages add more.
+"""Sources of samples: arrays in memory, in a file or on a device.
 
 A fit computes statistics of all samples (`Source.summarize`), copies a subsample to local memory (`Source.sample`), and
 converts the blocks in place to the form that the model takes (`Source.persist`). Every further pass over all samples

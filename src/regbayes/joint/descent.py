@@ -1,4 +1,4 @@
-"""Descent on J with L-BFGS, exact gradients and a backtracking line search, so that J never increases.
+"""Monotone descent on J with L-BFGS, exact gradients and a line search.
 
 Every evaluation infers the features of all samples and solves for the head from the last accepted multipliers. The
 gradient is backpropagated through the inference. The head's duality gap is tied to the gain of recent steps. If no step

@@ -19,7 +19,7 @@ Rows = TypeVar("Rows")
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums over samples, for dataclasses of numbers and arrays that are added field by field."""
+    """Base class of sums over samples, which are added field by field."""
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

@@ -1,4 +1,4 @@
-"""Mini-batch learning from batches of samples that are seen once and then discarded.
+"""Mini-batch learning from samples that are seen once and then discarded.
 
 Each batch updates the parameters by a step scaled by the model's curvature and the size of gradients (Adam: Kingma and
 Ba 2015). The weights solve a quadratic problem. Each batch gives a quadratic approximation of its losses near the

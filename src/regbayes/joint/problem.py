@@ -1,4 +1,4 @@
-"""J and its gradient over blocks of samples in memory, in a file, on a device or on a cluster.
+"""J and its gradient over local or remote blocks of samples.
 
 Work on a block is a pure function with additive results. Features are cached with their block from an evaluation to its
 gradient (`RowBlock`). A block that is recomputed, because its worker was lost, infers the same features.
@@ -36,7 +36,7 @@ _numbers = count()  # version numbers of parameters in this process
 
 @dataclass
 class RowBlock(Generic[Rows]):
-    """A block of samples on its device, in the form that the model takes, with its current features."""
+    """A block of samples in the form of the model, with its current features."""
 
     pieces: Sequence[Rows]  # parts small enough for a CPU cache
     lengths: tuple[int, ...]  # number of samples of each piece
@@ -125,7 +125,7 @@ def pull_back(block: RowBlock[Any], version: Version, by_features: ByFeatures | 
 
 @dataclass(frozen=True)
 class HeadOfAll:
-    """Gradients by the features of single-piece blocks, from a head that used the features of all samples."""
+    """Gradients by the features of blocks, from a head on all samples."""
 
     head: Fitted
 

@@ -1,4 +1,4 @@
-"""Branch-free exponential function in single precision, so that loops over it are vectorized."""
+"""Branch-free exponential function in single precision for vectorized loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers for arrays of any array API library: library detection, transfers to host memory, sums and products.
+"""Helpers for arrays of any array API library.
 
 PyTorch, CuPy, array-api-strict and NumPy use standard operations, so that arrays on a GPU stay there, or a library's
 own operation if it takes fewer passes over memory. The modules `binary` and `slab` use them for latent features,

@@ -1,4 +1,4 @@
-"""Mean field of topic models for documents of any array library: label-free sweeps and their derivative.
+"""Mean field of topic models for documents of any array library.
 
 `infer_documents` and `reverse_documents` call the compiled loops for NumPy arrays in single precision, and
 `meanfield.cu` on a CUDA device (`cuda`). Array operations are used for other libraries, for NumPy in double precision,

@@ -1,4 +1,4 @@
-"""Dual coordinate ascent on a box: binary margins, epsilon-insensitive regression, hard bounds, coupled tasks.
+"""Dual coordinate ascent on a box, for binary margins, regression and bounds.
 
 The method is that of LIBLINEAR (Hsieh et al., ICML 2008; Ho and Lin, JMLR 2012), with a closed-form step per multiplier
 and shrinking: rows whose multipliers cannot change are skipped.

@@ -1,4 +1,4 @@
-"""The tokens of a corpus, in blocks that can be sampled in parallel, and counts of tokens.
+"""Tokens of a corpus in blocks that can be sampled in parallel.
 
 Documents and words are each divided into the same number of groups. A block contains the tokens of one group of
 documents and one group of words. Blocks on one (broken) diagonal share neither documents nor words, so threads can
@@ -211,7 +211,7 @@ def lay_out(
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokens in sampling order, with documents and words renumbered so that groups are contiguous in memory."""
+    """Tokens in sampling order, with documents and words renumbered by group."""
 
     tokens: Tokens
     block_runs: Integers  # (groups^2 + 1,): first run of each block; block (i, j) is number i groups + j

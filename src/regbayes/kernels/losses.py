@@ -1,4 +1,4 @@
-"""Values and derivatives of squared losses at given scores, (outputs, n), for arrays of any library.
+"""Values and derivatives of squared losses for arrays of any library.
 
 A loss has a factor `C` for each cell (a sample and an output), 0 for a missing target. Multipliers are the negative
 derivatives by the scores. Fields broadcast to the shape of the scores, with samples last.
@@ -38,7 +38,7 @@ class LossSums(NamedTuple):
 
 @dataclass(frozen=True)
 class Losses:
-    """Base class of losses. A field of length one or zero along the samples is shared by all."""
+    """Base class of losses, whose fields broadcast along the samples."""
 
     C: DeviceArray  # (n,), (1, n), (outputs, n) or (1, 1)
 
@@ -99,7 +99,7 @@ class HingeLosses(Losses):
 
 @dataclass(frozen=True)
 class TubeLosses(Losses):
-    """Squared distances beyond epsilon, ``C max(0, |value - score| - epsilon)^2``, one for each output."""
+    """Squared losses ``C max(0, |value - score| - epsilon)^2``, one for each output."""
 
     values: DeviceArray  # (outputs, n)
     epsilon: float
@@ -126,7 +126,7 @@ class TubeLosses(Losses):
 
 @dataclass(frozen=True)
 class ClassLosses(Losses):
-    """Squared multi-class hinges, ``C max_c(0, cost_c + score_c - score_true)^2``, smoothed within each sample.
+    """Smoothed squared hinges ``C max_c(0, cost_c + score_c - score_true)^2``.
 
     Multipliers of wrong classes are minus ``max(0, wanted - (1 - delta) total) / delta`` with sum ``total``. Newton's
     method on this piecewise linear equation, started from below, ends after a few steps.

@@ -1,4 +1,4 @@
-"""Dual coordinate ascent for multi-class margins, with one simplex of multipliers per row.
+"""Dual coordinate ascent for multi-class margins, with one simplex per row.
 
 Each row's subproblem is solved exactly (Crammer and Singer, JMLR 2001). Newton's method finds the threshold of a convex
 piecewise linear function after a few passes over the classes. Inactive classes are skipped row by row, as in LIBLINEAR

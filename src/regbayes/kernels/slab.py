@@ -1,4 +1,4 @@
-"""Label-free mean-field sweeps over spike-and-slab features, which are zero or real-valued.
+"""Label-free mean-field sweeps over spike-and-slab features.
 
 A feature of a sample is off, or on with a value v that has a half-normal or normal prior of precision one. Given the
 others, its value is normal, truncated at zero for a half-normal prior. Inference needs its moments and one logarithm,
@@ -247,7 +247,7 @@ def _reverse_rows(
 
 
 class _Value(NamedTuple):
-    """Distribution of a feature given all others, for each sample; all (n,), in double precision."""
+    """Distribution of a feature given all others; all (n,), in double precision."""
 
     theta: DeviceArray  # log-odds of being on
     psi: DeviceArray

@@ -1,4 +1,4 @@
-"""Collapsed Gibbs sampling of supervised topic models: topics of tokens, and weights of topics.
+"""Collapsed Gibbs sampling of supervised topic models.
 
 A token's topic is drawn given all others, reweighted by an exponential of a quadratic in the topic proportions of its
 document. The weights of all topics of a token are computed in one vectorized pass over contiguous rows of counts. For
@@ -25,7 +25,7 @@ _ZERO = np.float32(0.0)
 
 
 class WeightStatistics(NamedTuple):
-    """Sums over documents for the normal distribution of the weights, with proportions ``m = counts / length``."""
+    """Sums over documents for the weights, with shares ``m = counts / length``."""
 
     precision: Floats
     """(responses, topics, topics): ``sum_d quadratic_dl m_d m_d'``."""

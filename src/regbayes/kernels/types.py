@@ -32,9 +32,9 @@ class Tokens(NamedTuple):
 
 
 class Tilt(NamedTuple):
-    """A factor ``exp(sum_l linear_l f_l - quadratic_l f_l^2 / 2)`` per document, with scores f.
+    """A factor ``exp(sum_l linear_l f_l - quadratic_l f_l^2 / 2)`` per document.
 
-    The scores are ``weights @ (counts / length)``.
+    The scores f are ``weights @ (counts / length)``.
     """
 
     lengths: Indices

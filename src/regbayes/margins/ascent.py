@@ -1,4 +1,4 @@
-"""Dual coordinate ascent: update the multipliers of one row at a time until the duality gap is small.
+"""Dual coordinate ascent for large-margin problems.
 
 It solves the large-margin problem for weights with a standard normal prior. Their posterior mean is a sum of features
 weighted by multipliers, which solve a quadratic program. Constraints are a box (binary margins, epsilon-insensitive

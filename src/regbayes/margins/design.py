@@ -40,7 +40,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Design:
-    """Implicit matrix ``[features - centre, factor (inputs - mean), 1]`` times a scale."""
+    """Matrix ``[features - centre, factor (inputs - mean), 1]`` times a scale."""
 
     features: DeviceArray  # (n, K)
     centre: Floats | None = None  # (K,)

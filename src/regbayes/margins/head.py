@@ -1,4 +1,4 @@
-"""Linear max-margin head: weights from features, the value of the objective, and its gradient by the features.
+"""Linear max-margin head, with its value and gradient by the features.
 
 Sign convention: a positive multiplier phi increases its score. Weights are sums of ``phi_i x_i``, and the derivative of
 the value with respect to a score is minus its multiplier.
@@ -101,7 +101,7 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class FeatureSums:
-    """Total weight of the samples with targets, and the additive sum of their features."""
+    """Total weight of the samples with targets, and the sum of their features."""
 
     weight: float
     features: Floats  # (K,)
@@ -120,7 +120,7 @@ class View:
 
 @dataclass(frozen=True)
 class Slope:
-    """Quantities of a solved head for differentiating its value by the features of samples."""
+    """Quantities of a solved head for the gradient by the features."""
 
     view: View
     weights: Floats  # (outputs, d), with standard normal prior
@@ -129,7 +129,7 @@ class Slope:
 
 @dataclass(frozen=True)
 class HeadBlock:
-    """Targets of a block of samples, and the inputs of its head, on the device of the samples."""
+    """Targets and head inputs of a block, on the device of the samples."""
 
     n_rows: int  # samples with or without targets
     rows: Integers | None  # indices of the samples with targets; None: all

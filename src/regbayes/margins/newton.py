@@ -1,4 +1,4 @@
-"""Newton's method on the primal for squared losses, with samples in blocks on any device.
+"""Newton's method on the primal for squared losses, over blocks of samples.
 
 Squared losses are piecewise quadratic in the weights. A few Newton steps (Mangasarian 2002; Keerthi and DeCoste, JMLR
 2005) converge where coordinate ascent is slow: many samples, few features, large C. A step needs only sums over
@@ -56,7 +56,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class SharedPrior:
-    """Prior of weights ``w_t = own_t + rho common_group(t)`` with standard normal parts.
+    """Standard normal prior of the parts of ``w_t = own_t + rho common_group(t)``.
 
     The negative log-density of a group is ``1/2 sum_t |w_t|^2 - c/2 |sum_t w_t|^2``, ``c = rho^2 / (1 + rho^2 tasks)``.
     The Newton system has one block per task plus a term that depends on the sum of the tasks.

@@ -1,4 +1,4 @@
-"""Samples with targets at given weights: sums, curvature and products, for any array library.
+"""Sums, curvature and products of samples for Newton's method.
 
 A squared loss by output (`CellRows`) has a separate second derivative for each output. The multi-class loss
 (`ClassRows`) couples them. It is smoothed within each sample: a share delta of the ridge acts on the squares of a
@@ -57,7 +57,7 @@ class CellList:
 
 @dataclass(frozen=True)
 class BlockLosses:
-    """Squared losses of a block: a matrix of targets (outputs, n), or a list (1, cells) if few exist."""
+    """Squared losses of a block as a matrix (outputs, n) or a list (1, cells)."""
 
     losses: Losses
     outputs: slice | Integers = field(default_factory=lambda: slice(None))  # outputs of the matrix
@@ -132,7 +132,7 @@ class MatrixRows(MarginRows):
 
 
 class CellRows(MatrixRows):
-    """Samples with separate losses by output, for signs or numbers that may be missing."""
+    """Samples with separate losses by output, some of them missing."""
 
     def curvature(self, weights: Floats) -> DeviceArray:
         """Return the loss's second derivative for each output, shape (outputs, d, d)."""

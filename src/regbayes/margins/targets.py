@@ -61,7 +61,7 @@ class SampleTargets:
 
 @dataclass(frozen=True)
 class Classes(SampleTargets):
-    """Class labels; the score of the true class should exceed the others by their cost."""
+    """Class labels; the true class's score should exceed others by their cost."""
 
     labels: Integers  # (n,)
     cost: Floats  # (classes, classes): cost[true, predicted], zero on the diagonal
@@ -101,7 +101,7 @@ class Classes(SampleTargets):
 
 @dataclass(frozen=True)
 class Signs(SampleTargets):
-    """A sign for each sample and output; ``sign * score`` should be at least the margin."""
+    """Signs by sample and output; ``sign * score`` should reach the margin."""
 
     signs: NDArray[Any]  # (n, outputs): 1 or -1
     C: Floats  # (n, outputs)
@@ -127,7 +127,7 @@ class Signs(SampleTargets):
 
 @dataclass(frozen=True)
 class Numbers(SampleTargets):
-    """A number for each sample and output; scores farther away than epsilon have a loss."""
+    """Numbers by sample and output; errors above epsilon have a loss."""
 
     values: Floats  # (n, outputs)
     C: Floats  # (n, outputs)
@@ -225,9 +225,9 @@ class Observations:
 
 @dataclass(frozen=True)
 class ObservedMatrix:
-    """Dense matrix of observations with missing values, stored as bytes for labels and doubles for numbers.
+    """Dense matrix of observations with missing values.
 
-    Cells are numbered like those of the equivalent list.
+    Labels are bytes, and numbers are doubles. Cells are numbered like those of the equivalent list.
     """
 
     targets: NDArray[Any]  # (M, n): -1 or 1, 0 if missing; or numbers, NaN if missing
@@ -282,7 +282,7 @@ class ObservedMatrix:
 
 @dataclass(frozen=True)
 class Cells:
-    """Targets of some samples and outputs; an observation costs ``C weight`` times its loss."""
+    """Sparse targets; an observation costs ``C weight`` times its loss."""
 
     observed: Observations | ObservedMatrix
     n_rows: int

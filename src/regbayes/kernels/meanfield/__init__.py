@@ -1,4 +1,4 @@
-"""Mean field of topic models: compiled loops over documents, and CUDA kernels with their launcher (`cuda`)."""
+"""Mean field of topic models, with compiled loops and CUDA kernels (`cuda`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile the kernels of `meanfield.cu` on first use, and launch them on CUDA arrays of PyTorch or CuPy.
+"""Compile and launch the kernels of `meanfield.cu` for PyTorch and CuPy.
 
 The library of the arrays compiles the kernels with its copy of NVIDIA's run-time compiler and launches them on its
 current stream, so no additional installation is needed. A kernel is compiled for each precision and number of topics

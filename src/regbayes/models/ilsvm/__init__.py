@@ -1,1 +1,1 @@
-"""iLSVM: binary latent features under an Indian buffet prior, learned together with a large-margin classifier."""
+"""iLSVM: latent features learned jointly with a max-margin classifier."""

@@ -1,4 +1,4 @@
-"""iLSVM: binary features under an Indian buffet prior, learned jointly with a max-margin head.
+"""Model of iLSVM: binary features under an Indian buffet prior and a head.
 
 Samples are ``x_n = b + W' z_n + noise`` with binary features z, Gaussian loadings W and an offset b. Features are
 inferred by mean-field sweeps at a temperature T, docs/math.md eq. (31). Training and prediction use the same inference,
@@ -84,7 +84,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Rows:
-    """Centered samples in host memory, in a file or on a device, without a copy of the inputs.
+    """Implicitly centered samples in host memory, in a file or on a device.
 
     Products use the uncentered inputs and are corrected by the mean. Sums over samples are returned in host memory in
     double precision; arrays with one entry per sample stay on the device of ``X``. Blocks of a mapped file keep its
@@ -244,7 +244,7 @@ def centre_rows(X: Any, mean: Any = None, weights: Floats | None = None) -> Rows
 
 @dataclass(frozen=True, eq=False)
 class MeanField:
-    """Coefficients of the mean-field sweeps, docs/math.md eq. (31); theta is linear in the sample."""
+    """Coefficients of the mean-field sweeps, docs/math.md eq. (31)."""
 
     directions: Floats  # (K, D): c Phi R^-1, R the ratios of the inputs' noise on a diagonal
     constant: Floats  # (K,): the part of theta that is the same for all samples
@@ -333,7 +333,7 @@ class Params:
 @persistable(name="regbayes.ilsvm.Stats")
 @dataclass(frozen=True)
 class Stats(RowSums):
-    """Sufficient statistics of the samples for the objective and the closed-form updates."""
+    """Sufficient statistics for the objective and the closed-form updates."""
 
     n_rows: float
     squared_norm: float  # sum of ||x_n||^2, in units of the inputs' noise ratios
@@ -566,7 +566,7 @@ def reconstruct(features: Any, params: Params, mean: Floats | float = 0.0) -> An
 @persistable(name="regbayes.ilsvm.Settings")
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a fit, with data-dependent defaults already resolved by the estimators."""
+    """Settings of a fit, with data-dependent defaults already resolved."""
 
     n_components: int  # K, the truncation
     alpha: float  # concentration of the Indian buffet process

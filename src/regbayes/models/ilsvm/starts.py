@@ -1,4 +1,4 @@
-"""Initialization of iLSVM from directions that predict the target and principal directions above the noise.
+"""Initialization of iLSVM from target directions and principal directions.
 
 It is deterministic and does not depend on the order of the samples. Directions are rotated to simple structure
 (varimax). Each becomes a binary feature whose initial frequency follows from its skewness, or two real-valued features,
@@ -33,7 +33,7 @@ RELATIVE_RIDGE = 1e-8  # ridge on correlations, in case columns are collinear
 
 @dataclass(frozen=True)
 class StructurePolicy:
-    """Constants of the structure search, which determine the features that a fit returns.
+    """Constants of the structure search that determine the features of a fit.
 
     Sources: [A] the ablation of the structure search on 36 tables and 10 simulated families; docs/decisions.md.
     """

@@ -100,7 +100,7 @@ class StreamingPosterior:
 
 @dataclass(frozen=True)
 class Problem:
-    """Data and settings of a chain, with documents and words in the order of the corpus."""
+    """Data and settings of a chain, in the order of the corpus."""
 
     corpus: Corpus
     responses: Responses | None  # None: plain latent Dirichlet allocation
@@ -152,7 +152,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class GibbsFit:
-    """Result of the sampler: averages for prediction, the posterior for later documents, and the chain to resume."""
+    """Averages for prediction, posterior for later documents, and chain to resume."""
 
     fitted: FittedTopics
     posterior: StreamingPosterior

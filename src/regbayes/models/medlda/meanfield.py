@@ -68,7 +68,7 @@ SMOOTHING = 1.0  # words of the corpus distribution added to each class, per wor
 
 @dataclass(frozen=True)
 class TrainingDocuments:
-    """Nonempty documents and their sample weights. Blocks share the entries of all documents."""
+    """Nonempty documents and their sample weights."""
 
     counts: WordCounts
     lengths: Any  # (N,), double, on the device of the documents
@@ -205,7 +205,7 @@ class TableSums(RowSums):
 
 @dataclass(frozen=True)
 class LabelFreeTopics(JointModel[TrainingDocuments, TopicLogits, BoundSums, TableSums]):
-    """Model with topics as parameters and a fixed number of label-free sweeps per document."""
+    """Topic model with a fixed number of label-free sweeps per document."""
 
     doc_prior: Floats  # (K,)
     word_prior: float

@@ -1,4 +1,4 @@
-"""Fit of MT-iLSVM: an initial factor analysis, then the joint fit, docs/math.md section 4.4."""
+"""Initial factor analysis and joint fit of MT-iLSVM, docs/math.md section 4.4."""
 
 from __future__ import annotations
 

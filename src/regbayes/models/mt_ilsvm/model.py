@@ -1,4 +1,4 @@
-"""MT-iLSVM as a model: settings, parameters, objective and gradient, docs/math.md section 4.
+"""Settings, parameters, objective and gradient of MT-iLSVM.
 
 A sample is ``x ~ Z w`` with a binary matrix Z over the *input columns*, shared by all tasks. A task has a max-margin
 classifier on ``E[Z]^T x``. Features and the optimal q(w) are linear in the sample, so the generative part depends on
@@ -171,7 +171,7 @@ OF_FEATURES = ("psi", "products", "entropy")
 
 @dataclass(frozen=True)
 class Factors:
-    """q(w): the posterior of the samples' weights, ``w_n ~ N(projection^T x_n, covariance)``, and its sums."""
+    """q(w): the posterior ``w_n ~ N(projection^T x_n, covariance)``, and its sums."""
 
     projection: Floats  # (D, K)
     covariance: Floats  # (K, K), shared by all samples
@@ -190,7 +190,7 @@ class Posterior:
 @persistable(name="regbayes.MultiTaskWeights")
 @dataclass(frozen=True)
 class TaskWeights:
-    """Weights of M outputs in G groups on P columns: features, optional inputs, optional intercept."""
+    """Weights of M outputs in G groups on P columns (features, inputs, intercept)."""
 
     weights: Floats  # (M, P): the mean weights of each output
     shared: Floats  # (G, P): common part of the weights of each group
@@ -356,7 +356,7 @@ class ByFeatures(RowSums):
 
 @dataclass(frozen=True)
 class MultiTaskModel(JointModel[Any, Posterior, NoSums, ByFeatures]):
-    """``r F_T / T`` as a function of the logits of Z, with the optimal q(w); samples are blocks of X."""
+    """``r F_T / T`` as a function of the logits of Z, with the optimal q(w)."""
 
     moments: Moments  # moments of all samples, each counted ``scales.multiplicity`` times
     scales: Scales
