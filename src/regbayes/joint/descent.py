@@ -186,7 +186,7 @@ def _tighten(
 
 
 def _update_blocks(problem: JointProblem[Any, Params, Stats], search: Search[Params, Stats]) -> Search[Params, Stats]:
-    """Update blocks in closed form at the current features; keep them only if J does not increase after inference."""
+    """Update blocks in closed form, and keep them only if J does not increase."""
     at = search.at
     params = problem.model.update_blocks(at.params, at.stats)
     if params is None:

@@ -37,7 +37,7 @@ def compiled(function: Function) -> Function:
 
 
 def compiled_inline(function: Function) -> Function:
-    """Compile a part of a kernel that is inlined in its callers, since passing arrays costs more than the work.
+    """Compile a part of a kernel that is inlined in its callers.
 
     Every function that a kernel calls is compiled in this way. Otherwise it would exist separately and inside the
     kernel, with different summation orders, and the cache would determine which one a process calls.

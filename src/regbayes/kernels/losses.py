@@ -164,7 +164,7 @@ class ClassLosses(Losses):
         return LossSums(sum_of(loss), sum_of(loss - exact), sum_of(bias), xp.where(truth, total, -omega))
 
     def differentiate(self, active: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Return the coefficients ``own`` and ``shared`` of multipliers by margins, and the active classes' number."""
+        """Return two coefficients of the derivative, and the number of active classes."""
         xp, delta = namespace_of(active), self.smoothing
         count = xp.sum(xp.astype(active, self.C.dtype), axis=0)
         own = (2.0 / delta) * self.C

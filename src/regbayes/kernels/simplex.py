@@ -194,7 +194,7 @@ def _restart_row(label: int, total: float, ridge: float, i: int, classes: Counts
 
 @compiled_inline
 def _set_aside(low: float, i: int, omega: Floats, classes: Counts, m: int, gradient: Floats) -> int:
-    """Move classes without weight and with gradient below ``low`` to the end; return the number of active classes."""
+    """Move inactive classes to the end, and return the number of active ones."""
     a = 0
     while a < m:
         c = classes[i, a]

@@ -350,7 +350,7 @@ class Head:
     # --- solvers
 
     def prefers_ascent(self, features: DeviceArray, tolerance: Tolerance) -> bool:
-        """Return whether coordinate ascent is faster, or Newton's method impossible because losses are not squared.
+        """Return whether coordinate ascent is faster, or Newton's method impossible.
 
         Newton's method smooths multi-class losses, so coordinate ascent solves them if there are few scores. Newton's
         method solves problems with large C, such as from survey weights, since its steps do not depend on C.
@@ -609,7 +609,7 @@ def score_multipliers(omega: Floats, labels: Integers) -> Floats:
 
 
 def simplex_multipliers(phi: Floats, labels: Integers, form: SimplexDual) -> Floats:
-    """Convert multipliers of scores to multipliers of simplexes; the true class gets the remainder of a fixed sum."""
+    """Convert multipliers of scores to multipliers of simplexes."""
     omega = np.maximum(-phi, 0.0)
     rows = np.arange(len(phi))
     omega[rows, labels] = 0.0

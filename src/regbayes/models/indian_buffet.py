@@ -54,7 +54,7 @@ def stick_expectations(sticks: Sticks) -> StickExpectations:
 
 
 def update_sticks(sticks: Sticks, counts: Floats, n_rows: float, alpha: float) -> Sticks:
-    """Take one majorize-minimize step, docs/math.md eq. (23), exact for the bound's weights at the current sticks.
+    """Take one majorize-minimize step, docs/math.md eq. (23).
 
     Parameters
     ----------

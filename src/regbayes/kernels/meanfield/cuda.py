@@ -51,7 +51,7 @@ def takes(array: DeviceArray, n_topics: int, n_sweeps: int = 1) -> bool:
 
 
 def _count_noted(n_sweeps: int, n_topics: int, itemsize: int, typical: int, room: int) -> int:
-    """Return the number of entries per block with cached values: those of a typical document if memory suffices."""
+    """Return the number of entries per block with cached values."""
     left = room - OVERHEAD - _vector_bytes(n_sweeps, n_topics, itemsize)
     return max(min(typical, left // ((2 * n_sweeps + 1) * itemsize)), 0)
 

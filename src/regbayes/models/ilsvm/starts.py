@@ -108,7 +108,7 @@ def _both_ways(directions: Floats) -> Floats:
 
 
 def target_directions(data: Data, X: Rows, variances: Floats, directions: Floats) -> tuple[Floats, bool]:
-    """Return unit directions that predict the target, shape (n, D), and whether each direction has an opposite.
+    """Return unit target directions (n, D), and whether each has an opposite.
 
     For classes, these are the means of the whitened classes; for two classes and for each label, the difference of two
     means. For numbers, they are the inputs in decreasing order of explained variance. Outside the given directions,
@@ -223,7 +223,7 @@ def sample_rows(data: Data, rng: np.random.Generator, policy: StructurePolicy = 
 
 
 def noise_edge(X: Rows) -> float:
-    """Return the largest principal variance of unit-variance noise, ``(1 + sqrt(D / N))^2`` (Marchenko-Pastur)."""
+    """Return the Marchenko-Pastur noise edge ``(1 + sqrt(D / N))^2``."""
     return float(1.0 + np.sqrt(X.n_inputs / X.totals.n_rows)) ** 2
 
 
@@ -354,7 +354,7 @@ def binary_shares(skewness: Floats, policy: StructurePolicy) -> Floats:
 
 
 def binary_loadings(X: Rows, loadings: Floats, policy: StructurePolicy = POLICY) -> tuple[Floats, Floats]:
-    """Convert loadings of unit-variance scores to binary features; return loadings, largest first, and frequencies."""
+    """Return sorted loadings and frequencies of binary features from scores."""
     squares = np.einsum("kd,kd->k", loadings, loadings)
     loadings = loadings[np.argsort(-squares, kind="stable")]
     scores, N = X.project(loadings), X.totals.n_rows
@@ -367,7 +367,7 @@ def binary_loadings(X: Rows, loadings: Floats, policy: StructurePolicy = POLICY)
 
 
 def decide_scores(X: Rows, loadings: Floats, policy: StructurePolicy = POLICY) -> tuple[Floats, Floats, Floats]:
-    """Threshold independent scores to two values each; return loadings, frequencies and offset by least squares.
+    """Return loadings, frequencies and offset by thresholding independent scores.
 
     The values are ``-sqrt(p / (1 - p))`` and ``sqrt((1 - p) / p)`` for the frequency p implied by the skewness. Fitting
     loadings to thresholded features avoids shrinkage by noise.

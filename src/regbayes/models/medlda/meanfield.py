@@ -158,7 +158,7 @@ def select_documents(
 def n_bytes(
     n_documents: int, n_entries: int, n_words: int, n_topics: int, n_sweeps: int, itemsize: int
 ) -> tuple[float, float]:
-    """Return the device memory of a fit in bytes: the average per document, and that of words-by-topics tables."""
+    """Return the device memory of a fit in bytes, per document and for tables."""
     of_topics = (8.0 * ROW_ARRAYS + itemsize * n_sweeps) * n_topics
     per_document = (4 + itemsize) * n_entries / max(n_documents, 1) + of_topics
     return per_document, float(TABLES * itemsize * n_words * n_topics)
@@ -461,7 +461,7 @@ def find_membership(targets: Targets | None) -> Floats | None:
 
 
 def count_groups(documents: TrainingDocuments, n_words: int, membership: Floats | None, n_topics: int) -> GroupCounts:
-    """Count the words of the corpus and of its classes, which share groups if there are more classes than topics."""
+    """Count the words of the corpus and of groups of classes, at most one per topic."""
     corpus = documents.count_words(n_words, documents.weights)
     if membership is None:
         return GroupCounts(corpus, np.zeros((n_words, 0)))

@@ -409,7 +409,7 @@ class Point:
 
 
 def descend(problem: Problem, point: Point) -> StepResult[Point]:
-    """Take a natural-gradient step on the logits of Z, docs/math.md eq. (48), halved until J does not increase.
+    """Take a monotone natural-gradient step on the logits of Z, docs/math.md eq. (48).
 
     ``A <- A + gamma (wanted - A)``. At gamma = 1 this is the paper's update of q(Z) at temperature T, for all features
     at once. J is evaluated at the weights found; inexact weights may delay acceptance but never excuse an increase.
@@ -487,7 +487,7 @@ def carry_weights(problem: Problem, before: Evaluation[Posterior, NoSums], param
 
 
 def alternate(problem: Problem, point: Point) -> StepResult[Point]:
-    """Run one iteration of the paper's alternation: exact updates of q(Z), q(nu), the variances, q(w) and the weights.
+    """Run one iteration of the paper's alternation, with exact updates.
 
     q(Z) is updated at fixed multipliers, which lowers a Lagrangian instead of the objective, so J may increase.
     """

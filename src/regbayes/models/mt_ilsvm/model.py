@@ -312,7 +312,7 @@ def update_features(latent: Latent, factors: Factors, temperature: float, margin
 
 
 def update_sticks(latent: Latent, alpha: float) -> Latent:
-    """Take one majorize-minimize step of q(nu), kept only if it lowers the objective, as it does up to rounding."""
+    """Take one majorize-minimize step of q(nu), kept only if J decreases."""
     counts, n_columns = latent.psi.sum(axis=0), float(len(latent.logits))
     new = indian_buffet.update_sticks(latent.sticks, counts, n_columns, alpha)
 
