@@ -39,6 +39,8 @@ def change_posterior(model, **changes):
 
 CONTRADICTIONS = {
     "more columns than words": lambda m: setattr(m, "n_features_in_", 10**6),
+    "an endless number of sweeps": lambda m: setattr(m, "max_iter", 2**62),
+    "a number of sweeps that is not whole": lambda m: setattr(m, "max_iter", 1e300),
     "columns are not a number": lambda m: setattr(m, "n_features_in_", "30"),
     "fewer words": lambda m: change_topics(m, word_given_topic=m._fitted.word_given_topic[:-1]),
     "fewer priors": lambda m: change_topics(m, doc_prior=m._fitted.doc_prior[:-1]),

@@ -74,7 +74,7 @@ TOPIC_CONSTRAINTS: dict[str, list[Any]] = {
     "topic_word_prior": [NOT_NEGATIVE, None],
     "weight_variance": [POSITIVE, None],
     "n_sweeps": [Interval(Integral, 1, None, closed="left")],
-    "max_iter": [Interval(Integral, 1, None, closed="left"), None],
+    "max_iter": [Interval(Integral, 1, 100_000, closed="both"), None],
     "tol": [NOT_NEGATIVE],
     "burn_in": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="neither")],
     "C_warmup": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="left"), None],
@@ -185,6 +185,7 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
 
     def _check_loaded(self) -> None:
         """Raise ValueError if the attributes of a loaded model do not fit each other."""
+        self._validate_params()  # scikit-learn does not validate them in `partial_fit` of a fitted model
         if not hasattr(self, "_fitted"):
             return
         shape = self._fitted.word_given_topic.shape

@@ -77,6 +77,7 @@ class BinaryFeatures(LatentModel):
     _in_blocks: ClassVar[bool] = True  # reads memory-mapped samples by blocks, in their type
 
     def _check_loaded(self) -> None:
+        self._validate_params()  # scikit-learn does not validate them in `partial_fit` of a fitted model
         if not hasattr(self, "_state"):
             return
         n_inputs = self._state.params.loadings.shape[1]
