@@ -86,7 +86,7 @@ def judge(plain: np.ndarray, other: np.ndarray) -> tuple[float, float, float, bo
 
 
 if __name__ == "__main__":
-    options = parse(__doc__, 10, "bench_policies.jsonl")
+    options = parse(__doc__, 10, "bench_policies.jsonl", "numbers")
     cases = [name for name in CASES if options.sets is None or name in options.sets]
     names, seeds = [field.name for field in fields(POLICY)], range(options.splits)
     changes = [

@@ -145,7 +145,7 @@ def measure(name: str, split: int, mode: str) -> list[float]:
 
 
 if __name__ == "__main__":
-    options = parse(__doc__, 3, "bench_slab.jsonl")
+    options = parse(__doc__, 3, "bench_slab.jsonl", "wine")
     sets = [name for name in SETS if options.sets is None or name in options.sets]
     found = run_cells(measure, [(n, s, m) for n in sets for s in range(options.splits) for m in MODES], options)
     means = {

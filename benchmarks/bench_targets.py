@@ -110,7 +110,7 @@ def measure(kind: str, name: str, split: int, model: str) -> list[float]:
 
 
 if __name__ == "__main__":
-    options = parse(__doc__, 3, "bench_targets.jsonl")
+    options = parse(__doc__, 3, "bench_targets.jsonl", "iris width")
     sets = [name for name in NUMBERS if options.sets is None or name in options.sets]
     splits = range(options.splits)
     cells = [("numbers", name, split, model) for name in sets for split in splits for model in REGRESSORS]

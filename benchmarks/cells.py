@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -16,14 +17,18 @@ from threadpoolctl import threadpool_limits
 Cell = tuple[Any, ...]
 
 
-def parse(doc: str, splits: int, output: str) -> argparse.Namespace:
-    """Parse the options that these scripts share."""
+def parse(doc: str, splits: int, output: str, smoke_set: str) -> argparse.Namespace:
+    """Parse the options that these scripts share; ``--smoke`` runs two splits of one set and keeps no file."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=int, default=splits, help="splits or seeds of each set")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--output", type=Path, default=Path(output), help="JSON lines; cells in it are not run again")
     parser.add_argument("--sets", nargs="*", help="names of sets; default: all")
-    return parser.parse_args()
+    parser.add_argument("--smoke", action="store_true", help="two splits of one small set")
+    options = parser.parse_args()
+    if options.smoke:
+        options.splits, options.output, options.sets = 2, Path(os.devnull), [smoke_set]
+    return options
 
 
 def run_cells(measure: Callable[..., Any], cells: Iterable[Cell], options: argparse.Namespace) -> dict[Cell, Any]:
@@ -38,7 +43,7 @@ def run_cells(measure: Callable[..., Any], cells: Iterable[Cell], options: argpa
         waiting = {pool.submit(_measure, measure, cell): cell for cell in left}
         for done in as_completed(waiting):
             found[waiting[done]] = values = done.result()
-            file.write(json.dumps([waiting[done], values]) + "\n")
+            file.write(json.dumps([waiting[done], values], default=float) + "\n")
             file.flush()
     return {cell: found[cell] for cell in cells}
 
