@@ -286,7 +286,7 @@ def test_comparison_table_is_printed_and_saved(folder):
     done = fit(folder, "side")
     lines = done.out.splitlines()
     rows = [
-        line for line in lines if line.strip().startswith(("ILSVM", "always", "logistic", "histogram", "interpretable"))
+        line for line in lines if line.strip().startswith(("ILSVM", "always", "logistic", "histogram", "predictive"))
     ]
     assert len(rows) == 5
     assert all("±" in row for row in rows)
@@ -294,7 +294,7 @@ def test_comparison_table_is_printed_and_saved(folder):
     found = fit(folder, "side", "--json").json
     assert found["no_better_than_baseline"] is False
     systems = {row["role"]: row for row in found["comparison"]["systems"]}
-    assert list(systems) == ["model", "baseline", "linear", "boosting", "interpretable"]
+    assert list(systems) == ["model", "baseline", "linear", "boosting", "predictive"]
     assert systems["model"]["score"] == found["cross_validation"]["pooled"]
     assert systems["baseline"]["score"] == found["baseline_score"]
     assert systems["model"]["size"] == found["n_components_in_use"]
@@ -320,5 +320,5 @@ def test_other_setting_is_fitted_to_all_targets_jointly(folder):
     """Targets share features, so separate fits would be other models."""
     options = ("--ignore", "noise", "-t", "sum", "-t", "a", "--ignore", "side", "-o", folder / "m", *QUICK, "--json")
     found = run_here("fit", folder / "t.csv", *options).json["comparison"]["systems"][-1]
-    assert (found["role"], found["size_unit"]) == ("interpretable", "features")
+    assert (found["role"], found["size_unit"]) == ("predictive", "features")
     assert found["size"] <= 4  # features of both targets

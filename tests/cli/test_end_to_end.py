@@ -226,15 +226,16 @@ def test_fit_names_setting_and_compares_with_other(tmp_path):
     frame.to_csv(tmp_path / "t.csv", index=False)
     fit = ("fit", tmp_path / "t.csv", "-t", *targets, "-o", tmp_path / "m", *QUICK)
     shown = run_here(*fit)
-    assert "setting   predictive (soft features); sparse ones, easier to interpret: --slab half-normal" in shown.out
+    assert "setting   interpretable (sparse nonnegative features); soft ones: --slab none" in shown.out
     systems = load(tmp_path / "m").facts["comparison"]["systems"]
-    other = next(row for row in systems if row["role"] == "interpretable")
-    assert "--slab half-normal" in other["name"]
+    other = next(row for row in systems if row["role"] == "predictive")
+    assert "--slab none" in other["name"]
     assert 0 <= other["score"] <= 1
     assert other["name"] in load(tmp_path / "m").report.comparison.names
-    shown = run_here(*fit, "--slab", "half-normal", "--json").json
-    assert shown["setting"] == "interpretable"
-    assert [row["role"] for row in shown["comparison"]["systems"]][-1] == "predictive"
+    assert load(tmp_path / "m").estimator.slab == "half-normal"
+    shown = run_here(*fit, "--slab", "none", "--json").json
+    assert shown["setting"] == "predictive"
+    assert [row["role"] for row in shown["comparison"]["systems"]][-1] == "interpretable"
 
 
 def test_stability_is_in_report_and_json(tmp_path):

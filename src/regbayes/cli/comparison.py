@@ -223,8 +223,8 @@ def _baselines(context: FitContext, estimator: Any) -> Iterator[System]:
     if isinstance(estimator, ILSVMClassifier | ILSVMRegressor):
         role, slab = ("interpretable", "half-normal") if estimator.slab is None else ("predictive", None)
         other = clone(estimator).set_params(slab=slab, C="auto", temperature="auto")
-        how = "--slab half-normal" if slab else "without --slab"
-        yield System(role, f"{role} features ({how})", X, other, "feature", lambda fit: fit.n_components_, True)
+        name = f"{role} features (--slab {slab or 'none'})"
+        yield System(role, name, X, other, "feature", lambda fit: fit.n_components_, True)
 
 
 def _linear_on_words(context: FitContext, weight: str | None) -> System:

@@ -207,8 +207,8 @@ class FitRequest(DataRequest):
         Panel.SEARCH,
         "Softness of features; lower is closer to binary. Repeatable: values to try.",
     )
-    slab: Literal["half-normal"] | None = option(
-        None, "--slab", Panel.SEARCH, "Fit sparse nonnegative features, which are easier to interpret."
+    slab: Literal["half-normal", "none"] | None = option(
+        None, "--slab", Panel.SEARCH, "Fit sparse nonnegative features (half-normal, the default) or soft ones (none)."
     )
     include_inputs: bool | None = option(
         None, "--include-inputs/--features-only", Panel.SEARCH, "Whether predictions use the inputs and the features."

@@ -213,7 +213,9 @@ def make_estimator(context: FitContext) -> Any:
         needs_classes = context.kind == "multilabel" and (request.balanced or not are_indicators)
         if context.task is not None or needs_classes or (numbers and request.include_inputs):
             model = regbayes.MultiTaskILSVMRegressor if numbers else regbayes.MultiTaskILSVMClassifier
-        wanted["slab"] = request.slab
+        has_slab = "slab" in model._parameter_constraints
+        if request.slab == "half-normal" or (request.slab is None and has_slab):
+            wanted["slab"] = "half-normal"
         wanted["temperature"] = next(iter(request.temperature), None)
         wanted["include_inputs"] = request.include_inputs or None  # False is the default
         wanted["unseen_tasks"] = None if context.task is None else "shared"

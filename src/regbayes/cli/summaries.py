@@ -13,8 +13,8 @@ from regbayes.cli.output import Output, called_as
 __all__ = ["show_model", "summary", "topics_of"]
 
 SETTINGS = {
+    "interpretable": "interpretable (sparse nonnegative features); soft ones: --slab none",
     "predictive": "predictive (soft features); sparse ones, easier to interpret: --slab half-normal",
-    "interpretable": "interpretable (sparse nonnegative features); without --slab: the predictive setting",
 }
 
 

@@ -307,6 +307,9 @@ def _facts(model: Any) -> list[tuple[str, str]]:
     noun = "topics" if hasattr(model, "top_words") else "features"
     n_in_use = np.count_nonzero(np.any(np.asarray(model.components_) != 0, axis=1))
     facts = [(f"{noun} in use", f"{n_in_use} of {getattr(model, 'n_components', len(model.components_))}")]
+    if hasattr(model, "slab"):
+        kinds = {None: "probabilities", "half-normal": "sparse nonnegative values", "normal": "sparse values"}
+        facts.append(("features", kinds[model.slab]))
     names = ("temperature_", "generative_weight_", "noise_variance_", "prior_variance_", "n_iter_")
     facts += [(name, f"{getattr(model, name):.4g}") for name in names if hasattr(model, name)]
     if getattr(model, "multi_class_", None) == "ovr":
