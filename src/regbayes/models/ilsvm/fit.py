@@ -53,7 +53,7 @@ Evaluation = joint_problem.Evaluation[Params, Stats]
 
 AS_IT_IS = Tolerance(gap=1.0, max_epochs=0.0)
 ROUND = Tolerance(gap=1e-4, max_epochs=20.0)  # accuracy of the head in an iteration of the alternation
-GLANCE = Tolerance(gap=1e-3, max_epochs=10.0)  # accuracy of the head when features are compared
+MAX_EPOCHS = 10.0  # maximum passes over the samples where features are judged
 TRANSDUCTIVE_WEIGHTS = (0.01, 0.1, 0.3, 1.0)  # successive weights of unlabeled samples (Joachims 1999)
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 WARM_UP = "warm-up"  # name of the structure search stage in callbacks
@@ -166,15 +166,18 @@ class StructureSearch:
     def _prune(self, search: Search) -> Search:
         """Drop features that barely improve the objective, half of the candidates at a time."""
         problem = self.problem
+        min_gain = self.policy.min_gain * problem.unit
         while len(search.at.params.loadings) > 1:
             at = search.at
+            value = 1.0 if at.head is None else max(at.head.value, np.finfo(np.float64).tiny)
+            tolerance = Tolerance(self.policy.max_error * min_gain / value, MAX_EPOCHS)
             values = np.array(
                 [
-                    self._judge(problem.joint.evaluate(self._without(at, [k]), at.warm_start, GLANCE)[0])
+                    self._judge(problem.joint.evaluate(self._without(at, [k]), at.warm_start, tolerance)[0])
                     for k in range(len(at.params.loadings))
                 ]
             )
-            n_idle = int(np.sum(values <= self._judge(at) + self.policy.min_gain * problem.unit))
+            n_idle = int(np.sum(values <= self._judge(at) + min_gain))
             if n_idle == 0:
                 break
             leaving = np.argsort(values, kind="stable")[: max(1, n_idle // 2)]

@@ -47,6 +47,7 @@ class StructurePolicy:
     first_steps: int = 100  # descent steps before pruning [A]
     tol: float = 1e-3  # gain of J per sample, in units of its loss, at which these descents stop
     min_gain: float = 4e-3  # minimum gain of J per sample from a feature, in the same units [A]
+    max_error: float = 0.25  # maximum error of J where features are judged, relative to `min_gain`
     min_share: float = 0.05  # minimum initial share of samples that have a feature
     min_noise: float = 0.05  # minimum noise variance of an input relative to its variance, if estimated per input
 
