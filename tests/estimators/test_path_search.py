@@ -119,9 +119,9 @@ def test_several_scores_match_grid_search():
     assert ours.best_params_ == theirs.best_params_
     named = PathSearchCV(LogisticRegression(), GRID, cv=FOLDS, scoring=["accuracy", "f1_macro"], refit="accuracy")
     assert {"mean_test_accuracy", "mean_test_f1_macro"} <= named.fit(X, y).cv_results_.keys()
-    with pytest.raises(ValueError, match="refit must name the score that chooses, one of accuracy, f1_macro"):
+    with pytest.raises(ValueError, match=r"`refit` must name .* one of accuracy, f1_macro; got True"):
         named.set_params(refit=True).fit(X, y)
-    with pytest.raises(ValueError, match="refit='f2' is not a score; there are accuracy, f1_macro"):
+    with pytest.raises(ValueError, match="one of accuracy, f1_macro; got 'f2'"):
         named.set_params(refit="f2").fit(X, y)
 
 
@@ -223,7 +223,7 @@ def test_task_is_passed_to_predictions_and_scores():
     targets = read_targets(values, task, rows, numeric=True)
     random = np.random.RandomState(0)
     seed = random.randint(np.iinfo(np.int32).max)
-    folds = list(multitask_folds(2, rows, targets, targets.tasks, random))
+    folds = list(multitask_folds(2, len(rows), targets, targets.tasks, random))
     theirs = regressor_cv(scoring="r2", include_inputs=(False,)).fit(rows, values, task=task)
     model = regressor(max_iter=8, random_state=seed)
     ours = PathSearchCV(model, {"C": (0.03, 0.3)}, along="C", cv=folds, scoring="r2")
@@ -340,19 +340,19 @@ def test_read_records_restores_written_records(tmp_path):
     (back,) = read_records(path)
     assert back.predictions.tolist() == mixed.tolist()
     assert back.params == {"C": 3.0}
-    with pytest.raises(ValueError, match="cannot be written: JSON has no word for it"):
+    with pytest.raises(ValueError, match="JSON does not support a value of the setting"):
         write_records([replace(odd, params={"estimator": object()})], path)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rows": "AAAA"}, "line 2 of"),
-        ({"rows": [0, 1]}, "rows must be a list of integers"),
-        ({"predictions": ["a"]}, "predictions are not of as many rows as there are"),
-        ({"scores": {"score": "high"}}, "line 2 of"),
-        ({"fold": None}, "line 2 of"),
-        (None, "line 2 of"),
+        ({"rows": {"dtype": "no", "values": []}}, "Line 2 of"),
+        ({"rows": [0, 1]}, "rows must be an array of integers"),
+        ({"predictions": ["a"]}, "predictions must have an entry for each of"),
+        ({"scores": {"score": "high"}}, "Line 2 of"),
+        ({"fold": None}, "Line 2 of"),
+        (None, "Line 2 of"),
     ],
     ids=str,
 )
@@ -364,24 +364,6 @@ def test_read_records_with_invalid_line_raises(change, message, tmp_path, counti
     changed = {"a": 1} if change is None else json.loads(second) | change
     path.write_text(f"{first}\n{json.dumps(changed)}\n")
     with pytest.raises(ValueError, match=message):
-        read_records(path)
-
-
-def test_read_records_does_not_unpickle(tmp_path, counting):
-    class Trap:
-        def __reduce__(self):
-            return (pytest.fail, ("the file ran code",))
-
-    import base64
-    import io
-
-    path = tmp_path / "records.jsonl"
-    write_records(search_of(counting).fit(X, y).records_[:1], path)
-    file = io.BytesIO()
-    np.save(file, np.array([Trap()], dtype=object), allow_pickle=True)
-    body = json.loads(path.read_text()) | {"rows": base64.b64encode(file.getvalue()).decode()}
-    path.write_text(json.dumps(body) + "\n")
-    with pytest.raises(ValueError, match="allow_pickle=False"):
         read_records(path)
 
 
@@ -414,9 +396,9 @@ def test_search_resumes_from_records(counting):
 
 def test_records_of_another_search_raise(counting):
     records = search_of(counting).fit(X, y).records_
-    with pytest.raises(ValueError, match=r"records are of other folds: those of fold 0 left other rows out"):
+    with pytest.raises(ValueError, match="other folds: fold 0 held out other samples"):
         search_of(counting, cv=KFold(2, shuffle=True, random_state=1)).fit(X, y, records=records)
-    with pytest.raises(ValueError, match=r"records have no score 'loss', only \['score'\]"):
+    with pytest.raises(ValueError, match=r"must have the score 'loss'; got \['score'\]"):
         search_of(counting, scoring={"loss": middle}, refit="loss").fit(X, y, records=records)
 
 
@@ -433,7 +415,7 @@ def test_interrupt_keeps_best_setting_tried_on_all_folds(counting, monkeypatch):
             monkeypatch.setattr(Counting, "interrupt_at", 10**9)
             raise KeyboardInterrupt
 
-    with pytest.warns(InterruptedWarning, match="after 5 of 12 fits; the best setting of the 2 that were tried"):
+    with pytest.warns(InterruptedWarning, match="after 5 of 12 fits; the best of 2 settings that were tried"):
         search = search_of(counting).fit(X, y, on_result=go_on)
     assert search.best_params_ == {"other": 0.0, "C": 1.0}
     assert search.best_estimator_.path_ == (0.1, 1.0)
@@ -555,16 +537,16 @@ def test_grid_edge_warning_names_list_of_two_or_more_values():
 @pytest.mark.parametrize(
     ("parameters", "error", "message"),
     [
-        ({"along": "alpha"}, ValueError, "along='alpha' is not in param_grid; it has C, fit_intercept"),
+        ({"along": "alpha"}, ValueError, "along='alpha' must be one of C, fit_intercept"),
         ({"estimator": Ridge(), "param_grid": {"alpha": [1]}, "along": "alpha"}, ValueError, "parameter 'warm_start'"),
-        ({"param_grid": {}}, ValueError, "param_grid is empty"),
+        ({"param_grid": {}}, ValueError, "`param_grid` is empty"),
         ({"param_grid": {"C": []}}, ValueError, r"param_grid\['C'\] is empty"),
-        ({"param_grid": {"C": 1.0}}, TypeError, r"param_grid\['C'\] must be a list of values, got 1.0"),
-        ({"param_grid": {"c": [1.0]}}, ValueError, "'c' in param_grid is not a parameter of LogisticRegression"),
+        ({"param_grid": {"C": 1.0}}, TypeError, r"param_grid\['C'\] must be a list of values; got 1.0"),
+        ({"param_grid": {"c": [1.0]}}, ValueError, "'c' in `param_grid` is not a parameter of LogisticRegression"),
         ({"param_grid": {"C": [1.0, -1.0]}}, ValueError, r"The \"param_grid\['C'\]\[1\]\" parameter of PathSearchCV"),
         ({"param_grid": {"C": [1.0], "solver": ["lbfgs"]}, "along": "solver"}, ValueError, "a float in the range"),
         ({"scoring": "nope"}, ValueError, "'scoring' parameter .* Got 'nope'"),
-        ({"scoring": lambda model, X, y: np.nan}, ValueError, "those of all settings are NaN"),
+        ({"scoring": lambda model, X, y: np.nan}, ValueError, "all settings have a score of NaN"),
         ({"cv": 1}, ValueError, "'cv' parameter"),
     ],
 )  # fmt: skip
@@ -673,7 +655,7 @@ def test_named_scoring_uses_tasks():
     np.testing.assert_allclose(named.cv_results_["mean_test_score"], own.cv_results_["mean_test_score"])
     ranked = classifier_cv(scoring="roc_auc").fit(X, (y > np.median(y)).astype(int), task=task)
     assert 0.5 < ranked.best_score_ <= 1.0
-    with pytest.raises(ValueError, match="cannot leave missing targets out"):
+    with pytest.raises(ValueError, match="does not support missing targets"):
         regressor_cv(scoring="r2").fit(*(numbers()[0], holes(numbers()[1])))
 
 
@@ -684,7 +666,7 @@ def test_multitask_folds_stratify_by_task():
     y[:4] = np.nan
     X = rng.standard_normal((len(task), 2))
     targets = read_targets(y, task, X, numeric=True)
-    folds = list(multitask_folds(4, X, targets, targets.tasks, np.random.RandomState(0)))
+    folds = list(multitask_folds(4, len(X), targets, targets.tasks, np.random.RandomState(0)))
     assert len(folds) == 4
     for train, test in folds:
         assert not set(train) & set(test)
@@ -694,5 +676,5 @@ def test_multitask_folds_stratify_by_task():
         assert np.ptp(np.bincount(task[test], minlength=5)) <= 1
     tested = np.concatenate([test for _, test in folds])
     assert sorted(tested) == list(range(4, len(task) - 1))
-    for fold in multitask_folds(KFold(3), X, targets, targets.tasks, np.random.RandomState(0)):
+    for fold in multitask_folds(KFold(3), len(X), targets, targets.tasks, np.random.RandomState(0)):
         assert len(task) - 1 in fold[0]

@@ -152,7 +152,7 @@ def test_calibration_skips_folds_without_every_class():
     nowhere = ilsvm_search(cv=folds[:1]).fit(X, rare)
     assert nowhere.calibration_ is None
     assert not hasattr(nowhere, "predict_proba")
-    with pytest.raises(AttributeError, match="no fold of its search had seen all classes"):
+    with pytest.raises(AttributeError, match="no fold of its search had all classes"):
         nowhere.predict_proba(X)
 
 

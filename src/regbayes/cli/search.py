@@ -277,11 +277,8 @@ def _split(context: FitContext, folds: int) -> list[Any]:
         splitter = StratifiedKFold if context.kind == "classifier" else KFold
         return list(splitter(folds, shuffle=True, random_state=seed).split(context.targets, context.y))
     targets = read_targets(context.y, context.task, context.X, numeric=context.kind == "regressor")
-    kinds = targets.tasks
-    if context.kind != "regressor":
-        labels = read_labels(targets)
-        kinds = np.concatenate([[0], np.cumsum(labels.widths)])[targets.tasks] + labels.codes
-    return list(multitask_folds(folds, context.X, targets, kinds, np.random.RandomState(seed)))
+    kinds = targets.tasks if context.kind == "regressor" else read_labels(targets).places(targets.tasks)
+    return list(multitask_folds(folds, context.X.shape[0], targets, kinds, np.random.RandomState(seed)))
 
 
 def possible_folds(context: FitContext) -> int:

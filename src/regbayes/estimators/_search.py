@@ -1,14 +1,9 @@
-"""Cross-validation along paths, as functions: settings, warm-started fits, records, results.
-
-A search has a `Plan` and `Samples`. `iter_records` fits the settings and yields a record of each fit. `summarize` turns
-records into scikit-learn's table, and `refit` fits one setting on all samples. The functions keep no state.
-"""
+"""Cross-validation along paths: warm-started fits, their records, and the table of results."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import glob
 import os
 import signal
 import tempfile
@@ -21,12 +16,14 @@ from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from itertools import product
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring
@@ -41,7 +38,7 @@ from regbayes.estimators.search_records import FoldRecord, Setting, is_number, s
 Fold = tuple[Integers, Integers]  # training and test indices
 Scorer = Callable[..., float] | None  # None is the estimator's own score
 Grid = Mapping[str, Sequence[Any]]
-Records = Mapping[tuple[str, int], FoldRecord]  # keyed by FoldRecord.key
+Records = dict[tuple[str, int], FoldRecord]  # keyed by FoldRecord.key
 
 NUMBER = Interval(Real, None, None, closed="neither")
 
@@ -77,47 +74,59 @@ class Samples:
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings and folds of a search."""
+    """Settings, folds and scorers of a search."""
 
     estimator: Any
+    warm_start: str | None  # name of the warm-start parameter; None: every path has one setting
+    paths: Sequence[Sequence[Setting]]  # in the order of the fits
     settings: Sequence[Setting]  # in the order of the results; the parameter of a path increases
-    path_length: int  # number of consecutive settings in a path
-    descending: bool  # whether paths are fitted from the last setting to the first
-    warm_start: str | None  # name of the warm-start parameter; None: every path has length 1
     folds: Sequence[Fold]
     scorers: Mapping[str, Scorer]
 
-    def path_to(self, index: int) -> list[Setting]:
-        """Return the settings of a path up to one of them, in the order of the fits."""
-        first = index - index % self.path_length
-        if self.descending:
-            return list(self.settings[index : first + self.path_length])[::-1]
-        return list(self.settings[first : index + 1])
+    @classmethod
+    def make(
+        cls,
+        estimator: Any,
+        grid: Grid,
+        folds: Iterable[Fold],
+        scorers: Mapping[str, Scorer],
+        *,
+        along: str | None = None,
+        descending: bool = False,
+    ) -> Plan:
+        """Return the plan of all combinations of the values, as paths along one of the parameters."""
+        others, ends, warm_start = [name for name in grid if name != along], [{}], None
+        if along is not None:
+            ends = [{along: value} for value in sorted(grid[along])]
+            step, dashes, _ = along.rpartition("__")  # a step of a pipeline has its own warm_start
+            warm_start = f"{step}{dashes}warm_start"
+            if warm_start not in estimator.get_params():
+                raise ValueError(
+                    f"along={along!r} needs warm starts, but {type(estimator).__name__} does not have the "
+                    f"parameter {warm_start!r}. Use along=None."
+                )
+        combinations = product(*(grid[name] for name in others))
+        paths = [[dict(zip(others, values, strict=True)) | end for end in ends] for values in combinations]
+        settings = [setting for path in paths for setting in path]
+        if descending:
+            paths = [path[::-1] for path in paths]
+        return cls(estimator, warm_start, paths, settings, list(folds), scorers)
 
-    def paths(self) -> list[list[Setting]]:
-        """Return all paths, each in the order of its fits."""
-        ends = range(0 if self.descending else self.path_length - 1, len(self.settings), self.path_length)
-        return [self.path_to(end) for end in ends]
+    @property
+    def n_fits(self) -> int:
+        """Number of fits of the search."""
+        return len(self.settings) * len(self.folds)
 
+    def path_to(self, index: int) -> Sequence[Setting]:
+        """Return the settings of a path up to one of the results, in the order of the fits."""
+        path = self.paths[index // len(self.paths[0])]
+        places = [setting is self.settings[index] for setting in path]  # their values may be arrays
+        return path[: places.index(True) + 1]
 
-@dataclass(frozen=True)
-class Job:
-    """A path on a fold: the settings to fit in order, and which of them to score."""
-
-    fold: int
-    settings: Sequence[Setting]
-    wanted: Sequence[bool]
-
-
-# --- Settings
-
-
-def list_settings(grid: Grid, along: str | None) -> list[Setting]:
-    """Return all combinations of the values; the parameter of the paths changes fastest and increases."""
-    ordered = {name: list(values) for name, values in grid.items() if name != along}
-    if along is not None:
-        ordered[along] = sorted(grid[along])
-    return [dict(zip(ordered, values, strict=True)) for values in product(*ordered.values())]
+    def unfitted(self) -> Any:
+        """Return a clone of the estimator that is warm-started along paths."""
+        estimator = clone(self.estimator)
+        return estimator if self.warm_start is None else estimator.set_params(**{self.warm_start: True})
 
 
 def resolve_scorers(estimator: Any, scoring: Any) -> dict[str, Scorer]:
@@ -141,37 +150,14 @@ def check_lists(estimator: Any, grid: Grid, lists: Mapping[str, str], along: str
     constraints = getattr(estimator, "_parameter_constraints", {})
     for name, values in grid.items():
         if len(values) == 0:
-            raise ValueError(f"{lists[name]} is empty; it must list at least one value to try")
-        checks = [constraints.get(name, "no_validation")] + [[NUMBER]] * (name == along)
+            raise ValueError(f"{lists[name]} is empty; it must list at least one value.")
         for i, value in enumerate(values):
             label = f"{lists[name]}[{i}]"
-            for check in checks:
+            for check in [constraints.get(name, "no_validation")] + [[NUMBER]] * (name == along):
                 validate_parameter_constraints({label: check}, {label: value}, caller_name=caller)
 
 
-def make_plan(
-    estimator: Any,
-    grid: Grid,
-    folds: Iterable[Fold],
-    scorers: Mapping[str, Scorer],
-    *,
-    along: str | None = None,
-    descending: bool = False,
-) -> Plan:
-    """Return the plan of all combinations of the values, as paths along one of the parameters."""
-    if along is None:
-        return Plan(estimator, list_settings(grid, None), 1, False, None, list(folds), scorers)
-    step, dashes, _ = along.rpartition("__")  # a step of a pipeline has its own warm_start
-    warm_start = f"{step}{dashes}warm_start"
-    if warm_start not in estimator.get_params():
-        raise ValueError(
-            f"along={along!r} needs warm starts, but {type(estimator).__name__} has no "
-            f"parameter {warm_start!r}; use along=None"
-        )
-    return Plan(estimator, list_settings(grid, along), len(grid[along]), descending, warm_start, list(folds), scorers)
-
-
-def usable_records(plan: Plan, records: Iterable[FoldRecord]) -> dict[tuple[str, int], FoldRecord]:
+def usable_records(plan: Plan, records: Iterable[FoldRecord]) -> Records:
     """Return the earlier records whose settings and folds belong to this search, by key."""
     wanted = {setting_key(setting) for setting in plan.settings}
     usable = {}
@@ -180,10 +166,10 @@ def usable_records(plan: Plan, records: Iterable[FoldRecord]) -> dict[tuple[str,
         if key not in wanted or not 0 <= fold < len(plan.folds):
             continue
         if not np.array_equal(record.rows, plan.folds[fold][1]):
-            raise ValueError(f"records are of other folds: those of fold {fold} left other rows out. Use the same cv")
+            raise ValueError(f"`records` are of other folds: fold {fold} held out other samples. Use the same `cv`.")
         missing = plan.scorers.keys() - record.scores.keys()
         if missing:
-            raise ValueError(f"records have no score {sorted(missing)[0]!r}, only {list(record.scores)}")
+            raise ValueError(f"`records` must have the score {sorted(missing)[0]!r}; got {list(record.scores)}.")
         usable[key, fold] = record
     return usable
 
@@ -191,24 +177,22 @@ def usable_records(plan: Plan, records: Iterable[FoldRecord]) -> dict[tuple[str,
 # --- Fits
 
 
-def iter_records(
-    plan: Plan, samples: Samples, *, n_jobs: int | None = None, done: Records | None = None
-) -> Generator[FoldRecord, None, None]:
+def iter_records(plan: Plan, samples: Samples, n_jobs: int | None, done: Records) -> Generator[FoldRecord, None, None]:
     """Fit every setting on every fold and yield the record of each fit as it arrives.
 
     All folds of a path are fitted before the next path, so that an interrupted search has settings with scores on all
     folds. A single process yields after each fit. Several processes yield whenever one of them has finished a path, and
     on Ctrl-C.
     """
-    jobs = list_jobs(plan, done or {})
+    jobs = list_jobs(plan, done)
     if effective_n_jobs(n_jobs) == 1:
         for job in jobs:
-            yield from fit_path(plan, samples, job)
+            yield from fit_path(plan, samples, *job)
         return
     with tempfile.TemporaryDirectory(prefix="regbayes-") as folder:
-        with _undisturbed():  # worker processes ignore Ctrl-C; the search handles it and ends them
+        with _ignoring_interrupts():  # worker processes ignore Ctrl-C; the search handles it and ends them
             found = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
-                delayed(_leave_records)(plan, samples, job, folder, os.getpid()) for job in jobs
+                delayed(_store_records)(folder, os.getpid(), plan, samples, *job) for job in jobs
             )
         try:
             for _ in found:
@@ -217,12 +201,12 @@ def iter_records(
             yield from _collect_records(folder)  # records of unfinished paths
             raise
         finally:
-            with _undisturbed():
+            with _ignoring_interrupts():
                 found.close()  # ends the worker processes
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _ignoring_interrupts() -> Iterator[None]:
     """Ignore Ctrl-C, which a terminal sends to all processes, while worker processes start or end.
 
     joblib ends them with another program, which a second Ctrl-C would interrupt.
@@ -237,53 +221,49 @@ def _undisturbed() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _leave_records(plan: Plan, samples: Samples, job: Job, folder: str, owner: int) -> None:
+def _store_records(folder: str, owner: int, *job: Any) -> None:
     """Fit along a path in a worker process, and write each record to the search's folder."""
     if os.getpid() != owner:  # a worker of an earlier search may not ignore it yet
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for i, record in enumerate(fit_path(plan, samples, job)):
-        name = os.path.join(folder, f"{id(job)}-{os.getpid()}-{time.monotonic_ns()}-{i}")
-        joblib.dump(record, f"{name}.part")
-        os.rename(f"{name}.part", f"{name}.record")  # atomic: the search never reads a partial file
+    for record in fit_path(*job):
+        path = Path(folder, f"{time.monotonic_ns():020d}-{os.getpid()}")
+        joblib.dump(record, path)
+        path.rename(path.with_suffix(".record"))  # atomic: the search never reads a partial file
 
 
 def _collect_records(folder: str) -> Iterator[FoldRecord]:
     """Yield the records in a folder in the order in which they were written, and remove them."""
-    for path in sorted(glob.glob(os.path.join(folder, "*.record")), key=os.path.getmtime):
+    for path in sorted(Path(folder).glob("*.record")):
         record = joblib.load(path)
-        os.remove(path)
+        path.unlink()
         yield record
 
 
-def list_jobs(plan: Plan, done: Records) -> list[Job]:
-    """Return the paths to fit on each fold, each up to the last setting without a record."""
+def list_jobs(plan: Plan, done: Records) -> list[tuple[int, Sequence[Setting], Sequence[bool]]]:
+    """Return fold, settings, and whether to record them, for each path up to its last setting without a record."""
     jobs = []
-    for path in plan.paths():
+    for path in plan.paths:
         keys = [setting_key(setting) for setting in path]
         for fold in range(len(plan.folds)):
             wanted = [(key, fold) not in done for key in keys]
             if any(wanted):
                 n = len(wanted) - wanted[::-1].index(True)
-                jobs.append(Job(fold, path[:n], wanted[:n]))
+                jobs.append((fold, path[:n], wanted[:n]))
     return jobs
 
 
-def fit_path(plan: Plan, samples: Samples, job: Job) -> Iterator[FoldRecord]:
+def fit_path(
+    plan: Plan, samples: Samples, fold: int, path: Sequence[Setting], wanted: Sequence[bool]
+) -> Iterator[FoldRecord]:
     """Fit along a path on one fold with warm starts, and score the settings without a record."""
-    rows, left_out = plan.folds[job.fold]
-    train, test = samples.take(rows), samples.take(left_out)
-    estimator = _at_start(plan)
-    for setting, wanted in zip(job.settings, job.wanted, strict=True):
+    train, test = (samples.take(rows) for rows in plan.folds[fold])
+    estimator = plan.unfitted()
+    for setting, is_wanted in zip(path, wanted, strict=True):
         began = time.perf_counter()
         fit_quietly(_set(estimator, setting), train)
         seconds = time.perf_counter() - began
-        if wanted:
-            yield _record(estimator, setting, job.fold, plan, test, seconds)
-
-
-def _at_start(plan: Plan) -> Any:
-    estimator = clone(plan.estimator)
-    return estimator if plan.warm_start is None else estimator.set_params(**{plan.warm_start: True})
+        if is_wanted:
+            yield _score(estimator, setting, fold, plan, test, seconds)
 
 
 def _set(estimator: Any, setting: Setting) -> Any:
@@ -301,10 +281,10 @@ def fit_quietly(estimator: Any, samples: Samples) -> Any:
             raise KeyboardInterrupt from None
 
 
-def _record(estimator: Any, setting: Setting, fold: int, plan: Plan, test: Samples, fit_seconds: float) -> FoldRecord:
-    """Score a fitted estimator on held-out samples."""
+def _score(estimator: Any, setting: Setting, fold: int, plan: Plan, test: Samples, fit_seconds: float) -> FoldRecord:
+    """Return the record of a fitted estimator, with its scores and predictions for held-out samples."""
     began = time.perf_counter()
-    model = _answer_once(estimator, test)
+    model = _with_cached_predictions(estimator, test)
     predictions = np.asarray(model.predict(test.X)) if hasattr(model, "predict") else None
     decisions = None
     for name in ("decision_function", "predict_proba"):
@@ -316,42 +296,30 @@ def _record(estimator: Any, setting: Setting, fold: int, plan: Plan, test: Sampl
     for name, scorer in plan.scorers.items():
         score = model.score if scorer is None else functools.partial(scorer, model)
         scores[name] = float(score(test.X, test.y, **test.score.get(name, {})))
-    return FoldRecord(
-        dict(setting),
-        fold,
-        scores,
-        fit_seconds,
-        time.perf_counter() - began,
-        count_features(estimator),
-        np.asarray(plan.folds[fold][1]),
-        predictions,
-        decisions,
-    )
+    seconds, rows = time.perf_counter() - began, np.asarray(plan.folds[fold][1])
+    n_features = count_features(estimator)
+    return FoldRecord(dict(setting), fold, scores, fit_seconds, seconds, n_features, rows, predictions, decisions)
 
 
-def _answer_once(estimator: Any, test: Samples) -> Any:
+def _with_cached_predictions(estimator: Any, test: Samples) -> Any:
     """Return a copy of a fitted estimator that caches its predictions for held-out samples.
 
     Several scorers need the same predictions. The copy passes metadata such as tasks, which scorers do not have.
     """
     model = copy.copy(estimator)
 
-    def remember(method: Callable[..., Any]) -> Callable[..., Any]:
-        found: list[Any] = []
+    def cached(method: Callable[..., Any]) -> Callable[..., Any]:
+        of_test = functools.cache(lambda: method(test.X, **test.predict))
 
         @functools.wraps(method)
-        def ask(X: Any, *given: Any, **metadata: Any) -> Any:
-            if X is not test.X or given or metadata:
-                return method(X, *given, **metadata)
-            if not found:
-                found.append(method(X, **test.predict))
-            return found[0]
+        def predict(X: Any, *given: Any, **metadata: Any) -> Any:
+            return method(X, *given, **metadata) if X is not test.X or given or metadata else of_test()
 
-        return ask
+        return predict
 
     for name in ("decision_function", "predict_proba", "predict"):  # `predict` calls the first of them
         if hasattr(estimator, name):
-            setattr(model, name, remember(getattr(model, name)))
+            setattr(model, name, cached(getattr(model, name)))
     return model
 
 
@@ -365,16 +333,16 @@ def count_features(estimator: Any) -> int | None:
 
 def refit(plan: Plan, samples: Samples, path: Sequence[Setting], n_jobs: int | None = None) -> Any:
     """Fit the settings of a path on all samples in sequence, with warm starts and all jobs."""
-    estimator = _at_start(plan)
-    before = estimator.get_params()
-    threads = {"n_jobs": n_jobs} if "n_jobs" in before and before["n_jobs"] is None else {}
-    estimator.set_params(**threads)
+    estimator = plan.unfitted()
+    before = plan.estimator.get_params()
+    changed = [name for name in (plan.warm_start,) if name is not None]
+    if before.get("n_jobs", 1) is None:
+        changed.append("n_jobs")
+        estimator.set_params(n_jobs=n_jobs)
     for setting in path[:-1]:
         fit_quietly(_set(estimator, setting), samples)
     _set(estimator, path[-1]).fit(samples.X, samples.y, **samples.fit)
-    if plan.warm_start is not None:
-        estimator.set_params(**{plan.warm_start: plan.estimator.get_params()[plan.warm_start]})
-    return estimator.set_params(**dict.fromkeys(threads))
+    return estimator.set_params(**{name: before[name] for name in changed})
 
 
 def reseed(estimator: Any, seed: int) -> Any:
@@ -388,17 +356,13 @@ def reseed(estimator: Any, seed: int) -> Any:
 
 
 def summarize(plan: Plan, records: Records) -> dict[str, Any]:
-    """Return scikit-learn's table of results, with NaN for missing folds.
-
-    Settings with scores on every fold are ranked first.
-    """
-    shape = (len(plan.settings), len(plan.folds))
-    keys = [setting_key(setting) for setting in plan.settings]
-    table = [[records.get((key, fold)) for fold in range(shape[1])] for key in keys]
+    """Return scikit-learn's table of results, with NaN for missing folds, which are ranked last."""
+    folds = range(len(plan.folds))
+    table = [[records.get((setting_key(setting), fold)) for fold in folds] for setting in plan.settings]
 
     def collect(value: Callable[[FoldRecord], float | None]) -> Floats:
         found = [[np.nan if record is None else value(record) for record in row] for row in table]
-        return np.array(found, dtype=np.float64).reshape(shape)
+        return np.array(found, dtype=np.float64)
 
     results: dict[str, Any] = {}
     for name, times in (("fit", collect(lambda r: r.fit_seconds)), ("score", collect(lambda r: r.score_seconds))):
@@ -410,10 +374,10 @@ def summarize(plan: Plan, records: Records) -> dict[str, Any]:
     for name in plan.scorers:
         scores = collect(lambda record, name=name: record.scores[name])  # type: ignore[misc]
         mean = scores.mean(axis=1)
-        results |= {f"split{i}_test_{name}": scores[:, i] for i in range(shape[1])}
+        results |= {f"split{fold}_test_{name}": scores[:, fold] for fold in folds}
         results |= {f"mean_test_{name}": mean, f"std_test_{name}": scores.std(axis=1)}
         losses = np.where(np.isnan(mean), np.inf, -mean)
-        results[f"rank_test_{name}"] = np.searchsorted(np.sort(losses), losses).astype(np.int32) + 1  # ties share
+        results[f"rank_test_{name}"] = rankdata(losses, method="min").astype(np.int32)
     return results
 
 
@@ -437,33 +401,22 @@ class Edge:
 
 
 def find_edges(results: Mapping[str, Any], best: int, score: str, names: Iterable[str]) -> list[Edge]:
-    """Return the parameters whose best value is at the end of its list, with the value to try next."""
+    """Return the parameters whose best value is at the end of its list and better than the others."""
     mean = np.nan_to_num(results[f"mean_test_{score}"], nan=-np.inf)
     found = []
     for name in names:
         value, values = results["params"][best][name], [setting[name] for setting in results["params"]]
-        if not is_number(value):
+        numbers = sorted({float(other) for other in values if is_number(other)})
+        if not is_number(value) or len(numbers) < 2 or float(value) not in (numbers[0], numbers[-1]):
             continue
         others = np.array([not is_number(other) or other != value for other in values])
-        numbers = sorted({float(other) for other in values if is_number(other)})
-        if len(numbers) < 2 or float(value) not in (numbers[0], numbers[-1]) or mean[others].max() >= mean[best]:
+        if mean[others].max() >= mean[best]:
             continue
-        end, more = ("smallest", numbers[:2]) if value == numbers[0] else ("largest", numbers[:-3:-1])
-        further = _next_value(*more) if isinstance(value, float) else max(round(_next_value(*more)), 1)
+        end, last, before = ("smallest", *numbers[:2]) if value == numbers[0] else ("largest", *numbers[:-3:-1])
+        positive = min(last, before) > 0
+        further = float(f"{last * last / before if positive else 2 * last - before:.2g}")
+        if not isinstance(value, float):
+            further = max(round(further), 1)
         if further != value and (further > 0 or numbers[0] < 0):  # most parameters must be positive
             found.append(Edge(name, value, end, further))
     return found
-
-
-def describe_edges(results: Mapping[str, Any], best: int, score: str, lists: Mapping[str, str]) -> list[str]:
-    """Return advice for every parameter whose best value is at the end of its list and better than the others."""
-    return [
-        f"{edge.name}={edge.value} is the {edge.end} value that was tried: add {edge.further} to {lists[edge.name]}"
-        for edge in find_edges(results, best, score, lists)
-    ]
-
-
-def _next_value(end: float, neighbour: float) -> float:
-    """Return the next value beyond the end of a list, by the last ratio if all are positive, or else difference."""
-    step = end * end / neighbour if min(end, neighbour) > 0 else 2 * end - neighbour
-    return float(f"{step:.2g}")

@@ -23,6 +23,7 @@ from sklearn.utils.validation import (
     _check_n_features,
     _check_sample_weight,
     _check_y,
+    check_array,
     check_consistent_length,
     check_is_fitted,
     check_non_negative,
@@ -579,6 +580,15 @@ def read_numbers(estimator: BaseEstimator, y: Any) -> Floats:
     if issparse(y):
         raise TypeError("y is sparse; it must be dense. Use y.toarray().")
     return np.asarray(_check_y(y, multi_output=True, y_numeric=True, estimator=estimator), dtype=np.float64)
+
+
+def read_indicators(y: Any) -> Integers:
+    """Validate indicators of labels, (n, labels)."""
+    y = check_array(y, accept_sparse="csr", input_name="y", ensure_2d=True)
+    y = y.toarray() if hasattr(y, "toarray") else y
+    if not np.all((y == 0) | (y == 1)):
+        raise ValueError("Indicators of labels in `y` must be 0 or 1.")
+    return y.astype(np.int64)
 
 
 def check_largest(count: float) -> None:

@@ -15,21 +15,21 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.base import ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import check_consistent_length, column_or_1d
+from sklearn.utils.validation import _check_y, check_consistent_length, column_or_1d
 
 from regbayes._registry import persistable
-from regbayes._types import Flags, Floats, Integers
+from regbayes._types import Flags, Floats
 from regbayes.estimators._arrays import bring_targets, refuse_elsewhere
 from regbayes.estimators._bases import check_labels, find_labeled, read_rows, row_weights
-from regbayes.estimators._folds import DEFAULT_FOLDS, multitask_folds, split_scored
+from regbayes.estimators._folds import DEFAULT_FOLDS, multitask_folds, split_rows
 from regbayes.estimators._labels import read_labels
-from regbayes.estimators._search import Fold, Samples, accepted, check_lists, make_plan, resolve_scorers
-from regbayes.estimators._task_bases import Targets, read_targets
-from regbayes.estimators._topics import read_counts
+from regbayes.estimators._search import Fold, Plan, Samples, accepted, check_lists, resolve_scorers
+from regbayes.estimators._task_bases import read_targets
+from regbayes.estimators._topics import read_counts, read_indicators
 from regbayes.estimators._topics import read_numbers as read_number_targets
 from regbayes.estimators.ilsvm import ILSVMClassifier, is_label_matrix, read_numbers, target_shape
 from regbayes.estimators.ilsvm_regressor import ILSVMRegressor
@@ -38,7 +38,7 @@ from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILS
 from regbayes.estimators.path_search import NOT_SAVED, BaseSearch, OnResult, copy_tags
 from regbayes.estimators.search_records import FoldRecord
 
-OF_THE_SEARCH = {"cv": None, "scoring": None, "random_state": None, "n_jobs": None, "verbose": 0}
+SEARCH_PARAMETERS = {"cv": None, "scoring": None, "random_state": None, "n_jobs": None, "verbose": 0}
 NOT_SEARCHED = {"warm_start", "deterministic"}  # a search sets warm starts along its paths, and runs on the CPU
 
 DOCSTRING = """{about}
@@ -117,6 +117,7 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
     _values: ClassVar[Mapping[str, tuple[str, Any]]]  # parameter -> name and default of its list of values
     _along: ClassVar[str | None] = "C"
     _descending: ClassVar[bool] = False
+    _shuffled: ClassVar[bool] = True  # whether default folds are random
     _lists: ClassVar[dict[str, str]]  # parameter -> name of its list of values
     _shared: ClassVar[list[str]]  # parameters of the model that are not searched
 
@@ -131,12 +132,8 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
             return
         cls._lists = {name: listed for name, (listed, _) in cls._values.items()}
         given = signature(cls._model).parameters
-        cls._shared = [name for name in given if name not in {*cls._lists, *OF_THE_SEARCH, *NOT_SEARCHED}]
-        defaults = {
-            **dict(cls._values.values()),
-            **{name: given[name].default for name in cls._shared},
-            **OF_THE_SEARCH,
-        }
+        cls._shared = [name for name in given if name not in {*cls._lists, *SEARCH_PARAMETERS, *NOT_SEARCHED}]
+        defaults = dict(cls._values.values()) | {name: given[name].default for name in cls._shared} | SEARCH_PARAMETERS
         cls.__init__ = _init_of(defaults)  # type: ignore[method-assign]
         constraints = cls._model._parameter_constraints
         cls._parameter_constraints = {
@@ -148,11 +145,13 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
         if "n_components" in cls._lists:  # a single number is allowed too
             cls._parameter_constraints["n_components"] = ["array-like", *constraints["n_components"]]
         if cls.__doc__:
-            lists = [f"{listed} : sequence, default={default!r}" for listed, default in cls._values.values()]
-            texts = [f"    Values of ``{name}``." for name in cls._lists]
+            lists = [
+                f"{listed} : sequence, default={default!r}\n    Values of ``{name}``."
+                for name, (listed, default) in cls._values.items()
+            ]
             cls.__doc__ = DOCSTRING.format(
                 about=cleandoc(cls.__doc__),
-                lists="\n".join(f"{heading}\n{text}" for heading, text in zip(lists, texts, strict=True)),
+                lists="\n".join(lists),
                 parameters="\n".join(_describe_parameters(cls._model, cls._shared)),
                 model=cls._model.__name__,
                 chosen=", ".join(f"{name}_" for name in cls._lists),
@@ -184,49 +183,65 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
         -------
         self
         """
-        refuse_elsewhere(X, type(self).__name__)
-        rows, targets, labeled = self._read(X, y)
-        weights = row_weights(sample_weight, rows)
-        random = check_random_state(self.random_state)
-        model = self._make_model(random)
-        scored = labeled if weights is None else labeled & (weights > 0)
-        folds = split_scored(self._splitter(targets, random), targets, scored, classifier=True)
-        return self._search_lists(model, X, rows, targets, folds, {"sample_weight": weights}, records, on_result)
+        return self._fit(X, y, None, sample_weight, records, on_result)
 
-    def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], Flags]:
-        """Return the validated samples and targets, and which samples have a target."""
-        raise NotImplementedError
-
-    def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> Any:
-        return self.cv
-
-    def _make_model(self, random: np.random.RandomState) -> Any:
-        """Return the model with all parameters that are not searched; all fits have the same seed."""
-        seed = random.randint(np.iinfo(np.int32).max)
-        return self._model(random_state=seed, **{name: getattr(self, name) for name in self._shared})
-
-    def _search_lists(
+    def _fit(
         self,
-        model: Any,
         X: Any,
-        rows: Any,
         y: Any,
-        folds: Iterable[Fold],
-        metadata: Mapping[str, Any],
+        task: Any,
+        sample_weight: Any,
         records: Iterable[FoldRecord] | None,
         on_result: OnResult | None,
     ) -> Self:
         """Try all combinations of the lists; each method receives the metadata that it accepts."""
+        name = type(self).__name__
+        if y is None:
+            raise ValueError(f"{name} requires y to be passed, but the target y is None")
+        refuse_elsewhere(X, name)
+        rows = self._read_rows(X)
+        y, task = bring_targets(rows, y=y, task=task)
+        weights = row_weights(sample_weight, rows)
+        random = check_random_state(self.random_state)
+        shared = {name: getattr(self, name) for name in self._shared}
+        model = self._model(random_state=random.randint(np.iinfo(np.int32).max), **shared)
+        targets, folds = self._split(rows, y, task, weights, random)
         values = {name: getattr(self, listed) for name, listed in self._lists.items()}
         grid = {name: [value] if np.ndim(value) == 0 else value for name, value in values.items()}
-        check_lists(model, grid, self._lists, self._along, caller=type(self).__name__)
+        check_lists(model, grid, self._lists, self._along, caller=name)
         scorers = resolve_scorers(model, self.scoring)
-        metadata = {name: value for name, value in metadata.items() if value is not None}
+        given = {"task": None if task is None else np.asarray(task), "sample_weight": weights}
+        metadata = {name: value for name, value in given.items() if value is not None}
         of_score = {name: accepted(one or model.score, metadata) for name, one in scorers.items()}
         X = X if hasattr(X, "columns") else rows  # the fits read column names from a data frame
-        samples = Samples(X, y, metadata, accepted(model.predict, metadata), of_score)
-        plan = make_plan(model, grid, folds, scorers, along=self._along, descending=self._descending)
-        return self._search(plan, samples, self._lists, records=records, on_result=on_result)
+        samples = Samples(X, targets, metadata, accepted(model.predict, metadata), of_score)
+        plan = Plan.make(model, grid, folds, scorers, along=self._along, descending=self._descending)
+        return self._search(plan, samples, self._lists, records, on_result)
+
+    def _read_rows(self, X: Any) -> Any:
+        """Return the validated samples."""
+        return read_rows(self, X, ensure_min_samples=2)
+
+    def _read_targets(self, rows: Any, y: Any) -> tuple[NDArray[Any], Flags]:
+        """Return the validated targets, and which samples have one."""
+        raise NotImplementedError
+
+    def _split(
+        self, rows: Any, y: Any, task: Any, weights: Floats | None, random: np.random.RandomState
+    ) -> tuple[Any, Iterable[Fold]]:
+        """Return the targets and the folds; samples that cannot be scored are in every training part."""
+        targets, scored = self._read_targets(rows, y)
+        check_consistent_length(rows, targets)
+        if weights is not None:
+            scored = scored & (weights > 0)
+        cv = self.cv
+        if cv is None or isinstance(cv, Integral):
+            kind = StratifiedKFold if issubclass(self._model, ClassifierMixin) and targets.ndim == 1 else KFold
+            seed = random.randint(np.iinfo(np.int32).max) if self._shuffled else None
+            cv = kind(cv or DEFAULT_FOLDS, shuffle=self._shuffled, random_state=seed)
+        found = split_rows(cv, np.flatnonzero(scored), targets)
+        rest = np.flatnonzero(~scored)
+        return targets, [(np.sort(np.concatenate([train, rest])), test) for train, test in found]
 
     def _searched(self) -> Any:
         return vars(self).get("best_estimator_", self._model)
@@ -243,8 +258,18 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
         return copy_tags(super().__sklearn_tags__(), self._model())
 
 
+class LatentSearch(ModelSearch):
+    """Base of the searches of iLSVM."""
+
+    _descending = True
+
+    def feature_probabilities(self, X: ArrayLike) -> Floats:
+        """Return the probabilities that features are not zero, shape (n_samples, n_components)."""
+        return self._best().feature_probabilities(X)
+
+
 @persistable(skip=NOT_SAVED)
-class ILSVMClassifierCV(ModelSearch):
+class ILSVMClassifierCV(LatentSearch):
     """Choose the parameters of `ILSVMClassifier` by cross-validation.
 
     Paths go from the largest C down, and each fit is warm-started from the previous one. A smaller C keeps fewer
@@ -259,32 +284,21 @@ class ILSVMClassifierCV(ModelSearch):
         "generative_weight": ("generative_weights", ("auto",)),
         "include_inputs": ("include_inputs", (False,)),
     }
-    _descending = True
+    _shuffled = False
 
-    def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], Flags]:
+    def _read_targets(self, rows: Any, y: Any) -> tuple[NDArray[Any], Flags]:
         if is_label_matrix(y):
-            rows = read_rows(self, X, ensure_min_samples=2)
             labels = read_numbers(y, rows)
-            missing: Flags = np.isnan(labels)
-            if self.unlabeled is not None:
-                missing |= labels == self.unlabeled
-            return rows, labels, np.asarray(~missing.all(axis=1), dtype=bool)
-        rows, labels = read_rows(self, X, y, ensure_min_samples=2)
+            missing = np.isnan(labels) if self.unlabeled is None else np.isnan(labels) | (labels == self.unlabeled)
+            return labels, np.asarray(~missing.all(axis=1), dtype=bool)
+        labels = _check_y(y, estimator=self)
         labeled = find_labeled(labels, self.unlabeled)
         check_labels(labels[labeled])
-        return rows, labels, labeled
-
-    def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> Any:
-        is_number = self.cv is None or isinstance(self.cv, Integral)
-        return KFold(self.cv or DEFAULT_FOLDS) if y.ndim == 2 and is_number else self.cv
-
-    def feature_probabilities(self, X: ArrayLike) -> Floats:
-        """Return the probabilities that features are not zero, shape (n_samples, n_components)."""
-        return self._best().feature_probabilities(X)
+        return labels, labeled
 
 
 @persistable(skip=NOT_SAVED)
-class ILSVMRegressorCV(ModelSearch):
+class ILSVMRegressorCV(LatentSearch):
     """Choose the parameters of `ILSVMRegressor` by cross-validation.
 
     Paths are as in `ILSVMClassifierCV`. Folds are random by default.
@@ -296,22 +310,11 @@ class ILSVMRegressorCV(ModelSearch):
         "generative_weight": ("generative_weights", ("auto", 0.03, 0.1)),
         "temperature": ("temperatures", ("auto",)),
     }
-    _descending = True
 
-    def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], Flags]:
-        rows = read_rows(self, X, ensure_min_samples=2)
+    def _read_targets(self, rows: Any, y: Any) -> tuple[NDArray[Any], Flags]:
         values = read_numbers(y, rows)
         labeled = np.asarray(~np.isnan(values).all(axis=1), dtype=bool)
-        return rows, values[:, 0] if len(target_shape(y)) == 1 else values, labeled
-
-    def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> Any:
-        if self.cv is not None and not isinstance(self.cv, Integral):
-            return self.cv
-        return KFold(self.cv or DEFAULT_FOLDS, shuffle=True, random_state=random.randint(np.iinfo(np.int32).max))
-
-    def feature_probabilities(self, X: ArrayLike) -> Floats:
-        """Return the probabilities that features are not zero, shape (n_samples, n_components)."""
-        return self._best().feature_probabilities(X)
+        return values[:, 0] if len(target_shape(y)) == 1 else values, labeled
 
 
 class TopicSearch(ModelSearch):
@@ -319,21 +322,8 @@ class TopicSearch(ModelSearch):
 
     _along = None
 
-    def _read(self, X: Any, y: Any) -> tuple[Any, NDArray[Any], Flags]:
-        counts = read_counts(self, X, reset=True, whole=self.inference == "gibbs")
-        targets = self._read_targets(y)
-        check_consistent_length(counts, targets)
-        return counts, targets, np.ones(len(targets), dtype=bool)
-
-    def _read_targets(self, y: Any) -> NDArray[Any]:
-        raise NotImplementedError
-
-    def _splitter(self, y: NDArray[Any], random: np.random.RandomState) -> Any:
-        """Return ``cv``, or random folds, stratified by class, if it is a number or None."""
-        if self.cv is not None and not isinstance(self.cv, Integral):
-            return self.cv
-        kind = StratifiedKFold if self._model is MedLDAClassifier and y.ndim == 1 else KFold
-        return kind(self.cv or DEFAULT_FOLDS, shuffle=True, random_state=random.randint(np.iinfo(np.int32).max))
+    def _read_rows(self, X: Any) -> Any:
+        return read_counts(self, X, reset=True, whole=self.inference == "gibbs")
 
 
 @persistable(skip=NOT_SAVED)
@@ -346,11 +336,11 @@ class MedLDAClassifierCV(TopicSearch):
     _model = MedLDAClassifier
     _values = {"n_components": ("n_components", (10, 20, 40)), "C": ("Cs", (0.3, 1.0))}  # noqa: RUF012
 
-    def _read_targets(self, y: Any) -> NDArray[Any]:
+    def _read_targets(self, rows: Any, y: Any) -> tuple[NDArray[Any], Flags]:
         check_labels(y)
-        if type_of_target(y) == "multilabel-indicator":
-            return y.toarray() if hasattr(y, "toarray") else np.asarray(y)
-        return column_or_1d(y, warn=True)
+        several = type_of_target(y) == "multilabel-indicator"
+        labels = read_indicators(y) if several else column_or_1d(y, warn=True)
+        return labels, np.ones(len(labels), dtype=bool)
 
 
 @persistable(skip=NOT_SAVED)
@@ -363,8 +353,9 @@ class MedLDARegressorCV(TopicSearch):
     _model = MedLDARegressor
     _values = {"n_components": ("n_components", (10, 20, 40)), "C": ("Cs", (1.0, 3.0))}  # noqa: RUF012
 
-    def _read_targets(self, y: Any) -> NDArray[Any]:
-        return read_number_targets(self, y)
+    def _read_targets(self, rows: Any, y: Any) -> tuple[NDArray[Any], Flags]:
+        values = read_number_targets(self, y)
+        return values, np.ones(len(values), dtype=bool)
 
 
 class TaskSearch(ModelSearch):
@@ -382,7 +373,7 @@ class TaskSearch(ModelSearch):
     __metadata_request__score: ClassVar[dict[str, Any]] = {"task": None, "sample_weight": None}
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(
+    def fit(  # type: ignore[override] # `task` is third, as in the model
         self,
         X: ArrayLike,
         y: ArrayLike,
@@ -401,40 +392,32 @@ class TaskSearch(ModelSearch):
             Labels or numbers, NaN where missing (labels may also be None).
         task : array-like of shape (n_samples,), default=None
             The task of each sample, if there is one target per sample.
-        sample_weight : array-like of shape (n_samples,), default=None
-            How often each sample counts, in the fits and in their scores.
-        records, on_result
-            As in `PathSearchCV.fit`: records of earlier fits, and a function that is called with each record.
+        sample_weight, records, on_result
+            As in `ILSVMClassifierCV.fit`.
 
         Returns
         -------
         self
         """
-        refuse_elsewhere(X, type(self).__name__)
-        rows = read_rows(self, X, ensure_min_samples=2)
-        values, task = bring_targets(rows, y=y, task=task)
-        targets, kinds = self._read_tasks(rows, values, task)
-        weights = row_weights(sample_weight, rows)
-        values = np.asarray(values)
+        return self._fit(X, y, task, sample_weight, records, on_result)
+
+    def _split(
+        self, rows: Any, y: Any, task: Any, weights: Floats | None, random: np.random.RandomState
+    ) -> tuple[Any, Iterable[Fold]]:
+        numeric = not issubclass(self._model, ClassifierMixin)
+        targets = read_targets(y, task, rows, numeric=numeric, unlabeled=None if numeric else self.unlabeled)
+        kinds = targets.tasks if numeric else read_labels(targets).places(targets.tasks)
+        values = y if hasattr(y, "columns") else np.asarray(y)
         n_columns = 1 if values.ndim == 1 else values.shape[1]
         if isinstance(self.scoring, str) and len(targets.rows) < n_columns * len(np.unique(targets.rows)):
             raise ValueError(
-                f"scoring={self.scoring!r} cannot leave missing targets out; use None, or a callable that can"
+                f"scoring={self.scoring!r} does not support missing targets. Use None, or a callable that does."
             )
         if weights is not None:
             counted = weights[targets.rows] > 0
             kept = {name: getattr(targets, name)[counted] for name in ("rows", "tasks", "values")}
             targets, kinds = replace(targets, **kept), kinds[counted]
-        random = check_random_state(self.random_state)
-        model = self._make_model(random)
-        folds = multitask_folds(self.cv, rows, targets, kinds, random)
-        metadata = {"task": None if task is None else np.asarray(task), "sample_weight": weights}
-        values = y if hasattr(y, "columns") else values
-        return self._search_lists(model, X, rows, values, folds, metadata, records, on_result)
-
-    def _read_tasks(self, X: Floats, y: Any, task: Any) -> tuple[Targets, Integers]:
-        """Return the targets, and for each the task or class that every training part must contain."""
-        raise NotImplementedError
+        return values, multitask_folds(self.cv, len(rows), targets, kinds, random)
 
 
 @persistable(skip=NOT_SAVED)
@@ -451,12 +434,6 @@ class MultiTaskILSVMClassifierCV(TaskSearch):
 
     _model = MultiTaskILSVMClassifier
 
-    def _read_tasks(self, X: Floats, y: Any, task: Any) -> tuple[Targets, Integers]:
-        targets = read_targets(y, task, X, numeric=False, unlabeled=self.unlabeled)
-        labels = read_labels(targets)
-        first = np.concatenate([[0], np.cumsum(labels.widths)])
-        return targets, first[targets.tasks] + labels.codes
-
 
 @persistable(skip=NOT_SAVED)
 class MultiTaskILSVMRegressorCV(TaskSearch):
@@ -466,7 +443,3 @@ class MultiTaskILSVMRegressorCV(TaskSearch):
     """
 
     _model = MultiTaskILSVMRegressor
-
-    def _read_tasks(self, X: Floats, y: Any, task: Any) -> tuple[Targets, Integers]:
-        targets = read_targets(y, task, X, numeric=True)
-        return targets, targets.tasks

@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin, _fit_context
 from sklearn.callback import with_callbacks
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import check_array, column_or_1d
+from sklearn.utils.validation import column_or_1d
 
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
@@ -26,7 +26,7 @@ from regbayes.estimators._bases import (
     weights_by_class,
 )
 from regbayes.estimators._calibration import NoProbabilities
-from regbayes.estimators._topics import TOPIC_CONSTRAINTS, TopicModel, read_numbers
+from regbayes.estimators._topics import TOPIC_CONSTRAINTS, TopicModel, read_indicators, read_numbers
 from regbayes.kernels.arrays import to_host
 from regbayes.margins.targets import Classes, Numbers, Signs
 from regbayes.models.medlda.topics import FittedTopics
@@ -250,7 +250,7 @@ class MedLDAClassifier(ClassifierMixin, TopicModel):
         if first:
             check_labels(y)
             self._several = type_of_target(y) == "multilabel-indicator"
-        return _indicators(y) if self._several else column_or_1d(y, warn=True)
+        return read_indicators(y) if self._several else column_or_1d(y, warn=True)
 
     def _make_targets(
         self, labels: NDArray[Any], sample_weight: Floats | None, first: bool, classes: Any
@@ -517,11 +517,3 @@ class MedLDARegressor(RegressorMixin, TopicModel):
         tags.target_tags.multi_output = True
         tags.regressor_tags.poor_score = True  # scikit-learn's checks use samples that are not documents
         return tags
-
-
-def _indicators(y: Any) -> Integers:
-    y = check_array(y, accept_sparse="csr", input_name="y", ensure_2d=True)
-    y = y.toarray() if hasattr(y, "toarray") else y
-    if not np.all((y == 0) | (y == 1)):
-        raise ValueError("indicators of labels in y must be 0 or 1")
-    return y.astype(np.int64)

@@ -25,13 +25,13 @@ from regbayes.estimators._calibration import HeldOutScores, log_of
 from regbayes.estimators._search import (
     GridEdgeWarning,
     Plan,
+    Records,
     Samples,
     Scorer,
     accepted,
     check_lists,
-    describe_edges,
+    find_edges,
     iter_records,
-    make_plan,
     refit,
     reseed,
     resolve_scorers,
@@ -72,8 +72,8 @@ def copy_tags(tags: Any, model: Any) -> Any:
 class BaseSearch(Saveable, BaseEstimator):
     """Base of the searches, which predict with the best estimator.
 
-    Subclasses make a `Plan` and call `_search`. A search has the fitted attributes of the best estimator, and the
-    chosen values: the attribute ``C_`` is the C of ``best_params_``.
+    Subclasses call `_search` with a `Plan`. A search has the fitted attributes of the best estimator, and the chosen
+    values: the attribute ``C_`` is the C of ``best_params_``.
     """
 
     __metadata_request__fit: ClassVar[dict[str, Any]] = {"records": UNUSED, "on_result": UNUSED}
@@ -83,60 +83,62 @@ class BaseSearch(Saveable, BaseEstimator):
         plan: Plan,
         samples: Samples,
         lists: Mapping[str, str],
-        *,
         records: Iterable[FoldRecord] | None,
         on_result: OnResult | None,
+        *,
         chooser: str = "score",
         refitted: bool = True,
     ) -> Self:
-        """Run the fits, set the results, and fit the best setting on all samples."""
+        """Run the fits, set the results, and fit the best setting on all samples.
+
+        ``lists`` has the name of the list of each parameter's values, for advice.
+        """
         for name in ("best_estimator_", "calibration_"):
             self.__dict__.pop(name, None)
-        done, interrupted = self._gather(plan, samples, usable_records(plan, records or ()), on_result)
+        done, interrupted = self._run_fits(plan, samples, usable_records(plan, records or ()), on_result)
         self.records_ = list(done.values())
-        self.cv_results_ = summarize(plan, done)
-        mean = self.cv_results_[f"mean_test_{chooser}"]
+        self.cv_results_ = results = summarize(plan, done)
+        mean = results[f"mean_test_{chooser}"]
         if np.all(np.isnan(mean)):
             if interrupted:
                 raise SearchInterrupted(self.records_)
-            raise ValueError("no setting has a score: those of all settings are NaN on some fold")
+            raise ValueError("No setting has a score: all settings have a score of NaN on some fold.")
         self.n_splits_ = len(plan.folds)
         self.scorer_ = plan.scorers
         self.best_index_ = best = int(np.nanargmax(mean))
         self.best_params_ = dict(plan.settings[best])
         self.best_score_ = float(mean[best])
         key = setting_key(self.best_params_)
-        self.out_of_fold_ = OutOfFold.collect([done[key, fold] for fold in range(len(plan.folds))])
+        tried = [done[key, fold] for fold in range(len(plan.folds))]
+        self.out_of_fold_ = OutOfFold.collect(tried)
         self._interruption = ""
         if interrupted:
             self._interruption = (
-                f"{type(self).__name__} was interrupted after {len(done)} of {len(plan.settings) * len(plan.folds)} "
-                f"fits; the best setting of the {np.sum(~np.isnan(mean))} that were tried on every fold is "
-                f"{self.best_params_}."
+                f"{type(self).__name__} was interrupted after {len(done)} of {plan.n_fits} fits; "
+                f"the best of {np.sum(~np.isnan(mean))} settings that were tried on every fold is {self.best_params_}."
             )
             warnings.warn(self._interruption, InterruptedWarning, stacklevel=3)
         else:
-            for edge in describe_edges(self.cv_results_, best, chooser, lists):
-                warnings.warn(f"{type(self).__name__}: the best {edge}.", GridEdgeWarning, stacklevel=3)
+            for edge in find_edges(results, best, chooser, lists):
+                message = f"the best {edge.name}={edge.value} is the {edge.end} value that was tried"
+                advice = f"add {edge.further} to {lists[edge.name]}."
+                warnings.warn(f"{type(self).__name__}: {message}: {advice}", GridEdgeWarning, stacklevel=3)
         if refitted:
             began = time.perf_counter()
             self.best_estimator_ = refit(plan, samples, plan.path_to(best), self.n_jobs)
             self.refit_time_ = time.perf_counter() - began
             if is_classifier(self.best_estimator_):
-                tried = [done[key, fold] for fold in range(len(plan.folds))]
                 held_out = HeldOutScores.collect(self.best_estimator_, tried, samples.y)
                 self.calibration_ = None if held_out is None else held_out.calibrate(samples.fit.get("sample_weight"))
         return self
 
-    def _gather(
-        self, plan: Plan, samples: Samples, done: dict[tuple[str, int], FoldRecord], on_result: OnResult | None
-    ) -> tuple[dict[tuple[str, int], FoldRecord], bool]:
+    def _run_fits(
+        self, plan: Plan, samples: Samples, done: Records, on_result: OnResult | None
+    ) -> tuple[Records, bool]:
         """Return all records, earlier ones included, and whether Ctrl-C interrupted the fits."""
-        found = iter_records(plan, samples, n_jobs=self.n_jobs, done=done)
-        done = dict(done)
-        total = len(plan.settings) * len(plan.folds)
-        name = type(self).__name__
-        with tqdm(initial=len(done), total=total, desc=name, unit="fit", disable=not self.verbose) as bar:
+        done, found = dict(done), iter_records(plan, samples, self.n_jobs, done)
+        options = {"desc": type(self).__name__, "unit": "fit", "disable": not self.verbose}
+        with tqdm(initial=len(done), total=plan.n_fits, **options) as bar:
             try:
                 for record in found:
                     done[record.key] = record
@@ -158,13 +160,8 @@ class BaseSearch(Saveable, BaseEstimator):
                 return getattr(state["best_estimator_"], name)
         why = ""
         if name in ("predict_proba", "predict_log_proba") and "best_estimator_" in state and is_classifier(self):
-            why = ": no fold of its search had seen all classes and scored rows of them (or an older version saved it)"
+            why = ": no fold of its search had all classes in its training part and scores of its test part"
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{why}")
-
-    def __dir__(self) -> list[str]:
-        fitted = [name for name in vars(vars(self).get("best_estimator_", object)) if name.endswith("_")]
-        chosen = [f"{name}_" for name in vars(self).get("best_params_", ())]
-        return sorted({*super().__dir__(), *chosen, *(name for name in fitted if not name.startswith("_"))})
 
     def _best(self) -> Any:
         check_is_fitted(self, "best_estimator_")
@@ -376,38 +373,29 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         metadata = {name: value for name, value in metadata.items() if value is not None}
         samples, of_split = self._route(X, y, estimator, scorers, metadata)
         folds = check_cv(self.cv, y, classifier=is_classifier(estimator)).split(X, y, **of_split)
-        plan = make_plan(estimator, self.param_grid, folds, scorers, along=self.along, descending=self.descending)
-        return self._search(
-            plan,
-            samples,
-            lists,
-            records=records,
-            on_result=on_result,
-            chooser=chooser,
-            refitted=self.refit is not False,
-        )
+        plan = Plan.make(estimator, self.param_grid, folds, scorers, along=self.along, descending=self.descending)
+        refitted = self.refit is not False
+        return self._search(plan, samples, lists, records, on_result, chooser=chooser, refitted=refitted)
 
     def _check_grid(self, estimator: Any, lists: Mapping[str, str]) -> None:
         if not self.param_grid:
-            raise ValueError("param_grid is empty; it must have at least one parameter and its values")
+            raise ValueError("`param_grid` is empty; it must have at least one parameter and its values.")
         known = estimator.get_params()
         for name, values in self.param_grid.items():
             if name not in known:
-                raise ValueError(f"{name!r} in param_grid is not a parameter of {type(estimator).__name__}")
+                raise ValueError(f"{name!r} in `param_grid` is not a parameter of {type(estimator).__name__}.")
             if isinstance(values, str) or not hasattr(values, "__len__"):
-                raise TypeError(f"{lists[name]} must be a list of values, got {values!r}")
+                raise TypeError(f"{lists[name]} must be a list of values; got {values!r}.")
         if self.along is not None and self.along not in self.param_grid:
-            raise ValueError(f"along={self.along!r} is not in param_grid; it has {', '.join(self.param_grid)}")
+            raise ValueError(f"along={self.along!r} must be one of {', '.join(self.param_grid)}, as in `param_grid`.")
         check_lists(estimator, self.param_grid, lists, self.along, caller=type(self).__name__)
 
     def _choose_score(self, scorers: Mapping[str, Scorer]) -> str:
-        if isinstance(self.refit, str):
-            if self.refit not in scorers:
-                raise ValueError(f"refit={self.refit!r} is not a score; there are {', '.join(scorers)}")
-            return self.refit
-        if len(scorers) > 1:
-            raise ValueError(f"refit must name the score that chooses, one of {', '.join(scorers)}")
-        return next(iter(scorers))
+        chosen = self.refit if isinstance(self.refit, str) else next(iter(scorers))
+        if chosen not in scorers or (len(scorers) > 1 and not isinstance(self.refit, str)):
+            names = ", ".join(scorers)
+            raise ValueError(f"`refit` must name the score that chooses, one of {names}; got {self.refit!r}.")
+        return chosen
 
     def _route(
         self, X: Any, y: Any, estimator: Any, scorers: Mapping[str, Scorer], metadata: Mapping[str, Any]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +19,7 @@ from regbayes._types import Floats, Integers
 __all__ = ["FoldRecord", "OutOfFold", "SearchInterrupted", "best_so_far", "read_records", "write_records"]
 
 Setting = dict[str, Any]
+ARRAY = {"dtype", "values"}  # keys of a stored array
 
 
 @dataclass(frozen=True)
@@ -119,13 +118,9 @@ def is_number(value: Any) -> bool:
 
 def setting_key(params: Mapping[str, Any]) -> str:
     """Return a string that is equal for equal settings, also if a file has turned an integer into a float."""
-    return json.dumps({name: _plain(value) for name, value in params.items()}, sort_keys=True, default=repr)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    return float(value) if is_number(value) else value
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
+    numbers = {name: float(value) if is_number(value) else value for name, value in plain.items()}
+    return json.dumps(numbers, sort_keys=True, default=repr)
 
 
 def write_records(records: Iterable[FoldRecord], path: str | os.PathLike[str], *, append: bool = False) -> None:
@@ -136,8 +131,8 @@ def write_records(records: Iterable[FoldRecord], path: str | os.PathLike[str], *
     records : iterable of FoldRecord
     path : str or path-like
     append : bool, default=False
-            Whether to append to the file. A search that appends each record as it arrives can be resumed after any
-            interruption.
+        Whether to append to the file. A search that appends each record as it arrives can be resumed after any
+        interruption.
 
     Raises
     ------
@@ -146,7 +141,11 @@ def write_records(records: Iterable[FoldRecord], path: str | os.PathLike[str], *
     """
     with Path(path).open("a" if append else "w", encoding="utf-8") as file:
         for record in records:
-            file.write(_encode(record) + "\n")
+            try:
+                line = json.dumps(vars(record), default=_encode)
+            except TypeError:
+                raise ValueError(f"JSON does not support a value of the setting {record.params}.") from None
+            file.write(line + "\n")
 
 
 def read_records(path: str | os.PathLike[str]) -> list[FoldRecord]:
@@ -158,73 +157,36 @@ def read_records(path: str | os.PathLike[str]) -> list[FoldRecord]:
         If a line is not a record; the message has its number.
     """
     found = []
-    *lines, _ = (
-        Path(path).read_text(encoding="utf-8").split("\n")
-    )  # the rest after the last line break is empty or an incomplete line
+    *lines, _ = Path(path).read_text(encoding="utf-8").split("\n")  # after the last line break: nothing, or a part
     for number, line in enumerate(lines, start=1):
         try:
             found.append(_decode(line))
-        except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
-            raise ValueError(f"line {number} of {os.fspath(path)} is not a record of a search: {error}") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"Line {number} of {os.fspath(path)} is not a record of a search: {error}") from None
     return found
 
 
-def _encode(record: FoldRecord) -> str:
-    body = {
-        "params": {
-            name: value.item() if isinstance(value, np.generic) else value for name, value in record.params.items()
-        },
-        "fold": record.fold,
-        "scores": dict(record.scores),
-        "fit_seconds": record.fit_seconds,
-        "score_seconds": record.score_seconds,
-        "n_features": record.n_features,
-        "rows": _encode_array(record.rows),
-        "predictions": _encode_array(record.predictions),
-        "decisions": _encode_array(record.decisions),
-    }
-    try:
-        return json.dumps(body)
-    except TypeError:
-        raise ValueError(
-            f"a record of the setting {record.params} cannot be written: JSON has no word for it"
-        ) from None
+def _encode(value: Any) -> Any:
+    """Return what JSON stores for a NumPy array or number."""
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.str, "values": value.tolist()}
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is not supported")
 
 
 def _decode(line: str) -> FoldRecord:
-    body = json.loads(line)
-    rows = _decode_array(body["rows"])
-    if rows is None or rows.ndim != 1 or rows.dtype.kind != "i":
-        raise ValueError("rows must be a list of integers")
+    """Return the record in a line; raise an error if its entries have other types or lengths."""
+    body = json.loads(line, object_hook=lambda d: np.array(d["values"], d["dtype"]) if d.keys() == ARRAY else d)
+    body |= {name: float(body[name]) for name in ("fit_seconds", "score_seconds")}
+    body |= {"params": dict(body["params"]), "fold": int(body["fold"])}
+    body["scores"] = {str(name): float(score) for name, score in body["scores"].items()}
+    body["n_features"] = None if body["n_features"] is None else int(body["n_features"])
+    record = FoldRecord(**body)
+    if not isinstance(record.rows, np.ndarray) or record.rows.ndim != 1 or record.rows.dtype.kind != "i":
+        raise ValueError("rows must be an array of integers")
     for name in ("predictions", "decisions"):
-        body[name] = _decode_array(body[name])
-        if body[name] is not None and len(body[name]) != len(rows):
-            raise ValueError(f"{name} are not of as many rows as there are")
-    return FoldRecord(
-        dict(body["params"]),
-        int(body["fold"]),
-        {str(name): float(score) for name, score in body["scores"].items()},
-        float(body["fit_seconds"]),
-        float(body["score_seconds"]),
-        None if body["n_features"] is None else int(body["n_features"]),
-        rows,
-        body["predictions"],
-        body["decisions"],
-    )
-
-
-def _encode_array(values: NDArray[Any] | None) -> Any:
-    """Return an array as the bytes of a ``.npy`` file, or as a list if it holds objects."""
-    if values is None:
-        return None
-    if values.dtype.kind == "O":
-        return values.tolist()
-    file = io.BytesIO()
-    np.save(file, values, allow_pickle=False)
-    return base64.b64encode(file.getvalue()).decode("ascii")
-
-
-def _decode_array(body: Any) -> NDArray[Any] | None:
-    if isinstance(body, str):
-        return np.lib.format.read_array(io.BytesIO(base64.b64decode(body, validate=True)), allow_pickle=False)
-    return None if body is None else np.array(body, dtype=object)
+        values = getattr(record, name)
+        if values is not None and (not isinstance(values, np.ndarray) or len(values) != len(record.rows)):
+            raise ValueError(f"{name} must have an entry for each of {len(record.rows)} rows")
+    return record

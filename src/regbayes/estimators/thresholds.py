@@ -180,7 +180,7 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         if not labels.alike:
             raise ValueError("All labels must have the same two classes, 0 and 1 for instance.")
         random = check_random_state(self.random_state)
-        folds = list(multitask_folds(self.cv, np.zeros((n, 0)), targets, 2 * targets.tasks + labels.codes, random))
+        folds = list(multitask_folds(self.cv, n, targets, labels.places(targets.tasks), random))
         found = Parallel(n_jobs=self.n_jobs)(delayed(_score_fold)(self.estimator, samples, fold) for fold in folds)
         self.estimator_ = clone(self.estimator).fit(samples.X, samples.y, **samples.fit)
         self.classes_, self._one_label = labels.classes[0], targets.layout == "single"
