@@ -121,7 +121,7 @@ class LatentTasks(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TaskModel):
                 reporter.result = fit(prepared, start, callbacks=[reporter])
         if reporter.result.status in CUT_SHORT:  # the number of features of an unfinished fit is not meaningful
             return
-        # Tempered features are never pruned, so all of them are in use for any truncation.
+        # Tempered features share the weights, so that truncating them barely affects predictions.
         if self.temperature_ == 0.0 and self.n_components_ == self.n_components > 1:
             warn_of_truncation(self.n_components_)
         if self.n_components_ == 0 and not settings.include_inputs:
@@ -193,7 +193,7 @@ def resume(previous: State | None, settings: Settings, n_columns: int) -> State 
     if previous is None or settings.margins == "decoupled":
         return None
     latent = previous.latent
-    if latent.logits.shape != (n_columns, settings.n_components):
+    if len(latent.logits) != n_columns or latent.logits.shape[1] > settings.n_components:
         return None
     if settings.noise_variance is not None:
         latent = replace(latent, noise_variance=settings.noise_variance)
@@ -243,8 +243,7 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
     Parameters
     ----------
     n_components : int, default=20
-        Maximum number of features. Tempered features, the default, are all in use. At ``temperature=0`` the number in
-        use is inferred.
+        Maximum number of features. The number in use is inferred.
     alpha : float, default=2.0
         Controls the prior number of features (concentration of the Indian buffet process). Larger values expect more.
     C : float, default=0.01
@@ -269,8 +268,8 @@ class MultiTaskILSVMClassifier(LatentTasks, TaskClassifier):
         Controls what happens for a task without any observed label, in training or prediction: an error, or predictions
         from the common weights. "shared" requires a positive ``task_sharing``.
     temperature : float or "auto", default="auto"
-        Controls how far the features are from binary, per observed label. 0 is the untempered posterior: binary
-        features, whose number is inferred. Higher temperatures give probabilities, a predictive setting. "auto" is
+        Controls how far the features are from binary, per observed label. 0 is the untempered posterior, with binary
+        features. Higher temperatures give probabilities, a predictive setting. "auto" is
         found from the data; see ``temperature_``.
     generative_weight : float or "auto", default="auto"
         Controls the weight of the reconstruction of a sample relative to the loss of one label. Larger values give

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import betaln, digamma
 
 from regbayes._registry import persistable
-from regbayes._types import Floats, check_arrays
+from regbayes._types import Floats, Indices, check_arrays
 
 
 @persistable
@@ -91,6 +91,15 @@ def kl_sticks(sticks: Sticks, alpha: float) -> float:
 def cross_entropy_features(expected: StickExpectations, counts: Floats, n_rows: float) -> float:
     """Return the bound on ``-E[log p(Z | nu)]``, docs/math.md eq. (24)."""
     return -float(counts @ expected.log_use + (n_rows - counts) @ expected.log_rest)
+
+
+def find_idle(value: float, without: Floats, min_gain: float) -> Indices:
+    """Return the features to drop next: half of those that improve the normalized objective by at most ``min_gain``.
+
+    ``value`` is that objective with all features, and ``without`` (K,) are its values without each of them.
+    """
+    n_idle = int(np.sum(without <= value + min_gain))
+    return np.argsort(without, kind="stable")[: max(1, n_idle // 2) if n_idle else 0]
 
 
 def stick_weights(sticks: Sticks) -> Floats:

@@ -45,6 +45,7 @@ from regbayes.models.ilsvm.starts import (
     soft_temperature,
     take_features,
 )
+from regbayes.models.indian_buffet import find_idle
 
 Search = descent.Search[Params, Stats]
 Callback = Callable[[Progress[State]], bool | None]
@@ -177,10 +178,9 @@ class StructureSearch:
                     for k in range(len(at.params.loadings))
                 ]
             )
-            n_idle = int(np.sum(values <= self._judge(at) + min_gain))
-            if n_idle == 0:
+            leaving = find_idle(self._judge(at), values, min_gain)
+            if len(leaving) == 0:
                 break
-            leaving = np.argsort(values, kind="stable")[: max(1, n_idle // 2)]
             search = self._descend(problem, self._without(at, leaving), self.policy.short_steps, at.warm_start)
         return search
 

@@ -21,7 +21,8 @@ from regbayes.margins.ascent import DEFAULT_MAX_EPOCHS
 from regbayes.margins.design import Inputs
 from regbayes.margins.head import Head, Tolerance, WarmStart
 from regbayes.margins.targets import Cells, Observations, ObservedMatrix, Outputs
-from regbayes.models.indian_buffet import Sticks, prior_sticks, update_sticks
+from regbayes.models.ilsvm.starts import POLICY, StructurePolicy
+from regbayes.models.indian_buffet import Sticks, find_idle, prior_sticks, update_sticks
 from regbayes.models.mt_ilsvm.model import (
     ByFeatures,
     Latent,
@@ -42,6 +43,7 @@ Callback = Callable[[Progress[State]], bool | None]
 PATIENCE = 2  # consecutive small changes after which the fit has converged
 CUT_SHORT = (Status.STOPPED, Status.INTERRUPTED)
 WARM_UP = "warm-up"  # names of the stages of a fit in callbacks
+MAX_EPOCHS = 10.0  # maximum passes over the samples where features are judged
 STAGES: dict[Margins, str] = {"consistent": "descent", "posterior": "alternation", "decoupled": WARM_UP}
 
 START_LOGIT = 2.0  # root mean square of the initial logits along principal directions
@@ -90,10 +92,10 @@ class Problem(JointProblem[Floats, Any, Any]):
         head: Head = self.head.problem if isinstance(self.head, SampledHead) else self.head
         return head.prior.group
 
-    def no_weights(self) -> TaskWeights:
+    def no_weights(self, n_features: int) -> TaskWeights:
         """Zero weights of the outputs before the first solve."""
         settings = self.settings
-        n_seen = settings.n_components + settings.include_inputs * len(self.moments.gram) + settings.fit_intercept
+        n_seen = n_features + settings.include_inputs * len(self.moments.gram) + settings.fit_intercept
         groups = self.groups
         n_groups = int(groups.max(initial=-1)) + 1
         return TaskWeights(np.zeros((len(groups), n_seen)), np.zeros((n_groups, n_seen)), groups, np.zeros(0))
@@ -107,7 +109,7 @@ class Problem(JointProblem[Floats, Any, Any]):
         """Return the state for prediction."""
         return State(
             latent,
-            self.no_weights() if tasks is None else tasks,
+            self.no_weights(latent.logits.shape[1]) if tasks is None else tasks,
             self.model.scales,
             self.model.input_scale,
             self.settings.include_inputs,
@@ -213,24 +215,29 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
     if problem.head is None:
         raise ValueError("no target is observed")
     settings = problem.settings
-    decoupled = settings.margins == "decoupled"
+    decoupled, searches = settings.margins == "decoupled", False
     max_iter, status, known, found = (0 if decoupled else settings.max_iter), None, None, None
     if isinstance(start, State):
         if settings.temperature == "auto":
             problem = problem.at_temperature(start.scales.tau)
         latent = start.latent
-        known = _known_start(problem, start.tasks)
+        known = _known_start(problem, start)
     else:
         problem, latent, found = find_features(problem, start, callbacks)
+        searches = settings.margins == "consistent" and settings.max_iter > 0
         if found.status in CUT_SHORT:
-            max_iter, status = 0, found.status
+            max_iter, status, searches = 0, found.status, False
     at, inferred = problem.evaluate(problem.model.at(latent), known, problem.tolerance)
     if decoupled and found is not None:
         state = problem.state(latent, problem.find_weights(at))
         return FitResult(state, found.trace, found.status, found.n_iter, found.kept_iteration, found.objective)
+    point = Point(at, problem.pull_back(at, inferred))
+    if searches:
+        point, status = search_structure(problem, point, callbacks)
+        max_iter = 0 if status else max_iter
     result = run(
         partial(alternate if settings.margins == "posterior" else descend, problem),
-        Point(at, problem.pull_back(at, inferred)),
+        point,
         max_iter=max_iter,
         objective=lambda point: point.at.terms,
         stop=AbsoluteChange(settings.tol * settings.C * problem.n_targets, PATIENCE),
@@ -245,7 +252,8 @@ def fit(problem: Problem, start: State | Floats, callbacks: Sequence[Callback] =
         except KeyboardInterrupt:  # the result has the current weights and an interrupted status
             status = Status.INTERRUPTED
     state = problem.state(result.state.latent, problem.find_weights(at))
-    return FitResult(state, result.trace, status, result.n_iter, result.kept_iteration, result.objective)
+    objective = problem.model.normalise(result.objective, state.latent)
+    return FitResult(state, result.trace, status, result.n_iter, result.kept_iteration, objective)
 
 
 def stages_of(settings: Settings) -> dict[str, int | None]:
@@ -254,9 +262,10 @@ def stages_of(settings: Settings) -> dict[str, int | None]:
     return {WARM_UP: None} | last
 
 
-def _known_start(problem: Problem, tasks: TaskWeights) -> WarmStart | None:
+def _known_start(problem: Problem, start: State) -> WarmStart | None:
     """Return the weights of an earlier fit, and its multipliers if outputs and targets match."""
-    if tasks.weights.shape != problem.no_weights().weights.shape:
+    tasks = start.tasks
+    if tasks.weights.shape != problem.no_weights(start.latent.logits.shape[1]).weights.shape:
         return None
     targets = problem.head.targets if isinstance(problem.head, Head) else None
     is_same = isinstance(targets, Cells) and len(tasks.multipliers) == len(targets.observed)
@@ -432,6 +441,61 @@ def descend(problem: Problem, point: Point) -> StepResult[Point]:
     return StepResult(replace(point, at=at), at.terms, {"step_length": 0.0, "gap": at.gap}, Status.STALLED)
 
 
+def search_structure(
+    problem: Problem, point: Point, callbacks: Sequence[Callback] = (), policy: StructurePolicy = POLICY
+) -> tuple[Point, Status | None]:
+    """Descend and drop features that barely improve the objective; return the status if that was stopped.
+
+    The rule is that of iLSVM: half of the candidates are dropped at a time, followed by a short descent.
+    """
+    unit, n_steps = problem.settings.C * problem.n_targets, policy.first_steps
+    try:
+        while True:
+            result = run(
+                partial(descend, problem),
+                point,
+                max_iter=min(n_steps, problem.settings.max_iter),
+                objective=lambda point: point.at.terms,
+                stop=AbsoluteChange(policy.tol * unit, PATIENCE),
+                callbacks=callbacks,
+                view=lambda point: problem.state(point.latent, problem.find_weights(point.at)),
+                stage=WARM_UP,
+            )
+            point, n_steps = result.state, policy.short_steps
+            if result.status in CUT_SHORT:
+                return point, result.status
+            smaller = _drop_idle_features(problem, point, policy.min_gain * unit, policy.max_error)
+            if smaller is None:
+                return point, None
+            point = smaller
+    except KeyboardInterrupt:
+        return point, Status.INTERRUPTED
+
+
+def _drop_idle_features(problem: Problem, point: Point, min_gain: float, max_error: float) -> Point | None:
+    """Return an iterate without some of the features that barely improve the objective; None if there are none."""
+    model, at, latent = problem.model, point.at, point.latent
+    K = latent.logits.shape[1]
+    tolerance = Tolerance(max_error * min_gain / max(at.head.value, np.finfo(np.float64).tiny), MAX_EPOCHS)
+
+    def evaluate(leaving: Integers, tolerance: Tolerance) -> tuple[Evaluation[Posterior, NoSums], Any]:
+        logits, sticks = order_by_use(np.delete(latent.logits, leaving, axis=1), model.alpha)
+        params = model.at(replace(latent, logits=logits, sticks=sticks))
+        return problem.evaluate(params, carry_weights(problem, at, params), tolerance)
+
+    def judge(found: Evaluation[Posterior, NoSums]) -> float:
+        return model.normalise(found.objective, found.params.latent)
+
+    if K == 1:
+        return None
+    without = np.array([judge(evaluate(np.array([k]), tolerance)[0]) for k in range(K)])
+    leaving = find_idle(judge(at), without, min_gain)
+    if len(leaving) == 0:
+        return None
+    found, inferred = evaluate(leaving, problem.tolerance)
+    return Point(found, problem.pull_back(found, inferred))
+
+
 def _evaluate_if_no_higher(
     problem: Problem, params: Posterior, before: Evaluation[Posterior, NoSums], gained: float
 ) -> tuple[Evaluation[Posterior, NoSums], Any] | None:
@@ -482,8 +546,10 @@ def carry_weights(problem: Problem, before: Evaluation[Posterior, NoSums], param
     products = latent.products + latent.noise_variance / latent.weight_variance * np.eye(K)
     seen = params.factors.cross @ products  # moments times psi, from the cross moments of q(w)
     seen *= 2.0 * problem.settings.C / (scales.multiplicity * problem.model.input_scale**2 * n_columns)
-    carry = np.linalg.solve(psi.T @ seen + np.eye(K), seen.T @ before.params.latent.psi)
-    return WarmStart(np.hstack([start.weights[:, :K] @ carry.T, start.weights[:, K:]]))
+    psi_before = before.params.latent.psi
+    own, rest = np.split(start.weights, [psi_before.shape[1]], axis=1)
+    carry = np.linalg.solve(psi.T @ seen + np.eye(K), seen.T @ psi_before)
+    return WarmStart(np.hstack([own @ carry.T, rest]))
 
 
 def alternate(problem: Problem, point: Point) -> StepResult[Point]:

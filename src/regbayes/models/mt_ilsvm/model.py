@@ -391,6 +391,19 @@ class MultiTaskModel(JointModel[Any, Posterior, NoSums, ByFeatures]):
         terms = generative_terms(params.latent, params.factors, self.moments, self.alpha, T)
         return {name: scale * value for name, value in terms.items()}
 
+    def normalise(self, objective: float, latent: Latent) -> float:
+        """Return the objective without the free energy of unused features, docs/math.md eq. (49).
+
+        Unlike J, it can be compared between numbers of features.
+        """
+        T, D = self.scales.temperature, len(latent.logits)
+        logits = np.linspace(-40.0, 40.0, 801)[:, None]
+        p, expected = expit(logits), stick_expectations(latent.sticks)
+        spread = 0.5 * self.moments.n_rows * np.log1p(D * p * latent.weight_variance / latent.noise_variance)
+        entropy = p * np.logaddexp(0.0, -logits) + (1.0 - p) * np.logaddexp(0.0, logits)
+        unused = spread - D * (p * expected.log_use + (1.0 - p) * expected.log_rest + T * entropy)
+        return objective - self.scales.generative / T * float(unused.min(axis=0).sum())
+
     def wanted_logits(self, params: Posterior, pulled: ByFeatures) -> Floats:
         """Return the logits at which the gradient of J vanishes with all else fixed."""
         wanted = feature_logits(params.latent, params.factors, self.scales.temperature)
