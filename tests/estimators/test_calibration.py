@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from scipy.special import expit, softmax
 
-from regbayes.estimators._calibration import Calibration, fit_curve, read_outputs
+from regbayes.estimators._calibration import Calibration, HeldOutScores, fit_curve, read_outputs
 
 RNG = np.random.default_rng(0)
 
@@ -18,6 +18,10 @@ RNG = np.random.default_rng(0)
 def draw(shares, seed=0):
     """Draw a class for each row of probabilities."""
     return (shares.cumsum(axis=1) > np.random.default_rng(seed).random((len(shares), 1))).argmax(axis=1)
+
+
+def fit(scores, codes, widths, several, weights=None):
+    return HeldOutScores(np.arange(len(scores)), scores, codes, widths, several).calibrate(weights)
 
 
 def normalized(shares):
@@ -88,9 +92,9 @@ def test_calibration_sample_weights_match_copies(several):
     codes = np.column_stack([codes > 0, codes > 1, codes == 0]).astype(int) if several else codes[:, None]
     widths = np.ones(3, dtype=int) if several else np.array([3])
     weights = RNG.integers(0, 3, 120)
-    weighted = Calibration.fit(scores, codes, widths, several, weights.astype(float))
+    weighted = fit(scores, codes, widths, several, weights.astype(float))
     rows = np.repeat(np.arange(120), weights)
-    repeated = Calibration.fit(scores[rows], codes[rows], widths, several)
+    repeated = fit(scores[rows], codes[rows], widths, several)
     for found, expected in zip(weighted.by_output(scores), repeated.by_output(scores), strict=True):
         assert_allclose(found, expected, atol=1e-4)
 
@@ -99,10 +103,10 @@ def test_calibration_ignores_unlabeled_samples():
     scores = RNG.normal(size=(200, 2))
     codes = (scores + RNG.normal(size=(200, 2)) > 0).astype(int)
     codes[::3, 1] = -1
-    found = Calibration.fit(scores, codes, np.ones(2, dtype=int), True)
+    found = fit(scores, codes, np.ones(2, dtype=int), True)
     scores[::3, 1] = 77.0
-    assert_array_equal(Calibration.fit(scores, codes, np.ones(2, dtype=int), True).temperatures, found.temperatures)
-    nothing = Calibration.fit(scores, np.full((200, 2), -1), np.ones(2, dtype=int), True)
+    assert_array_equal(fit(scores, codes, np.ones(2, dtype=int), True).temperatures, found.temperatures)
+    nothing = fit(scores, np.full((200, 2), -1), np.ones(2, dtype=int), True)
     assert_allclose(nothing.probabilities(scores), expit(scores))
 
 
@@ -110,7 +114,7 @@ def test_calibration_ignores_unlabeled_samples():
 def test_calibration_of_separable_scores_is_smoothed(n):
     """At the minimum the weighted error probability is half a sample."""
     score = np.linspace(-2, 2, n)
-    found = Calibration.fit(score, (score > 0).astype(int)[:, None], np.array([1]), False).probabilities(score)
+    found = fit(score, (score > 0).astype(int)[:, None], np.array([1]), False).probabilities(score)
     assert_allclose(np.average(found.min(axis=1), weights=np.abs(score)), 0.5 / (n + 1), rtol=1e-2)
 
 

@@ -18,7 +18,7 @@ from sklearn.multioutput import MultiOutputClassifier
 import regbayes
 from multitask_tools import classifier, holes, labels
 from regbayes import MultiLabelThresholdCV
-from regbayes.estimators.thresholds import draw_resamples, find_threshold
+from regbayes.estimators.thresholds import find_threshold
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -33,8 +33,9 @@ def scored(seed, n=12):
     return np.round(truth + 1.5 * rng.standard_normal(n), 1), truth, np.arange(n)  # rounded to create ties
 
 
-def resampled(seed, n, n_resamples, weights=None):
-    return draw_resamples(n, n_resamples, np.random.RandomState(seed), weights)
+def resampled(seed, n, n_resamples):
+    drawn = np.random.RandomState(seed).randint(n, size=(n_resamples, n))
+    return [np.bincount(rows, minlength=n) for rows in drawn]
 
 
 def every_cut(scores):
@@ -46,8 +47,8 @@ def every_cut(scores):
 @given(seed=st.integers(0, 2**32 - 1), weighted=st.booleans())
 def test_find_threshold_maximizes_weighted_f1(seed, weighted):
     scores, truth, rows = scored(seed)
-    weights = np.random.default_rng(seed).integers(1, 4, len(rows)) if weighted else None
-    found = find_threshold(scores, truth, rows, resampled(seed, len(rows), 0, weights))
+    weights = np.random.default_rng(seed).integers(1, 4, len(rows)) if weighted else np.ones(len(rows))
+    found = find_threshold(scores, truth, rows, [weights])
     best = max(f1(truth, scores > cut, weights=weights) for cut in every_cut(scores))
     assert f1(truth, scores > found, weights=weights) == pytest.approx(best)
 
@@ -69,7 +70,8 @@ def test_resampling_brings_threshold_closer_to_optimum():
         rng = np.random.default_rng(seed)
         truth = rng.random(300) < 0.1
         scores = rng.standard_normal(300) + 1.5 * truth
-        found = [find_threshold(scores, truth, np.arange(300), resampled(seed, 300, n)) for n in (0, 50)]
+        counts = ([np.ones(300)], resampled(seed, 300, 50))
+        found = [find_threshold(scores, truth, np.arange(300), some) for some in counts]
         errors.append(np.square(np.array(found) - best))
     exact, averaged = np.mean(errors, axis=0)
     assert averaged < 0.8 * exact

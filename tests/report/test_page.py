@@ -7,6 +7,7 @@ import hashlib
 import re
 import subprocess
 import sys
+from email.message import Message
 
 import numpy as np
 import pytest
@@ -120,20 +121,14 @@ def test_large_images_are_downsampled():
 
 
 def test_page_links_to_documentation_of_package_metadata(monkeypatch):
-    class Named:
-        def __init__(self, urls):
-            self.urls = urls
-
-        def get_all(self, _):
-            return self.urls
-
     def link(*urls):
-        monkeypatch.setattr("regbayes.report.page.metadata.metadata", lambda _: Named(list(urls)))
+        named = Message()
+        for url in urls:
+            named.add_header("Project-URL", url)
+        monkeypatch.setattr("importlib.metadata.metadata", lambda _: named)
         return payload(render(data_of("table")))["documentation"]
 
-    assert (
-        link("Source, https://example.org/code", "Documentation, https://example.org/docs")
-        == "https://example.org/docs"
-    )
+    docs = "https://example.org/docs"
+    assert link("Source, https://example.org/code", f"Documentation, {docs}") == docs
     assert link("Documentation, javascript:alert(1)") is None
     assert link() is None

@@ -33,8 +33,7 @@ def topics_of(model: ModelFile) -> list[dict[str, Any]]:
         return []
     features = model.report.features
     weights = np.asarray(features.weights)
-    influence = np.asarray(features.deviation) * np.sqrt(np.mean(weights**2, axis=1))
-    order = np.argsort(-influence, kind="stable")
+    order = np.argsort(-np.asarray(features.influence), kind="stable")
     if model.target.kind == "regressor" and weights.shape[1] == 1:
         order = np.argsort(-weights[:, 0], kind="stable")
     return [

@@ -75,24 +75,6 @@ class Calibration:
     several: bool  # whether there are several outputs: labels, or tasks that are columns of y
     n_samples: int  # number of held-out samples in the fit
 
-    @classmethod
-    def fit(cls, scores: Floats, codes: Integers, widths: Integers, several: bool, weights: Any = None) -> Calibration:
-        """Fit a curve to each output.
-
-        Parameters
-        ----------
-        scores : (n,) or (n, sum of widths)
-            Scores of held-out samples.
-        codes : (n, outputs)
-            True classes, -1 where unknown.
-        weights : (n,) or None
-            Sample weights.
-        """
-        blocks = split_columns(scores, widths)
-        curves = [fit_curve(block, column, weights) for block, column in zip(blocks, codes.T, strict=True)]
-        temperatures, biases = np.transpose(curves)
-        return cls(temperatures, biases, np.asarray(widths), several, int(np.sum(np.any(codes >= 0, axis=1))))
-
     def probabilities(self, scores: Floats | list[Floats]) -> Floats | list[Floats]:
         """Return the probabilities for scores of ``decision_function``."""
         found = self.by_output(scores)
@@ -123,14 +105,6 @@ def split_columns(scores: Floats | list[Floats], widths: Integers) -> list[Float
     if not isinstance(scores, list):
         return np.split(np.reshape(scores, (len(scores), -1)), np.cumsum(widths)[:-1], axis=1)
     return [np.reshape(block, (len(block), -1)) for block in scores]
-
-
-def log_of(probabilities: Floats | list[Floats]) -> Floats | list[Floats]:
-    """Return the logarithms of probabilities; that of zero is minus infinity."""
-    if isinstance(probabilities, list):
-        return [np.asarray(log_of(shares)) for shares in probabilities]
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(probabilities))
 
 
 # --- held-out scores
@@ -185,9 +159,13 @@ class HeldOutScores:
         return cls(rows, scores, codes, found[0][3], np.ndim(records[0].predictions) == 2)
 
     def calibrate(self, weights: Any = None) -> Calibration:
-        """Fit the calibration to these scores; ``weights`` are those of all samples."""
+        """Fit a curve to each output; ``weights`` are those of all samples."""
         counts = None if weights is None else np.asarray(weights, dtype=np.float64)[self.rows]
-        return Calibration.fit(self.scores, self.codes, self.widths, self.several, counts)
+        blocks = split_columns(self.scores, self.widths)
+        curves = [fit_curve(block, column, counts) for block, column in zip(blocks, self.codes.T, strict=True)]
+        temperatures, biases = np.transpose(curves)
+        n_samples = int(np.sum(np.any(self.codes >= 0, axis=1)))
+        return Calibration(temperatures, biases, np.asarray(self.widths), self.several, n_samples)
 
 
 class NoProbabilities:

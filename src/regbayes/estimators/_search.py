@@ -22,13 +22,12 @@ from typing import Any
 import joblib
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
-from numpy.typing import NDArray
 from scipy.stats import rankdata
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring
+from sklearn.model_selection import ParameterGrid
 from sklearn.utils import _safe_indexing
-from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 from sklearn.utils.validation import _check_method_params
 
 from regbayes._types import Floats, Integers
@@ -39,8 +38,6 @@ Fold = tuple[Integers, Integers]  # training and test indices
 Scorer = Callable[..., float] | None  # None is the estimator's own score
 Grid = Mapping[str, Sequence[Any]]
 Records = dict[tuple[str, int], FoldRecord]  # keyed by FoldRecord.key
-
-NUMBER = Interval(Real, None, None, closed="neither")
 
 
 class GridEdgeWarning(ConvergenceWarning):
@@ -94,9 +91,15 @@ class Plan:
         along: str | None = None,
         descending: bool = False,
     ) -> Plan:
-        """Return the plan of all combinations of the values, as paths along one of the parameters."""
+        """Return the plan of all combinations of the values, as paths along one of the parameters.
+
+        Every setting is validated by the estimator's own constraints.
+        """
+        ParameterGrid(dict(grid))  # raises an error unless all values are lists with entries
         others, ends, warm_start = [name for name in grid if name != along], [{}], None
         if along is not None:
+            if along not in grid:
+                raise ValueError(f"along={along!r} must be one of the searched parameters: {', '.join(grid)}.")
             ends = [{along: value} for value in sorted(grid[along])]
             step, dashes, _ = along.rpartition("__")  # a step of a pipeline has its own warm_start
             warm_start = f"{step}{dashes}warm_start"
@@ -108,6 +111,10 @@ class Plan:
         combinations = product(*(grid[name] for name in others))
         paths = [[dict(zip(others, values, strict=True)) | end for end in ends] for values in combinations]
         settings = [setting for path in paths for setting in path]
+        for setting in settings:
+            changed = set_values(clone(estimator), setting)
+            if hasattr(changed, "_parameter_constraints"):
+                changed._validate_params()
         if descending:
             paths = [path[::-1] for path in paths]
         return cls(estimator, warm_start, paths, settings, list(folds), scorers)
@@ -138,23 +145,20 @@ def resolve_scorers(estimator: Any, scoring: Any) -> dict[str, Scorer]:
     return {name: None if named[name] is None else scorer for name, scorer in found.items()}
 
 
-def accepted(method: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata that a method or a scorer accepts by name."""
-    function = getattr(method, "_score_func", method)  # the metric of a scorer that scikit-learn made
-    named = {name for name, one in signature(function).parameters.items() if one.kind is not Parameter.VAR_KEYWORD}
-    return {name: value for name, value in metadata.items() if name in named}
+def share_metadata(
+    X: Any, y: Any, estimator: Any, scorers: Mapping[str, Scorer], metadata: Mapping[str, Any]
+) -> Samples:
+    """Pass metadata to `fit`, and to predictions and scorers that accept it by name."""
 
+    def accepted(method: Any) -> dict[str, Any]:
+        function = getattr(method, "_score_func", method)  # the metric of a scorer that scikit-learn made
+        named = {name for name, one in signature(function).parameters.items() if one.kind is not Parameter.VAR_KEYWORD}
+        return {name: value for name, value in metadata.items() if name in named}
 
-def check_lists(estimator: Any, grid: Grid, lists: Mapping[str, str], along: str | None, *, caller: str) -> None:
-    """Validate every value of every list before the first fit."""
-    constraints = getattr(estimator, "_parameter_constraints", {})
-    for name, values in grid.items():
-        if len(values) == 0:
-            raise ValueError(f"{lists[name]} is empty; it must list at least one value.")
-        for i, value in enumerate(values):
-            label = f"{lists[name]}[{i}]"
-            for check in [constraints.get(name, "no_validation")] + [[NUMBER]] * (name == along):
-                validate_parameter_constraints({label: check}, {label: value}, caller_name=caller)
+    of_predict = accepted(estimator.predict) if hasattr(estimator, "predict") else {}
+    return Samples(
+        X, y, metadata, of_predict, {name: accepted(one or estimator.score) for name, one in scorers.items()}
+    )
 
 
 def usable_records(plan: Plan, records: Iterable[FoldRecord]) -> Records:
@@ -260,13 +264,14 @@ def fit_path(
     estimator = plan.unfitted()
     for setting, is_wanted in zip(path, wanted, strict=True):
         began = time.perf_counter()
-        fit_quietly(_set(estimator, setting), train)
+        fit_quietly(set_values(estimator, setting), train)
         seconds = time.perf_counter() - began
         if is_wanted:
             yield _score(estimator, setting, fold, plan, test, seconds)
 
 
-def _set(estimator: Any, setting: Setting) -> Any:
+def set_values(estimator: Any, setting: Setting) -> Any:
+    """Set parameters to copies of some values."""
     return estimator.set_params(**{name: clone(value, safe=False) for name, value in setting.items()})
 
 
@@ -340,8 +345,8 @@ def refit(plan: Plan, samples: Samples, path: Sequence[Setting], n_jobs: int | N
         changed.append("n_jobs")
         estimator.set_params(n_jobs=n_jobs)
     for setting in path[:-1]:
-        fit_quietly(_set(estimator, setting), samples)
-    _set(estimator, path[-1]).fit(samples.X, samples.y, **samples.fit)
+        fit_quietly(set_values(estimator, setting), samples)
+    set_values(estimator, path[-1]).fit(samples.X, samples.y, **samples.fit)
     return estimator.set_params(**{name: before[name] for name in changed})
 
 
@@ -369,7 +374,11 @@ def summarize(plan: Plan, records: Records) -> dict[str, Any]:
         results |= {f"mean_{name}_time": times.mean(axis=1), f"std_{name}_time": times.std(axis=1)}
     results["mean_n_features"] = collect(lambda record: record.n_features).mean(axis=1)
     for name in plan.settings[0]:
-        results[f"param_{name}"] = _column([setting[name] for setting in plan.settings])
+        values = [setting[name] for setting in plan.settings]
+        are_numbers = all(isinstance(value, Real) for value in values)
+        column = np.array(values) if are_numbers else np.empty(len(values), dtype=object)
+        column[:] = values
+        results[f"param_{name}"] = column
     results["params"] = [dict(setting) for setting in plan.settings]
     for name in plan.scorers:
         scores = collect(lambda record, name=name: record.scores[name])  # type: ignore[misc]
@@ -379,15 +388,6 @@ def summarize(plan: Plan, records: Records) -> dict[str, Any]:
         losses = np.where(np.isnan(mean), np.inf, -mean)
         results[f"rank_test_{name}"] = rankdata(losses, method="min").astype(np.int32)
     return results
-
-
-def _column(values: list[Any]) -> NDArray[Any]:
-    """Return the values of one parameter, as an array of numbers if possible."""
-    if len({type(value) for value in values}) == 1 and isinstance(values[0], Real | np.bool_):
-        return np.array(values)
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from regbayes.estimators._arrays import bring_targets, refuse_elsewhere
 from regbayes.estimators._bases import check_labels, find_labeled, read_rows, row_weights
 from regbayes.estimators._folds import DEFAULT_FOLDS, multitask_folds, split_rows
 from regbayes.estimators._labels import read_labels
-from regbayes.estimators._search import Fold, Plan, Samples, accepted, check_lists, resolve_scorers
+from regbayes.estimators._search import Fold, Plan, resolve_scorers, share_metadata
 from regbayes.estimators._task_bases import read_targets
 from regbayes.estimators._topics import read_counts, read_indicators
 from regbayes.estimators._topics import read_numbers as read_number_targets
@@ -208,15 +208,13 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
         targets, folds = self._split(rows, y, task, weights, random)
         values = {name: getattr(self, listed) for name, listed in self._lists.items()}
         grid = {name: [value] if np.ndim(value) == 0 else value for name, value in values.items()}
-        check_lists(model, grid, self._lists, self._along, caller=name)
         scorers = resolve_scorers(model, self.scoring)
         given = {"task": None if task is None else np.asarray(task), "sample_weight": weights}
         metadata = {name: value for name, value in given.items() if value is not None}
-        of_score = {name: accepted(one or model.score, metadata) for name, one in scorers.items()}
         X = X if hasattr(X, "columns") else rows  # the fits read column names from a data frame
-        samples = Samples(X, targets, metadata, accepted(model.predict, metadata), of_score)
+        samples = share_metadata(X, targets, model, scorers, metadata)
         plan = Plan.make(model, grid, folds, scorers, along=self._along, descending=self._descending)
-        return self._search(plan, samples, self._lists, records, on_result)
+        return self._search(plan, samples, records, on_result)
 
     def _read_rows(self, X: Any) -> Any:
         """Return the validated samples."""
@@ -245,6 +243,9 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
 
     def _searched(self) -> Any:
         return vars(self).get("best_estimator_", self._model)
+
+    def _name_list(self, parameter: str) -> str:
+        return self._lists[parameter]
 
     def transform(self, X: ArrayLike) -> Floats:
         """Return the features of the best estimator, in the container that ``set_output`` chooses."""

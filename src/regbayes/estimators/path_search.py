@@ -21,20 +21,19 @@ from tqdm import tqdm
 
 from regbayes._registry import Saveable, persistable
 from regbayes.estimators._bases import N_JOBS, InterruptedWarning
-from regbayes.estimators._calibration import HeldOutScores, log_of
+from regbayes.estimators._calibration import HeldOutScores
 from regbayes.estimators._search import (
     GridEdgeWarning,
     Plan,
     Records,
     Samples,
     Scorer,
-    accepted,
-    check_lists,
     find_edges,
     iter_records,
     refit,
     reseed,
     resolve_scorers,
+    share_metadata,
     summarize,
     usable_records,
 )
@@ -82,17 +81,13 @@ class BaseSearch(Saveable, BaseEstimator):
         self,
         plan: Plan,
         samples: Samples,
-        lists: Mapping[str, str],
         records: Iterable[FoldRecord] | None,
         on_result: OnResult | None,
-        *,
         chooser: str = "score",
+        *,
         refitted: bool = True,
     ) -> Self:
-        """Run the fits, set the results, and fit the best setting on all samples.
-
-        ``lists`` has the name of the list of each parameter's values, for advice.
-        """
+        """Run the fits, set the results, and fit the best setting on all samples."""
         for name in ("best_estimator_", "calibration_"):
             self.__dict__.pop(name, None)
         done, interrupted = self._run_fits(plan, samples, usable_records(plan, records or ()), on_result)
@@ -119,9 +114,9 @@ class BaseSearch(Saveable, BaseEstimator):
             )
             warnings.warn(self._interruption, InterruptedWarning, stacklevel=3)
         else:
-            for edge in find_edges(results, best, chooser, lists):
+            for edge in find_edges(results, best, chooser, self.best_params_):
                 message = f"the best {edge.name}={edge.value} is the {edge.end} value that was tried"
-                advice = f"add {edge.further} to {lists[edge.name]}."
+                advice = f"add {edge.further} to {self._name_list(edge.name)}."
                 warnings.warn(f"{type(self).__name__}: {message}: {advice}", GridEdgeWarning, stacklevel=3)
         if refitted:
             began = time.perf_counter()
@@ -171,6 +166,10 @@ class BaseSearch(Saveable, BaseEstimator):
         """Return the best estimator, or before the fit the one to search; None if no best one was fitted."""
         raise NotImplementedError
 
+    def _name_list(self, parameter: str) -> str:
+        """Return how the user names the list of a parameter's values."""
+        return f"param_grid[{parameter!r}]"
+
     @available_if(best_has("predict"))
     def predict(self, X: Any, *given: Any, **metadata: Any) -> NDArray[Any]:
         """Predict with the best estimator; its method receives all further arguments."""
@@ -196,7 +195,9 @@ class BaseSearch(Saveable, BaseEstimator):
     @available_if(has_probabilities)
     def predict_log_proba(self, X: Any, *given: Any, **metadata: Any) -> Any:
         """Return the logarithms of `predict_proba`."""
-        return log_of(self.predict_proba(X, *given, **metadata))
+        found = self.predict_proba(X, *given, **metadata)
+        with np.errstate(divide="ignore"):
+            return [np.log(shares) for shares in found] if isinstance(found, list) else np.log(found)
 
     @available_if(best_has("transform"))
     def transform(self, X: Any) -> Any:
@@ -363,39 +364,20 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         self
         """
         X, y = indexable(X, y)
-        lists = {name: f"param_grid[{name!r}]" for name in self.param_grid}
         estimator = clone(self.estimator)
         if self.random_state is not None:
             estimator = reseed(estimator, check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        self._check_grid(estimator, lists)
         scorers = resolve_scorers(estimator, self.scoring)
-        chooser = self._choose_score(scorers)
+        chooser = self.refit if isinstance(self.refit, str) else next(iter(scorers))
+        if chooser not in scorers or (len(scorers) > 1 and not isinstance(self.refit, str)):
+            raise ValueError(
+                f"`refit` must name the score that chooses, one of {', '.join(scorers)}; got {self.refit!r}."
+            )
         metadata = {name: value for name, value in metadata.items() if value is not None}
         samples, of_split = self._route(X, y, estimator, scorers, metadata)
         folds = check_cv(self.cv, y, classifier=is_classifier(estimator)).split(X, y, **of_split)
         plan = Plan.make(estimator, self.param_grid, folds, scorers, along=self.along, descending=self.descending)
-        refitted = self.refit is not False
-        return self._search(plan, samples, lists, records, on_result, chooser=chooser, refitted=refitted)
-
-    def _check_grid(self, estimator: Any, lists: Mapping[str, str]) -> None:
-        if not self.param_grid:
-            raise ValueError("`param_grid` is empty; it must have at least one parameter and its values.")
-        known = estimator.get_params()
-        for name, values in self.param_grid.items():
-            if name not in known:
-                raise ValueError(f"{name!r} in `param_grid` is not a parameter of {type(estimator).__name__}.")
-            if isinstance(values, str) or not hasattr(values, "__len__"):
-                raise TypeError(f"{lists[name]} must be a list of values; got {values!r}.")
-        if self.along is not None and self.along not in self.param_grid:
-            raise ValueError(f"along={self.along!r} must be one of {', '.join(self.param_grid)}, as in `param_grid`.")
-        check_lists(estimator, self.param_grid, lists, self.along, caller=type(self).__name__)
-
-    def _choose_score(self, scorers: Mapping[str, Scorer]) -> str:
-        chosen = self.refit if isinstance(self.refit, str) else next(iter(scorers))
-        if chosen not in scorers or (len(scorers) > 1 and not isinstance(self.refit, str)):
-            names = ", ".join(scorers)
-            raise ValueError(f"`refit` must name the score that chooses, one of {names}; got {self.refit!r}.")
-        return chosen
+        return self._search(plan, samples, records, on_result, chooser, refitted=self.refit is not False)
 
     def _route(
         self, X: Any, y: Any, estimator: Any, scorers: Mapping[str, Scorer], metadata: Mapping[str, Any]
@@ -404,17 +386,13 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         if _routing_enabled():
             routed = process_routing(self, "fit", **metadata)
             of_score = {
-                name: routed.estimator.score if scorer is None else routed.get(_routed_name(name), {}).get("score", {})
+                name: routed.estimator.score if scorer is None else routed.get(f"scorer_{name}", {}).get("score", {})
                 for name, scorer in scorers.items()
             }
             return Samples(X, y, routed.estimator.fit, routed.estimator.predict, of_score), routed.splitter.split
         of_split = {name: value for name, value in metadata.items() if name == "groups"}
         others = {name: value for name, value in metadata.items() if name != "groups"}
-        of_predict = accepted(estimator.predict, others) if hasattr(estimator, "predict") else {}
-        of_score = {
-            name: accepted(estimator.score if scorer is None else scorer, others) for name, scorer in scorers.items()
-        }
-        return Samples(X, y, others, of_predict, of_score), of_split
+        return share_metadata(X, y, estimator, scorers, others), of_split
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return the routing of metadata to the estimator, the scorers and the splitter."""
@@ -431,7 +409,7 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
         for name, scorer in scorers.items():
             if hasattr(scorer, "get_metadata_routing"):
                 scoring = MethodMapping().add(caller="fit", callee="score")
-                router.add(**{_routed_name(name): scorer}, method_mapping=scoring)
+                router.add(**{f"scorer_{name}": scorer}, method_mapping=scoring)
         splitting = MethodMapping().add(caller="fit", callee="split")
         return router.add(splitter=check_cv(self.cv), method_mapping=splitting)
 
@@ -445,7 +423,3 @@ class PathSearchCV(MetaEstimatorMixin, BaseSearch):
 
     def __sklearn_tags__(self) -> Any:
         return copy_tags(super().__sklearn_tags__(), self.estimator)
-
-
-def _routed_name(score: str) -> str:
-    return f"scorer_{score}"

@@ -183,18 +183,12 @@ def match_features(first: Floats, second: Floats) -> Floats:
     """
     similarity = np.zeros(first.shape[1])
     if first.shape[1] and second.shape[1]:
-        one, other = (_standardize(values) for values in (first, second))
-        all_pairs = np.minimum(np.abs(one.T @ other), 1.0)
+        with np.errstate(invalid="ignore", divide="ignore"):  # constant features correlate with nothing
+            found = np.nan_to_num(np.corrcoef(first, second, rowvar=False))
+        all_pairs = np.abs(found[: first.shape[1], first.shape[1] :])
         places, partners = linear_sum_assignment(all_pairs, maximize=True)
         similarity[places] = all_pairs[places, partners]
     return similarity
-
-
-def _standardize(values: Floats) -> Floats:
-    """Return columns with mean 0 and length 1; constant columns are 0."""
-    centred = values - values.mean(axis=0)
-    lengths = np.linalg.norm(centred, axis=0)
-    return np.divide(centred, lengths, out=np.zeros_like(centred), where=lengths > 0)
 
 
 def _varying_features(model: Any, X: Any) -> tuple[Integers, Floats]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,20 +17,12 @@ from regbayes._registry import Saveable, persistable
 from regbayes._types import Flags, Floats, Integers
 from regbayes.estimators._folds import multitask_folds
 from regbayes.estimators._labels import read_labels
-from regbayes.estimators._search import Fold, Samples, fit_quietly
+from regbayes.estimators._search import Samples, fit_quietly
 from regbayes.estimators._task_bases import read_targets
 from regbayes.estimators.metrics import subset_accuracy
 
 
-def draw_resamples(n: int, n_resamples: int, random: np.random.RandomState, weights: Any = None) -> list[Floats]:
-    """Return how often each sample counts, (n,), in each bootstrap resample; 1 for all samples with 0 resamples."""
-    drawn = [np.bincount(random.randint(n, size=n), minlength=n).astype(np.float64) for _ in range(n_resamples)]
-    return [counts if weights is None else counts * weights for counts in drawn or [np.ones(n)]]
-
-
-def find_threshold(
-    scores: Floats, positive: Flags, rows: Integers, resamples: Sequence[Floats], default: float = 0.0
-) -> float:
+def find_threshold(scores: Floats, positive: Flags, rows: Integers, resamples: Floats, default: float = 0.0) -> float:
     """Return the threshold with the highest F1, averaged over resamples.
 
     The best threshold of a sample is sensitive to single examples. Therefore the number of scores above it is averaged
@@ -42,7 +33,7 @@ def find_threshold(
     ----------
     scores, positive, rows : (n,)
         Scores, true labels, and the indices of their samples.
-    resamples : sequence of (n_samples,)
+    resamples : (n_resamples, n_samples)
         How often each sample counts.
     """
     if not len(scores):
@@ -181,7 +172,13 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
             raise ValueError("All labels must have the same two classes, 0 and 1 for instance.")
         random = check_random_state(self.random_state)
         folds = list(multitask_folds(self.cv, n, targets, labels.places(targets.tasks), random))
-        found = Parallel(n_jobs=self.n_jobs)(delayed(_score_fold)(self.estimator, samples, fold) for fold in folds)
+
+        def score_fold(train: Integers, test: Integers) -> Floats:
+            fitted = fit_quietly(clone(self.estimator), samples.take(train))
+            return _responses(fitted, _safe_indexing(samples.X, test), one_label)
+
+        one_label = np.shape(samples.y)[1:] in ((), (1,))
+        found = Parallel(n_jobs=self.n_jobs)(delayed(score_fold)(*fold) for fold in folds)
         self.estimator_ = clone(self.estimator).fit(samples.X, samples.y, **samples.fit)
         self.classes_, self._one_label = labels.classes[0], targets.layout == "single"
 
@@ -189,7 +186,8 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         codes[targets.rows, targets.tasks] = labels.codes
         rows = np.concatenate([test for _, test in folds])
         scores, codes = np.concatenate(found), codes[rows]
-        resamples = draw_resamples(n, self.n_resamples, random, samples.fit.get("sample_weight"))
+        drawn = [np.bincount(random.randint(n, size=n), minlength=n) for _ in range(self.n_resamples)]
+        resamples = samples.fit.get("sample_weight", 1.0) * np.array(drawn or [np.ones(n)])
         default = 0.0 if hasattr(self.estimator_, "decision_function") else 0.5
         together = [slice(None)] if self.thresholds == "shared" else [[j] for j in range(codes.shape[1])]
         self.thresholds_ = np.empty(codes.shape[1])
@@ -224,13 +222,6 @@ class MultiLabelThresholdCV(Saveable, ClassifierMixin, MetaEstimatorMixin, BaseE
         tags.classifier_tags.multi_label = bool(inner.classifier_tags and inner.classifier_tags.multi_label)
         tags.classifier_tags.multi_class = False
         return tags
-
-
-def _score_fold(estimator: Any, samples: Samples, fold: Fold) -> Floats:
-    """Fit on the training part of a fold and score its test part."""
-    train, test = fold
-    fitted = fit_quietly(clone(estimator), samples.take(train))
-    return _responses(fitted, _safe_indexing(samples.X, test), np.shape(samples.y)[1:] in ((), (1,)))
 
 
 def _responses(fitted: Any, X: Any, one_label: bool) -> Floats:

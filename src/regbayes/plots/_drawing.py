@@ -70,11 +70,6 @@ def take_panels(ax: Any, n: int) -> list[Axes]:
     return panels
 
 
-def hide_frame(ax: Axes) -> None:
-    """Hide the top and right spines."""
-    ax.spines[["top", "right"]].set_visible(False)
-
-
 def write_names(axis: Axis, names: Sequence[Any]) -> None:
     """Label an axis with names, skipping some if there are many."""
     step = max(1, -(-len(names) // MAX_TICKS))

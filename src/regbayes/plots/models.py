@@ -16,11 +16,9 @@ from regbayes.estimators._bases import in_use
 from regbayes.kernels.arrays import to_host
 from regbayes.plots._drawing import (
     BLUE,
-    GRAY,
     RED,
     Display,
     draw_map,
-    hide_frame,
     new_axes,
     take_panels,
     write_names,
@@ -29,9 +27,7 @@ from regbayes.plots._drawing import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TERM_COLORS = (RED, BLUE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", GRAY)
-MAX_PANELS = 12  # default maximum number of features with drawn loadings
-N_COLUMNS = 4  # columns of panels in a new figure
+MAX_PANELS = 12  # default maximum number of features with drawn loadings, in rows of four
 
 
 @dataclass(eq=False)
@@ -64,14 +60,13 @@ class ObjectiveDisplay(Display):
 
     def _draw(self, ax: Axes) -> None:
         """Draw changes since the first iteration, because terms contain arbitrary constants."""
-        for i, (name, values) in enumerate(self.terms.items()):
-            color = TERM_COLORS[i % len(TERM_COLORS)]
-            ax.plot(self.iterations, values - values[0], color=color, linewidth=1.2, label=name)
+        for name, values in self.terms.items():
+            ax.plot(self.iterations, values - values[0], linewidth=1.2, label=name)
         total = np.sum(list(self.terms.values()), axis=0)
         ax.plot(self.iterations, total - total[0], color="black", linewidth=2.0, label="objective")
         ax.axhline(0.0, color="black", linewidth=0.6)
         ax.set(xlabel="iteration", ylabel="change since the first iteration (nats)")
-        hide_frame(ax)
+        ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, fontsize="small")
 
 
@@ -148,7 +143,7 @@ class FeatureUseDisplay(Display):
             draw_map(axes[1], self.by_class, self.classes, (0.0, 1.0), digits=1)
             axes[1].set_ylabel("class")
         bars.set(ylabel="all samples", xlim=(-0.5, len(places) - 0.5), ylim=(0.0, 1.0))
-        hide_frame(bars)
+        bars.spines[["top", "right"]].set_visible(False)
         write_names(axes[-1].xaxis, self.features)
         axes[-1].set_xlabel("feature")
 
@@ -290,7 +285,7 @@ class TopWordsDisplay(Display):
 
     def _new_axes(self) -> Any:
         n, n_words = self.loadings.shape
-        across, down = min(n, N_COLUMNS), -(-n // N_COLUMNS)
+        across, down = min(n, 4), -(-n // 4)
         return new_axes(2.8 * across, down * (0.22 * n_words + 0.9), down, across)
 
     def _draw(self, ax: Any) -> None:
@@ -304,7 +299,7 @@ class TopWordsDisplay(Display):
             panel.tick_params(axis="x", labelsize="x-small")
             panel.locator_params(axis="x", nbins=4)
             panel.axvline(0.0, color="black", linewidth=0.8)
-            hide_frame(panel)
+            panel.spines[["top", "right"]].set_visible(False)
         for panel in panels[n_features:]:
             panel.set_axis_off()
 

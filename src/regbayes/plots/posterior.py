@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from regbayes._types import Floats
-from regbayes.plots._drawing import BLUE, GRAY, Display, hide_frame
+from regbayes.plots._drawing import BLUE, GRAY, Display
 from regbayes.regularization.posteriors import Finite, Gaussian, Samples
 from regbayes.regularization.result import RegularizedPosterior
 
@@ -107,7 +107,7 @@ class PosteriorShiftDisplay(Display):
             ax.vlines(mean, 0.0, 1.04 * top, color=color, linestyle="--", linewidth=1.2)
         ax.set_ylim(0.0, top * 1.4)  # leaves space for the legend above the bars
         ax.set(xlabel=self.name, ylabel="density", xlim=(self.edges[0], self.edges[-1]))
-        hide_frame(ax)
+        ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, loc="upper right", fontsize="small")
 
 
@@ -155,7 +155,7 @@ class DualMultipliersDisplay(Display):
         ax.invert_yaxis()
         ax.margins(x=0.2)
         ax.set_xlabel("multiplier (nats per unit of the function)")
-        hide_frame(ax)
+        ax.spines[["top", "right"]].set_visible(False)
 
 
 def _edges(samples: list[tuple[Floats, Floats]], bins: int) -> Floats:

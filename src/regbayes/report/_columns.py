@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +23,10 @@ Edit = tuple[int, Any, Any]  # column, indices of rows and their new values
 
 @dataclass(frozen=True)
 class Columns:
-    """Named columns that can be converted back to the user's input type."""
+    """Named columns of the user's table."""
 
-    raw: list[NDArray[Any]]  # (columns,) of (rows,): original values, including missing ones
+    table: Any  # a data frame, or an array of shape (rows, columns)
     names: list[str]
-    make: Callable[[list[NDArray[Any]]], Any]
 
     @staticmethod
     def read(X: Any, names: Sequence[str] | None, unnamed: str = "input ") -> Columns | None:
@@ -35,39 +34,57 @@ class Columns:
         if scipy.sparse.issparse(X) or isinstance(X, str):
             return None
         if hasattr(X, "iloc") and hasattr(X, "columns"):
-            raw = [_raw_column(X.iloc[:, place]) for place in range(X.shape[1])]
-            own, make = X.columns, _frame_maker(X)
+            own = shorten_names(X.columns)
         else:
-            table = np.asarray(X)
-            if table.ndim != 2:
+            X = np.asarray(X)
+            if X.ndim != 2:
                 return None
-            table = table.astype(object) if table.dtype.kind in "US" else table
-            raw, own = list(table.T), [f"{unnamed}{place}" for place in range(table.shape[1])]
-            make = _as_rows
-        if names is None or len(names) != len(raw):
-            names = shorten_names(own)
-        return Columns(raw, [str(name) for name in names], make)
+            X = X.astype(object) if X.dtype.kind in "US" else X
+            own = [f"{unnamed}{place}" for place in range(X.shape[1])]
+        return Columns(X, own if names is None or len(names) != len(own) else [str(name) for name in names])
 
     def __len__(self) -> int:
-        return len(self.raw[0])
+        return len(self.table)
+
+    def values(self, place: int) -> NDArray[Any]:
+        """Return a column as an array: pandas extension numbers as floats, others with None for missing values."""
+        if isinstance(self.table, np.ndarray):
+            return self.table[:, place]
+        series = self.table.iloc[:, place]
+        if isinstance(series.dtype, np.dtype):
+            return np.asarray(series)
+        if series.dtype.kind in "iuf":
+            return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+        return np.asarray(series.to_numpy(dtype=object, na_value=None))
 
     def column(self, place: int) -> NDArray[Any]:
         """Return a column as finite floats with NaN, or as objects with None."""
-        column = self.raw[place]
+        column = self.values(place)
         if column.dtype.kind in "iuf":
             numbers = column.astype(np.float64)
             return np.where(np.isinf(numbers), np.nan, numbers)
-        # NaN is not equal to itself.
-        return _objects([None if value is None or value != value else value for value in column.tolist()])
+        found = np.empty(len(column), dtype=object)
+        found[:] = [
+            None if value is None or value != value else value for value in column.tolist()
+        ]  # NaN is not itself
+        return found
 
     def take(self, rows: Integers, edits: Iterable[Edit] = ()) -> Any:
         """Return rows in the user's input type, with some values edited."""
-        arrays = [column[rows] for column in self.raw]
+        if isinstance(self.table, np.ndarray):
+            return _edit(self.table[rows], [((where, place), values) for place, where, values in edits])
+        import pandas as pd
+
+        found, by_place = self.table.iloc[rows].reset_index(drop=True), defaultdict(list)
         for place, where, values in edits:
-            if arrays[place].dtype.kind in "biu":
-                arrays[place] = arrays[place].astype(object if arrays[place].dtype.kind == "b" else np.float64)
-            arrays[place][where] = values
-        return self.make(arrays)
+            by_place[place].append((where, values))
+        for place, some in by_place.items():
+            dtype, values = self.table.dtypes.iloc[place], _edit(self.values(place)[rows], some)
+            keeps = (
+                not isinstance(dtype, np.dtype) and dtype.kind not in "iuf"
+            )  # a step of an integer may be fractional
+            found.isetitem(place, pd.Series(values, dtype=dtype if keeps else values.dtype))
+        return found
 
     def cells(self, rows: Integers, places: Sequence[int]) -> tuple[tuple[Cell, ...], ...]:
         """Return values of some rows and columns, with categories as text."""
@@ -83,51 +100,18 @@ class Columns:
 
     def deviations(self) -> Floats:
         """Return standard deviations of numeric columns, and NaN for others."""
-        found = np.full(len(self.names), np.nan)
-        for place in range(len(self.names)):
-            column = self.column(place)
-            if column.dtype != object and np.isfinite(column).any():
-                found[place] = float(np.nanstd(column))
-        return found
+        columns = (self.column(place) for place in range(len(self.names)))
+        known = ((column.dtype != object and np.isfinite(column).any(), column) for column in columns)
+        return np.array([float(np.nanstd(column)) if is_number else np.nan for is_number, column in known])
 
 
-def _raw_column(series: Any) -> NDArray[Any]:
-    """Return a column as an array: pandas extension numbers as floats, others with None for missing values."""
-    if isinstance(series.dtype, np.dtype):
-        return np.asarray(series)
-    if series.dtype.kind in "iuf":
-        return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
-    return np.asarray(series.to_numpy(dtype=object, na_value=None))
-
-
-def _frame_maker(frame: Any) -> Callable[[list[NDArray[Any]]], Any]:
-    """Return a function that rebuilds a frame with the original names and types from columns."""
-    import pandas as pd
-
-    kept = {
-        place: dtype
-        for place, dtype in enumerate(frame.dtypes)
-        if not isinstance(dtype, np.dtype) and dtype.kind not in "iuf"  # a step of an integer column may be fractional
-    }
-    names = frame.columns
-
-    def make(columns: list[NDArray[Any]]) -> Any:
-        if all(column.dtype == np.float64 for column in columns) and not kept:
-            return pd.DataFrame(np.array(columns).T, columns=names)  # faster than one series per column
-        made = {i: pd.Series(values, dtype=kept.get(i, values.dtype)) for i, values in enumerate(columns)}
-        return pd.DataFrame(made).set_axis(names, axis=1)  # set afterwards, because names may be duplicated
-
-    return make
-
-
-def _as_rows(columns: list[NDArray[Any]]) -> NDArray[Any]:
-    return np.array(columns, dtype=object if any(column.dtype == object for column in columns) else None).T
-
-
-def _objects(values: list[Any]) -> NDArray[Any]:
-    found = np.empty(len(values), dtype=object)
-    found[:] = values
-    return found
+def _edit(values: NDArray[Any], edits: Sequence[tuple[Any, Any]]) -> NDArray[Any]:
+    """Return an array with some entries replaced, in a type that can hold numbers and categories."""
+    if edits and values.dtype.kind in "biu":
+        values = values.astype(object if values.dtype.kind == "b" else np.float64)
+    for where, new in edits:
+        values[where] = new
+    return values
 
 
 def _cell(value: Any) -> Cell:
@@ -159,15 +143,13 @@ class Encoding:
     units: Floats  # (D,): units of the column per unit of the input; NaN if undefined
 
     @staticmethod
-    def of(columns: Columns, transform: Callable[[Any], Any], names: list[str] | None, n_inputs: int) -> Encoding:
+    def of(columns: Columns, transform: Callable[[Any], Any], names: list[str]) -> Encoding:
         """Match the model's inputs to columns by their names.
 
         An input with the name of a column is that column, possibly scaled. An input whose name begins with that of a
         column ("place_north" of an encoder) is one of its categories.
         """
-        if names is None or len(names) != n_inputs:
-            names = [f"input {place}" for place in range(n_inputs)]
-        called, sources = shorten_names(names), np.full(n_inputs, -1)
+        called, sources = list(names), np.full(len(names), -1)
         deviations, place_of = columns.deviations(), {name: place for place, name in enumerate(columns.names)}
         for j, name in enumerate(called):
             if name in place_of:

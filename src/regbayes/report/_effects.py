@@ -236,7 +236,7 @@ def _find_values(columns: Columns, place: int) -> tuple[list[str], list[Any]]:
     if missing and column.dtype != object and np.isfinite(column).any():
         names, values = ["its median"], [float(np.nanmedian(column))]
     if missing and values:
-        names, values = [*names, MISSING], [*values, columns.raw[place][missing[0]]]
+        names, values = [*names, MISSING], [*values, columns.values(place)[missing[0]]]
     return (names, values) if len(values) > 1 else ([], [])
 
 

@@ -60,13 +60,10 @@ def groups_of(outcomes: Outcomes | None) -> Groups:
     if outcomes.pooled_classes:
         names = outcomes.class_names[0]
         return Groups("class", names, [outcomes.rows[outcomes.values == code] for code in range(len(names))])
-    groups: dict[str, Integers] = {}
-    for place, (task, labels) in enumerate(zip(outcomes.task_names, outcomes.class_names, strict=True)):
-        mine = outcomes.tasks == place
-        if len(labels) <= 2:  # binary labels: only the positive samples
-            groups[task] = outcomes.rows[mine & (outcomes.values == len(labels) - 1)]
-        else:
-            groups |= {f"{task}: {name}": outcomes.rows[mine & (outcomes.values == c)] for c, name in enumerate(labels)}
+    groups = {
+        name: outcomes.rows[(outcomes.tasks == task) & (outcomes.values == code)]
+        for name, task, code in outcomes.labels()
+    }
     return Groups("label", list(groups), list(groups.values()))
 
 
@@ -104,12 +101,9 @@ def _task_outputs(tasks: list[str], outcomes: Outcomes | None, n_outputs: int) -
     names = outcomes.task_names if outcomes is not None and matrix else tasks
     if outcomes is None or len(tasks) == n_outputs:
         return names
-    classes = outcomes.class_names if matrix else [outcomes.class_names[0]] * len(tasks)
-    return [
-        name if len(labels) == 2 else f"{name}: {label}"
-        for name, labels in zip(names, classes, strict=True)
-        for label in (labels[-1:] if len(labels) == 2 else labels)
-    ]
+    if matrix:
+        return [name for name, _, _ in outcomes.labels()]
+    return [f"{name}: {label}" for name in names for label in outcomes.class_names[0]]
 
 
 def collect_features(
@@ -171,7 +165,6 @@ def collect_features(
         separation=separation,
         separates=tuple(separates),
         mean=np.where(rounding, 0.0, middle),
-        deviation=chosen.std(axis=0),
         histogram=histogram,
         limits=limits,
         group_title=groups.title,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import is_classifier, is_regressor
+from sklearn.metrics import confusion_matrix, f1_score
 from sklearn.utils.multiclass import type_of_target
 
 from regbayes._types import Floats, Integers
@@ -35,7 +36,6 @@ class Outcomes:
     layout: Layout
     task_names: list[str]  # (tasks,)
     class_names: list[list[str]]  # of each task; empty lists for numbers
-    classes: list[NDArray[Any]]  # of each task
     rows: Integers  # (n,)
     tasks: Integers  # (n,)
     values: NDArray[Any]  # (n,)
@@ -51,6 +51,14 @@ class Outcomes:
         """Whether there are several targets, each in units of its own."""
         return self.layout == "matrix" and len(self.task_names) > 1
 
+    def labels(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the name, the task and the code of each label: the second of two classes, or each of several."""
+        for place, (task, names) in enumerate(zip(self.task_names, self.class_names, strict=True)):
+            if len(names) <= 2:
+                yield task, place, len(names) - 1
+            else:
+                yield from ((f"{task}: {name}", place, code) for code, name in enumerate(names))
+
     def by_task(self, values: NDArray[Any]) -> Floats:
         """Return means over the targets of each task, (tasks,); NaN for a task without any."""
         n_tasks = len(self.task_names)
@@ -62,17 +70,10 @@ class Outcomes:
         """The targets less the mean of their task, (n,)."""
         return self.values - self.by_task(self.values)[self.tasks]
 
-    def positives(self) -> tuple[Floats, Floats, Floats]:
-        """Return the true positives, positives and predicted positives of each task."""
-        truth, said, n = self.values == 1, self.predicted == 1, len(self.task_names)
-        hits, actual, claimed = (np.bincount(self.tasks[some], minlength=n) for some in (truth & said, truth, said))
-        return hits.astype(np.float64), actual.astype(np.float64), claimed.astype(np.float64)
-
-    def confusion(self) -> Integers:
-        """Return the confusion matrix, (classes, classes)."""
-        n_classes = len(self.class_names[0])
-        flat = np.bincount(self.values * n_classes + self.predicted, minlength=n_classes**2)
-        return flat.reshape(n_classes, n_classes).astype(np.int64)
+    def positives(self) -> Floats:
+        """Return the shares of true positives, positives and predicted positives, (3, tasks)."""
+        truth, said = self.values == 1, self.predicted == 1
+        return np.array([self.by_task(some) for some in (truth & said, truth, said)])
 
 
 def label_text(label: Any) -> str:
@@ -110,12 +111,11 @@ def read_outcomes(
     kept = (targets.rows, targets.tasks)
     if numeric:
         predicted = None if answers is None else answers.astype(np.float64)
-        empty: list[Any] = [[] for _ in targets.ids]
-        return Outcomes("numbers", targets.layout, task_names, empty, empty, *kept, targets.values, predicted)
+        return Outcomes("numbers", targets.layout, task_names, [[]] * n_tasks, *kept, targets.values, predicted)
     known = getattr(estimator, "classes_", getattr(model, "classes_", None))
     if matrix and not hasattr(model, "tasks_"):
         known = None  # indicators: the classes are column numbers
-    classes = _classes(targets, answers, known)
+    classes, (codes, predicted) = _encode(targets, answers, known)
     names = [[label_text(label) for label in these] for these in classes]
     if not matrix and target_names is not None:
         if len(target_names) != len(classes[0]):
@@ -124,11 +124,7 @@ def read_outcomes(
                 f"{', '.join(names[0][:10])}"
             )
         names = [[str(name) for name in target_names]] * n_tasks
-    codes, coded = (
-        None if values is None else _encode(values, targets.tasks, classes) for values in (targets.values, answers)
-    )
-    assert codes is not None
-    return Outcomes("classes", targets.layout, task_names, names, classes, *kept, codes, coded)
+    return Outcomes("classes", targets.layout, task_names, names, *kept, codes, None if answers is None else predicted)
 
 
 def _at_targets(predictions: Any, targets: Targets, n_rows: int) -> NDArray[Any]:
@@ -141,27 +137,24 @@ def _at_targets(predictions: Any, targets: Targets, n_rows: int) -> NDArray[Any]
     return np.asarray(found.reshape(n_rows, -1)[targets.rows, targets.tasks if n_columns > 1 else 0])
 
 
-def _classes(targets: Targets, answers: NDArray[Any] | None, known: Any) -> list[NDArray[Any]]:
-    """Return the classes of each task: those of the estimator and others in the targets."""
+def _encode(targets: Targets, answers: NDArray[Any] | None, known: Any) -> tuple[list[NDArray[Any]], Integers]:
+    """Return the classes of each task, and the codes of targets and predictions, (2, n).
+
+    The classes are those of the estimator and others among the targets and predictions.
+    """
     n_tasks, pooled = len(targets.ids), targets.layout != "matrix"
-    found = []
+    classes, codes = [], np.empty((2, len(targets.rows)), dtype=np.int64)
     for place in range(1 if pooled else n_tasks):
-        mine = slice(None) if pooled else targets.tasks == place
+        mine = np.flatnonzero(targets.tasks >= 0 if pooled else targets.tasks == place)
         given = known[place] if isinstance(known, list) else () if known is None else known
-        parts = [to_host(given), targets.values[mine], () if answers is None else answers[mine]]
-        parts = [natural(np.asarray(part), "y") for part in parts if len(part)]
+        some = [targets.values[mine], (targets.values if answers is None else answers)[mine]]
+        parts = [natural(np.asarray(part), "y") for part in (to_host(given), *some) if len(part)]
         if len({part.dtype.kind in "US" for part in parts}) > 1:
             raise ValueError("y has other labels than the estimator was fitted to: text among numbers")
-        found.append(np.unique(np.concatenate(parts)) if parts else np.zeros(0))
-    return found * n_tasks if pooled else found
-
-
-def _encode(values: NDArray[Any], tasks: Integers, classes: list[NDArray[Any]]) -> Integers:
-    codes = np.empty(len(values), dtype=np.int64)
-    for place in np.unique(tasks):
-        mine = tasks == place
-        codes[mine] = np.searchsorted(classes[place], natural(np.asarray(values[mine]), "y"))
-    return codes
+        found, places = np.unique(np.concatenate(parts) if parts else np.zeros(0), return_inverse=True)
+        codes[:, mine] = places[len(places) - 2 * len(mine) :].reshape(2, -1)
+        classes.append(found)
+    return classes * n_tasks if pooled else classes, codes
 
 
 def _ratio(part: Any, whole: Any) -> Floats:
@@ -169,7 +162,8 @@ def _ratio(part: Any, whole: Any) -> Floats:
     return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
 
 
-def _f1(hits: Any, actual: Any, said: Any) -> Floats:
+def _f1_by_task(outcomes: Outcomes) -> Floats:
+    hits, actual, said = outcomes.positives()
     return np.nan_to_num(_ratio(2.0 * hits, actual + said))
 
 
@@ -184,21 +178,20 @@ def scores_of(outcomes: Outcomes) -> list[Score]:
         return _number_scores(outcomes, outcomes.values - outcomes.predicted)
     right = float(np.mean(outcomes.values == outcomes.predicted))
     if outcomes.pooled_classes:
-        counts = outcomes.confusion()
-        actual = counts.sum(axis=1)
-        f1 = _f1(np.diag(counts), actual, counts.sum(axis=0))[actual > 0].mean()
+        found = np.unique(outcomes.values)
+        f1 = f1_score(outcomes.values, outcomes.predicted, labels=found, average="macro", zero_division=0)
+        largest = np.bincount(outcomes.values).max() / len(outcomes.values)
         return [
             ("accuracy", right, "share of rows whose class is predicted"),
             ("class-average F1", float(f1), "mean over classes of the harmonic mean of precision and recall"),
-            ("largest class", float(actual.max() / actual.sum()), "accuracy of always predicting that class"),
+            ("largest class", float(largest), "accuracy of always predicting that class"),
         ]
-    found: list[Score] = [("label accuracy", right, "share of all observed labels that are predicted")]
+    scores: list[Score] = [("label accuracy", right, "share of all observed labels that are predicted")]
     if all(len(names) == 2 for names in outcomes.class_names):
-        parts = outcomes.positives()
-        micro, macro = _f1(*(part.sum() for part in parts)), _f1(*parts).mean()
-        found.append(("F1-micro", float(micro), "F1 of all labels counted together"))
-        found.append(("F1-macro", float(macro), "mean over labels of the F1 of each"))
-    return found
+        micro = f1_score(outcomes.values, outcomes.predicted, zero_division=0)
+        scores.append(("F1-micro", float(micro), "F1 of all labels counted together"))
+        scores.append(("F1-macro", float(_f1_by_task(outcomes).mean()), "mean over labels of the F1 of each"))
+    return scores
 
 
 def _number_scores(outcomes: Outcomes, residual: Floats) -> list[Score]:
@@ -227,7 +220,7 @@ def confusion_of(outcomes: Outcomes, pool: ExamplePool, margins: Floats | None =
     """
     if outcomes.predicted is None or not outcomes.pooled_classes:
         return None
-    counts = outcomes.confusion()
+    counts = confusion_matrix(outcomes.values, outcomes.predicted, labels=np.arange(len(outcomes.class_names[0])))
     wrong = counts - np.diag(np.diag(counts))
     order = np.argsort(-wrong, axis=None, kind="stable")[: LIMITS.confused_pairs]
     pairs = [divmod(int(place), len(counts)) for place in order if wrong.flat[place] > 0]
@@ -370,5 +363,5 @@ def _task_scores(outcomes: Outcomes) -> dict[str, Floats]:
         return accuracy
     what = "yes" if outcomes.layout == "matrix" else outcomes.class_names[0][1]
     hits, actual, said = outcomes.positives()
-    scores = {"precision": _ratio(hits, said), "recall": _ratio(hits, actual), "F1": _f1(hits, actual, said)}
+    scores = {"precision": _ratio(hits, said), "recall": _ratio(hits, actual), "F1": _f1_by_task(outcomes)}
     return {f"share of {what}": outcomes.by_task(outcomes.values == 1), **accuracy, **scores}

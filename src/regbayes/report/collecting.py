@@ -204,18 +204,15 @@ def _describe_inputs(
     n_columns = 0 if columns is None else len(columns.names)
     if given is not None and len(given) not in (n_inputs, n_columns):
         raise ValueError(f"feature_names has {len(given)} names, but the model has {n_inputs} inputs")
+    own = None if latent.steps else getattr(X, "columns", None)
+    known = (given, latent.input_names, own, getattr(latent.model, "feature_names_in_", None))
+    fitting = [names for names in known if names is not None and len(names) == n_inputs]
+    names = shorten_names(fitting[0]) if fitting else [f"input {place}" for place in range(n_inputs)]
     if columns is not None and latent.steps:
-        names = list(given) if given is not None and len(given) == n_inputs != n_columns else latent.input_names
-        renamed = names is not None and given is not None and n_columns == n_inputs == len(names)
-        return Encoding.of(columns, latent.prepare, columns.names if renamed else names, n_inputs)
+        return Encoding.of(columns, latent.prepare, names)
     same = n_columns == n_inputs
     sources = np.arange(n_inputs) if same else np.full(n_inputs, -1)
-    units = np.full(n_inputs, 1.0 if same else np.nan)
-    own = columns.names if columns is not None and same and (given is not None or hasattr(X, "columns")) else None
-    for found in (own, given, latent.input_names, getattr(latent.model, "feature_names_in_", None)):
-        if found is not None and len(found) == n_inputs:
-            return Encoding(shorten_names(found), sources, units)
-    return Encoding([f"input {place}" for place in range(n_inputs)], sources, units)
+    return Encoding(names, sources, np.full(n_inputs, 1.0 if same else np.nan))
 
 
 def _main_inputs(shown: Shown, effects: Effects | None, pool: ExamplePool) -> tuple[Any, Any]:

@@ -169,7 +169,6 @@ class Features:
     separation: Floats  # (F,); NaN without targets
     separates: tuple[str, ...]  # (F,): task of the largest separation; empty for a single task
     mean: Floats  # (F,)
-    deviation: Floats  # (F,)
     histogram: Integers  # (F, bins): counts of samples by value
     limits: Floats  # (F, 2): limits of the histogram
 
