@@ -28,14 +28,6 @@ def test_explained_variances_match_r2_score(seed):
     assert explained_variance_within_tasks(y, predicted, task) <= explained_variance_pooled(y, predicted) + 1e-12
 
 
-def test_task_means_explain_variance_pooled_but_not_within():
-    y, _, task = ragged(0)
-    means = np.array([y[task == t].mean() for t in task])
-    assert explained_variance_within_tasks(y, means, task) == pytest.approx(0.0)
-    assert explained_variance_pooled(y, means, task) > 0.3
-    assert explained_variance_pooled(y, np.full(len(y), y.mean())) == pytest.approx(0.0)
-
-
 def test_matrix_with_missing_values_matches_long_format():
     rng = np.random.default_rng(1)
     Y = rng.standard_normal((20, 3)) + np.array([0.0, 5.0, -5.0])

@@ -12,29 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sklearn.compose import ColumnTransformer
-from sklearn.decomposition import PCA, TruncatedSVD
-from sklearn.feature_extraction import DictVectorizer
-from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfTransformer, TfidfVectorizer
-from sklearn.feature_selection import VarianceThreshold
-from sklearn.impute import MissingIndicator, SimpleImputer
-from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import (
-    Binarizer,
-    FunctionTransformer,
-    LabelBinarizer,
-    LabelEncoder,
-    MaxAbsScaler,
-    MinMaxScaler,
-    Normalizer,
-    OneHotEncoder,
-    OrdinalEncoder,
-    PolynomialFeatures,
-    PowerTransformer,
-    QuantileTransformer,
-    RobustScaler,
-    StandardScaler,
-)
+from sklearn import compose, decomposition, feature_selection, impute, pipeline, preprocessing
+from sklearn.feature_extraction import DictVectorizer, text
 from sklearn.utils._metadata_requests import MetadataRequest, MethodMetadataRequest
 
 from regbayes._registry import persistable
@@ -45,36 +24,35 @@ __all__ = ["PLAIN", "TOKEN_PATTERNS"]
 TOKEN_PATTERNS = (r"(?u)\b\w\w+\b", r"(?u)\b[^\W\d_]\w+\b")
 
 PLAIN: tuple[type, ...] = (
-    Binarizer,
-    ColumnTransformer,
-    FeatureUnion,
-    LabelBinarizer,
-    LabelEncoder,
-    MaxAbsScaler,
-    MinMaxScaler,
-    MissingIndicator,
-    Normalizer,
-    OneHotEncoder,
-    OrdinalEncoder,
-    PCA,
-    PolynomialFeatures,
-    PowerTransformer,
-    QuantileTransformer,
-    RobustScaler,
-    SimpleImputer,
-    StandardScaler,
-    TfidfTransformer,
-    TruncatedSVD,
-    VarianceThreshold,
+    compose.ColumnTransformer,
+    decomposition.PCA,
+    decomposition.TruncatedSVD,
+    feature_selection.VarianceThreshold,
+    impute.MissingIndicator,
+    impute.SimpleImputer,
+    pipeline.FeatureUnion,
+    preprocessing.Binarizer,
+    preprocessing.LabelBinarizer,
+    preprocessing.LabelEncoder,
+    preprocessing.MaxAbsScaler,
+    preprocessing.MinMaxScaler,
+    preprocessing.Normalizer,
+    preprocessing.OneHotEncoder,
+    preprocessing.OrdinalEncoder,
+    preprocessing.PolynomialFeatures,
+    preprocessing.PowerTransformer,
+    preprocessing.QuantileTransformer,
+    preprocessing.RobustScaler,
+    preprocessing.StandardScaler,
+    text.TfidfTransformer,
 )
 
 _CALLBACKS = ("_skl_callbacks",)
-_ANALYZERS = ("word", "char", "char_wb")
 _WORDS: dict[str, tuple[str | None, ...]] = {
     "input": ("content",),
     "preprocessor": (None,),
     "tokenizer": (None,),
-    "analyzer": _ANALYZERS,
+    "analyzer": ("word", "char", "char_wb"),
     "token_pattern": (*TOKEN_PATTERNS, None),
 }
 
@@ -95,10 +73,10 @@ def _class_name(owner: Any) -> str:
 for _cls in PLAIN:
     persistable(_cls, skip=_CALLBACKS)
 persistable(DictVectorizer, skip=_CALLBACKS, check=_check_vectorizer)
-for _cls in (CountVectorizer, HashingVectorizer, TfidfVectorizer):
+for _cls in (text.CountVectorizer, text.HashingVectorizer, text.TfidfVectorizer):
     persistable(_cls, skip=_CALLBACKS, only=_WORDS, check=_check_vectorizer)
-persistable(Pipeline, skip=_CALLBACKS, only={"memory": (None,)})
-persistable(FunctionTransformer, skip=_CALLBACKS, only={"func": (None,), "inverse_func": (None,)})
+persistable(pipeline.Pipeline, skip=_CALLBACKS, only={"memory": (None,)})
+persistable(preprocessing.FunctionTransformer, skip=_CALLBACKS, only={"func": (None,), "inverse_func": (None,)})
 # requests of set_fit_request; the owner, which is the estimator itself, is used in messages only
 for _cls in (MetadataRequest, MethodMetadataRequest):
     persistable(_cls, replace={"owner": _class_name})

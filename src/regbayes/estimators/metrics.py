@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import r2_score
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import _check_sample_weight
 
@@ -77,8 +78,7 @@ def explained_variance_pooled(
     explained_variance_within_tasks : Share of the variance within tasks that is explained.
     """
     targets, predicted = _take_observed(y_true, y_pred, task)
-    weights = _weights(sample_weight, y_pred, targets)
-    return _explain_variance(targets.values, predicted, np.average(targets.values, weights=weights), weights)
+    return float(r2_score(targets.values, predicted, sample_weight=_weights(sample_weight, y_pred, targets)))
 
 
 def explained_variance_within_tasks(
@@ -105,15 +105,8 @@ def explained_variance_within_tasks(
     weights, n_tasks = _weights(sample_weight, y_pred, targets), len(targets.ids)
     sums = np.bincount(targets.tasks, weights=weights * targets.values, minlength=n_tasks)
     totals = np.bincount(targets.tasks, weights=weights, minlength=n_tasks)
-    means = sums / np.where(totals > 0, totals, 1.0)
-    return _explain_variance(targets.values, predicted, means[targets.tasks], weights)
-
-
-def _explain_variance(values: Floats, predicted: Floats, centres: Floats | float, weights: Floats) -> float:
-    error, spread = weights @ (values - predicted) ** 2, weights @ (values - centres) ** 2
-    if spread == 0:  # as in scikit-learn's r2_score, for constant targets
-        return 1.0 if error == 0 else 0.0
-    return float(1.0 - error / spread)
+    means = (sums / np.where(totals > 0, totals, 1.0))[targets.tasks]
+    return float(r2_score(targets.values - means, predicted - means, sample_weight=weights))
 
 
 def _weights(sample_weight: ArrayLike | None, y_pred: ArrayLike, targets: Targets) -> Floats:
