@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from regbayes import datasets, metrics, plots, ppl, regularizers, report, search
     from regbayes.estimators._bases import PoorFitWarning, TruncationWarning, UnscaledWarning
     from regbayes.estimators._search import GridEdgeWarning
+    from regbayes.estimators.checkpoint import Checkpoint
     from regbayes.estimators.cv import (
         ILSVMClassifierCV,
         ILSVMRegressorCV,
@@ -55,6 +56,7 @@ __version__ = "0.2.0.dev0"
 _HOMES = {
     "regbayes.estimators._bases": ("PoorFitWarning", "TruncationWarning", "UnscaledWarning"),
     "regbayes.estimators._search": ("GridEdgeWarning",),
+    "regbayes.estimators.checkpoint": ("Checkpoint",),
     "regbayes.estimators.cv": (
         "ILSVMClassifierCV",
         "ILSVMRegressorCV",
@@ -116,6 +118,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Checkpoint",
     "Corr",
     "E",
     "FeatureStability",

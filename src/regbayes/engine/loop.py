@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -173,6 +173,7 @@ class Trace:
         )
 
 
+@persistable(name="regbayes.engine.FitResult")
 @dataclass(frozen=True)
 class FitResult(Generic[State]):
     """Result of a fit."""
@@ -183,6 +184,32 @@ class FitResult(Generic[State]):
     n_iter: int
     kept_iteration: int  # iteration of ``state``; 0 is the initial state
     objective: float  # objective of ``state``; ``inf`` if none was finite
+
+
+@persistable(name="regbayes.engine.Snapshot")
+@dataclass(frozen=True)
+class Snapshot(Generic[State]):
+    """A run of the loop after an iteration, or at its end."""
+
+    state: State | None  # state after the last iteration; None if the run has ended
+    result: FitResult[State]  # result of the iterations so far
+    has_ended: bool
+
+
+class Recorder:
+    """Callback that keeps snapshots of the runs of a fit, so that the same fit can continue after a crash."""
+
+    def begin(self, state: Any) -> Snapshot[Any] | None:
+        """Return where the next run of the fit continues; None: at its initial state."""
+        return None
+
+    def record(self, take_snapshot: Callable[[], Snapshot[Any]], status: Status | None = None) -> None:
+        """Keep a snapshot of the run; called after every iteration, and at its end with its status."""
+
+
+def find_recorder(callbacks: Sequence[Any]) -> Recorder:
+    """Return the first recorder among callbacks, or one that does nothing."""
+    return next((callback for callback in callbacks if isinstance(callback, Recorder)), Recorder())
 
 
 class _Rule:
@@ -292,7 +319,8 @@ def run(  # noqa: PLR0913 - options, all by name
         Called with the objectives so far; a status ends the loop. :class:`RelativeChange` is the usual choice. With
         None only the step, a callback or the iteration limit ends the loop.
     callbacks : sequence of callable
-        Each is called with a :class:`Progress` after every iteration and may return True to stop the loop.
+        Each is called with a :class:`Progress` after every iteration and may return True to stop the loop. The first
+        `Recorder` among them can restore an earlier run.
     view : callable, optional
         Maps a state to ``Progress.state``, for example a fitted model; called only if a callback uses it.
     stage : str, default=""
@@ -309,15 +337,18 @@ def run(  # noqa: PLR0913 - options, all by name
         raise ValueError(f"max_iter must be at least 0, got {max_iter!r}")
     if keep not in ("best", "last"):
         raise ValueError(f"keep must be 'best' or 'last', got {keep!r}")
-    log = _Log(keep, (0, state))
-    status = Status.ITERATION_LIMIT
+    log, recorder = _Log(keep, (0, state)), find_recorder(callbacks)
+    known = recorder.begin(state)
+    if known is not None and known.has_ended:
+        return known.result
+    status, state = Status.ITERATION_LIMIT, log.restore(known, state)
     try:
-        if objective is not None:
+        if objective is not None and not log.records:
             start = log.add(0, state, objective(state), {})
             # An infeasible start has objective +inf and may become feasible; NaN or -inf cannot recover.
             if math.isnan(start.objective) or start.objective == -math.inf:
                 return log.result(Status.DIVERGED)
-        for iteration in range(1, max_iter + 1):
+        for iteration in range(log.n_iter + 1, max_iter + 1):
             result = step(state)
             state, terms = result.state, result.terms
             if terms is None:
@@ -339,11 +370,12 @@ def run(  # noqa: PLR0913 - options, all by name
             for callback in callbacks:  # every callback is called, even if an earlier one requests a stop
                 asked |= callback(progress) is True
             ended = result.status if math.isfinite(record.objective) else Status.DIVERGED
-            if ended is None and stop is not None:
-                ended = stop(log.objectives)
+            ended = stop(log.objectives) if ended is None and stop is not None else ended
             if ended is not None or asked:
                 status = ended or Status.STOPPED
                 break
+            recorder.record(partial(log.snapshot, state))
+        recorder.record(partial(log.snapshot, None, status), status)
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
     return log.result(status)
@@ -387,6 +419,30 @@ class _Log(Generic[State]):
             self.objective = record.objective
         return record
 
+    @property
+    def n_iter(self) -> int:
+        """Number of iterations."""
+        return self.records[-1].iteration if self.records else 0
+
+    def restore(self, known: Snapshot[State] | None, state: State) -> State:
+        """Restore the log of a snapshot; return its state, or the given one without a snapshot."""
+        if known is None:
+            return state
+        result, trace = known.result, known.result.trace
+        for place, iteration in enumerate(trace.iterations):
+            terms = {name: float(values[place]) for name, values in trace.terms.items()}
+            diagnostics = {name: float(values[place]) for name, values in trace.diagnostics.items()}
+            objective, elapsed = float(trace.objective[place]), float(trace.elapsed[place])
+            self.records.append(Record(int(iteration), objective, terms, diagnostics, elapsed))
+            self.objectives.append(objective)
+            self.began = time.perf_counter() - elapsed
+        self.kept, self.objective = (result.kept_iteration, result.state), result.objective
+        return cast(State, known.state)
+
+    def snapshot(self, state: State | None, status: Status | None = None) -> Snapshot[State]:
+        """Return the run after an iteration, or at its end if it has a status."""
+        return Snapshot(state, self.result(status or Status.ITERATION_LIMIT), status is not None)
+
     def result(self, status: Status) -> FitResult[State]:
         """Return the kept state with the trace of all iterations."""
         n = len(self.records)
@@ -403,7 +459,7 @@ class _Log(Generic[State]):
             state=state,
             trace=Trace(iterations, objective, terms, diagnostics, elapsed),
             status=status,
-            n_iter=int(iterations[-1]) if n else 0,
+            n_iter=self.n_iter,
             kept_iteration=kept_iteration,
             objective=self.objective,
         )

@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from regbayes._registry import Saveable
 from regbayes._types import Flags, Floats, Integers
-from regbayes.engine import FitResult, Progress, Status
+from regbayes.engine import FitResult, Progress, Recorder, Snapshot, Status
 from regbayes.engine.executor import one_blas_thread as one_blas_thread
 from regbayes.estimators._arrays import (
     NO_LABELS,
@@ -49,6 +49,7 @@ from regbayes.estimators._arrays import (
     working_on,
 )
 from regbayes.estimators._calibration import NoProbabilities
+from regbayes.estimators.checkpoint import Checkpoint
 from regbayes.kernels.arrays import find_ranges, integers_to_device, is_mapped, is_plain, namespace_of, to_host
 from regbayes.kernels.device_memory import within_memory
 from regbayes.margins.targets import Classes, zero_one_cost
@@ -385,7 +386,7 @@ class FirstBatchWarning(ConvergenceWarning):
 
 
 @dataclass(eq=False)
-class FitReporter:
+class FitReporter(Recorder):
     """Report the engine's progress to scikit-learn's callbacks and progress bars.
 
     It is the context of a fit and a callback of the engine. The fitted attributes are set before the context exits, so
@@ -400,6 +401,7 @@ class FitReporter:
     data: dict[str, Any]
     attributes: Callable[[Any], dict[str, Any]]
     verbose: int = 0
+    is_fit: bool = True  # False for `partial_fit`, which checkpoints do not save
 
     result: FitResult[Any] = field(init=False)  # set before the context exits
     fault: str = field(default="", init=False)  # message for a warning about degenerate predictions
@@ -412,7 +414,11 @@ class FitReporter:
         self.context = self.estimator._init_callback_context(max_subtasks=most)
         self.context.call_on_fit_task_begin(estimator=self.estimator, **self.data)
         self.level = self.context  # the task whose subtasks are iterations
-        self.has_callbacks = bool(getattr(self.estimator, "_skl_callbacks", None))
+        callbacks = getattr(self.estimator, "_skl_callbacks", [])
+        self.has_callbacks = bool(callbacks)
+        self.checkpoint = next((one for one in callbacks if self.is_fit and isinstance(one, Checkpoint)), None)
+        if self.checkpoint is not None:
+            self.checkpoint.open(self.estimator, self.data)
         if self.verbose and isinstance(self.max_iter, int):
             self._open_bar(self.max_iter)
         return self
@@ -437,6 +443,15 @@ class FitReporter:
             self.reconstruct = lambda: self.attributes(progress.state)
             stop |= self._end(task)
         return stop
+
+    def begin(self, state: Any) -> Snapshot[Any] | None:
+        """Return where the checkpoint continues the next run of the engine."""
+        return None if self.checkpoint is None else self.checkpoint.begin(state)
+
+    def record(self, take_snapshot: Callable[[], Snapshot[Any]], status: Status | None = None) -> None:
+        """Let the checkpoint save a run of the engine."""
+        if self.checkpoint is not None:
+            self.checkpoint.record(take_snapshot, status)
 
     def begin_again(self) -> bool:
         """Add the stages of a restart; return whether a callback requests a stop instead."""
@@ -470,6 +485,8 @@ class FitReporter:
         if kind is None:
             self.reconstruct = dict  # the estimator is fitted now
             self._end_stage()
+            if self.checkpoint is not None:
+                self.checkpoint.close()
             self.context.call_on_fit_task_end(estimator=self.estimator, reconstruction_attributes=dict, **self.data)
         elif self.bar is not None:
             self.bar.close()

@@ -304,7 +304,8 @@ class TopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, IterativeEst
                 f"{name_place(counts.counts.numbers)}: its multipliers are found one by one. Use loss=None"
             )
         most = self._iteration_limit
-        with one_blas_thread(), FitReporter(self, most, data, self._attributes, self.verbose) as reporter:
+        reporter = FitReporter(self, most, data, self._attributes, self.verbose, is_fit=not streaming)
+        with one_blas_thread(), reporter:
             if sampled:
                 result, attributes = self._run_sampler(counts, targets, streaming, reporter)
             else:

@@ -7,9 +7,10 @@ trace records increases, and the training loop keeps the best state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol
 
+from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
 from regbayes.engine import StepResult
 from regbayes.joint.model import Params, Stats
@@ -30,6 +31,7 @@ class AlternatingModel(Protocol):
         """Return the optimal parameters for the features, and the statistics at these parameters."""
 
 
+@persistable(name="regbayes.joint.Round")
 @dataclass(frozen=True)
 class Round(Generic[Params, Stats]):
     """State after an iteration, with its objective."""
@@ -52,10 +54,11 @@ def step(
     """Run one iteration: update features, parameters and head."""
     model: Any = problem.model  # also an AlternatingModel
     at = state.at
+    solved = None if at.head is None else replace(at.head, problem=problem.head)  # files have no targets
 
     def update(pair: tuple[RowBlock[Any], Reals]) -> Reals:
         block, features = pair
-        gradient = None if at.head is None else HeadOfAll(at.head)(block, [features])[0]
+        gradient = None if solved is None else HeadOfAll(solved)(block, [features])[0]
         return model.update_features(block.pieces[0], at.params, features, gradient)
 
     def summarize(pair: tuple[RowBlock[Any], Reals]) -> Any:

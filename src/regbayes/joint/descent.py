@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
+from regbayes._registry import persistable
 from regbayes._types import Reals
 from regbayes.engine import FitResult, Progress, Status, StepResult, backtrack, run
 from regbayes.joint.model import Params, Stats
@@ -70,6 +71,7 @@ class DescentOptions:
     flat: float = 0.0  # norm of the gradient at convergence
 
 
+@persistable(name="regbayes.joint.Search")
 @dataclass(frozen=True)
 class Search(Generic[Params, Stats]):
     """An accepted point, its gradient, and the history of L-BFGS."""

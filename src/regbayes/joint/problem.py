@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
+from regbayes._registry import persistable
 from regbayes._types import Floats, Reals
 from regbayes.engine import Executor, Serial
 from regbayes.engine.source import Blocks, LocalBlocks, Samples, Source, Strata, cut_rows
@@ -159,6 +160,7 @@ class Inference:
     sums: InferSums
 
 
+@persistable(name="regbayes.joint.Evaluation")
 @dataclass(frozen=True)
 class Evaluation(Generic[Params, Stats]):
     """J at some parameters, with intermediate results."""

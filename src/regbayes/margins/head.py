@@ -57,6 +57,7 @@ class HeadPolicy:
 HEAD_POLICY = HeadPolicy()
 
 
+@persistable(name="regbayes.margins.Tolerance")
 @dataclass(frozen=True)
 class Tolerance:
     """Accuracy of the large-margin solve."""
@@ -91,6 +92,7 @@ class LinearHead:
         return self.weights[:, : len(self.centre)]
 
 
+@persistable(name="regbayes.margins.WarmStart")
 @dataclass(frozen=True)
 class WarmStart:
     """Result of an earlier solve, where available."""
@@ -110,6 +112,7 @@ class FeatureSums:
         return FeatureSums(self.weight + other.weight, self.features + other.features)
 
 
+@persistable(name="regbayes.margins.View")
 @dataclass(frozen=True)
 class View:
     """Preprocessing of samples by a head."""
@@ -118,6 +121,7 @@ class View:
     smoothing: float  # smoothing of the squared multi-class hinge
 
 
+@persistable(name="regbayes.margins.Slope")
 @dataclass(frozen=True)
 class Slope:
     """Quantities of a solved head for the gradient by the features."""
@@ -178,6 +182,7 @@ class HeadBlock:
         return whole
 
 
+@persistable(name="regbayes.margins.SolvedHead", skip=("problem",))
 @dataclass(frozen=True)
 class SolvedHead:
     """Solved large-margin problem at given features: head, certificate and gradients.

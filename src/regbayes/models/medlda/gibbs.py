@@ -120,6 +120,7 @@ class Problem:
         return self.responses.dual_form(squared=False)
 
 
+@persistable(name="regbayes.medlda.Averages")
 @dataclass(frozen=True)
 class Averages:
     """Sums over the sweeps after burn-in."""
@@ -129,6 +130,7 @@ class Averages:
     weights: Floats  # (L, K)
 
 
+@persistable(name="regbayes.medlda.Chain", replace={"counts": tuple})
 @dataclass(frozen=True)
 class Chain:
     """State of the chain after a sweep."""
@@ -140,6 +142,13 @@ class Chain:
     scores: Floats  # (N, L)
     sweep: int  # number of sweeps so far
     averages: Averages | None  # None during burn-in
+
+    def _check_loaded(self) -> None:
+        counts = TopicCounts(*self.counts)
+        object.__setattr__(self, "counts", counts)  # files have tuples
+        check_arrays(counts, topics="n", doc_topic="NC", word_topic="VC", topic_total="K")
+        if min(array.min(initial=0) for array in counts) < 0 or counts.topics.max(initial=0) >= len(counts.topic_total):
+            raise ValueError("topics and counts are out of range")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.special import expit
 
+from regbayes._registry import persistable
 from regbayes._types import Floats, Integers
 from regbayes.engine import AbsoluteChange, Executor, FitResult, Progress, Serial, Status, StepResult, run
 from regbayes.engine.source import cut_rows
@@ -402,6 +403,7 @@ def reinitialize(latent: Latent, noise: Floats, alpha: float, tempered: bool) ->
 # The joint fit
 
 
+@persistable(name="regbayes.mt_ilsvm.Point")
 @dataclass(frozen=True)
 class Point:
     """Iterate of a joint fit."""

@@ -169,6 +169,7 @@ class Latent:
 OF_FEATURES = ("psi", "products", "entropy")
 
 
+@persistable(name="regbayes.mt_ilsvm.Factors")
 @dataclass(frozen=True)
 class Factors:
     """q(w): the posterior ``w_n ~ N(projection^T x_n, covariance)``, and its sums."""
@@ -179,6 +180,7 @@ class Factors:
     second_moment: Floats  # (K, K): sum_n E[w_n w_n^T]
 
 
+@persistable(name="regbayes.mt_ilsvm.Posterior")
 @dataclass(frozen=True)
 class Posterior:
     """Generative part of a fit: q(Z), q(nu) and the variances, with the optimal q(w)."""
@@ -342,11 +344,13 @@ NO_FACTORS = Factors(*(np.zeros((0, 0)) for _ in range(4)))
 # The model with a head
 
 
+@persistable(name="regbayes.mt_ilsvm.NoSums")
 @dataclass(frozen=True)
 class NoSums(RowSums):
     """Statistics of the samples for the generative part, which needs none."""
 
 
+@persistable(name="regbayes.mt_ilsvm.ByFeatures")
 @dataclass(frozen=True)
 class ByFeatures(RowSums):
     """Derivatives with respect to the probabilities, summed over samples."""
