@@ -32,8 +32,9 @@ from tqdm import tqdm
 
 from regbayes._registry import Saveable
 from regbayes._types import Flags, Floats, Integers
-from regbayes.engine import FitResult, Progress, Recorder, Snapshot, Status
+from regbayes.engine import FitResult, Progress, Status
 from regbayes.engine.executor import one_blas_thread as one_blas_thread
+from regbayes.engine.loop import Recorder, Snapshot
 from regbayes.estimators._arrays import (
     NO_LABELS,
     bring_beside,

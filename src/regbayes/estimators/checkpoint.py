@@ -19,7 +19,8 @@ import joblib
 import numpy as np
 
 from regbayes._registry import persistable
-from regbayes.engine import Recorder, Snapshot, Status
+from regbayes.engine import Status
+from regbayes.engine.loop import Recorder, Snapshot
 from regbayes.estimators._arrays import is_elsewhere
 from regbayes.persistence import PersistenceError, load, save
 
