@@ -23,6 +23,7 @@ from regbayes.engine import Status
 from regbayes.engine.loop import Recorder, Snapshot
 from regbayes.estimators._arrays import is_elsewhere
 from regbayes.persistence import PersistenceError, load, save
+from regbayes.persistence.files import package_version
 
 IRRELEVANT = ("n_jobs", "verbose")  # parameters that do not change the result
 
@@ -102,10 +103,8 @@ class Checkpoint(Recorder):
             )
         if hasattr(data["X"], "__dask_graph__") or is_elsewhere(data["X"]):
             raise ValueError(f"`X` must be a NumPy or SciPy array with a Checkpoint; got {type(data['X']).__name__}.")
-        from regbayes import __version__  # a circular import at module level
-
         relevant = {name: value for name, value in parameters.items() if name not in IRRELEVANT}
-        fingerprint = joblib.hash([type(estimator).__qualname__, __version__, relevant, data])
+        fingerprint = joblib.hash([type(estimator).__qualname__, package_version(), relevant, data])
         self._file, self._n_begun, self._saved = CheckpointFile(fingerprint, []), 0, time.monotonic()
         if not self.path.exists():
             return

@@ -58,7 +58,7 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
         raise PersistenceError(
             f"{type(obj).__name__} has more than {MAX_VALUES} values outside arrays, which is more than a file may hold"
         )
-    line = f"regbayes {FORMAT_VERSION} {_package_version()} {hashlib.sha256(header).hexdigest()} {len(header)}\n"
+    line = f"regbayes {FORMAT_VERSION} {package_version()} {hashlib.sha256(header).hexdigest()} {len(header)}\n"
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         raise PersistenceError(f"cannot save to {target}: it is not a regular file")
@@ -124,7 +124,8 @@ def _write(target: Path, parts: list[Any]) -> None:
         raise
 
 
-def _package_version() -> str:
+def package_version() -> str:
+    """Return the version of the package."""
     from regbayes import __version__  # a circular import at module level
 
     return __version__
@@ -140,7 +141,7 @@ def _read(file: IO[bytes], size: int) -> Any:
     if _count_values(header) > MAX_VALUES:
         raise PersistenceError(f"its header has more than {MAX_VALUES} values")
     # A crafted header can raise any exception in json, NumPy or SciPy.
-    other = "" if writer == _package_version() else f"; regbayes {writer} wrote it: fit the model again"
+    other = "" if writer == package_version() else f"; regbayes {writer} wrote it: fit the model again"
     with _blaming("the header is malformed", other):
         manifest = json.loads(header, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
         arrays = read_arrays(file, manifest["arrays"], size - file.tell())
