@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from regbayes_paper.experiments.protocol import PEERS, Experiment, Metric, Record, by_line, mean_and_std
@@ -70,15 +71,14 @@ def draw_lines(experiment: Experiment, records: Sequence[Record], x: Callable[[s
     for row, name in zip(figure.subplots(len(names), len(metrics), squeeze=False), names, strict=True):
         for ax, metric in zip(row, metrics, strict=True):
             factor, text = unit(metric)
-            colors = iter(COLORS * 4)
-            for system in experiment.systems:
+            for system, color in zip(experiment.systems, cycle(COLORS), strict=False):
                 settings = experiment.settings(system)
                 found = {s: mean_and_std(groups.get((name, system.name, s), []), metric.key) for s in settings}
                 known = {s: pair for s, pair in found.items() if pair}
                 if known and len(settings) > 1:
                     means, spread = ([factor * pair[i] for pair in known.values()] for i in (0, 1))
                     places = [x(setting) for setting in known]
-                    ax.errorbar(places, means, spread, color=next(colors), marker="o", markersize=3, label=system.name)
+                    ax.errorbar(places, means, spread, color=color, marker="o", markersize=3, label=system.name)
                 elif known:
                     ax.axhline(factor * next(iter(known.values()))[0], color=PEER, linewidth=0.7)
                     ax.annotate(system.name, (1, factor * next(iter(known.values()))[0]), (2, 0), fontsize="x-small",
