@@ -200,7 +200,7 @@ class WeightedAtoms:
         Both are computed from the scores minus their maximum, which is more precise than ``A(phi)``.
         """
         scores = self._log_weights(phi)
-        scores -= scores.max()
+        scores = scores - scores.max()  # the array of another library may be read-only
         weights = np.exp(scores)
         total = float(weights.sum())
         scores -= math.log(total)
