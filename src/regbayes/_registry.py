@@ -1,12 +1,8 @@
-"""The classes that may be saved and loaded, by name.
+"""Table of the classes that may be saved and loaded, by name.
 
-A saved file names the types in it, and the file may be untrusted. So a name in a file is never imported and
-never evaluated: it is looked up in the table kept here, and a class is in the table only because its author put it
-there with `persistable`. The table also holds the name apart from the module path, so that moving a class between
-modules does not make old files unreadable.
-
-This module is the bottom of the package. It imports the standard library alone, so that every layer can use it;
-`regbayes.persistence` does the work, and is imported only when something is saved.
+Files may be untrusted, so a name in a file is looked up here and never imported or evaluated. Classes are added by
+`persistable`. Names are independent of modules, so that moving a class does not make old files unreadable. This module
+imports only the standard library, so that every layer can use it.
 """
 
 from __future__ import annotations
@@ -98,10 +94,11 @@ def persistable(
     entry = Registration(cls, name or f"{top_package}.{cls.__qualname__}", frozenset(skip), only, replace, check)
     names = (entry.name, *aliases)
     for known in names:
-        holder = _BY_NAME.get(known)
-        if holder is not None and not _same_definition(holder.cls, cls):
+        holder = _BY_NAME[known].cls if known in _BY_NAME else cls
+        # A class statement may run again, by a reload or in a notebook.
+        if (holder.__module__, holder.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(
-                f"the name {known!r} is taken by {holder.cls.__module__}.{holder.cls.__qualname__}; "
+                f"the name {known!r} is taken by {holder.__module__}.{holder.__qualname__}; "
                 f"give {cls.__module__}.{cls.__qualname__} another with persistable(name=...)"
             )
     _BY_NAME.update(dict.fromkeys(names, entry))
@@ -110,9 +107,7 @@ def persistable(
 
 
 def _check_rebuildable(cls: Any) -> None:
-    """Refuse slots, and what `object.__new__` refuses: there ``vars`` is not the whole object."""
-    if not isinstance(cls, type):
-        raise TypeError(f"persistable takes a class, got {cls!r}")
+    """Raise for classes whose attributes (``vars``) are not the whole object."""
     if issubclass(cls, Enum):
         return
     try:
@@ -121,11 +116,6 @@ def _check_rebuildable(cls: Any) -> None:
         raise TypeError(f"{cls.__qualname__} cannot be rebuilt from its attributes: {error}") from None
     if any(vars(base).get("__slots__") for base in cls.__mro__):
         raise TypeError(f"{cls.__qualname__} cannot be rebuilt from its attributes: it has slots")
-
-
-def _same_definition(one: type, other: type) -> bool:
-    """Whether both come from the same class statement, run again by a reload or in a notebook."""
-    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
 def declare_provider(module: str, names: Iterable[str] = ()) -> None:
@@ -158,9 +148,13 @@ def registration_of(cls: type) -> Registration | None:
 
 
 def _import_until(table: Mapping[Any, Registration], key: Any) -> ImportError | None:
-    """Import one provider after the other until the table has the key; return the first failure."""
+    """Import providers until the table has the key, those of the name first; return the first failure."""
+
+    def is_other(module: str) -> bool:
+        return not any(key == name or (name[-1] == "." and str(key).startswith(name)) for name in _PROVIDERS[module])
+
     failure = None
-    for module in sorted(_PROVIDERS, key=lambda one: not _provides(one, key)):
+    for module in sorted(_PROVIDERS, key=is_other):
         if key in table:
             break
         try:
@@ -168,11 +162,6 @@ def _import_until(table: Mapping[Any, Registration], key: Any) -> ImportError | 
         except ImportError as error:
             failure = failure or error
     return failure
-
-
-def _provides(module: str, key: Any) -> bool:
-    """Whether a module is known to register a name in files."""
-    return any(key == name or (name[-1] == "." and str(key).startswith(name)) for name in _PROVIDERS[module])
 
 
 class Saveable:
@@ -196,8 +185,7 @@ class Saveable:
 
         Notes
         -----
-        A random generator in an attribute, such as a ``RandomState`` given as ``random_state``, is saved as None.
-        Predictions are the same; another `fit` of the loaded object draws new numbers.
+        A random generator in an attribute, such as ``random_state``, is saved as None; predictions do not use it.
         """
         # Persistence stands above every layer that uses this class, so it is imported when it is needed.
         from regbayes.persistence import save

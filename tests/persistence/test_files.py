@@ -62,11 +62,6 @@ def test_file_can_be_read_without_the_package(tmp_path):
     np.testing.assert_array_equal(arrays[manifest["object"]["dict"]["labels"]["array"]], SMALL["labels"])
 
 
-def test_save_of_equal_objects_is_bitwise_identical(tmp_path):
-    again = {"weights": SMALL["weights"].copy(), "labels": SMALL["labels"].copy(), "c": [1, 2.5, (None, "text")]}
-    assert bytes_of(SMALL, tmp_path) == bytes_of(again, tmp_path)
-
-
 def test_crafted_file_loads(tmp_path):
     content = content_of(np.arange(3.0))
     found = load(craft(tmp_path / "file", [{"array": 0}, 1], [(content, entry(content))]))
@@ -149,7 +144,7 @@ def test_load_of_unreadable_version_advises_refit(tmp_path):
 
 @pytest.mark.parametrize("path", sorted(VERSION_1.iterdir()), ids=lambda path: path.stem)
 def test_load_of_version_1_advises_refit(path):
-    with pytest.raises(PersistenceError, match=rf"cannot load .*{path.name}: made by regbayes 0\.1\.0: fit again$"):
+    with pytest.raises(PersistenceError, match=rf"cannot load .*{path.name}: .*made by regbayes 0\.1: fit again$"):
         load(path)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -50,14 +48,6 @@ def test_constraint_cannot_be_saved_but_its_result_can(tmp_path):
     result = regbayes.regularize(regbayes.Samples(DRAWS), constraint)
     result.save(tmp_path / "file")
     assert_same(regbayes.load(tmp_path / "file"), result)
-
-
-def test_new_process_loads_result(result, tmp_path):
-    result.save(tmp_path / "file")
-    program = "import regbayes, sys; print(regbayes.load(sys.argv[1]).multipliers.tobytes().hex())"
-    command = [sys.executable, "-c", program, str(tmp_path / "file")]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert output.strip() == result.multipliers.tobytes().hex()
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore::regbayes.TruncationWarning")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any, Literal
 
@@ -47,33 +46,21 @@ def _order(array: NDArray[Any]) -> Order:
 
 def read_arrays(file: IO[bytes], entries: list[dict[str, Any]], available: int) -> list[NDArray[Any]]:
     """Read the arrays described by a header from the current position of the file."""
-    plans = [_plan(entry) for entry in entries]
-    claimed = sum(size for _, size in plans)
+    plans = [(parse_dtype(entry["dtype"]), check_shape(entry["shape"])) for entry in entries]
+    claimed = sum(math.prod(shape) * dtype.itemsize for dtype, shape in plans)
     if claimed != available:
         raise PersistenceError(f"its arrays need {claimed} bytes, and it has {available}: it is truncated or damaged")
-    return [
-        _read(file, make, entry, index) for index, ((make, _), entry) in enumerate(zip(plans, entries, strict=True))
-    ]
-
-
-def _plan(entry: dict[str, Any]) -> tuple[Callable[[], NDArray[Any]], int]:
-    """Return the function that allocates an array, and its size in bytes."""
-    dtype, shape, order = parse_dtype(entry["dtype"]), check_shape(entry["shape"]), entry["order"]
-    return lambda: np.empty(shape, dtype, order=order), math.prod(shape) * dtype.itemsize
-
-
-def _read(file: IO[bytes], make: Callable[[], NDArray[Any]], entry: dict[str, Any], index: int) -> NDArray[Any]:
-    try:
-        array = make()
-    except MemoryError as error:
-        raise PersistenceError(f"there is not enough memory for array {index}: {error}") from error
-    content = get_content(array)
-    file.readinto(content)  # type: ignore[attr-defined]
-    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
-        raise PersistenceError(f"array {index} is damaged or was altered: its checksum does not match")
-    _check_content(array, index)
-    array.flags.writeable = bool(entry["writeable"])
-    return array
+    arrays = []
+    for index, (entry, (dtype, shape)) in enumerate(zip(entries, plans, strict=True)):
+        array = np.empty(shape, dtype, order=entry["order"])
+        content = get_content(array)
+        file.readinto(content)  # type: ignore[attr-defined]
+        if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+            raise PersistenceError(f"array {index} is damaged or was altered: its checksum does not match")
+        _check_content(array, index)
+        array.flags.writeable = bool(entry["writeable"])
+        arrays.append(array)
+    return arrays
 
 
 def parse_dtype(text: Any) -> np.dtype[Any]:

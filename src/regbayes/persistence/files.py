@@ -13,9 +13,7 @@ import os
 import re
 import secrets
 import shutil
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -132,72 +130,41 @@ def package_version() -> str:
 
 
 def _read(file: IO[bytes], size: int) -> Any:
-    writer, digest, length = _read_line(file)
+    line = file.readline(_LONGEST_LINE)
+    found = _LINE.match(line)
+    if line.startswith(b"PK"):
+        raise PersistenceError("it is not a regbayes file, or one made by regbayes 0.1: fit again")
+    if found is None or int(found[1]) < FORMAT_VERSION:
+        raise PersistenceError("it is not a regbayes file, or it is damaged")
+    writer = found[2].decode("ascii", "replace")
+    if int(found[1]) > FORMAT_VERSION:
+        raise PersistenceError(
+            f"written by format {int(found[1])}, this version reads format {FORMAT_VERSION}: upgrade regbayes "
+            f"(the file was written by regbayes {writer})"
+        )
+    if found[3] is None:
+        raise PersistenceError("it is not a regbayes file, or it is damaged")
+    length = int(found[4])
     header = file.read(min(length, size))
     if len(header) != length:
         raise PersistenceError("it is truncated or damaged")
-    if hashlib.sha256(header).hexdigest() != digest:
+    if hashlib.sha256(header).hexdigest() != found[3].decode("ascii"):
         raise PersistenceError("its header is damaged or was altered: its checksum does not match")
     if _count_values(header) > MAX_VALUES:
         raise PersistenceError(f"its header has more than {MAX_VALUES} values")
-    # A crafted header can raise any exception in json, NumPy or SciPy.
-    other = "" if writer == package_version() else f"; regbayes {writer} wrote it: fit the model again"
-    with _blaming("the header is malformed", other):
-        manifest = json.loads(header, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    try:
+        manifest = json.loads(header)
         arrays = read_arrays(file, manifest["arrays"], size - file.tell())
         return Decoder(arrays).decode(manifest["object"])
-
-
-def _read_line(file: IO[bytes]) -> tuple[str, str, int]:
-    """Return the writer's version, and the digest and length of the header."""
-    line = file.readline(_LONGEST_LINE)
-    found = _LINE.match(line)
-    if found is None:
-        raise PersistenceError(_explain_other_file(file, line))
-    version, writer = int(found[1]), found[2].decode("ascii", "replace")
-    if version > FORMAT_VERSION:
-        raise PersistenceError(
-            f"written by format {version}, this version reads format {FORMAT_VERSION}: upgrade regbayes "
-            f"(the file was written by regbayes {writer})"
-        )
-    if version < FORMAT_VERSION or found[3] is None:
-        raise PersistenceError("it is not a regbayes file, or it is damaged")
-    return writer, found[3].decode("ascii"), int(found[4])
-
-
-def _explain_other_file(file: IO[bytes], line: bytes) -> str:
-    """Return the error for an invalid first line; format 1 was a zip archive."""
-    if line.startswith(b"PK"):
-        with suppress(Exception), zipfile.ZipFile(file) as archive:
-            info = archive.getinfo("manifest.json")
-            if info.compress_type == zipfile.ZIP_STORED and b'"format": "regbayes"' in archive.open(info).read(300):
-                return "made by regbayes 0.1.0: fit again"
-    return "it is not a regbayes file, or it is damaged"
-
-
-@contextmanager
-def _blaming(what: str, remedy: str) -> Iterator[None]:
-    """Convert exceptions from untrusted content to `PersistenceError`."""
-    try:
-        yield
     except ImportError:  # imports fail in modules of the package, not because of the file
         raise
     except PersistenceError as error:
+        remedy = "" if writer == package_version() else f"; regbayes {writer} wrote it: fit the model again"
         raise PersistenceError(f"{error}{remedy}") from error
-    except Exception as error:
-        raise PersistenceError(f"{what} ({type(error).__name__}: {error!s:.200})") from error
+    except Exception as error:  # a crafted header can raise any exception in json, NumPy or SciPy
+        raise PersistenceError(f"the header is malformed ({type(error).__name__}: {error!s:.200})") from error
 
 
 def _count_values(header: bytes) -> int:
     """Return an upper bound on the number of values in JSON."""
     return sum(header.count(mark) for mark in (b",", b":", b"[", b"{"))  # a mark precedes every value
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(unique := dict(pairs)) != len(pairs):
-        raise PersistenceError("its header has a key twice")
-    return unique
-
-
-def _no_constant(text: str) -> Any:
-    raise PersistenceError(f"its header has {text}, which is not JSON")

@@ -126,7 +126,6 @@ class Encoder(Walk):
         self.arrays: list[NDArray[Any]] = []
         self._objects: list[Any] = []  # encoded objects, kept alive because ids are reused after deletion
         self._numbers: dict[int, int] = {}  # id of an encoded array or object -> its number in the file
-        self._brought: dict[int, tuple[Any, NDArray[Any]]] = {}  # id of a device array -> the array, its host copy
         self._open: list[int] = []  # ids of the values that contain the current one
 
     def encode(self, value: Any) -> Node:
@@ -163,12 +162,6 @@ class Encoder(Walk):
             self.arrays.append(array)
         return self._numbers[id(array)]
 
-    def bring_here(self, array: Any) -> NDArray[Any]:
-        """Return the host copy of a device array, which is made only once."""
-        if id(array) not in self._brought:
-            self._brought[id(array)] = array, to_host(array)
-        return self._brought[id(array)][1]
-
     def encode_object(self, value: Any) -> Node:
         """Encode an object of a registered class; later occurrences refer to the first."""
         if id(value) in self._numbers:
@@ -192,7 +185,7 @@ def _find_encoder(value: Any) -> Callable[[Encoder, Any], Node]:
     if isinstance(value, np.ndarray) and type(value).__module__.startswith("regbayes."):  # expectations
         return lambda encoder, array: _encode_array(encoder, np.asarray(array))
     if not is_plain(value):  # PyTorch and CuPy arrays are saved as NumPy arrays
-        return lambda encoder, array: _encode_array(encoder, encoder.bring_here(array))
+        return lambda encoder, array: _encode_array(encoder, to_host(array))
     if isinstance(value, Enum):
         return _encode_enum
     if isinstance(value, type) and value in _NUMBER_TYPES.values():
