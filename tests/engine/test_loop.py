@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from regbayes.engine import (
     AbsoluteChange,
     DiminishingReturns,
-    FitResult,
     Progress,
     RelativeChange,
     Status,
@@ -54,9 +52,6 @@ class TestWhatIsKept:
     @given(st.lists(finite, min_size=1, max_size=30))
     def test_run_with_keep_last_returns_the_last_state(self, objectives):
         assert run(**replay(objectives), keep="last").state == len(objectives) - 1
-
-    def test_run_returns_the_latest_of_equal_states(self):
-        assert run(**replay([2.0, 1.0, 3.0, 1.0, 2.0])).state == 3
 
     def test_run_returns_the_start_if_every_step_is_worse(self):
         result = run(**replay([1.0, 2.0, 3.0]))
@@ -101,16 +96,6 @@ class TestConvergence:
         objectives = [100.0, 50.0, 50.0, 50.0, 20.0, 20.0, 20.0, 20.0, 10.0]
         ends = [run(**replay(objectives), stop=RelativeChange(0.0, patience=p)).n_iter for p in (1, 2, 3)]
         assert ends == [2, 3, 7]
-
-    def test_single_slow_iteration_does_not_end_a_patient_fit(self):
-        assert run(**replay([9.0, 9.0, 1.0, 0.0]), stop=RelativeChange(1e-3, patience=2)).status is (
-            Status.ITERATION_LIMIT
-        )
-
-    def test_small_increases_count_as_small_changes(self):
-        rule = RelativeChange(1e-3)
-        assert rule([1000.0, 1000.5]) is Status.CONVERGED
-        assert rule([1000.0, 1002.0]) is None
 
     @given(st.floats(1.0, 1e6), st.floats(-1, 1), st.floats(1.0, 1e6))
     def test_relative_change_is_relative_to_the_objective(self, value, change, scale):
@@ -231,10 +216,6 @@ class TestDivergence:
         assert trace.terms["good"].tolist() == [1.0, 1.0]
         assert math.isnan(trace.terms["bad"][-1])
 
-    def test_opposite_infinities_are_a_divergence(self):
-        result = run(lambda s: StepResult(s, {"a": math.inf, "b": -math.inf}), 0, max_iter=3)
-        assert result.status is Status.DIVERGED
-
     def test_infeasible_start_can_become_feasible(self):
         result = run(**replay([math.inf, 7.0, 6.0]))
         assert (result.status, result.state) == (Status.ITERATION_LIMIT, 2)
@@ -263,30 +244,9 @@ class TestCallbacks:
         result = run(**replay([3.0, 2.0, 1.0]), callbacks=[lambda p: p.iteration == 1])
         assert (result.status, result.n_iter) == (Status.STOPPED, 1)
 
-    def test_all_callbacks_are_called_after_a_stop_request(self):
-        seen: list[int] = []
-        run(**replay([3.0, 2.0, 1.0]), callbacks=[lambda p: True, lambda p: seen.append(p.iteration)])
-        assert seen == [1]
-
     def test_convergence_has_priority_over_a_callback(self):
         result = run(**replay([1.0, 1.0, 1.0]), stop=RelativeChange(0.0), callbacks=[lambda p: True])
         assert result.status is Status.CONVERGED
-
-    def test_progress_is_immutable(self):
-        def meddle(progress: Progress) -> None:
-            with pytest.raises(FrozenInstanceError):
-                progress.objective = 0.0
-            with pytest.raises(TypeError):
-                progress.terms["value"] = 0.0
-            with pytest.raises(TypeError):
-                progress.diagnostics["value"] = 0.0
-
-        assert run(**replay([2.0, 1.0]), callbacks=[meddle]).n_iter == 1
-
-    def test_progress_state_is_that_of_the_view(self):
-        seen: list[Progress] = []
-        run(**replay([3.0, 2.0, 1.0]), callbacks=[seen.append], view=lambda t: f"model {t}", stage="descent")
-        assert [(p.state, p.stage) for p in seen] == [("model 1", "descent"), ("model 2", "descent")]
 
     def test_view_is_called_once_and_only_if_used(self):
         made: list[int] = []
@@ -299,24 +259,6 @@ class TestCallbacks:
         result = run(**replay([3.0, 2.0, 1.0, 0.0]), callbacks=watchers, view=lambda t: made.append(t) or object())
         assert made == [2]
         assert result.state == 3
-
-    def test_progress_state_after_the_fit_is_that_of_its_iteration(self):
-        seen: list[Progress] = []
-        run(**replay([3.0, 2.0, 1.0]), callbacks=[seen.append], view=lambda t: 10 * t)
-        assert [p.state for p in reversed(seen)] == [20, 10]
-
-    def test_repr_of_progress_does_not_call_the_view(self):
-        def view(t: int) -> int:
-            raise AssertionError("the view was made")
-
-        run(**replay([3.0, 2.0]), callbacks=[lambda p: repr(p) == ""], view=view)
-
-    def test_interrupt_in_a_view_ends_the_fit(self):
-        def view(t: int) -> int:
-            raise KeyboardInterrupt
-
-        result = run(**replay([2.0, 1.0, 0.0]), callbacks=[lambda p: p.state], view=view)
-        assert (result.status, result.state, result.n_iter) == (Status.INTERRUPTED, 1, 1)
 
 
 class TestTrace:
@@ -350,11 +292,6 @@ class TestTrace:
         assert joined.terms.keys() == parts[0].terms.keys()
         assert np.all(np.diff(joined.elapsed) >= 0)
 
-    def test_rises_have_the_iteration_of_the_increase(self):
-        rises = run(**replay([5.0, 3.0, 4.0, 2.0, 2.5])).trace.rises
-        assert rises.iterations.tolist() == [2, 4]
-        assert rises.sizes.tolist() == [1.0, 0.5]
-
     def test_a_divergence_is_not_a_rise(self):
         assert run(**replay([2.0, 1.0, math.inf])).trace.rises.count == 0
 
@@ -366,22 +303,11 @@ class TestTrace:
         np.testing.assert_array_equal(trace.diagnostics["gap"], [np.nan, 10.0, np.nan])
         assert trace.objective.tolist() == [1.0, 1.0, 1.0]
 
-    def test_elapsed_time_is_nondecreasing(self):
-        elapsed = run(**replay([1.0] * 50)).trace.elapsed
-        assert elapsed[0] >= 0
-        assert np.all(np.diff(elapsed) >= 0)
-
     def test_trace_arrays_are_read_only(self):
         trace = run(**replay([2.0, 1.0])).trace
         for array in (trace.iterations, trace.objective, trace.elapsed, trace.terms["value"]):
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 0
-
-    def test_fit_result_can_be_pickled(self):
-        result = run(**replay([3.0, 1.0, 2.0]))
-        copy: FitResult[int] = pickle.loads(pickle.dumps(result))
-        assert (copy.state, copy.status, copy.n_iter, copy.kept_iteration) == (1, Status.ITERATION_LIMIT, 2, 1)
-        np.testing.assert_array_equal(copy.trace.terms["value"], result.trace.terms["value"])
 
 
 class TestMisuse:

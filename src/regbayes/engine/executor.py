@@ -21,7 +21,6 @@ from threadpoolctl import ThreadpoolController
 BLOCK_ROWS = 2048  # rows per block for any number of workers, so that sums do not depend on it
 WIDE_ROWS, MIN_WIDE = 8192, 16  # maximum rows of a block for cheap work per row, and minimum number of such blocks
 AHEAD = 2  # blocks per thread submitted ahead, to keep threads busy with few pending results
-NO_BLOCKS = "map_reduce needs at least one block."
 
 
 class Addable(Protocol):
@@ -55,8 +54,6 @@ class Serial:
 
     def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
         """Return the sum of the function's results, added in the order of the blocks."""
-        if not len(blocks):
-            raise ValueError(NO_BLOCKS)
         return reduce(add, map(function, blocks))
 
 
@@ -87,8 +84,6 @@ class Threads:
 
     def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
         """Return the sum of the function's results, added in the order of the blocks."""
-        if not len(blocks):
-            raise ValueError(NO_BLOCKS)
         with closing(self._each(function, blocks)) as results:
             return reduce(add, results)
 

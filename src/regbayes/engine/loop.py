@@ -69,15 +69,21 @@ class StepResult(Generic[State]):
 
 
 @dataclass(frozen=True)
-class Progress(Generic[State]):
-    """Argument of callbacks after an iteration."""
+class Record:
+    """Recorded values of one iteration."""
 
     iteration: int  # iterations completed: 1 after the first
-    max_iter: int
     objective: float
     terms: Mapping[str, float]
     diagnostics: Mapping[str, float]
     elapsed: float  # seconds since the loop began
+
+
+@dataclass(frozen=True)
+class Progress(Record, Generic[State]):
+    """Argument of callbacks after an iteration."""
+
+    max_iter: int
     view: Callable[[], State] = field(repr=False)  # returns ``state``
     stage: str = ""  # name of the stage of the fit
 
@@ -85,17 +91,6 @@ class Progress(Generic[State]):
     def state(self) -> State:
         """The state after this iteration, computed on first use; not necessarily the best state."""
         return self.view()
-
-
-@dataclass(frozen=True)
-class Record:
-    """Recorded values of one iteration."""
-
-    iteration: int
-    objective: float
-    terms: Mapping[str, float]
-    diagnostics: Mapping[str, float]
-    elapsed: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,16 +351,7 @@ def run(  # noqa: PLR0913 - options, all by name
                     raise ValueError("the step reported no terms and run() was given no objective to compute them")
                 terms = objective(state)
             record = log.add(iteration, state, terms, result.diagnostics)
-            progress = Progress(
-                iteration=iteration,
-                max_iter=max_iter,
-                objective=record.objective,
-                terms=record.terms,
-                diagnostics=record.diagnostics,
-                elapsed=record.elapsed,
-                view=partial(view or _show, state),
-                stage=stage,
-            )
+            progress = Progress(**vars(record), max_iter=max_iter, view=partial(view or _show, state), stage=stage)
             asked = False
             for callback in callbacks:  # every callback is called, even if an earlier one requests a stop
                 asked |= callback(progress) is True
