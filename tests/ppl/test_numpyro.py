@@ -143,7 +143,7 @@ def test_bad_models_raise():
     with pytest.raises(ValueError, match="NaN or infinite"):
         NumPyroModel(nowhere)
     model = NumPyroModel(schools, EFFECTS, STANDARD_ERRORS)
-    with pytest.raises(ValueError, match="observed variable"):
+    with pytest.raises(ValueError, match="y is observed"):
         resample(model, E("y") == 1)
     with pytest.raises(ValueError, match=r"no variable 'sigma'; available: .*mu"):
         resample(model, E("sigma") == 1)

@@ -19,16 +19,7 @@ _HOME_OF = {
     "Tilt": "regbayes.resampling.sampler",
 }
 
-__all__ = [
-    "BlackJAXModel",
-    "CallableSampler",
-    "NumPyroModel",
-    "PyMCModel",
-    "Run",
-    "Sampler",
-    "Start",
-    "Tilt",
-]
+__all__ = list(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,10 +10,8 @@ import numpy as np
 from regbayes._extras import import_extra
 from regbayes._types import Floats
 from regbayes.ppl.jax_chains import JAXModel, Kernel
+from regbayes.ppl.nuts import scatter
 from regbayes.ppl.tracing import trace_features
-
-SPREAD = 2.0  # maximum distance of initial positions from the given one, per coordinate
-TRIES = 50
 
 
 @final
@@ -75,20 +73,8 @@ class BlackJAXModel(JAXModel):
         """Return positions near the initial one with finite density."""
         import jax
 
-        rng = np.random.default_rng(seed)
         density = jax.vmap(self._density)
-        starts = np.repeat(self._first[None], n, axis=0)
-        missing = np.ones(n, dtype=bool)
-        spread = SPREAD
-        for _ in range(TRIES):
-            tried = self._first + spread * rng.uniform(-1, 1, (n, len(self._first)))
-            fine = np.isfinite(np.asarray(density(jax.numpy.asarray(tried)))) & missing
-            starts[fine] = tried[fine]
-            missing &= ~fine
-            if not missing.any():
-                break
-            spread *= 0.9
-        return starts
+        return scatter(self._first, 2.0, lambda tried: np.asarray(density(jax.numpy.asarray(tried))), seed, n)
 
     def _kernel(self) -> Kernel:
         import blackjax

@@ -28,7 +28,6 @@ WINDOWS: dict[WarmUp, tuple[tuple[int, bool, bool], ...]] = {
     "long": ((25, False, False), (75, True, False), (50, False, False)),
 }
 STUCK, UPHILL_STEPS = 0.8, 30  # divergence rate of a stuck chain; L-BFGS steps to free it
-RATE = 1.5  # initial gain of the log step size per unit of acceptance rate
 BLOCK = 128  # positions per evaluation of densities and variables
 
 
@@ -184,7 +183,7 @@ class _Compiled:
 def _averaged(state: Averaging, shortfall: Any) -> Averaging:
     """Update the log step size by Robbins-Monro, faster than dual averaging in short warm-ups."""
     count = state.count + 1
-    log_step = state.log_step - RATE * (count + 1) ** -0.6 * shortfall
+    log_step = state.log_step - 1.5 * (count + 1) ** -0.6 * shortfall
     share = count**-0.75
     return Averaging(log_step, share * log_step + (1 - share) * state.log_average, count)
 

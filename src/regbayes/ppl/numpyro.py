@@ -10,9 +10,8 @@ import numpy as np
 from regbayes._extras import import_extra
 from regbayes._types import Array, Floats
 from regbayes.ppl.jax_chains import JAXModel, Kernel
+from regbayes.ppl.nuts import FACTOR
 from regbayes.ppl.tracing import trace_features
-
-FACTOR = "regularization"  # name of the factor site in the returned model
 
 
 @final

@@ -13,10 +13,10 @@ from regbayes._types import Array, Flags, Floats
 from regbayes.ppl.tracing import has_jump, is_conditional
 from regbayes.resampling.sampler import Run, Sampler, Start, Tilt
 
-TARGET, CAREFUL, MOST_CAREFUL = 0.8, 0.95, 0.99  # target acceptance rates without, after and after repeated divergences
+FACTOR = "regularization"  # name of the factor in returned models
+TARGETS = (0.8, 0.95, 0.99)  # target acceptance rates without, after and after repeated divergences
 MANY_DIVERGENCES = 1e-3  # divergence rate that raises the target acceptance rate of the next run
-FIRST_STEP = 0.1
-N_LINES, FAR = 12, 10.0  # number of lines for detecting jumps; scale of their end points
+N_LINES = 12  # lines for detecting jumps
 
 WarmUp = Literal["cold", "short", "long"]
 
@@ -25,9 +25,9 @@ WarmUp = Literal["cold", "short", "long"]
 class Adaptation:
     """Adaptation state passed from one run to the next."""
 
-    step: float = FIRST_STEP
+    step: float = 0.1
     covariance: Floats | None = None  # (d, d) or (d,)
-    target: float = TARGET
+    target: float = TARGETS[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,21 @@ class Chains:
     statistics: Mapping[str, Array]  # name -> (n_chains, n_draws)
     n_gradients: int
     adaptation: Adaptation
+
+
+def scatter(center: Floats, spread: float, density: Callable[[Floats], Array], seed: int, n: int) -> Floats:
+    """Return random positions (n, d) near a center, where the log-density is finite; the center if none is found."""
+    rng = np.random.default_rng(seed)
+    found = np.repeat(center[None], n, axis=0)
+    is_missing = np.ones(n, dtype=bool)
+    for shrinkage in 0.9 ** np.arange(50):
+        tried = center + shrinkage * spread * rng.uniform(-1, 1, found.shape)
+        fine = is_missing & np.isfinite(density(tried))
+        found[fine] = tried[fine]
+        is_missing &= ~fine
+        if not is_missing.any():
+            break
+    return found
 
 
 class NUTSModel(Sampler):
@@ -77,7 +92,7 @@ class NUTSModel(Sampler):
         variables = {name: values.reshape(len(positions), n_draws, *values.shape[1:]) for name, values in flat.items()}
         target = adaptation.target
         if np.mean(chains.statistics["diverging"]) > MANY_DIVERGENCES:
-            target = MOST_CAREFUL if final and target >= CAREFUL else max(target, CAREFUL)
+            target = TARGETS[2] if final and target >= TARGETS[1] else max(target, TARGETS[1])
         adaptation = replace(chains.adaptation, target=target)
         return Run(variables, chains.positions, chains.statistics, chains.n_gradients, adaptation)
 
@@ -89,7 +104,7 @@ class NUTSModel(Sampler):
     def find_smooth(self, tilt: Tilt) -> Flags:
         """Test each function for jumps along lines from initial points to distant points."""
         ends = self.starts(0, 2 * N_LINES)
-        first, last = ends[:N_LINES], FAR * ends[N_LINES:]
+        first, last = ends[:N_LINES], 10.0 * ends[N_LINES:]
         smooth: list[bool] = []
         for part in tilt.features:
             if is_conditional(part):  # an indicator jumps at the boundary of its event

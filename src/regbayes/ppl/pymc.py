@@ -9,13 +9,12 @@ import numpy as np
 
 from regbayes._extras import import_extra
 from regbayes._types import Array, Floats
-from regbayes.ppl.nuts import Adaptation, Chains, NUTSModel, WarmUp
+from regbayes.ppl.nuts import FACTOR, Adaptation, Chains, NUTSModel, WarmUp, scatter
 from regbayes.ppl.tracing import trace_features
 from regbayes.resampling.sampler import Tilt
 
-MULTIPLIERS, FACTOR = "regularization_multipliers", "regularization"
+MULTIPLIERS = "regularization_multipliers"  # name of the data of returned models
 WARM_UP_STEPS: dict[WarmUp, int] = {"cold": 300, "short": 50, "long": 100}
-JITTER = 1.0
 
 
 @final
@@ -70,7 +69,12 @@ class PyMCModel(NUTSModel):
 
     def starts(self, seed: int, n: int) -> Floats:
         """Return the model's own initial point with jitter."""
-        return np.array([self._plain.start(int(s)) for s in np.random.default_rng(seed).integers(2**31, size=n)])
+        plain = self._plain
+        center = np.asarray(plain._map().data, dtype=np.float64)
+        found = scatter(center, 1.0, lambda tried: np.array([plain.density(z) for z in tried]), seed, n)
+        if not all(np.isfinite(plain.density(z)) for z in found):
+            raise ValueError("the model's log-density is NaN or infinite wherever it was tried")
+        return found
 
     def variables_at(self, positions: Floats) -> dict[str, Array]:
         """Return the variables at positions."""
@@ -143,18 +147,6 @@ class _Compiled:
         from pymc.blocking import DictToArrayBijection
 
         return DictToArrayBijection.map({name: self._point[name] for name in self.names})
-
-    def start(self, seed: int) -> Floats:
-        """Return a jittered initial point with finite density."""
-        rng = np.random.default_rng(seed)
-        flat = np.asarray(self._map().data, dtype=np.float64)
-        for _ in range(50):
-            tried = flat + rng.uniform(-JITTER, JITTER, len(flat))
-            if np.isfinite(self.density(tried)):
-                return tried
-        if not np.isfinite(self.density(flat)):
-            raise ValueError("the model's log-density is NaN or infinite wherever it was tried")
-        return flat
 
     def density(self, position: Floats) -> float:
         if "density" not in self._functions:

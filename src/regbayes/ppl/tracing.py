@@ -13,7 +13,7 @@ from regbayes.regularization.draws import Draws, as_draws
 from regbayes.regularization.features import Combination, OnEvent, Picked, call_feature, columns_of, pick_columns
 
 ROUNDING = 1e-5  # relative rounding error of functions in single precision
-N_PIECES, N_HALVINGS = 64, 14  # initial pieces of a line; number of bisections
+N_PIECES = 64  # initial pieces of a line
 
 
 def trace_features(features: Sequence[Any], variables: Mapping[str, Any], namespace: Any, short_name: str) -> Any:
@@ -115,7 +115,7 @@ def has_jump(evaluate: Callable[[Floats], Array], column: int, first: Floats, la
     low, high = piece / N_PIECES, (piece + 1) / N_PIECES
     at_low, at_high = values[lines, piece], values[lines, piece + 1]
     changes = []
-    for _ in range(N_HALVINGS):
+    for _ in range(14):
         middle = 0.5 * (low + high)
         at_middle = look(middle[:, None])[:, 0]
         is_lower = change(at_middle, at_low) >= change(at_high, at_middle)

@@ -108,8 +108,8 @@ def find_missed(pool: Pool, policy: TemperingPolicy) -> list[str]:
     is_short = np.repeat([not run.is_final for run in pool.runs], [len(run.flat) for run in pool.runs])
     weights = np.exp(pool.reweight(last.multipliers).log_weights)[is_short]
     weights = weights / weights.sum()
-    earlier = [dict(_scalars(run.run)) for run in pool.runs if not run.is_final and run.run is not None]
-    for name, chains in _scalars(last.run) if last.run is not None else ():
+    earlier = [dict(_scalars(run.run)) for run in pool.runs if not run.is_final]
+    for name, chains in _scalars(last.run):
         if not all(name in scalars for scalars in earlier):
             continue
         values, margin = np.concatenate([scalars[name].ravel() for scalars in earlier]), float(chains.std())
@@ -124,8 +124,8 @@ def find_missed(pool: Pool, policy: TemperingPolicy) -> list[str]:
     return []
 
 
-def find_escape(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
-    """Search along coordinates for an unbounded tilted density."""
+def find_escape(sampler: Sampler, tilt: Tilt, run: Run, climbs: bool = False) -> str | None:
+    """Search along coordinates for an unbounded tilted density, and if ``climbs`` uphill from a few draws."""
     if run.positions is None or sampler.log_density(tilt, run.positions[:1, 0]) is None:
         return None
 
@@ -145,6 +145,8 @@ def find_escape(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
             points = origin + RAY_LENGTHS[:, None] * direction
             if grows(tilt, points) and not grows(tilt.none, points):
                 return f"its density grows without end along {_name_coordinate(positions[:, i], i, run)}"
+    if climbs and _has_ascent(sampler, tilt, run):
+        return "its density grows without end on a path uphill from a draw"
     return None
 
 
@@ -158,15 +160,13 @@ def _name_coordinate(coordinate: Floats, i: int, run: Run) -> str:
     return f"coordinate {i} of the sampler"
 
 
-def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
+def _has_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> bool:
     """Maximize the tilted density from a few draws to detect that it is unbounded.
 
     Unlike rays, ascents move several coordinates together, for example the scale and length of a Gaussian process. Some
     ascents start from the maximizer of a stronger tilt, to cross valleys of the density. Each ascent has two parts, and
     the density must increase far in both while the posterior's decreases.
     """
-    if run.positions is None or sampler.log_density(tilt, run.positions[:1, 0]) is None:
-        return None
     positions, scores = run.flat_positions, np.nan_to_num(tilt(run.flat_variables), nan=-np.inf)
     spread = np.maximum(positions.std(axis=0), 1e-12)
     far = FAR_SCORES * float(np.std(scores[np.isfinite(scores)]))
@@ -189,21 +189,8 @@ def find_ascent(sampler: Sampler, tilt: Tilt, run: Run) -> str | None:
         for push, n_steps in PUSHES:
             stronger = Tilt(tilt.features, push * tilt.multipliers)
             if leaves_for_good(sampler.climb(stronger, origin, spread, n_steps) if n_steps else origin):
-                return "its density grows without end on a path uphill from a draw"
-    return None
-
-
-def find_constant(pool: Pool, stack: Stack) -> Floats | None:
-    """Return a certificate, (M,), of a constant function outside its constraint."""
-    values, (low, high) = pool.values[:, stack.index], stack.domain
-    value = values[0]
-    slack = 1e-6 * np.abs(value)
-    is_off = np.flatnonzero(
-        (np.ptp(values, axis=0) <= 1e-12 * np.abs(value)) & ((value < low - slack) | (value > high + slack))
-    )[:1]
-    proof = np.zeros(len(stack))
-    proof[is_off] = np.where(value > high, -1.0, 1.0)[is_off]
-    return proof if is_off.size else None
+                return True
+    return False
 
 
 def describe_contradiction(pool: Pool, stack: Stack, labels: Sequence[str], proof: Floats) -> str:

@@ -25,7 +25,6 @@ class TemperingPolicy:
     max_divergences: float = 0.002  # maximum share of divergent draws in a final run [bench]
     max_discrepancy: float = 4.0  # limit of a final run's squared prediction error [bench]
     max_shift: float = 10.0  # prediction error, in SDs, above which a short run is discarded [bench]
-    max_discarded: int = 3  # maximum number of discarded runs [bench]
     max_missed: float = 0.05  # maximum share of earlier draws in a region missed by a final run [bench]
-    max_stalled: int = 5  # runs without progress in the remaining divergence before stopping [bench]
+    max_stalled: int = 5  # discarded runs, or runs without progress in the remaining divergence, to stop at [bench]
     max_final_runs: int = 2  # final runs with failed diagnostics before stopping [bench]

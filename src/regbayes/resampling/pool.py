@@ -18,16 +18,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from scipy.optimize import root
 from scipy.special import logsumexp
 
 from regbayes._registry import persistable
 from regbayes._types import Floats
-from regbayes.engine.line_search import backtrack
 from regbayes.regularization.diagnostics import autocorrelation_time, monte_carlo_error, pareto_k
 from regbayes.resampling.sampler import Run
 
-MAX_NEWTON_STEPS = 100
-RELATIVE_TOLERANCE = 1e-10  # tolerance of the self-consistency, relative to a run's size
 EVEN_SHARES = 8.0  # k-hat is ignored if all weights are below this multiple of the mean
 
 
@@ -46,16 +44,15 @@ class TemperedRun:
     n_gradients: int = 0
     r_hat: float = math.nan  # largest R-hat over constrained functions and scalar variables
     r_hat_of: str = ""
-    predicted: Floats | None = None  # (m,): predicted expectations
     discrepancy: float = 0.0  # squared prediction error relative to its 99.9% Monte Carlo quantile
     remaining_kl: float = math.nan  # estimated KL divergence to the solution in nats
     is_final: bool = False
     is_discarded: bool = False  # excluded from the pool, too far from its prediction
     values: Floats = field(default_factory=lambda: np.empty((0, 0, 0)), repr=False)  # (n_chains, n_draws, m); not saved
-    run: Run | None = field(default=None, repr=False)  # not saved
+    run: Run = field(default_factory=lambda: Run({}), repr=False)  # not saved
 
     @classmethod
-    def of(cls, values: Floats, multipliers: Floats, run: Run | None = None) -> TemperedRun:
+    def of(cls, values: Floats, multipliers: Floats, run: Run) -> TemperedRun:
         """Measure the constrained functions of a run's draws, shape (n_chains, n_draws, m)."""
         n_chains, n_draws, m = values.shape
         flat = values.reshape(-1, m)
@@ -66,8 +63,8 @@ class TemperedRun:
             effective_size=n_chains * n_draws / max(1.0, *(autocorrelation_time(values[..., j]) for j in range(m))),
             n_chains=n_chains,
             n_draws=n_draws,
-            divergences=0 if run is None else int(np.sum(run.statistics.get("diverging", 0))),
-            n_gradients=0 if run is None else run.n_gradients,
+            divergences=int(np.sum(run.statistics.get("diverging", 0))),
+            n_gradients=run.n_gradients,
             values=values,
             run=run,
         )
@@ -118,19 +115,30 @@ class Pool:
     log_partitions: Floats  # (K,): A(phi_k); 0 for the first run
     values: Floats  # (n, m): constrained functions of all draws
     log_share: Floats  # (n,): log of its run's effective size over the run's number of draws
-    log_mixture: Floats  # (n,): log sum_k N_k exp(<phi_k, psi> - A_k)
+    log_joint: Floats  # (n, K): log N_k + <phi_k, psi> - A_k
 
-    @property
-    def objective(self) -> float:
-        """Objective of the log-partitions, see `pool_runs`."""
-        sizes = np.array([run.effective_size for run in self.runs])
-        return float(np.exp(self.log_share) @ self.log_mixture + sizes @ self.log_partitions)
+    @cached_property
+    def log_mixture(self) -> Floats:
+        """Log-density of each draw under all runs, relative to the posterior, shape (n,)."""
+        return np.asarray(logsumexp(self.log_joint, axis=1))
 
     @cached_property
     def log_weights(self) -> Floats:
         """Normalized log-weights towards the posterior, shape (n,)."""
         logs = self.log_share - self.log_mixture
         return logs - logsumexp(logs)
+
+    @cached_property
+    def run_probabilities(self) -> Floats:
+        """Probability of each run given the draw, shape (n, K)."""
+        return np.exp(self.log_joint - self.log_mixture[:, None])
+
+    @cached_property
+    def hessian(self) -> Floats:
+        """Hessian of the objective of `pool_runs` by the log-partitions, shape (K, K)."""
+        p = self.run_probabilities
+        counted = np.exp(self.log_share)[:, None] * p
+        return np.diag(counted.sum(axis=0)) - p.T @ counted
 
     def reweight(self, phi: Floats) -> Reweighted:
         """Reweight towards ``p exp<phi, psi>``."""
@@ -159,17 +167,11 @@ class Pool:
 
     def error_of_log_partition(self, phi: Floats) -> float:
         """Standard error of ``A(phi)`` at fixed phi, including the errors of all ``A_k``."""
-        shares = np.exp(self.log_share)
-        sizes = np.log([run.effective_size for run in self.runs])
-        scores = self.values @ np.array([run.multipliers for run in self.runs]).T
-        p = np.exp(scores + (sizes - self.log_partitions) - self.log_mixture[:, None])  # (n, K): run probabilities
-        counted = shares[:, None] * p
-        hessian = np.diag(counted.sum(axis=0)) - p.T @ counted
         weights = np.exp(self.reweight(phi).log_weights)
-        response = np.zeros(len(self.runs))
-        if len(self.runs) > 1:
-            response[1:] = np.linalg.lstsq(hessian[1:, 1:], (p.T @ weights)[1:], rcond=1e-12)[0]
-        pieces = self._split((counted @ response + weights)[:, None])
+        slope = (self.run_probabilities.T @ weights)[1:]
+        response = np.append(0.0, np.linalg.lstsq(self.hessian[1:, 1:], slope, rcond=1e-12)[0])
+        influence = weights + np.exp(self.log_share) * (self.run_probabilities @ response)
+        pieces = self._split(influence[:, None])
         return math.sqrt(sum((own.size * monte_carlo_error(own[..., 0])) ** 2 for own in pieces))
 
     def _split(self, series: Floats) -> list[Floats]:
@@ -182,39 +184,22 @@ def pool_runs(runs: Sequence[TemperedRun], guess: Floats | None = None) -> Pool:
     """Estimate the self-consistent log-partitions of all runs (MBAR).
 
     They minimize ``sum_i c_i log sum_k N_k exp(s_ik - f_k) + sum_k N_k f_k``, which is convex in f, with f_0 fixed at
-    0. Here ``s_ik = <phi_k, psi_i>`` are the scores and c_i the weight of a draw.
-
-    Parameters
-    ----------
-    runs : sequence of TemperedRun
-    guess : array of shape (K,), default=None
-        Initial log-partitions.
+    0. Here ``s_ik = <phi_k, psi_i>`` are the scores and c_i the weight of a draw. ``guess`` are initial values, (K,).
     """
     values = np.concatenate([run.flat for run in runs])
     sizes, lengths = np.array([run.effective_size for run in runs]), [len(run.flat) for run in runs]
-    shares = np.repeat(sizes / lengths, lengths)
-    scores = values @ np.array([run.multipliers for run in runs]).T  # (n, K)
+    log_share = np.repeat(np.log(sizes / lengths), lengths)
+    scores = np.log(sizes) + values @ np.array([run.multipliers for run in runs]).T  # (n, K)
+    guess = np.zeros(len(runs)) if guess is None else guess - guess[0]
 
-    def mix(f: Floats) -> Pool:
-        return Pool(tuple(runs), f, values, np.log(shares), logsumexp(scores + (np.log(sizes) - f), axis=1))
+    def mix(later: Floats) -> Pool:
+        f = np.append(0.0, later)
+        return Pool(tuple(runs), f, values, log_share, scores - f)
 
-    at = mix(np.zeros(len(runs)) if guess is None else guess - guess[0])
-    for _ in range(MAX_NEWTON_STEPS if len(runs) > 1 else 0):
-        p = np.exp(scores + (np.log(sizes) - at.log_partitions) - at.log_mixture[:, None])
-        counted = shares[:, None] * p
-        gradient = (sizes - counted.sum(axis=0))[1:]
-        if np.all(np.abs(gradient) <= RELATIVE_TOLERANCE * sizes[1:]):
-            break
-        hessian = (np.diag(counted.sum(axis=0)) - p.T @ counted)[1:, 1:]
-        move = np.append(0.0, np.linalg.solve(hessian + np.diag(1e-12 * sizes[1:]), -gradient))
-        found = backtrack(
-            lambda length, f=at.log_partitions, move=move: mix(f + length * move),  # type: ignore[misc]
-            at.objective,
-            float(gradient @ move[1:]),
-            max_trials=MAX_NEWTON_STEPS,
-            noise=1e-12 * abs(at.objective),
-        )
-        if found is None:
-            break
-        at = found[1]
-    return at
+    def look(later: Floats) -> tuple[Floats, Floats]:
+        """Return gradient and Hessian, relative to the sizes of the runs."""
+        pool = mix(later)
+        counted = np.exp(log_share) @ pool.run_probabilities
+        return 1 - counted[1:] / sizes[1:], pool.hessian[1:, 1:] / sizes[1:, None]
+
+    return mix(root(look, guess[1:], jac=True, tol=1e-10).x if len(runs) > 1 else guess[1:])

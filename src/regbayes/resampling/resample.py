@@ -14,7 +14,6 @@ from regbayes.engine import Callback, Progress, Status
 from regbayes.regularization.composite import Stack
 from regbayes.regularization.constraints import inside
 from regbayes.regularization.draws import is_labelled
-from regbayes.regularization.features import Combination, Picked
 from regbayes.regularization.posteriors import Samples
 from regbayes.regularization.regularize import (
     InfeasibleError,
@@ -112,12 +111,13 @@ def resample(  # noqa: C901, PLR0913 - options, all by name, and how each end is
         )
     given = None if draws is None else _as_run(model, draws)
     functions = (inside(features),) if regularizer is not None else tuple(c.features for c in as_constraints(features))
-    _check_functions(model, functions)
+    if any(isinstance(function, np.ndarray) for function in functions):
+        raise TypeError("Constraints on a model must be functions of its variables or their names; got an array.")
     try:
         evaluated, g, labels = gather(Samples(dict(model.example()), chains=False), features, regularizer)
     except Exception as error:
         for name in model.observed:
-            if repr(name) in str(error):
+            if f"'{name}" in str(error):
                 error.add_note(f"{name} is observed: constraints do not affect data.")
         raise
     problem = Problem(model, functions, Stack.of(g, len(labels)), labels, n_draws, accuracy, seed)
@@ -151,17 +151,6 @@ def _as_run(model: Sampler, draws: Any) -> Run:
     by_chain = {name: samples.by_chain(values) for name, values in samples.draws.variables.items()}
     flat = model.find_positions(samples.draws.variables)
     return Run(by_chain, None if flat is None else samples.by_chain(flat))
-
-
-def _check_functions(model: Sampler, functions: tuple[Any, ...]) -> None:
-    for item in functions:
-        if isinstance(item, list | tuple | Combination | Picked):
-            parts = item.parts if isinstance(item, Combination) else item
-            _check_functions(model, (parts.features,) if isinstance(parts, Picked) else tuple(parts))
-        if isinstance(item, str) and item.partition("[")[0] in model.observed:
-            raise ValueError(f"E({item!r}) constrains an observed variable. Constraints do not affect data.")
-        if isinstance(item, np.ndarray):
-            raise TypeError("Constraints on a model must be functions of its variables or their names; got an array.")
 
 
 def _reweight(

@@ -161,7 +161,6 @@ def build_result(
 ) -> ResampledPosterior:
     """Build the result from the solution or from the run nearest to it."""
     pool, status = state.pool, state.status
-    assert pool is not None
     assert status is not None
     tempered, stack, found = state.runs[state.returned], problem.stack, state.solution
     phi, stacked, gap, violation = tempered.multipliers, np.zeros(len(stack)), math.inf, 0.0
@@ -178,12 +177,11 @@ def build_result(
     posterior = Samples(_name_draws(problem, tempered)).reweight(logs - logsumexp(logs))
     assert isinstance(posterior, Samples)
     after = posterior.weights @ tempered.flat
-    log_partition = pool.reweight(phi).log_partition
+    log_partition = pool.reweight(phi).log_partition if np.any(phi) else 0.0
     mcse = tempered.mcse
     if math.isfinite(gap):
         mcse = find_errors(find_influences(posterior, posterior, tempered.flat, regularizer, stacked).of_expectations())
     dual = -log_partition - stack.conjugate(stacked)
-    assert tempered.run is not None
     return ResampledPosterior(
         posterior=posterior,
         base=Samples(_name_draws(problem, pool.runs[0])),
@@ -214,7 +212,6 @@ def build_result(
 
 def _name_draws(problem: Problem, tempered: TemperedRun) -> Draws:
     """Return a run's draws with the axis names of the sampler."""
-    assert tempered.run is not None
     draws = Samples(tempered.run.variables, chains=True).draws
     dims, coords = problem.sampler.labels
     named = {name: tuple(dims.get(name, own)) for name, own in draws.dims.items()}

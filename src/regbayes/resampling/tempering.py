@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from regbayes._types import Array, Floats
+from regbayes._types import Floats
 from regbayes.engine import Callback, Status, StepResult, run
 from regbayes.regularization.composite import Stack
 from regbayes.regularization.draws import as_draws
@@ -33,8 +33,6 @@ from regbayes.regularization.log_partition import GaussianAffine, WeightedAtoms
 from regbayes.resampling.checks import (
     check_chains,
     describe_contradiction,
-    find_ascent,
-    find_constant,
     find_escape,
     find_missed,
     find_worst_r_hat,
@@ -46,6 +44,7 @@ from regbayes.resampling.sampler import Run, Sampler, Start, Tilt, shrunken_cova
 
 MAX_HALVINGS = 12
 MAX_DRAWS = 50_000  # maximum draws per chain, for any accuracy
+NO_RUNS = Pool((), np.zeros(0), np.zeros((0, 0)), np.zeros(0), np.zeros((0, 0)))
 
 
 class SamplingError(RuntimeError):
@@ -96,7 +95,6 @@ class Plan:
 
     phi: Floats  # (m,)
     n_draws: int
-    stacked: Floats  # (M,): multipliers per elementary regularizer, for a warm start
     is_final: bool = False
 
     @property
@@ -111,7 +109,7 @@ class Tempering:
 
     plan: Plan
     runs: tuple[TemperedRun, ...] = ()
-    pool: Pool | None = None  # pool of the runs that were not discarded
+    pool: Pool = NO_RUNS  # pool of the runs that were not discarded
     status: Status | None = None  # set at the end
     reasons: tuple[str, ...] = ()  # reasons for the status
     solution: DualSolution | None = None  # solution on the draws of the last run, if that is returned
@@ -141,17 +139,10 @@ def temper(
 ) -> Tempering:
     """Sample until the constraints are met or a stopping rule applies.
 
-    Parameters
-    ----------
-    problem : Problem
-    max_iter : int
-    policy : TemperingPolicy
-    given : Run, default=None
-        Draws of the posterior that replace the first run.
-    callbacks : sequence of callable
-        Called after every run with `engine.Progress`, whose state is the `Tempering`.
+    ``given`` are draws of the posterior that replace the first run. Callbacks are called after every run with
+    `engine.Progress`, whose state is the `Tempering`.
     """
-    start = Tempering(Plan(np.zeros(problem.stack.n_features), policy.short_draws, np.zeros(len(problem.stack))))
+    start = Tempering(Plan(np.zeros(problem.stack.n_features), policy.short_draws))
     if given is not None:
         start = decide(problem, policy, add(problem, policy, start, given))
         if start.status is not None:
@@ -195,22 +186,18 @@ def draw(problem: Problem, state: Tempering) -> Run:
 
 def _find_start(sampler: Sampler, state: Tempering, rng: np.random.Generator) -> Start:
     """Resample earlier draws for the next tilt and estimate their covariance under it."""
-    assert state.pool is not None
-    there = state.pool.reweight(state.plan.phi)
-    runs = [tempered.run for tempered in state.pool.runs if tempered.run is not None]
+    pool = state.pool
+    known = [one for one in pool.runs if one.run.positions is not None]
+    if 0 < len(known) < len(pool.runs):  # external draws may have no positions
+        pool = pool_runs(known)
+    there = pool.reweight(state.plan.phi)
     weights = np.exp(there.log_weights)
-    has_positions = [found.positions is not None for found in runs]
-    if any(has_positions):  # external draws may have no positions
-        weights = weights[np.repeat(has_positions, [len(tempered.flat) for tempered in state.pool.runs])]
-        runs = [found for found in runs if found.positions is not None]
-    weights = weights / weights.sum()
     few = np.count_nonzero(weights) < sampler.n_chains
     chosen = rng.choice(len(weights), sampler.n_chains, replace=bool(few), p=weights)
+    runs = [one.run for one in pool.runs]
     shared = [name for name in runs[0].variables if all(name in found.variables for found in runs)]
-    variables: dict[str, Array] = {
-        name: np.concatenate([found.flat_variables[name] for found in runs])[chosen] for name in shared
-    }
-    if not any(has_positions):
+    variables = {name: np.concatenate([found.flat_variables[name] for found in runs])[chosen] for name in shared}
+    if not known:
         return Start(variables, None, None, runs[-1].adaptation)
     positions = np.concatenate([found.flat_positions for found in runs])
     covariance = shrunken_covariance(positions, weights, there.effective_size)
@@ -221,21 +208,19 @@ def add(problem: Problem, policy: TemperingPolicy, state: Tempering, found: Run)
     """Evaluate a run, compare it with its prediction and add it to the pool."""
     phi, is_final = state.plan.phi, state.plan.is_final
     tempered = replace(problem.measure(phi, found), is_final=is_final)
-    if state.pool is None or state.plan.is_first:  # a longer run of the posterior replaces shorter ones
+    if state.plan.is_first:  # a longer run of the posterior replaces shorter ones
         earlier = tuple(replace(one, is_discarded=True) for one in state.runs)
         return replace(state, runs=(*earlier, tempered), pool=pool_runs([tempered]))
     there = state.pool.reweight(phi)
     away = np.abs(tempered.expectation - there.expectation)
     tempered = replace(
         tempered,
-        predicted=there.expectation,
         discrepancy=measure_discrepancy(tempered, there.expectation, state.pool.error_of_expectation(there)),
         is_discarded=not is_final and bool(np.any(away > policy.max_shift * np.sqrt(np.diag(there.covariance)))),
     )
     state = replace(state, runs=(*state.runs, tempered))
     if tempered.is_discarded:
         return state
-    assert state.pool is not None
     guess = np.append(state.pool.log_partitions, there.log_partition)
     return replace(state, pool=pool_runs([*state.pool.runs, tempered], guess))
 
@@ -251,22 +236,30 @@ def decide(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempe
         state = judge(problem, policy, state)
         if state.status is not None or state.plan.is_final:
             return state
-    if sum(one.is_discarded and bool(np.any(one.multipliers)) for one in state.runs) >= policy.max_discarded:
-        assert last.run is not None
-        escape = find_ascent(problem.sampler, problem.tilt(last.multipliers), last.run)
-        if escape is not None:
-            return _end_improper(state, escape)
-        return state.end(
-            Status.UNRELIABLE,
-            "Several runs were far from what earlier ones predicted. A function's tail is too heavy for this tilt, "
-            "modes appear with it, or no distribution has these expectations. Constrain a function with a lighter tail "
-            "(a logarithm, a probability), or soften the constraints.",
-        )
-    if last.is_discarded:  # retry with half the step
-        assert state.pool is not None
-        middle = 0.5 * (state.pool.runs[-1].multipliers + last.multipliers)
-        return _plan_proper(problem, policy, state, Plan(middle, policy.short_draws, state.plan.stacked))
-    return plan_next(problem, policy, state)
+    state = retreat(policy, state) if last.is_discarded else plan_next(problem, policy, state)
+    if state.status is not None:
+        return state
+    distances = [math.inf if one.is_discarded else one.remaining_kl for one in state.runs]
+    distances = [distance for distance in distances if not math.isnan(distance)]
+    n_stalled = max(len(distances) - 1 - int(np.argmin(distances)), distances.count(math.inf))
+    if n_stalled < policy.max_stalled or distances[-1] <= 1.0:
+        return adopt(problem, policy, state)
+    escape = find_escape(problem.sampler, problem.tilt(last.multipliers), last.run, climbs=True)
+    if escape is not None:
+        return _end_improper(state, escape)
+    return state.end(
+        Status.NOT_ATTAINED,
+        f"In {n_stalled} runs the draws came no nearer to the constraints, {min(distances):.3g} nats away. They may be "
+        "outside the range of the functions, or a function's tail is too heavy for this tilt. Check that range, "
+        "constrain a function with a lighter tail (a logarithm, a probability), or soften the constraints: "
+        "(E(f) == b).soft(penalty).",
+    )
+
+
+def retreat(policy: TemperingPolicy, state: Tempering) -> Tempering:
+    """Plan half of the step to a discarded run."""
+    middle = 0.5 * (state.pool.runs[-1].multipliers + state.runs[-1].multipliers)
+    return replace(state, plan=Plan(middle, policy.short_draws))
 
 
 def describe_bad_start(first: TemperedRun) -> str:
@@ -281,20 +274,18 @@ def describe_bad_start(first: TemperedRun) -> str:
 def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempering:
     """Accept a final run as the solution, or return its failed diagnostics."""
     last, pool = state.runs[-1], state.pool
-    assert pool is not None
-    assert last.run is not None
     logs = -last.flat @ last.multipliers
     atoms = WeightedAtoms(last.flat, logs - logsumexp(logs))
     spread = last.flat.std(axis=0)
     atoms.unit = np.where(spread > 0, spread, atoms.unit)
-    solution = solve_dual(atoms, problem.stack, warm_start=state.plan.stacked, watch=False)
+    solution = solve_dual(atoms, problem.stack, watch=False)
     move = solution.multipliers - last.multipliers
     state = state.with_last(remaining_kl=0.5 * float(np.mean(((last.flat - last.expectation) @ move) ** 2)))
     there = pool_runs([last]).reweight(solution.multipliers)
     is_reached = solution.status is Status.CONVERGED and there.is_reliable(policy.min_ess, policy.max_k_hat)
     tilt = problem.tilt(solution.multipliers if is_reached else last.multipliers)
     if not tilt.is_none:
-        escape = find_escape(problem.sampler, tilt, last.run) or find_ascent(problem.sampler, tilt, last.run)
+        escape = find_escape(problem.sampler, tilt, last.run, climbs=True)
         if escape is not None:
             return replace(_end_improper(state, escape), solution=solution)
     if last.discrepancy > policy.max_discrepancy:
@@ -307,7 +298,7 @@ def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Temper
         )
     again = replace(state.plan, is_final=False)  # an unreached solution is not a valid tilt for the next run
     if is_reached:
-        again = Plan(solution.multipliers, problem.n_draws, solution.stacked, is_final=True)
+        again = Plan(solution.multipliers, problem.n_draws, is_final=True)
     objections = [*check_chains(last, last.run, policy), *find_missed(pool, policy)]
     if not is_reached:
         objections.append("The last run missed the constraints by more than its draws can be reweighted.")
@@ -330,44 +321,33 @@ def judge(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Temper
 
 
 def plan_next(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempering:
-    """Plan the next run from the pool."""
-    pool, last, stacked = state.pool, state.runs[-1], state.plan.stacked
-    assert pool is not None
+    """Plan a final run at the solution on the pool if that is reliable, or a step towards it."""
+    pool, last = state.pool, state.runs[-1]
     atoms = WeightedAtoms(pool.values, pool.log_weights)
-    solution = solve_dual(atoms, problem.stack, tol=1e-8, warm_start=stacked, watch=False)
+    solution = solve_dual(atoms, problem.stack, tol=1e-8, watch=False)
     is_solved = solution.status is Status.CONVERGED
-    target = _newton_target(problem, pool, last.multipliers)
-    away = target.multipliers - last.multipliers
+    away = _newton_target(problem, pool, last.multipliers) - last.multipliers
     here = pool.reweight(last.multipliers)
     if math.isnan(last.remaining_kl):
         state = state.with_last(remaining_kl=0.5 * float(away @ here.covariance @ away))
     if is_solved and pool.reweight(solution.multipliers).is_reliable(policy.min_ess, policy.max_k_hat):
-        plan = Plan(solution.multipliers, problem.n_draws, solution.stacked, is_final=True)
-        return _plan_proper(problem, policy, state, plan)
+        return replace(state, plan=Plan(solution.multipliers, problem.n_draws, is_final=True))
     if not is_solved:
         verdict = examine(atoms, problem.stack)
-        proof = verdict.proof if verdict.constant else find_constant(pool, problem.stack)
-        if proof is not None:
-            return state.end(Status.INFEASIBLE, describe_contradiction(pool, problem.stack, problem.labels, proof))
-    remaining = [tempered.remaining_kl for tempered in state.runs if not math.isnan(tempered.remaining_kl)]
-    if len(remaining) - 1 - int(np.argmin(remaining)) >= policy.max_stalled and remaining[-1] > 1.0:
-        return state.end(
-            Status.NOT_ATTAINED,
-            f"The last {policy.max_stalled} runs came no nearer to the constraints, {remaining[-1]:.3g} nats away. "
-            "They may be outside the range of the functions. Check that range, or soften the constraints: "
-            "(E(f) == b).soft(penalty).",
-        )
+        constrained = problem.stack.index[np.flatnonzero(verdict.proof)] if verdict.proof is not None else []
+        if verdict.proof is not None and (verdict.constant or not np.any(np.ptp(pool.values[:, constrained], axis=0))):
+            reason = describe_contradiction(pool, problem.stack, problem.labels, verdict.proof)
+            return state.end(Status.INFEASIBLE, reason)
     if here.effective_size < policy.min_step_ess:
-        return replace(state, plan=Plan(last.multipliers, min(2 * last.n_draws, problem.n_draws), stacked))
+        return replace(state, plan=Plan(last.multipliers, min(2 * last.n_draws, problem.n_draws)))
     share = _find_share(pool, last.multipliers, away, policy)
     if share == 1.0 and is_solved:  # the weights are reliable beyond the Newton step
-        target, away = solution, solution.multipliers - last.multipliers
+        away = solution.multipliers - last.multipliers
         share = _find_share(pool, last.multipliers, away, policy)
-    ahead = stacked + share * (target.stacked - stacked)
-    return _plan_proper(problem, policy, state, Plan(last.multipliers + share * away, policy.short_draws, ahead))
+    return replace(state, plan=Plan(last.multipliers + share * away, policy.short_draws))
 
 
-def _newton_target(problem: Problem, pool: Pool, phi: Floats) -> DualSolution:
+def _newton_target(problem: Problem, pool: Pool, phi: Floats) -> Floats:
     """Solve the dual for Gaussian functions with the moments at phi."""
     here = pool.reweight(phi)
     covariance = here.covariance + np.diag(1e-8 * np.diag(here.covariance) + 1e-300)
@@ -375,7 +355,7 @@ def _newton_target(problem: Problem, pool: Pool, phi: Floats) -> DualSolution:
     factor = vectors * np.sqrt(np.maximum(values, 0.0))
     mean = here.expectation - covariance @ phi
     affine = GaussianAffine(mean, factor, np.finfo(np.float64).eps * np.abs(mean))
-    return solve_dual(affine, problem.stack, tol=1e-8, watch=False)
+    return solve_dual(affine, problem.stack, tol=1e-8, watch=False).multipliers
 
 
 def _find_share(pool: Pool, phi: Floats, away: Floats, policy: TemperingPolicy) -> float:
@@ -393,16 +373,14 @@ def _find_share(pool: Pool, phi: Floats, away: Floats, policy: TemperingPolicy) 
     return low or high
 
 
-def _plan_proper(problem: Problem, policy: TemperingPolicy, state: Tempering, plan: Plan) -> Tempering:
-    """Adopt the plan, halving the step until its tilt has a normalizing constant."""
-    assert state.pool is not None
-    last, escape = state.pool.runs[-1], None
-    assert last.run is not None
+def adopt(problem: Problem, policy: TemperingPolicy, state: Tempering) -> Tempering:
+    """Halve the planned step until its tilt has a normalizing constant."""
+    last, plan, escape = state.pool.runs[-1], state.plan, None
     for _ in range(MAX_HALVINGS):
         escape = find_escape(problem.sampler, problem.tilt(plan.phi), last.run) if np.any(plan.phi) else None
         if escape is None:
             return replace(state, plan=plan)
-        plan = Plan(0.5 * (last.multipliers + plan.phi), policy.short_draws, state.plan.stacked)
+        plan = Plan(0.5 * (last.multipliers + plan.phi), policy.short_draws)
     return _end_improper(state, escape)
 
 
