@@ -7,6 +7,7 @@ because two of its three threading layers fail if the caller uses threads or for
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache, reduce
 from operator import add
-from typing import Any, Protocol, Self, TypeVar
+from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -23,42 +24,39 @@ WIDE_ROWS, MIN_WIDE = 8192, 16  # maximum rows of a block for cheap work per row
 AHEAD = 2  # blocks per thread submitted ahead, to keep threads busy with few pending results
 
 
-class Addable(Protocol):
-    """Numbers, arrays, and dataclasses of statistics with an ``__add__``."""
-
-    def __add__(self, other: Self, /) -> Any: ...
-
-
 Block = TypeVar("Block")
 Result = TypeVar("Result")
-Sum = TypeVar("Sum", bound=Addable)
+Sum = TypeVar("Sum")  # numbers, arrays and dataclasses of statistics with an ``__add__``
 
 
-class Executor(Protocol):
-    """Interface to call a function for every block."""
+class Executor(ABC):
+    """Calls a function for every block."""
 
     def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
         """Return the function's results, in the order of the blocks."""
+        with closing(self._each(function, blocks)) as results:
+            return list(results)
 
     def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
         """Return ``((f(b_0) + f(b_1)) + f(b_2)) + ...`` with few results in memory at once."""
+        with closing(self._each(function, blocks)) as results:
+            return reduce(add, results)
+
+    @abstractmethod
+    def _each(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> Generator[Result, None, None]:
+        """Yield the function's results, in the order of the blocks."""
 
 
 @dataclass(frozen=True)
-class Serial:
+class Serial(Executor):
     """Process one block after another in the caller's thread."""
 
-    def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
-        """Return the function's results, in the order of the blocks."""
-        return list(map(function, blocks))
-
-    def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
-        """Return the sum of the function's results, added in the order of the blocks."""
-        return reduce(add, map(function, blocks))
+    def _each(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> Generator[Result, None, None]:
+        yield from map(function, blocks)
 
 
 @dataclass(frozen=True)
-class Threads:
+class Threads(Executor):
     """Process several blocks at once in threads of this process.
 
     The function is called concurrently, so it may write only to data of its block. Threads speed it up as far as it
@@ -76,16 +74,6 @@ class Threads:
     def __post_init__(self) -> None:
         if self.n_threads < 1:
             raise ValueError(f"n_threads must be at least 1, got {self.n_threads!r}")
-
-    def map(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> list[Result]:
-        """Return the function's results, in the order of the blocks."""
-        with closing(self._each(function, blocks)) as results:
-            return list(results)
-
-    def map_reduce(self, function: Callable[[Block], Sum], blocks: Sequence[Block]) -> Sum:
-        """Return the sum of the function's results, added in the order of the blocks."""
-        with closing(self._each(function, blocks)) as results:
-            return reduce(add, results)
 
     def _each(self, function: Callable[[Block], Result], blocks: Sequence[Block]) -> Generator[Result, None, None]:
         n_threads = min(self.n_threads, len(blocks))
