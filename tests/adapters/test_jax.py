@@ -144,7 +144,7 @@ def test_encoder_that_needs_a_key_raises_with_note():
 
     with pytest.raises(TypeError) as caught:
         from_jax(careless, linear_loss, linear_params()).blocks(make_data()[0])
-    assert "key=None (as in predictions)" in caught.value.__notes__[0]
+    assert "It gets no labels" in caught.value.__notes__[0]
 
 
 def test_model_pickles():

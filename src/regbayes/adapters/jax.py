@@ -141,8 +141,7 @@ class JaxModel(OwnModel):
 
     def _encode(self, flat: Any, rows: Any) -> Any:
         key = {"key": None} if _takes_key(self.encoder) else {}
-        leading = "params, key=None (as in predictions) and " if key else "params and "
-        return call_encoder(partial(self.encoder, self._unravel(flat), **key), rows, leading)[0]
+        return call_encoder(partial(self.encoder, self._unravel(flat), **key), rows)[0]
 
     def _call(self, flat: Any, rows: Any, seed: Any) -> tuple[Any, Any]:
         import jax
@@ -152,15 +151,11 @@ class JaxModel(OwnModel):
             partial(function, params, **({"key": own} if _takes_key(function) else {}))
             for function, own in ((self.encoder, jax.random.fold_in(key, 1)), (self.generative_loss, key))
         )
-        return call_in_turn(encode, loss, rows, "params, ")
+        return call_in_turn(encode, loss, rows)
 
     def _call_prior(self, flat: Any) -> Any:
         assert callable(self.prior)
-        try:
-            value = self.prior(self._unravel(flat))
-        except Exception as error:
-            error.add_note("Raised by prior, a function of params.")
-            raise
+        value = self.prior(self._unravel(flat))
         if np.shape(value) != ():
             raise ValueError(f"`prior` must return a scalar; got shape {np.shape(value)}.")
         return value

@@ -203,14 +203,14 @@ class OwnModel(JointModel[RowBlock, Reals, LossSums, Pulled]):
         return LEARNING_RATE * float(np.sqrt(params.size))
 
 
-def call_encoder(encoder: Callable[[Any], Any], rows: Any, leading: str = "") -> tuple[Any, ...]:
+def call_encoder(encoder: Callable[[Any], Any], rows: Any) -> tuple[Any, ...]:
     """Return the outputs of an encoder as a tuple; add a note to errors."""
     try:
         encoded = encoder(rows)
     except Exception as error:
         error.add_note(
-            f"Raised by the encoder, which was called with {leading}rows of shape {tuple(rows.shape)}. It gets no "
-            "labels: features are inferred without them."
+            f"Raised by the encoder, which was called with rows of shape {tuple(rows.shape)}. It gets no labels: "
+            "features are inferred without them."
         )
         raise
     encoded = tuple(encoded) if isinstance(encoded, tuple | list) else (encoded,)
@@ -224,16 +224,14 @@ def call_encoder(encoder: Callable[[Any], Any], rows: Any, leading: str = "") ->
     return encoded
 
 
-def call_in_turn(
-    encoder: Callable[[Any], Any], loss: Callable[..., Any], rows: Any, leading: str = ""
-) -> tuple[Any, Any]:
+def call_in_turn(encoder: Callable[[Any], Any], loss: Callable[..., Any], rows: Any) -> tuple[Any, Any]:
     """Call the encoder, then the loss with its outputs; return features and losses."""
-    encoded = call_encoder(encoder, rows, leading)
+    encoded = call_encoder(encoder, rows)
     try:
         losses = loss(rows, *encoded)
     except Exception as error:
         shapes = ", ".join(str(tuple(getattr(value, "shape", ()))) for value in (rows, *encoded))
-        error.add_note(f"Raised by generative_loss, which was called with {leading}arrays of shapes {shapes}.")
+        error.add_note(f"Raised by generative_loss, which was called with arrays of shapes {shapes}.")
         raise
     if tuple(getattr(losses, "shape", ())) != (len(rows),):
         found = f"shape {tuple(losses.shape)}" if hasattr(losses, "shape") else type(losses).__name__

@@ -142,11 +142,7 @@ class TorchModel(OwnModel):
         assert callable(self.prior)
         flat = self._tensor(params).requires_grad_()
         with _SWAPPING, torch.enable_grad():
-            try:
-                value = self._call_with(flat, self.prior)
-            except Exception as error:
-                error.add_note("Raised by prior, a function without arguments.")
-                raise
+            value = self._call_with(flat, self.prior)
             if not (torch.is_tensor(value) and value.ndim == 0 and value.requires_grad):
                 found = f"shape {tuple(value.shape)}" if torch.is_tensor(value) else type(value).__name__
                 raise ValueError(f"`prior` must return a scalar tensor that depends on the parameters; got {found}.")
