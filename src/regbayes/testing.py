@@ -11,7 +11,7 @@ therefore relates value, conjugate and proximal map. The inequality at other pai
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,9 @@ LONG_STEPS = (1e2, 1e4, 1e6)  # steps at which lower bounds of an infinite supre
 FARTHEST_STEP = 1e13  # step long enough to detect a large finite number in place of inf
 EDGE_WIDTH = 1e-4  # relative distance of a step beyond the boundary of the domain
 TINY_STEP = 1e-13  # step of a proximal map that only projects onto the domain
+
+
+_Function = Callable[[Floats], float]
 
 
 @dataclass(frozen=True)
@@ -115,12 +118,17 @@ def _check_fenchel_young(regularizer: Regularizer, points: Sequence[_Point], tol
         )
 
 
-def _check_convexity(regularizer: Regularizer, points: Sequence[_Point], tol: float) -> None:
-    """Check that value and conjugate are convex at midpoints."""
-    for name, function, places in (
+def _functions(regularizer: Regularizer, points: Sequence[_Point]) -> list[tuple[str, _Function, list[Floats]]]:
+    """Return value and conjugate, each with its name and points of its domain."""
+    return [
         ("value", regularizer.value, [p.v for p in points]),
         ("conjugate", regularizer.conjugate, [p.u for p in points]),
-    ):
+    ]
+
+
+def _check_convexity(regularizer: Regularizer, points: Sequence[_Point], tol: float) -> None:
+    """Check that value and conjugate are convex at midpoints."""
+    for name, function, places in _functions(regularizer, points):
         heights = [function(place) for place in places]
         for (a, at_a), (b, at_b) in itertools.combinations(zip(places, heights, strict=True), 2):
             chord, between = 0.5 * (at_a + at_b), function(0.5 * (a + b))
@@ -173,7 +181,6 @@ def _check_suprema(regularizer: Regularizer, points: Sequence[_Point], rng: np.r
 
     Proximal points of increasing steps give increasing lower bounds, which diverge if the supremum is infinite.
     """
-    size = len(points[0].z)
     start = points[0].v
 
     def towards_conjugate(u: Floats, step: float) -> float:
@@ -185,11 +192,9 @@ def _check_suprema(regularizer: Regularizer, points: Sequence[_Point], rng: np.r
         return float(u @ x) - regularizer.conjugate(u)
 
     for spread in SPREADS:
-        point = spread * rng.normal(size=size)
-        for name, function, approach in (
-            ("conjugate", regularizer.conjugate, towards_conjugate),
-            ("value", regularizer.value, towards_value),
-        ):
+        point = spread * rng.normal(size=len(start))
+        for name, function, _ in _functions(regularizer, points):
+            approach = towards_value if name == "value" else towards_conjugate
             claimed, below = function(point), [approach(point, step) for step in LONG_STEPS]
             assert not np.isnan(claimed), f"{name}({point}) is nan"
             rounding = tol * (1 + abs(max(below))) + 1e-14 * LONG_STEPS[-1] * float(point @ point)
@@ -212,25 +217,20 @@ def _check_edges(regularizer: Regularizer, points: Sequence[_Point]) -> None:
         length = float(np.linalg.norm(p.z - p.v))
         if length == 0.0:
             continue
-        outward, size = (p.z - p.v) / length, 1 + float(np.max(np.abs(p.v)))
-        beyond = p.v + EDGE_WIDTH * size * outward
-        near = np.asarray(regularizer.prox(beyond, TINY_STEP), dtype=np.float64)
+        width = EDGE_WIDTH * (1 + float(np.max(np.abs(p.v))))
+        beyond = p.v + width * (p.z - p.v) / length
         if np.isfinite(regularizer.value(beyond)):
-            moved = float(np.max(np.abs(near - beyond)))
-            assert moved <= 0.5 * EDGE_WIDTH * size, (
+            moved = float(np.max(np.abs(np.asarray(regularizer.prox(beyond, TINY_STEP)) - beyond)))
+            assert moved <= 0.5 * width, (
                 f"value({beyond}) is {regularizer.value(beyond)}, but prox from there goes {moved} away however short "
                 "the step: the domain of value is wider than the one that prox knows"
             )
             continue
         inside, outside = p.v, beyond
-        for _ in range(1200):  # enough bisections to reach the smallest float if the boundary is at zero
+        middle = 0.5 * (inside + outside)
+        while not (np.array_equal(middle, inside) or np.array_equal(middle, outside)):
+            inside, outside = (middle, outside) if np.isfinite(regularizer.value(middle)) else (inside, middle)
             middle = 0.5 * (inside + outside)
-            if np.array_equal(middle, inside) or np.array_equal(middle, outside):
-                break
-            if np.isfinite(regularizer.value(middle)):
-                inside = middle
-            else:
-                outside = middle
         here, there = (regularizer.value(v) + float(np.sum((v - p.z) ** 2 / (2 * p.step))) for v in (p.v, inside))
         assert there >= here - 1e-12 * (1 + abs(here)), (
             f"prox({p.z}, {p.step}) is {p.v}, but the domain of value goes on to {inside}, which is better"
@@ -247,17 +247,13 @@ def _check_infinities(regularizer: Regularizer, points: Sequence[_Point], rng: n
     patterns = list(itertools.product((-np.inf, 1.0, np.inf), repeat=size))
     if len(patterns) > 81:
         patterns = [tuple(rng.choice([-np.inf, 1.0, np.inf], size=size)) for _ in range(81)]
-    for pattern in patterns:
-        for name, function in (("value", regularizer.value), ("conjugate", regularizer.conjugate)):
+    for name, function, places in _functions(regularizer, points):
+        for pattern in patterns:
             with np.errstate(all="ignore"):
                 found = function(np.array(pattern))
             assert not np.isnan(found), f"{name}({list(pattern)}) is nan; off the domain it is inf"
-    for name, function, base in (
-        ("value", regularizer.value, points[0].v),
-        ("conjugate", regularizer.conjugate, points[0].u),
-    ):
         for i, sign in itertools.product(range(size), (-1, 1)):
-            ray = [np.where(np.arange(size) == i, sign * length, base) for length in (1e6, 1e9, np.inf)]
+            ray = [np.where(np.arange(size) == i, sign * length, places[0]) for length in (1e6, 1e9, np.inf)]
             near, far, end = (function(x) for x in ray)
             if far > 100 * max(near, 1.0) or np.isinf(far):
                 assert end == np.inf, f"{name} grows without bound towards {ray[2]}, but is {end} there"
@@ -274,7 +270,7 @@ def _check_precision(regularizer: Regularizer, points: Sequence[_Point]) -> None
         assert error <= 4e-7 * (1 + np.max(np.abs(single)) + np.max(np.abs(exact))), (
             f"prox({single}) in float32 is {found}, in float64 {exact}"
         )
-        for name, function, x in (("value", regularizer.value, p.v), ("conjugate", regularizer.conjugate, p.u)):
+        for name, function, (x,) in _functions(regularizer, [p]):
             single = x.astype(np.float32)
             ours, exact_value = function(single), function(single.astype(np.float64))
             assert isinstance(ours, float), f"{name} returns a {type(ours).__name__}, not a float"

@@ -23,7 +23,7 @@ from regbayes import (
     regularize,
     resample,
 )
-from regbayes.ppl import CallableSampler, Run, Sampler, Start, Tilt
+from regbayes.ppl import Run, Sampler, Start, Tilt
 from regbayes.resampling.checks import find_escape
 from regbayes.resampling.pool import TemperedRun, pool_runs
 
@@ -485,21 +485,6 @@ def test_final_run_against_its_prediction_is_unreliable():
     assert "contradicts" in result.diagnostics[0]
 
 
-class Slow(ExactGrid):
-    """Every draw is repeated ten times, as if chains did not move."""
-
-    def draw(self, tilt: Tilt, n_draws: int, *, seed: int, start: Start | None, final: bool) -> Run:
-        found = super().draw(tilt, -(-n_draws // 10), seed=seed, start=start, final=final)
-        return Run({"x": np.repeat(found.variables["x"], 10, axis=1)[:, :n_draws]})
-
-
-def test_final_run_waits_for_effective_draws():
-    result = quietly(Slow(GRID, standard), E("x") == 0.2, seed=1)
-    first = [one.is_final for one in result.runs].index(True)
-    assert result.runs[0].effective_size < 100
-    assert sum(one.effective_size for one in result.runs[:first]) >= 100
-
-
 # --- intermediate runs
 
 
@@ -542,11 +527,6 @@ def test_callback_is_called_per_run_and_may_stop():
         result = resample(ExactGrid(GRID, standard), E("x") == 6, progress=stop_after_two)
     assert heard == [1, 2]
     assert result.status == "stopped"
-
-
-def test_progress_prints_runs(capsys):
-    resample(ExactGrid(GRID, standard), E("x") == 2, progress=True)
-    assert "final run" in capsys.readouterr().err
 
 
 # --- regularized draws as the first run
@@ -600,17 +580,6 @@ def test_to_arviz_keeps_chains(answer):
     np.testing.assert_array_equal(posterior["x"].values, answer.posterior.draws.variables["x"].reshape(4, 750, 2))
     weights = np.exp(tree["importance_weights"]["log_weight"].values)
     np.testing.assert_allclose(np.sum(weights * posterior["x"].values[..., 0]), 4)
-
-
-def test_shift_display_takes_result(answer):
-    pytest.importorskip("matplotlib")
-    from matplotlib import pyplot as plt
-
-    shift = regbayes.plots.PosteriorShiftDisplay.from_result(answer, "x[0]")
-    assert shift.mean_after == pytest.approx(4)
-    assert abs(shift.mean_before) < 0.3
-    np.testing.assert_allclose(np.sum(shift.after * np.diff(shift.edges)), 1, atol=0.01)
-    plt.close("all")
 
 
 def test_result_survives_saving(answer, tmp_path):
@@ -676,19 +645,6 @@ def test_resample_bad_input_raises():
         resample(sampler, E("x") == 1, draws=Gaussian([0.0], [1.0]))
     with pytest.raises(ValueError, match="unequal weights"):
         resample(sampler, E("x") == 1, draws=Samples(np.zeros(3), log_weights=[-1.0, 0, 0]))
-
-
-def test_callable_sampler_checks_signature():
-    with pytest.raises(TypeError, match=r"draw\(tilt, n_draws, rng, start\).*too many"):
-        CallableSampler(lambda n_draws: {"x": np.zeros(n_draws)})
-
-
-def test_draws_may_have_other_variables():
-    x = np.random.default_rng(0).normal(size=(4, 100))
-    draws = Samples({"x": x, "mine": x**2}, chains=True)
-    result = quietly(ExactGrid(GRID, standard), E("x") == 3, draws=draws)
-    assert result.status == "optimal"
-    assert abs(result.multipliers[0] - 3) < 5 * result.multipliers_mcse[0]
 
 
 def test_tilt_of_overflow_is_nan():

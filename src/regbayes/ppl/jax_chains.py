@@ -100,14 +100,13 @@ class JAXModel(NUTSModel):
 
         if not hasattr(self, "_constrain_many"):
             self._constrain_many = jax.jit(jax.vmap(self._constrain))
-        blocks = [self._constrain_many(padded) for padded in _padded(positions)]
-        return {n: np.concatenate([np.asarray(b[n]) for b in blocks])[: len(positions)] for n in blocks[0]}
+        found: dict[str, Array] = _in_blocks(self._constrain_many, positions)
+        return found
 
     def log_density(self, tilt: Tilt, positions: Floats) -> Floats | None:
         """Return the tilted log-density at positions."""
-        compiled = self._for(tilt)
-        blocks = [np.asarray(compiled.density(padded, _array(tilt.multipliers))) for padded in _padded(positions)]
-        values: Floats = np.concatenate(blocks)[: len(positions)].astype(np.float64)
+        compiled, phi = self._for(tilt), _array(tilt.multipliers)
+        values: Floats = _in_blocks(lambda block: compiled.density(block, phi), positions).astype(np.float64)
         return values
 
     def log_density_gradient(self, tilt: Tilt, position: Floats) -> Floats:
@@ -120,7 +119,7 @@ class JAXModel(NUTSModel):
         import jax
 
         compiled = jax.jit(jax.vmap(lambda position: 1.0 * _trace(self, (part,), position)))
-        return lambda positions: np.concatenate([np.asarray(compiled(b)) for b in _padded(positions)])[: len(positions)]
+        return lambda positions: _in_blocks(compiled, positions)
 
 
 class _Compiled:
@@ -265,7 +264,11 @@ def _array(values: Any) -> Any:
     return jnp.asarray(values, dtype=jnp.result_type(float))
 
 
-def _padded(positions: Floats) -> list[Any]:
-    """Pad positions to blocks of equal size, so that only one shape is compiled."""
+def _in_blocks(function: Callable[[Any], Any], positions: Floats) -> Any:
+    """Evaluate a function in padded blocks of equal size, so that only one shape is compiled."""
+    import jax
+
     blocks = [positions[begin : begin + BLOCK] for begin in range(0, len(positions), BLOCK)]
-    return [_array(np.concatenate([b, np.repeat(b[-1:], BLOCK - len(b), axis=0)])) for b in blocks]
+    padded = [np.concatenate([b, np.repeat(b[-1:], BLOCK - len(b), axis=0)]) for b in blocks]
+    found = [function(_array(block)) for block in padded]
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[: len(positions)], *found)
