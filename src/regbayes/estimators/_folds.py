@@ -58,7 +58,9 @@ def _random_folds(n_folds: int, rows: Integers, strata: Integers, random: np.ran
     """Yield random folds, stratified by ``strata``."""
     n = len(rows)
     if not 2 <= n_folds <= n:
-        raise ValueError(f"`cv` must be between 2 and the number of samples with a target, {n}; got {n_folds}.")
+        raise ValueError(
+            f"`cv` must be between 2 and the number of samples with a target, n_samples={n}; got {n_folds}."
+        )
     shuffled = random.permutation(n)
     in_order = shuffled[np.argsort(strata[shuffled], kind="stable")]
     fold = np.empty(n, dtype=np.int64)

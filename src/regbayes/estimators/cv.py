@@ -14,24 +14,22 @@ from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.model_selection import KFold, StratifiedKFold
-from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import _check_y, check_consistent_length, column_or_1d
+from sklearn.utils import check_random_state, indexable
+from sklearn.utils.validation import _check_y, _num_samples
 
 from regbayes._registry import persistable
-from regbayes._types import Flags, Floats
-from regbayes.estimators._arrays import bring_targets, refuse_elsewhere
-from regbayes.estimators._bases import check_labels, find_labeled, read_rows, row_weights
+from regbayes._types import Floats
+from regbayes.estimators._arrays import bring_here, refuse_elsewhere
+from regbayes.estimators._bases import check_labels, find_labeled, find_missing, row_weights
 from regbayes.estimators._folds import DEFAULT_FOLDS, multitask_folds, split_rows
 from regbayes.estimators._labels import read_labels
 from regbayes.estimators._search import Fold, Plan, resolve_scorers, share_metadata
 from regbayes.estimators._task_bases import read_targets
-from regbayes.estimators._topics import read_counts, read_indicators
-from regbayes.estimators._topics import read_numbers as read_number_targets
-from regbayes.estimators.ilsvm import ILSVMClassifier, is_label_matrix, read_numbers, target_shape
+from regbayes.estimators.ilsvm import ILSVMClassifier
 from regbayes.estimators.ilsvm_regressor import ILSVMRegressor
 from regbayes.estimators.medlda import MedLDAClassifier, MedLDARegressor
 from regbayes.estimators.multitask import MultiTaskILSVMClassifier, MultiTaskILSVMRegressor
@@ -199,47 +197,46 @@ class ModelSearch(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseSearch)
         if y is None:
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
         refuse_elsewhere(X, name)
-        rows = self._read_rows(X)
-        y, task = bring_targets(rows, y=y, task=task)
+        X, y, task = (bring_here(values, what) for values, what in ((X, "X"), (y, "y"), (task, "task")))
+        X, y = indexable(X, y)
+        rows = np.empty((_num_samples(X), 0))
         weights = row_weights(sample_weight, rows)
         random = check_random_state(self.random_state)
         shared = {name: getattr(self, name) for name in self._shared}
         model = self._model(random_state=random.randint(np.iinfo(np.int32).max), **shared)
-        targets, folds = self._split(rows, y, task, weights, random)
+        folds = self._split(rows, y, task, weights, random)
         values = {name: getattr(self, listed) for name, listed in self._lists.items()}
         grid = {name: [value] if np.ndim(value) == 0 else value for name, value in values.items()}
         scorers = resolve_scorers(model, self.scoring)
         given = {"task": None if task is None else np.asarray(task), "sample_weight": weights}
         metadata = {name: value for name, value in given.items() if value is not None}
-        X = X if hasattr(X, "columns") else rows  # the fits read column names from a data frame
-        samples = share_metadata(X, targets, model, scorers, metadata)
+        samples = share_metadata(X, y, model, scorers, metadata)
         plan = Plan.make(model, grid, folds, scorers, along=self._along, descending=self._descending)
         return self._search(plan, samples, records, on_result)
 
-    def _read_rows(self, X: Any) -> Any:
-        """Return the validated samples."""
-        return read_rows(self, X, ensure_min_samples=2)
-
-    def _read_targets(self, rows: Any, y: Any) -> tuple[NDArray[Any], Flags]:
-        """Return the validated targets, and which samples have one."""
-        raise NotImplementedError
-
     def _split(
-        self, rows: Any, y: Any, task: Any, weights: Floats | None, random: np.random.RandomState
-    ) -> tuple[Any, Iterable[Fold]]:
-        """Return the targets and the folds; samples that cannot be scored are in every training part."""
-        targets, scored = self._read_targets(rows, y)
-        check_consistent_length(rows, targets)
+        self, rows: Floats, y: Any, task: Any, weights: Floats | None, random: np.random.RandomState
+    ) -> Iterable[Fold]:
+        """Return the folds; samples that cannot be scored are in every training part."""
+        targets, unlabeled = np.zeros(y.shape) if issparse(y) else np.asarray(y), getattr(self, "unlabeled", None)
+        of_classes = issubclass(self._model, ClassifierMixin) and targets.size == len(rows)
+        if of_classes:
+            targets = _check_y(targets, estimator=self)
+            scored = find_labeled(targets, unlabeled)
+            check_labels(targets[scored])
+        else:
+            observed = ~find_missing(targets) & (True if unlabeled is None else targets != unlabeled)
+            scored = observed.reshape(len(rows), -1).any(axis=1)
         if weights is not None:
             scored = scored & (weights > 0)
         cv = self.cv
         if cv is None or isinstance(cv, Integral):
-            kind = StratifiedKFold if issubclass(self._model, ClassifierMixin) and targets.ndim == 1 else KFold
             seed = random.randint(np.iinfo(np.int32).max) if self._shuffled else None
+            kind = StratifiedKFold if of_classes else KFold
             cv = kind(cv or DEFAULT_FOLDS, shuffle=self._shuffled, random_state=seed)
-        found = split_rows(cv, np.flatnonzero(scored), targets)
         rest = np.flatnonzero(~scored)
-        return targets, [(np.sort(np.concatenate([train, rest])), test) for train, test in found]
+        found = split_rows(cv, np.flatnonzero(scored), targets)
+        return [(np.sort(np.concatenate([train, rest])), test) for train, test in found]
 
     def _searched(self) -> Any:
         return vars(self).get("best_estimator_", self._model)
@@ -287,16 +284,6 @@ class ILSVMClassifierCV(LatentSearch):
     }
     _shuffled = False
 
-    def _read_targets(self, rows: Any, y: Any) -> tuple[NDArray[Any], Flags]:
-        if is_label_matrix(y):
-            labels = read_numbers(y, rows)
-            missing = np.isnan(labels) if self.unlabeled is None else np.isnan(labels) | (labels == self.unlabeled)
-            return labels, np.asarray(~missing.all(axis=1), dtype=bool)
-        labels = _check_y(y, estimator=self)
-        labeled = find_labeled(labels, self.unlabeled)
-        check_labels(labels[labeled])
-        return labels, labeled
-
 
 @persistable(skip=NOT_SAVED)
 class ILSVMRegressorCV(LatentSearch):
@@ -312,23 +299,9 @@ class ILSVMRegressorCV(LatentSearch):
         "temperature": ("temperatures", ("auto",)),
     }
 
-    def _read_targets(self, rows: Any, y: Any) -> tuple[NDArray[Any], Flags]:
-        values = read_numbers(y, rows)
-        labeled = np.asarray(~np.isnan(values).all(axis=1), dtype=bool)
-        return values[:, 0] if len(target_shape(y)) == 1 else values, labeled
-
-
-class TopicSearch(ModelSearch):
-    """Base of the searches of MedLDA, whose fits are cold starts."""
-
-    _along = None
-
-    def _read_rows(self, X: Any) -> Any:
-        return read_counts(self, X, reset=True, whole=self.inference == "gibbs")
-
 
 @persistable(skip=NOT_SAVED)
-class MedLDAClassifierCV(TopicSearch):
+class MedLDAClassifierCV(ModelSearch):
     """Choose the number of topics and C of `MedLDAClassifier` by cross-validation.
 
     List at least as many topics as classes. By default folds are random, and stratified for classes.
@@ -336,16 +309,11 @@ class MedLDAClassifierCV(TopicSearch):
 
     _model = MedLDAClassifier
     _values = {"n_components": ("n_components", (10, 20, 40)), "C": ("Cs", (0.3, 1.0))}  # noqa: RUF012
-
-    def _read_targets(self, rows: Any, y: Any) -> tuple[NDArray[Any], Flags]:
-        check_labels(y)
-        several = type_of_target(y) == "multilabel-indicator"
-        labels = read_indicators(y) if several else column_or_1d(y, warn=True)
-        return labels, np.ones(len(labels), dtype=bool)
+    _along = None
 
 
 @persistable(skip=NOT_SAVED)
-class MedLDARegressorCV(TopicSearch):
+class MedLDARegressorCV(ModelSearch):
     """Choose the number of topics and C of `MedLDARegressor` by cross-validation.
 
     Folds are random by default.
@@ -353,10 +321,7 @@ class MedLDARegressorCV(TopicSearch):
 
     _model = MedLDARegressor
     _values = {"n_components": ("n_components", (10, 20, 40)), "C": ("Cs", (1.0, 3.0))}  # noqa: RUF012
-
-    def _read_targets(self, rows: Any, y: Any) -> tuple[NDArray[Any], Flags]:
-        values = read_number_targets(self, y)
-        return values, np.ones(len(values), dtype=bool)
+    _along = None
 
 
 class TaskSearch(ModelSearch):
@@ -403,13 +368,12 @@ class TaskSearch(ModelSearch):
         return self._fit(X, y, task, sample_weight, records, on_result)
 
     def _split(
-        self, rows: Any, y: Any, task: Any, weights: Floats | None, random: np.random.RandomState
-    ) -> tuple[Any, Iterable[Fold]]:
+        self, rows: Floats, y: Any, task: Any, weights: Floats | None, random: np.random.RandomState
+    ) -> Iterable[Fold]:
         numeric = not issubclass(self._model, ClassifierMixin)
         targets = read_targets(y, task, rows, numeric=numeric, unlabeled=None if numeric else self.unlabeled)
         kinds = targets.tasks if numeric else read_labels(targets).places(targets.tasks)
-        values = y if hasattr(y, "columns") else np.asarray(y)
-        n_columns = 1 if values.ndim == 1 else values.shape[1]
+        n_columns = int(np.prod(np.shape(y)[1:]))
         if isinstance(self.scoring, str) and len(targets.rows) < n_columns * len(np.unique(targets.rows)):
             raise ValueError(
                 f"scoring={self.scoring!r} does not support missing targets. Use None, or a callable that does."
@@ -418,7 +382,7 @@ class TaskSearch(ModelSearch):
             counted = weights[targets.rows] > 0
             kept = {name: getattr(targets, name)[counted] for name in ("rows", "tasks", "values")}
             targets, kinds = replace(targets, **kept), kinds[counted]
-        return values, multitask_folds(self.cv, len(rows), targets, kinds, random)
+        return multitask_folds(self.cv, len(rows), targets, kinds, random)
 
 
 @persistable(skip=NOT_SAVED)
