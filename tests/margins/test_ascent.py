@@ -135,29 +135,6 @@ def test_coupled_tasks_match_cvxpy(rng, sharing, loss):
     np.testing.assert_allclose(solution.weights, own.value + sharing * common.value[group], atol=1e-4)
 
 
-def test_hard_margins_match_cvxpy(rng):
-    X, signs = binary_data(rng, n=40)
-    X += signs[:, None] * 3.0  # separable
-    weights = cp.Variable(X.shape[1])
-    constraints = [cp.multiply(signs, X @ weights) >= 1]
-    cp.Problem(cp.Minimize(0.5 * cp.sum_squares(weights)), constraints).solve(solver=cp.CLARABEL)
-    solution = solve_one_task(X * signs[:, None], hinge_form(40, np.inf), tol=1e-10)
-    assert solution.status is Status.CONVERGED
-    np.testing.assert_allclose(solution.weights[0], weights.value, atol=1e-6)
-    assert np.min(signs * (X @ solution.weights[0])) > 1.0 - 1e-6
-
-
-def test_hard_multi_class_margins_are_the_limit_of_soft_ones(rng):
-    X, labels = multi_class_data(rng, n=40, spread=0.1)
-    hard = solve_classes(X, labels, zero_one_cost(4), np.inf, tol=1e-10)
-    soft = solve_classes(X, labels, zero_one_cost(4), 1e4, tol=1e-10)
-    assert hard.status is Status.CONVERGED
-    np.testing.assert_allclose(hard.weights, soft.weights, atol=1e-5)
-    scores = X @ hard.weights.T
-    margins = scores[np.arange(40), labels][:, None] - scores + 2 * np.eye(4)[labels]
-    assert margins.min() > 1.0 - 1e-6
-
-
 # --- theory ---------------------------------------------------------------------------------------------------------
 
 

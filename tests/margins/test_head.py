@@ -7,6 +7,7 @@ from functools import reduce
 from itertools import pairwise
 from operator import add
 
+import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -67,6 +68,31 @@ def test_head_matches_cvxpy(rng, kind, solver, squared):
     seen = slice(None) if head.rows is None else head.rows
     np.testing.assert_allclose(scores[seen], seen_by(head, features) @ fitted.head.weights.T)
     assert fitted.value == pytest.approx(sum(fitted.terms.values()), rel=1e-12)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_hard_margins_match_cvxpy(rng, n_classes, squared):
+    """C = inf has the same solution for both losses: the smallest weights that meet all margins."""
+    labels = rng.integers(n_classes, size=N)
+    features = 3.0 * np.eye(K)[labels] + rng.normal(scale=0.3, size=(N, K))
+    classes = Classes(labels, zero_one_cost(n_classes), np.full(N, np.inf))
+    targets = classes if n_classes > 2 else Signs(2 * labels[:, None] - 1, np.full((N, 1), np.inf))
+    head = Head(targets, squared)
+    weights = cp.Variable((targets.n_outputs, K + 1))
+    scores = np.column_stack([features - features.mean(axis=0), np.ones(N)]) @ weights.T
+    margins = [cp.multiply(2 * labels[:, None] - 1, scores) >= 1]
+    if n_classes > 2:
+        own = cp.reshape(cp.sum(cp.multiply(scores, np.eye(n_classes)[labels]), axis=1), (N, 1), order="C")
+        margins = [own - scores >= 1.0 - np.eye(n_classes)[labels]]
+    problem = cp.Problem(cp.Minimize(0.5 * cp.sum_squares(weights)), margins)
+    problem.solve(solver=cp.CLARABEL)
+    found = head.solve(features, None, Tolerance(1e-10, 2e4))
+    assert found.status is Status.CONVERGED
+    assert found.value == pytest.approx(problem.value, rel=1e-6)
+    np.testing.assert_allclose(found.head.weights, weights.value, atol=1e-5)
+    mixed = head.solve(rng.normal(size=(N, 2)), None, Tolerance(1e-10, 2e4))
+    assert mixed.status is Status.DIVERGED  # no weights meet the margins
 
 
 @pytest.mark.parametrize("smoothing", [1.0, 0.03])

@@ -11,8 +11,9 @@ part of the gap has decreased enough, then another pass over all rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ CACHED_ROWS, BLOCK_ROWS = 30_000, 32  # rows that a CPU cache holds, and rows of
 # The loss of an unmet hard margin is infinite. Its gap is measured with a penalty per unit of violation, a multiple of
 # the largest multiplier: any penalty above the largest has the same solution.
 PENALTY_FACTOR = 10.0
+MIN_MARGIN = 1e-4  # margin relative to the norm of a row below which hard margins count as infeasible
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,53 @@ class TaskLayout:
     sharing: float = 0.0  # rho; own and common weights have standard normal priors
 
 
-class SimplexAscent:
+class _Ascent:
+    """A problem with the state of its multipliers and weights."""
+
+    epoch: ClassVar[Callable[..., Any]]
+    check: ClassVar[Callable[..., Any]]
+    rows: Any
+    state: Any
+    n_rows: int
+    has_hard_rows: bool
+
+    @property
+    def dual(self) -> Floats:
+        """The multipliers: u of a box, (n,), or omega of simplexes, (n, classes)."""
+        found: Floats = self.state[0]
+        return found
+
+    def expected_weights(self) -> Floats:
+        """Return the posterior mean weights of the outputs, including shared weights, (outputs, d)."""
+        found: Floats = self.state.weights
+        return found
+
+    def norms(self) -> Floats:
+        """Return the squared norm of the features of each multiplier, or of each row of multipliers."""
+        found: Floats = self.rows.norms
+        return found
+
+    def squared_norm(self) -> float:
+        """Return twice the primal objective without the loss."""
+        return float(np.vdot(self.state.weights, self.expected_weights()))
+
+    def certificate(self) -> tuple[float, float]:
+        """Return the primal objective and the duality gap."""
+        if self.has_hard_rows:
+            self.rows = self.rows._replace(penalty=PENALTY_FACTOR * float(self._masses().max(initial=0.0)))
+        loss, gap = self.check(self.rows, self.state)
+        return 0.5 * self.squared_norm() + loss, max(gap, 0.0)
+
+    def is_infeasible(self) -> bool:
+        """Return whether hard margins cannot be met: multipliers grow, and their contributions to weights cancel."""
+        apart = float(self._masses() @ np.sqrt(self.norms())) if self.has_hard_rows else 0.0
+        return bool(np.sqrt(self.squared_norm()) < MIN_MARGIN * apart)
+
+    def _masses(self) -> Floats:
+        return np.abs(self.dual).reshape(self.n_rows, -1).sum(axis=1)
+
+
+class SimplexAscent(_Ascent):
     """A multi-class large-margin problem with a simplex of multipliers per row.
 
     ``min_w 1/2 sum_c |w_c|^2 + sum_n h_n(x_n)``, with ``x_nc = <w_c - w_label(n), features_n>`` and ``form`` the
@@ -72,7 +120,7 @@ class SimplexAscent:
         Multipliers of an earlier solution, scaled if necessary to meet the constraints.
     """
 
-    epoch = staticmethod(simplex_epoch)
+    epoch, check = staticmethod(simplex_epoch), staticmethod(simplex_check)
 
     def __init__(self, features: Reals, form: SimplexDual, labels: Indices, warm_start: Floats | None = None) -> None:
         features, labels = _as_rows(features), np.ascontiguousarray(labels, dtype=np.int64)
@@ -99,29 +147,8 @@ class SimplexAscent:
         self.state = SimplexState(omega, simplex_weights(self.rows, omega), classes, in_play)
         self.has_hard_rows = bool(np.any(np.isinf(form.total) & (form.ridge == 0.0)))
 
-    @property
-    def dual(self) -> Floats:
-        """The multipliers omega, (n, classes)."""
-        return self.state.omega
 
-    def expected_weights(self) -> Floats:
-        """Return the posterior mean weights, (classes, d)."""
-        return self.state.weights
-
-    def squared_norm(self) -> float:
-        """Return twice the primal objective without the loss."""
-        return float(np.vdot(self.state.weights, self.state.weights))
-
-    def certificate(self) -> tuple[float, float]:
-        """Return the primal objective and the duality gap."""
-        if self.has_hard_rows:
-            largest = float(self.state.omega.sum(axis=1).max(initial=0.0))
-            self.rows = self.rows._replace(penalty=PENALTY_FACTOR * largest)
-        loss, gap = simplex_check(self.rows, self.state)
-        return 0.5 * self.squared_norm() + loss, max(gap, 0.0)
-
-
-class BoxAscent:
+class BoxAscent(_Ascent):
     """A large-margin problem over a box, for one task or several that share weights.
 
     For one task it is ``min_w 1/2 |w|^2 + sum_i h_i(-<x_i, w>)``, where ``form`` is the conjugate of ``sum_i h_i``.
@@ -138,7 +165,7 @@ class BoxAscent:
         Multipliers of an earlier solution, clipped to the box.
     """
 
-    epoch = staticmethod(box_epoch)
+    epoch, check = staticmethod(box_epoch), staticmethod(box_check)
 
     def __init__(self, features: Reals, form: BoxDual, layout: TaskLayout, warm_start: Floats | None = None) -> None:
         features, n = _as_rows(features), len(form.linear)
@@ -164,29 +191,16 @@ class BoxAscent:
         weights = box_weights(self.rows, dual)
         self.state = BoxState(dual, weights, sum_by_group(weights, group), np.ones(n, dtype=np.bool_))
 
-    @property
-    def dual(self) -> Floats:
-        """The multipliers u, (n,)."""
-        return self.state.dual
-
     def expected_weights(self) -> Floats:
-        """Return the posterior mean weights of the tasks, including shared weights, (tasks, d)."""
+        """Return the posterior mean weights of the outputs, including shared weights, (outputs, d)."""
         if self.rows.sharing == 0.0:
-            return self.state.weights
+            return super().expected_weights()
         common = sum_by_group(self.state.weights, self.rows.group)
         return self.state.weights + (self.rows.sharing * common)[self.rows.group]
 
-    def squared_norm(self) -> float:
-        """Return twice the primal objective without the loss."""
-        return float(np.vdot(self.state.weights, self.expected_weights()))
-
-    def certificate(self) -> tuple[float, float]:
-        """Return the primal objective and the duality gap."""
-        if self.has_hard_rows:
-            largest = float(np.abs(self.state.dual).max(initial=0.0))
-            self.rows = self.rows._replace(penalty=PENALTY_FACTOR * largest)
-        loss, gap = box_check(self.rows, self.state)
-        return 0.5 * self.squared_norm() + loss, max(gap, 0.0)
+    def norms(self) -> Floats:
+        """Return the squared norm of the features of each multiplier."""
+        return super().norms()[self.rows.feature_row]
 
 
 def ascend(problem: SimplexAscent | BoxAscent, tol: float, max_epochs: float, seed: int) -> MarginSolution:
@@ -204,7 +218,6 @@ def ascend(problem: SimplexAscent | BoxAscent, tol: float, max_epochs: float, se
     seed : int
         Seed of the random order of visits in each pass.
     """
-    epoch: Any = problem.epoch
     rng, everything = np.random.default_rng(seed), np.arange(problem.n_rows)
     limit, n_visits = max_epochs * problem.n_rows, 0
 
@@ -219,13 +232,13 @@ def ascend(problem: SimplexAscent | BoxAscent, tol: float, max_epochs: float, se
     found = stop_at(Status.ITERATION_LIMIT) if max_epochs <= 0.0 else None
     while found is None:
         order = shuffled(everything, rng)
-        violation, seen, loss = epoch(problem.rows, order, True, problem.state)
+        violation, seen, loss = problem.epoch(problem.rows, order, True, problem.state)
         n_visits += order.size
         target = tol * abs(0.5 * problem.squared_norm() + loss)
         level = SHRINK_FACTOR * max(seen, target)
         for short_pass in range(MAX_SHORT_PASSES + 1):
             status = Status.ITERATION_LIMIT if n_visits >= limit else None
-            if np.isinf(violation) or np.isnan(seen):
+            if np.isinf(violation) or np.isnan(seen) or (short_pass == 0 and problem.is_infeasible()):
                 status = Status.DIVERGED
             is_last = short_pass == MAX_SHORT_PASSES or seen <= level
             if status is not None or (seen <= CHECK_FACTOR * target and (short_pass == 0 or is_last)):
@@ -233,7 +246,7 @@ def ascend(problem: SimplexAscent | BoxAscent, tol: float, max_epochs: float, se
             if found is not None or is_last:
                 break
             order = shuffled(order[problem.state.in_play[order] > 0], rng)
-            violation, seen, _ = epoch(problem.rows, order, False, problem.state)
+            violation, seen, _ = problem.epoch(problem.rows, order, False, problem.state)
             n_visits += order.size
     return found
 

@@ -278,6 +278,11 @@ class Head:
         return isinstance(self.targets, Classes)
 
     @cached_property
+    def is_hard(self) -> bool:
+        """Whether some margins must be met: their C is infinite."""
+        return bool(np.isinf(np.max(self.targets.C, initial=0.0)))
+
+    @cached_property
     def form(self) -> DualForm:
         """Conjugate of the total loss, in differences to the true class's score or in negative scores."""
         return self.targets.dual_form(self.squared)
@@ -340,7 +345,7 @@ class Head:
             there[own] = 1.0 if weights is None else weights
             own, weights = None, there
         losses: BlockLosses | None = None
-        if self.squared:
+        if self.squared and not self.is_hard:
             losses = targets.block_losses(whole=not is_plain) if isinstance(targets, Cells) else targets.block_losses()
         if losses is not None and not is_plain:
             losses = replace(losses, losses=losses.losses.place(like))
@@ -355,7 +360,7 @@ class Head:
     # --- solvers
 
     def prefers_ascent(self, features: DeviceArray, tolerance: Tolerance) -> bool:
-        """Return whether coordinate ascent is faster, or Newton's method impossible.
+        """Return whether coordinate ascent is faster, or Newton's method impossible, as with hard margins.
 
         Newton's method smooths multi-class losses, so coordinate ascent solves them if there are few scores. Newton's
         method solves problems with large C, such as from survey weights, since its steps do not depend on C.
@@ -366,7 +371,7 @@ class Head:
         fits = n_outputs * n_columns <= HEAD_POLICY.max_class_weights
         if not self.mixes:
             fits = n_outputs * n_columns**2 <= HEAD_POLICY.max_curvature
-        if not (self.squared and fits):
+        if not (self.squared and fits) or self.is_hard:
             return True
         if isinstance(self.targets, Numbers) and self.targets.epsilon == 0.0:
             return False  # one Newton step is exact
