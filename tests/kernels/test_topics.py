@@ -10,16 +10,9 @@ from scipy.sparse import csr_array
 from scipy.special import gammaln
 
 from medlda_tools import corpus_of, draw_documents, token_documents
-from reference.corpus import reference_count_tokens, reference_count_words, reference_lay_out, reference_tally
 from reference.topics import reference_sample_topics, reference_weight_statistics
-from regbayes.kernels.corpus import (
-    Places,
-    count_tokens,
-    count_words,
-    lay_out,
-    tally,
-)
-from regbayes.kernels.meanfield import padded
+from regbayes.kernels.corpus import build_corpus, count_tokens
+from regbayes.kernels.meanfield import WordCounts, padded
 from regbayes.kernels.topics import (
     sample_topics,
     weight_statistics,
@@ -74,29 +67,29 @@ def scores_of(counts, tilt):
 
 
 @pytest.mark.parametrize("n_groups", [1, 3])
-def test_layout_of_tokens_matches_the_reference(n_groups):
+def test_layout_lists_the_tokens_of_each_block(n_groups):
     rng = np.random.default_rng(0)
     X = csr_array(rng.poisson(0.3, (20, 15)) * (rng.random((20, 1)) > 0.2))
-    groups = [Places(np.arange(n, dtype=np.int32) % n_groups, rng.permutation(n).astype(np.int32)) for n in X.shape]
-    arguments = X.indptr.astype(np.int64), X.indices, X.data, *groups, n_groups
-    expected, found = reference_lay_out(*arguments), lay_out(*arguments)
-    for ours, theirs in zip((*found.tokens, *found[1:]), (*expected.tokens, *expected[1:]), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-        assert ours.dtype == theirs.dtype
-    np.testing.assert_array_equal(found.lengths[groups[0].places], X.sum(axis=1))
-    np.testing.assert_array_equal(count_words(X.indices, X.data, 15), X.sum(axis=0))
-    np.testing.assert_array_equal(reference_count_words(X.indices, X.data, 15), X.sum(axis=0))
+    corpus = build_corpus(WordCounts(X.indices, X.data, X.indptr.astype(np.int64)), 15, n_groups)
+    documents, words = token_documents(corpus), corpus.tokens.words
+    expected = X.toarray()[corpus.document_order][:, corpus.word_order]
+    found = np.zeros_like(expected)
+    np.add.at(found, (documents, words), 1)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(corpus.lengths, expected.sum(axis=1))
+    groups = [np.sort(np.arange(n) % n_groups) for n in X.shape]  # documents and words are in the order of groups
+    block = np.repeat(np.arange(n_groups**2), np.diff(corpus.tokens.starts[corpus.block_runs]))
+    np.testing.assert_array_equal(block, groups[0][documents] * n_groups + groups[1][words])
+    of_runs = np.repeat(np.arange(n_groups**2), np.diff(corpus.block_runs)), corpus.tokens.documents
+    assert len(set(zip(*of_runs, strict=True))) == len(corpus.tokens.documents)  # one run of a document in a block
 
 
-def test_counts_match_numpy():
+def test_counts_of_tokens_match_numpy():
     corpus, counts, _, _ = random_case(9, 0)
     doc_topic, word_topic = np.zeros_like(counts.doc_topic), np.zeros_like(counts.word_topic)
-    for times, count in enumerate((count_tokens, reference_count_tokens), start=1):
-        count(corpus.tokens, counts.topics, doc_topic, word_topic)
-        np.testing.assert_array_equal(doc_topic, times * counts.doc_topic)
-        np.testing.assert_array_equal(word_topic, times * counts.word_topic)
-    for table in (doc_topic, counts.topic_total, np.zeros((2, 3), np.int32)):
-        np.testing.assert_array_equal(tally(table), reference_tally(table))
+    count_tokens(corpus.tokens, counts.topics, doc_topic, word_topic)
+    np.testing.assert_array_equal(doc_topic, counts.doc_topic)
+    np.testing.assert_array_equal(word_topic, counts.word_topic)
 
 
 def test_part_of_the_runs_uses_its_own_draws():

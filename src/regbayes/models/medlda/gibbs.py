@@ -20,7 +20,7 @@ from scipy.special import gammaln
 from regbayes._registry import persistable
 from regbayes._types import Floats, Integers, Singles, check_arrays
 from regbayes.engine import Executor, FitResult, Progress, Serial, StepResult, row_blocks, run
-from regbayes.kernels.corpus import Corpus, build_corpus, count_tokens, tally
+from regbayes.kernels.corpus import Corpus, build_corpus, count_tokens
 from regbayes.kernels.meanfield import WordCounts, lengths_of, padded
 from regbayes.kernels.topics import (
     WeightStatistics,
@@ -552,7 +552,7 @@ def _log_rising(counts: NDArray[np.int32] | Integers, prior: float) -> float:
     if counts.size == 0:
         return 0.0
     if counts.max() < 1_000_000:
-        how_often = tally(counts)
+        how_often = np.bincount(counts.ravel())
         values = np.flatnonzero(how_often)
         return float(how_often[values] @ (gammaln(values + prior) - gammaln(prior)))
     positive = counts[counts > 0]
