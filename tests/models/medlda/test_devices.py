@@ -71,7 +71,7 @@ def test_model_matches_the_host(library, weighted):
     assert params_there.log_sum == pytest.approx(params.log_sum, rel=1e-5)
     expected, found = host.infer(here, params), model.infer(there, params_there)
     np.testing.assert_allclose(to_numpy(found.features), expected.features, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(to_numpy(found.features).sum(axis=1), 1.0)
+    np.testing.assert_allclose(to_numpy(found.features).sum(axis=1), 1.0, rtol=1e-6)
     for name, value in host.terms(params, expected.stats).items():
         assert model.terms(params_there, found.stats)[name] == pytest.approx(value, rel=1e-5)
     np.testing.assert_allclose(found.stats.tokens, expected.stats.tokens, rtol=1e-5)
@@ -325,8 +325,7 @@ def test_too_many_topics_for_deterministic_sums_raise():
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_words_are_counted_like_on_the_host(library, monkeypatch):
-    monkeypatch.setattr(meanfield, "COUNTED_ENTRIES", 37)
+def test_words_are_counted_like_on_the_host(library):
     X, proportions = make_corpus()
     X = csr_array(np.vstack([np.zeros((2, V)), X.toarray()[:-2]]))  # empty documents are dropped
     weights, targets = np.random.default_rng(0).random(N), make_targets(proportions)["classes"]

@@ -28,7 +28,6 @@ from regbayes.kernels.arrays import DeviceArray, gather, is_plain, namespace_of,
 from regbayes.kernels.arrays_topics import (
     Documents,
     SortedEntries,
-    add_at,
     hold_documents,
     infer_documents,
     reverse_documents,
@@ -55,7 +54,6 @@ OPTIONS = DescentOptions(
 )
 
 FLOOR = 1e-8  # minimum probability of a word in warm-started topics
-COUNTED_ENTRIES = 1 << 24  # entries of documents on a device that are counted at once
 ROW_ARRAYS = 5  # peak number of (documents, topics) double arrays of a fit, in addition to the sweeps' result
 TABLES = 16  # number of words-by-topics tables that L-BFGS stores and works with
 CLASS_NOISE = 0.5  # standard deviation of the logits around those of the classes: separates topics of the same class
@@ -96,22 +94,10 @@ class TrainingDocuments:
 
     def count_words(self, n_words: int, weights: Floats) -> Floats:
         """Return the counts of the words over weighted documents, in host memory, shape (V,)."""
-        words, numbers, starts = self.counts
-        if self.order is not None:  # plain sums by word on a device are not deterministic
-            words, numbers = to_host(words), to_host(numbers)
-        first, last = self.documents.starts[[0, -1]].tolist()
-        if is_plain(words):
-            row = np.repeat(np.arange(len(self)), np.diff(self.documents.starts))
-            return np.bincount(words[first:last], numbers[first:last] * weights[row], n_words).astype(np.float64)
-        xp, factors = namespace_of(words), to_device(weights, self.lengths)
-        found = xp.zeros(n_words, dtype=xp.float64, device=words.device)
-        for begin in range(first, last, COUNTED_ENTRIES):
-            entries = slice(begin, min(begin + COUNTED_ENTRIES, last))
-            places = xp.arange(entries.start, entries.stop, dtype=xp.int64, device=words.device)
-            document = xp.searchsorted(starts, places, side="right") - 1
-            each = xp.take(factors, document) * xp.astype(numbers[entries], xp.float64)
-            found = add_at(found, xp.astype(words[entries], xp.int64), each)
-        return to_host(found)
+        words, numbers, starts = self.documents.here
+        row = np.repeat(np.arange(len(self)), np.diff(starts))
+        entries = slice(int(starts[0]), int(starts[-1]))
+        return np.bincount(words[entries], numbers[entries] * weights[row], n_words).astype(np.float64)
 
     def cut(self, n_words: int) -> list[slice]:
         """Cut documents into blocks, fewer for large vocabularies, as a function of the corpus alone."""
